@@ -21,7 +21,7 @@ from anisoscope.report.page import notices
 from anisoscope.report.results import PANEL, Results
 from anisoscope.report.sections import sections
 from anisoscope.store import as_records, select
-from anisoscope.wording import duration, number
+from anisoscope.wording import duration, number, signed_range
 
 DIM, UNITS, VECTORS = 24, 60, 238_412
 SUBSETS = {
@@ -465,6 +465,20 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
 def test_numbers(value: float, cell: str, prose: str) -> None:
     assert compact(value) == cell
     assert number(value) == number(np.float64(value)) == prose
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "text"),
+    [
+        (0.034, 0.03, 0.038, "+.034 [+.030, +.038]"),
+        (0.01, -0.02, 0.04, "+.010 [−.020, +.040]"),  # an interval that holds 0 is shown: it says that nothing is known
+        (-0.012, -0.02, -0.004, "−.012 [−.020, −.004]"),
+        (0.5, 0.5, 0.5, "+.500"),
+        (0.5, float("nan"), float("nan"), "+.500"),
+    ],
+)
+def test_differences_have_their_sign_and_their_interval(value: float, low: float, high: float, text: str) -> None:
+    assert signed_range(value, low, high) == text
 
 
 def test_durations() -> None:
