@@ -2,21 +2,25 @@
 
     python tools/sweep.py                    # all of them, on 2 processes: writes tools/sweep.json
     python tools/sweep.py bert gpt2          # these, on the screen
-    python tools/sweep.py --against          # as the first, and names what differs from tools/sweep.json
+    python tools/sweep.py --part=1/4         # a fourth of them, into tools/sweep.json too
 
 What `anisoscope.measure` says in float64 is held against what the model itself returns (`output_hidden_states`, and the
 weights of its eager attention), computed here with nothing of the library: A and the mean norm of every layer, and the
-entropy of every head.
+entropy of every head. It ends with 1 if anything is wrong or crashes, and names what became of a type that was kept as
+another.
 """
 
 import copy
 import json
 import multiprocessing
 import os
+import queue
+import signal
 import sys
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -29,6 +33,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
+from pages import table_row
 from torch import Tensor, nn
 
 KEPT = Path(__file__).with_suffix(".json")
@@ -39,6 +44,12 @@ SAID = "not seen and left out, "
 """How a run begins to say what of attention it does not have."""
 
 
+MOST_WEIGHTS = 60_000_000
+"""Of a model that is built with its default widths."""
+MOST_OF_DEFAULT_RUN = 4_000_000
+"""Weights from which on the spectrum has no interval, which would take minutes of layers a thousand wide."""
+MOST_SECONDS = 40
+"""Seconds of a core that a model type may take."""
 MOST_TOKENS = 16
 """Longer masks are those of sounds."""
 Figures = tuple[float, float]
@@ -71,14 +82,41 @@ def model_types() -> list[str]:
 
 
 def look_at(model_type: str) -> Row:
-    """Build, run, measure and compare one model type."""
-    from tiny_configs import tiny_config
+    """Build, run, measure and compare one model type, as small as it builds and runs."""
+    from tiny_configs import LEVELS, tiny_config
+
+    reasons: list[str] = []
+    for level in range(len(LEVELS)):
+        try:
+            config = tiny_config(model_type, level)
+            if level and _size(config) > MOST_WEIGHTS:
+                continue
+            model = build(config)
+        except ImportError as error:
+            return Row("none", reason=f"not built: {_said(error)}")
+        except Exception as error:
+            reasons.append(f"not built: {_said(error)}")
+            continue
+        row = _looked_at(model)
+        if row.status != "none":
+            return row
+        reasons.append(row.reason)
+    return Row("none", reason=reasons[0])
+
+
+def _size(config: Any) -> int:
+    """How many weights a model has."""
+    from transformers import AutoModel
+
+    make: Any = AutoModel.from_config
+    with torch.device("meta"):
+        return sum(p.numel() for p in make(config).parameters())
+
+
+def _looked_at(model: nn.Module) -> Row:
+    """Run, measure and compare a model on the first inputs that it takes."""
     from tiny_inputs import candidates
 
-    try:
-        model = build(tiny_config(model_type))
-    except Exception as error:
-        return Row("none", reason=f"not built: {_said(error)}")
     reason = ""
     for inputs in candidates(model):
         try:
@@ -120,6 +158,7 @@ def build(config: Any) -> nn.Module:
     from transformers import AutoModel
 
     torch.manual_seed(7)
+    config.architectures = config.architectures or []  # of one with two bare models, which to take (Funnel)
     make: Any = AutoModel.from_config
     model: nn.Module = make(config, experts_implementation="eager")
     for parameter in model.parameters():
@@ -139,9 +178,10 @@ def _measured(model: nn.Module, inputs: dict[str, Any], plain: Any) -> Row:
     import anisoscope
     from anisoscope.errors import AnisoscopeError
 
+    is_wide = sum(p.numel() for p in model.parameters()) > MOST_OF_DEFAULT_RUN
     torch.manual_seed(11)
     try:
-        run = anisoscope.measure(model, inputs)
+        run = anisoscope.measure(model, inputs, **({"spectrum_groups": 1} if is_wide else {}))
     except AnisoscopeError as error:
         return Row("refused", reason=f"{error.expected}; got {error.got}")
     except Exception as error:
@@ -197,7 +237,11 @@ def own_of(model: nn.Module, inputs: dict[str, Any], plain: Any) -> Own:
     weights, inner_weights = _weights_of(eager), _of_parts(eager_parts, _weights_of)
     if (weights or inner_weights) and not _near(plain, eager):
         weights, inner_weights, remarks = {}, {}, ["no weights: its eager attention gives other outputs"]
+    has_sinks = any("sink" in name for name, _ in model.named_parameters())
     for found in (weights, inner_weights):
+        for name in [name for name, layers in found.items() if not all(map(_lacks_no_share, layers)) and not has_sinks]:
+            del found[name]
+            remarks.append(f"{name} are parts of the rows, and not compared")
         for name in [name for name, layers in found.items() if all(map(_is_mean_of_heads, layers))]:
             del found[name]
             remarks.append(f"{name} are means over heads, and not compared")
@@ -329,8 +373,8 @@ def _figures(x: Tensor, masks: list[Tensor]) -> list[Figures]:
         for mask in masks:
             if mask.shape == x.shape[:2]:
                 ways.insert(0, x[mask])
-            if len(mask) == len(x) and mask.shape[1] < x.shape[1]:  # filled up to whole blocks
-                ways.append(x[:, : mask.shape[1]][mask])
+            if len(mask) == len(x) and mask.shape[1] < x.shape[1]:  # behind a prompt, or filled up to whole blocks
+                ways += [x[:, : mask.shape[1]][mask], x[:, -mask.shape[1] :][mask]]
             if mask.shape == (x.shape[1], x.shape[0]):
                 ways.insert(0, x.transpose(0, 1)[mask])
     else:
@@ -347,9 +391,10 @@ def _entropies(weights: Tensor, masks: list[Tensor]) -> list[np.ndarray]:
     sees = p.sum(-1) > 0
     ways = []
     for mask in masks:
-        if mask.shape == (len(p), p.shape[2]):
-            real = mask[:, None] & sees
-            ways.append((entropy * real).sum((0, 2)) / real.sum((0, 2)))
+        if len(mask) == len(p) and mask.shape[1] <= p.shape[2]:
+            for rows in (slice(mask.shape[1]), slice(-mask.shape[1], None)):
+                real = mask[:, None] & sees[:, :, rows]
+                ways.append((entropy[:, :, rows] * real).sum((0, 2)) / real.sum((0, 2)))
     ways.append((entropy * sees).sum((0, 2)) / sees.sum((0, 2)))
     return [way.numpy() for way in ways]
 
@@ -513,9 +558,14 @@ def _is_within(few: list[list[Figures]], many: list[Figures]) -> bool:
 
 
 def _holds(many: list[list[Figures]], few: list[Figures]) -> bool:
-    """Whether each layer of a stack is among those that the model returns, in order."""
-    following = iter(many)
-    return len(few) > 1 and all(any(_agree([x], [ways]) for ways in following) for x in few)
+    """Whether each layer of a stack is among those that the model returns, in order; the input of the first block need
+    not be.
+    """
+    for start in (0, 1):
+        following = iter(many)
+        if len(few) > start + 1 and all(any(_agree([x], [ways]) for ways in following) for x in few[start:]):
+            return True
+    return False
 
 
 def _differs(ours: list[Figures], own: list[list[Figures]], final: list[Figures]) -> str:
@@ -574,54 +624,140 @@ def _said(error: BaseException, *, where: bool = False) -> str:
     return text
 
 
+class _LateError(BaseException):
+    """A model type takes longer than it may."""
+
+
+def _stop(*_: Any) -> None:
+    raise _LateError
+
+
 def _worker(names: Any, results: Any) -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
+    signal.signal(signal.SIGPROF, _stop)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     while (name := names.get()) is not None:
-        results.put((name, None, 0.0))
-        begun = time.monotonic()
+        results.put((os.getpid(), name, None, 0.0))
+        begun = time.process_time()
+        signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
         try:
             row = look_at(name)
+        except _LateError:
+            row = Row("none", reason=f"not run: it takes more than {MOST_SECONDS} s of a core")
         except Exception as error:
             row = Row("crashed", reason=f"of the sweep itself: {_said(error, where=True)}")
-        results.put((name, row, time.monotonic() - begun))
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        results.put((os.getpid(), name, row, time.process_time() - begun))
 
 
 def sweep(names: list[str], processes: int = PROCESSES, show: Any = None) -> dict[str, Row]:
-    """All of these, each in one of some processes."""
+    """All of these, each in one of some processes; `show(name, row, seconds)` is called as they come."""
     context = multiprocessing.get_context("spawn")
     todo, results = context.Queue(), context.Queue()
     for name in [*names, *[None] * processes]:
         todo.put(name)
-    workers = [context.Process(target=_worker, args=(todo, results), daemon=True) for _ in range(processes)]
-    for worker in workers:
-        worker.start()
     rows: dict[str, Row] = {}
+    running: dict[int, str] = {}
+    workers = [_started(context, todo, results) for _ in range(processes)]
     while len(rows) < len(names):
-        name, row, seconds = results.get()
-        if row is not None:
+        try:
+            process, name, row, seconds = results.get(timeout=10)
+        except queue.Empty:
+            for worker in [worker for worker in workers if worker.exitcode]:  # its process was ended
+                workers.remove(worker)
+                workers.append(_started(context, todo, results))
+                results.put((0, running.pop(worker.pid, ""), Row("crashed", reason="the process ended"), 0.0))
+            continue
+        if row is None:
+            running[process] = name
+        elif name:
             rows[name] = row
             if show:
                 show(name, row, seconds)
     return {name: rows[name] for name in names}
 
 
-if __name__ == "__main__":
+def _started(context: Any, todo: Any, results: Any) -> Any:
+    worker = context.Process(target=_worker, args=(todo, results), daemon=True)
+    worker.start()
+    return worker
+
+
+# ---- what is kept of it, and its page
+
+
+def kept() -> dict[str, Row]:
+    """What was found and is printed."""
+    return {name: Row(*row) for name, row in json.loads(KEPT.read_text("utf-8")).items()} if KEPT.exists() else {}
+
+
+def keep(rows: Mapping[str, Row]) -> None:
+    """Keep rows; those of other model types stay."""
+    every = kept() | rows
+    lines = {name: list(every[name]) for name in model_types() if name in every}
+    KEPT.write_text(json.dumps(lines, indent=0, ensure_ascii=False) + "\n", "utf-8")
+
+
+WHAT_BECAME = {
+    "measured": "all layers and heads that the blocks have, equal to the model's own",
+    "partly": "what is measured is equal to the model's own; what is not, and why",
+    "refused": "nothing is measured, and the run says why",
+    "none": "no model: it was not built, or did not run on inputs that the sweep knows, or takes a package that is not "
+    "installed",
+}
+
+
+def page() -> str:
+    """docs/model-types.md."""
+    rows = kept()
+    counts = {status: sum(row.status == status for row in rows.values()) for status in WHAT_BECAME}
+    lines = [
+        "# Model types of transformers",
+        "",
+        f"Each of {len(rows)} model types of transformers that have a model class, built from its configuration, tiny",
+        "and random, goes through the default run in float64. Anisotropy and mean norm of every layer are held against",
+        "the `hidden_states` that the model itself returns, and the entropy of every head against the weights of its",
+        "eager attention, both computed without this library: equal to 1e-6 and 1e-5. `make sweep` does it again.",
+        "",
+        "| | model types | what it means |",
+        "|---|---|---|",
+        *(f"| {status} | {counts[status]} | {WHAT_BECAME[status]} |" for status in WHAT_BECAME),
+    ]
+    for status in ("measured", "partly"):
+        lines += ["", f"## {status.capitalize()}", "", "| model type | layers | heads: layers | held against | |"]
+        lines += ["|---|---|---|---|---|"]
+        lines += [table_row((name, *row[1:])) for name, row in rows.items() if row.status == status]
+    for status in ("refused", "none"):
+        lines += ["", f"## {'Refused' if status == 'refused' else 'No model'}", "", "| model type | why |", "|---|---|"]
+        lines += [table_row((name, row.reason)) for name, row in rows.items() if row.status == status]
+    return "\n".join(lines) + "\n"
+
+
+def main(words: list[str]) -> int:
+    """Sweep over the model types that are named, or over all of them, or over a part; the exit code."""
     begun = time.monotonic()
-    chosen = [word for word in sys.argv[1:] if not word.startswith("-")]
-    if chosen and chosen[0].startswith("@"):
-        chosen = json.loads(Path(chosen[0][1:]).read_text())
+    names, number = model_types(), [word.partition("=")[2] for word in words if word.startswith("--part=")]
+    if number:
+        part, parts = map(int, number[0].split("/"))
+        names = names[part - 1 :: parts]
+    chosen = [word for word in words if not word.startswith("-")]
+    before = kept()
 
     def show(name: str, row: Row, seconds: float) -> None:
         print(f"{seconds:5.1f} s  {name}: {' | '.join(row)}", flush=True)
 
-    found = sweep(chosen or model_types(), show=show)
-    counts: dict[str, int] = {}
-    for row in found.values():
-        counts[row.status] = counts.get(row.status, 0) + 1
-    print(f"{len(found)} types in {(time.monotonic() - begun) / 60:.1f} minutes: {counts}")
+    found = sweep(chosen or names, show=show)
+    counts = Counter(row.status for row in found.values())
+    print(f"{len(found)} types in {(time.monotonic() - begun) / 60:.1f} minutes: {dict(counts)}")
+    for name, row in found.items():
+        if name in before and before[name].status != row.status:
+            print(f"{name}: {before[name].status} before, {row.status} now")
     if not chosen:
-        KEPT.write_text(
-            json.dumps({name: list(row) for name, row in found.items()}, indent=0, ensure_ascii=False) + "\n", "utf-8"
-        )
+        keep(found)
+    return int(counts["wrong"] + counts["crashed"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

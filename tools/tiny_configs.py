@@ -70,15 +70,23 @@ _ON_HGNET = {f"backbone_config.{name}": value for name, value in _HGNET.items()}
 _ALL_HEADS = {"num_key_value_heads": HEADS}
 _HEAD_DIM = {"head_dim": HEAD_DIM}
 _PLACES = {"coordinate_size": 12, "shape_size": 8}
+_WINDOWS = {"image_size": 64, "window_size": 2}
+_NARROW = {
+    "width_coefficient": 0.25,
+    "depth_coefficient": 0.25,
+    "in_channels": ...,
+    "out_channels": ...,
+    "hidden_dim": ...,
+}
+_EXPERTS = {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}
 _MARKED = {"image_token_id": FIRST_MARK}
 
 EXCEPTIONS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("bamba", "granitemoehybrid"), _MAMBA),
     "falcon_h1": _MAMBA | {"mamba_d_ssm": 128},
     "mamba2": {"num_heads": 8},
     "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 16},
     **dict.fromkeys(("esmc", "glm5_next_text", "dots3_note_text"), _ALL_HEADS),
-    **dict.fromkeys(("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "longcat_flash", "axk2"), _ALL_HEADS),
+    **dict.fromkeys(("deepseek_v3", "deepseek_v32", "glm_moe_dsa", "axk2"), _ALL_HEADS),
     "mistral_large4_text": _ALL_HEADS,
     "deepseek_v2": _ALL_HEADS | {"num_experts_per_tok": 2},
     "moonshine_streaming": _ALL_HEADS,
@@ -109,26 +117,48 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "muse_spark_audio": {"num_hidden_layers": 4, "patch_sizes": ...},
     "hgnet_v2": _HGNET,
     **dict.fromkeys(("d_fine", "deimv2", "pp_doclayout_v3", "pp_doclayout_v4", "rt_detr", "rt_detr_v2"), _ON_HGNET),
+    **dict.fromkeys(("swin", "donut-swin"), _WINDOWS),
+    "perceiver": {"num_self_attends_per_block": 2, "num_latents": 6, "d_latents": HIDDEN},
+    "efficientnet": _NARROW,
+    "align": {f"vision_config.{name}": value for name, value in _NARROW.items()},
+    "longcat_flash": _ALL_HEADS | {"head_dim": 8},
+    "paddleocr_vl": {"text_config.rope_parameters": _ROTARY},
+    "ernie4_5_vl_moe": {"text_config.rope_parameters": _ROTARY | {"mrope_section": [3, 3, 2]}},
+    "clap": {"audio_config.num_attention_heads": ..., "audio_config.num_hidden_layers": ...},
+    "diffusion_gemma": {f"text_config.{name}": value for name, value in _EXPERTS.items()},
+    "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse"]},
+    "molmo2": {"adapter_config.vision_feature_layer": [1, 0]},
+    "granite4_vision": {"deepstack_layer_map": []},
+    "bamba": _MAMBA | {"attn_layer_indices": [1]},
+    "granitemoehybrid": _MAMBA | {"layer_types": ["mamba", "attention"], "num_hidden_layers": 2},
     "led": {"attention_window": 16},
     "longformer": {"attention_window": 16},
     "pegasus_x": {"block_size": 16},
     "chameleon": {"vocabulary_map": {"<image>": FIRST_MARK, "IMGIMGA": 111}},
     "seggpt": {"merge_index": 0, "intermediate_hidden_state_indices": [0, 1], "num_hidden_layers": 2},
     "cvt": {"embed_dim": [16, 32, 64], "num_heads": [1, 2, 4], "depth": [1, 2, 3]},
-    "zamba": {"layer_types": ["mamba", "hybrid"], "num_hidden_layers": 2},
+    "zamba": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "num_hidden_layers": 4},
+    "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "num_hidden_layers": 4},
     "fun_asr_nano": {"adaptor_config.intermediate_size": 16},
     "gemma3n_text": {"num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.0, 0.0], "altup_num_inputs": 2},
 }
 """Entries of a model type that its names do not tell; `a.b`: of the sub-configuration a; `...`: left to its default."""
 
 
-def tiny_config(model_type: str) -> PreTrainedConfig:
-    """The tiny configuration of a model type."""
-    return _shrunk(CONFIG_MAPPING[model_type](), EXCEPTIONS.get(model_type, {}))
+LEVELS = ((True, True), (False, True), (False, False))
+"""What is shrunk, widths and depths: convolutions and windows often fit each other in their default widths only."""
 
 
-def _shrunk(default: PreTrainedConfig, exceptions: dict[str, Any]) -> PreTrainedConfig:
+def tiny_config(model_type: str, level: int = 0) -> PreTrainedConfig:
+    """A small configuration of a model type; with `level` 1 of few layers alone, with 2 the default one."""
+    widths, depths = LEVELS[level]
+    return _shrunk(CONFIG_MAPPING[model_type](), EXCEPTIONS.get(model_type, {}), widths=widths, depths=depths)
+
+
+def _shrunk(default: PreTrainedConfig, exceptions: dict[str, Any], *, widths: bool, depths: bool) -> PreTrainedConfig:
     """A configuration of the same class, with small entries."""
+    if not depths:
+        return default
     kind = type(default)
     parts = {name: x for name in kind.sub_configs if isinstance(x := getattr(default, name, None), PreTrainedConfig)}
     raw = {field.name: _default_of(field) for field in dataclasses.fields(kind) if field.init}
@@ -157,17 +187,23 @@ def _shrunk(default: PreTrainedConfig, exceptions: dict[str, Any]) -> PreTrained
         if TOKEN.search(name) and isinstance(given, int) and given > 0:
             settings[name] = PLAIN_MARKS.get(name) if name in PLAIN_MARKS else next(marks)
             continue
-        small = _small(name, given, depth, whole)
+        small = _small(name, given, depth, whole) if widths or _is_depth(name, given) else given
         if small != given or value is not None:
             settings[name] = small
-    if isinstance(raw.get("num_heads", getattr(default, "num_heads", 0)), list | tuple) and "embed_dim" in settings:
+    if (
+        widths
+        and isinstance(raw.get("num_heads", getattr(default, "num_heads", 0)), list | tuple)
+        and isinstance(settings.get("embed_dim"), int)
+    ):
         settings["embed_dim"] = 8 * default.num_heads[0]
     if isinstance(kinds, list) and "layer_types" in raw:
         unique = list(dict.fromkeys(kinds))
         settings["layer_types"] = (unique * depth)[:depth]
     for name, part in parts.items():
         inner = {key.partition(".")[2]: value for key, value in exceptions.items() if key.startswith(f"{name}.")}
-        settings[name] = _shrunk(part, inner)
+        settings[name] = _shrunk(part, inner, widths=widths, depths=depths)
+    if not widths:
+        return kind(**settings)
     if "kv_lora_rank" in settings:  # latent attention has as many keys as queries
         settings["num_key_value_heads"] = settings.get("num_attention_heads", HEADS)
     settings |= {key: value for key, value in exceptions.items() if "." not in key}
@@ -187,9 +223,17 @@ def _depth_of(default: PreTrainedConfig, raw: dict[str, Any]) -> int:
     return next((n for n in known if isinstance(n, int)), 0)
 
 
+def _is_depth(name: str, value: Any) -> bool:
+    """Whether an entry says how many layers there are."""
+    several = isinstance(value, list | tuple) and bool(DEPTHS.search(name)) and all(isinstance(x, int) for x in value)
+    return several or (isinstance(value, int) and bool(DEPTH.search(name)))
+
+
 def _small(name: str, value: Any, depth: int, whole: int) -> Any:
     if isinstance(value, bool | str | dict | float):
         return value
+    if isinstance(value, list | tuple) and name.endswith("image_size"):
+        return type(value)(IMAGE for _ in value)
     if isinstance(value, list | tuple):
         return _small_list(name, value, depth, whole)
     if not isinstance(value, int):

@@ -40,13 +40,13 @@ def _plain(model: nn.Module, config: Any, names: Any) -> Iterator[Inputs]:
         yield from _of(name, config, names)
     for name in known[1:] if known[:1] == ["input_ids"] else known:
         if name != "input_ids" and "input_ids" in names:
-            for text in _texts(names):
+            for text in _texts(config, names):
                 yield from (text | other for other in _of(name, config, names))
 
 
 def _of(name: str, config: Any, names: Any) -> Iterator[Inputs]:
     if name == "input_ids":
-        yield from _texts(names)
+        yield from _texts(config, names)
     elif name in ("hidden_states", "pixel_values") and any(grid.endswith(GRIDS) for grid in names):
         yield from _patches(name, config, names)
         yield from _images(name, config)
@@ -74,9 +74,11 @@ def _of(name: str, config: Any, names: Any) -> Iterator[Inputs]:
 # ---- modalities
 
 
-def _texts(names: Any) -> Iterator[Inputs]:
+def _texts(config: Any, names: Any) -> Iterator[Inputs]:
     mask = _mask(POSITIONS)
-    inputs: Inputs = {"input_ids": _ids(POSITIONS) * mask}
+    known = min(100, _first(config, "vocab_size") or 100)
+    ids = 5 + (_ids(POSITIONS) - 5) % (known - 5) if known < 100 else _ids(POSITIONS)
+    inputs: Inputs = {"input_ids": ids * mask}
     with_mask = inputs | ({"attention_mask": mask} if "attention_mask" in names else {})
     yield with_mask | _decoder(names)
     yield inputs | _decoder(names)
@@ -125,7 +127,7 @@ def _patches(name: str, config: Any, names: Any) -> Iterator[Inputs]:
 
 def _spectra(config: Any, names: Any) -> Iterator[Inputs]:
     mels = [_first(config, "num_mel_bins", "feature_size", "input_feat_per_channel", "n_mels", "input_feat_size")]
-    mels += [80, 128, 160, 560]
+    mels += [80, 128, 160, 320, 560]
     source = _first(config, "max_source_positions")
     for frames in dict.fromkeys((*((2 * source,) if source else ()), *FRAMES)):
         mask = _mask(frames)

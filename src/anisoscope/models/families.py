@@ -26,6 +26,15 @@ def _canine(model: Any, given: Streams) -> Streams:
     return {"characters": characters, "molecules": molecules, "characters-out": characters} | given
 
 
+def _filled(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream":
+    """A stream with positions that the model adds itself, which are not counted."""
+    tokens = stream.mask.shape[1]
+    mask, special = (part.new_zeros(len(part), before + tokens + behind) for part in (stream.mask, stream.special))
+    mask[:, before : before + tokens] = stream.mask
+    special[:, before : before + tokens] = stream.special
+    return replace(stream, mask=mask, special=special, start=stream.start - before, frequency=None)
+
+
 def _padded_to(entry: str) -> Callable[[Any, Streams], Streams]:
     """Streams of an encoder that fills up its input to whole blocks, as long as `entry` of its configuration says."""
 
@@ -34,13 +43,28 @@ def _padded_to(entry: str) -> Callable[[Any, Streams], Streams]:
             return given
         tokens, length = given["encoder"], getattr(model.config, entry)
         length = max(length) if isinstance(length, list | tuple) else length
-        missing = -tokens.mask.shape[1] % length
-        mask, special = (part.new_zeros(len(part), part.shape[1] + missing) for part in (tokens.mask, tokens.special))
-        mask[:, : tokens.mask.shape[1]] = tokens.mask
-        special[:, : tokens.mask.shape[1]] = tokens.special
-        return given | {"encoder": replace(tokens, mask=mask, special=special, frequency=None)}
+        return given | {"encoder": _filled(tokens, behind=-tokens.mask.shape[1] % length)}
 
     return streams
+
+
+def _cpmant(model: Any, given: Streams) -> Streams:
+    """A learnt prompt stands before the tokens."""
+    return {stack: _filled(stream, before=model.config.prompt_length) for stack, stream in given.items()}
+
+
+def _decision_transformer(_model: Any, given: Streams) -> Streams:
+    """Return, state and action of a step are three positions."""
+    return {
+        stack: replace(
+            stream,
+            mask=stream.mask.repeat_interleave(3, 1),
+            special=stream.special.repeat_interleave(3, 1),
+            start=stream.start * 3,
+            frequency=None,
+        )
+        for stack, stream in given.items()
+    }
 
 
 class Family(NamedTuple):
@@ -85,6 +109,7 @@ class Family(NamedTuple):
 
 
 FAMILIES: dict[str, Family] = {
+    "bit": Family(("BitPreActivationBottleneckLayer", "BitBottleneckLayer"), "BitStage"),
     "bloom": Family(causal=True),
     "canine": Family(
         ("CanineLayer",),
@@ -94,21 +119,27 @@ FAMILIES: dict[str, Family] = {
         tokenizer="transformers:CanineTokenizer",
     ),
     "convnext": Family(("ConvNextLayer",), "ConvNextStage"),
-    "cpmant": Family(("CpmAntTransformerBlock",)),
+    "cpmant": Family(("CpmAntTransformerBlock",), streams=_cpmant),
     "cvt": Family(
         ("CvtLayer",),
         "CvtStage",
         off_interface=("CvtAttention", "attention", ("projection_query", "projection_key", "projection_value")),
     ),
+    "decision_transformer": Family(streams=_decision_transformer),
     "efficientnet": Family(("EfficientNetBlock",)),
     "fsmt": Family(("EncoderLayer", "DecoderLayer"), tokens_first=True),
     "falcon_mamba": Family(causal=True),
     "glpn": Family(("GLPNLayer",), "layer_norm.*"),
     "gpt_neox_japanese": Family(("GPTNeoXJapaneseLayer",), causal=True),
     "groupvit": Family(stages="GroupViTStage"),
+    "hgnet_v2": Family(("HGNetV2BasicLayer",), "HGNetV2Stage"),
     "ibert": Family(("IBertLayer",)),
     "led": Family(streams=_padded_to("attention_window")),
+    "levit": Family(("LevitResidualLayer",), "LevitStage"),
     "longformer": Family(streams=_padded_to("attention_window")),
+    "lxmert": Family(
+        ("LxmertLayer", "LxmertXLayer"), stacks={"layer": "encoder", "r_layers": "vision", "x_layers": "encoder"}
+    ),
     "mamba": Family(causal=True),
     "mgp-str": Family(("MgpstrLayer",)),
     "mobilenet_v1": Family(("MobileNetV1ConvLayer",)),
@@ -116,11 +147,15 @@ FAMILIES: dict[str, Family] = {
     "mpnet": Family(("MPNetLayer",)),
     "mpt": Family(causal=True),
     "openai-gpt": Family(("Block",), causal=True),
+    "patchtsmixer": Family(("PatchTSMixerLayer",)),
+    "patchtst": Family(("PatchTSTEncoderLayer",)),
     "pegasus_x": Family(("PegasusXEncoderLayer", "PegasusXDecoderLayer"), streams=_padded_to("block_size")),
+    "perceiver": Family(("encoder.self_attends.*", "perceiver.encoder.self_attends.*")),
     "poolformer": Family(("PoolFormerLayer",)),
     "pvt": Family(("PvtLayer",)),
     "regnet": Family(("RegNetXLayer", "RegNetYLayer"), "RegNetStage"),
     "resnet": Family(("ResNetBottleNeckLayer", "ResNetBasicLayer"), "ResNetStage"),
+    "sam3_lite_text_text_model": Family(("Sam3LiteTextTextEncoderLayer", "Sam3LiteTextRepMixerBlock")),
     "segformer": Family(("SegformerLayer",), "SegformerStage"),
     "swin": Family(("SwinLayer",), "SwinStage"),
     "swinv2": Family(("Swinv2Layer",), "Swinv2Stage"),
