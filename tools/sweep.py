@@ -1,6 +1,6 @@
 """Every model type that transformers builds from its configuration class, tiny and random, through the default run.
 
-    python tools/sweep.py                    # all of them, on 2 processes: writes tools/sweep.json
+    python tools/sweep.py                    # all of them, on 2 processes: writes tools/sweep.json and the page of it
     python tools/sweep.py bert gpt2          # these, on the screen
     python tools/sweep.py --part=1/4         # a fourth of them, into tools/sweep.json too
 
@@ -37,6 +37,7 @@ from pages import table_row
 from torch import Tensor, nn
 
 KEPT = Path(__file__).with_suffix(".json")
+PAGE = KEPT.parents[1] / "docs" / "model-types.md"
 PROCESSES = 2
 CLOSE = {"hidden": 1e-6, "attention": 1e-5}
 """Relative; models whose own code computes in float32 (rotary angles, norms) stay within."""
@@ -181,7 +182,8 @@ def _measured(model: nn.Module, inputs: dict[str, Any], plain: Any) -> Row:
     is_wide = sum(p.numel() for p in model.parameters()) > MOST_OF_DEFAULT_RUN
     torch.manual_seed(11)
     try:
-        run = anisoscope.measure(model, inputs, **({"spectrum_groups": 1} if is_wide else {}))
+        options: dict[str, Any] = {"spectrum_groups": 1} if is_wide else {}
+        run = anisoscope.measure(model, inputs, **options)
     except AnisoscopeError as error:
         return Row("refused", reason=f"{error.expected}; got {error.got}")
     except Exception as error:
@@ -695,7 +697,7 @@ def kept() -> dict[str, Row]:
 
 def keep(rows: Mapping[str, Row]) -> None:
     """Keep rows; those of other model types stay."""
-    every = kept() | rows
+    every = {**kept(), **rows}
     lines = {name: list(every[name]) for name in model_types() if name in every}
     KEPT.write_text(json.dumps(lines, indent=0, ensure_ascii=False) + "\n", "utf-8")
 
@@ -756,6 +758,7 @@ def main(words: list[str]) -> int:
             print(f"{name}: {before[name].status} before, {row.status} now")
     if not chosen:
         keep(found)
+        PAGE.write_text(page(), "utf-8")
     return int(counts["wrong"] + counts["crashed"] > 0)
 
 

@@ -66,6 +66,13 @@ _ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2
 _BY_LAYER = {"full_attention": _ROTARY, "sliding_attention": _ROTARY}
 _HGNET = dict.fromkeys(("stem_channels", "stage_in_channels", "stage_mid_channels", "stage_out_channels"), ...)
 _HGNET |= dict.fromkeys(("hidden_sizes", "embedding_size", "depths", "stage_num_blocks"), ...)
+_SMALL_HGNET = {"stem_channels": (3, 8, 8), "stage_in_channels": (8, 16, 16, 16), "embedding_size": 8}
+_SMALL_HGNET |= {
+    "stage_mid_channels": (8,) * 4,
+    "stage_out_channels": (16, 16, 16, 24),
+    "hidden_sizes": [16, 16, 16, 24],
+}
+_SMALL_HGNET |= dict.fromkeys(("depths", "stage_num_blocks", "stage_numb_of_layers"), (1,) * 4)
 _ON_HGNET = {f"backbone_config.{name}": value for name, value in _HGNET.items()}
 _ALL_HEADS = {"num_key_value_heads": HEADS}
 _HEAD_DIM = {"head_dim": HEAD_DIM}
@@ -115,7 +122,7 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "lw_detr": {"backbone_config.num_windows": 4, "backbone_config.num_windows_side": 2},
     "muse_spark": {"audio_config.num_hidden_layers": 4, "audio_config.patch_sizes": ...},
     "muse_spark_audio": {"num_hidden_layers": 4, "patch_sizes": ...},
-    "hgnet_v2": _HGNET,
+    "hgnet_v2": _SMALL_HGNET,
     **dict.fromkeys(("d_fine", "deimv2", "pp_doclayout_v3", "pp_doclayout_v4", "rt_detr", "rt_detr_v2"), _ON_HGNET),
     **dict.fromkeys(("swin", "donut-swin"), _WINDOWS),
     "perceiver": {"num_self_attends_per_block": 2, "num_latents": 6, "d_latents": HIDDEN},
