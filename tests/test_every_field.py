@@ -116,11 +116,11 @@ def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
 def test_what_a_training_tells_is_taken_where_nothing_else_is_named(tmp_path):
     recipe = {"corpus": "planted", "columns": {"text": "t"}, "split_seed": 6}
     (tmp_path / "training.json").write_text(json.dumps({"recipe": recipe, "max_length": 21}))
-    told = classes_module._as_trained(ClassesOptions(str(tmp_path)))
+    told = classes_module.as_trained(ClassesOptions(str(tmp_path)))
     assert (told.corpus, told.by_role, told.split_seed, told.max_length) == ("planted", {"text": "t"}, 6, 21)
     own = ClassesOptions(str(tmp_path), corpus="planted:3", split_seed=1, max_length=9)
-    assert classes_module._as_trained(own) == own
-    same = classes_module._as_trained(ClassesOptions(str(tmp_path), corpus="planted"))
+    assert classes_module.as_trained(own) == own
+    same = classes_module.as_trained(ClassesOptions(str(tmp_path), corpus="planted"))
     assert same.split_seed == 6, "the division that it was trained on, though the corpus is named"
     assert classes_module._was_trained_on(same)
     assert not classes_module._was_trained_on(replace(same, model="other"))

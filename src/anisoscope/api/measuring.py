@@ -16,13 +16,14 @@ from anisoscope.data.names import check_corpus, check_model, require_for_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import require_extra
 from anisoscope.options import names_of, part_of
-from anisoscope.progress import keeping, shown
+from anisoscope.progress import keeping, shown, waiting
 from anisoscope.runs.job import ClassesOptions, Job, LoadOptions, OutputOptions, ReadOptions, VectorColumns
 
 if TYPE_CHECKING:
     from torch import nn
 
     from anisoscope.batch import BatchPlan
+    from anisoscope.classes.sentence import Explanation
     from anisoscope.models.load import Subject
     from anisoscope.runs.run import OpenedCorpus
     from anisoscope.runs.series import Series
@@ -280,7 +281,20 @@ def classes(model: str | Path = "builtin:minilm", corpus: str = "", **options: A
     Other keywords are the options of `anisoscope classes`; the run is in memory if no `output` is named.
     """
     asked, place, quiet = read_keywords(ClassesOptions, options | {"model": str(model), "corpus": corpus})
-    return kept_or_not(lambda where: measure_classes(asked, where, quiet), place)
+    found = kept_or_not(lambda where: measure_classes(asked, where, quiet), place)
+    found.options_of_classes = asked
+    return found
+
+
+def explain_text(asked: ClassesOptions, text: str, quiet: bool) -> "tuple[Explanation, list[str]]":
+    """Explain the class that a classifier finds for a text; with what must be known of how it was opened."""
+    require_for_model(asked.model)
+    with waiting(f"loading {asked.model}", quiet=quiet):
+        from anisoscope.classes.sentence import explain
+        from anisoscope.runs.explaining import open_classifier
+
+        opened, notes = open_classifier(asked)
+    return explain(opened, text), notes
 
 
 def measure_classes(asked: ClassesOptions, place: OutputOptions, quiet: bool) -> "RunFolder":

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from altair.typing import ChartType
     from numpy.typing import NDArray
 
+    from anisoscope.classes.sentence import Classifier, Explanation
     from anisoscope.report.parts import Figure
+    from anisoscope.runs.job import ClassesOptions
 
 
 class Run:
@@ -65,6 +67,7 @@ class Run:
         self.replicates = replicates
         self.records: pd.DataFrame = records
         self.manifest: dict[str, Any] = manifest
+        self.options_of_classes: ClassesOptions | None = None  # of a run of `classes` in memory
 
     @property
     def name(self) -> str:
@@ -160,6 +163,31 @@ class Run:
             write_replicates(kept.folder / REPLICATES, rows, self.replicates[rows])
         kept.finish(self.records, self.manifest)
         return Run(folder)
+
+    def explain(self, text: str) -> "Explanation":
+        """What explains the class that the classifier of this run finds for a text, word by word.
+
+        Attention, values along the direction of the class, gradient × input and erasure, with how far they agree; the
+        model is loaded at the first call. UsageError for a run of anything but `anisoscope.classes`.
+        """
+        from anisoscope.classes.sentence import explain
+
+        return explain(self._classifier, text)
+
+    @cached_property
+    def _classifier(self) -> "Classifier":
+        from anisoscope.data.corpora import Columns
+        from anisoscope.runs.explaining import open_classifier
+        from anisoscope.runs.job import ClassesOptions
+
+        asked = self.options_of_classes
+        if asked is None:
+            identity = (None if self.folder is None else RunFolder(self.folder).identity()) or {}
+            if "classes" not in identity:
+                raise UsageError("a run of anisoscope.classes", repr(self), "measure the classes of a classifier")
+            given = {"model": self.manifest["model"]} | identity["classes"]
+            asked = ClassesOptions(**(given | Columns.as_fields(given.pop("columns", None))))
+        return open_classifier(asked)[0]
 
     def _drawing(self) -> str:
         """The first figure as SVG; empty if there is none."""

@@ -9,7 +9,7 @@ from anisoscope.cli.view import Config, Format, Quiet, View, here, say, show, te
 from anisoscope.data.names import check_corpus, check_labelled, check_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import missing_packages, require_extra
-from anisoscope.options import INPUT, OUTPUT, FilePath, option, part_of
+from anisoscope.options import INPUT, OUTPUT, FilePath, Text, option, part_of
 from anisoscope.progress import keeping, waiting
 from anisoscope.runs.job import ClassesOptions, Job, OutputOptions, VectorColumns
 from anisoscope.wording import first_of
@@ -140,15 +140,38 @@ def classes(
     place: OutputOptions = PLACE,
     view: Format = FORMAT,
     *,
+    text: Annotated[
+        Text | None,
+        option("explain the class found for this text, word by word, and measure nothing else", INPUT),
+    ] = None,
     quiet: Quiet = False,
     config: Config = None,  # noqa: ARG001  # read before this is called
 ) -> None:
     """Ask a classifier what makes its classes, and show the answer."""
     check_model(asked.model)
     check_labelled(asked.corpus)
+    if text is not None:
+        _show_text(asked, text, view, quiet)
+        return
     from anisoscope.api.measuring import measure_classes
 
     _show_run(measure_classes(asked, place, quiet), view, quiet)
+
+
+def _show_text(asked: ClassesOptions, text: str, view: Format, quiet: bool) -> None:
+    """The class found for a text, its words coloured on a terminal, and tables of what explains it."""
+    from anisoscope.api.measuring import explain_text
+    from anisoscope.cli.words import coloured_lines, sentence_on, tables_of_text
+
+    found, notes = explain_text(asked, text, quiet)
+    if view.format == "table":
+        tell(sentence_on(found))
+        for line in coloured_lines(found):
+            say(line)
+        say("")
+    show(tables_of_text(found), view)
+    for note in (*notes, *found.notes):
+        tell(f"note: {note}", err=True, indent="  ")
 
 
 def merge(

@@ -40,18 +40,18 @@ def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any)
 
     ModelError, CorpusError or UsageError if the two do not go together.
     """
-    classes = _as_trained(classes)
+    classes = as_trained(classes)
     loading = part_of(classes, LoadOptions)
     job = Job(model=classes.model, **loading, batch_tokens=classes.batch_tokens, settings=Settings(seed=classes.seed))
     subject = subject_of(job, classifier=True)
-    tokenizer, stacks = _tokenizer(subject), _stacks_of(subject.model)
+    tokenizer, stacks = tokenizer_of(subject), stacks_of(subject.model)
     length = text_length(subject.config, tokenizer, classes.max_length)
     classes = replace(classes, max_length=length)
     corpus = open_labelled(classes.corpus, columns=classes.by_role, seed=classes.split_seed, for_training=False)
     trained_on = _was_trained_on(classes)
     corpus, split, remarks = choose_split(corpus, classes.split, trained_on=trained_on, limit=classes.limit)
     classes = replace(classes, split=split)
-    corpus, usable, warned = _in_order_of(subject.config, corpus)
+    corpus, usable, warned = in_order_of(subject.config, corpus)
     encoded = encode(_examples(corpus, classes, classes.limit), tokenizer, length)
     ids = np.concatenate([row["input_ids"] for row in encoded.rows]).astype(np.int32)
     warnings: list[str] = [
@@ -175,21 +175,21 @@ def _what_is_read(
     return None, reading.stack, [note + "left out (--at chooses a token); maps are those of the tokens that it reads"]
 
 
-def _stacks_of(model: Any) -> str | tuple[str, ...]:
+def stacks_of(model: Any) -> str | tuple[str, ...]:
     """The stack that reads the texts; of an encoder–decoder both."""
     both = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     return ("encoder", "decoder") if both else stack_of(model)
 
 
-def _training_of(model: str) -> dict[str, Any]:
+def training_of(model: str) -> dict[str, Any]:
     """What training.json beside a model tells; empty if there is none."""
     path = Path(model) / "training.json"
     return dict(json.loads(path.read_text())) if path.is_file() else {}
 
 
-def _as_trained(classes: ClassesOptions) -> ClassesOptions:
+def as_trained(classes: ClassesOptions) -> ClassesOptions:
     """Corpus, columns, splits and length as told by the training.json beside the model, if they are not given."""
-    trained = _training_of(classes.model)
+    trained = training_of(classes.model)
     recipe = trained.get("recipe", {})
     if not classes.corpus:
         if not recipe.get("corpus"):
@@ -203,7 +203,7 @@ def _as_trained(classes: ClassesOptions) -> ClassesOptions:
 
 def _was_trained_on(classes: ClassesOptions) -> bool:
     """Whether training.json beside the model tells that it was trained on this corpus, divided in this way."""
-    recipe = _training_of(classes.model).get("recipe", {})
+    recipe = training_of(classes.model).get("recipe", {})
     same_division = classes.split_seed == recipe.get("split_seed", 0)
     return same_division and _is_same_corpus(classes.corpus, recipe.get("corpus", ""))
 
@@ -215,7 +215,7 @@ def _is_same_corpus(one: str, other: str) -> bool:
     return one == other or Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
 
 
-def _tokenizer(subject: Subject) -> Any:
+def tokenizer_of(subject: Subject) -> Any:
     tokenizer = subject.processor
     if subject.modality != "text" or not hasattr(tokenizer, "tokenize") or not getattr(tokenizer, "is_fast", False):
         got = f"{subject.name} ({subject.modality}, {type(tokenizer).__name__})"
@@ -251,7 +251,7 @@ def _examples(corpus: LabelledCorpus, classes: ClassesOptions, limit: int) -> An
     return balanced(corpus.splits[classes.split], limit, len(corpus.labels))
 
 
-def _in_order_of(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, bool, list[str]]:
+def in_order_of(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, bool, list[str]]:
     """The corpus with its classes in the model's order; whether the model's head can be used; notes."""
     if not is_classifier(config):
         return corpus, False, ["the model has no head for classes: no accuracy, nothing replaced or explained"]

@@ -1,0 +1,257 @@
+"""One text explained: its words by attention, by values along the direction of the class, by gradient and by erasure.
+
+attention          the row of the token that the head reads, in the last layer whose attention is seen
+value, contrast    cosine of a word's value to the direction of the class found, less that to the others, same layer
+gradient × input   gradient of the class' logit, less the mean of the others, times the word's embedding; summed over
+                   the pieces of a word
+erasure            fall of the probability of the class found without the word
+
+A text longer than the model reads is cut into windows of whole words; its class is that of their mean probability.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from anisoscope.classes.attributions import Seen, attributions, over_words, seen
+from anisoscope.classes.faithfulness import SHARES, erased, highest, not_empty, probabilities
+from anisoscope.classes.readout import logits_of
+from anisoscope.data.encoding import Encoded, LabelledPlan, Padding, encode
+from anisoscope.data.labelled import Example
+from anisoscope.errors import UsageError
+from anisoscope.models.modes import evaluating
+
+Array = NDArray[np.float64]
+ATTENTION, VALUE, GRADIENT, ERASURE = OF_WORDS = ("attention", "value, contrast", "gradient × input", "erasure")
+DRAWS = 19
+"""Random orders of the words: an attribution beyond all of them is beyond chance at the level of 5 %."""
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A classifier with what is needed to read a text as it does.
+
+    names       of its classes
+    directions  of the classes by space and layer (`class_directions`); none: no attribution by values
+    """
+
+    model: Any
+    tokenizer: Any
+    names: tuple[str, ...]
+    max_length: int
+    padding: Padding
+    stack: str | tuple[str, ...] = "encoder"
+    directions: dict[str, list[Array]] | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What explains the class found for a text.
+
+    found, probability  the class, and how sure the classifier is of it, in [0, 1]
+    words         a row for each word: `word` and its attributions (columns, as far as the model shows them)
+    agreement     Spearman's correlation over words of each pair of attributions
+    erasures      a row for each attribution: `comprehensiveness` (fall of the probability without its first words; more
+                  is better) and `sufficiency` (fall with them alone; less is better), mean over five shares of words;
+                  `…_low`, `…_high`: the least and most of 19 random orders; `beyond_chance`: comprehensiveness is more
+    layer         whose attention and values they are; None: neither is seen
+    windows       into how many the text was cut
+    notes         what is left out
+    """
+
+    found: str
+    probability: float
+    words: pd.DataFrame
+    agreement: pd.DataFrame
+    erasures: pd.DataFrame
+    layer: int | None
+    windows: int = 1
+    notes: list[str] = field(default_factory=list)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        lines = [f"<p><b>{escape(self.found)}</b> ({self.probability:.3f})</p>"]
+        for name in self.words.columns[1:]:
+            shades = strengths(self.words[name].to_numpy())
+            spans = []
+            for word, shade in zip(self.words["word"], shades, strict=True):
+                colour = f"rgba({'214,90,40' if shade >= 0 else '40,100,200'},{abs(shade):.2f})"
+                spans.append(f'<span style="background: {colour}">{escape(word)}</span>')
+            lines.append(f"<p><i>{escape(name)}</i> {' '.join(spans)}</p>")
+        return "".join(lines)
+
+
+def strengths(values: Array) -> Array:
+    """Numbers of words in [−1, 1] for their colours: the strongest has size 1, and 0 stays 0."""
+    largest = float(np.abs(values).max(initial=0.0))
+    return values / largest if largest > 0 else values
+
+
+def explain(classifier: Classifier, text: str) -> Explanation:
+    """Explain the class that is found for a text. UsageError for a text without words."""
+    words = tuple(text.split())
+    if not words:
+        raise UsageError("a text with words", repr(text[:40]), "give it some")
+    windows = cut_into_windows(words, classifier.tokenizer, classifier.max_length)
+    encoded = encode([Example(window, 0) for window in windows], classifier.tokenizer, classifier.max_length)
+    counts = [len(window) for window in windows]
+    whole = probabilities(classifier.model, encoded.rows, classifier.padding).mean(0)
+    found = int(whole.argmax())
+    notes = [f"{encoded.truncated} words longer than the model reads were cut"] if encoded.truncated else []
+    layer, columns = _of_layers(classifier, encoded, counts, found, notes)
+    gradient = _gradient_times_input(classifier, encoded, counts, found)
+    if gradient is None:
+        notes.append(f"{GRADIENT} left out: the model does not read its words through its input embeddings")
+    else:
+        columns[GRADIENT] = gradient
+    erasing = _Erasing(classifier, encoded, counts, found)
+    columns[ERASURE] = erasing.of_each_word()
+    scores = {name: columns[name] for name in OF_WORDS if name in columns}
+    table = pd.DataFrame({"word": list(words), **scores})
+    agreement = table[list(scores)].rank().corr()
+    return Explanation(
+        classifier.names[found],
+        float(whole[found]),
+        table,
+        agreement,
+        erasing.of_shares(scores),
+        layer,
+        len(windows),
+        notes,
+    )
+
+
+def cut_into_windows(words: Sequence[str], tokenizer: Any, max_length: int) -> list[tuple[str, ...]]:
+    """Words in windows that fit the model, as few as go in one after the other."""
+    whole = encode([Example(tuple(words), 0)], tokenizer, 1 << 30).words[0]
+    special = sum(word < 0 for word in whole)
+    pieces = np.bincount([word for word in whole if word >= 0], minlength=len(words))
+    windows: list[list[str]] = [[]]
+    room = max_length - special
+    for word, count in zip(words, pieces, strict=True):
+        if count > room and windows[-1]:
+            windows.append([])
+            room = max_length - special
+        windows[-1].append(word)
+        room -= int(count)
+    return [tuple(window) for window in windows]
+
+
+def _of_layers(
+    classifier: Classifier, encoded: Encoded, counts: list[int], found: int, notes: list[str]
+) -> tuple[int | None, dict[str, Array]]:
+    """The layer that is shown, and attributions of words by attention and values there."""
+    device = next(classifier.model.parameters()).device
+    plan = LabelledPlan(encoded, classifier.padding, stack=classifier.stack, device=device)
+    ones: dict[int, Seen] = dict(seen(classifier.model, plan, notes))
+    directions = classifier.directions
+    if directions is None:
+        notes.append(f"{VALUE} left out: it needs the directions of classes, from a labelled corpus")
+    maps = []
+    for number in range(len(encoded)):
+        vectors = {} if directions is None else {s: x for s, x in ones[number].vectors.items() if s in directions}
+        maps.append(attributions(replace(ones[number], found=found, vectors=vectors), directions or {}))
+    layers = [layer for name, layer in maps[0] if name in (ATTENTION, VALUE)]
+    if not layers:
+        return None, {}
+    layer = max(layers)
+    columns = {}
+    for name in (ATTENTION, VALUE):
+        if (name, layer) in maps[0]:
+            parts = zip(maps, encoded.words, counts, strict=True)
+            columns[name] = np.concatenate([over_words(x[name, layer], words, n) for x, words, n in parts])
+    return layer, columns
+
+
+def _gradient_times_input(classifier: Classifier, encoded: Encoded, counts: list[int], found: int) -> Array | None:
+    """The gradient of the class' logit less the mean of the others, times embeddings, summed over each word's pieces;
+    None if the embeddings are not where the model says.
+    """
+    embedding = classifier.model.get_input_embeddings()
+    device = next(classifier.model.parameters()).device
+    plan = LabelledPlan(encoded, classifier.padding, stack=classifier.stack, device=device)
+    of_window: dict[int, Array] = {}
+    for batch in plan:
+        made: list[Tensor] = []
+
+        def keep(_module: Any, _args: Any, output: Tensor, made: list[Tensor] = made) -> Tensor:
+            made.append(output.detach().requires_grad_())
+            return made[-1].clone()
+
+        handle = embedding.register_forward_hook(keep)
+        try:
+            with evaluating(classifier.model), torch.enable_grad():
+                logits = logits_of(classifier.model(**batch.inputs)).float()
+        finally:
+            handle.remove()
+        tokens = batch.inputs["input_ids"].shape[1]
+        if len(made) != 1 or made[0].dim() != 3 or made[0].shape[1] != tokens:
+            return None  # of an encoder–decoder, whose decoder reads the words too
+        others = [c for c in range(logits.shape[1]) if c != found]
+        contrast = logits[:, found] - (logits[:, others].mean(1) if others else 0.0)
+        (gradient,) = torch.autograd.grad(contrast.sum(), made)
+        of_token = (gradient.double() * made[0].detach().double()).sum(-1).cpu().numpy()
+        mask = batch.inputs["attention_mask"].bool().cpu().numpy()
+        for row, number in enumerate(batch.unit.tolist()):
+            index = np.array(encoded.words[number])
+            real = index >= 0
+            of_window[number] = np.bincount(index[real], of_token[row][mask[row]][real], counts[number])
+    return np.concatenate([of_window[number] for number in range(len(encoded))])
+
+
+class _Erasing:
+    """What the classifier says of a text without some of its words; each selection is read once."""
+
+    def __init__(self, classifier: Classifier, encoded: Encoded, counts: list[int], found: int) -> None:
+        self.classifier, self.encoded, self.found = classifier, encoded, found
+        self.ends = np.cumsum(counts)[:-1]
+        self.known: dict[tuple[int, bytes], float] = {}
+        self.count = sum(counts)
+        self.whole = self.probability([np.ones(self.count, bool)])[0]
+
+    def probability(self, kept: Sequence[NDArray[np.bool_]]) -> Array:
+        """Probability of the class found [selection], with the words of each selection [word] kept; mean of windows."""
+        keys, rows = [], []
+        for selection in kept:
+            for number, part in enumerate(np.split(selection, self.ends)):
+                key = number, part.tobytes()
+                if key not in self.known:
+                    self.known[key] = np.nan
+                    keys.append(key)
+                    left = erased(self.encoded.rows[number], self.encoded.words[number], part)
+                    rows.append(not_empty(left, self.classifier.padding))
+        if rows:
+            found = probabilities(self.classifier.model, rows, self.classifier.padding)[:, self.found]
+            self.known |= dict(zip(keys, found.tolist(), strict=True))
+        return np.array(
+            [np.mean([self.known[n, p.tobytes()] for n, p in enumerate(np.split(x, self.ends))]) for x in kept]
+        )
+
+    def of_each_word(self) -> Array:
+        """Fall of the probability without each word."""
+        return self.whole - self.probability(list(~np.eye(self.count, dtype=bool)))
+
+    def of_shares(self, scores: dict[str, Array]) -> pd.DataFrame:
+        """Comprehensiveness and sufficiency of each attribution, beside those of random orders."""
+        draw = np.random.default_rng(0)
+        orders = list(scores.values()) + [draw.random(self.count) for _ in range(DRAWS)]
+        firsts = [highest(order, share) for order in orders for share in SHARES]
+        falls = {}
+        for measure, kept in (("comprehensiveness", [~x for x in firsts]), ("sufficiency", firsts)):
+            falls[measure] = (self.whole - self.probability(kept)).reshape(len(orders), len(SHARES)).mean(1)
+        rows = []
+        for i, name in enumerate(scores):
+            row: dict[str, Any] = {"attribution": name}
+            for measure, values in falls.items():
+                random = values[len(scores) :]
+                row |= {measure: values[i], f"{measure}_low": random.min(), f"{measure}_high": random.max()}
+            row["beyond_chance"] = bool(row["comprehensiveness"] > row["comprehensiveness_high"])
+            rows.append(row)
+        return pd.DataFrame(rows)

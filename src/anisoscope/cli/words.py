@@ -1,0 +1,77 @@
+"""A text that was explained, on a terminal: words in colours, and tables of their numbers."""
+
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from anisoscope.cli.view import Table
+from anisoscope.wording import short
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from anisoscope.classes.sentence import Explanation
+
+FOR, AGAINST = (214, 90, 40), (40, 100, 200)
+"""Red, green and blue of words that speak for the class, and of those that speak against it."""
+PAPER = 255
+
+
+def sentence_on(found: "Explanation") -> str:
+    """The class found, the words that decide, and which attributions find them."""
+    words, erasure = found.words["word"], found.words["erasure"]
+    strongest = erasure.sort_values(ascending=False, kind="stable").index[:3]
+    named = ", ".join(f"{words[i]} ({short(erasure[i])})" for i in strongest)
+    text = f"{found.found} ({short(found.probability)}). Its probability falls most without: {named}."
+    if len(words) > 1:
+        beyond = found.erasures.loc[found.erasures["beyond_chance"], "attribution"]
+        text += f" First words decide beyond chance by: {'; '.join(beyond) or 'no attribution'}."
+    return text
+
+
+def coloured_lines(found: "Explanation") -> "Iterator[str]":
+    """A line for each attribution, its words on a ground of their strength; nothing if colours are not shown."""
+    from anisoscope.classes.sentence import strengths
+
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return
+    names = list(found.words.columns[1:])
+    indent = max(map(len, names)) + 2
+    width = shutil.get_terminal_size().columns
+    for name in names:
+        line, used = name.ljust(indent), indent
+        for word, strength in zip(found.words["word"], strengths(found.words[name].to_numpy()), strict=True):
+            if used + len(word) + 1 > width and used > indent:
+                yield line
+                line, used = " " * indent, indent
+            line += _on_ground(word, float(strength)) + " "
+            used += len(word) + 1
+        yield line
+
+
+def _on_ground(word: str, strength: float) -> str:
+    """A word on a ground between white and the colour of its sign."""
+    colour = FOR if strength >= 0 else AGAINST
+    ground = ";".join(str(round(PAPER + (part - PAPER) * abs(strength))) for part in colour)
+    return f"\x1b[48;2;{ground}m\x1b[38;2;0;0;0m{word}\x1b[0m"
+
+
+def tables_of_text(found: "Explanation") -> list[Table]:
+    """Words with their attributions; comprehensiveness and sufficiency beside random orders; how far they agree."""
+    names = list(found.words.columns[1:])
+    rows = [[str(row[0]), *(short(x) for x in row[1:])] for row in found.words.itertuples(index=False)]
+    tables = [Table(("word", *names), rows, found.words)]
+    cells = []
+    for row in found.erasures.to_dict("records"):
+        line = [str(row["attribution"])]
+        for measure in ("comprehensiveness", "sufficiency"):
+            line.append(short(row[measure]))
+            line.append(f"{short(row[f'{measure}_low'])} to {short(row[f'{measure}_high'])}")
+        cells.append(line)
+    head = ("attribution", "comprehensiveness", "of random words", "sufficiency", "of random words")
+    tables.append(Table(head, cells, found.erasures))
+    both = [[name, *(short(x) for x in found.agreement.loc[name])] for name in names]
+    behind = found.agreement.reset_index(names="attribution")
+    tables.append(Table(("rank correlation", *names), both, behind))
+    return tables

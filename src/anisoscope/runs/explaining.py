@@ -1,0 +1,61 @@
+"""A classifier opened to explain texts one by one: as `anisoscope classes` opens it, with directions of its classes."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from anisoscope.classes.attributions import class_directions
+from anisoscope.classes.faithfulness import DIRECTED
+from anisoscope.classes.pooling import fit_padding
+from anisoscope.classes.sentence import Classifier
+from anisoscope.data.encoding import LabelledPlan, Padding, encode
+from anisoscope.data.labelled import TRAIN, Example, LabelledCorpus, balanced, open_labelled
+from anisoscope.data.opening import text_length
+from anisoscope.errors import ModelError
+from anisoscope.models.load import is_classifier
+from anisoscope.options import part_of
+from anisoscope.runs.classes import as_trained, choose_pad, in_order_of, stacks_of, tokenizer_of, training_of
+from anisoscope.runs.job import ClassesOptions, Job, LoadOptions
+from anisoscope.runs.run import settled, subject_of
+
+TRIAL = (("a",), ("a", "b", "a", "b", "a", "b"))
+"""Words on which padding is tried if there is no corpus."""
+
+
+def open_classifier(classes: ClassesOptions) -> tuple[Classifier, list[str]]:
+    """Open a classifier to explain texts, and say what must be known of it.
+
+    The directions of its classes are those of a corpus that is named, or that the model was trained on; without one
+    there are none. ModelError for a model without a head for classes.
+    """
+    recipe = training_of(classes.model).get("recipe", {})
+    classes = as_trained(classes) if classes.corpus or recipe.get("corpus") else classes
+    job = Job(model=classes.model, **part_of(classes, LoadOptions))
+    subject = subject_of(job, classifier=True)
+    if not is_classifier(subject.config):
+        raise ModelError(
+            "a classifier of texts", f"{subject.name}, which has no head for classes", "name one that was fine-tuned"
+        )
+    model: Any = subject.model
+    tokenizer, stack = tokenizer_of(subject), stacks_of(model)
+    length = text_length(subject.config, tokenizer, classes.max_length)
+    notes: list[str] = []
+    corpus: LabelledCorpus | None = None
+    if classes.corpus:
+        given = open_labelled(
+            classes.corpus, columns=classes.by_role, seed=classes.split_seed, limit=DIRECTED, for_training=False
+        )
+        given, usable, notes = in_order_of(subject.config, given)
+        corpus = given if usable else None
+    examples = balanced(corpus.splits[TRAIN], DIRECTED, len(corpus.labels)) if corpus else ()
+    rows = encode(examples or [Example(words, 0) for words in TRIAL], tokenizer, length).rows
+    padding: Padding = fit_padding(model, rows, choose_pad(tokenizer, subject.config, rows))
+    own = tuple(str(subject.config.id2label[i]) for i in range(subject.config.num_labels))
+    nameless = all(re.fullmatch(r"LABEL_\d+", name) for name in own)
+    names = corpus.labels if corpus and nameless else own
+    opened = Classifier(model, tokenizer, names, length, padding, stack)
+    if corpus is not None:
+        device = settled(job, subject).device
+        plan = LabelledPlan(encode(examples, tokenizer, length), padding, stack=stack, device=device)
+        opened = replace(opened, directions=class_directions(model, plan, len(names)))
+    return opened, notes

@@ -1,0 +1,161 @@
+"""One text explained: word by word, in Python and on the command line."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from test_class_maps import WIDE, texts, widen
+from typed import invoke
+
+import anisoscope
+from anisoscope.classes import sentence
+from anisoscope.data.encoding import Padding, vocabulary_tokenizer
+from anisoscope.data.labelled import open_labelled
+from anisoscope.errors import ModelError, UsageError
+
+NAMES = {"id2label": {0: "class 1", 1: "class 2"}, "label2id": {"class 1": 0, "class 2": 1}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A random BERT for the two planted classes, and its tokenizer."""
+    path = tmp_path_factory.mktemp("bert")
+    tokenizer = vocabulary_tokenizer(open_labelled("planted"), max_length=40)
+    torch.manual_seed(0)
+    settings = WIDE | {"vocab_size": len(tokenizer), **NAMES}
+    del settings["num_labels"]
+    widen(transformers.BertForSequenceClassification(transformers.BertConfig(**settings)).eval()).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def classifier(folder):
+    from anisoscope.runs.explaining import open_classifier
+    from anisoscope.runs.job import ClassesOptions
+
+    opened, notes = open_classifier(ClassesOptions(str(folder), corpus="planted"))
+    assert notes == [] and opened.names == ("class 1", "class 2")
+    return opened
+
+
+def text_of(count=12, start=0):
+    return " ".join(open_labelled("planted").splits["test"][start].words * 3).split()[:count]
+
+
+def test_each_number_of_a_text_is_its_definition(classifier):
+    words = text_of()
+    found = sentence.explain(classifier, " ".join(words))
+    model, tokenizer = classifier.model, classifier.tokenizer
+
+    def probabilities(kept):
+        with torch.no_grad():
+            given = tokenizer(" ".join(kept), return_tensors="pt")
+            return model(**given).logits.double().softmax(-1)[0]
+
+    whole = probabilities(words)
+    label = int(whole.argmax())
+    assert found.found == classifier.names[label] and found.probability == pytest.approx(float(whole[label]), abs=1e-6)
+    falls = [float(whole[label] - probabilities(words[:i] + words[i + 1 :])[label]) for i in range(len(words))]
+    np.testing.assert_allclose(found.words["erasure"], falls, atol=1e-6)
+    given = tokenizer(" ".join(words), return_tensors="pt")
+    embedded = model.get_input_embeddings()(given.pop("input_ids")).detach().requires_grad_()
+    logits = model(inputs_embeds=embedded, **given).logits[0]
+    (gradient,) = torch.autograd.grad(logits[label] - logits[1 - label], embedded)
+    expected = (gradient * embedded).sum(-1)[0, 1:].detach().numpy()  # one token a word, behind <cls>
+    np.testing.assert_allclose(found.words["gradient × input"], expected, atol=1e-5)
+    first = np.argsort(-found.words["erasure"].to_numpy(), kind="stable")
+    comprehensive, sufficient = [], []
+    for share in (0.01, 0.05, 0.1, 0.2, 0.5):
+        top = set(first[: max(1, round(share * len(words)))].tolist())
+        comprehensive.append(
+            float(whole[label] - probabilities([w for i, w in enumerate(words) if i not in top])[label])
+        )
+        sufficient.append(float(whole[label] - probabilities([w for i, w in enumerate(words) if i in top])[label]))
+    row = found.erasures.set_index("attribution").loc["erasure"]
+    assert row["comprehensiveness"] == pytest.approx(np.mean(comprehensive), abs=1e-6)
+    assert row["sufficiency"] == pytest.approx(np.mean(sufficient), abs=1e-6)
+    assert row["comprehensiveness_low"] <= row["comprehensiveness_high"]
+    assert list(found.words.columns) == ["word", *sentence.OF_WORDS] and found.layer == 2
+    assert np.allclose(np.diag(found.agreement), 1)
+
+
+def test_a_long_text_is_cut_between_words_and_its_class_is_that_of_the_mean(classifier):
+    from dataclasses import replace
+
+    words = [*text_of(12), *text_of(12, start=1)]
+    short = replace(classifier, max_length=9)
+    windows = sentence.cut_into_windows(words, classifier.tokenizer, 9)
+    assert [word for window in windows for word in window] == words and {len(w) for w in windows} == {8}
+    found = sentence.explain(short, " ".join(words))
+    of_windows = []
+    with torch.no_grad():
+        for window in windows:
+            given = classifier.tokenizer(" ".join(window), return_tensors="pt")
+            of_windows.append(classifier.model(**given).logits.softmax(-1)[0].numpy())
+    assert found.windows == 3 and found.probability == pytest.approx(float(np.mean(of_windows, axis=0).max()), abs=1e-6)
+    assert list(found.words["word"]) == words and found.words.notna().all().all()
+
+
+def test_a_sentence_takes_less_than_a_second(classifier):
+    text = " ".join(text_of(20))
+    started = time.process_time()
+    sentence.explain(classifier, text)
+    assert time.process_time() - started < 1
+
+
+def test_a_text_without_words_is_refused(classifier):
+    with pytest.raises(UsageError, match="a text with words"):
+        sentence.explain(classifier, "  ")
+
+
+def test_a_run_explains_and_another_kind_of_run_does_not(folder, tmp_path):
+    text = " ".join(text_of())
+    options = {"limit": 20, "few": 4, "parts": ("directions",), "quiet": True}
+    run = anisoscope.classes(folder, "planted", **options)
+    found = run.explain(text)
+    assert "class" in found._repr_html_() and "background" in found._repr_html_()
+    kept = anisoscope.classes(folder, "planted", output=tmp_path / "run", **options)
+    again = anisoscope.Run(kept.folder).explain(text)
+    np.testing.assert_allclose(again.words["erasure"], found.words["erasure"])
+    vectors = anisoscope.measure(np.random.default_rng(0).normal(size=(30, 4)), quiet=True)
+    with pytest.raises(UsageError, match="a run of anisoscope"):
+        vectors.explain(text)
+
+
+def test_the_command_explains_one_text(folder):
+    text = " ".join(text_of())
+    result = invoke(["classes", str(folder), "--text", text, "-c", "planted", "-q"])
+    assert result.exit_code == 0, result.output
+    for part in ("Its probability falls most without", "gradient × input", "comprehensiveness", "rank correlation"):
+        assert part in result.output
+    alone = invoke(["classes", str(folder), "--text", text, "-q"])
+    assert alone.exit_code == 0 and "it needs the directions of classes" in " ".join(alone.output.split())
+    refused = invoke(["classes", "builtin:minilm", "--text", text, "-q"])
+    assert refused.exit_code == ModelError.exit_code and "no head for classes" in str(refused.exception)
+
+
+def test_what_is_not_shown_is_left_out_and_told():
+    """BART's decoder reads the words too, so that their embeddings are not the only way to the logits."""
+    from test_class_maps import build
+
+    class Words:
+        """One token a word: its number."""
+
+        def __call__(self, texts_, _second=None, **_options):
+            rows = [[*map(int, text.split()), 2] for text in texts_]
+            spans = []
+            for text in texts_:
+                starts = np.cumsum([0, *(len(w) + 1 for w in text.split())])
+                spans.append([*((int(s), int(s) + len(w)) for s, w in zip(starts, text.split(), strict=False)), (0, 0)])
+            numbers = [[*[0] * (len(row) - 1), None] for row in rows]
+            given = {"input_ids": rows, "offset_mapping": spans}
+            return type("Encoding", (dict,), {"sequence_ids": lambda _self, i: numbers[i]})(given)
+
+    stack = ("encoder", "decoder")
+    opened = sentence.Classifier(build("bart"), Words(), ("a", "b", "c"), 40, Padding(0), stack)
+    found = sentence.explain(opened, " ".join(map(str, texts()[0]["input_ids"])))
+    assert list(found.words.columns) == ["word", "attention", "erasure"]
+    assert any("gradient × input left out" in note for note in found.notes)
