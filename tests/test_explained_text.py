@@ -106,6 +106,18 @@ def test_a_sentence_takes_less_than_a_second(classifier):
     assert time.process_time() - started < 1
 
 
+def test_a_text_without_blanks_is_explained_by_its_tokens(classifier):
+    """A formula is one word: taken whole, every attribution would say the same of it."""
+    from dataclasses import replace
+
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"c(=)o"]
+    tokenizer = transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(vocabulary)})
+
+    found = sentence.explain(replace(classifier, tokenizer=tokenizer), "c(=o)o")
+    assert list(found.words["word"]) == ["c", "(", "=", "o", ")", "o"]
+    assert found.words["erasure"].nunique() > 2 and "no blanks" in found.notes[0]
+
+
 def test_a_text_without_words_is_refused(classifier):
     with pytest.raises(UsageError, match="a text with words"):
         sentence.explain(classifier, "  ")

@@ -102,9 +102,13 @@ def explain(classifier: Classifier, text: str) -> Explanation:
     windows = cut_into_windows(words, classifier.tokenizer, classifier.max_length)
     encoded = encode([Example(window, 0) for window in windows], classifier.tokenizer, classifier.max_length)
     counts = [len(window) for window in windows]
+    notes = [f"{encoded.truncated} words longer than the model reads were cut"] if encoded.truncated else []
+    if len(words) == 1:  # a formula, or a language without blanks
+        words, encoded = _by_tokens(words, encoded, classifier.tokenizer)
+        counts = [len(words)]
+        notes += ["the text has no blanks: its tokens are explained in place of words"] * (len(words) > 1)
     whole = probabilities(classifier.model, encoded.rows, classifier.padding).mean(0)
     found = int(whole.argmax())
-    notes = [f"{encoded.truncated} words longer than the model reads were cut"] if encoded.truncated else []
     layer, columns = _of_layers(classifier, encoded, counts, found, notes)
     gradient = _gradient_times_input(classifier, encoded, counts, found)
     if gradient is None:
@@ -126,6 +130,16 @@ def explain(classifier: Classifier, text: str) -> Explanation:
         len(windows),
         notes,
     )
+
+
+def _by_tokens(words: tuple[str, ...], encoded: Encoded, tokenizer: Any) -> tuple[tuple[str, ...], Encoded]:
+    """A text of one word as its tokens, each a word; as it is if it has one token."""
+    ids = [token for token, word in zip(encoded.rows[0]["input_ids"], encoded.words[0], strict=True) if word >= 0]
+    if len(ids) < 2:
+        return words, encoded
+    numbers = iter(range(len(ids)))
+    index = [next(numbers) if word >= 0 else -1 for word in encoded.words[0]]
+    return tuple(tokenizer.convert_ids_to_tokens(ids)), Encoded(encoded.rows, [index], encoded.truncated)
 
 
 def cut_into_windows(words: Sequence[str], tokenizer: Any, max_length: int) -> list[tuple[str, ...]]:
