@@ -216,7 +216,8 @@ def _gradient_times_input(classifier: Classifier, encoded: Encoded, counts: list
         for row, number in enumerate(batch.unit.tolist()):
             index = np.array(encoded.words[number])
             real = index >= 0
-            of_window[number] = np.bincount(index[real], of_token[row][mask[row]][real], counts[number])
+            of_word = np.bincount(index[real], of_token[row][mask[row]][real], counts[number])
+            of_window[number] = of_word.astype(np.float64)
     return np.concatenate([of_window[number] for number in range(len(encoded))])
 
 
@@ -250,7 +251,8 @@ class _Erasing:
 
     def of_each_word(self) -> Array:
         """Fall of the probability without each word."""
-        return self.whole - self.probability(list(~np.eye(self.count, dtype=bool)))
+        falls: Array = self.whole - self.probability(list(~np.eye(self.count, dtype=bool)))
+        return falls
 
     def of_shares(self, scores: dict[str, Array]) -> pd.DataFrame:
         """Comprehensiveness and sufficiency of each attribution, beside those of random orders."""

@@ -66,12 +66,14 @@ def tables_of_text(found: "Explanation") -> list[Table]:
     for row in found.erasures.to_dict("records"):
         line = [str(row["attribution"])]
         for measure in ("comprehensiveness", "sufficiency"):
-            line.append(short(row[measure]))
-            line.append(f"{short(row[f'{measure}_low'])} to {short(row[f'{measure}_high'])}")
+            value, low, high = (short(float(row[name])) for name in (measure, f"{measure}_low", f"{measure}_high"))
+            line += [value, f"{low} to {high}"]
         cells.append(line)
     head = ("attribution", "comprehensiveness", "of random words", "sufficiency", "of random words")
     tables.append(Table(head, cells, found.erasures))
-    both = [[name, *(short(x) for x in found.agreement.loc[name])] for name in names]
+    both = []
+    for name, line_of_numbers in zip(names, found.agreement.to_numpy().tolist(), strict=True):
+        both.append([name, *map(short, line_of_numbers)])
     behind = found.agreement.reset_index(names="attribution")
     tables.append(Table(("rank correlation", *names), both, behind))
     return tables
