@@ -136,25 +136,30 @@ def shares(rng: np.random.Generator, units: int, corpora: int) -> Iterator[Case]
             yield Case("attention.entropy_normalised", case, units, totals["x"] / totals["n"], bounds)
 
 
+OF_SAMPLES = {"calibrated": ("pairs_above_q95", "centred"), "floor": ("q90", "q95", "q99", "q999")}
+"""Values of samples, by metric."""
+
+
 def of_samples(rng: np.random.Generator, units: int, corpora: int) -> Iterator[Case]:
-    """Pairs above q95(d), and A after centring, of a sample of six vectors a unit."""
-    metric, groups = metrics.found()["calibrated"], min(GROUPS, units)
+    """Pairs above q95(d), A after centring, and quantiles of cosines, of a sample of six vectors a unit."""
+    groups = min(GROUPS, units)
     for clustering, scale in CLUSTERING.items():
         for drift, length in DRIFTS.items():
-            found: dict[str, list[Array]] = {"pairs_above_q95": [], "centred": []}
-            counted = 0
+            samples = []
             for x in vectors(rng, units, corpora, scale, length)[:, :, :6].swapaxes(0, 1):
-                owner = np.repeat(np.arange(units), 6)[np.isfinite(x[..., 0]).ravel()]
-                rows = x.reshape(-1, D)[np.isfinite(x[..., 0]).ravel()]
-                counted = len(rows)
-                sample = SampledVectors(rows, owner % groups, groups, rows.mean(0))
-                values = metric.compute(sample)
-                for name in found:
-                    found[name].append(values[name])
-            for name, each in found.items():
-                case = f"clusters {clustering}, drift {drift}"
-                n = counted if name in metric.counted else None
-                yield Case(f"calibrated.{name}", case, units, np.stack(each, 1), metric.range_of(name, sample), n)
+                real = np.isfinite(x[..., 0]).ravel()
+                rows = x.reshape(-1, D)[real]
+                samples.append(
+                    SampledVectors(rows, np.repeat(np.arange(units), 6)[real] % groups, groups, rows.mean(0))
+                )
+            for name, values in OF_SAMPLES.items():
+                metric = metrics.found()[name]
+                computed = [metric.compute(sample) for sample in samples]
+                for value in values:
+                    theta = np.stack([found[value] for found in computed], 1)
+                    counted = len(samples[-1]) if value in metric.counted else None
+                    case = f"clusters {clustering}, drift {drift}"
+                    yield Case(f"{name}.{value}", case, units, theta, metric.range_of(value, samples[-1]), counted)
 
 
 def of_classes(rng: np.random.Generator, units: int, corpora: int) -> Iterator[Case]:

@@ -10,7 +10,8 @@ import pytest
 import anisoscope
 from anisoscope.cli.tables import layer_by_layer
 from anisoscope.errors import UsageError
-from anisoscope.runs.findings import RULES, RULES_OF_CLASSES, findings, verdict
+from anisoscope.runs.comparison import differs
+from anisoscope.runs.findings import RULES, RULES_OF_CLASSES, RULES_OF_RUNS, findings, verdict
 from anisoscope.runs.tables import short_table, side_by_side, told_apart
 from anisoscope.store import as_records
 from anisoscope.wording import measured, short
@@ -259,7 +260,9 @@ def test_numbers_as_text():
     assert measured(pd.Series({"value": 0.25, "low": NAN, "high": NAN})) == ".250"
 
 
-@pytest.mark.parametrize("rule", [*RULES, *RULES_OF_CLASSES, told_apart], ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize(
+    "rule", [*RULES, *RULES_OF_CLASSES, *RULES_OF_RUNS, told_apart, differs], ids=lambda rule: rule.__name__
+)
 def test_every_rule_is_in_the_docs(rule):
     assert f"`{rule.__name__}`" in (Path(__file__).parents[1] / "docs" / "concepts.md").read_text("utf-8")
 
@@ -305,3 +308,35 @@ def test_a_metric_that_cannot_be_compared_is_told_with_what_can_be(metric, token
     assert says in str(found.value)
     with pytest.raises(UsageError, match="the series a"):
         compared([*rows, *rows], rows)
+
+
+def test_which_cosine_is_noise_is_said_beside_that_of_isotropic_directions():
+    """Unrelated documents around a common vector: the floor is that of all their pairs, which is far from q95(d)."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(240, 16)) + 1.0
+    run = anisoscope.measure(x, units=np.arange(240) // 4, metrics=("floor", "neighbours", "mean_cosine"))
+    values = run.records.set_index("metric")["value"]
+    direction = x / np.linalg.norm(x, axis=1, keepdims=True)
+    unit = np.arange(240) // 4 % 32  # pairs of one group of units may be of one unit
+    cosines = (direction @ direction.T)[unit[:, None] < unit]
+    for name, level in (("q90", 0.9), ("q99", 0.99), ("q999", 0.999)):
+        assert values[f"floor.{name}"] == pytest.approx(np.quantile(cosines, level, method="inverted_cdf"), abs=1e-6)
+    (finding,) = [finding for finding in run.findings if finding.rule == "noise_floor"]
+    assert finding.text.startswith(f"Cosines up to {short(values['floor.q95'])} [")
+    assert "of isotropic directions" in finding.text
+
+
+def test_near_duplicates_and_hubs_are_found():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 32))
+    x[100:110] = x[:10] + 1e-2 * rng.normal(size=(10, 32))  # ten pairs of near twins
+    x[110] = x[11] * 3  # and one of equal directions
+    values = anisoscope.metric("neighbours", x)
+    assert values["neighbours.duplicates"].value == pytest.approx(22 / 200)
+    assert values["neighbours.equal"].value == pytest.approx(2 / 200)
+    around = rng.normal(size=(200, 60))
+    around[:, 0] = 5.0
+    around[7] = np.eye(60)[0]  # the common direction itself: among the nearest of every other vector
+    hub = anisoscope.metric("neighbours", around)
+    assert hub["neighbours.largest"].value > 0.9
+    assert hub["neighbours.hubness"].value > 5

@@ -228,7 +228,9 @@ def _tables_of(records: Any, replicates: Any, view: Format) -> "list[Table]":
         shown.append(of_attention)
     elif heads:
         tell("note: no attention was measured, hence no heads: add attention to --panel", err=True, indent="  ")
-    if not of_hidden.rows:
+    if of_hidden.rows:
+        shown += tables.beside_hidden(records)
+    else:
         shown += tables.of_named(records)
         other = tables.of_other_heads(records, replicates) if of_attention is None else None
         shown += [other] if other is not None else []

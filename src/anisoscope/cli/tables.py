@@ -143,6 +143,21 @@ def _stage_of(site: Any) -> str:
     return f" ({stage})" if stage and stage != "raw" else ""
 
 
+BESIDE_HIDDEN = ("floor", "neighbours")
+"""Metrics that are measured on request, and have a table of their own beside that of hidden states."""
+
+
+def beside_hidden(records: Any) -> list[Table]:
+    """A table for each of `BESIDE_HIDDEN` that was measured, its columns without the metric's name."""
+    found = []
+    for name in BESIDE_HIDDEN:
+        rows = records[records["metric"].str.startswith(f"{name}.").fillna(False).astype(bool)]
+        for table in of_named(rows) if len(rows) else ():
+            head = tuple(label.removeprefix(f"{name}.") for label in table.head)
+            found.append(Table((f"{name}: {head[0]}", *head[1:]), table.rows, table.records))
+    return found
+
+
 def of_named(records: Any) -> list[Table]:
     """Metrics that were named: their values layer by layer, with intervals; a table of its own for each with components
     (of a metric of two layers: its second layer).

@@ -55,6 +55,7 @@ def findings(records: pd.DataFrame) -> list[Finding]:
     """Sentences on classes, on hidden states (first token policy), then on attention; of a series on its last step."""
     found = [finding for rule in RULES_OF_CLASSES for finding in rule(records)]
     found += [finding for depth in depths(records) for rule in RULES for finding in rule(depth)]
+    found += [finding for rule in RULES_OF_RUNS for finding in rule(records)]
     return [*found, *attention_findings(records)]
 
 
@@ -271,8 +272,29 @@ def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
     yield Finding("words_that_decide", text, (entry(best), entry(random)))
 
 
+def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
+    """Say which cosine is noise: below which 95 and 99 % of pairs of unrelated units lie, in the last layer."""
+    rows = select(records, metric=("floor.q95", "floor.q99"), component=None, site=SITES)
+    rows = rows[rows["value"].notna()]
+    if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1:
+        return
+    several = rows["stack"].nunique() > 1
+    for stack, part in rows.groupby("stack", sort=False):
+        last = each(in_depth(part[part["metric"].eq("floor.q95")]).tail(1))[0]
+        there = select(part, layer=last.layer, site=last.site)
+        (rare,) = each(select(there, metric="floor.q99"))
+        law = each(select(records, metric=Q95, stack=stack, layer=last.layer, site=last.site, component=None))
+        even = f"; of isotropic directions {short(law[0].value)}" if law else ""
+        before = f"{str(stack).capitalize()}: " if several else ""
+        text = f"{before}Cosines up to {measured(last)} are noise at {name_of(last)}: 95 % of pairs of unrelated units"
+        text += f" lie below (99 %: {measured(rare)}{even})."
+        yield Finding("noise_floor", text, (entry(last), entry(rare)))
+
+
 RULES = (unjudged, where_anisotropic, carried_by_few, removed_by_centring)
 RULES_OF_CLASSES = (told_by_direction, dimensions_taken, above_majority, attention_used, words_that_decide)
+RULES_OF_RUNS = (noise_floor,)
+"""Rules that read all records."""
 
 
 def _top(rows: pd.DataFrame) -> Any:

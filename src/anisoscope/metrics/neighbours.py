@@ -1,0 +1,126 @@
+"""Neighbourhoods by cosine: hubs that are near to everything, vectors that nobody finds, near-duplicates.
+
+Formula    N of a vector: of how many others it is among the k = 10 nearest by cosine. hubness: the skewness of N,
+           E[(N − k)³]/Var(N)^1.5; largest: the largest N as a share of the other vectors; never: the share of vectors
+           with N = 0 (antihubs). duplicates: the share of vectors with another one at a cosine of .99 or more; equal:
+           of .999999 or more.
+Range      hubness: near 0: no hubs (about 1 and more: some vectors turn up in most searches); shares [0, 1].
+Unit       none.
+Undefined  fewer than k + 2 vectors; hubness where all N are equal. Of a sample (`--sample`): among more vectors
+           duplicates are more, and hubness grows.
+Source     Radovanović, Nanopoulos & Ivanović 2010 (k-occurrence, its skewness, antihubs), by cosine.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anisoscope.metrics.base import SHARE, Array, Metric, Values, units_of
+from anisoscope.reads import Sample
+from anisoscope.reads.sample import ROWS, SampledVectors
+
+K = 10
+REMEMBERED = 48
+"""Neighbours of each vector that are remembered, so that K are left if a group is left out."""
+NEAR, EQUAL = 0.99, 0.999999
+
+
+def compute(sample: SampledVectors) -> Values:
+    direction = units_of(sample.vectors)
+    order, cosine = _nearest(direction, REMEMBERED)
+    names = ("hubness", "largest", "never", "duplicates", "equal")
+    values = {name: np.full(1 + sample.n_groups, np.nan) for name in names}
+    for replicate, left_out in enumerate((None, *sample.present)):
+        kept = np.ones(len(sample), dtype=bool) if left_out is None else sample.group != left_out
+        if kept.sum() < K + 2:
+            continue
+        near, nearest = _nearest_kept(direction, order, cosine, kept)
+        found = np.bincount(near.ravel(), minlength=len(sample))[kept].astype(np.float64)
+        values["hubness"][replicate] = _skewness(found)
+        values["largest"][replicate] = found.max() / (kept.sum() - 1)
+        values["never"][replicate] = (found == 0).mean()
+        values["duplicates"][replicate] = (nearest >= NEAR).mean()
+        values["equal"][replicate] = (nearest >= EQUAL).mean()
+    return values
+
+
+def _nearest(direction: Array, count: int) -> tuple[NDArray[np.int64], Array]:
+    """The others nearest to each vector by cosine, nearest first, and their cosines [vector, neighbour]."""
+    count = min(count, len(direction) - 1)
+    order = np.zeros((len(direction), count), dtype=np.int64)
+    cosine = np.zeros((len(direction), count))
+    for start in range(0, len(direction), ROWS):
+        rows = np.arange(start, min(start + ROWS, len(direction)))
+        of_rows = direction[rows] @ direction.T
+        of_rows[rows - start, rows] = -np.inf
+        order[rows], cosine[rows] = _largest(of_rows, count)
+    return order, cosine
+
+
+def _largest(of_rows: Array, count: int) -> tuple[NDArray[np.int64], Array]:
+    """Places and values of the `count` largest of each row, largest first; of equal ones the first."""
+    near = np.argpartition(-of_rows, count - 1, axis=1)[:, :count]
+    near.sort(axis=1)
+    values = np.take_along_axis(of_rows, near, axis=1)
+    by_value = np.argsort(-values, axis=1, kind="stable")
+    return np.take_along_axis(near, by_value, axis=1), np.take_along_axis(values, by_value, axis=1)
+
+
+def _nearest_kept(
+    direction: Array, order: NDArray[np.int64], cosine: Array, kept: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], Array]:
+    """The K nearest of the vectors that are kept, among themselves [vector, K], and the cosine of the nearest."""
+    still = kept[order[kept]]
+    rank = np.cumsum(still, axis=1)
+    rows = np.flatnonzero(kept)
+    near = np.zeros((len(rows), K), dtype=np.int64)
+    nearest = np.zeros(len(rows))
+    whole = rank[:, -1] >= K
+    chosen = still & (rank <= K)
+    near[whole] = order[kept][whole][chosen[whole]].reshape(-1, K)
+    first = np.argmax(still, axis=1)
+    nearest[whole] = np.take_along_axis(cosine[kept], first[:, None], axis=1)[whole, 0]
+    # too few of the remembered ones are left, where a group is dense: those are compared with every vector again
+    alone = np.flatnonzero(~whole)
+    if len(alone):
+        of_rows = direction[rows[alone]] @ direction.T
+        of_rows[:, ~kept] = -np.inf
+        of_rows[np.arange(len(alone)), rows[alone]] = -np.inf
+        near[alone], values = _largest(of_rows, K)
+        nearest[alone] = values[:, 0]
+    return near, nearest
+
+
+def _skewness(found: Array) -> float:
+    apart = found - found.mean()
+    variance = np.square(apart).mean()
+    return float((apart**3).mean() / variance**1.5) if variance > 0 else np.nan
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    """From the whole matrix of cosines, row by row."""
+    x = np.concatenate(units)
+    cosine = x @ x.T / np.sqrt(np.outer((x * x).sum(1), (x * x).sum(1)))
+    np.fill_diagonal(cosine, -np.inf)
+    found = np.zeros(len(x))
+    for row in cosine:
+        for place in sorted(range(len(x)), key=lambda i: -row[i])[:K]:
+            found[place] += 1
+    moments = [float(((found - found.mean()) ** power).mean()) for power in (2, 3)]
+    return {
+        "hubness": moments[1] / moments[0] ** 1.5,
+        "largest": float(found.max() / (len(x) - 1)),
+        "never": float((found == 0).mean()),
+        "duplicates": float((cosine.max(1) >= NEAR).mean()),
+        "equal": float((cosine.max(1) >= EQUAL).mean()),
+    }
+
+
+METRIC = Metric(
+    name="neighbours",
+    reads=Sample(),
+    compute=compute,
+    reference=reference,
+    bounds={"largest": SHARE, "never": SHARE, "duplicates": SHARE, "equal": SHARE},
+    counted=frozenset({"never", "duplicates", "equal"}),
+    invariant=frozenset({"rotation", "scaling", "order"}),
+)
