@@ -160,6 +160,8 @@ def test_a_metric_that_a_run_lacks_is_refused_with_near_names():
     run = make_run("a", [np.ones(1 + GROUPS)])
     with pytest.raises(UsageError, match="mean_cosine"):
         compare_runs(run, run, "mean_cosin")
+    with pytest.raises(UsageError, match=r"did you mean anisotropy\?"):
+        compare_runs(run, run, "anisotrpy")
     heads = make_run("h", [np.ones(1 + GROUPS)], metric="attention.entropy", head=2)
     with pytest.raises(UsageError, match="leave --heads out"):
         compare_runs(run, run, "mean_cosine", heads=True)

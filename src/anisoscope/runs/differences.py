@@ -218,7 +218,8 @@ def find_metric(run: KeptRun, name: str) -> str:
     values = sorted(value for value in known if value.startswith(f"{meant}."))
     if values:
         raise UsageError(f"one value of {meant}", repr(name), f"name {' or '.join(values)}")
-    raise UsageError(f"a metric of {run.name}", repr(name), near_matches(name, [*known, *SHORT_NAMES]))
+    of_the_field = [word for word, target in KNOWN_AS.items() if target in known]
+    raise UsageError(f"a metric of {run.name}", repr(name), near_matches(name, [*known, *SHORT_NAMES, *of_the_field]))
 
 
 def select_rows(run: KeptRun, metric: str, *, heads: bool = False, tokens: str | None = None) -> pd.DataFrame:
