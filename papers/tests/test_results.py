@@ -1,6 +1,8 @@
 """The committed records: judged today as the verdicts beside them say, and every figure drawn from them."""
 
 import json
+import re
+import shlex
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -12,7 +14,7 @@ import verdicts
 
 from anisoscope.errors import OutputError
 from anisoscope.store import as_records, write_table
-from anisoscope_papers import runner
+from anisoscope_papers import reproduce, runner
 from anisoscope_papers.runner import COMPARED, Finished, finished, found, reproductions
 from anisoscope_papers.studies_page import build_studies
 from anisoscope_papers.study import Compared
@@ -383,3 +385,31 @@ def test_data_that_differ_in_one_number_are_not_the_same(three_folders):
     records.loc[at, "value"] *= 1.01
     write_table(table, as_records(records))
     assert set(verdicts.repeated()) == {"godey2024/scale/fig6"}
+
+
+DRAWN = np.random.default_rng().choice(len(FOLDERS), 5, replace=False)
+"""Five of all folders, others every time; which they were stands in the name of the test."""
+
+
+@pytest.mark.parametrize("folder", [FOLDERS[i] for i in DRAWN], ids=lambda path: "-".join(path.parts[-3:]))
+def test_a_printed_command_gives_the_printed_numbers(folder, tmp_path, monkeypatch):
+    """The command that stands over a table of verdicts, typed where these records lie, says what the table says."""
+    paper, settings, study = folder.parts[-3:]
+    shutil.copytree(folder, tmp_path / "runs" / "reproduction" / paper / settings / study)
+    page = (RESULTS.parents[1] / "docs" / "reproduction.md").read_text("utf-8")
+    section = page.split(f"## {paper}, {settings} settings")[1].split("\n## ")[0].split(f"### {study}: ")[1]
+    command = re.search(r"^    (anisoscope reproduce .+)$", section, re.MULTILINE)[1]
+    rows = [row for row in section.split("\n### ")[0].splitlines() if row.startswith("| ") and "| claim |" not in row]
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(command)
+    assert words == ["anisoscope", "reproduce", paper, "--only", study, "--settings", settings]
+    table = reproduce(words[2], words[4], settings=words[6])
+    shown = rows[: len(table)]
+    assert len(shown) == len(table)
+    for row, (_, verdict) in zip(shown, table.iterrows(), strict=True):
+        number = verdicts._number(
+            {end: None if pd.isna(verdict[end]) else verdict[end] for end in ("value", "low", "high")}
+        )
+        assert f"{verdict['statistic']} {number}".strip().replace("|", r"\|") in row, (row, number)
+        said = verdict["failing"] or verdict["outcome"]
+        assert f"**{said}**" in row or "the same data as" in row, (row, said)

@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import controls
 import documentation
 import findings
 import godey_page
@@ -82,6 +83,7 @@ PAGES: Makers = {
     "verdicts.md": verdicts.changed,
     "findings.md": findings.page,
     "godey2024.md": godey_page.page,
+    "controls.md": controls.page,
     "published-entropy.md": published_entropy.page,
     "licences.md": licences.page,
 }
