@@ -436,10 +436,11 @@ def page() -> str:
     ]
     if all(row["world"] == EDGE for row in found):
         lines += [
-            "So far this was done at the edge alone (`--edge`): as many numbers as a committed verdict has seeds, as",
-            "far apart as its interval says, around the very threshold of the claim (where *holds* is false) and around",
-            "no effect (where *contrary* is). Worlds made out of whole records (nothing moves, time runs backwards, N shuffled,",
-            "untrained selves) are in the tool, and a few draws of them in its tests; 200 draws of all are to be run.",
+            "So far this was done at the edge alone (`--edge`): as many numbers as a committed verdict has",
+            "seeds, as far apart as its interval says, around the very threshold of the claim (where *holds* is",
+            "false) and around no effect (where *contrary* is). Worlds made out of whole records (nothing",
+            "moves, time runs backwards, N shuffled, untrained selves) are in the tool, and a few draws of them",
+            "in its tests; 200 draws of all are to be run.",
             "",
         ]
     by_claim: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
