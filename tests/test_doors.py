@@ -159,7 +159,7 @@ def test_every_kind_of_thing_can_be_registered():
         (3, "three", "one of Metric, NamedCorpus, .*; got int"),
         (Metric, None, "a class: call it"),
     ],
-    ids=str,
+    ids=["taken", "other name", "no name", "taken corpus", "number", "class"],
 )
 def test_what_cannot_be_registered_says_why(thing, name, words):
     with pytest.raises(UsageError, match=words):
