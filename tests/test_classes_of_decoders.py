@@ -12,7 +12,8 @@ from anisoscope.classes.attributions import attributions, class_directions, over
 from anisoscope.classes.faithfulness import erased, probabilities
 from anisoscope.classes.pooling import predicted
 from anisoscope.data.encoding import LabelledPlan, Padding, encode
-from anisoscope.data.labelled import Example, open_labelled
+from anisoscope.data.labelled import Example
+from anisoscope.data.opening import open_labelled
 from anisoscope.models.load import load
 from anisoscope.runs.classes import run_classes
 from anisoscope.runs.job import ClassesOptions

@@ -11,8 +11,9 @@ import pytest
 from anisoscope.data import hub, synthetic
 from anisoscope.data.encoding import LabelledPlan, collated, encode, vocabulary_tokenizer
 from anisoscope.data.hub import HubSet
-from anisoscope.data.labelled import Example, LabelledCorpus, balanced, checked, choose_split, divided, open_labelled
+from anisoscope.data.labelled import Example, LabelledCorpus, balanced, checked, choose_split, divided
 from anisoscope.data.labelled_tables import _words
+from anisoscope.data.opening import open_labelled
 from anisoscope.errors import AnisoscopeError, CorpusError, UsageError
 
 

@@ -19,9 +19,9 @@ from anisoscope.data import items, opening
 from anisoscope.data.corpora import HubPart
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode, vocabulary_tokenizer
 from anisoscope.data.hub import HubSet
-from anisoscope.data.labelled import Example, open_labelled
+from anisoscope.data.labelled import Example
 from anisoscope.data.local import copies
-from anisoscope.data.opening import open_plan
+from anisoscope.data.opening import open_labelled, open_plan
 from anisoscope.data.plans import digest
 from anisoscope.data.text import open_text, plan_text
 from anisoscope.errors import MeasureError, ModelError

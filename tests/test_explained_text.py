@@ -12,7 +12,7 @@ from typed import invoke
 import anisoscope
 from anisoscope.classes import sentence
 from anisoscope.data.encoding import Padding, vocabulary_tokenizer
-from anisoscope.data.labelled import open_labelled
+from anisoscope.data.opening import open_labelled
 from anisoscope.errors import ModelError, UsageError
 
 NAMES = {"id2label": {0: "class 1", 1: "class 2"}, "label2id": {"class 1": 0, "class 2": 1}}

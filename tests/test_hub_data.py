@@ -16,7 +16,7 @@ COMMIT, NEXT = "c" * 40, "d" * 40
 OPENER = """
 import json, sys
 from anisoscope.data.corpora import open_corpus
-from anisoscope.data.labelled import open_labelled
+from anisoscope.data.opening import open_labelled
 from anisoscope.errors import AnisoscopeError
 for line in sys.stdin:
     name, modality, options = json.loads(line)

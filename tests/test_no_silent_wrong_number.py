@@ -29,9 +29,9 @@ import anisoscope
 from anisoscope import provenance
 from anisoscope.__main__ import main as typed_main
 from anisoscope.batch import Batch, Stream
-from anisoscope.data.labelled import open_labelled
+from anisoscope.data.opening import open_labelled
 from anisoscope.data.speech import open_speech
-from anisoscope.data.tables import read_table
+from anisoscope.data.tables import read_table_rows
 from anisoscope.data.text import open_text
 from anisoscope.errors import AnisoscopeError, CorpusError, MeasureError, OutputError, UsageError
 from anisoscope.measure.loop import Interrupted
@@ -949,13 +949,13 @@ def test_9_rows_of_another_form_are_named(tmp_path, row, fault):
 def test_9_marks_that_belong_to_a_table_are_read(tmp_path):
     """Lines inside quotation marks, doubled marks, commas: nothing sound is refused."""
     text = 'label,text\n1,"Hello, dear\nfriend, bye"\n0,"say ""yes"""\n\n1,plain\n0,it\'s 5" long\n'
-    rows = list(read_table(Path(written(tmp_path / "t.csv", text))))
+    rows = list(read_table_rows(Path(written(tmp_path / "t.csv", text))))
     assert [row.columns["text"] for row in rows] == ["Hello, dear\nfriend, bye", 'say "yes"', "plain", "it's 5\" long"]
     assert [row.place for row in rows] == ["line 2", "line 4", "line 6", "line 7"]
     tabs = 'path\tsentence\na.wav\t"What?" he said\nb.wav\t"Really ""so""?"\nc.wav\t"\n'
-    rows = list(read_table(Path(written(tmp_path / "t.tsv", tabs))))
+    rows = list(read_table_rows(Path(written(tmp_path / "t.tsv", tabs))))
     assert [row.columns["sentence"] for row in rows] == ['"What?" he said', 'Really "so"?', '"']
-    rows = list(read_table(Path(written(tmp_path / "s.csv", "text;label\na, b;1\n"))))
+    rows = list(read_table_rows(Path(written(tmp_path / "s.csv", "text;label\na, b;1\n"))))
     assert rows[0].columns == {"text": "a, b", "label": "1"}
 
 

@@ -19,8 +19,8 @@ from torch import nn
 from typed import invoke
 
 from anisoscope.data.arrays import VectorArrays, VectorPlan
-from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
-from anisoscope.data.opening import open_plan
+from anisoscope.data.labelled import Example, LabelledCorpus
+from anisoscope.data.opening import open_labelled, open_plan
 from anisoscope.data.text import open_text, plan_text
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings

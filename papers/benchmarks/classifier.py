@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from anisoscope.classes.pooling import predicted
 from anisoscope.data.encoding import Encoded, collated
-from anisoscope.data.labelled import open_labelled
+from anisoscope.data.opening import open_labelled
 from anisoscope_papers.networks.attention_classifier import sinusoids
 from anisoscope_papers.training.classifier import Buckets
 from anisoscope_papers.training.classifier_parts import Parts, parts_of

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from pairs import keep, options, with_threads
 from transformers import TrainerCallback
 
-from anisoscope.data.labelled import open_labelled
+from anisoscope.data.opening import open_labelled
 from anisoscope_papers.training.classifier import Buckets
 from anisoscope_papers.training.classifier_parts import parts_of
 from anisoscope_papers.training.entropy_penalty import EntropyPenalty

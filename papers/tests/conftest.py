@@ -9,7 +9,7 @@ def classifier():
     import torch
 
     from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
-    from anisoscope.data.labelled import open_labelled
+    from anisoscope.data.opening import open_labelled
     from anisoscope_papers.networks.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 
     corpus = open_labelled("planted:3", limit=100)

@@ -128,7 +128,7 @@ def test_it_is_saved_loaded_and_captured_like_any_other(tmp_path, changes):
     from transformers import AutoModelForSequenceClassification
 
     from anisoscope.data.encoding import vocabulary_tokenizer
-    from anisoscope.data.labelled import open_labelled
+    from anisoscope.data.opening import open_labelled
 
     model, given = build(**changes).float().eval(), inputs()
     model.save_pretrained(tmp_path)

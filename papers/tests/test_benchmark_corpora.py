@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 
 from anisoscope.data.encoding import vocabulary_tokenizer
-from anisoscope.data.labelled import open_labelled
+from anisoscope.data.opening import open_labelled
 from anisoscope.errors import CorpusError
 from anisoscope_papers import benchmarks
 

@@ -17,7 +17,7 @@ from anisoscope.classes.cls_entropy import entropies
 from anisoscope.classes.pooling import pooled_vectors, separability_records
 from anisoscope.data.arrays import VectorPlan, given_vectors
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
-from anisoscope.data.labelled import open_labelled
+from anisoscope.data.opening import open_labelled
 from anisoscope.errors import AnisoscopeError, MeasureError, UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.loop import Arrays, Interrupted, run_pass

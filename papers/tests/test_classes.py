@@ -15,7 +15,8 @@ from typed import invoke
 
 from anisoscope.classes import ablation as replaced, attributions, faithfulness as explained, pooling
 from anisoscope.data.encoding import LabelledPlan, vocabulary_tokenizer
-from anisoscope.data.labelled import Example, open_labelled
+from anisoscope.data.labelled import Example
+from anisoscope.data.opening import open_labelled
 from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError
 from anisoscope.metrics.class_direction import auc, to_classes
 from anisoscope.models.load import load

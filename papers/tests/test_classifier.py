@@ -21,7 +21,7 @@ from anisoscope.cli import tables as cli_tables
 from anisoscope.cli.faults import explain_typed
 from anisoscope.data.corpora import named_corpora
 from anisoscope.data.encoding import LabelledPlan, encode
-from anisoscope.data.labelled import open_labelled
+from anisoscope.data.opening import open_labelled
 from anisoscope.errors import ModelError, OutputError, UsageError
 from anisoscope.measure.loop import Interrupted
 from anisoscope.models.load import load

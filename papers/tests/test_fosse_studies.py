@@ -15,7 +15,8 @@ from classifiers import one_by_one
 
 from anisoscope.charts import export
 from anisoscope.classes import ablation as replaced, attributions
-from anisoscope.data.labelled import Example, LabelledCorpus, open_labelled
+from anisoscope.data.labelled import Example, LabelledCorpus
+from anisoscope.data.opening import open_labelled
 from anisoscope.errors import DivergedError, OutputError
 from anisoscope.models.load import load
 from anisoscope.provenance import run_id

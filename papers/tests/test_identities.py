@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import anisoscope_papers
-from anisoscope.data.labelled import open_labelled
+from anisoscope.data.opening import open_labelled
 from anisoscope.errors import OutputError
 from anisoscope.store import as_records, write_json
 from anisoscope_papers import origin

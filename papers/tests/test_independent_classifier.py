@@ -15,8 +15,8 @@ from scipy import stats
 
 from anisoscope.classes.ablation import outcome
 from anisoscope.data.encoding import LabelledPlan, encode
-from anisoscope.data.labelled import open_labelled
 from anisoscope.data.local import copy_of
+from anisoscope.data.opening import open_labelled
 from anisoscope.models.vectors import word_vectors
 from anisoscope.store import read_table
 from anisoscope_papers.beyond import cells

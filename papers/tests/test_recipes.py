@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from anisoscope.data import labelled as data
+from anisoscope.data import opening as data
 from anisoscope_papers.beyond import arms, outcomes, trained
 from anisoscope_papers.beyond.trained import Recipe
 from anisoscope_papers.training import classifier, language_model, small

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from transformers import BertConfig, BertModel
 
-from anisoscope.data.labelled import open_labelled
+from anisoscope.data.opening import open_labelled
 from anisoscope.errors import OutputError
 from anisoscope.models.packaged import builtin_folder
 from anisoscope.store import as_records, write_table

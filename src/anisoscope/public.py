@@ -105,7 +105,6 @@ NAMES: dict[str, tuple[str, ...]] = {
         "VALIDATION",
         "balanced",
         "divided",
-        "open_labelled",
     ),
     "anisoscope.data.local": (
         "copies",
@@ -119,6 +118,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "check_model",
     ),
     "anisoscope.data.opening": (
+        "open_labelled",
         "open_plan",
         "text_length",
     ),

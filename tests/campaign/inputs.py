@@ -31,8 +31,8 @@ from safetensors.torch import save_file
 import anisoscope
 from anisoscope.cli.app import app, command_names
 from anisoscope.cli.faults import explain_typed
-from anisoscope.data.labelled import open_labelled
-from anisoscope.data.tables import read_table
+from anisoscope.data.opening import open_labelled
+from anisoscope.data.tables import read_table_rows
 from anisoscope.data.text import open_text
 from anisoscope.data.vector_files import open_vectors
 from anisoscope.errors import AnisoscopeError
@@ -279,7 +279,7 @@ def check_tables(draw, own):
     def look(found):
         assert not sound or [row.columns["a"] for row in found if row.columns] == [row["a"] for row in rows]
 
-    refused_or(lambda: list(read_table(own / f"t.{ending}")), sound, look)
+    refused_or(lambda: list(read_table_rows(own / f"t.{ending}")), sound, look)
 
 
 def check_sound(draw, own):

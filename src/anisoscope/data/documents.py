@@ -11,7 +11,7 @@ from anisoscope.data.corpora import Asked
 from anisoscope.data.files import ending, files_below, read_start
 from anisoscope.data.local import TEXT_ENDINGS
 from anisoscope.data.splitting import SplitText, articles, is_title, running, split_file
-from anisoscope.data.tables import TABLES, Row, form_of, is_number, is_table, known_column, read_table
+from anisoscope.data.tables import TABLES, Row, form_of, is_number, is_table, known_column, read_table_rows
 from anisoscope.errors import CorpusError, UsageError
 
 TEXTS = (".txt", ".md", ".rst")
@@ -27,7 +27,7 @@ def read_path(path: Path, asked: Asked) -> SplitText:
     if path.is_dir():
         return _read_folder(path, asked)
     if is_table(path):
-        return read_rows(read_table(path, column=asked.column), asked, str(path))
+        return read_rows(read_table_rows(path, column=asked.column), asked, str(path))
     if asked.column is not None:
         cure = "leave --column out, or name a table"
         raise CorpusError(f"a table ({', '.join(TABLES)}) or a hub data set where a column is named", str(path), cure)
@@ -113,7 +113,7 @@ def text_of_chat(value: Any) -> str | None:
 
 def has_text(path: Path) -> bool:
     """Whether a table has a column named as those of text are."""
-    first = next((row.columns for row in read_table(path) if not row.fault), {})
+    first = next((row.columns for row in read_table_rows(path) if not row.fault), {})
     return not first.keys().isdisjoint(TEXT_COLUMNS)
 
 
@@ -163,7 +163,7 @@ def _rows_of(tables: list[Path], asked: Asked) -> Iterator[Row]:
     """Rows of several tables, each place with its file; a file that is no table is one bad row."""
     for file in tables:
         try:
-            for row in read_table(file, column=asked.column):
+            for row in read_table_rows(file, column=asked.column):
                 yield row._replace(place=f"{file.name}, {row.place}")
         except CorpusError as error:
             if not asked.skip_bad:

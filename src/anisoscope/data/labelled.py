@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from anisoscope.data.corpora import Asked, NamedCorpus, located
 from anisoscope.data.plans import digest
-from anisoscope.errors import CorpusError, UsageError
+from anisoscope.errors import CorpusError
 
 TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")
 ALL, HELD_OUT = "all", "held-out"
@@ -115,39 +114,6 @@ class LabelledCorpus:
             return self
         splits = {name: balanced(examples, limit, len(self.labels)) for name, examples in self.splits.items()}
         return replace(self, splits=splits, source={**self.source, "limit": limit})
-
-
-def open_labelled(
-    name: str,
-    *,
-    columns: Mapping[str, str] | None = None,
-    seed: int = 0,
-    limit: int | None = None,
-    for_training: bool = True,
-) -> LabelledCorpus:
-    """The labelled corpus that `name` stands for, checked. CorpusError, with the cure, where it is not fit for use.
-
-    columns  names of the columns `text`, `second`, `label`, `rationale`, `split` of a table or hub data set (guessed
-             where they are not given; no second text where `text` is given alone)
-    seed     of generated corpora, and of splits that the corpus does not have
-    limit    the first examples of each split only, spread evenly over the classes
-    for_training  whether each split needs examples of every class; else a table without splits needs two of each
-    """
-    place = located(name, "labelled", Asked(limit=limit))
-    if isinstance(place, NamedCorpus):
-        if columns:
-            expected = f"no column names for {name}, whose columns are known"
-            raise UsageError(expected, ", ".join(columns), "leave them out")
-        corpus = place.made(name, seed)
-    else:
-        from anisoscope.data.labelled_tables import open_table
-
-        corpus = open_table(name, place, dict(columns or {}), seed)
-    if not for_training and corpus.has_no_splits:
-        corpus = replace(corpus, splits={ALL: corpus.all_examples, **corpus.splits})
-        return checked(corpus.limited(limit), {ALL: 2})
-    checked(corpus)
-    return checked(corpus.limited(limit))
 
 
 def choose_split(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anisoscope.data.files import ending
-from anisoscope.data.tables import TABLES, Row, known_column, read_table
+from anisoscope.data.tables import TABLES, Row, known_column, read_table_rows
 from anisoscope.errors import CorpusError, UsageError, is_too_long
 
 TEXT_ENDINGS = tuple(e + packed for e in (".txt", *TABLES) for packed in ("", ".gz"))
@@ -129,7 +129,7 @@ def modality_of(path: Path) -> str | None:
         names = (file.name for file in path.rglob("*") if not file.name.startswith("."))
     elif ending(path) in MANIFESTS:
         try:
-            names = [str(path_in(row, path)) for row in islice(read_table(path), LOOKED) if not row.fault]
+            names = [str(path_in(row, path)) for row in islice(read_table_rows(path), LOOKED) if not row.fault]
         except CorpusError:
             names = []
     elif (column := encoded_column(path)) is not None:

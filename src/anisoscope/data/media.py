@@ -14,7 +14,7 @@ from anisoscope.data.files import ending, files_below
 from anisoscope.data.items import Found, Item, hub_items, speaker_of
 from anisoscope.data.local import ENDINGS, MANIFESTS, encoded_column, manifest_in, modality_of, path_in
 from anisoscope.data.plans import Index, digest
-from anisoscope.data.tables import named, read_table
+from anisoscope.data.tables import named, read_table_rows
 from anisoscope.errors import CorpusError, UsageError
 
 CLIPS = ("", "clips")  # folders beside a manifest in which its paths are looked for (`clips`: Common Voice)
@@ -102,7 +102,7 @@ def local_items(path: Path, modality: str, column: str | None = None) -> Found:
 
 def _listed(manifest: Path, inside: Path | None, column: str | None = None) -> Iterator[Item]:
     """Items of a manifest, below the folder `inside` if given; a missing file or unreadable row is a faulty item."""
-    for row in read_table(manifest):
+    for row in read_table_rows(manifest):
         name = None if row.fault else path_in(row, manifest, column)
         if isinstance(name, dict) and isinstance(name.get("bytes"), bytes):
             yield Item(f"{name.get('path') or row.place}", speaker_of(row.columns), name["bytes"])

@@ -2,12 +2,16 @@
 
 import json
 import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from anisoscope.data.corpora import named_corpora, open_corpus
+from anisoscope.data.corpora import Asked, NamedCorpus, located, named_corpora, open_corpus
 from anisoscope.data.documents import has_text
+from anisoscope.data.labelled import ALL, LabelledCorpus, checked
+from anisoscope.data.labelled_tables import open_table
 from anisoscope.data.local import find_path, modality_of
 from anisoscope.data.plans import Plan, decoder_start
 from anisoscope.data.tables import is_table
@@ -139,3 +143,34 @@ def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_token
         vocab_size=getattr(config, "vocab_size", None),
     )
     return plan.at_least(config.downsampling_rate) if kind == "canine" else plan  # a molecule of characters
+
+
+def open_labelled(
+    name: str,
+    *,
+    columns: Mapping[str, str] | None = None,
+    seed: int = 0,
+    limit: int | None = None,
+    for_training: bool = True,
+) -> LabelledCorpus:
+    """The labelled corpus that `name` stands for, checked. CorpusError, with the cure, where it is not fit for use.
+
+    columns  names of the columns `text`, `second`, `label`, `rationale`, `split` of a table or hub data set (guessed
+             where they are not given; no second text where `text` is given alone)
+    seed     of generated corpora, and of splits that the corpus does not have
+    limit    the first examples of each split only, spread evenly over the classes
+    for_training  whether each split needs examples of every class; else a table without splits needs two of each
+    """
+    place = located(name, "labelled", Asked(limit=limit))
+    if isinstance(place, NamedCorpus):
+        if columns:
+            expected = f"no column names for {name}, whose columns are known"
+            raise UsageError(expected, ", ".join(columns), "leave them out")
+        corpus = place.made(name, seed)
+    else:
+        corpus = open_table(name, place, dict(columns or {}), seed)
+    if not for_training and corpus.has_no_splits:
+        corpus = replace(corpus, splits={ALL: corpus.all_examples, **corpus.splits})
+        return checked(corpus.limited(limit), {ALL: 2})
+    checked(corpus)
+    return checked(corpus.limited(limit))

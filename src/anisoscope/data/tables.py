@@ -49,7 +49,7 @@ def is_table(path: Path) -> bool:
     return ending(path) in TABLES
 
 
-def read_table(path: Path, *, column: str | None = None) -> Iterator[Row]:
+def read_table_rows(path: Path, *, column: str | None = None) -> Iterator[Row]:
     """Rows in order, read as they are asked for; of parquet only `column`, where it has that. A row that cannot be read
     says why; the rows after it are still there. CorpusError for a file that is no table at all.
     """
@@ -67,7 +67,7 @@ def read_table(path: Path, *, column: str | None = None) -> Iterator[Row]:
 
 def sound_rows(path: Path, cure: str) -> list[Row]:
     """All rows with columns. CorpusError that names all that cannot be read."""
-    rows = list(read_table(path))
+    rows = list(read_table_rows(path))
     bad = [f"{row.place}: {row.fault}" for row in rows if row.fault]
     if bad:
         raise CorpusError(f"{form_of(path)} in {path}", named(bad), cure)

@@ -17,8 +17,8 @@ from anisoscope.classes.pooling import accuracy_records, fit_padding, pooled_vec
 from anisoscope.classes.readout import read_tokens
 from anisoscope.data.corpora import Columns
 from anisoscope.data.encoding import LabelledPlan, Padding, encode
-from anisoscope.data.labelled import ALL, LabelledCorpus, balanced, choose_split, open_labelled
-from anisoscope.data.opening import text_length
+from anisoscope.data.labelled import ALL, LabelledCorpus, balanced, choose_split
+from anisoscope.data.opening import open_labelled, text_length
 from anisoscope.data.windows import check_vocabulary
 from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError, near_matches
 from anisoscope.measure.settings import Panel, Settings

@@ -9,8 +9,8 @@ from anisoscope.classes.faithfulness import DIRECTED
 from anisoscope.classes.pooling import fit_padding
 from anisoscope.classes.sentence import Classifier
 from anisoscope.data.encoding import LabelledPlan, Padding, encode
-from anisoscope.data.labelled import TRAIN, Example, LabelledCorpus, balanced, open_labelled
-from anisoscope.data.opening import text_length
+from anisoscope.data.labelled import TRAIN, Example, LabelledCorpus, balanced
+from anisoscope.data.opening import open_labelled, text_length
 from anisoscope.errors import ModelError
 from anisoscope.models.load import is_classifier
 from anisoscope.options import part_of

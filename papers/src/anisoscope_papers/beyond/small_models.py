@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from transformers import set_seed
 
 from anisoscope.data.encoding import Encoded, collated, encode, vocabulary_tokenizer
-from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, balanced, open_labelled
+from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, balanced
 from anisoscope.data.local import copy_of
+from anisoscope.data.opening import open_labelled
 from anisoscope.data.tables import sound_rows
 from anisoscope.errors import CorpusError
 from anisoscope_papers.networks.attention_classifier import (

@@ -18,7 +18,8 @@ from transformers import set_seed
 
 from anisoscope.classes.pooling import pooled_vectors, predicted
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode
-from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, balanced, open_labelled
+from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, balanced
+from anisoscope.data.opening import open_labelled
 from anisoscope.errors import CorpusError, DivergedError, ModelError, OutputError
 from anisoscope.metrics.base import units_of
 from anisoscope.provenance import run_id

@@ -200,7 +200,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
 
     def open(self) -> "LabelledCorpus":
         """The corpus it trains on."""
-        from anisoscope.data.labelled import open_labelled
+        from anisoscope.data.opening import open_labelled
 
         return open_labelled(self.corpus, columns=self.by_role, seed=self.split_seed, limit=self.limit)
 
