@@ -1,0 +1,235 @@
+"""A fine-tuning that nobody here made: BERT on chemical reactions before and after it learnt to classify them.
+
+Section 3 and figure 2 of Fosse et al. 2023, layer by layer, on the same reactions. One model: intervals are over
+reactions, by leaving out one of `GROUPS` groups of them at a time, and both models lose the same ones.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from altair.typing import ChartType
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+from torch import Tensor
+
+from anisoscope.axes import Site
+from anisoscope.capture.tap import capture
+from anisoscope.charts import builders as charts
+from anisoscope.data.encoding import LabelledPlan, encode
+from anisoscope.data.labelled import balanced, open_labelled
+from anisoscope.metrics.base import units_of
+from anisoscope.models.load import load
+from anisoscope.models.modes import evaluating
+from anisoscope.store import as_records, select
+from anisoscope.sums.jackknife import UNBOUNDED, interval
+from anisoscope_papers.judge import GROUPS, Test, equivalence, judged, of_units
+from anisoscope_papers.needs import Need
+from anisoscope_papers.study import SHARE, SIGNED, Claim, Context, claims, declare
+
+BEFORE, AFTER = "builtin:rxnfp-pretrained", "builtin:rxnfp-finetuned-10k"
+STAGES = {BEFORE: "before fine-tuning", AFTER: "after fine-tuning"}
+CORPUS, CLASSES = "reactions/test", 10
+COLUMNS = {"text": "text", "label": "label"}
+ALIKE, DIRECTION, OWN, OTHERS = "intra_sequence", "class_auc", "class_cosine.own", "class_cosine.others"
+BOUNDS = {ALIKE: SIGNED, DIRECTION: SHARE, OWN: SIGNED, OTHERS: SIGNED}
+LATE = 1 / 3
+CHANCE = 0.5
+Array = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Reactions:
+    """How many reactions are read, as many of each class, and at how many tokens they are cut."""
+
+    utterances: int = 999
+    longest: int = 512
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is kept of a model: `alike` [reaction, layer], mean cosine over pairs of its tokens, and `cls`, unit vectors
+    [reaction, layer, dim] of the first token.
+    """
+
+    alike: Array
+    cls: Array
+
+
+def mean_cosine_of_pairs(
+    states: Float[Tensor, "row token dim"], real: Bool[Tensor, "row token"]
+) -> Float[Tensor, "row"]:
+    """Mean cosine over pairs of different real tokens of every row, in float64 (equation 3)."""
+    units = torch.nn.functional.normalize(states.double(), dim=-1) * real[..., None]
+    count = real.sum(1).double()
+    return (units.sum(1).square().sum(-1) - count) / (count * (count - 1))
+
+
+@torch.no_grad()
+def see(name: str, plan: Reactions) -> tuple[Seen, Labels]:
+    """Every reaction as a model gives it, and its class."""
+    corpus = open_labelled(CORPUS, columns=COLUMNS, for_training=False)
+    subject = load(name)
+    tokenizer: Any = subject.processor
+    examples = balanced(corpus.splits["all"], plan.utterances, len(corpus.labels))
+    batches = LabelledPlan(encode(examples, tokenizer, plan.longest), int(tokenizer.pad_token_id))
+    states: dict[int, Tensor] = {}
+
+    def receive(site: Site, x: Tensor) -> None:
+        if site.quantity == "hidden" and site.layer is not None:
+            states[site.layer] = x
+
+    alike, cls, rows = [], [], []
+    with evaluating(subject.model), capture(subject.model, ("hidden",), receive=receive):
+        for batch in batches:
+            states.clear()
+            subject.model(**batch.inputs)
+            real = next(iter(batch.streams.values())).mask
+            layers = [states[layer] for layer in sorted(states)]
+            alike.append(torch.stack([mean_cosine_of_pairs(x, real) for x in layers], 1))
+            cls.append(torch.stack([x[:, 0].double() for x in layers], 1))
+            rows.append(batch.unit)
+    order = torch.cat(rows).argsort()
+    seen = Seen(torch.cat(alike)[order].numpy(), units_of(torch.cat(cls)[order].numpy()))
+    return seen, np.array(batches.encoded.labels)
+
+
+def of_directions(cls: Float[np.ndarray, "reaction dim"], labels: Labels) -> tuple[float, float, float]:
+    """(AUC, median cosine of the own class, of the other classes), means over all representatives.
+
+    The AUC of one: chance that another reaction of its class is nearer to it than one of another class.
+    """
+    cosine = cls @ cls.T
+    same = labels[:, None] == labels[None]
+    alone = same.sum(1) < 2
+    np.fill_diagonal(cosine, -np.inf)  # itself ranks first, and is taken off again
+    np.fill_diagonal(same, False)
+    own, other = same.sum(1), (~same).sum(1) - 1
+    ranks = rankdata(cosine, axis=1)
+    above = (ranks * same).sum(1) - own * (own + 1) / 2 - own
+    with np.errstate(divide="ignore", invalid="ignore"):
+        auc = np.where(alone, np.nan, above / (own * other))
+    np.fill_diagonal(cosine, np.nan)
+    of_own = np.nanmedian(np.where(same, cosine, np.nan)[~alone], axis=1)
+    of_others = np.nanmedian(np.where(same, np.nan, cosine)[~alone], axis=1)
+    return float(np.nanmean(auc)), float(of_own.mean()), float(of_others.mean())
+
+
+def replicates(seen: Seen, labels: Labels) -> dict[str, Array]:
+    """{metric: [1 + group, layer]}: of all reactions, then without each group of them."""
+    group = np.arange(len(labels)) % GROUPS
+    found: dict[str, list[Array]] = {name: [] for name in BOUNDS}
+    for left_out in (-1, *range(GROUPS)):
+        kept = group != left_out
+        directions = np.array([of_directions(x, labels[kept]) for x in seen.cls[kept].swapaxes(0, 1)])
+        found[ALIKE].append(seen.alike[kept].mean(0))
+        for place, name in enumerate((DIRECTION, OWN, OTHERS)):
+            found[name].append(directions[:, place])
+    return {name: np.stack(rows) for name, rows in found.items()}
+
+
+def last_third(curve: Array) -> Array:
+    """Share of what `curve` [replicate, layer] gains from its first layer to its last that the last third adds."""
+    depth = curve.shape[1] - 1
+    start = depth - max(1, round(depth * LATE))
+    gained = curve[:, -1] - curve[:, 0]
+    return np.asarray((curve[:, -1] - curve[:, start]) / np.where(gained > 0, gained, np.nan))
+
+
+def share_still_to_come(difference: Array) -> Array:
+    """Share of the last layer's `difference` [replicate, layer] that is not there yet where the last third begins."""
+    depth = difference.shape[1] - 1
+    start = depth - max(1, round(depth * LATE))
+    whole = difference[:, -1]
+    return np.asarray((whole - difference[:, start]) / np.where(whole > 0, whole, np.nan))
+
+
+def asked(before: dict[str, Array], after: dict[str, Array]) -> dict[str, Array]:
+    """The number of every claim [replicate]."""
+    gain = after[DIRECTION] - before[DIRECTION]
+    return {
+        "tokens converge by fine-tuning": after[ALIKE][:, -1] - before[ALIKE][:, -1],
+        "grows with depth": after[ALIKE][:, -1] - after[ALIKE][:, 0],
+        "most in the last layers": last_third(after[ALIKE]),
+        "the direction separates": gain[:, -1],
+        "not before fine-tuning": before[DIRECTION][:, -1] - CHANCE,
+        "the direction comes last": share_still_to_come(gain),
+    }
+
+
+def measure(plan: Reactions, context: Context) -> pd.DataFrame:
+    """Curves by layer of both models, and `claim`: the number of every claim (`component`), with intervals."""
+    curves: dict[str, dict[str, Array]] = {}
+    labels: Labels = np.zeros(0, np.int64)
+    parts = []
+    for done, name in enumerate(STAGES, 1):
+        seen, labels = see(name, plan)
+        curves[name] = replicates(seen, labels)
+        for metric, theta in curves[name].items():
+            ends = interval(theta, bounds=BOUNDS[metric])
+            frame = pd.DataFrame(dict(zip(("value", "low", "high"), ends, strict=True)))
+            frame["layer"] = np.arange(len(frame))
+            parts.append(as_records(frame, model=name, metric=metric, site="hidden"))
+        context.progress("models", done, len(STAGES))
+    found = asked(curves[BEFORE], curves[AFTER])
+    bounds = {claim: known.bounds or UNBOUNDED for claim, known in claims("beyond", "reactions").items()}
+    ends = {name: [float(x) for x in interval(theta, bounds=bounds[name])] for name, theta in found.items()}
+    rows = [dict(zip(("value", "low", "high"), three, strict=True)) | {"component": n} for n, three in ends.items()]
+    parts.append(as_records(pd.DataFrame(rows), model=AFTER, metric="claim"))
+    return pd.concat(parts, ignore_index=True).assign(corpus=CORPUS, n_units=len(labels))
+
+
+def tests(records: pd.DataFrame) -> Iterator[Test]:
+    found = select(records, metric="claim").set_index("component")
+    for name, claim in claims("beyond", "reactions").items():
+        yield test_of(claim, found.loc[[name]])
+
+
+def test_of(claim: Claim, row: pd.DataFrame) -> Test:
+    """One claim against its number, whose interval is over groups of reactions."""
+    value, low, high = (float(row[end].iloc[0]) for end in ("value", "low", "high"))
+    n = int(row["n_units"].iloc[0])
+    note = "n counts reactions: one model, fine-tuned once, by others"
+    common: dict[str, Any] = {"value": value, "low": low, "high": high, "n": n, "note": note, "subject": "BERT (rxnfp)"}
+    freedom = min(n, GROUPS) - 1
+    if claim.within is not None:
+        inside = (-claim.within, claim.within)
+        up, down = equivalence(value, low, high, freedom, inside, claim.bounds or UNBOUNDED)
+        words = f"{claim.statistic} (claim: {inside[0]:g} to {inside[1]:g}):"
+        return Test(claim, words, inside=inside, up=up, down=down, **common)
+    limit = float(claim.limit)
+    above, below = (float(p[0]) for p in of_units(row, claim.threshold(limit)))
+    against = float(of_units(row, limit)[1][0])
+    words = f"{claim.statistic} (claim: > {limit:g}" + (f" by {claim.floor:g}" if claim.floor else "") + "):"
+    return Test(claim, words, up=above, down=below, against=against, **common)
+
+
+def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+    """Both curves of section 3, and the direction of [CLS] by layer."""
+    drawn: dict[str, ChartType] = {}
+    titles = {ALIKE: "similarity of tokens", DIRECTION: "AUC of the direction"}
+    for place, (metric, title) in enumerate(titles.items(), 1):
+        frame = select(records, metric=metric)
+        frame = frame.assign(model=frame["model"].map(STAGES))
+        settings: dict[str, Any] = {"series": "model", "zero": metric == ALIKE, "size": (640, 240)}
+        if len(frame):
+            drawn[f"reactions_{place}"] = charts.layer_curve(frame, title=title, **settings)
+    return drawn
+
+
+SETTINGS = {"quick": Reactions(utterances=120, longest=128), "paper": Reactions(), "finished": Reactions()}
+NEEDS = (Need("rxnfp: BERT of reactions, in a package", 0.2, "pip install rxnfp==0.1.0"),)
+STUDY = declare(
+    "beyond",
+    "reactions",
+    settings=SETTINGS,
+    needs=NEEDS,
+    measure=measure,
+    judge=lambda records: judged(list(tests(records))),
+    draw=draw,
+)
