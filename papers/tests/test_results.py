@@ -413,3 +413,28 @@ def test_a_printed_command_gives_the_printed_numbers(folder, tmp_path, monkeypat
         assert f"{verdict['statistic']} {number}".strip().replace("|", r"\|") in row, (row, number)
         said = verdict["failing"] or verdict["outcome"]
         assert f"**{said}**" in row or "the same data as" in row, (row, said)
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_fresh_clone_judges_the_committed_records(tmp_path, monkeypatch, trained):
+    """`--settings finished` where nothing was trained said of every claim that no seed has it."""
+    from anisoscope_papers.fosse2023.grid import SETTINGS
+    from anisoscope_papers.fosse2023.trained_cells import TOLD, folder_of
+
+    (study,) = runner.choose("fosse2023", "table4")
+    plan, asked = SETTINGS["finished"], []
+    monkeypatch.setattr(runner, "_run", lambda *given: asked.append(given[2]))
+    if trained:
+        cell = folder_of(plan.by_weight()[0], plan, tmp_path / "cache")
+        cell.mkdir(parents=True)
+        (cell / TOLD).write_text("{}")
+        with pytest.raises(OutputError):  # `_run` would have made the records
+            list(runner.reproduce([study], "finished", tmp_path))
+        assert len(asked) == 1
+        return
+    lines = list(runner.reproduce([study], "finished", tmp_path))
+    committed = json.loads((RESULTS / "fosse2023/finished/table4/verdicts.json").read_text())
+    assert not asked and "Nothing of it was trained here" in lines[0] and len(lines) == len(committed) + 1
+    again = list(runner.reproduce([study], "finished", tmp_path))
+    assert [line for line in again if "other settings" not in line] == lines[1:]
+    assert "quick" in study.settings and not (tmp_path / "fosse2023" / "quick").exists()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +28,8 @@ from anisoscope_papers.study import STANDS_IN, WITHHELD, Compared, Context, Stud
 
 COMPARED = "compared.json"
 """Beside the verdicts: published numbers and ours, one by one."""
+FINISHED = "finished"
+"""Settings that look at what was trained, and train nothing."""
 EFFICIENCY = 0.4
 """Share of the speed of a plain matrix product that a measurement reaches, about."""
 
@@ -135,12 +138,30 @@ def reproduce(
     """
     for study in studies:
         folder = output / study.paper / settings / study.name
-        if not (folder / "study.json").exists() or finished(folder).lacking:
+        if kept := _as_committed(study, settings, folder, output / "cache"):
+            yield f"{study.name}  Nothing of it was trained here: judged from the records in {kept}"
+        elif not (folder / "study.json").exists() or finished(folder).lacking:
             _run(study, settings, folder, output / "cache", device, quiet)
-        if others := _other_settings(folder, _settings_of(study, settings)):
+        others = "" if kept else _other_settings(folder, _settings_of(study, settings))
+        if others:
             yield f"{study.name}  As it was measured with other settings ({others}); to measure it anew remove {folder}"
         for verdict in _concluded(Finished(study, {}, read_table(folder / "records.parquet")), folder):
             yield line(study, verdict)
+
+
+COMMITTED = Path(__file__).resolve().parents[2] / "results"
+"""Records of real runs, which a clone has and an installed package has not."""
+
+
+def _as_committed(study: Study, settings: str, folder: Path, cache_folder: Path) -> Path | None:
+    """The committed records that are judged in place of models of which not one is at hand; copied into `folder`."""
+    kept = COMMITTED / study.paper / settings / study.name
+    if settings != FINISHED or study.at_hand is None or study.at_hand(_settings_of(study, settings), cache_folder):
+        return None
+    if (folder / "study.json").exists() or not (kept / "study.json").exists():
+        return None
+    shutil.copytree(kept, folder, dirs_exist_ok=True)
+    return kept
 
 
 def _other_settings(folder: Path, asked: Any) -> str:

@@ -231,6 +231,7 @@ class Study:
     settings  {"quick": …, "paper": …}; the values are the study's own
     small     what its caption says besides where small models are trained (settings `quick` and `long`)
     needs     what the paper setting loads and computes, for the dry run
+    at_hand   (settings, cache) → whether any model that the study looks at was trained in this cache; none: no model is
     """
 
     name: str
@@ -245,6 +246,7 @@ class Study:
     small: str = ""
     needs: tuple[Need, ...] = ()
     compare: Callable[[pd.DataFrame], Sequence[Compared]] = lambda _records: ()
+    at_hand: Callable[[Any, Path], bool] | None = None
 
     def caption_under(self, settings: str) -> str:
         """The caption of the figure as drawn under some settings."""

@@ -67,7 +67,16 @@ def cell_study(
         of_utterances = found["metric"].isin(OF_UTTERANCES) if utterances else found["metric"] != RIGHT
         return found[of_utterances].reset_index(drop=True)
 
-    return entry(name, measure=measure, tests=tests, draw=draw, paper="beyond", settings=settings, needs=NEEDS)
+    def at_hand(plan: Grid, cache: Path) -> bool:
+        return any(table_of(cell, plan, cache).exists() for cell in cells(plan))
+
+    code: dict[str, Any] = {"measure": measure, "tests": tests, "draw": draw, "at_hand": at_hand}
+    return entry(name, **code, paper="beyond", settings=settings, needs=NEEDS)
+
+
+def table_of(cell: Cell, plan: Grid, cache: Path) -> Path:
+    """Where the records of a cell are kept."""
+    return cache / "cells" / f"{folder_of(cell, plan, cache).name}.parquet"
 
 
 def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFrame:
@@ -84,7 +93,7 @@ def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFr
             return known
         if cell.corpus in lost:
             return _absent(cell, "missing")
-        table = context.cache / "cells" / f"{folder_of(cell, plan, context.cache).name}.parquet"
+        table = table_of(cell, plan, context.cache)
         try:
             if table.exists():
                 check_read(cell, plan, table)

@@ -7,6 +7,7 @@ reason alone: it is kept out of every claim, counted, and said.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from anisoscope.store import select
 from anisoscope.sums.jackknife import over_seeds
 from anisoscope_papers.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, TITLES, Cell, Grid, with_options
 from anisoscope_papers.fosse2023.measurements import KEYS, Look, accuracies, gather
-from anisoscope_papers.fosse2023.trained_cells import untrained
+from anisoscope_papers.fosse2023.trained_cells import TOLD, folder_of, untrained
 from anisoscope_papers.judge import Array, Test, bounds_of, judged, of_seeds
 from anisoscope_papers.study import Compared, Context, Study, claims, declare, published
 
@@ -211,6 +212,10 @@ class Measure:
         other_norms = records["metric"].str.startswith("norms.") & ~records["site"].isin([KEYS])
         return records[~other_norms].reset_index(drop=True)
 
+    def at_hand(self, plan: Grid, cache: Path) -> bool:
+        """Whether any cell was trained in this cache."""
+        return any((folder_of(cell, plan, cache) / TOLD).exists() for cell in self.cells(plan))
+
 
 def entry(
     name: str,
@@ -230,10 +235,11 @@ def entry(
     def whole(records: pd.DataFrame) -> Evidence:
         return read(name, records) if read else Evidence(name, with_options(records), paper=paper)
 
+    trained = measure.at_hand if isinstance(measure, Measure) else None
     return declare(
         paper,
         name,
-        **{"settings": SETTINGS, "needs": NEEDS} | others,
+        **{"settings": SETTINGS, "needs": NEEDS, "at_hand": trained} | others,
         measure=measure,
         judge=lambda records: judged(list(tests(whole(records)))),
         draw=lambda records: draw(whole(records)),
