@@ -39,7 +39,7 @@ from anisoscope_papers.fosse2023.grid import Cell, Grid
 from anisoscope_papers.judge import BOUNDS, by_place
 from anisoscope_papers.origin import measuring_code
 from anisoscope_papers.study import Compared, Context, counted, published
-from anisoscope_papers.training.entropy_forms import FORMS, definition
+from anisoscope_papers.training.entropy_forms import FORMS, definition, of_row
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "fosse2023"}
 KEYS, VALUES = "key.raw", "value"
@@ -740,7 +740,7 @@ def test_a_published_form_of_h_is_brought_back_to_the_plain_one(context):
     """Rows that are uniform, or of one word: both ends; and a form C that was made is told for the plain H it is of."""
     plan = replace(SMALL, corpora=("planted:3",))
     found = STUDIES["forms"].measure(plan, context).assign(corpus="hatexplain")
-    of = lambda form, **where: select(found, component=form, **where)["value"].item()  # noqa: E731
+    of = lambda form, **where: select(found, component=form, seed=0, **where)["value"].item()  # noqa: E731
     simulated = {"metric": "forms.simulated", "site": entropy_forms.ONE_WORD}
     assert of("again", model="0", **simulated) == pytest.approx(1) == of("again", metric="forms.ceiling")
     assert of("again", model="100", **simulated) == pytest.approx(of("again", metric="forms.floor"), abs=1e-3)
@@ -750,7 +750,9 @@ def test_a_published_form_of_h_is_brought_back_to_the_plain_one(context):
         plain, again = (of(form, metric="forms.simulated", site=entropy_forms.DRAWN, model=model) for form in FORMS_C)
         here.numbers = {"published": again, "next": plain}
         value, low, high = entropy_forms.behind(here, entropy_forms.DRAWN)
-        assert value == pytest.approx(plain) and (low < value < high or model == "0")
+        first = entropy_forms.of_each_draw(here, entropy_forms.DRAWN)[0]
+        assert first[0] == pytest.approx(plain) and (low < value < high or model == "0")
+        assert value == pytest.approx(plain, abs=0.05) and low <= first[1] and high >= first[2]
         held = {
             t.claim.name: by_place(t.low, t.high, t.inside) for t in entropy_forms.tests(here) if "law" in t.subject
         }
@@ -758,6 +760,18 @@ def test_a_published_form_of_h_is_brought_back_to_the_plain_one(context):
         assert held["a change of form"] == "holds" or not near
     here.numbers = {"published": 0.5, "next": 0.3}  # below its floor: no attention has that
     assert np.isnan(entropy_forms.behind(here, entropy_forms.DRAWN)).all()
+
+
+def test_a_simulated_row_is_that_of_the_definition():
+    lengths, generator = np.array([5, 9, 2]), np.random.default_rng(3)
+    scores = [generator.normal(size=n) for n in lengths]
+    step = entropy_forms.STEPS.index(2)
+    rows = [np.exp(2 * x) / np.exp(2 * x).sum() for x in scores]
+    found = entropy_forms.simulated(entropy_forms.DRAWN, lengths, seed=3)
+    for form in FORMS_C:
+        assert found[form][step] == pytest.approx(np.mean([of_row(row)[form] for row in rows]), abs=1e-12)
+    other = entropy_forms.simulated(entropy_forms.DRAWN, lengths, seed=4)
+    assert abs(other["reported"][step] - found["reported"][step]) > 1e-6
 
 
 def test_accuracy_is_drawn_on_to_as_many_pairs():

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 from numpy.typing import NDArray
+from scipy.special import entr, softmax
 
 from anisoscope.charts import builders as charts
 from anisoscope.data.encoding import encode, vocabulary_tokenizer
@@ -20,7 +21,7 @@ from anisoscope_papers.fosse2023.trained_cells import corpus_of
 from anisoscope_papers.judge import Array, Test, judged
 from anisoscope_papers.study import Context, Study, declare
 from anisoscope_papers.training.classifier_parts import LONGEST
-from anisoscope_papers.training.entropy_forms import FORMS, ends, of_row
+from anisoscope_papers.training.entropy_forms import FORMS, ends
 
 DRAWN, ONE_WORD = "scores drawn from a normal law", "one word above the rest"
 STEPS = (0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 12, 20, 40, 100)
@@ -29,19 +30,28 @@ PLAIN, AGAIN = "reported", "again"
 ROUNDED = 5e-4
 """Half of the last digit that was published."""
 UTTERANCES = 333
+DRAWS = 50
+"""How often scores are drawn anew: what a number stands for differs from draw to draw, by as much as .04."""
 
 
-def rows_of(kind: str, step: float, lengths: NDArray[np.int64]) -> Iterator[Array]:
-    """A row of attention for each of the lengths; the same draw at every step."""
-    draw = np.random.default_rng(0)
+def simulated(kind: str, lengths: NDArray[np.int64], seed: int) -> dict[str, Array]:
+    """Mean of each form [step] over one row of attention for each of the lengths; the same draw at every step."""
+    draw = np.random.default_rng(seed)
+    steps = np.array(STEPS, dtype=np.float64)[:, None]
+    found: dict[str, list[Array]] = {PLAIN: [], AGAIN: []}
     for n in lengths:
         scores = draw.normal(size=n) if kind == DRAWN else (np.arange(n) == n - 1).astype(np.float64)
-        powers = np.exp(step * (scores - scores.max()))
-        yield powers / powers.sum()
+        rows = softmax(steps * scores, axis=1)
+        nats = {PLAIN: entr(rows).sum(1), AGAIN: entr(softmax(rows[:, 1:], axis=1)).sum(1)}
+        for form, each in nats.items():
+            found[form].append(each / np.log(n - 1) if n > 2 else np.zeros(len(STEPS)))
+    return {form: np.mean(rows, axis=0) for form, rows in found.items()}
 
 
 def measure(plan: Grid, context: Context) -> pd.DataFrame:
-    """`forms.floor`, `forms.ceiling` by form; `forms.simulated` by form, kind of row (`site`) and step (`model`)."""
+    """`forms.floor`, `forms.ceiling` by form; `forms.simulated` by form, kind of row (`site`), step (`model`) and draw
+    (`seed`).
+    """
     parts = []
     for done, name in enumerate(plan.names(), 1):
         lengths = _lengths(name, plan)
@@ -49,12 +59,14 @@ def measure(plan: Grid, context: Context) -> pd.DataFrame:
         for form, both in ends(lengths).items():
             for end, value in zip(("floor", "ceiling"), both, strict=True):
                 rows.append({"metric": f"forms.{end}", "component": form, "value": value})
-        for kind in (DRAWN, ONE_WORD):
-            for step in STEPS:
-                means = pd.DataFrame([of_row(row) for row in rows_of(kind, step, lengths[:UTTERANCES])]).mean()
-                where = {"metric": "forms.simulated", "site": kind, "model": f"{step:g}"}
-                rows += [where | {"component": form, "value": float(means[form])} for form in (PLAIN, AGAIN)]
-        parts.append(as_records(pd.DataFrame(rows), corpus=name, seed=0, n_units=len(lengths)))
+        for kind, draws in ((DRAWN, DRAWS), (ONE_WORD, 1)):
+            for seed in range(draws):
+                for form, means in simulated(kind, lengths[:UTTERANCES], seed).items():
+                    where = {"metric": "forms.simulated", "site": kind, "component": form, "seed": seed}
+                    named = zip(STEPS, means.tolist(), strict=True)
+                    rows += [where | {"model": f"{step:g}", "value": value} for step, value in named]
+        frame = pd.DataFrame(rows)
+        parts.append(as_records(frame.assign(seed=frame["seed"].fillna(0)), corpus=name, n_units=len(lengths)))
         context.progress("corpora", done, len(plan.names()))
     found = pd.concat(parts, ignore_index=True)
     return found.assign(model=found["model"].fillna("any"))
@@ -69,17 +81,24 @@ def _lengths(name: str, plan: Grid) -> NDArray[np.int64]:
     return np.random.default_rng(0).permutation(np.array(lengths))
 
 
-def behind(here: Evidence, kind: str) -> tuple[float, float, float]:
-    """Plain H of rows of a kind whose form C is the published number, and of those that round to it; NaN: none."""
+def of_each_draw(here: Evidence, kind: str) -> Array:
+    """[draw, 3]: plain H of rows of a kind whose form C is the published number, and between which ends it lies for those
+    that round to it; NaN: none.
+    """
     table = select(here.records, metric="forms.simulated", site=kind)
-    of_form = {form: select(table, component=form).set_index("model")["value"] for form in (PLAIN, AGAIN)}
-    both = pd.DataFrame(of_form).sort_values(AGAIN)
     published = here.numbers["published"] if here.numbers else np.nan
     asked = (published, published - ROUNDED, published + ROUNDED)
-    if not len(both):
-        return np.nan, np.nan, np.nan
-    value, low, high = np.interp(asked, both[AGAIN], both[PLAIN], left=np.nan).tolist()
-    return value, low, high
+    found = []
+    for _, draw in table.groupby("seed"):
+        both = draw.pivot(index="model", columns="component", values="value").sort_values(AGAIN)
+        found.append(np.interp(asked, both[AGAIN], both[PLAIN], left=np.nan))
+    return np.array(found or [[np.nan] * 3])
+
+
+def behind(here: Evidence, kind: str) -> tuple[float, float, float]:
+    """Plain H behind the published number, mean over draws; lowest and highest over all draws that round to it."""
+    found = of_each_draw(here, kind)
+    return float(found[:, 0].mean()), float(found[:, 1].min()), float(found[:, 2].max())
 
 
 def tests(here: Evidence) -> Iterator[Test]:
@@ -104,7 +123,8 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     found = select(records, metric="forms.simulated")
     if not len(found):
         return {}
-    both = found.pivot(index=["corpus", "site", "model"], columns="component", values="value").reset_index()
+    means = found.groupby(["corpus", "site", "model", "component"], sort=False)["value"].mean().reset_index()
+    both = means.pivot(index=["corpus", "site", "model"], columns="component", values="value").reset_index()
     frame = both.rename(columns={AGAIN: "value", PLAIN: "plain"}).assign(low=np.nan, high=np.nan)
     frame["corpus"] = frame["corpus"].replace(TITLES)
     titles = (f"plain H ({FORMS[PLAIN]})", f"the same rows by form {FORMS[AGAIN]}")
