@@ -104,9 +104,10 @@ at the lengths of each corpus, in both forms:
 """
 
 PRINTED = """
-(In brackets: every plain H that rounds to the published number.) On HateXplain the number behind .988 is between .24
-and .61, and for scores as a random row has them .26, beside the .31 of the next λ: no fall at all. On e-SNLI form C
-is so flat that .999 says little: a plain H of .70 to .94. The same command makes the table again, in seconds and with
+(The mean over 50 draws of scores; in brackets: every plain H that rounds to the published number, in the middle 95 % of
+the draws.) On HateXplain the number behind .988 is between .26 and .59, and for scores as a random row has them .29
+(.26 to .33), beside the .31 of the next λ: no fall at all. On e-SNLI form C is so flat that .999 says little: a plain H
+of .71 to .94. The same command makes the table again, in seconds and with
 nothing trained:
 
     anisoscope reproduce fosse2023 --only forms --settings finished
