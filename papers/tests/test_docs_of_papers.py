@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import documentation
+import fosse_page
 import pages
 import paper_pages
 import pytest
@@ -19,6 +20,17 @@ README = (ROOT / "README.md").read_text("utf-8")
 def test_a_generated_page_is_what_its_generator_writes(name: str) -> None:
     """Changed code, or a page changed by hand, shows here; `make docs` writes them."""
     assert (ROOT / "docs" / name).read_text("utf-8") == pages.text_of(paper_pages.PAGES[name]), "make docs"
+
+
+@pytest.mark.parametrize("name", fosse_page.FIGURES)
+def test_a_figure_of_the_page_is_what_its_records_draw(name: str) -> None:
+    assert (ROOT / "docs" / "figures" / name).read_text("utf-8") == fosse_page.FIGURES[name](), "make docs"
+
+
+def test_a_cell_of_the_papers_tables_says_what_is_theirs() -> None:
+    row = {"published": 0.713, "value": 0.6912, "spread": 0.024, "verdict": "agrees"}
+    assert fosse_page.cell(row) == "0.69 ± 0.02 (0.713) ✓"
+    assert fosse_page.cell(row | {"value": None}) == "– (0.713)" and fosse_page.cell(None) == ""
 
 
 def test_the_totals_are_those_of_the_verdicts() -> None:

@@ -22,7 +22,7 @@ from anisoscope_papers.fosse2023.grid import PAPER, SHORT, Cell
 from anisoscope_papers.fosse2023.trained_cells import Trained, train_cell
 
 CELL = Cell("yelphat")
-CONE = Path(__file__).resolve().parents[1] / "results" / "fosse2023" / "finished" / "cone.json"
+CONE = Path(__file__).resolve().parents[1] / "results" / "fosse2023" / "cone.json"
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ from pathlib import Path
 import controls
 import documentation
 import findings
+import fosse_page
 import godey_page
 import joss
 import licences
@@ -85,10 +86,11 @@ PAGES: Makers = {
     "godey2024.md": godey_page.page,
     "controls.md": controls.page,
     "published-entropy.md": published_entropy.page,
+    "fosse2023.md": fosse_page.page,
     "licences.md": licences.page,
 }
 
 if __name__ == "__main__":
     readme = Path(__file__).resolve().parents[2] / "README.md"
-    for path in (*write(PAGES), write_between(readme, FOUND, found()), joss.write()):
+    for path in (*write(PAGES), *fosse_page.write_figures(), write_between(readme, FOUND, found()), joss.write()):
         sys.stdout.write(f"{path}\n")

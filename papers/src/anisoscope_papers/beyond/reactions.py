@@ -178,8 +178,10 @@ def measure(plan: Reactions, context: Context) -> pd.DataFrame:
         context.progress("models", done, len(STAGES))
     found = asked(curves[BEFORE], curves[AFTER])
     bounds = {claim: known.bounds or UNBOUNDED for claim, known in claims("beyond", "reactions").items()}
-    ends = {name: [float(x) for x in interval(theta, bounds=bounds[name])] for name, theta in found.items()}
-    rows = [dict(zip(("value", "low", "high"), three, strict=True)) | {"component": n} for n, three in ends.items()]
+    rows: list[dict[str, Any]] = []
+    for claim, theta in found.items():
+        value, low, high = (float(x) for x in interval(theta, bounds=bounds[claim]))
+        rows.append({"component": claim, "value": value, "low": low, "high": high})
     parts.append(as_records(pd.DataFrame(rows), model=AFTER, metric="claim"))
     return pd.concat(parts, ignore_index=True).assign(corpus=CORPUS, n_units=len(labels))
 

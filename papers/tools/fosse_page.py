@@ -1,0 +1,247 @@
+"""The page on Fosse et al. 2023: an answer in a minute, then the paper's tables and figures in its own order and form.
+
+Words stand in fosse_page.md, numbers in committed records; both drawings are made of them here.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from findings import FIELD, _filled
+from pages import DOCS, table_row
+from verdicts import RESULTS
+
+from anisoscope.store import select
+from anisoscope_papers.beyond.cells import AFTERWARDS
+from anisoscope_papers.beyond.positions import NONE, SINUSOIDS, named
+from anisoscope_papers.fosse2023.grid import CONTROL, LEARNED, OTHER_ARM, OWN, TITLES, with_options
+from anisoscope_papers.fosse2023.table4_penalty import QUANTITIES, WEIGHTS
+
+WORDS = Path(__file__).parent / "fosse_page.md"
+FINISHED = RESULTS / "fosse2023" / "finished"
+CONE = RESULTS / "fosse2023" / "cone.json"
+ORDER = ("yelphat", "hatexplain", "esnli")
+DEEPEST = {"YelpHat": 5, "HateXplain": 5, "e-SNLI": 2}
+MARKS = {"agrees": "✓", "differs": "≠", "open": "", "not comparable": "—"}
+DOTS = {"trained with attention": "#1f6f8b", "trained without": "#e08e0b", "taken away afterwards": "#b3261e"}
+TESTED = {"metric": "accuracy", "component": "test"}
+MARGIN = 0.02
+
+
+def page() -> str:
+    """What is asked in one minute, then the paper's own tables and figures, then where the long text is."""
+    words = FIELD.sub(_filled, WORDS.read_text("utf-8")).strip()
+    return "\n\n".join([words, _own_order()])
+
+
+def _own_order() -> str:
+    compared = {name: json.loads((FINISHED / name / "compared.json").read_text("utf-8")) for name in SHOWN}
+    head = "## The paper's tables and figures, in its order"
+    how = (
+        "Each cell: ours ± standard deviation over seeds (theirs). ✓ theirs lies where one more run of ours would, by "
+        "eight seeds and more; ≠ it does not; no mark: fewer seeds, which decide nothing; — not comparable."
+    )
+    parts = [head, how, "### Figure 1: the cone of the values", CONE_TEXT]
+    parts += ["### Table 1: accuracy", _list(compared["table1"]), COLLAPSED]
+    parts += ["### Section 3: similarity by layer", _list(compared["sec3"])]
+    parts += ["### Figure 2: medians of the cosine to a representative", _list(compared["fig2"])]
+    parts += ["### Table 2: nearest and farthest", _table2()]
+    parts += ["### Table 3: similarity of keys and values, L layers, at layer l", *_table3(compared["table3"])]
+    parts += ["### Table 4: one layer under an entropy penalty λ", _table4(compared["table4"]), FORM_C]
+    fold = "<details><summary>The long text</summary>"
+    more = (
+        "[What is now known](findings.md) tells the rest in words; [every verdict](reproduction.md) with its command; "
+        "[verdicts that changed](verdicts.md); [where code and paper differ](decisions/fosse2023.md); "
+        "[from H = .988 to the code](published-entropy.md)."
+    )
+    return "\n\n".join([*parts, fold, more, "</details>"])
+
+
+SHOWN = ("table1", "sec3", "fig2", "table3", "table4")
+COLLAPSED = "(40.1 % is a collapsed model: always naming the commonest class gives 40.6 %.)"
+FORM_C = "(H at λ = 0 of HateXplain and e-SNLI in form C, as most likely published; all others in form A.)"
+CONE_TEXT = (
+    "![Values of one review and the outputs of attention, as angles to the mean direction of the values]"
+    "(figures/fosse2023-cone.svg)\n\n"
+    "One trained layer (YelpHat, seed 0), the first test review of 50 words: grey its values, blue the outputs, each "
+    "at its angle to the mean direction of the values and as long as it is. Every output lies in the cone of the "
+    "values, as the paper says; it must, as an average of them."
+)
+
+
+def cell(row: dict[str, Any] | None) -> str:
+    """A cell of a table: `ours ± sd (theirs)`, and its mark."""
+    if row is None:
+        return ""
+    theirs = f"({row['published']:.3g})"
+    if row["value"] is None:
+        return f"– {theirs}"
+    spread = "" if row["spread"] is None else f" ± {row['spread']:.2f}"
+    return f"{row['value']:.2f}{spread} {theirs} {MARKS[row['verdict']]}".strip().replace("-", "−")
+
+
+def _markdown(rows: Iterable[Sequence[str]]) -> str:
+    first, *others = rows
+    return "\n".join(table_row(row) for row in (first, ("---",) * len(first), *others))
+
+
+def _list(rows: list[dict[str, Any]]) -> str:
+    return _markdown([("", "ours ± sd (theirs)"), *((row["place"], cell(row)) for row in rows)])
+
+
+def _table2() -> str:
+    """Cosine of the rows of table 2: ours, of YelpHat's first seed, beside the paper's."""
+    published = {"nearest, same class": 0.96, "nearest, other class": 0.93, "median, other class": 0.2}
+    published["farthest, same class"] = 0.09
+    records = pd.read_parquet(FINISHED / "table2" / "records.parquet")
+    rows = select(records, metric="example", seed=0)
+    found = {str(text).partition(" | ")[0]: value for text, value in zip(rows["component"], rows["value"], strict=True)}
+    told = [(name, f"{found[name]:.2f} ({theirs:.2g})".replace("-", "−")) for name, theirs in published.items()]
+    return _markdown([("utterance", "ours (theirs, of Yelp polarity: not comparable)"), *told])
+
+
+def _table3(rows: list[dict[str, Any]]) -> list[str]:
+    """A grid of L × l for each corpus, keys and values."""
+    by_place = {row["place"]: row for row in rows}
+    tables = []
+    for title, deepest in DEEPEST.items():
+        for quantity in ("keys", "values"):
+            layers = range(1, deepest + 1)
+            body = []
+            for depth in layers:
+                places = (f"{title}, L = {depth}, layer {at}, {quantity}" for at in layers)
+                body.append((f"L = {depth}", *(cell(by_place.get(place)) for place in places)))
+            tables.append(_markdown([(f"{title}, {quantity}", *(f"l = {at}" for at in layers)), *body]))
+    return tables
+
+
+def _table4(rows: list[dict[str, Any]]) -> str:
+    by_place = {row["place"]: row for row in rows}
+    body = [
+        (f"{TITLES[corpus]}, {name}", *(cell(by_place.get(f"{TITLES[corpus]}, λ = {w:g}, {name}")) for w in WEIGHTS))
+        for corpus in ("hatexplain", "esnli", "yelphat")
+        for name in list(QUANTITIES)[:3]
+    ]
+    return _markdown([("", *(f"λ = {weight:g}" for weight in WEIGHTS)), *body])
+
+
+def accuracies() -> dict[tuple[str, int, str], dict[str, float]]:
+    """{(corpus, layers, recipe): {what of `DOTS`: mean accuracy over seeds}}. One layer: of one set of models. Two and
+    three with the sinusoids: of those that `needed` and `replaced` look at.
+    """
+    found: dict[tuple[str, int, str], dict[str, float]] = {}
+    records = named(with_options(pd.read_parquet(RESULTS / "beyond/finished/positions/records.parquet")))
+    trained = records[records["family"] != CONTROL]
+    learned, uniform = select(trained, arm=LEARNED), select(trained, arm="uniform")
+    afterwards = {"metric": "accuracy", "component": AFTERWARDS}
+    rows = (select(learned, **TESTED), select(uniform, **TESTED), select(learned, **afterwards))
+    for what, each in zip(DOTS, rows, strict=True):
+        means = each.groupby(["corpus", "layers", "recipe"])["value"].mean().reset_index()
+        for row in means.to_dict("records"):
+            if row["layers"] == 1 and row["recipe"] in (NONE, SINUSOIDS):
+                found.setdefault((str(row["corpus"]), 1, str(row["recipe"])), {})[what] = float(row["value"])
+    needed = with_options(pd.read_parquet(RESULTS / "beyond/finished/needed/records.parquet"))
+    replaced = with_options(pd.read_parquet(FINISHED / "replaced" / "records.parquet"))
+    needed = select(needed, family=[OWN, OTHER_ARM], **TESTED)
+    change = select(replaced, family=OWN, weight=0.0, metric="replaced.accuracy", component="uniform", layer=None)
+    for corpus in ORDER:
+        for layers in (2, 3):
+            own = select(needed, corpus=corpus, layers=layers)
+            both = [select(own, arm=arm)["value"].mean() for arm in (LEARNED, "uniform")]
+            lost = select(change, corpus=corpus, layers=layers)["value"].mean()
+            values = zip(DOTS, (*both, both[0] + lost), strict=True)
+            found[corpus, layers, SINUSOIDS] = {what: float(x) for what, x in values if not math.isnan(x)}
+    return found
+
+
+def attention_figure() -> str:
+    """Rows corpus × depth, three dots, a band of two points; a panel with positions and one without."""
+    found, rows = accuracies(), [(corpus, layers) for corpus in ORDER for layers in (1, 2, 3)]
+    left, width, top, step, gap = 110, 330, 64, 26, 40
+    height = top + step * len(rows) + 40
+    total = left + 2 * width + gap + 20
+    body = [_text(left, 18, "accuracy on the test split", weight="bold")]
+    for place, (what, colour) in enumerate(DOTS.items()):
+        x = left + 10 + place * 190
+        body += [f'<circle cx="{x}" cy="34" r="5" fill="{colour}"/>', _text(x + 10, 38, what)]
+    for panel, (recipe, title) in enumerate(((SINUSOIDS, "with positions"), (NONE, "without positions"))):
+        start = left + panel * (width + gap)
+
+        def across(value: float, start: int = start) -> float:
+            return round(start + (value - 0.3) / 0.7 * width, 1)
+
+        body.append(_text(start, 56, title, weight="bold"))
+        for tick in (0.4, 0.6, 0.8, 1.0):
+            at = across(tick)
+            body.append(f'<line x1="{at}" x2="{at}" y1="{top}" y2="{height - 36}" stroke="#ddd"/>')
+            body.append(_text(at, height - 20, f"{tick:.1f}", anchor="middle"))
+        for place, (corpus, layers) in enumerate(rows):
+            y = top + step * place + step / 2
+            if not panel:
+                body.append(_text(left - 8, y + 4, f"{TITLES[corpus]}, L = {layers}", anchor="end"))
+            dots = found.get((corpus, layers, recipe), {})
+            if "trained with attention" not in dots:
+                body.append(_text(start + 4, y + 4, "not trained yet", colour="#777"))
+                continue
+            low, high = (across(dots["trained with attention"] + side * MARGIN) for side in (-1, 1))
+            band = f'x="{low}" y="{y - 9:.1f}" width="{high - low:.1f}" height="18"'
+            body.append(f'<rect {band} fill="#bbb" fill-opacity="0.6"/>')
+            for what, value in dots.items():
+                title_of = f"<title>{what}: {value:.3f}</title>"
+                body.append(f'<circle cx="{across(value)}" cy="{y:.1f}" r="5" fill="{DOTS[what]}">{title_of}</circle>')
+    return _svg(total, height, body)
+
+
+def cone_figure() -> str:
+    """Values and outputs of one utterance as rays at their angle to the mean direction of the values, drawn upwards."""
+    found = json.loads(CONE.read_text("utf-8"))
+    foot, scale, middle = 300, 17.0, 260
+    half = max(value["angle"] for value in found["values"])
+    longest = max(value["length"] for value in found["values"])
+    reach = longest * scale
+    body = []
+    for side in (-1, 1):
+        x, y = middle + side * reach * math.sin(math.radians(half)), foot - reach * math.cos(math.radians(half))
+        body.append(f'<line x1="{middle}" y1="{foot}" x2="{x:.1f}" y2="{y:.1f}" stroke="#999" stroke-dasharray="5 4"/>')
+    top = foot - reach - 8
+    body.append(f'<line x1="{middle}" y1="{foot}" x2="{middle}" y2="{top:.1f}" stroke="#222"/>')
+    body.append(_text(middle + 6, top + 4, "mean direction of the values"))
+    for kind, colour, stroke in (("values", "#999", 1), ("outputs", "#1f6f8b", 2)):
+        for ray in found[kind]:
+            turned = math.radians(ray["angle"]) * ray["side"]
+            x = middle + ray["length"] * scale * math.sin(turned)
+            y = foot - ray["length"] * scale * math.cos(turned)
+            ends = f'x1="{middle}" y1="{foot}" x2="{x:.1f}" y2="{y:.1f}"'
+            body.append(f'<line {ends} stroke="{colour}" stroke-width="{stroke}" stroke-opacity="0.55"/>')
+            body.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>')
+    body.append(_text(10, foot + 22, f"dashed: the narrowest cone that holds the values, half angle {half:.0f}°"))
+    return _svg(520, foot + 36, body)
+
+
+def _text(
+    x: float, y: float, words: str, *, anchor: str = "start", weight: str = "normal", colour: str = "#222"
+) -> str:
+    place = f'x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-weight="{weight}" fill="{colour}"'
+    return f"<text {place}>{words}</text>"
+
+
+def _svg(width: float, height: float, body: Sequence[str]) -> str:
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+    style = f'height="{height:g}" font-family="sans-serif" font-size="12">'
+    ground = f'<rect width="{width:g}" height="{height:g}" fill="white"/>'
+    return "\n".join([head + style, ground, *body, "</svg>"]) + "\n"
+
+
+FIGURES = {"fosse2023-attention.svg": attention_figure, "fosse2023-cone.svg": cone_figure}
+"""Files in docs/figures/, and what makes them."""
+
+
+def write_figures() -> list[Path]:
+    """Draw both figures; their paths."""
+    paths = [DOCS / "figures" / name for name in FIGURES]
+    for path, make in zip(paths, FIGURES.values(), strict=True):
+        path.write_text(make(), "utf-8")
+    return paths
