@@ -21,7 +21,8 @@ from anisoscope.axes import Site
 from anisoscope.capture.tap import capture
 from anisoscope.charts import builders as charts
 from anisoscope.data.encoding import LabelledPlan, encode
-from anisoscope.data.labelled import balanced, open_labelled
+from anisoscope.data.labelled import balanced
+from anisoscope.data.opening import open_labelled
 from anisoscope.metrics.base import units_of
 from anisoscope.models.load import load
 from anisoscope.models.modes import evaluating
