@@ -5,8 +5,11 @@ from itertools import permutations
 import numpy as np
 import pandas as pd
 import pytest
+import soundfile
 import tiny
+import torch
 from scipy import stats
+from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperModel
 
 from anisoscope.data.corpora import named_corpora
 from anisoscope.errors import CorpusError, ModelError
@@ -376,6 +379,36 @@ def test_packaged_networks_stand_beside_their_untrained_selves_on_each_corpus(tm
     photographs = "resnet20 on cifar10"
     assert found["effect of training", photographs] == "fails"
     assert found["ResNet the exception", photographs] == "holds"
+
+
+def test_a_decoder_that_reads_one_prompt_is_no_layer_of_speech(tmp_path):
+    """Whisper's read its start token with every clip: A of 1, which would have passed for anisotropy of speech."""
+    torch.manual_seed(1)
+    sizes = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24}
+    sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "num_mel_bins": 8, "vocab_size": 20}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    config = WhisperConfig(max_source_positions=50, max_target_positions=8, **sizes, **special)
+    WhisperModel(config).save_pretrained(tmp_path / "model")
+    WhisperFeatureExtractor(feature_size=8, chunk_length=1).save_pretrained(tmp_path / "model")
+    (tmp_path / "clips").mkdir()
+    rng = np.random.default_rng(1)
+    for clip in range(3):
+        soundfile.write(tmp_path / "clips" / f"{clip}.wav", rng.standard_normal(9_000) / 9, 16_000)
+    job = Job(str(tmp_path / "model"), corpus=str(tmp_path / "clips"), settings=layer_curves.Systems().settings())
+    rows = layer_curves.measured(job, Context(tmp_path, tmp_path / "cache"))
+    assert set(rows["stack"]) == {"encoder"}
+    assert set(select(rows, metric="mean_cosine", site="hidden")["layer"]) == {0, 1, 2}
+    assert set(select(rows, metric="mean_cosine.left_out")["layer"]) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("manifest", [{}, {"corpus": "a name"}, {"corpus": {"preprocessing": {"decoder_prompt": []}}}])
+def test_a_decoder_that_reads_text_counts(manifest):
+    assert not layer_curves.reads_prompt_only(manifest)
+
+
+def test_a_packaged_network_keeps_its_whole_name():
+    assert layer_curves._label("builtin:whisper-tiny.en") == "whisper-tiny.en"
+    assert layer_curves._label("weights/resnet20-12fca82f.th") == "resnet20"
 
 
 def test_every_setting_of_the_paper_names_what_it_needs():

@@ -38,7 +38,7 @@ SETTINGS = {
 
 CLIPS, PHOTOGRAPHS = "speech/librispeech_test_other", Systems(corpus="cifar10/test.parquet", limit=400, flatten="image")
 RESNETS = ("weights/resnet20-12fca82f.th", "weights/resnet56-4bfd9763.th")
-SETTINGS["fig3a"]["packaged"] = Systems(corpus=CLIPS, packaged=("builtin:distillmos",))
+SETTINGS["fig3a"]["packaged"] = Systems(corpus=CLIPS, packaged=("builtin:distillmos", "builtin:whisper-tiny.en"))
 SETTINGS["fig4"]["packaged"] = replace(
     PHOTOGRAPHS,
     packaged=RESNETS,

@@ -8,7 +8,7 @@ layers and models need for their intervals.
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -128,14 +128,27 @@ def measured(job: Job, context: Context) -> pd.DataFrame:
     sums.unlink(missing_ok=True)
     given = {key: done.records[key].iloc[0] for key in ("run", "model", "revision", "seed", "corpus", "step")}
     rows = select(done.records, metric=KEPT, site=SITES, head=None, component=None)
-    return pd.concat([rows, as_records(others.drop(columns=list(given)), **given)], ignore_index=True)
+    both = pd.concat([rows, as_records(others.drop(columns=list(given)), **given)], ignore_index=True)
+    if reads_prompt_only(done.manifest):
+        both = both[both["stack"] != "decoder"].reset_index(drop=True)
+    return both
+
+
+def reads_prompt_only(manifest: Mapping[str, Any]) -> bool:
+    """Whether the decoder of a run read the same prompt with every clip (Whisper without transcripts).
+
+    Its states then hardly depend on the corpus: A of its layers is near 1 whatever the network is.
+    """
+    corpus = manifest.get("corpus")
+    preprocessing = corpus.get("preprocessing", {}) if isinstance(corpus, Mapping) else {}
+    return bool(preprocessing.get("decoder_prompt"))
 
 
 def _packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
     """Records of a network that needs no hub, trained and untrained, on one corpus; what cannot be had is noted."""
     corpus = Path(systems.corpus)
     corpus = corpus.parent if corpus.stem in ("train", "test") else corpus
-    label = f"{re.sub('^builtin:|-[0-9a-f]{8}$', '', Path(name).stem)} on {corpus.name}"
+    label = f"{_label(name)} on {corpus.name}"
     try:
         where = name if name.startswith("builtin:") else str(find_path(name) or name)
         for untrained, state in ((True, UNTRAINED), (False, TRAINED)):
@@ -146,6 +159,13 @@ def _packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.Data
             yield rows.assign(model=label + state, seed=0).astype(rows.dtypes.to_dict())
     except (ModelError, CorpusError) as error:
         context.withhold(label, error)
+
+
+def _label(name: str) -> str:
+    """`builtin:whisper-tiny.en`: whisper-tiny.en; of a file its name, without the hash that it ends with."""
+    if name.startswith("builtin:"):
+        return name.removeprefix("builtin:")
+    return re.sub("-[0-9a-f]{8}$", "", Path(name).stem)
 
 
 def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
