@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         batches = [[plan[i]] for i in range(min(len(plan), given.batches))]  # read and prepared once
         for threads in given.threads:
             with with_threads(threads):
-                case = {"hidden": Running(subject, CASES["hidden"])}
-                found = against(bare(subject), case, batches, given.pairs)
+                case = {"hidden": Running(subject.model, CASES["hidden"])}
+                found = against(bare(subject.model), case, batches, given.pairs)
             print(f"{name:15s} {threads} threads: {told(found['hidden'])} × bare; bare {told(found[BARE])}", flush=True)
             both = {clock: found[BARE][clock] for clock in ("processor", "wall")}
             row = {"model": name, "threads": threads, "aim": AIM, "bare": both} | found["hidden"]

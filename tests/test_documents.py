@@ -49,7 +49,7 @@ def test_a_text_gives_units_enough_for_an_interval(tmp_path, text, documents, un
     """40 paragraphs were 2 units, whose interval says nothing."""
     found, plan = planned(written(tmp_path / "t.txt", text), documents)
     assert (plan.n_units, found.source["documents"]) == (units, how)
-    assert any("told apart by" in note for note in plan.warnings) == (documents == "auto")
+    assert any("split into units by" in note for note in plan.warnings) == (documents == "auto")
 
 
 def test_rules_of_documents_are_part_of_a_plan(tmp_path):

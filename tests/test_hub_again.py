@@ -114,7 +114,7 @@ def test_sentence_transformers_whose_configuration_is_of_the_first_module(hub, p
     assert "sentence" in set(tables[0]["stack"]) and tables[0].equals(tables[1]) and tables[0].equals(tables[2])
     assert sum(line.endswith("0_Transformer/model.safetensors") for line in hub.fetched) == 1
     listed = program(["measure", "someone/sentences", "--dry-run"])
-    assert listed.code == 0 and "keeps" in listed.shown, listed.shown
+    assert listed.code == 0 and "memory" in listed.shown, listed.shown
 
 
 def test_local_files_that_change_are_read_again(program, folders, tmp_path):

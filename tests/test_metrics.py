@@ -348,6 +348,8 @@ def test_metrics_of_the_first_token_policy_alone_say_so():
         "calibrated",
         "cka",
         "common_direction",
+        "floor",
+        "neighbours",
         "spectrum",
         "twonn",
         "uniformity",

@@ -132,7 +132,7 @@ def test_a_prompt_that_encode_would_add_is_said(bases, tmp_path):
     theirs = library.SentenceTransformer(modules=MADE["mean"](bases), device="cpu", prompts={"query": "1 2 "})
     theirs.default_prompt_name = "query"
     theirs.save_pretrained(str(tmp_path / "model"))
-    assert any("its prompt 'query'" in note for note in load(str(tmp_path / "model")).notes)
+    assert any("would put first, 'query'" in note for note in load(str(tmp_path / "model")).notes)
 
 
 def test_modules_that_fail_are_left_out_and_the_rest_is_measured(bases, tmp_path):

@@ -127,7 +127,7 @@ def _opened_sentences(model: Any) -> Iterator["Subject"]:
         notes = probe(base, model.tokenizer, ", ".join(type(module).__name__ for module in model))
     prompt = getattr(model, "default_prompt_name", None)
     if prompt:
-        notes.append(f"texts are measured without the prompt that encode() would put first: {prompt!r} before each")
+        notes.append(f"texts are measured without the prompt that encode() would put first, {prompt!r}")
     try:
         yield Subject(base, model.tokenizer, name, None, weights_hash(base), notes)
     finally:

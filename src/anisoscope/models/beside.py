@@ -81,7 +81,7 @@ def add_sentences(model: nn.Module, folder: str, processor: Any, *, untrained: b
     notes = probe(model, processor, ", ".join(kinds))
     prompt = known.get("default_prompt_name")
     if prompt and hasattr(model, "sentence"):
-        notes.append(f"texts are measured without the prompt that encode() would put first: {prompt!r} before each")
+        notes.append(f"texts are measured without the prompt that encode() would put first, {prompt!r}")
     return notes
 
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 Array = NDArray[np.float64]
 Bounds = tuple[Array | float, Array | float]
@@ -48,7 +47,7 @@ def interval(
         return _without(value)
     with np.errstate(invalid="ignore"):
         error = np.sqrt((groups - 1) / groups * ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0))
-    found = _inside(value, error, float(special.stdtrit(groups - 1, (1 + level) / 2)), bounds)
+    found = _inside(value, error, _student_quantile(groups - 1, (1 + level) / 2), bounds)
     if counted is None:
         return found
     agree, ends = (left_out == value).all(axis=0), zip(wilson(value, counted, level), found[1:], strict=True)
@@ -77,16 +76,30 @@ def over_seeds(values: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOU
     x = np.asarray(values, dtype=np.float64)
     if len(x) < 2:
         return _without(x.mean(axis=0))
-    factor = float(special.stdtrit(len(x) - 1, (1 + level) / 2))
+    factor = _student_quantile(len(x) - 1, (1 + level) / 2)
     return _inside(x.mean(axis=0), x.std(axis=0, ddof=1) / np.sqrt(len(x)), factor, bounds)
 
 
 def wilson(share: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
     """Both ends of the score interval of a share of n independent things (Wilson 1927)."""
     p, n = np.asarray(share, dtype=np.float64), np.asarray(n, dtype=np.float64)
-    z = special.ndtri((1 + level) / 2)
+    z = _normal_quantile((1 + level) / 2)
     middle, half = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + (z / (2 * n)) ** 2)
     return np.clip((middle - half) / (1 + z**2 / n), 0, p), np.clip((middle + half) / (1 + z**2 / n), p, 1)
+
+
+def _student_quantile(freedom: int, level: float) -> float:
+    """The quantile of Student's t; scipy is loaded here so that lists and help do without it."""
+    from scipy import special
+
+    return float(special.stdtrit(freedom, level))
+
+
+def _normal_quantile(level: float) -> float:
+    """The quantile of the normal law."""
+    from scipy import special
+
+    return float(special.ndtri(level))
 
 
 def _without(value: Array) -> Estimate:
