@@ -174,8 +174,8 @@ MUTANTS = {
     ),
     "normal for Student": (
         jackknife.interval,
-        "special.stdtrit(groups - 1, (1 + level) / 2)",
-        "special.ndtri((1 + level) / 2)",
+        "_student_quantile(groups - 1, (1 + level) / 2)",
+        "_normal_quantile((1 + level) / 2)",
         simply(test_jackknife.check_mean_of_groups),
     ),
     "mask forgotten in attention": (
