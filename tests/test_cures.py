@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from typed import invoke
 
 from anisoscope.cures import tasks
 from anisoscope.cures.transforms import Fit, expand_cures, find_dominant_dimensions, fit_cure
@@ -86,8 +87,23 @@ def test_a_common_offset_is_cured_by_centring():
     assert "centre fits" in found.text
 
 
-def test_an_isotropic_cloud_needs_no_cure():
-    assert "No cure is needed" in try_cures(draw_cloud(d=32)).text
+def test_an_isotropic_cloud_needs_no_cure_and_none_is_chosen():
+    """One was marked, and written, beside the sentence that none is needed."""
+    found = try_cures(draw_cloud(d=32))
+    assert "No cure is needed" in found.text
+    assert found.chosen is None
+
+
+def test_a_single_cure_that_is_named_is_written_even_if_none_is_needed(tmp_path):
+    """The cure of the refusal was to name a single one, which was refused as well."""
+    x = draw_cloud(d=32)
+    np.save(tmp_path / "x.npy", x)
+    words = ["cure", tmp_path / "x.npy", "-q", "--write", tmp_path / "y.npy"]
+    refused = invoke(words)
+    assert isinstance(refused.exception, UsageError)
+    assert "name a single one" in str(refused.exception)
+    assert invoke([*words, "--cures", "centre"]).exit_code == 0
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), x - x.mean(axis=0), atol=1e-6)
 
 
 def test_a_cure_that_harms_the_task_is_said_to():

@@ -86,18 +86,13 @@ class Comparison:
         width   of the plotting area, in pixels. UsageError, with near names, for a figure that there is not
         """
         require_extra("report", "to draw a figure")
-        import altair as alt
-
-        from anisoscope.charts.export import show_offline
-        from anisoscope.charts.style import THEME
+        from anisoscope.charts.export import show_alone
 
         name = name or next(iter(self._figures), "")
         if name not in self._figures:
             raise UsageError("a figure of this comparison", repr(name), near_matches(name, self._figures))
         figure = self._figures[name]
-        chart = figure.draw(width).properties(title=figure.title)
-        chart.config = alt.Config.from_dict(THEME | {"background": "white"})
-        return show_offline(chart)
+        return show_alone(figure.draw(width), figure.title)
 
     def report(self, folder: Path | str, *, pdf: bool = False) -> Path:
         """Write the page, its figures and all numbers into a folder; the page's path.

@@ -127,17 +127,12 @@ class Run:
         width   of the plotting area, in pixels. UsageError, with near names, for a figure that this run has not
         """
         require_extra("report", "to draw a figure")
-        import altair as alt
-
-        from anisoscope.charts.export import show_offline
-        from anisoscope.charts.style import THEME
+        from anisoscope.charts.export import show_alone
 
         if name not in self._figures:
             raise UsageError("a figure of this run", repr(name), near_matches(name, self._figures))
         figure = self._figures[name]
-        chart = figure.draw(width).properties(title=figure.title)
-        chart.config = alt.Config.from_dict(THEME | {"background": "white"})
-        return show_offline(chart)
+        return show_alone(figure.draw(width), figure.title)
 
     def report(self, folder: Path | str | None = None, *, pdf: bool = False) -> Path:
         """Write the page of the run and its figures; the page's path.

@@ -62,6 +62,13 @@ class _Offline:
         return show_offline, (plain,)
 
 
+def show_alone(chart: ChartType, title: str) -> ChartType:
+    """A figure of a page as it is shown outside of it: under its title, on white, without a network."""
+    titled = chart.properties(title=title)
+    titled.config = alt.Config.from_dict(THEME | {"background": "white"})
+    return show_offline(titled)
+
+
 def show_offline(chart: ChartType) -> ChartType:
     """The same chart, shown by a notebook as the picture of `to_svg`.
 

@@ -68,11 +68,13 @@ def cure(
         tell(f"note: {note}", err=True, indent="  ")
     if write is None and save is None:
         return
-    if found.chosen is None:
+    # A single cure that is named is asked for, whatever was found of it.
+    wanted = found.trials[0] if len(found.trials) == 1 else found.chosen
+    if wanted is None:
         came = "none of the cures tried" if not found.text.startswith("No cure is needed") else "no need of one"
-        raise UsageError("a cure that fits, to write or save", came, "name a single one: --cures centre, or leave out")
+        raise UsageError("a cure that fits, to write or save", came, "name a single one: --cures centre")
     # What is written is fitted on all vectors: the half that was held out has done its work.
-    final = fit_cure(found.chosen.fit.name, x)
+    final = fit_cure(wanted.fit.name, x)
     if write is not None:
         _write_vectors(write, final.apply(x))
     if save is not None:

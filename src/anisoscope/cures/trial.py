@@ -137,7 +137,7 @@ def try_cures(
     for name in expand_cures(cures):
         fit = fit_cure(name, fitted_on)
         trials.append(_compare(fit, before, scorer.score(fit), floor))
-    chosen = _choose(trials)
+    chosen = None if _is_isotropic(before, floor) else _choose(trials)
     text = _describe(trials, chosen, before, floor)
     return Trials(
         trials, int(fitting.sum()), int(trying.sum()), len(np.unique(units[trying])), floor, chosen, text, notes
@@ -285,11 +285,16 @@ def _choose(trials: list[CureTrial]) -> CureTrial | None:
     return best
 
 
+def _is_isotropic(before: dict[str, Array], floor: float) -> bool:
+    """Whether vectors need no cure: the interval of A ends at or below what isotropic directions stay under."""
+    return float(interval(before["A"], bounds=COSINE).high) <= floor
+
+
 def _describe(trials: list[CureTrial], chosen: CureTrial | None, before: dict[str, Array], floor: float) -> str:
     from anisoscope.wording import listing, short
 
     a = float(before["A"][0])
-    if float(interval(before["A"], bounds=COSINE).high) <= floor:
+    if _is_isotropic(before, floor):
         return f"No cure is needed: A is {short(a)}, below {short(floor)}, what isotropic directions stay under."
     harmful = [trial for trial in trials if trial.isotropic and trial.harmed]
     if chosen is not None:
