@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 import anisoscope
-from anisoscope.cli.measuring import _tables_of
-from anisoscope.cli.tables import of_attention
+from anisoscope.cli.measure_commands import _tables_of
+from anisoscope.cli.printed_tables import of_attention
 from anisoscope.cli.view import View, show
 from anisoscope.report import build
 from anisoscope.report.page import tiles

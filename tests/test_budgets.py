@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from anisoscope.data import files, splitting, tables
-from anisoscope.data.tables import read_table_rows
+from anisoscope.data import files, splitting, table_rows
+from anisoscope.data.table_rows import read_table_rows
 from anisoscope.data.text import open_text
 from anisoscope.data.vector_files import open_vectors
 from anisoscope.errors import CorpusError
@@ -81,7 +81,7 @@ def test_a_line_without_an_end_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_quotation_mark_that_stays_open_does_not_take_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "LONGEST_RECORD", 2000)
+    monkeypatch.setattr(table_rows, "LONGEST_RECORD", 2000)
     (tmp_path / "t.csv").write_text('text\n"never closed\n' + "a row\n" * 5000)
     rows = list(read_table_rows(tmp_path / "t.csv"))
     assert "never closed" in rows[0].fault and len(rows) == 5001 and not any(row.fault for row in rows[1:])

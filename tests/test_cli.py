@@ -16,8 +16,8 @@ from quick import BARE, quick
 import anisoscope
 from anisoscope import errors, metrics
 from anisoscope.cli.app import EXIT_CODES
+from anisoscope.cli.printed_tables import listed
 from anisoscope.cli.reading import LISTS
-from anisoscope.cli.tables import listed
 
 COMMANDS = ("measure", "merge", "report", "compare", "list")
 RUN = [sys.executable, "-m", "anisoscope"]
@@ -145,7 +145,7 @@ def test_what_is_listed_is_what_there_is() -> None:
 
 
 def test_an_unforeseen_error_says_that_it_is_a_bug() -> None:
-    code = "import anisoscope.__main__ as m, anisoscope.cli.tables as t\nt.listed = None\nm.main()"
+    code = "import anisoscope.__main__ as m, anisoscope.cli.printed_tables as t\nt.listed = None\nm.main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "list", "models"], capture_output=True, text=True, check=False, env=ENV
     )

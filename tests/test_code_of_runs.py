@@ -19,8 +19,8 @@ from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import found as metrics_found
 from anisoscope.provenance.sources import hash_function
-from anisoscope.runs.found import finished
 from anisoscope.runs.job import Job
+from anisoscope.runs.run_cache import finished
 from anisoscope.store import write_json
 
 PACKAGE = provenance.PACKAGE
@@ -81,7 +81,10 @@ def test_no_module_that_a_run_used_is_missing(kind, tmp_path):
 
 STATEMENT = "\n\nunused = 1\n"
 """At the end of a file."""
-IDLE = {f"anisoscope.{name}" for name in ("data.items", "data.media", "data.names", "models.download", "models.series")}
+IDLE = {
+    f"anisoscope.{name}"
+    for name in ("data.items", "data.media", "data.check_names", "models.download", "models.series")
+}
 IDLE |= {f"anisoscope.data.vector_{name}" for name in ("files", "json", "roles", "tables")}
 """Loaded by the way, and no part of any number: they check names, look whether a finished run lies there, and read
 files of vectors, every number of which is part of the plan.

@@ -15,9 +15,9 @@ from test_report import synthetic_manifest, synthetic_records, write_run
 from typed import invoke
 
 import anisoscope
-from anisoscope.api import measuring as api_measuring, working
+from anisoscope.api import functions, working
 from anisoscope.api.run import Run
-from anisoscope.cli import measuring, view
+from anisoscope.cli import measure_commands, view
 from anisoscope.cli.comparing import CONDITION_MET
 from anisoscope.errors import UsageError
 from anisoscope.runs.job import OutputOptions
@@ -68,7 +68,7 @@ def asked(monkeypatch):
 
 
 def test_a_run_is_shown_on_stdout_and_all_talk_on_stderr(runs, asked):
-    calls = asked(api_measuring, "measure_job", RunFolder(runs / "a"))
+    calls = asked(functions, "measure_job", RunFolder(runs / "a"))
     out, err = typed("measure builtin:minilm -c text.txt --limit 3 --seed 5 -o there --resume -q")
     (((job, place, quiet), _),) = calls
     assert (job.model, job.corpus, job.limit, job.settings.seed) == ("builtin:minilm", "text.txt", 3, 5)
@@ -82,7 +82,7 @@ def test_a_run_is_shown_on_stdout_and_all_talk_on_stderr(runs, asked):
 
 
 def test_of_several_processes_the_first_speaks(runs, asked, monkeypatch):
-    asked(api_measuring, "measure_job", RunFolder(runs / "a"))
+    asked(functions, "measure_job", RunFolder(runs / "a"))
     for rank, said in (("1", False), ("0", True)):
         monkeypatch.setenv("RANK", rank)
         out, err = typed("measure builtin:minilm -q")
@@ -93,7 +93,7 @@ def test_a_run_of_heads_alone_shows_attention(runs, asked):
     """It said that no hidden states were measured, and nothing else."""
     records = synthetic_records(layers=2, heads=2)
     folder = write_run(runs / "heads", records[records["head"].notna()], synthetic_manifest())
-    asked(api_measuring, "measure_job", RunFolder(folder))
+    asked(functions, "measure_job", RunFolder(folder))
     out, _ = typed("measure builtin:minilm -q")
     assert out[0].split()[:2] == ["layer", "entropy"]
     assert [line.split()[0] for line in out[1:3]] == ["1", "2"]
@@ -106,7 +106,7 @@ def test_a_run_without_a_table_says_where_its_records_are(runs, asked):
     row = synthetic_records(layers=2, heads=2).query("metric == 'drift.share'").iloc[:1]
     many = pd.concat([row.assign(component=str(dimension)) for dimension in range(40)])
     folder = write_run(runs / "many", many, synthetic_manifest())
-    asked(api_measuring, "measure_job", RunFolder(folder))
+    asked(functions, "measure_job", RunFolder(folder))
     assert typed("measure builtin:minilm -q")[0][0] == (
         "No value of a whole layer was measured; all records are in many/records.parquet"
     )
@@ -117,7 +117,7 @@ def test_a_dry_run_of_one_model_tells_its_cost_and_measures_nothing(asked):
         weights=2_000_000, line="the line", state=3000, tokens=1234, unmeasured=2, without_spectrum="no"
     )
     before = asked(import_module("anisoscope.runs.run"), "cost_before", cost)
-    calls = asked(api_measuring, "measure_job")
+    calls = asked(functions, "measure_job")
     out, err = typed("measure builtin:minilm --dtype float64 --dry-run -q")
     assert out == [
         "builtin:minilm: weights 2 MB in float64",
@@ -141,7 +141,7 @@ def series(runs, asked):
     found = SimpleNamespace(
         folder=runs / "of", records=pd.concat(parts), skipped=skipped, repeated=[["step-0", "step-10"]]
     )
-    return asked(api_measuring, "measure_checkpoints", found)
+    return asked(functions, "measure_checkpoints", found)
 
 
 def test_a_series_is_a_row_a_step_and_what_was_left_out_is_told(series):
@@ -179,7 +179,7 @@ def test_a_dry_run_of_a_series_lists_its_steps(series):
 
 def test_vectors_stand_for_a_model_and_their_columns_are_handed_on(runs, asked, monkeypatch):
     (runs / "vectors.npy").write_bytes(b"")
-    calls = asked(api_measuring, "measure_vectors", RunFolder(runs / "a"))
+    calls = asked(functions, "measure_vectors", RunFolder(runs / "a"))
     typed("measure vectors.npy --unit-column speaker --label-column class --groups 8 -q")
     (((job, vectors, _, quiet), _),) = calls
     given = (vectors, quiet, job.unit_column, job.label_column, job.settings.groups)
@@ -194,7 +194,7 @@ def test_vectors_stand_for_a_model_and_their_columns_are_handed_on(runs, asked, 
 
 
 def test_classes_hands_on_what_is_asked(runs, asked):
-    calls = asked(api_measuring, "measure_classes", RunFolder(runs / "a"))
+    calls = asked(functions, "measure_classes", RunFolder(runs / "a"))
     typed("classes folder -c planted --limit 7 --parts directions --dtype float64 -o new --overwrite -q")
     (((look, place, quiet), _),) = calls
     assert (look.model, look.dtype, look.corpus, look.limit, look.parts) == (
@@ -217,7 +217,8 @@ def test_a_name_is_missing_where_its_neighbours_are_here(tmp_path, monkeypatch):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/there").mkdir()
     names = ("runs/there", "runs/gone", "./gone", "../gone", "owner/name", "name", "owner/name@main", "runs/x@main")
-    assert [measuring._is_missing(name) for name in names] == [False, True, True, True, False, False, False, False]
+    missing = [name for name in names if measure_commands._is_missing(name)]
+    assert missing == ["runs/gone", "./gone", "../gone"]
 
 
 # ---- report, compare, list ----
@@ -271,12 +272,12 @@ def test_the_version_is_printed():
 
 
 def test_classes_and_series_hand_on_their_keywords(runs, asked):
-    calls = asked(api_measuring, "measure_classes", RunFolder(runs / "a"))
+    calls = asked(functions, "measure_classes", RunFolder(runs / "a"))
     run = anisoscope.classes("folder", "planted", limit=7, dtype="float64", output="new", overwrite=True)
     (((look, place, quiet), _),) = calls
     assert (look.model, look.dtype, look.corpus, look.limit) == ("folder", "float64", "planted", 7)
     assert (str(place.output), place.overwrite, quiet, run.folder) == ("new", True, True, runs / "a")
-    calls = asked(api_measuring, "measure_checkpoints", RunFolder(runs / "a"))
+    calls = asked(functions, "measure_checkpoints", RunFolder(runs / "a"))
     anisoscope.series("step-*", "text.txt", output="of", keep=4, overwrite=True, quiet=False, seed=4)
     (((job, place, quiet), _),) = calls
     assert (job.model, job.corpus, job.settings.seed) == ("step-*", "text.txt", 4)
@@ -376,7 +377,7 @@ def test_what_is_kept_is_counted_where_someone_ends_it(runs, monkeypatch):
 
 
 def test_nothing_is_overwritten_that_was_not_asked_for(runs, asked):
-    calls = asked(api_measuring, "measure_checkpoints", RunFolder(runs / "a"))
+    calls = asked(functions, "measure_checkpoints", RunFolder(runs / "a"))
     anisoscope.series("step-*", output="of")
     ((job, place, quiet), _) = calls[0]
     assert (place, quiet, job.keep) == (OutputOptions(output=Path("of")), True, 2)

@@ -17,7 +17,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
 import anisoscope.data
-from anisoscope.data import builtin, hub as hub_module, names
+from anisoscope.data import builtin, check_names, hub as hub_module
 from anisoscope.data.builtin import python_docs
 from anisoscope.data.corpora import CORPORA, OPENERS, HubPart, NamedCorpus, list_corpora, named_corpora, open_corpus
 from anisoscope.data.plans import digest
@@ -368,7 +368,7 @@ def test_the_registry_imports_nothing_heavy() -> None:
     + [("safetensors", False), ("wikitext-103", False), ("org/name.txt.old", False)],
 )
 def test_what_can_only_be_a_path(name: str, can_only_be_one: bool) -> None:
-    assert names._is_path(name) is can_only_be_one
+    assert check_names._is_path(name) is can_only_be_one
 
 
 def test_a_table_that_is_none_is_one_bad_row_of_its_folder(tmp_path: Path) -> None:
@@ -383,20 +383,20 @@ def test_a_table_that_is_none_is_one_bad_row_of_its_folder(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("check", "name", "says"),
     [
-        (names.check_model, "builtin:minilm", ""),
-        (names.check_model, "builtin:minilm@main", ""),
-        (names.check_model, "builtin:mini", "a model's name"),
-        (names.check_model, "org/bert-base", ""),
-        (names.check_model, "runs/no/such", "which is not there"),
-        (names.check_model, "runs/{0..3}/no", ""),
-        (names.check_corpus, "", ""),
-        (names.check_corpus, "wikitext-103", ""),
-        (names.check_corpus, "wikitext-10", "a corpus' name"),
-        (names.check_corpus, "./no.txt", "which is not there"),
-        (names.check_corpus, "org/data", ""),
-        (names.check_labelled, "planted:3", ""),
-        (names.check_labelled, "plantd", "a corpus' name"),
-        (names.check_labelled, "no/such.csv", "which is not there"),
+        (check_names.check_model, "builtin:minilm", ""),
+        (check_names.check_model, "builtin:minilm@main", ""),
+        (check_names.check_model, "builtin:mini", "a model's name"),
+        (check_names.check_model, "org/bert-base", ""),
+        (check_names.check_model, "runs/no/such", "which is not there"),
+        (check_names.check_model, "runs/{0..3}/no", ""),
+        (check_names.check_corpus, "", ""),
+        (check_names.check_corpus, "wikitext-103", ""),
+        (check_names.check_corpus, "wikitext-10", "a corpus' name"),
+        (check_names.check_corpus, "./no.txt", "which is not there"),
+        (check_names.check_corpus, "org/data", ""),
+        (check_names.check_labelled, "planted:3", ""),
+        (check_names.check_labelled, "plantd", "a corpus' name"),
+        (check_names.check_labelled, "no/such.csv", "which is not there"),
     ],
 )
 def test_a_name_is_refused_where_it_cannot_be_right(check, name, says) -> None:

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import anisoscope
-from anisoscope.api import measuring
+from anisoscope.api import functions
 from anisoscope.data import items, opening
 from anisoscope.data.corpora import HubPart
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode, vocabulary_tokenizer
@@ -34,11 +34,11 @@ from anisoscope.models.hub import ModelPlace
 from anisoscope.models.load import DRAWN, load
 from anisoscope.models.series import Checkpoint
 from anisoscope.models.vectors import word_vectors
-from anisoscope.runs import classes as classes_module, found, run as run_module, series as series_module
-from anisoscope.runs.found import asked, corpus_state, model_state
+from anisoscope.runs import classes as classes_module, run as run_module, run_cache, series as series_module
 from anisoscope.runs.job import NOT_IN_IDENTITY, ClassesOptions, Job
 from anisoscope.runs.merge import merge_runs
 from anisoscope.runs.run import run
+from anisoscope.runs.run_cache import asked, corpus_state, model_state
 from anisoscope.store import RunFolder
 
 
@@ -135,12 +135,12 @@ def test_the_key_of_a_job_knows_its_settings_state_code_and_library(monkeypatch)
 
     def key(job, **other):
         for name, value in (states | other).items():
-            monkeypatch.setattr(found, name, lambda *_, value=value: value)
+            monkeypatch.setattr(run_cache, name, lambda *_, value=value: value)
         return asked(job)
 
     keys = [key(Job()), key(Job(limit=3)), key(Job(settings=Settings(sample=3)))]
     keys += [key(Job(), **{name: "other"}) for name in states]
-    monkeypatch.setattr(found.platform, "python_version", lambda: "4.0.0")
+    monkeypatch.setattr(run_cache.platform, "python_version", lambda: "4.0.0")
     keys.append(key(Job()))
     assert len({*keys}) == len(keys) and None not in keys
     assert key(Job(), model_state=None) is key(Job(), corpus_state=None) is key(Job(trust_remote_code=True)) is None
@@ -159,7 +159,7 @@ def test_the_state_of_a_model_that_only_reading_tells_is_none(tmp_path, monkeypa
     (tmp_path / "adapter_config.json").write_text("{}")
     assert model_state(str(tmp_path)) is model_state("module:function") is None
     for files, told in (({"config.json": ""}, "commit"), ({"adapter_config.json": ""}, None)):
-        monkeypatch.setattr(found, "place_of", lambda _name, files=files: ModelPlace("some", None, "commit", files))
+        monkeypatch.setattr(run_cache, "place_of", lambda _name, files=files: ModelPlace("some", None, "commit", files))
         assert model_state("some/model") == told
 
 
@@ -554,6 +554,6 @@ def test_progress_of_classes_says_on_which_corpus(monkeypatch, corpus, told):
     def stop(title, **_):
         raise Stop(title)
 
-    monkeypatch.setattr(measuring, "shown", stop)
+    monkeypatch.setattr(functions, "shown", stop)
     with pytest.raises(Stop, match=f"^{told}$"):
         anisoscope.classes("a/model", corpus, quiet=True)

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 import anisoscope
-from anisoscope.cli.tables import layer_by_layer
+from anisoscope.cli.printed_tables import layer_by_layer
 from anisoscope.errors import UsageError
 from anisoscope.runs.comparison import differs
 from anisoscope.runs.findings import RULES, RULES_OF_CLASSES, RULES_OF_RUNS, findings, verdict
-from anisoscope.runs.tables import short_table, side_by_side, told_apart
+from anisoscope.runs.short_tables import short_table, side_by_side, told_apart
 from anisoscope.store import as_records
 from anisoscope.wording import measured, short
 

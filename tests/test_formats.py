@@ -13,7 +13,7 @@ from pyarrow import parquet
 from rich.cells import cell_len
 from typed import invoke
 
-from anisoscope.cli import tables, view
+from anisoscope.cli import printed_tables, view
 from anisoscope.cli.reading import LISTS
 from anisoscope.store import COLUMNS, as_records, read_table, write_table
 
@@ -186,5 +186,5 @@ def test_a_series_of_attention_shows_the_mean_over_heads():
     """Where no hidden states were measured; each head counts once."""
     found = pd.DataFrame({"layer": 1, "head": [0, 1, 2], "value": [1.0, 2.0, 6.0], "step": 10, "seed": 0})
     records = as_records(found, metric="attention.entropy", kind="self", site="attention", stack="encoder")
-    table = tables.of_series(records, "all")
-    assert table.head == ("seed", "step", "H (nats) 1") and table.rows == [["0", "10", tables.short(3.0)]]
+    table = printed_tables.of_series(records, "all")
+    assert table.head == ("seed", "step", "H (nats) 1") and table.rows == [["0", "10", printed_tables.short(3.0)]]

@@ -19,7 +19,7 @@ import pandas as pd
 import pytest
 from test_report import synthetic_manifest, synthetic_records, write_run
 
-from anisoscope.cli import tables, view
+from anisoscope.cli import printed_tables, view
 from anisoscope.data.corpora import CORPORA
 from anisoscope.report import build
 from anisoscope.runs.findings import findings
@@ -119,13 +119,19 @@ def printed() -> Told:
     )
     series = pd.concat([one.assign(step=step, seed=seed) for seed in (0, 1) for step in (0, 1000)])
     heads = series[series["head"].notna()]
-    shown = {"run": [tables.layer_by_layer(one)], "wide": [tables.layer_by_layer(two, wide=True)]}
-    shown |= {"classes": tables.of_classes(class_records()), "series": [tables.of_series(series, "content")]}
-    shown |= {"series of heads": [tables.of_series(heads, "all")], "metrics": [tables.listed("metrics")]}
+    shown = {"run": [printed_tables.layer_by_layer(one)], "wide": [printed_tables.layer_by_layer(two, wide=True)]}
+    shown |= {
+        "classes": printed_tables.of_classes(class_records()),
+        "series": [printed_tables.of_series(series, "content")],
+    }
+    shown |= {
+        "series of heads": [printed_tables.of_series(heads, "all")],
+        "metrics": [printed_tables.listed("metrics")],
+    }
     with pytest.MonkeyPatch.context() as patched:  # what other packages add is theirs to look at
         patched.setattr("anisoscope.data.corpora.entries", lambda _group: CORPORA)
         patched.delenv("ANISOSCOPE_DATA", raising=False)
-        shown |= {"nothing": [tables.layer_by_layer(heads)], "corpora": [tables.listed("corpora")]}
+        shown |= {"nothing": [printed_tables.layer_by_layer(heads)], "corpora": [printed_tables.listed("corpora")]}
     told: Told = {}
     for name, (form, width) in product(shown, [("table", None), ("table", 50), ("csv", None), ("markdown", None)]):
         stream = StringIO()

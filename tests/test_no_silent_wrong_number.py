@@ -31,7 +31,7 @@ from anisoscope.__main__ import main as typed_main
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.opening import open_labelled
 from anisoscope.data.speech import open_speech
-from anisoscope.data.tables import read_table_rows
+from anisoscope.data.table_rows import read_table_rows
 from anisoscope.data.text import open_text
 from anisoscope.errors import AnisoscopeError, CorpusError, MeasureError, OutputError, UsageError
 from anisoscope.measure.loop import Interrupted

@@ -11,7 +11,7 @@ import pytest
 import transformers
 
 import anisoscope
-from anisoscope.data.names import check_corpus, check_model
+from anisoscope.data.check_names import check_corpus, check_model
 from anisoscope.data.text import open_text
 from anisoscope.errors import CorpusError, ModelError, UsageError
 from anisoscope.store import select

@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 from typed import invoke
 
-from anisoscope.cli import config, measuring, view
+from anisoscope.cli import config, measure_commands, view
 from anisoscope.cli.app import app
 from anisoscope.cli.faults import explain_typed
 from anisoscope.errors import CorpusError, UsageError
@@ -208,9 +208,9 @@ def measured(tmp_path, monkeypatch):
     (tmp_path / "text.txt").touch()
     monkeypatch.chdir(tmp_path)
     got = []
-    monkeypatch.setattr("anisoscope.api.measuring.measure_job", lambda job, *_: got.append(job))
-    monkeypatch.setattr("anisoscope.api.measuring.measure_classes", lambda asked, *_: got.append(asked))
-    monkeypatch.setattr(measuring, "_show_run", lambda *_: None)
+    monkeypatch.setattr("anisoscope.api.functions.measure_job", lambda job, *_: got.append(job))
+    monkeypatch.setattr("anisoscope.api.functions.measure_classes", lambda asked, *_: got.append(asked))
+    monkeypatch.setattr(measure_commands, "_show_run", lambda *_: None)
 
     def run(words):
         done = invoke(words)

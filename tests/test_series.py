@@ -11,8 +11,8 @@ import pytest
 from transformers import ViTConfig, ViTModel
 
 from anisoscope.api.run import Run
+from anisoscope.data.check_names import check_model
 from anisoscope.data.local import find_path
-from anisoscope.data.names import check_model
 from anisoscope.errors import AnisoscopeError, ModelError, UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.models.load import load
@@ -20,9 +20,9 @@ from anisoscope.models.series import describe, expand, is_series, names_of
 from anisoscope.report import build
 from anisoscope.runs import run as run_module, series as series_runner
 from anisoscope.runs.findings import findings
-from anisoscope.runs.found import asked
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run, subject_of
+from anisoscope.runs.run_cache import asked
 from anisoscope.runs.series import measure_series
 from anisoscope.store import read_run
 from anisoscope.wording import number

@@ -12,7 +12,7 @@ import torch
 
 from anisoscope.errors import ModelError
 from anisoscope_papers.models import TRAINED
-from anisoscope_papers.networks.checkpoints import SOURCES, convert_checkpoint, read_ctranslate2
+from anisoscope_papers.networks.packaged_weights import SOURCES, convert_checkpoint, read_ctranslate2
 
 DATA = os.environ.get("ANISOSCOPE_DATA")
 

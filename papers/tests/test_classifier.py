@@ -17,7 +17,7 @@ from typed import invoke
 
 from anisoscope.classes.cls_entropy import entropies
 from anisoscope.classes.pooling import predicted
-from anisoscope.cli import tables as cli_tables
+from anisoscope.cli import printed_tables
 from anisoscope.cli.faults import explain_typed
 from anisoscope.data.corpora import named_corpora
 from anisoscope.data.encoding import LabelledPlan, encode
@@ -504,7 +504,7 @@ def test_the_command_divides_a_table_by_its_column_and_says_what_it_takes(tmp_pa
 
 
 def test_labelled_corpora_are_listed_and_the_documentation_has_every_command():
-    listed = dict(cli_tables.listed("corpora").rows)
+    listed = dict(printed_tables.listed("corpora").rows)
     assert all(
         listed[name].startswith("labelled: ")
         for name, corpus in named_corpora().items()

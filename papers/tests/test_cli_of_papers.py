@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from test_cli import ENV, RUN, call, check_error, check_light
 
-from anisoscope_papers import names, runner
+from anisoscope_papers import runner, study_names
 
 TYPOS = [
     (
@@ -56,9 +56,9 @@ def test_what_is_only_looked_up_loads_nothing_heavy(words: list[str]) -> None:
 
 
 def test_what_is_listed_is_what_there_is() -> None:
-    """The list is read from files, without importing what it names."""
+    """The list is read from files, without importing what it study_names."""
     studies = [(s.paper, s.name, s.title, list(s.settings)) for s in runner.found()]
-    assert names.listed() == studies, "settings = [...] of a study stand in its published.toml"
+    assert study_names.listed() == studies, "settings = [...] of a study stand in its published.toml"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -24,13 +24,13 @@ from anisoscope.store import as_records, select
 from anisoscope.sums.jackknife import UNBOUNDED
 from anisoscope_papers import runner
 from anisoscope_papers.fosse2023 import (
-    entropy_forms,
     explained_words,
     fig2_directions,
     grid,
     measurements,
     sec2_cones,
     sec3_curve,
+    simulated_forms,
     table2_examples,
     trained_cells,
 )
@@ -741,38 +741,38 @@ def test_a_published_form_of_h_is_brought_back_to_the_plain_one(context):
     plan = replace(SMALL, corpora=("planted:3",))
     found = STUDIES["forms"].measure(plan, context).assign(corpus="hatexplain")
     of = lambda form, **where: select(found, component=form, seed=0, **where)["value"].item()  # noqa: E731
-    simulated = {"metric": "forms.simulated", "site": entropy_forms.ONE_WORD}
+    simulated = {"metric": "forms.simulated", "site": simulated_forms.ONE_WORD}
     assert of("again", model="0", **simulated) == pytest.approx(1) == of("again", metric="forms.ceiling")
     assert of("again", model="100", **simulated) == pytest.approx(of("again", metric="forms.floor"), abs=1e-3)
     assert of("reported", model="100", **simulated) == pytest.approx(0, abs=1e-6)
     here = Evidence("forms", found, "hatexplain")
     for model, near in (("4", True), ("0", False)):
-        plain, again = (of(form, metric="forms.simulated", site=entropy_forms.DRAWN, model=model) for form in FORMS_C)
+        plain, again = (of(form, metric="forms.simulated", site=simulated_forms.DRAWN, model=model) for form in FORMS_C)
         here.numbers = {"published": again, "next": plain}
-        value, low, high = entropy_forms.behind(here, entropy_forms.DRAWN)
-        first = entropy_forms.of_each_draw(here, entropy_forms.DRAWN)[0]
+        value, low, high = simulated_forms.behind(here, simulated_forms.DRAWN)
+        first = simulated_forms.of_each_draw(here, simulated_forms.DRAWN)[0]
         assert first[0] == pytest.approx(plain) and (low < value < high or model == "0")
-        each = entropy_forms.of_each_draw(here, entropy_forms.DRAWN)
-        assert value == pytest.approx(each[:, 0].mean()) and len(each) == entropy_forms.DRAWS
+        each = simulated_forms.of_each_draw(here, simulated_forms.DRAWN)
+        assert value == pytest.approx(each[:, 0].mean()) and len(each) == simulated_forms.DRAWS
         assert (each[:, 1] >= low).mean() >= 0.95 and (each[:, 2] <= high).mean() >= 0.95
         held = {
-            t.claim.name: by_place(t.low, t.high, t.inside) for t in entropy_forms.tests(here) if "law" in t.subject
+            t.claim.name: by_place(t.low, t.high, t.inside) for t in simulated_forms.tests(here) if "law" in t.subject
         }
         assert held["not uniform behind form C"] == ("holds" if near else "fails")
         assert held["a change of form"] != "fails" or not near  # few short rows: draws differ
     here.numbers = {"published": 0.5, "next": 0.3}  # below its floor: no attention has that
-    assert np.isnan(entropy_forms.behind(here, entropy_forms.DRAWN)).all()
+    assert np.isnan(simulated_forms.behind(here, simulated_forms.DRAWN)).all()
 
 
 def test_a_simulated_row_is_that_of_the_definition():
     lengths, generator = np.array([9, 2, 5]), np.random.default_rng(3)
     scores = [generator.normal(size=n) for n in sorted(lengths)]
-    step = entropy_forms.STEPS.index(2)
+    step = simulated_forms.STEPS.index(2)
     rows = [np.exp(2 * x) / np.exp(2 * x).sum() for x in scores]
-    found = entropy_forms.simulated(entropy_forms.DRAWN, lengths, seed=3)
+    found = simulated_forms.simulated(simulated_forms.DRAWN, lengths, seed=3)
     for form in FORMS_C:
         assert found[form][step] == pytest.approx(np.mean([of_row(row)[form] for row in rows]), abs=1e-12)
-    other = entropy_forms.simulated(entropy_forms.DRAWN, lengths, seed=4)
+    other = simulated_forms.simulated(simulated_forms.DRAWN, lengths, seed=4)
     assert abs(other["reported"][step] - found["reported"][step]) > 1e-6
 
 

@@ -16,14 +16,14 @@ from anisoscope.data.opening import open_labelled
 from anisoscope.errors import OutputError
 from anisoscope.store import as_records, write_json
 from anisoscope_papers import origin
-from anisoscope_papers.beyond import small, small_models, trained
+from anisoscope_papers.beyond import small_cells, small_models, trained
 from anisoscope_papers.fosse2023 import measurements, trained_cells
 from anisoscope_papers.fosse2023.grid import Cell, Grid
 from anisoscope_papers.godey2024 import biased_block, checkpoints, layer_curves
 from anisoscope_papers.godey2024.untrained_models import Size
 from anisoscope_papers.origin import measuring_code, training_code
 from anisoscope_papers.study import Context
-from anisoscope_papers.training import classifier, kinds, recipe as recipe_module, small as trained_small, text
+from anisoscope_papers.training import classifier, kinds, recipe as recipe_module, text, train_small
 from anisoscope_papers.training.recipe import SIZES, ClassifierRecipe, Training
 
 
@@ -149,9 +149,9 @@ def test_a_tokenised_corpus_is_kept_by_task_size_vocabulary_and_text(monkeypatch
 
 
 def test_a_small_model_is_found_again_by_its_kind_seed_recipe_and_data(monkeypatch, tmp_path):
-    kind, recipe, folders = kinds.KINDS["vit"], trained_small.SmallModelRecipe(), []
+    kind, recipe, folders = kinds.KINDS["vit"], train_small.SmallModelRecipe(), []
     monkeypatch.setattr(kinds.Kind, "data", property(lambda _kind: data))
-    monkeypatch.setattr(trained_small, "once", lambda folder, *_, **__: write_json(folder / "training.json", {}))
+    monkeypatch.setattr(train_small, "once", lambda folder, *_, **__: write_json(folder / "training.json", {}))
     asked = [(kind, 0, recipe), (kind, 1, recipe)]
     asked += [(replace(kind, **{name: value}), 0, recipe) for name, value in {"steps": 7, "rate": 7.0}.items()]
     asked += [(replace(kind, batch=7), 0, recipe), (replace(kind, sizes=()), 0, recipe)]
@@ -159,9 +159,9 @@ def test_a_small_model_is_found_again_by_its_kind_seed_recipe_and_data(monkeypat
     assert more.keys() == {field.name for field in fields(recipe)}
     asked += [(kind, 0, replace(recipe, **{name: value})) for name, value in more.items()]
     data = "digits"
-    folders = [trained_small.trained(*each, tmp_path).folder for each in asked]
+    folders = [train_small.trained(*each, tmp_path).folder for each in asked]
     data = "other digits"
-    assert apart([*folders, trained_small.trained(*asked[0], tmp_path).folder])
+    assert apart([*folders, train_small.trained(*asked[0], tmp_path).folder])
 
 
 def test_a_piece_of_the_biased_block_knows_system_size_seed_norms_and_type(monkeypatch, tmp_path):
@@ -206,7 +206,7 @@ def test_a_series_of_a_figure_is_kept_by_all_its_settings(monkeypatch, tmp_path)
     monkeypatch.setattr(checkpoints, "measure_series", measure_series)
     monkeypatch.setattr(checkpoints, "plan_of", lambda *_: [SimpleNamespace(tokens=[3])])
     monkeypatch.setattr(checkpoints, "subject_of", lambda _: None)
-    other = {"checkpoints": "y", "recipe": trained_small.LONG, "kind": "vit", "corpus": "c", "limit": 3}
+    other = {"checkpoints": "y", "recipe": train_small.LONG, "kind": "vit", "corpus": "c", "limit": 3}
     other |= {"sequences": 3, "points": 3, "shown": (0.5,), "share": 0.3, "cells": trained.Experiment((), 1, None)}
     one = checkpoints.CheckpointSettings(corpus="x")
     assert other.keys() == {field.name for field in fields(one)}
@@ -271,7 +271,7 @@ def test_a_cell_of_ours_is_kept_by_every_axis_and_by_how_it_is_trained(monkeypat
     asked = [(cell, plan), *((replace(cell, **{name: value}), plan) for name, value in axes.items())]
     asked += [(cell, replace(plan, **{name: value})) for name, value in how.items()]
     for each in asked:
-        small.records_of(*each, Context(tmp_path, tmp_path), wait=True)
+        small_cells.records_of(*each, Context(tmp_path, tmp_path), wait=True)
     assert apart(paths)
 
 

@@ -22,7 +22,7 @@ LAYERS = (
     ("needs", "study_charts", "series_charts"),
     ("training",),
     ("networks",),
-    ("origin", "names", "models", "families", "corpora", "benchmarks", "__init__"),
+    ("origin", "study_names", "models", "families", "corpora", "benchmarks", "__init__"),
 )
 """From the top: a module imports from its own layer and those below."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -11,7 +11,7 @@ import torch
 from anisoscope.data import opening as data
 from anisoscope_papers.beyond import arms, outcomes, trained
 from anisoscope_papers.beyond.trained import Recipe
-from anisoscope_papers.training import classifier, language_model, small
+from anisoscope_papers.training import classifier, language_model, train_small
 from anisoscope_papers.training.kinds import KINDS
 from anisoscope_papers.training.recipe import ClassifierRecipe, ModelSize, Sizes, Training
 
@@ -230,7 +230,7 @@ def test_sizes_are_as_they_are_asked_for():
 @pytest.mark.parametrize("patience", [None, 2])
 def test_a_small_model_is_fitted_as_its_kind_and_seed_say(patience):
     kind = KINDS["vit"]
-    how = small.fitting(kind, 5, 300, patience)
+    how = train_small.fitting(kind, 5, 300, patience)
     of = how.settings
     assert (of["seed"], of["data_seed"], of["learning_rate"], of["max_steps"]) == (5, 5, kind.rate, 300)
     assert of["per_device_train_batch_size"] == kind.batch and of["warmup_steps"] == 15 and how.patience == patience
@@ -242,8 +242,10 @@ def test_a_small_model_is_fitted_as_its_kind_and_seed_say(patience):
 def test_a_small_model_is_trained_for_its_share_or_until_it_no_longer_learns(share, monkeypatch, tmp_path):
     """Steps, patience and the best checkpoint; what was begun before is begun anew."""
     kind, kept, asked = KINDS["vit"], [], {}
-    monkeypatch.setattr(small, "material", lambda _kind, seed: SimpleNamespace(model=f"seed {seed}", processor=None))
-    monkeypatch.setattr(small.fit, "keep", lambda folder, *parts: kept.append((folder.name, parts[0])))
+    monkeypatch.setattr(
+        train_small, "material", lambda _kind, seed: SimpleNamespace(model=f"seed {seed}", processor=None)
+    )
+    monkeypatch.setattr(train_small.fit, "keep", lambda folder, *parts: kept.append((folder.name, parts[0])))
 
     def fit(made, how, on_step):
         asked.update(steps=how.settings["max_steps"], patience=how.patience, seed=how.settings["seed"])
@@ -251,17 +253,17 @@ def test_a_small_model_is_trained_for_its_share_or_until_it_no_longer_learns(sha
             on_step(step, 3, made.model)
         return {"steps": 3, "validation_loss": [(1, 0.5), (2, 0.2), (3, 0.4)]}
 
-    monkeypatch.setattr(small.fit, "fit", fit)
-    recipe = small.SmallModelRecipe(share=share, patience=7, longest=2)
+    monkeypatch.setattr(train_small.fit, "fit", fit)
+    recipe = train_small.SmallModelRecipe(share=share, patience=7, longest=2)
     (tmp_path / "small").mkdir()
-    done = small.trained(kind, 4, recipe, tmp_path)
+    done = train_small.trained(kind, 4, recipe, tmp_path)
     best = 2 if share is None else 3
     assert asked == {"steps": 2000 if share is None else 100, "patience": 7 if share is None else None, "seed": 4}
     assert kept == [(f"step-{s}", "seed 4") for s in (0, 1, 2, best)] and done.best == best
     begun = done.folder / "of a training that was killed"
     begun.touch()
-    (done.folder / small.TRAINED).unlink()
-    small.trained(kind, 4, recipe, tmp_path)
+    (done.folder / train_small.TRAINED).unlink()
+    train_small.trained(kind, 4, recipe, tmp_path)
     assert not begun.exists()
 
 

@@ -696,7 +696,7 @@ def test_a_sampled_svd_is_near_the_exact_one(series, measured, tmp_path):
 
 def test_heads_of_a_vision_model_along_training(tmp_path):
     """Models trained on the spot, whose seeds may stop at different steps: those common to all are measured."""
-    from anisoscope_papers.training.small import SmallModelRecipe
+    from anisoscope_papers.training.train_small import SmallModelRecipe
 
     recipe = SmallModelRecipe(share=1e-3, seeds=2)
     series = checkpoints.CheckpointSettings("", recipe, "vit", "builtin:digits", 20, None)

@@ -12,7 +12,7 @@ from anisoscope.errors import OutputError
 from anisoscope.store import as_records, select
 from anisoscope_papers import runner
 from anisoscope_papers.beyond import dimension, small_models
-from anisoscope_papers.beyond.small import between, measure, records_of, with_axes
+from anisoscope_papers.beyond.small_cells import between, measure, records_of, with_axes
 from anisoscope_papers.beyond.small_models import (
     EACH,
     FIRST,

@@ -18,10 +18,10 @@ from anisoscope.models.load import load
 from anisoscope_papers.godey2024 import layer_curves
 from anisoscope_papers.networks import speech_cnn
 from anisoscope_papers.study import Context
-from anisoscope_papers.training import fit, kinds, photographs_and_speech as source, small
+from anisoscope_papers.training import fit, kinds, photographs_and_speech as source, train_small
 from anisoscope_papers.training.kinds import KINDS, kind_named, material
 
-QUICK = small.SmallModelRecipe(share=1e-3, seeds=1)
+QUICK = train_small.SmallModelRecipe(share=1e-3, seeds=1)
 
 
 def nothing(_step, _last, _model):
@@ -35,7 +35,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def resnet(cache):
-    return small.trained(KINDS["resnet"], 0, QUICK, cache)
+    return train_small.trained(KINDS["resnet"], 0, QUICK, cache)
 
 
 def test_a_training_keeps_log_spaced_checkpoints_in_hub_format(resnet):
@@ -50,10 +50,10 @@ def test_a_training_keeps_log_spaced_checkpoints_in_hub_format(resnet):
 
 def test_the_second_call_does_not_train(resnet, cache, monkeypatch):
     monkeypatch.setattr(fit, "fit", None)
-    again = small.trained(KINDS["resnet"], 0, QUICK, cache)
+    again = train_small.trained(KINDS["resnet"], 0, QUICK, cache)
     assert (again.folder, again.steps) == (resnet.folder, resnet.steps)
     with pytest.raises(TypeError):
-        small.trained(KINDS["resnet"], 1, QUICK, cache)
+        train_small.trained(KINDS["resnet"], 1, QUICK, cache)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_the_best_weights_are_those_that_stay(name, monkeypatch):
     kind = replace(KINDS[name], steps=8, batch=4, rate=0.05)
     made = material(kind, 0)
     made = replace(made, train=made.train[:16], validation=made.validation[:8])
-    held = dict(fit.fit(made, small.fitting(kind, 0, 8, patience=99), nothing)["validation_loss"])
+    held = dict(fit.fit(made, train_small.fitting(kind, 0, 8, patience=99), nothing)["validation_loss"])
     assert min(held, key=held.get) != max(held)
     with torch.no_grad():
         loss = made.model(**made.collate(made.validation)).loss
@@ -106,9 +106,9 @@ def test_an_unfinished_training_is_begun_anew(resnet, cache, monkeypatch):
 
     monkeypatch.setattr(fit, "fit", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        small.trained(KINDS["resnet"], 0, recipe, cache)
+        train_small.trained(KINDS["resnet"], 0, recipe, cache)
     monkeypatch.undo()
-    found = small.trained(KINDS["resnet"], 0, recipe, cache)
+    found = train_small.trained(KINDS["resnet"], 0, recipe, cache)
     assert found.steps == (0, 1, 2)
     assert found.folder != resnet.folder
 
@@ -123,7 +123,7 @@ def test_weights_come_from_the_seed():
 def test_training_learns_the_digits():
     kind = replace(KINDS["resnet"], steps=25)
     made = material(kind, 0)
-    history = fit.fit(made, small.fitting(kind, 0, 25), nothing)
+    history = fit.fit(made, train_small.fitting(kind, 0, 25), nothing)
     assert history["validation_loss"][-1][1] < 1.5  # guessing: ln 10 = 2.3
 
 
@@ -131,7 +131,7 @@ def test_without_a_share_the_validation_loss_stops_training():
     kind = replace(KINDS["resnet"], steps=8, rate=0.0)
     made = material(kind, 0)
     made.model.eval().requires_grad_(True)
-    history = fit.fit(made, small.fitting(kind, 0, 100, patience=2), nothing)
+    history = fit.fit(made, train_small.fitting(kind, 0, 100, patience=2), nothing)
     assert history["steps"] < 100
     assert len(history["validation_loss"]) >= 2
 
@@ -139,7 +139,7 @@ def test_without_a_share_the_validation_loss_stops_training():
 def test_the_best_weights_are_named_after_their_step(tmp_path, monkeypatch):
     losses = [(100, 2.0), (200, 1.0), (300, 1.5)]
     monkeypatch.setattr(fit, "fit", lambda *_: {"steps": 300, "loss": [], "validation_loss": losses})
-    found = small.trained(KINDS["resnet"], 0, replace(QUICK, share=None), tmp_path)
+    found = train_small.trained(KINDS["resnet"], 0, replace(QUICK, share=None), tmp_path)
     assert found.best == 200 and found.steps == (0, 200)
 
 
@@ -184,7 +184,7 @@ def test_measured_units_are_never_trained_on():
 
 def test_speech_is_skipped_by_name_without_data(monkeypatch, tmp_path):
     monkeypatch.delenv("ANISOSCOPE_DATA", raising=False)
-    assert not small.train_all(QUICK, ("speech-cnn",), tmp_path, nothing)
+    assert not train_small.train_all(QUICK, ("speech-cnn",), tmp_path, nothing)
     systems = layer_curves.Systems(small=("speech-transformer",))
     records = layer_curves.measure(systems, Context(tmp_path, tmp_path))
     assert layer_curves.skipped(records) == "small wav2vec 2.0: ANISOSCOPE_DATA is not set: no speech/fsdd_test"
@@ -236,7 +236,7 @@ def test_the_speech_network_is_loaded_by_name(tmp_path):
 
 
 def test_a_recipe_is_json():
-    assert json.loads(json.dumps(asdict(small.SmallModelRecipe())))["seeds"] == 2
+    assert json.loads(json.dumps(asdict(train_small.SmallModelRecipe())))["seeds"] == 2
 
 
 def pieces_of(kind):
@@ -306,16 +306,16 @@ def test_a_full_disk_is_told_in_each_of_its_forms(error, is_disk, tmp_path):
 def test_what_the_trainer_is_told():
     """Rate, warm-up and evaluations by hand; without `patience` a line for each doubling, with it the best is kept."""
     kind = KINDS["resnet"]
-    plain = small.fitting(kind, 3, 25)
+    plain = train_small.fitting(kind, 3, 25)
     known = {"max_steps": 25, "per_device_train_batch_size": 64, "per_device_eval_batch_size": 128}
     known |= {"learning_rate": 2e-3, "lr_scheduler_type": "linear", "seed": 3, "data_seed": 3, "use_cpu": True}
-    every, warm = max(1, 25 // small.EVALUATIONS), max(1, int(25 * small.WARM_UP))
+    every, warm = max(1, 25 // train_small.EVALUATIONS), max(1, int(25 * train_small.WARM_UP))
     assert plain.settings == known | {"warmup_steps": warm, "logging_steps": every}
     assert plain.evaluated == {1, 2, 4, 8, 16, 25} and plain.patience is None
-    stopping = small.fitting(kind, 3, 400, patience=7)
-    every = 400 // small.EVALUATIONS
+    stopping = train_small.fitting(kind, 3, 400, patience=7)
+    every = 400 // train_small.EVALUATIONS
     asked = {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
-    assert stopping.patience == 7 and stopping.settings["warmup_steps"] == int(400 * small.WARM_UP)
+    assert stopping.patience == 7 and stopping.settings["warmup_steps"] == int(400 * train_small.WARM_UP)
     assert stopping.settings.items() >= (fit.BEST | asked | {"save_only_model": True}).items()
 
 
@@ -458,6 +458,6 @@ def test_the_last_take_of_each_digit_validates_and_no_other(monkeypatch, tmp_pat
 def test_evaluations_are_as_many_of_what_a_kind_needs_however_long_it_may_train():
     kind = KINDS["vit"]
     for steps, every in ((3 * kind.steps, kind.steps // 8), (80, 10), (4, 1)):
-        settings = small.fitting(kind, 0, steps, patience=2).settings
+        settings = train_small.fitting(kind, 0, steps, patience=2).settings
         assert settings["eval_steps"] == settings["save_steps"] == every
-    assert small.fitting(kind, 0, 80).settings["per_device_eval_batch_size"] == 2 * kind.batch
+    assert train_small.fitting(kind, 0, 80).settings["per_device_eval_batch_size"] == 2 * kind.batch

@@ -5,9 +5,9 @@ from pages import table_row
 from verdicts import RESULTS
 
 from anisoscope.store import select
-from anisoscope_papers.fosse2023.entropy_forms import AGAIN, DRAWN, ONE_WORD, PLAIN, behind
 from anisoscope_papers.fosse2023.entry import Evidence
 from anisoscope_papers.fosse2023.grid import CONTROL, OWN, TITLES, with_options
+from anisoscope_papers.fosse2023.simulated_forms import AGAIN, DRAWN, ONE_WORD, PLAIN, behind
 from anisoscope_papers.study import published
 from anisoscope_papers.training.entropy_forms import FORMS
 

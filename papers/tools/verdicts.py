@@ -22,9 +22,9 @@ from pages import table_row
 
 from anisoscope.store import read_table, write_json, write_table
 from anisoscope_papers import runner
-from anisoscope_papers.names import PAPERS, number_of
 from anisoscope_papers.runner import COMPARED
 from anisoscope_papers.study import FAILING, WORDS, Compared, counted
+from anisoscope_papers.study_names import PAPERS, number_of
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 BETWEEN, SINCE = RESULTS / "between.json", RESULTS / "since.toml"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anisoscope.api.comparison import Comparison as Comparison
-    from anisoscope.api.measuring import classes as classes, measure as measure, series as series
+    from anisoscope.api.functions import classes as classes, measure as measure, series as series
     from anisoscope.api.run import Run as Run
     from anisoscope.api.working import compare as compare, report as report
     from anisoscope.axes import Site as Site
@@ -36,7 +36,7 @@ warnings.filterwarnings("ignore", "IProgress not found")  # of a notebook withou
 
 _MODULES = {
     "api.comparison": ("Comparison",),
-    "api.measuring": ("classes", "measure", "series"),
+    "api.functions": ("classes", "measure", "series"),
     "api.run": ("Run",),
     "api.working": ("compare", "report"),
     "axes": ("Site",),

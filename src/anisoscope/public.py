@@ -112,7 +112,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "find_path",
         "pairs",
     ),
-    "anisoscope.data.names": (
+    "anisoscope.data.check_names": (
         "check_corpus",
         "check_labelled",
         "check_model",
@@ -124,7 +124,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "anisoscope.data.plans": ("digest",),
     "anisoscope.data.splitting": ("pieces",),
-    "anisoscope.data.tables": ("sound_rows",),
+    "anisoscope.data.table_rows": ("sound_rows",),
     "anisoscope.data.text": (
         "TextCorpus",
         "open_text",

@@ -32,7 +32,7 @@ import anisoscope
 from anisoscope.cli.app import app, command_names
 from anisoscope.cli.faults import explain_typed
 from anisoscope.data.opening import open_labelled
-from anisoscope.data.tables import read_table_rows
+from anisoscope.data.table_rows import read_table_rows
 from anisoscope.data.text import open_text
 from anisoscope.data.vector_files import open_vectors
 from anisoscope.errors import AnisoscopeError

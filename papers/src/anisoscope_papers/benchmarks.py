@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, Example, LabelledCorpus, divided
 from anisoscope.data.local import copy_of
-from anisoscope.data.tables import sound_rows
+from anisoscope.data.table_rows import sound_rows
 from anisoscope.errors import CorpusError
 
 RAW = "https://raw.githubusercontent.com"

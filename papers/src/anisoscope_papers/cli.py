@@ -1,7 +1,7 @@
 """What this package adds to the program: `anisoscope reproduce`, `train` and `list studies`; light."""
 
 from anisoscope.cli.command import Command, Group
-from anisoscope_papers.names import listed
+from anisoscope_papers.study_names import listed
 
 REPRODUCE = Command(
     "anisoscope_papers.commands:reproduce",

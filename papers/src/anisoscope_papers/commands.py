@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from anisoscope.cli.view import Format, Quiet, Table, here, say, show, show_row, tell
-from anisoscope.data.names import check_corpus, check_labelled, check_model
+from anisoscope.data.check_names import check_corpus, check_labelled, check_model
 from anisoscope.options import INPUT, MACHINE, OUTPUT, WHAT, Device, FilePath, Names, Text, option
 from anisoscope.progress import waiting
 from anisoscope.runs.job import OutputOptions
-from anisoscope_papers.names import PAPERS
+from anisoscope_papers.study_names import PAPERS
 from anisoscope_papers.training.recipe import ATTENTION, ClassifierRecipe, Task, Training
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def reproduce(
 ) -> int | None:
     """Reproduce a paper and show each verdict as it comes; the exit code if something could not be had."""
     from anisoscope.data.local import copies, pairs
-    from anisoscope_papers import names
+    from anisoscope_papers import study_names
 
-    names.check(paper, only, settings)
+    study_names.check(paper, only, settings)
     given = pairs(data)
     with waiting(f"loading the studies of {paper}", quiet=quiet):
         from anisoscope_papers import runner

@@ -59,7 +59,7 @@ PACKAGED: dict[str, PackagedModel] = {
 
 
 class TrainedPackage(NamedTuple):
-    """A trained network that a distribution carries; `networks/checkpoints.py` turns it into a folder in hub format.
+    """A trained network that a distribution carries; `networks/packaged_weights.py` makes a folder in hub format of it.
 
     version  the one whose weights are known: others may hold none
     proof    what only the right weights can do, checked by a test where the distribution is installed
@@ -110,7 +110,7 @@ TRAINED: dict[str, TrainedPackage] = {
         "every layer as in its ONNX file",
     ),
 }
-_CONVERT = "anisoscope_papers.networks.checkpoints:convert_checkpoint"
+_CONVERT = "anisoscope_papers.networks.packaged_weights:convert_checkpoint"
 CONVERTED = {
     name: ConvertedModel(_CONVERT, row.install, row.description, row.modality) for name, row in TRAINED.items()
 }

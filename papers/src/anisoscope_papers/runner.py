@@ -22,9 +22,9 @@ from anisoscope.progress import shown
 from anisoscope.store import as_records, read_table, write_json, write_table
 from anisoscope.wording import first_of
 from anisoscope_papers.judge import stated
-from anisoscope_papers.names import chosen, folder_of, number_of, packages
 from anisoscope_papers.origin import provenance
 from anisoscope_papers.study import STANDS_IN, WITHHELD, Compared, Context, Study, Verdict
+from anisoscope_papers.study_names import chosen, folder_of, number_of, packages
 
 COMPARED = "compared.json"
 """Beside the verdicts: published numbers and ours, one by one."""

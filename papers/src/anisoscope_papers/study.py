@@ -13,8 +13,8 @@ import pandas as pd
 from scipy import stats
 
 from anisoscope.errors import MeasureError
-from anisoscope_papers.names import PUBLISHED, folder_of
 from anisoscope_papers.needs import Need
+from anisoscope_papers.study_names import PUBLISHED, folder_of
 
 Outcome = Literal["holds", "fails", "undecided", "identity", "not comparable"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)

@@ -18,7 +18,7 @@ from anisoscope.runs.differences import NAME as REPLICATES, KeptRun, read_replic
 from anisoscope.runs.finding import Finding
 from anisoscope.runs.findings import findings
 from anisoscope.runs.job import OutputOptions
-from anisoscope.runs.tables import short_table, value_table
+from anisoscope.runs.short_tables import short_table, value_table
 from anisoscope.store import RunFolder, read_run
 
 if TYPE_CHECKING:

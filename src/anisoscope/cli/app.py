@@ -29,20 +29,20 @@ EXIT_CODES = {
 
 COMMANDS: dict[str, Command | Group] = {
     "measure": Command(
-        "anisoscope.cli.measuring:measure",
+        "anisoscope.cli.measure_commands:measure",
         "Measure a model on a corpus, a series of checkpoints, or vectors.\n\n"
         "A run folder with records, figures and a report; a table and what was found on stdout.",
         "anisoscope measure builtin:minilm --limit 20 --panel hidden",
     ),
     "classes": Command(
-        "anisoscope.cli.measuring:classes",
+        "anisoscope.cli.measure_commands:classes",
         "Ask a classifier, layer by layer, what makes its classes.\n\n"
         "Is the direction of an utterance its class? How much does attention contribute, and what explains the "
         "decision? For any model and any labelled corpus: a run folder with records and a report; tables on stdout.",
         "anisoscope classes builtin:minilm --corpus planted --limit 100",
     ),
     "merge": Command(
-        "anisoscope.cli.measuring:merge",
+        "anisoscope.cli.measure_commands:merge",
         "Add up shards of one run, measured apart (measure --shard).",
         "anisoscope merge runs/a runs/b --output runs/both",
     ),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pandas as pd
 
 from anisoscope.axes import TokenPolicy
-from anisoscope.cli.measuring import FORMAT, RunFolders
+from anisoscope.cli.measure_commands import FORMAT, RunFolders
 from anisoscope.cli.view import Format, Quiet, Table, here, show, tell
 from anisoscope.errors import UsageError
 from anisoscope.options import OUTPUT, WHAT, FilePath, Names, Text, option

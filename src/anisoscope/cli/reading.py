@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from anisoscope.cli.measuring import FORMAT
+from anisoscope.cli.measure_commands import FORMAT
 from anisoscope.cli.view import Format, Quiet, say, show, show_row
 from anisoscope.errors import OutputError, UsageError, near_matches
 from anisoscope.options import INPUT, OUTPUT, FilePath, Text, option
@@ -43,6 +43,6 @@ def list_names(
     """Show everything of a kind that can be named."""
     if what not in LISTS:
         raise UsageError(f"what to list among {', '.join(LISTS)}", repr(what), near_matches(what, LISTS))
-    from anisoscope.cli import tables
+    from anisoscope.cli import printed_tables
 
-    show([tables.listed(what)], view)
+    show([printed_tables.listed(what)], view)

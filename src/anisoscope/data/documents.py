@@ -11,7 +11,7 @@ from anisoscope.data.corpora import Asked
 from anisoscope.data.files import ending, files_below, read_start
 from anisoscope.data.local import TEXT_ENDINGS
 from anisoscope.data.splitting import SplitText, articles, is_title, running, split_file
-from anisoscope.data.tables import TABLES, Row, form_of, is_number, is_table, known_column, read_table_rows
+from anisoscope.data.table_rows import TABLES, Row, form_of, is_number, is_table, known_column, read_table_rows
 from anisoscope.errors import CorpusError, UsageError
 
 TEXTS = (".txt", ".md", ".rst")

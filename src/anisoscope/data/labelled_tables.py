@@ -12,7 +12,7 @@ from anisoscope.data.corpora import HubPart
 from anisoscope.data.documents import TEXT_COLUMNS
 from anisoscope.data.files import stem
 from anisoscope.data.labelled import SPLITS, TEST, TRAIN, VALIDATION, Example, LabelledCorpus, check_example, divided
-from anisoscope.data.tables import TABLES, is_table, known_column, named, sound_rows
+from anisoscope.data.table_rows import TABLES, is_table, known_column, named, sound_rows
 from anisoscope.errors import CorpusError
 from anisoscope.extras import require_extra
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anisoscope.data.files import ending
-from anisoscope.data.tables import TABLES, Row, known_column, read_table_rows
+from anisoscope.data.table_rows import TABLES, Row, known_column, read_table_rows
 from anisoscope.errors import CorpusError, UsageError, is_too_long
 
 TEXT_ENDINGS = tuple(e + packed for e in (".txt", *TABLES) for packed in ("", ".gz"))

@@ -14,7 +14,7 @@ from anisoscope.data.files import ending, files_below
 from anisoscope.data.items import Found, Item, hub_items, speaker_of
 from anisoscope.data.local import ENDINGS, MANIFESTS, encoded_column, manifest_in, modality_of, path_in
 from anisoscope.data.plans import Index, digest
-from anisoscope.data.tables import named, read_table_rows
+from anisoscope.data.table_rows import named, read_table_rows
 from anisoscope.errors import CorpusError, UsageError
 
 CLIPS = ("", "clips")  # folders beside a manifest in which its paths are looked for (`clips`: Common Voice)

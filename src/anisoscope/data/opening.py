@@ -14,7 +14,7 @@ from anisoscope.data.labelled import ALL, LabelledCorpus, checked
 from anisoscope.data.labelled_tables import open_table
 from anisoscope.data.local import find_path, modality_of
 from anisoscope.data.plans import Plan, decoder_start
-from anisoscope.data.tables import is_table
+from anisoscope.data.table_rows import is_table
 from anisoscope.errors import UsageError
 
 DEFAULT_LENGTH = 512

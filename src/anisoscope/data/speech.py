@@ -14,7 +14,7 @@ from anisoscope.data.corpora import Asked
 from anisoscope.data.media import MediaCorpus, open_media
 from anisoscope.data.plans import Index, Plan, decoder_start, pack
 from anisoscope.data.sound import Samples, check, samples
-from anisoscope.data.tables import named
+from anisoscope.data.table_rows import named
 from anisoscope.errors import CorpusError, UsageError
 
 SECONDS = 30  # longest window; a longer clip is cut into equal windows

@@ -13,7 +13,7 @@ from anisoscope.data.corpora import Asked, HubPart, located
 from anisoscope.data.documents import choose_column, read_path, read_rows
 from anisoscope.data.plans import digest
 from anisoscope.data.splitting import SplitText
-from anisoscope.data.tables import Row
+from anisoscope.data.table_rows import Row
 from anisoscope.data.windows import Affixes, TextPlan, affixes, blocks, check_room, check_vocabulary, cut, tokenise
 from anisoscope.errors import CorpusError, UsageError
 

@@ -11,7 +11,7 @@ from anisoscope.charts import builders as charts
 from anisoscope.report.page import HERE, draw_figures, write_page
 from anisoscope.report.parts import WIDE, Figure, PageTable, extremes
 from anisoscope.runs.comparison import ComparedRuns
-from anisoscope.runs.tables import A
+from anisoscope.runs.short_tables import A
 from anisoscope.store import check_output, write_json, write_table
 from anisoscope.wording import count, each, number, signed_range
 

@@ -27,7 +27,7 @@ from anisoscope.runs.differences import (
     tabulate_differences,
 )
 from anisoscope.runs.finding import Finding
-from anisoscope.runs.tables import A, told_apart
+from anisoscope.runs.short_tables import A, told_apart
 from anisoscope.store import select
 from anisoscope.wording import listing, name_of, plural, short, signed_range, span
 

@@ -39,8 +39,8 @@ from anisoscope.options import part_of
 from anisoscope.progress import Progress, counting, keeping, remark
 from anisoscope.provenance import plain, provenance, run_id
 from anisoscope.runs.differences import NAME as REPLICATES, identify_units, write_replicates
-from anisoscope.runs.found import asked, finished
 from anisoscope.runs.job import Job, LoadOptions, ReadOptions
+from anisoscope.runs.run_cache import asked, finished
 from anisoscope.store import RunFolder, as_records, check_output, write_atomic, write_json
 from anisoscope.sums import jackknife
 from anisoscope.sums.groups import COUNTS

@@ -27,9 +27,9 @@ from anisoscope.models.hub_memory import asked_once, recalled
 from anisoscope.models.series import AT_ONCE, Checkpoint
 from anisoscope.progress import Progress, part_of
 from anisoscope.provenance import code_used, provenance, run_id
-from anisoscope.runs.found import corpus_state
 from anisoscope.runs.job import NOT_IN_IDENTITY, Job
 from anisoscope.runs.run import run, subject_of
+from anisoscope.runs.run_cache import corpus_state
 from anisoscope.store import RunFolder, in_turn, once, write_atomic, write_json, write_table
 
 SHAPE = "shape.json"

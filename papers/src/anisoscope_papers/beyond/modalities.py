@@ -24,8 +24,8 @@ from anisoscope_papers.beyond.trained import VERSION, Experiment, follow
 from anisoscope_papers.study import declare
 from anisoscope_papers.training import kinds
 from anisoscope_papers.training.kinds import MEASURED, SPEECH, Kind, kind_named, material
-from anisoscope_papers.training.small import fitting
 from anisoscope_papers.training.text import cache_folder
+from anisoscope_papers.training.train_small import fitting
 
 
 @dataclass(frozen=True)

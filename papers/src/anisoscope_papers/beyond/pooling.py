@@ -8,7 +8,7 @@ from typing import Any
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
-from anisoscope_papers.beyond.small import small_study
+from anisoscope_papers.beyond.small_cells import small_study
 from anisoscope_papers.beyond.small_models import EACH, FIRST, MEAN, TREEBANK, SmallGrid
 from anisoscope_papers.fosse2023.entry import Evidence, Seeds, over
 from anisoscope_papers.judge import Test

@@ -16,7 +16,7 @@ from anisoscope.data.encoding import Encoded, collated, encode, vocabulary_token
 from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, balanced
 from anisoscope.data.local import copy_of
 from anisoscope.data.opening import open_labelled
-from anisoscope.data.tables import sound_rows
+from anisoscope.data.table_rows import sound_rows
 from anisoscope.errors import CorpusError
 from anisoscope_papers.networks.attention_classifier import (
     NORMS,

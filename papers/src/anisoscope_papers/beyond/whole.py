@@ -8,7 +8,7 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope_papers.beyond.pooling import WORDS
-from anisoscope_papers.beyond.small import small_study
+from anisoscope_papers.beyond.small_cells import small_study
 from anisoscope_papers.beyond.small_models import BLOCKS, FIRST, SmallGrid
 from anisoscope_papers.fosse2023.entry import Evidence, over
 from anisoscope_papers.judge import Array, Test

@@ -35,7 +35,7 @@ from anisoscope_papers.needs import Need, of_corpus
 from anisoscope_papers.origin import measuring_code
 from anisoscope_papers.study import Context
 from anisoscope_papers.training.kinds import KINDS, TEXT
-from anisoscope_papers.training.small import BRIEF, LONG, PART, SmallModelRecipe, train_all
+from anisoscope_papers.training.train_small import BRIEF, LONG, PART, SmallModelRecipe, train_all
 
 METRICS = ("mean_cosine", "query_key", "attention", "score_terms", "centred_attention", "common_direction")
 SITES = ("query.raw", "attention", "scores", "centred")

@@ -13,7 +13,7 @@ from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED, Systems
 from anisoscope_papers.judge import Array, Test, judged, nothing_of, of_replicates, stated
 from anisoscope_papers.study import Claim, Verdict, claims, declare
 from anisoscope_papers.training.kinds import KINDS, TEXT
-from anisoscope_papers.training.small import PART
+from anisoscope_papers.training.train_small import PART
 
 TRAINING, SEVERAL = "effect of training", "several anisotropic"
 SHARING = frozenset(kind.label for kind in KINDS.values() if kind.modality == TEXT)

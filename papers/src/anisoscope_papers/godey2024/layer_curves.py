@@ -36,7 +36,7 @@ from anisoscope_papers.needs import Need, needed
 from anisoscope_papers.origin import measuring_code
 from anisoscope_papers.study import WITHHELD, Claim, Context, Verdict
 from anisoscope_papers.training.kinds import KINDS
-from anisoscope_papers.training.small import BRIEF, LONG, SmallModelRecipe, train_all
+from anisoscope_papers.training.train_small import BRIEF, LONG, SmallModelRecipe, train_all
 
 KEPT = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "drift.share", "norms.mean", "norms")
 SITES = ("hidden", "unrectified", "final")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from anisoscope.cli.view import Config, Format, Quiet, View, here, say, show, tell
-from anisoscope.data.names import check_corpus, check_labelled, check_model
+from anisoscope.data.check_names import check_corpus, check_labelled, check_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import missing_packages, require_extra
 from anisoscope.options import INPUT, OUTPUT, FilePath, Text, option, part_of
@@ -44,7 +44,7 @@ def measure(
         _show_cost(job, quiet)
         return
     with waiting(f"loading {job.model}", quiet=quiet):
-        from anisoscope.api.measuring import measure_checkpoints, measure_job, measure_vectors
+        from anisoscope.api.functions import measure_checkpoints, measure_job, measure_vectors
         from anisoscope.data.vector_files import holds_vectors, open_vectors
 
     if holds_vectors(job.model):
@@ -87,7 +87,7 @@ def _show_cost(job: Job, quiet: bool) -> None:
 
 def _show_series(series: "Series", policy: str, view: Format, quiet: bool) -> None:
     """A by step and layer, findings of the last step; what was left out, or is there twice; the page."""
-    from anisoscope.cli import tables
+    from anisoscope.cli import printed_tables
     from anisoscope.runs.findings import findings
 
     if int(os.environ.get("RANK", "0")):
@@ -98,7 +98,7 @@ def _show_series(series: "Series", policy: str, view: Format, quiet: bool) -> No
         alike.setdefault(why.replace(name, ""), (why, []))[1].append(name)
     skipped = [f"skipped: {first_of(names)}: {why}" for why, names in alike.values()]
     repeated = [f"the same weights, bit for bit: {', '.join(names)}" for names in series.repeated]
-    table, more = tables.of_series(records, policy), {"run": str(series.folder)}
+    table, more = printed_tables.of_series(records, policy), {"run": str(series.folder)}
     show([table], view, findings(records), [*skipped, *repeated], more)
     for line in [*skipped, *(f"note: {text}" for text in repeated)]:
         tell(line, err=True, indent="  ")
@@ -153,14 +153,14 @@ def classes(
     if text is not None:
         _show_text(asked, text, view, quiet)
         return
-    from anisoscope.api.measuring import measure_classes
+    from anisoscope.api.functions import measure_classes
 
     _show_run(measure_classes(asked, place, quiet), view, quiet)
 
 
 def _show_text(asked: ClassesOptions, text: str, view: Format, quiet: bool) -> None:
     """The class found for a text, its words coloured on a terminal, and tables of what explains it."""
-    from anisoscope.api.measuring import explain_text
+    from anisoscope.api.functions import explain_text
     from anisoscope.cli.words import coloured_lines, sentence_on, tables_of_text
 
     found, notes = explain_text(asked, text, quiet)
@@ -194,7 +194,7 @@ def merge(
 
 def _show_run(done: "RunFolder", view: Format, quiet: bool) -> None:
     """Tables and findings; only then the report is drawn; notes, where it is, and what to do next, on stderr."""
-    from anisoscope.cli import tables
+    from anisoscope.cli import printed_tables
     from anisoscope.runs.differences import read_replicates
     from anisoscope.runs.findings import findings
 
@@ -202,7 +202,7 @@ def _show_run(done: "RunFolder", view: Format, quiet: bool) -> None:
         return
     records = done.records
     if "classes" in (done.identity() or {}):
-        shown = tables.of_classes(records)
+        shown = printed_tables.of_classes(records)
     else:
         shown = _tables_of(records, read_replicates(done.folder, len(records)), view)
     if not any(table.rows for table in shown) and view.format == "table":
@@ -217,21 +217,21 @@ def _show_run(done: "RunFolder", view: Format, quiet: bool) -> None:
 
 def _tables_of(records: Any, replicates: Any, view: Format) -> "list[Table]":
     """What a run is shown as: hidden states layer by layer, then attention; without them what was named."""
-    from anisoscope.cli import tables
+    from anisoscope.cli import printed_tables
 
     wide = isinstance(view, View) and view.wide
     heads = isinstance(view, View) and view.heads
-    of_hidden = tables.layer_by_layer(records, wide=wide)
-    of_attention = tables.of_attention(records, replicates, heads=heads, wide=wide)
+    of_hidden = printed_tables.layer_by_layer(records, wide=wide)
+    of_attention = printed_tables.of_attention(records, replicates, heads=heads, wide=wide)
     shown = [of_hidden] if of_hidden.rows else []
     if of_attention is not None:
         shown.append(of_attention)
     elif heads:
         tell("note: no attention was measured, hence no heads: add attention to --panel", err=True, indent="  ")
     if of_hidden.rows:
-        shown += tables.beside_hidden(records)
+        shown += printed_tables.beside_hidden(records)
     else:
-        shown += tables.of_named(records)
-        other = tables.of_other_heads(records, replicates) if of_attention is None else None
+        shown += printed_tables.of_named(records)
+        other = printed_tables.of_other_heads(records, replicates) if of_attention is None else None
         shown += [other] if other is not None else []
     return shown or [of_hidden]

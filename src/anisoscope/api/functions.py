@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from anisoscope.api.keywords import read_keywords
 from anisoscope.api.objects import is_table, opened_model, texts_of, vectors_of_table
 from anisoscope.api.run import Run, kept_or_not
-from anisoscope.data.names import check_corpus, check_model, require_for_model
+from anisoscope.data.check_names import check_corpus, check_model, require_for_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import require_extra
 from anisoscope.options import names_of, part_of

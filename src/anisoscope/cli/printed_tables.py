@@ -9,7 +9,7 @@ import pandas as pd
 
 from anisoscope.cli.view import Table
 from anisoscope.registry import added, entries
-from anisoscope.runs.tables import ENDS, SHORT, A, by_layer, of_layers
+from anisoscope.runs.short_tables import ENDS, SHORT, A, by_layer, of_layers
 from anisoscope.store import select
 from anisoscope.wording import each, measured, ranged, short
 
