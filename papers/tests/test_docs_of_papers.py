@@ -3,12 +3,12 @@
 import re
 from pathlib import Path
 
+import committed
 import documentation
 import fosse_page
 import pages
 import paper_pages
 import pytest
-import verdicts
 
 from anisoscope_papers import runner
 
@@ -36,7 +36,7 @@ def test_a_cell_of_the_papers_tables_says_what_is_theirs() -> None:
 def test_the_totals_are_those_of_the_verdicts() -> None:
     """The README says how many verdicts are evidence."""
     assert README.split(paper_pages.FOUND)[1] == paper_pages.found(), "make docs writes them"
-    said = verdicts.told(["holds", "identity", "contrary", "too small", "undecided"])
+    said = committed.count_words(["holds", "identity", "contrary", "too small", "undecided"])
     assert said == (
         "5 verdicts: 1 holds, 1 contrary, 1 too small, 0 beyond, 1 undecided, 1 identity, 0 not comparable; "
         "3 are evidence."
@@ -44,7 +44,8 @@ def test_the_totals_are_those_of_the_verdicts() -> None:
 
 
 def test_every_page_that_says_so_is_generated() -> None:
-    marked = {p.name for p in (ROOT / "docs").rglob("*.md") if p.read_text("utf-8").startswith(pages.GENERATED)}
+    every = [path for path in (ROOT / "docs").rglob("*.*") if path.suffix in (".md", ".html")]
+    marked = {path.name for path in every if path.read_text("utf-8").startswith(pages.GENERATED)}
     assert marked == {*documentation.PAGES, *paper_pages.PAGES}
 
 
@@ -87,11 +88,10 @@ def test_the_page_of_godey_has_every_figure_with_its_drawing() -> None:
     table = page.split("## Figure by figure")[1].split("\n## ")[0]
     rows = [row for row in table.splitlines() if re.match(r"\| \d", row)]
     assert [row.split("|")[1].strip() for row in rows] == [str(i) for i in range(1, 24)]
-    sections = (ROOT / "docs" / "reproduction.md").read_text("utf-8")
     for row in rows:
         pictures = re.findall(r"\((figures/godey2024/[^)]+)\)", row)
         assert pictures and all((ROOT / "docs" / picture).stat().st_size > 500 for picture in pictures), row
-        settings = re.search(r"reproduction\.md#godey2024-(.+?)-settings", row)
-        assert settings and f"## godey2024, {settings[1]} settings" in sections, row
+        settings = re.search(r"all-verdicts\.html#godey2024/([\w-]+)\)", row)
+        assert settings and any((committed.RESULTS / "godey2024" / settings[1]).glob("fig*/verdicts.json")), row
     first = page.split("## Figure by figure")[0]
     assert re.findall(r"^(\d)\. ", first, re.MULTILINE) == ["1", "2", "3", "4", "5"]

@@ -8,9 +8,11 @@ from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 
+import committed
 import numpy as np
 import pandas as pd
 import pytest
+import verdict_pages
 import verdicts
 
 from anisoscope.errors import OutputError
@@ -108,13 +110,13 @@ def test_each_number_stands_beside_what_it_was_held_against():
     stem = "difference (claim: > 0 by 0.1):"
     outcomes = {"subject": "", "value": 1.0, "low": None, "high": None, "outcome": "holds"}
     path, alike = Path("paper/settings/study/study.json"), [outcomes | {"statistic": stem}] * 2
-    assert verdicts._by_outcome([(path, one) for one in alike]) == (
+    assert verdict_pages.list_outcomes([(path, one) for one in alike]) == (
         "Held against > 0 by 0.1.<br>**holds** 2: settings: 1; settings: 1"
     )
     failed = {"outcome": "fails", "failing": "too small"}
     other = outcomes | {"statistic": "largest A, at encoder layer 4, against q95 0.145:"} | failed
     told = "**holds** 1: settings: 1 against > 0 by 0.1<br>**too small** 1: settings: 1 against q95 0.145"
-    assert verdicts._by_outcome([(path, alike[0]), (path, other)]) == told
+    assert verdict_pages.list_outcomes([(path, alike[0]), (path, other)]) == told
 
 
 def test_all_records_together_are_small():
@@ -130,18 +132,18 @@ def test_numbers_are_rounded_as_far_as_nothing_that_is_concluded_changes(monkeyp
         growth = done.records["value"].iloc[2] - done.records["value"].iloc[1]
         return [{**told, "outcome": "holds" if growth > 0 else "fails", "value": 0.0}]
 
-    monkeypatch.setattr(verdicts, "concluded", concluded)
+    monkeypatch.setattr(verdicts, "conclude", concluded)
     done = Finished(None, {}, records)
-    short = verdicts.short(done)
+    short = verdicts.round_records(done)
     kept, before = short.records, records
     assert kept["value"].iloc[2] > 1 and kept["value"].iloc[0] != 0.1 == pytest.approx(kept["value"].iloc[0], 3e-7)
     assert kept["high"].iloc[0] == pytest.approx(1 / 3, 3e-7) and kept["low"].isna().all()
     assert kept["value"].iloc[3] == float("inf") and kept.drop(columns=["value", "high"]).equals(
         before.drop(columns=["value", "high"])
     )
-    monkeypatch.setattr(verdicts, "concluded", lambda _done: pytest.fail("it was short already"))
-    assert verdicts.short(short) is short
-    coarse = verdicts.rounded(np.array([0.1, -3.0, np.nan, 1e-300]), 17)
+    monkeypatch.setattr(verdicts, "conclude", lambda _done: pytest.fail("it was short already"))
+    assert verdicts.round_records(short) is short
+    coarse = verdicts.round_to_bits(np.array([0.1, -3.0, np.nan, 1e-300]), 17)
     np.testing.assert_allclose(coarse, [0.1, -3.0, np.nan, 1e-300], rtol=2**-17)
     assert coarse[0] != 0.1 and coarse[1] == -3.0
 
@@ -198,7 +200,6 @@ def test_a_committed_folder_is_drawn_anew(tmp_path):
 
 
 def test_ids_of_a_page_are_of_one_drawing_each(tmp_path):
-    import re
 
     for name in ("fig14", "fig18"):
         folder = RESULTS / "godey2024" / {"fig14": "small", "fig18": "quick"}[name]
@@ -360,23 +361,24 @@ def three_folders(tmp_path, monkeypatch):
     for settings in ("architectures", "heads", "scale"):
         shutil.copytree(RESULTS / "godey2024" / settings / "fig6", tmp_path / "godey2024" / settings / "fig6")
     monkeypatch.setattr(verdicts, "RESULTS", tmp_path)
+    monkeypatch.setattr(committed, "RESULTS", tmp_path)
     return tmp_path
 
 
 def test_the_same_data_are_judged_once(three_folders, monkeypatch):
     """The same draws stood under three settings, undecided once and holding twice, and were counted three times."""
-    found = verdicts.repeated()
+    found = verdicts.find_repeated()
     assert set(found) == {"godey2024/heads/fig6", "godey2024/scale/fig6"}
     assert {(of, first) for rows in found.values() for _, of, first in rows} == {
         ("bert:full-embedding", "godey2024/architectures/fig6")
     }
-    committed = json.loads((RESULTS / "repeated.json").read_text())
-    assert {place: committed[place] for place in found} == found
-    monkeypatch.setattr(verdicts, "_of_others", lambda: found)
+    kept = json.loads((RESULTS / "repeated.json").read_text())
+    assert {place: kept[place] for place in found} == found
+    monkeypatch.setattr(committed, "read_repeated", lambda: found)
     path = three_folders / "godey2024/heads/fig6/study.json"
-    of_system = [v for v in verdicts._verdicts(path) if v["subject"] == "bert:full-embedding"]
-    assert len(of_system) == 5 == len(verdicts._verdicts(path)) - len(verdicts._distinct(path))
-    assert verdicts._said(path, of_system[0]) == "the same data as godey2024/architectures/fig6, judged there"
+    of_system = [v for v in committed.read_verdicts(path) if v["subject"] == "bert:full-embedding"]
+    assert len(of_system) == 5 == len(committed.read_verdicts(path)) - len(committed.distinct_verdicts(path))
+    assert committed.judged_in(path, of_system[0]) == "godey2024/architectures/fig6"
 
 
 def test_data_that_differ_in_one_number_are_not_the_same(three_folders):
@@ -385,7 +387,7 @@ def test_data_that_differ_in_one_number_are_not_the_same(three_folders):
     at = records.index[records["model"] == "bert:full-embedding"][7]
     records.loc[at, "value"] *= 1.01
     write_table(table, as_records(records))
-    assert set(verdicts.repeated()) == {"godey2024/scale/fig6"}
+    assert set(verdicts.find_repeated()) == {"godey2024/scale/fig6"}
 
 
 DRAWN = np.random.default_rng(date.today().toordinal()).choice(len(FOLDERS), 5, replace=False)
@@ -394,26 +396,54 @@ DRAWN = np.random.default_rng(date.today().toordinal()).choice(len(FOLDERS), 5, 
 
 @pytest.mark.parametrize("folder", [FOLDERS[i] for i in DRAWN], ids=lambda path: "-".join(path.parts[-3:]))
 def test_a_printed_command_gives_the_printed_numbers(folder, tmp_path, monkeypatch):
-    """The command that stands over a table of verdicts, typed where these records lie, says what the table says."""
+    """The command of a study, typed where its records lie, says what the committed table of verdicts says."""
     paper, settings, study = folder.parts[-3:]
     shutil.copytree(folder, tmp_path / "runs" / "reproduction" / paper / settings / study)
-    page = (RESULTS.parents[1] / "docs" / "reproduction.md").read_text("utf-8")
-    section = page.split(f"## {paper}, {settings} settings")[1].split("\n## ")[0].split(f"### {study}: ")[1]
-    command = re.search(r"^    (anisoscope reproduce .+)$", section, re.MULTILINE)[1]
-    rows = [row for row in section.split("\n### ")[0].splitlines() if row.startswith("| ") and "| claim |" not in row]
-    monkeypatch.chdir(tmp_path)
-    words = shlex.split(command)
+    table = pd.read_csv(committed.VERDICTS, keep_default_na=False, na_values={"value": "", "low": "", "high": ""})
+    rows = table[(table["paper"] == paper) & (table["settings"] == settings) & (table["study"] == study)]
+    words = shlex.split(json.loads((folder / "study.json").read_text("utf-8"))["command"])
     assert words == ["anisoscope", "reproduce", paper, "--only", study, "--settings", settings]
-    table = reproduce(words[2], words[4], settings=words[6])
-    shown = rows[: len(table)]
-    assert len(shown) == len(table)
-    for row, (_, verdict) in zip(shown, table.iterrows(), strict=True):
-        number = verdicts._number(
-            {end: None if pd.isna(verdict[end]) else verdict[end] for end in ("value", "low", "high")}
-        )
-        assert f"{verdict['statistic']} {number}".strip().replace("|", r"\|") in row, (row, number)
-        said = verdict["failing"] or verdict["outcome"]
-        assert f"**{said}**" in row or "the same data as" in row, (row, said)
+    monkeypatch.chdir(tmp_path)
+    found = reproduce(words[2], words[4], settings=words[6])
+    assert len(rows) == len(found)
+    for (_, row), (_, verdict) in zip(rows.iterrows(), found.iterrows(), strict=True):
+        assert (row["claim"], row["subject"]) == (verdict["claim"], verdict["subject"])
+        assert row["verdict"] == (verdict["failing"] or verdict["outcome"])
+        assert row["statistic"] == verdict["statistic"].rstrip(":")
+        for name in ("value", "low", "high"):
+            assert row[name] == pytest.approx(verdict[name], rel=1e-5, nan_ok=True), (row["claim"], name)
+
+
+def test_the_tables_of_verdicts_are_those_of_the_records(tmp_path):
+    """CSV beside the verdicts that they are made of: `python papers/tools/verdicts.py` writes them."""
+    tables = {committed.VERDICTS: committed.verdict_table(), committed.PUBLISHED: committed.published_table()}
+    for kept, table in tables.items():
+        committed.write_csv(tmp_path / kept.name, table)
+        assert (tmp_path / kept.name).read_text("utf-8") == kept.read_text("utf-8")
+
+
+def test_a_verdict_that_changes_needs_a_reason(monkeypatch):
+    """Else a changed judge would turn what was published without a word."""
+    kept = pd.read_csv(committed.VERDICTS, keep_default_na=False)
+    other = kept.copy()
+    other.loc[3, "verdict"] = "undecided" if kept.loc[3, "verdict"] != "undecided" else "holds"
+    new = other.drop(index=5)
+    changes = verdicts.find_changes(kept, new, "a reason")
+    assert list(changes["now"]) == [other.loc[3, "verdict"], ""]
+    assert list(changes["before"]) == [kept.loc[3, "verdict"], kept.loc[5, "verdict"]]
+    assert set(changes.columns) == set(pd.read_csv(committed.CHANGES).columns)
+    monkeypatch.setattr(verdicts, "judge_records", lambda: None)
+    monkeypatch.setattr(verdicts, "verdict_table", lambda: new)
+    with pytest.raises(SystemExit, match="2 verdicts changed"):
+        verdicts.main([])
+
+
+def test_every_change_of_a_verdict_has_a_reason():
+    changes = pd.read_csv(committed.CHANGES, keep_default_na=False)
+    assert len(changes) > 600
+    assert (changes["why"].str.len() > 10).all()
+    assert (changes["before"] != changes["now"]).all()
+    assert (changes["before"] != "").all()
 
 
 @pytest.mark.parametrize("trained", [False, True])

@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from committed import RESULTS, read_verdicts
 from numpy.typing import NDArray
 from scipy import stats
-from verdicts import RESULTS, _verdicts
 
 from anisoscope.store import as_records, write_json
 from anisoscope_papers import runner
@@ -337,7 +337,7 @@ def at_the_edge(draws: int) -> Iterator[dict[str, Any]]:
         seen = set()
         for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json")):
             claims = {claim.name: claim for claim in runner.finished(path.parent).study.claims}
-            for verdict in _verdicts(path):
+            for verdict in read_verdicts(path):
                 claim, key = claims[verdict["claim"]], (path.parent.name, verdict["claim"])
                 side = SIDE.search(verdict["statistic"]) or BETWEEN.search(verdict["statistic"])
                 if key in seen or side is None or claim.identity or claim.over or not (verdict["n"] or 0) >= 3:

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from verdicts import RESULTS, word
+from committed import RESULTS, word
 
 PARTS, TABLE = Path(__file__).parent / "findings", Path(__file__).parent / "found.md"
 FIELD = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)

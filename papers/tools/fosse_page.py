@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from committed import RESULTS
 from findings import FIELD, _filled
 from pages import DOCS, table_row
-from verdicts import RESULTS
 
 from anisoscope.store import select
 from anisoscope_papers.beyond.cells import AFTERWARDS
@@ -53,8 +53,8 @@ def _own_order() -> str:
     parts += ["### Table 4: one layer under an entropy penalty λ", _table4(compared["table4"]), FORM_C]
     fold = "<details><summary>The long text</summary>"
     more = (
-        "[What is now known](findings.md) tells the rest in words; [every verdict](reproduction.md) with its command; "
-        "[verdicts that changed](verdicts.md); [where code and paper differ](decisions/fosse2023.md); "
+        "[What is now known](findings.md) tells the rest in words; [every verdict](verdicts.md) with its command; "
+        "[where code and paper differ](decisions/fosse2023.md); "
         "[from H = .988 to the code](published-entropy.md)."
     )
     return "\n\n".join([*parts, fold, more, "</details>"])

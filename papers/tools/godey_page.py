@@ -12,9 +12,10 @@ from typing import Any
 
 import findings
 import pandas as pd
+from committed import RESULTS, word
 from controls import CONTROLS
 from pages import table_row
-from verdicts import RESULTS, word
+from verdict_pages import SEARCHABLE
 
 from anisoscope_papers import runner
 from anisoscope_papers.godey2024.layer_curves import UNTRAINED
@@ -66,7 +67,7 @@ def _how_to_read() -> list[str]:
 
 def _row(row: dict[str, Any]) -> str:
     pictures = " ".join(f"![figure {row['figures']}, ours](figures/godey2024/{_name(shown)})" for shown in row["shown"])
-    link = f"[all verdicts](reproduction.md#godey2024-{row['of']}-settings)"
+    link = f"[all verdicts]({SEARCHABLE}#godey2024/{row['of']})"
     return table_row((row["figures"], pictures, row["says"], _filled(row["found"]), row["grade"], link))
 
 
@@ -115,7 +116,7 @@ def _controls() -> list[str]:
         "",
         *controlled,
         f"{undecided} of {len(found)} verdicts are undecided: [what was found](findings.md) says what is not known,",
-        "and [what changed](verdicts.md) which verdicts were others before, and why.",
+        "and `papers/results/changes.csv` which verdicts were others before, and why.",
     ]
 
 

@@ -12,7 +12,7 @@ import joss
 import licences
 import paper_models
 import published_entropy
-import verdicts
+import verdict_pages
 from pages import Makers, table_row, write, write_between
 
 from anisoscope.registry import entries
@@ -73,15 +73,15 @@ def commands() -> str:
 
 def found() -> str:
     """What was found, in short: a table, and the totals of all verdicts."""
-    return f"{findings.table()}\n{verdicts.evidence()}"
+    return f"{findings.table()}\n{verdict_pages.count_evidence()}"
 
 
 PAGES: Makers = {
     "papers-commands.md": commands,
     "papers-networks.md": networks,
-    "results.md": verdicts.beside,
-    "reproduction.md": verdicts.reproduction,
-    "verdicts.md": verdicts.changed,
+    "results.md": verdict_pages.primary_page,
+    "verdicts.md": verdict_pages.overview,
+    verdict_pages.SEARCHABLE: verdict_pages.searchable,
     "findings.md": findings.page,
     "godey2024.md": godey_page.page,
     "controls.md": controls.page,

@@ -1,8 +1,8 @@
 """The page that follows one published number, H = .988, to the code that made it; its tables are made of records."""
 
 import pandas as pd
+from committed import RESULTS
 from pages import table_row
-from verdicts import RESULTS
 
 from anisoscope.store import select
 from anisoscope_papers.fosse2023.entry import Evidence

@@ -1,0 +1,173 @@
+"""Pages that show the committed verdicts: the primary claims, an overview of all studies, and a table to search."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from committed import (
+    RESULTS,
+    count_words,
+    distinct_verdicts,
+    primary_claims,
+    published_table,
+    read_study,
+    study_files,
+    verdict_table,
+    word,
+)
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pages import table_row
+
+from anisoscope_papers.study import WORDS
+from anisoscope_papers.study_names import PAPERS, number_of
+
+LIMIT = re.compile(r"(?:\(claim: |against )([^):]+)")
+"""In a statistic, what its number is held against."""
+SEARCHABLE = "all-verdicts.html"
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def primary_page() -> str:
+    """What a figure or table is judged by, a row each: the primary claim, what was published, and what came."""
+    lines = [
+        "# Our numbers beside the papers'",
+        "",
+        "Godey et al. publish figures, so a reproduction is a list of claims. Fosse et al. publish tables of single",
+        f"runs: each of their numbers stands beside ours in [the full table]({SEARCHABLE}), with p and every other",
+        "claim. Here: the claim that a figure or table is judged by, and what came of it: settings, of what, number,",
+        "95 % interval.",
+        "",
+        count_evidence(),
+    ]
+    for paper in PAPERS:
+        lines += [f"## {paper}", "", "| figure, table | claim | published | number | ours |", "|---|---|---|---|---|"]
+        for row in _primary_rows(paper):
+            path, verdict = row["found"][0]
+            number = verdict["statistic"].partition(", at ")[0].partition(" (")[0].rstrip(":")
+            outcomes = list_outcomes(row["found"])
+            lines.append(table_row((path.parent.name, row["statement"], row["published"], number, outcomes)))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _primary_rows(paper: str) -> list[dict[str, Any]]:
+    """Each primary claim of a paper with its verdicts, of whichever settings, in the order of figures and tables."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json"), key=lambda p: (number_of(p.parent.name), p)):
+        for claim in read_study(path)["claims"]:
+            if claim["primary"]:
+                row = rows.setdefault((path.parent.name, claim["statement"]), claim | {"found": []})
+                row["found"] += [(path, v) for v in distinct_verdicts(path) if v["claim"] == claim["name"]]
+    return list(rows.values())
+
+
+def list_outcomes(found: list[tuple[Path, dict[str, Any]]]) -> str:
+    """Outcomes, and of what; with what each was held against, if it is not the same for all."""
+    limits = [" ".join(filter(None, LIMIT.findall(verdict["statistic"]))) for _, verdict in found]
+    same = len(set(limits)) == 1
+    parts = [f"Held against {limits[0]}."] if same and limits[0] else []
+    for outcome in WORDS:
+        alike = []
+        for (path, verdict), limit in zip(found, limits, strict=True):
+            if word(verdict) != outcome:
+                continue
+            subject = " ".join((path.parent.parent.name, verdict["subject"])).strip()
+            against = f" against {limit}" if limit and not same else ""
+            alike.append(f"{subject}: {show_number(verdict, 3) or 'no number'}{against}")
+        if alike:
+            parts.append(f"**{outcome}** {len(alike)}: " + "; ".join(alike))
+    return "<br>".join(parts)
+
+
+def show_number(verdict: dict[str, Any], digits: int = 4) -> str:
+    """`0.0125 [0.0117, 0.0133]`, without an interval that is not bounded; empty if there is no number."""
+    if verdict["value"] is None:
+        return ""
+    low, high = verdict["low"], verdict["high"]
+    bounded = low is not None and high is not None and low == low and high == high
+    interval = f" [{low:.{digits}g}, {high:.{digits}g}]" if bounded else ""
+    return f"{verdict['value']:.{digits}g}{interval}"
+
+
+def count_evidence() -> str:
+    """The totals of every paper, of all its claims and of the primary ones; data are counted once."""
+    lines = []
+    for paper in PAPERS:
+        found = [(path, v) for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json")) for v in distinct_verdicts(path)]
+        primary = [word(verdict) for path, verdict in found if verdict["claim"] in primary_claims(path)]
+        every = count_words(word(verdict) for _, verdict in found)
+        lines += [f"{paper}: {every} Of primary claims, {count_words(primary)}", ""]
+    return "\n".join([*lines, ""])
+
+
+def overview() -> str:
+    """Every study with the command that made its records and the number of its verdicts; notes on the settings."""
+    lines = [
+        "# Every verdict",
+        "",
+        f"**[Search all verdicts]({SEARCHABLE})** by paper, figure, claim, model or outcome: each with its number,",
+        "95 % interval, n and p. The same as data in the repository, in `papers/results/`: `verdicts.csv` (a row a",
+        "verdict), `published.csv` (each number of the papers' tables beside ours), `changes.csv` (verdicts that were",
+        "others once on the same records: before, now, and why).",
+        "",
+        "*Holds*; *contrary*, *too small* and *beyond* (three ways to fail: the other way, less than claimed, outside",
+        "of what is claimed); *undecided*; *identity* (true by construction, so no evidence); *not comparable*.",
+        "",
+        count_evidence(),
+        "Below: the command that made each study's records, and its verdicts.",
+        "",
+    ]
+    sections: dict[tuple[str, str], list[Path]] = {}
+    for path in study_files():
+        paper, settings, _ = path.parent.relative_to(RESULTS).parts
+        sections.setdefault((paper, settings), []).append(path)
+    for (paper, settings), paths in sections.items():
+        lines += [f"## {paper}, {settings} settings", ""]
+        note = RESULTS / paper / settings / "README.md"
+        if note.exists():
+            lines += [note.read_text("utf-8").strip(), ""]
+        lines += [f"    anisoscope reproduce {paper} --settings {settings} --only …", ""]
+        lines += ["| `--only` | what | verdicts |", "|---|---|---|"]
+        for path in paths:
+            study = read_study(path)
+            counts = Counter(word(verdict) for verdict in distinct_verdicts(path))
+            each = ", ".join(f"{counts[kind]} {kind}" for kind in WORDS if counts[kind]) or "judged elsewhere"
+            link = f"[{study['study']}]({SEARCHABLE}#{paper}/{settings}/{study['study']})"
+            lines.append(table_row((link, study["title"], each)))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def searchable() -> str:
+    """One page of HTML that holds every verdict and filters them as one types; it loads nothing."""
+    verdicts = json.loads(verdict_table().to_json(orient="records"))
+    published = json.loads(published_table().to_json(orient="records"))
+    template = TEMPLATES.get_template("all_verdicts.html.j2")
+    return template.render(verdicts=_pack(verdicts), published=_pack(published), words=WORDS, papers=PAPERS)
+
+
+def _pack(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rows as lists in the order of `columns`, texts by their place in `texts`: most texts stand in many rows."""
+    texts: dict[str, int] = {}
+    columns = list(rows[0])
+    packed = []
+    for row in rows:
+        cells: list[Any] = []
+        for name in columns:
+            cell = row[name]
+            if isinstance(cell, str):
+                cells.append(f"#{texts.setdefault(cell, len(texts))}")
+            elif isinstance(cell, float):
+                cells.append(float(f"{cell:.4g}"))
+            else:
+                cells.append(cell)
+        packed.append(cells)
+    return {"columns": columns, "texts": list(texts), "rows": packed}
