@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 import anisoscope
-from anisoscope.cli.measure_commands import _tables_of
-from anisoscope.cli.printed_tables import of_attention
+from anisoscope.cli.measure_commands import _build_tables_of_run
+from anisoscope.cli.printed_tables import tabulate_attention
 from anisoscope.cli.view import View, show
 from anisoscope.report import build
 from anisoscope.report.page import tiles
@@ -185,15 +185,15 @@ def test_means_over_heads_have_intervals_and_the_terminal_shows_them(planted):
     assert (table["low"] <= table["entropy"]).all() and (table["entropy"] <= table["high"]).all()
     assert (table["high"] > table["low"]).all()
     assert list(table["uniform heads"]) == list(table["opposite heads"]) == [1, 1]
-    shown = of_attention(planted.records, planted.replicates)
+    shown = tabulate_attention(planted.records, planted.replicates)
     assert shown.head == ("layer", "entropy", "first token", "largest weight", "|cos q,k|", "kinds")
     layers = select(attention_layers(planted.records, planted.replicates), metric="attention.entropy_normalised")
     assert [row[1] for row in shown.rows] == [measured(row) for _, row in layers.iterrows()]
     assert shown.rows[0][-1] == "1 sink, 1 uniform, 2 one-hot, 2 aligned, 1 opposite"
-    heads = of_attention(planted.records, heads=True)
+    heads = tabulate_attention(planted.records, heads=True)
     assert heads.head[:2] == ("layer", "head") and len(heads.rows) == 2 * HEADS
     assert [row[-1] for row in heads.rows[:2]] == ["sink, one-hot, aligned", "uniform"]
-    assert of_attention(planted.records.iloc[:0]) is None
+    assert tabulate_attention(planted.records.iloc[:0]) is None
 
 
 def test_a_run_of_attention_alone_has_a_table_everywhere(planted, tmp_path):
@@ -207,7 +207,7 @@ def test_a_run_of_attention_alone_has_a_table_everywhere(planted, tmp_path):
         done = StringIO()
         with redirect_stdout(done):
             view = View(format=form)
-            show(_tables_of(planted.records, planted.replicates, view), view, planted.findings)
+            show(_build_tables_of_run(planted.records, planted.replicates, view), view, planted.findings)
         assert "No " not in done.getvalue().split("heads")[0]
         assert "entropy" in done.getvalue()
     found = json.loads(_json_of(planted))
@@ -220,7 +220,7 @@ def _json_of(run):
     done = StringIO()
     with redirect_stdout(done):
         view = View(format="json")
-        show(_tables_of(run.records, run.replicates, view), view, run.findings)
+        show(_build_tables_of_run(run.records, run.replicates, view), view, run.findings)
     return done.getvalue()
 
 

@@ -16,7 +16,7 @@ from quick import BARE, quick
 import anisoscope
 from anisoscope import errors, metrics
 from anisoscope.cli.app import EXIT_CODES
-from anisoscope.cli.printed_tables import listed
+from anisoscope.cli.printed_tables import list_entries
 from anisoscope.cli.reading import LISTS
 
 COMMANDS = ("measure", "merge", "report", "compare", "list")
@@ -141,7 +141,7 @@ def check_light(words: list[str], *more: str) -> None:
 
 def test_what_is_listed_is_what_there_is() -> None:
     """Lists are read from files, without importing what they name."""
-    assert [name for name, _ in listed("metrics").rows] == sorted(metrics.found())
+    assert [name for name, _ in list_entries("metrics").rows] == sorted(metrics.found())
 
 
 def test_an_unforeseen_error_says_that_it_is_a_bug() -> None:

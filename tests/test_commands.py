@@ -217,7 +217,7 @@ def test_a_name_is_missing_where_its_neighbours_are_here(tmp_path, monkeypatch):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs/there").mkdir()
     names = ("runs/there", "runs/gone", "./gone", "../gone", "owner/name", "name", "owner/name@main", "runs/x@main")
-    missing = [name for name in names if measure_commands._is_missing(name)]
+    missing = [name for name in names if measure_commands._is_missing_sibling(name)]
     assert missing == ["runs/gone", "./gone", "../gone"]
 
 
@@ -248,8 +248,8 @@ def test_compare_fails_with_an_exit_code_of_its_own():
     from anisoscope.cli import app
 
     words = ["compare", "a", "a", "-q", "--fail-if"]
-    assert app.run([*words, "A.last > .02"]) == 0
-    assert app.run([*words, "A.last < .02"]) == CONDITION_MET == 8
+    assert app.run_command_line([*words, "A.last > .02"]) == 0
+    assert app.run_command_line([*words, "A.last < .02"]) == CONDITION_MET == 8
     assert CONDITION_MET in app.EXIT_CODES
     with pytest.raises(UsageError, match=r"METRIC\.PLACE > NUMBER"):
         typed("compare a a -q --fail-if A.last")
@@ -398,15 +398,15 @@ def test_a_typo_of_a_keyword_is_recognised():
 
 
 def test_a_table_uses_the_whole_width(monkeypatch):
-    monkeypatch.setattr(view, "columns", lambda _stream: 12)
+    monkeypatch.setattr(view, "count_columns", lambda _stream: 12)
     table = view.Table(("layer", "A"), [["0", "1234"], ["final", "12345"]], pd.DataFrame())
-    assert view._text(table).splitlines() == ["layer  A", "0      1234", "final  12345"]
+    assert view._to_text(table).splitlines() == ["layer  A", "0      1234", "final  12345"]
 
 
 def test_lines_are_wrapped_between_words_of_the_stream_they_go_to(monkeypatch, capsys):
-    monkeypatch.setattr(view, "columns", lambda stream: 12 if stream is view.sys.stderr else None)
-    view.tell("one two three four-five-six", err=True, indent="  ")
-    view.tell("one two three four-five-six")
+    monkeypatch.setattr(view, "count_columns", lambda stream: 12 if stream is view.sys.stderr else None)
+    view.echo_wrapped("one two three four-five-six", err=True, indent="  ")
+    view.echo_wrapped("one two three four-five-six")
     out, err = capsys.readouterr()
     assert err.splitlines() == ["one two", "  three", "  four-five-six"]
     assert out == "one two three four-five-six\n"

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import anisoscope
-from anisoscope.cli.printed_tables import layer_by_layer
+from anisoscope.cli.printed_tables import tabulate_layers
 from anisoscope.errors import UsageError
 from anisoscope.runs.comparison import differs
 from anisoscope.runs.findings import RULES, RULES_OF_CLASSES, RULES_OF_RUNS, findings, verdict
@@ -226,9 +226,9 @@ def test_the_short_table_of_two_stacks_and_a_final_norm():
     assert table["site"].tolist() == ["hidden", "hidden", "final", "hidden", "hidden"]
     assert table["verdict"].tolist() == ["isotropic", *["anisotropic"] * 4]
     assert table["top-3 share"].notna().tolist() == [False, True, False, False, False]
-    assert layer_by_layer(records).rows[2] == ["encoder", "final", ".250 [.200, .300]", "anisotropic", "–", "–", "–"]
+    assert tabulate_layers(records).rows[2] == ["encoder", "final", ".250 [.200, .300]", "anisotropic", "–", "–", "–"]
     nothing = as_records(pd.DataFrame([row("attention.entropy", 0, 1.0, site="attention")]))
-    assert not len(short_table(nothing)) and not layer_by_layer(nothing).rows
+    assert not len(short_table(nothing)) and not tabulate_layers(nothing).rows
 
 
 def test_a_series_is_told_by_its_last_step():

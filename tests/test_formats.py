@@ -163,7 +163,7 @@ def test_wide_has_every_column_that_was_measured(folder):
 @pytest.mark.parametrize("width", [40, 80, 100, 120])
 def test_lists_fit_the_terminal(what, width, monkeypatch):
     """Wide by cells of a terminal: a combining bar (x̄) takes none."""
-    monkeypatch.setattr(view, "columns", lambda _stream: width)
+    monkeypatch.setattr(view, "count_columns", lambda _stream: width)
     out, _ = shown(f"list {what}")
     assert max(map(cell_len, out.splitlines())) <= width
     given = json.loads(shown(f"list {what} --format json")[0])["records"]
@@ -173,10 +173,10 @@ def test_lists_fit_the_terminal(what, width, monkeypatch):
 @pytest.mark.parametrize("width", [20, 40, 80, None])
 def test_a_path_is_never_broken(width, monkeypatch, tmp_path, capsys):
     """A path with spaces was wrapped at them: what was copied from the terminal was no path."""
-    monkeypatch.setattr(view, "columns", lambda _stream: width)
+    monkeypatch.setattr(view, "count_columns", lambda _stream: width)
     path = tmp_path / "runs of mine, all of them" / "a run"
-    view.tell(f"report: {view.here(path)} (open it in a browser)", indent="  ")
-    view.tell(f"next: anisoscope compare {view.here(path, typed=True)} ANOTHER-RUN", indent="  ")
+    view.echo_wrapped(f"report: {view.format_path(path)} (open it in a browser)", indent="  ")
+    view.echo_wrapped(f"next: anisoscope compare {view.format_path(path, typed=True)} ANOTHER-RUN", indent="  ")
     shown = capsys.readouterr().out
     assert str(path) in shown and f"'{path}'" in shown
     assert all(len(line) <= (width or 999) or str(path) in line for line in shown.splitlines())
@@ -186,5 +186,5 @@ def test_a_series_of_attention_shows_the_mean_over_heads():
     """Where no hidden states were measured; each head counts once."""
     found = pd.DataFrame({"layer": 1, "head": [0, 1, 2], "value": [1.0, 2.0, 6.0], "step": 10, "seed": 0})
     records = as_records(found, metric="attention.entropy", kind="self", site="attention", stack="encoder")
-    table = printed_tables.of_series(records, "all")
+    table = printed_tables.tabulate_series(records, "all")
     assert table.head == ("seed", "step", "H (nats) 1") and table.rows == [["0", "10", printed_tables.short(3.0)]]

@@ -119,24 +119,27 @@ def printed() -> Told:
     )
     series = pd.concat([one.assign(step=step, seed=seed) for seed in (0, 1) for step in (0, 1000)])
     heads = series[series["head"].notna()]
-    shown = {"run": [printed_tables.layer_by_layer(one)], "wide": [printed_tables.layer_by_layer(two, wide=True)]}
+    shown = {"run": [printed_tables.tabulate_layers(one)], "wide": [printed_tables.tabulate_layers(two, wide=True)]}
     shown |= {
-        "classes": printed_tables.of_classes(class_records()),
-        "series": [printed_tables.of_series(series, "content")],
+        "classes": printed_tables.tabulate_classes(class_records()),
+        "series": [printed_tables.tabulate_series(series, "content")],
     }
     shown |= {
-        "series of heads": [printed_tables.of_series(heads, "all")],
-        "metrics": [printed_tables.listed("metrics")],
+        "series of heads": [printed_tables.tabulate_series(heads, "all")],
+        "metrics": [printed_tables.list_entries("metrics")],
     }
     with pytest.MonkeyPatch.context() as patched:  # what other packages add is theirs to look at
         patched.setattr("anisoscope.data.corpora.entries", lambda _group: CORPORA)
         patched.delenv("ANISOSCOPE_DATA", raising=False)
-        shown |= {"nothing": [printed_tables.layer_by_layer(heads)], "corpora": [printed_tables.listed("corpora")]}
+        shown |= {
+            "nothing": [printed_tables.tabulate_layers(heads)],
+            "corpora": [printed_tables.list_entries("corpora")],
+        }
     told: Told = {}
     for name, (form, width) in product(shown, [("table", None), ("table", 50), ("csv", None), ("markdown", None)]):
         stream = StringIO()
         with pytest.MonkeyPatch.context() as patched, redirect_stdout(stream):
-            patched.setattr(view, "columns", lambda _stream, width=width: width)
+            patched.setattr(view, "count_columns", lambda _stream, width=width: width)
             view.show(shown[name], view.View(format=form), findings(one)[:2] if name == "run" else ())
         lines = stream.getvalue().split("\n")
         told[f"{name}, {form} {width or ''}".strip()] = (

@@ -10,7 +10,7 @@ from typed import invoke
 
 from anisoscope.cli import config, measure_commands, view
 from anisoscope.cli.app import app
-from anisoscope.cli.faults import explain_typed
+from anisoscope.cli.faults import explain_usage_error
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.options import (
@@ -134,7 +134,7 @@ def type_in(*words, **more):
     try:
         return own(list(words))
     except CycloptsError as error:
-        raise explain_typed(error) from error
+        raise explain_usage_error(error) from error
 
 
 def test_short_flags_repeats_and_what_python_alone_gives():

@@ -21,12 +21,15 @@ class Ended:
 
 def invoke(words):
     """Run a command line, as a text or as words."""
-    from anisoscope.cli.app import run
+    from anisoscope.cli.app import run_command_line
 
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            code, raised = run(words.split() if isinstance(words, str) else [str(word) for word in words]), None
+            code, raised = (
+                run_command_line(words.split() if isinstance(words, str) else [str(word) for word in words]),
+                None,
+            )
         except Exception as error:
             code, raised = getattr(error, "exit_code", 1), error
     return Ended(code, out.getvalue(), err.getvalue(), raised)

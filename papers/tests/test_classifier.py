@@ -18,7 +18,7 @@ from typed import invoke
 from anisoscope.classes.cls_entropy import entropies
 from anisoscope.classes.pooling import predicted
 from anisoscope.cli import printed_tables
-from anisoscope.cli.faults import explain_typed
+from anisoscope.cli.faults import explain_usage_error
 from anisoscope.data.corpora import named_corpora
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.data.opening import open_labelled
@@ -486,7 +486,7 @@ def test_the_command_trains_and_reports(tmp_path):
     said = json.loads((tmp_path / "run" / "training.json").read_text())
     assert said["recipe"]["penalty_layers"] == [] and said["recipe"]["weight"] == 0.1
     wrong = invoke(["first" if word == "all" else word for word in command])
-    refused = str(explain_typed(wrong.exception))
+    refused = str(explain_usage_error(wrong.exception))
     assert refused.startswith("expected whole numbers for --penalty-layers; got 'first'. Cure: "), refused
 
 
@@ -504,7 +504,7 @@ def test_the_command_divides_a_table_by_its_column_and_says_what_it_takes(tmp_pa
 
 
 def test_labelled_corpora_are_listed_and_the_documentation_has_every_command():
-    listed = dict(printed_tables.listed("corpora").rows)
+    listed = dict(printed_tables.list_entries("corpora").rows)
     assert all(
         listed[name].startswith("labelled: ")
         for name, corpus in named_corpora().items()

@@ -35,20 +35,20 @@ def main() -> None:
 
 
 def _run() -> int:
-    from anisoscope.cli.app import run
+    from anisoscope.cli.app import run_command_line
 
     try:
-        return run(sys.argv[1:])
+        return run_command_line(sys.argv[1:])
     except Interrupted as stop:
         return _interrupted(stop)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        from anisoscope.cli.view import tell  # with the settings, which take time
+        from anisoscope.cli.view import echo_wrapped  # with the settings, which take time
 
         text, code = _explained(error)
-        tell(text, err=True)
+        echo_wrapped(text, err=True)
         return code
 
 
@@ -77,7 +77,7 @@ def _explained(error: Exception) -> tuple[str, int]:
     """The message of an error, and the exit code. An error that nobody foresaw keeps its traceback."""
     from cyclopts import CycloptsError
 
-    from anisoscope.cli.faults import explain_typed
+    from anisoscope.cli.faults import explain_usage_error
     from anisoscope.errors import AnisoscopeError
 
     if isinstance(error, AnisoscopeError):
@@ -89,7 +89,7 @@ def _explained(error: Exception) -> tuple[str, int]:
         name = str(error.filename)[:40]
         return f"anisoscope: expected a file or folder; got {name} …: {error.strerror}. Cure: check the name", 2
     if isinstance(error, CycloptsError):
-        fault = explain_typed(error)
+        fault = explain_usage_error(error)
         return f"anisoscope: {fault}", fault.exit_code
     traceback.print_exception(error)
     name = type(error).__name__

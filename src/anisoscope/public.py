@@ -73,11 +73,11 @@ NAMES: dict[str, tuple[str, ...]] = {
         "Format",
         "Quiet",
         "Table",
-        "here",
+        "format_path",
         "say",
         "show",
         "show_row",
-        "tell",
+        "echo_wrapped",
     ),
     "anisoscope.data.corpora": (
         "Columns",

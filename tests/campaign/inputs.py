@@ -30,7 +30,7 @@ from safetensors.torch import save_file
 
 import anisoscope
 from anisoscope.cli.app import app, command_names
-from anisoscope.cli.faults import explain_typed
+from anisoscope.cli.faults import explain_usage_error
 from anisoscope.data.opening import open_labelled
 from anisoscope.data.table_rows import read_table_rows
 from anisoscope.data.text import open_text
@@ -417,7 +417,7 @@ def check_options(draw, _own):
     try:
         app.parse_args([*name.split(), *given])
     except CycloptsError as error:
-        told = explain_typed(error)
+        told = explain_usage_error(error)
         assert told.expected and told.got, f"{name} {given}: {error!r}"
     except AnisoscopeError:
         pass

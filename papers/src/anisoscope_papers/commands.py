@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from anisoscope.cli.view import Format, Quiet, Table, here, say, show, show_row, tell
+from anisoscope.cli.view import Format, Quiet, Table, echo_wrapped, format_path, say, show, show_row
 from anisoscope.data.check_names import check_corpus, check_labelled, check_model
 from anisoscope.options import INPUT, MACHINE, OUTPUT, WHAT, Device, FilePath, Names, Text, option
 from anisoscope.progress import waiting
@@ -64,20 +64,20 @@ def reproduce(
 
         studies = runner.choose(paper, only)
     if dry_run:
-        tell("\n".join(runner.describe(studies, settings)), indent="           ")
+        echo_wrapped("\n".join(runner.describe(studies, settings)), indent="           ")
         return None
     folder = output / paper / settings
     try:
         with copies(given):
             for verdict in verdicts(studies, folder, device, quiet):
-                tell(verdict, err=view.format != "table", indent="        ")
+                echo_wrapped(verdict, err=view.format != "table", indent="        ")
     finally:
         if (folder / "report.html").exists():
-            tell(f"report: {here(folder / 'report.html')} (open it in a browser)", err=True)
+            echo_wrapped(f"report: {format_path(folder / 'report.html')} (open it in a browser)", err=True)
     missing = runner.without(studies, folder)
     _hand_on(studies, folder, export, view, missing)
     for reason, what in missing.items():
-        tell(f"left out: {what}: {reason}", err=True, indent="  ")
+        echo_wrapped(f"left out: {what}: {reason}", err=True, indent="  ")
     return PARTIAL if missing else None
 
 
@@ -90,7 +90,7 @@ def _hand_on(
     from anisoscope_papers.exporting import export_claims, verdict_table
 
     if export is not None:
-        tell(f"claims: {here(export_claims(studies, folder, export))}", err=True)
+        echo_wrapped(f"claims: {format_path(export_claims(studies, folder, export))}", err=True)
     if view.format == "table":  # each verdict was shown as it came
         return
     records = verdict_table(studies, folder)
@@ -125,7 +125,7 @@ def _train(task: Task, training: Training, place: OutputOptions, view: Format, q
         say(str(folder))
     else:
         show_row({"folder": str(folder)}, view)
-    tell(f"next: anisoscope measure {here(folder, typed=True)} --panel hidden", err=True, indent="  ")
+    echo_wrapped(f"next: anisoscope measure {format_path(folder, typed=True)} --panel hidden", err=True, indent="  ")
 
 
 def classifier(
@@ -147,18 +147,18 @@ def classifier(
         for split, found in trained.training["results"].items():
             say(f"{split}: accuracy {found['accuracy']:.3f} of {found['n']:,} (majority {found['majority']:.3f})")
     if drawn := describe_drawn_splits(trained.training["corpus"]):
-        tell(drawn, err=True, indent="  ")
+        echo_wrapped(drawn, err=True, indent="  ")
     if trained.collapsed:
-        tell("collapsed: not above the majority rate on the test split; try --warmup 100 --clip 1", err=True)
+        echo_wrapped("collapsed: not above the majority rate on the test split; try --warmup 100 --clip 1", err=True)
     for split, count in trained.training["truncated"].items():
         if count:
-            tell(f"{split}: {count:,} utterances cut at {trained.max_length} tokens", err=True)
+            echo_wrapped(f"{split}: {count:,} utterances cut at {trained.max_length} tokens", err=True)
     if view.format == "table":
         say(str(trained.folder))
     else:
         accuracies = {split: found["accuracy"] for split, found in trained.training["results"].items()}
         show_row({"folder": str(trained.folder), "collapsed": trained.collapsed, **accuracies}, view)
-    tell(f"next: anisoscope classes {here(trained.folder, typed=True)}", err=True, indent="  ")
+    echo_wrapped(f"next: anisoscope classes {format_path(trained.folder, typed=True)}", err=True, indent="  ")
 
 
 def describe_drawn_splits(corpus: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What the program can do, from Python: the same options by the same words; what was measured comes back as a `Run`.
+"""The Python interface: functions that take the options of the command line and return a `Run`.
 
 `anisoscope/__init__.py` says which of these names are public. May import: everything but `cli` and `integrations`.
 """

@@ -1,4 +1,4 @@
-"""Runs held against the first, in a person's hands: a table, sentences, figures by name, a page, conditions."""
+"""Show a comparison of runs: a table, sentences, figures by name, a page, conditions that can fail."""
 
 from functools import cached_property
 from html import escape
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Comparison:
-    """What `anisoscope.compare` found.
+    """The result of `anisoscope.compare`: every run compared with the first.
 
     differences  the long table: a row for each place and each run but the first, with the value in both runs (`first`,
                  `second`, each with its interval), `difference` with `low` and `high`, and whether it is `paired`
@@ -48,7 +48,9 @@ class Comparison:
         return f"Comparison of {self._found.metric}: {', '.join(names[1:])} against {names[0]}"
 
     def table(self) -> pd.DataFrame:
-        """A row for each place and each run but the first: both values, and the difference with its interval."""
+        """Return a row for each place and each run but the first: both values, and their difference with its
+        interval.
+        """
         columns = ["run", "stack", "layer", "layer_other", "head", "site", "component"]
         kept = []
         for name in columns:
@@ -57,7 +59,8 @@ class Comparison:
         return self.differences[[*kept, "first", "second", "difference", "low", "high"]]
 
     def fails(self, condition: str) -> bool:
-        """Whether a run differs from the first as a condition says: `A.last > +.02`, `attention.entropy.max < -.1`.
+        """Tell whether any run differs from the first as a condition says: `A.last > +.02`, `attention.entropy.max
+        < -.1`.
 
         `METRIC.PLACE`, where the place is last, first, max, min, any (the default) or the number of a layer; only what
         the whole interval of a difference supports counts. `A` is the anisotropy. UsageError for one that cannot be
@@ -66,7 +69,7 @@ class Comparison:
         return bool(self._found.judge(condition))
 
     def explain(self, condition: str) -> list[str]:
-        """A sentence for each run for which a condition holds."""
+        """Return a sentence for each run that meets a condition."""
         return [describe_met(condition, name, beyond) for name, beyond in self._found.judge(condition)]
 
     @cached_property
@@ -81,7 +84,8 @@ class Comparison:
         return list(self._figures)
 
     def plot(self, name: str = "", width: int = 640) -> "ChartType":
-        """The figure called `name`, by default the first: all runs in one picture. An Altair chart.
+        """Return the figure called `name` (default: the first) as an Altair chart, with all runs in one picture. An
+        Altair chart.
 
         width   of the plotting area, in pixels. UsageError, with near names, for a figure that there is not
         """
@@ -95,7 +99,7 @@ class Comparison:
         return show_alone(figure.draw(width), figure.title)
 
     def report(self, folder: Path | str, *, pdf: bool = False) -> Path:
-        """Write the page, its figures and all numbers into a folder; the page's path.
+        """Write the page, its figures and all numbers into a folder, and return the page's path.
 
         pdf   figures as PDF too
         """

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from anisoscope.api.keywords import read_keywords
-from anisoscope.api.objects import is_table, opened_model, texts_of, vectors_of_table
-from anisoscope.api.run import Run, kept_or_not
+from anisoscope.api.objects import is_table, read_texts_of_table, read_vectors_of_table, unwrap_model
+from anisoscope.api.run import Run, run_to_folder_or_memory
 from anisoscope.data.check_names import check_corpus, check_model, require_for_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import require_extra
@@ -65,24 +65,28 @@ def measure(
     """
     job, place, quiet = read_keywords(Job, options | {"corpus": corpus})
     if are_vectors(model):
-        _refuse("a model", "vectors alone", inputs=inputs, corpus=corpus or None, processor=processor, forward=forward)
-        return kept_or_not(lambda where: measure_vectors(job, model, where, quiet, units, labels, mask), place)
-    _refuse("vectors", "a model", labels=labels, mask=mask)
-    texts = texts_of(inputs, job.column)
+        _refuse_argument(
+            "a model", "vectors alone", inputs=inputs, corpus=corpus or None, processor=processor, forward=forward
+        )
+        return run_to_folder_or_memory(
+            lambda where: measure_vectors(job, model, where, quiet, units, labels, mask), place
+        )
+    _refuse_argument("vectors", "a model", labels=labels, mask=mask)
+    texts = read_texts_of_table(inputs, job.column)
     if texts is not inputs:  # the column has been read: what is measured now is a list
         inputs, job = texts, replace(job, column=None)
-    with opened_model(model, processor) as (opened, own_processor):
-        job, subject = _job_and_subject(job, opened, own_processor, options)
+    with unwrap_model(model, processor) as (opened, own_processor):
+        job, subject = _load_given_model(job, opened, own_processor, options)
         if inputs is None or isinstance(inputs, str | Path):
-            _refuse("inputs", "a corpus", units=units, forward=forward)
+            _refuse_argument("inputs", "a corpus", units=units, forward=forward)
             if subject is not None and subject.processor is None and subject.modality == "text":
                 cure = "give processor=, or inputs"
                 raise UsageError("a tokenizer for a corpus", f"{subject.name} without one", cure)
             check_corpus(str(inputs or corpus))
             job, reading = replace(job, corpus=str(inputs or corpus)), None
         else:
-            job, subject, reading = _opened(job, subject, inputs, units, forward, options, place)
-        return kept_or_not(lambda where: measure_job(job, where, quiet, subject, reading), place)
+            job, subject, reading = _open_inputs(job, subject, inputs, units, forward, options, place)
+        return run_to_folder_or_memory(lambda where: measure_job(job, where, quiet, subject, reading), place)
 
 
 def measure_job(
@@ -107,7 +111,7 @@ def measure_job(
 
 
 def are_vectors(model: Any) -> bool:
-    """Whether vectors were given in place of a model."""
+    """Tell whether vectors were given in place of a model."""
     if isinstance(model, str | Path):
         from anisoscope.data.vector_files import holds_vectors
 
@@ -123,7 +127,7 @@ def are_vectors(model: Any) -> bool:
 def measure_vectors(
     job: Job, vectors: Any, place: OutputOptions, quiet: bool, units: Any = None, labels: Any = None, mask: Any = None
 ) -> "RunFolder":
-    """Measure vectors; of a file the job may name the columns of units and labels."""
+    """Measure vectors in memory or in a file; the job may name the columns that hold units and labels."""
     named = isinstance(vectors, str | Path)
     if job.corpus:
         raise UsageError("vectors alone", f"the corpus {job.corpus}", "leave it out: the file is what will be measured")
@@ -133,10 +137,10 @@ def measure_vectors(
         from anisoscope.runs.vectors import run_vectors
 
         if is_table(vectors):
-            _refuse("a table, whose rows are vectors", type(vectors).__name__, mask=mask)
-            found = vectors_of_table(vectors, units=units, labels=labels, **part_of(job, VectorColumns))
+            _refuse_argument("a table, whose rows are vectors", type(vectors).__name__, mask=mask)
+            found = read_vectors_of_table(vectors, units=units, labels=labels, **part_of(job, VectorColumns))
         elif named:
-            _refuse(
+            _refuse_argument(
                 "vectors in memory",
                 "a file: name its columns with unit_column and label_column",
                 units=units,
@@ -151,18 +155,20 @@ def measure_vectors(
 
 
 def _refuse_columns_of_vectors(job: Job) -> None:
-    """UsageError for columns of a file of vectors if something else is measured."""
+    """Raise UsageError if columns of a vector file are named but no vectors are measured."""
     columns = part_of(job, VectorColumns)
     if any(column is not None for column in columns.values()):
         from anisoscope.data.vector_files import ENDINGS
 
-        _refuse(f"a file of vectors ({', '.join(ENDINGS)})", job.model, **columns)
+        _refuse_argument(f"a file of vectors ({', '.join(ENDINGS)})", job.model, **columns)
 
 
-def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str, Any]) -> "tuple[Job, Subject | None]":
-    """The job with name, numbers and device of a model that is loaded; one given by name is loaded later."""
+def _load_given_model(job: Job, model: Any, processor: Any, options: Mapping[str, Any]) -> "tuple[Job, Subject | None]":
+    """Complete the job with name, hash and device of a model that is already loaded; a model given by name is
+    loaded later.
+    """
     if isinstance(model, str | Path):
-        _refuse("a torch.nn.Module", "a name", processor=processor)
+        _refuse_argument("a torch.nn.Module", "a name", processor=processor)
         check_model(str(model))
         return replace(job, model=str(model)), None
     from anisoscope.measure.calls import check_module
@@ -171,7 +177,7 @@ def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str,
     from anisoscope.models.load import Subject
 
     loading = {name: value for name, value in options.items() if name in names_of(LoadOptions)}
-    _refuse("the name of a model", "a model that is loaded: change the model itself", **loading)
+    _refuse_argument("the name of a model", "a model that is loaded: change the model itself", **loading)
     if isinstance(model, Subject):
         subject = model if processor is None else replace(model, processor=processor)
     else:
@@ -184,7 +190,7 @@ def _job_and_subject(job: Job, model: Any, processor: Any, options: Mapping[str,
     return replace(job, model=subject.name, dtype=dtype, device=str(weight.device)), subject
 
 
-def _opened(
+def _open_inputs(
     job: Job,
     loaded: "Subject | None",
     inputs: Any,
@@ -193,7 +199,9 @@ def _opened(
     options: Mapping[str, Any],
     place: OutputOptions,
 ) -> "tuple[Job, Subject, OpenedCorpus]":
-    """Inputs as they were handed over; a list of strings is a corpus, of which each is a document, and a unit."""
+    """Turn the inputs that a caller handed over into a plan of batches; a list of strings is a corpus of one
+    document (and unit) each.
+    """
     from anisoscope.measure.calls import check_module
     from anisoscope.measure.inputs import Given
     from anisoscope.runs.run import OpenedCorpus, plan_of, subject_of
@@ -211,7 +219,7 @@ def _opened(
             read_plan, described = plan_of(replace(job, corpus=str(path)), subject)
         described = {name: value for name, value in described.items() if name != "path"} | {"name": "texts"}
         return replace(job, corpus="texts"), subject, OpenedCorpus(read_plan, described)
-    _refuse(
+    _refuse_argument(
         "a corpus or texts", "inputs that are batches", **{n: options[n] for n in names_of(ReadOptions) if n in options}
     )
     check_module(subject.model)
@@ -224,8 +232,8 @@ def _opened(
     return named, subject, OpenedCorpus(cast("BatchPlan", plan), described)
 
 
-def _refuse(place: str, came: str, **given: Any) -> None:
-    """UsageError for what was given and goes with something else: `place`."""
+def _refuse_argument(place: str, came: str, **given: Any) -> None:
+    """Raise UsageError for an argument that does not go with what was given."""
     for name, value in given.items():
         if value is not None:
             raise UsageError(f"{name} with {place}", came, f"leave {name} out")
@@ -238,7 +246,8 @@ def series(
     output: Path | str,
     **options: Any,
 ) -> Run:
-    """Measure every checkpoint of a series: its records carry `step` and `seed`. What is finished is not done again.
+    """Measure every checkpoint of a training run; its records carry `step` and `seed`. What is finished is not done
+    again.
 
     checkpoints  a pattern (`multiberts-seed_{0..4}-step_{0,20}k`), a folder of step-* or checkpoint-*, a list in a file
     output       the folder of the series: one run folder for every checkpoint, and all records together
@@ -252,7 +261,7 @@ def series(
 
 
 def measure_checkpoints(job: Job, place: OutputOptions, quiet: bool) -> "Series":
-    """Measure every checkpoint of the series `job.model`."""
+    """Measure every checkpoint of the series that `job.model` names."""
     from anisoscope.models.series import expand
 
     require_for_model(job.model)
@@ -273,7 +282,8 @@ def measure_checkpoints(job: Job, place: OutputOptions, quiet: bool) -> "Series"
 
 
 def classes(model: str | Path = "builtin:minilm", corpus: str = "", **options: Any) -> Run:
-    """Is the direction of an utterance its class, layer by layer? What is attention worth, and what explains it?
+    """Measure how a classifier makes its classes: is a text's vector direction its class, what is attention worth,
+    what explains it?
 
     model    a classifier, or any other text model (then less is measured)
     corpus   labelled: a name, a table, a folder of them, a hub data set; none: what the model was trained on
@@ -281,13 +291,15 @@ def classes(model: str | Path = "builtin:minilm", corpus: str = "", **options: A
     Other keywords are the options of `anisoscope classes`; the run is in memory if no `output` is named.
     """
     asked, place, quiet = read_keywords(ClassesOptions, options | {"model": str(model), "corpus": corpus})
-    found = kept_or_not(lambda where: measure_classes(asked, where, quiet), place)
+    found = run_to_folder_or_memory(lambda where: measure_classes(asked, where, quiet), place)
     found.options_of_classes = asked
     return found
 
 
 def explain_text(asked: ClassesOptions, text: str, quiet: bool) -> "tuple[Explanation, list[str]]":
-    """Explain the class that a classifier finds for a text; with what must be known of how it was opened."""
+    """Explain the class that a classifier gives to a text, and return it with what is known of the opened
+    classifier.
+    """
     require_for_model(asked.model)
     with waiting(f"loading {asked.model}", quiet=quiet):
         from anisoscope.classes.sentence import explain
@@ -298,7 +310,7 @@ def explain_text(asked: ClassesOptions, text: str, quiet: bool) -> "tuple[Explan
 
 
 def measure_classes(asked: ClassesOptions, place: OutputOptions, quiet: bool) -> "RunFolder":
-    """Measure the classes of a labelled corpus."""
+    """Measure the classes that a classifier makes of a labelled corpus."""
     require_for_model(asked.model)
     require_extra("data", "to measure classes")
     with shown(f"{asked.model} × {asked.corpus or 'what it was trained on'}", quiet=quiet) as progress:

@@ -1,4 +1,4 @@
-"""Keywords of the public functions: the fields of settings, by the words of the command line."""
+"""Read the keywords of the public functions, which are the options of the command line."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,7 +26,7 @@ CALLED_HERE = {
 
 
 def read_keywords(kind: type[Kind], options: Mapping[str, Any]) -> tuple[Kind, OutputOptions, bool]:
-    """The settings, where they are written, and whether nothing is shown, of the keywords of a function.
+    """Turn the keywords of a public function into settings, output options, and whether progress is hidden.
 
     UsageError for a keyword that there is not, with near ones, and for a value that does not fit.
     """

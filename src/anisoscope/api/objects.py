@@ -1,5 +1,5 @@
-"""Objects of other libraries as what `measure` takes: tables as vectors or texts; pipelines of transformers and models
-of sentence-transformers as a model with its tokenizer.
+"""Accept objects of other libraries: tables as vectors or texts, transformers pipelines and sentence-transformers
+models as models.
 """
 
 from collections.abc import Iterator
@@ -19,27 +19,25 @@ COLUMNS = {"pandas": ("Series",), "polars": ("Series",)}
 
 
 def library_of(thing: Any) -> str:
-    """The package that defines the class of an object, or a class above it."""
+    """Return the name of the library that defines the class of an object, or one of its base classes."""
     packages = (kind.__module__.partition(".")[0] for kind in type(thing).__mro__)
     known = {*TABLES, *COLUMNS, "sentence_transformers"}
     return next((package for package in packages if package in known), "")
 
 
 def is_table(thing: Any) -> bool:
-    """Whether an object is a table in memory."""
+    """Tell whether an object is a table in memory (pandas, polars, Arrow, a data set)."""
     names = {kind.__name__ for kind in type(thing).__mro__}
     return bool(names & set(TABLES.get(library_of(thing), ())))
 
 
-def vectors_of_table(table: Any, *, units: Any = None, labels: Any = None, **asked: str | None) -> "VectorArrays":
-    """The vectors in a table in memory, by the rules for files (`asked`: the fields of `runs.job.VectorColumns`);
-    `units` and `labels`: one each a row, in place of a column.
-    """
+def read_vectors_of_table(table: Any, *, units: Any = None, labels: Any = None, **asked: str | None) -> "VectorArrays":
+    """Read the vectors in a table in memory by the rules for files."""
     import numpy as np
 
     from anisoscope.data.vector_files import vectors_of
 
-    content = content_of_table(table)
+    content = read_columns_of_table(table)
     for role, given in (("unit", units), ("label", labels)):
         if given is None:
             continue
@@ -51,8 +49,8 @@ def vectors_of_table(table: Any, *, units: Any = None, labels: Any = None, **ask
     return vectors_of(content, f"the {type(table).__name__}", {"class": type(table).__name__}, **asked)
 
 
-def content_of_table(table: Any) -> "Content":
-    """The columns of a table in memory; an index is none of them."""
+def read_columns_of_table(table: Any) -> "Content":
+    """Return the columns of a table in memory, without its index."""
     from anisoscope.data.vector_files import content_of_dataset
     from anisoscope.data.vector_tables import content_of_arrow
 
@@ -69,8 +67,11 @@ def content_of_table(table: Any) -> "Content":
     return content_of_arrow(table)
 
 
-def texts_of(inputs: Any, column: str | None) -> Any:
-    """The texts in a table or in a column of one, as a list; anything else as it is. CorpusError without a text."""
+def read_texts_of_table(inputs: Any, column: str | None) -> Any:
+    """Return the texts of a table, or of one of its columns, as a list; pass anything else on unchanged.
+
+    CorpusError without a text.
+    """
     from anisoscope.data.documents import choose_column
 
     library = library_of(inputs)
@@ -90,13 +91,14 @@ def texts_of(inputs: Any, column: str | None) -> Any:
 
 
 @contextmanager
-def opened_model(model: Any, processor: Any) -> Iterator[tuple[Any, Any]]:
-    """A pipeline of transformers or a model of sentence-transformers as a model and its processor; others as they are.
+def unwrap_model(model: Any, processor: Any) -> Iterator[tuple[Any, Any]]:
+    """Return model and processor of a transformers pipeline or a sentence-transformers model; pass others on
+    unchanged.
 
     What is put beside a user's own model is taken off it at the end.
     """
     if library_of(model) == "sentence_transformers":
-        with _opened_sentences(model) as subject:
+        with _unwrap_sentence_transformer(model) as subject:
             yield subject, processor
     elif hasattr(model, "model") and hasattr(model, "preprocess") and hasattr(model, "tokenizer"):
         parts = (getattr(model, name, None) for name in ("tokenizer", "image_processor", "feature_extractor"))
@@ -106,8 +108,10 @@ def opened_model(model: Any, processor: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @contextmanager
-def _opened_sentences(model: Any) -> Iterator["Subject"]:
-    """A model of sentence-transformers: its Transformer, with the modules behind it for the vectors of texts."""
+def _unwrap_sentence_transformer(model: Any) -> Iterator["Subject"]:
+    """Return the Transformer of a sentence-transformers model, with the modules that make text vectors from its
+    output.
+    """
     from torch import nn
 
     from anisoscope.models.beside import LAST_STATES, probe

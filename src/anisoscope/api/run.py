@@ -1,4 +1,4 @@
-"""What was measured, in a person's hands: records, the short table, figures by name, sentences."""
+"""The result of a measurement in Python: records, a short table, figures by name, sentences."""
 
 import tempfile
 from collections.abc import Callable
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """What one measurement found. `anisoscope.Run("runs/demo")` opens a folder; every public function returns one.
+    """The result of one measurement. `anisoscope.Run("runs/demo")` opens a folder; every public function returns
+    one.
 
     records   the long table: a row per metric, site, layer, head, component, with `value`, `low`, `high` (the 95 %
               interval), `n_vectors`, `n_units`
@@ -71,13 +72,13 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The folder's name; of a run in memory the model's."""
+        """The folder's name, or the model's for a run in memory."""
         named = self.manifest.get("model", "run") if self.folder is None else self.folder.name or self.folder
         return str(named)
 
     @property
     def kept(self) -> KeptRun:
-        """The run as a comparison needs it."""
+        """Records, manifest and replicates, as a comparison reads them."""
         return KeptRun.of(self.name, self.records, self.manifest, self.replicates)
 
     def __repr__(self) -> str:
@@ -85,9 +86,9 @@ class Run:
         return f"Run of {self.manifest.get('model', 'a series')}: {len(self.records):,} records, {where}"
 
     def table(self, tokens: str | None = None) -> pd.DataFrame:
-        """The short table, a row per checkpoint, stack, layer and site: A with its interval and verdict, drift share,
-        top-3 share, effective rank. If A was not measured: a row for every value of whole layers; if there is none,
-        `attention()`.
+        """Return the short table, a row per checkpoint, stack, layer and site: A with its interval and verdict,
+        drift share, top-3 share, effective rank. If A was not measured: a row for every value of whole layers;
+        if there is none, `attention()`.
 
         tokens   the token policy; None: the first of the run. UsageError for one that the run has not
         """
@@ -97,15 +98,18 @@ class Run:
         return table if len(table) else self.attention()
 
     def attention(self, *, heads: bool = False) -> pd.DataFrame:
-        """Attention, a row per layer (means over heads, with how many heads are of which kind) or per head: normalised
-        entropy with its interval (`low`, `high`), mass on the first token, largest weight, how alike rows are, cosine
-        of the mean query and the mean key (of layers: of its size). Empty if attention was not measured.
+        """Return the table of attention, a row per layer (means over heads, and how many heads are of each kind) or
+        per head.
+
+        Columns: normalised entropy with its interval (`low`, `high`), mass on the first token, largest weight, how
+        alike rows are, cosine of the mean query and the mean key (of layers: of its size). Empty if attention was not
+        measured.
         """
         return attention_table(self.records, heads=heads, replicates=self.replicates)
 
     @property
     def findings(self) -> list[Finding]:
-        """What the records say in words, by stated rules; nothing that an interval does not support."""
+        """Sentences about the records, by fixed rules; none that an interval does not support."""
         return findings(self.records)
 
     @cached_property
@@ -122,7 +126,8 @@ class Run:
         return list(self._figures)
 
     def plot(self, name: str = "anisotropy", width: int = 640) -> "ChartType":
-        """The figure called `name`, as on the report's page: an Altair chart, which a notebook shows, offline too.
+        """Return the figure called `name` as on the report's page: an Altair chart, which a notebook shows offline
+        too.
 
         width   of the plotting area, in pixels. UsageError, with near names, for a figure that this run has not
         """
@@ -135,7 +140,7 @@ class Run:
         return show_alone(figure.draw(width), figure.title)
 
     def report(self, folder: Path | str | None = None, *, pdf: bool = False) -> Path:
-        """Write the page of the run and its figures; the page's path.
+        """Write the page of the run and its figures, and return the page's path.
 
         folder   where; None: the run's own folder. UsageError where there is neither
         pdf      figures as PDF too
@@ -150,7 +155,7 @@ class Run:
         return build(place, ("svg", "pdf") if pdf else ("svg",))
 
     def save(self, folder: Path | str) -> "Run":
-        """A copy of this run in a new folder: records, manifest, replicates. OutputError where one is there."""
+        """Copy this run into a new folder: records, manifest, replicates. OutputError where one is there."""
         identity = {"run": self.manifest.get("run"), "copy": True}
         kept = RunFolder.start(Path(folder), identity, resume=False)
         if self.replicates is not None:
@@ -160,7 +165,7 @@ class Run:
         return Run(folder)
 
     def explain(self, text: str) -> "Explanation":
-        """What explains the class that the classifier of this run finds for a text, word by word.
+        """Explain, word by word, the class that the classifier of this run gives to a text.
 
         Attention, values along the direction of the class, gradient × input and erasure, with how far they agree; the
         model is loaded at the first call. UsageError for a run of anything but `anisoscope.classes`.
@@ -184,8 +189,8 @@ class Run:
             asked = ClassesOptions(**(given | Columns.as_fields(given.pop("columns", None))))
         return open_classifier(asked)[0]
 
-    def _drawing(self) -> str:
-        """The first figure as SVG; empty if there is none."""
+    def _draw_first_figure(self) -> str:
+        """Draw the first figure as SVG; empty if there is none."""
         from anisoscope.charts.export import to_svg
 
         figure = next(iter(self._figures.values()), None)
@@ -195,18 +200,18 @@ class Run:
         shown = [self.table(), self.attention()] if len(short_table(self.records)) else [self.table()]
         how: dict[str, Any] = {"index": False, "float_format": "{:.3f}".format, "na_rep": "–", "border": 0}
         table = "".join(part.to_html(**how) for part in shown if len(part))
-        drawn = self._drawing() if has_extra("report") else ""
+        drawn = self._draw_first_figure() if has_extra("report") else ""
         name = escape(str(self.manifest.get("model", "")))
         sentences = "".join(f"<li>{escape(finding.text)}</li>" for finding in self.findings)
         on_white = f'<div style="display: inline-block; background: white">{drawn}</div>'  # its ink is dark
         return f"<div><p><b>{name}</b></p><ul>{sentences}</ul>{table}{on_white}</div>"
 
 
-def kept_or_not(go: Callable[[OutputOptions], RunFolder], place: OutputOptions) -> Run:
-    """What `go` writes: in the folder of `place`, or taken into memory."""
-    if place.output is not None:
-        return Run(go(place).folder)
+def run_to_folder_or_memory(measure: Callable[[OutputOptions], RunFolder], output: OutputOptions) -> Run:
+    """Call `measure` with the output folder, or with a temporary one whose content is then kept in memory."""
+    if output.output is not None:
+        return Run(measure(output).folder)
     with tempfile.TemporaryDirectory(prefix="anisoscope-") as folder:
-        done = go(replace(place, output=Path(folder, "run")))
+        done = measure(replace(output, output=Path(folder, "run")))
         records = done.records
         return Run(records=records, manifest=done.manifest, replicates=read_replicates(done.folder, len(records)))

@@ -1,4 +1,4 @@
-"""`compare` and `report`: what else the program does, from Python and on the command line."""
+"""`compare` and `report`, shared by Python and the command line."""
 
 from pathlib import Path
 
@@ -31,7 +31,8 @@ def compare(
 
 
 def report(run: Run | Path | str, folder: Path | str | None = None, *, pdf: bool = False) -> Path:
-    """Make the page of a run anew from its records, or of what another package writes (reproductions); its path.
+    """Rebuild the page of a run from its records, or the page of another package (reproductions), and return its
+    path.
 
     run      a `Run`, a run folder, or a folder of reproductions
     folder   where a run in memory is to be written

@@ -10,13 +10,13 @@ from anisoscope.cli.view import (
     Format,
     Quiet,
     Table,
-    columns as terminal_columns,
-    here,
+    count_columns as terminal_columns,
+    echo_wrapped,
+    format_path,
     say,
     say_json,
     show,
     show_row,
-    tell,
 )
 from anisoscope.errors import OutputError, UsageError
 from anisoscope.options import INPUT, OUTPUT, WHAT, FilePath, Text, Whole, option, part_of
@@ -63,9 +63,9 @@ def cure(
     from anisoscope.runs.finding import Finding
 
     chosen = None if found.chosen is None else found.chosen.fit.name
-    show([_tabulate(found)], view, [Finding("cure", found.text)], found.notes, {"chosen": chosen})
+    show([_tabulate_cures(found)], view, [Finding("cure", found.text)], found.notes, {"chosen": chosen})
     for note in found.notes:
-        tell(f"note: {note}", err=True, indent="  ")
+        echo_wrapped(f"note: {note}", err=True, indent="  ")
     if write is None and save is None:
         return
     # A single cure that is named is asked for, whatever was found of it.
@@ -79,7 +79,10 @@ def cure(
         _write_vectors(write, final.apply(x))
     if save is not None:
         final.save(save)
-        tell(f"saved: {here(save)}; for other vectors: anisoscope apply {here(save, typed=True)} FILE", err=True)
+        echo_wrapped(
+            f"saved: {format_path(save)}; for other vectors: anisoscope apply {format_path(save, typed=True)} FILE",
+            err=True,
+        )
 
 
 def apply(
@@ -126,7 +129,7 @@ def doctor(
 
 
 def _tabulate_packages(found: "Diagnosis") -> Table:
-    """A row for each package of each extra."""
+    """Return a table with a row for each package of each extra."""
     import pandas as pd
 
     rows = []
@@ -138,7 +141,7 @@ def _tabulate_packages(found: "Diagnosis") -> Table:
 
 
 def _read_layer(opened: Any, layer: str | None) -> Any:
-    """The vectors [vector, dim] of one layer, in float64."""
+    """Return the vectors [vector, dim] of one layer in float64."""
     import numpy as np
 
     names = list(opened.layers)
@@ -154,8 +157,10 @@ def _read_layer(opened: Any, layer: str | None) -> Any:
     return opened.block(layer or names[0], rows)[:, 0].double().numpy()
 
 
-def _tabulate(found: "Trials") -> Table:
-    """A row for each cure: A after it, what is kept, what changes; before any cure first."""
+def _tabulate_cures(found: "Trials") -> Table:
+    """Return a table with a row for each cure: A after it, what is kept, what changes; the first row is without a
+    cure.
+    """
     from anisoscope.wording import ranged
 
     def cell(estimate: Any) -> str:
@@ -188,4 +193,4 @@ def _write_vectors(path: Path, x: Any) -> None:
             np.save(file, x)
 
     write_atomic(path, write)
-    tell(f"written: {here(path)}", err=True)
+    echo_wrapped(f"written: {format_path(path)}", err=True)

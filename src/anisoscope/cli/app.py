@@ -1,4 +1,4 @@
-"""The program: which commands there are, and how a command line is read.
+"""The program: its commands, and how a command line is read.
 
 Results go to stdout, talk to stderr; errors are told by `__main__.py`. Every command is imported when it is called.
 """
@@ -101,7 +101,7 @@ app.register_install_completion_command()
 
 
 def mount(parent: App, name: str, added: Command | Group, place: int) -> None:
-    """Make something that is known by a name a command of `parent`, or a group of commands, at a place in its list."""
+    """Add a command or a group of commands to `parent` under a name, at a place in the list of `--help`."""
     how: dict[str, Any] = {"name": name, "help_epilogue": f"Example: {added.example}", "sort_key": place}
     if isinstance(added, Command):
         parent.command(added.run, help=added.help, **how)
@@ -118,15 +118,15 @@ for _place, (_name, _command) in enumerate(COMMANDS.items()):
 
 
 def command_names() -> Iterator[str]:
-    """The words of every command, those of a group before those in it: `train`, `train classifier`."""
+    """Return the words of every command, a group before its own: `train`, `train classifier`."""
     for name, command in COMMANDS.items():
         yield name
         if isinstance(command, Group):
             yield from (f"{name} {own}" for own in command.commands)
 
 
-def run(words: Sequence[str]) -> int:
-    """Run a command line; the exit code. What goes wrong is raised."""
+def run_command_line(words: Sequence[str]) -> int:
+    """Run a command line and return its exit code; errors are raised. What goes wrong is raised."""
     if not words:
         app.help_print()
         return 2

@@ -1,4 +1,4 @@
-"""What a command of the program is, so that other packages can add some (`anisoscope.commands`); light."""
+"""Declare a command of the program, so that other packages can add some (`anisoscope.commands`); loads quickly."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Group:
-    """Commands under a common word, as in `anisoscope train masked-lm`; `help` is what `--help` says."""
+    """Commands that share a first word, as in `anisoscope train masked-lm`; `help` is what `--help` says."""
 
     help: str
     example: str

@@ -1,4 +1,6 @@
-"""`anisoscope compare`: runs held against the first, as a table of differences, sentences, a page, and an exit code."""
+"""`anisoscope compare`: each run compared with the first, as a table of differences, sentences, a page, and an exit
+code.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,7 +9,7 @@ import pandas as pd
 
 from anisoscope.axes import TokenPolicy
 from anisoscope.cli.measure_commands import FORMAT, RunFolders
-from anisoscope.cli.view import Format, Quiet, Table, here, show, tell
+from anisoscope.cli.view import Format, Quiet, Table, echo_wrapped, format_path, show
 from anisoscope.errors import UsageError
 from anisoscope.options import OUTPUT, WHAT, FilePath, Names, Text, option
 from anisoscope.progress import waiting
@@ -57,18 +59,20 @@ def compare(
         found = found.of_components(component) if component else found
         met = [(text, *one) for text in fail_if for one in found.judge(text)]
     failed = [describe_met(text, name, beyond) for text, name, beyond in met]
-    show(tabulate(found), view, found.findings, found.notes, {"failed": failed})
+    show(tabulate_comparison(found), view, found.findings, found.notes, {"failed": failed})
     if view.format != "json":
         for note in found.notes:
-            tell(f"note: {note}", err=True, indent="  ")
+            echo_wrapped(f"note: {note}", err=True, indent="  ")
     if output is not None:
-        tell(f"page: {here(_write_page(found, output, quiet))} (open it in a browser)", err=True, indent="  ")
+        echo_wrapped(
+            f"page: {format_path(_write_page(found, output, quiet))} (open it in a browser)", err=True, indent="  "
+        )
     elif view.format == "table":
-        tell("for a page with figures: add --output FOLDER", err=True, indent="  ")
+        echo_wrapped("for a page with figures: add --output FOLDER", err=True, indent="  ")
     for text in failed:
-        tell(f"fails: {text}", err=True, indent="  ")
+        echo_wrapped(f"fails: {text}", err=True, indent="  ")
     if fail_if and not met:
-        tell(f"passes: {', '.join(fail_if)}", err=True, indent="  ")
+        echo_wrapped(f"passes: {', '.join(fail_if)}", err=True, indent="  ")
     return CONDITION_MET if met else 0
 
 
@@ -82,8 +86,9 @@ def _write_page(found: "ComparedRuns", folder: Path, quiet: bool) -> Path:
         return write_comparison(found, folder)
 
 
-def tabulate(found: "ComparedRuns") -> list[Table]:
-    """A row for each place: the value in the first run, and of each other run its value and the difference.
+def tabulate_comparison(found: "ComparedRuns") -> list[Table]:
+    """Return a table with a row for each place: the value in the first run, then value and difference of each other
+    run.
 
     Of two runs values have their intervals; of more, those of the differences alone fit a terminal.
     """
@@ -92,10 +97,10 @@ def tabulate(found: "ComparedRuns") -> list[Table]:
         return [Table(("layer",), [], table)]
     names = found.names[1:]
     keys = ["stack", "kind", "layer", "head", "site", "component"]
-    shown = _shown_keys(table, keys)
+    shown = _choose_key_columns(table, keys)
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for one in table.itertuples():
-        place = tuple(_cell_of(getattr(one, key)) for key in keys)
+        place = tuple(_format_cell(getattr(one, key)) for key in keys)
         rows.setdefault(place, {})[str(one.run)] = one
     if len(rows) > MOST_ROWS:
         biggest = sorted(rows, key=lambda place: -max(abs(one.difference) for one in rows[place].values()))
@@ -112,15 +117,15 @@ def tabulate(found: "ComparedRuns") -> list[Table]:
             text = place[keys.index(key)]
             cells.append("final" if key == "layer" and at_final else text)
         some = next(iter(of_runs.values()))
-        cells.append(_value(some, "first", with_ends=two))
+        cells.append(_format_value(some, "first", with_ends=two))
         for name in names:
-            cells += _cells_of(of_runs.get(name), with_ends=two)
+            cells += _format_other_run(of_runs.get(name), with_ends=two)
         lines.append(cells)
     return [Table(tuple(head), lines, table)]
 
 
-def _shown_keys(table: pd.DataFrame, keys: list[str]) -> list[str]:
-    """The columns that tell rows apart: the layer, and others if they differ."""
+def _choose_key_columns(table: pd.DataFrame, keys: list[str]) -> list[str]:
+    """Choose the columns that tell rows apart: the layer, and others if they differ."""
     shown = []
     for key in keys:
         several = table[key].nunique(dropna=False) > 1
@@ -132,18 +137,19 @@ def _shown_keys(table: pd.DataFrame, keys: list[str]) -> list[str]:
     return shown
 
 
-def _cells_of(one: Any, *, with_ends: bool) -> list[str]:
-    """The value in another run, with its layer if that is another one, and the difference with its interval."""
+def _format_other_run(one: Any, *, with_ends: bool) -> list[str]:
+    """Format the value in another run (with its layer, if that differs) and the difference with its interval."""
     from anisoscope.wording import signed_range
 
     if one is None:
         return ["", ""]
     moved = not pd.isna(one.layer_other) and one.layer_other != one.layer and one.site != "final"
-    value = _value(one, "second", with_ends=with_ends) + (f" @{one.layer_other:g}" if moved else "")
+    value = _format_value(one, "second", with_ends=with_ends) + (f" @{one.layer_other:g}" if moved else "")
     return [value, signed_range(one.difference, one.low, one.high)]
 
 
-def _value(one: Any, side: str, *, with_ends: bool) -> str:
+def _format_value(one: Any, side: str, *, with_ends: bool) -> str:
+    """Format the value of one side, with its interval if asked for."""
     from anisoscope.wording import ranged, short
 
     value = getattr(one, side)
@@ -152,5 +158,6 @@ def _value(one: Any, side: str, *, with_ends: bool) -> str:
     return ranged(value, getattr(one, f"{side}_low"), getattr(one, f"{side}_high"))
 
 
-def _cell_of(value: Any) -> str:
+def _format_cell(value: Any) -> str:
+    """Format one cell of the table."""
     return "" if pd.isna(value) else f"{value:g}" if isinstance(value, int | float) else str(value)

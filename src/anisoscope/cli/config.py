@@ -1,4 +1,4 @@
-"""Settings from a file: `--config run.toml`, or the folder of a run that shall be measured again.
+"""Read settings from a file: `--config run.toml`, or the folder of a run that is to be measured again.
 
 Light: the program imports it before it knows which command is called.
 """
@@ -17,7 +17,7 @@ from anisoscope.provenance import note_config, plain
 
 
 def apply_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Fill options that were not typed from what `--config` names, and note both for the manifest."""
+    """Fill options that were not typed from the file or run that `--config` names, and note both for the manifest."""
     named = [argument for argument in arguments if argument.name == "--config" and argument.tokens]
     if not named:
         return
@@ -35,12 +35,12 @@ def apply_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Options by name: of a TOML file, or of a run that was measured before.
+    """Read options by name from a TOML file, or from a finished run.
 
     UsageError for what is neither; for a run that was measured as the command line cannot ask for it.
     """
     if path.is_dir() and (path / "manifest.json").is_file():
-        return options_of_run(path)
+        return read_options_of_run(path)
     if not path.is_file():
         raise UsageError("--config with a file of options or a run folder", f"{path}, which is none", "check the path")
     try:
@@ -50,8 +50,8 @@ def read_config(path: Path) -> dict[str, Any]:
         raise UsageError(f"options as TOML in {path}", str(error), cure) from None
 
 
-def options_of_run(folder: Path) -> dict[str, Any]:
-    """The options that a run was measured with, but for its machine."""
+def read_options_of_run(folder: Path) -> dict[str, Any]:
+    """Return the options that a run was measured with, without those that depend on its machine."""
     from anisoscope.data.corpora import Columns
     from anisoscope.measure.settings import RENAMED, Settings
     from anisoscope.runs.job import NOT_IN_IDENTITY

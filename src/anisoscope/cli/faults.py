@@ -1,4 +1,4 @@
-"""Errors of the command line in our words: what was expected, what came, what to do."""
+"""Explain errors of the command line: what was expected, what came, what to do."""
 
 from cyclopts import CycloptsError
 from cyclopts.argument import Argument
@@ -15,8 +15,8 @@ from anisoscope.errors import AnisoscopeError, UsageError, near_matches
 from anisoscope.options import choices_of, explain
 
 
-def explain_typed(error: CycloptsError) -> AnisoscopeError:
-    """What is wrong with a command line."""
+def explain_usage_error(error: CycloptsError) -> AnisoscopeError:
+    """Explain what is wrong with a command line."""
     cause = error.__cause__
     if isinstance(cause, AnisoscopeError):
         return cause
@@ -38,7 +38,7 @@ def explain_typed(error: CycloptsError) -> AnisoscopeError:
         cure = near_matches(name.replace("-", "_"), options)
         return UsageError(f"options of {command} in {error.token.source}", name.replace("-", "_"), cure)
     if isinstance(error, MissingArgumentError) and error.argument is not None:
-        name = _label(error.argument, error.keyword)
+        name = _name_as_typed(error.argument, error.keyword)
         if error.argument.required and not error.argument.tokens and error.keyword is None:
             return UsageError(f"{name} of {command}", "none", f"name it, as in {command} --help")
         return UsageError(f"a value for {name}", "none", f"give one after {name}, or leave {name} out")
@@ -46,7 +46,7 @@ def explain_typed(error: CycloptsError) -> AnisoscopeError:
         more = error.unused_tokens or []
         return UsageError(f"fewer words after {command}", " ".join(map(repr, more)), lists)
     if isinstance(error, CoercionError) and error.token is not None and error.argument is not None:
-        name = _label(error.argument, error.token.keyword)
+        name = _name_as_typed(error.argument, error.token.keyword)
         choices = choices_of(error.argument.field_info.annotation)
         if choices:
             cure = near_matches(error.token.value, choices)
@@ -59,12 +59,12 @@ def explain_typed(error: CycloptsError) -> AnisoscopeError:
 
 
 def _explain_value(error: ValidationError, argument: Argument | None) -> AnisoscopeError:
-    """What is wrong with the value of an option."""
+    """Explain what is wrong with the value of an option."""
     if argument is None or argument.name == "*":
         return explain(error, argument.hint if argument else None, flags=True)
-    return explain(error, flags=True, name=_label(argument), annotation=argument.field_info.annotation)
+    return explain(error, flags=True, name=_name_as_typed(argument), annotation=argument.field_info.annotation)
 
 
-def _label(argument: Argument, typed: str | None = None) -> str:
-    """An option as it was typed; an argument without a flag by its name."""
+def _name_as_typed(argument: Argument, typed: str | None = None) -> str:
+    """Return the name of an option as it was typed; of an argument without a flag, its own name."""
     return typed or (argument.name if argument.name.startswith("-") else argument.name.lower())

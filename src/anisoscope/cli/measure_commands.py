@@ -1,11 +1,11 @@
-"""`anisoscope measure`, `classes` and `merge`: what is measured, shown as tables and sentences, and its page."""
+"""`anisoscope measure`, `classes` and `merge`: measure, show tables and sentences, draw the page."""
 
 import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from anisoscope.cli.view import Config, Format, Quiet, View, here, say, show, tell
+from anisoscope.cli.view import Config, Format, Quiet, View, echo_wrapped, format_path, say, show
 from anisoscope.data.check_names import check_corpus, check_labelled, check_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import missing_packages, require_extra
@@ -50,7 +50,7 @@ def measure(
     if holds_vectors(job.model):
         if dry_run:
             reading = part_of(job, VectorColumns)
-            tell(open_vectors(job.model, split=job.split, **reading).source["reading"], indent="  ")
+            echo_wrapped(open_vectors(job.model, split=job.split, **reading).source["reading"], indent="  ")
             return
         _show_run(measure_vectors(job, job.model, place, quiet), view, quiet)
         return
@@ -61,32 +61,34 @@ def measure(
         _show_run(measure_job(job, place, quiet), view, quiet)
         return
     checkpoints = expand(job.model)
-    tell(f"{len(checkpoints)} checkpoints\n{describe(checkpoints)}", err=not dry_run, indent="  ")
+    echo_wrapped(f"{len(checkpoints)} checkpoints\n{describe(checkpoints)}", err=not dry_run, indent="  ")
     if dry_run:
         for checkpoint in checkpoints:
-            missing = "  (no such folder)" if _is_missing(checkpoint.subject) else ""
+            missing = "  (no such folder)" if _is_missing_sibling(checkpoint.subject) else ""
             say(f"seed {checkpoint.seed:<3d} step {checkpoint.step:<9,d} {checkpoint.subject}{missing}")
     else:
         _show_series(measure_checkpoints(job, place, quiet), job.settings.tokens[0], view, quiet)
 
 
 def _show_cost(job: Job, quiet: bool) -> None:
-    """What one model costs, from its configuration alone."""
+    """Show what measuring one model costs, from its configuration alone."""
     require_extra("models", f"to read the configuration of {job.model}")
     with waiting(f"reading the configuration of {job.model}", quiet=quiet):
         from anisoscope.measure.cost import size
         from anisoscope.runs.run import cost_before
 
         cost = cost_before(job)
-    tell(f"{job.model}: weights {size(cost.weights)} in {job.dtype}", indent="  ")
-    tell(cost.line, indent="  ")
-    tell(f"a state that --resume reads: {size(cost.state)}; windows of {cost.tokens:,} tokens", indent="  ")
+    echo_wrapped(f"{job.model}: weights {size(cost.weights)} in {job.dtype}", indent="  ")
+    echo_wrapped(cost.line, indent="  ")
+    echo_wrapped(f"a state that --resume reads: {size(cost.state)}; windows of {cost.tokens:,} tokens", indent="  ")
     if cost.unmeasured:
-        tell(cost.without_spectrum, indent="  ")
+        echo_wrapped(cost.without_spectrum, indent="  ")
 
 
 def _show_series(series: "Series", policy: str, view: Format, quiet: bool) -> None:
-    """A by step and layer, findings of the last step; what was left out, or is there twice; the page."""
+    """Show A by step and layer, findings of the last step, checkpoints that were left out or came twice, and the
+    page.
+    """
     from anisoscope.cli import printed_tables
     from anisoscope.runs.findings import findings
 
@@ -98,26 +100,28 @@ def _show_series(series: "Series", policy: str, view: Format, quiet: bool) -> No
         alike.setdefault(why.replace(name, ""), (why, []))[1].append(name)
     skipped = [f"skipped: {first_of(names)}: {why}" for why, names in alike.values()]
     repeated = [f"the same weights, bit for bit: {', '.join(names)}" for names in series.repeated]
-    table, more = printed_tables.of_series(records, policy), {"run": str(series.folder)}
+    table, more = printed_tables.tabulate_series(records, policy), {"run": str(series.folder)}
     show([table], view, findings(records), [*skipped, *repeated], more)
     for line in [*skipped, *(f"note: {text}" for text in repeated)]:
-        tell(line, err=True, indent="  ")
-    tell(_draw_page(series.folder, quiet), err=True, indent="  ")
-    page = f"anisoscope report {here(series.folder, typed=True)}/seed-…"
-    tell(f"next, a page of one checkpoint: {page}", err=True, indent="  ")
+        echo_wrapped(line, err=True, indent="  ")
+    echo_wrapped(_announce_page(series.folder, quiet), err=True, indent="  ")
+    page = f"anisoscope report {format_path(series.folder, typed=True)}/seed-…"
+    echo_wrapped(f"next, a page of one checkpoint: {page}", err=True, indent="  ")
 
 
-def _draw_page(folder: Path, quiet: bool) -> str:
-    """Draw the page of a finished run or series; a line that says where it is or, without charts, how to get one."""
+def _announce_page(folder: Path, quiet: bool) -> str:
+    """Draw the page of a finished run or series, and return a line that says where it is, or how to get one without
+    charts.
+    """
     missing = missing_packages("report")
     if missing:
-        later = f"pip install 'anisoscope[report]', then anisoscope report {here(folder, typed=True)}"
+        later = f"pip install 'anisoscope[report]', then anisoscope report {format_path(folder, typed=True)}"
         return f"no page was drawn: {' and '.join(missing)} not installed. For one: {later}"
-    return f"report: {here(_drawn(folder, quiet))} (open it in a browser)"
+    return f"report: {format_path(_draw_page(folder, quiet))} (open it in a browser)"
 
 
-def _drawn(folder: Path, quiet: bool) -> Path:
-    """The page of a finished run or series."""
+def _draw_page(folder: Path, quiet: bool) -> Path:
+    """Draw the page of a finished run or series."""
     drawn_later = f"anisoscope report {shlex.quote(str(folder))}"
     with (
         keeping(lambda: "the run is finished, but for its page", drawn_later),
@@ -128,8 +132,8 @@ def _drawn(folder: Path, quiet: bool) -> Path:
         return build(folder)
 
 
-def _is_missing(subject: str) -> bool:
-    """Whether a name is that of a folder which should lie beside others here, and does not."""
+def _is_missing_sibling(subject: str) -> bool:
+    """Tell whether a name is meant as a folder beside existing ones here, but does not exist."""
     path = Path(subject)
     local = "@" not in subject and (subject.startswith(("./", "../")) or path.parent != Path())
     return local and path.parent.is_dir() and not path.exists()
@@ -151,27 +155,27 @@ def classes(
     check_model(asked.model)
     check_labelled(asked.corpus)
     if text is not None:
-        _show_text(asked, text, view, quiet)
+        _show_explained_text(asked, text, view, quiet)
         return
     from anisoscope.api.functions import measure_classes
 
     _show_run(measure_classes(asked, place, quiet), view, quiet)
 
 
-def _show_text(asked: ClassesOptions, text: str, view: Format, quiet: bool) -> None:
-    """The class found for a text, its words coloured on a terminal, and tables of what explains it."""
+def _show_explained_text(asked: ClassesOptions, text: str, view: Format, quiet: bool) -> None:
+    """Show the class given to a text, its words coloured on a terminal, and tables of what explains it."""
     from anisoscope.api.functions import explain_text
-    from anisoscope.cli.words import coloured_lines, sentence_on, tables_of_text
+    from anisoscope.cli.words import colour_words, describe_explained_text, tabulate_explained_text
 
     found, notes = explain_text(asked, text, quiet)
     if view.format == "table":
-        tell(sentence_on(found))
-        for line in coloured_lines(found):
+        echo_wrapped(describe_explained_text(found))
+        for line in colour_words(found):
             say(line)
         say("")
-    show(tables_of_text(found), view)
+    show(tabulate_explained_text(found), view)
     for note in (*notes, *found.notes):
-        tell(f"note: {note}", err=True, indent="  ")
+        echo_wrapped(f"note: {note}", err=True, indent="  ")
 
 
 def merge(
@@ -193,7 +197,7 @@ def merge(
 
 
 def _show_run(done: "RunFolder", view: Format, quiet: bool) -> None:
-    """Tables and findings; only then the report is drawn; notes, where it is, and what to do next, on stderr."""
+    """Show tables and findings, draw the report, then print notes, its place and what to do next on stderr."""
     from anisoscope.cli import printed_tables
     from anisoscope.runs.differences import read_replicates
     from anisoscope.runs.findings import findings
@@ -202,36 +206,40 @@ def _show_run(done: "RunFolder", view: Format, quiet: bool) -> None:
         return
     records = done.records
     if "classes" in (done.identity() or {}):
-        shown = printed_tables.of_classes(records)
+        shown = printed_tables.tabulate_classes(records)
     else:
-        shown = _tables_of(records, read_replicates(done.folder, len(records)), view)
+        shown = _build_tables_of_run(records, read_replicates(done.folder, len(records)), view)
     if not any(table.rows for table in shown) and view.format == "table":
-        tell(f"No value of a whole layer was measured; all records are in {here(done.folder / 'records.parquet')}")
+        echo_wrapped(
+            f"No value of a whole layer was measured; all records are in {format_path(done.folder / 'records.parquet')}"
+        )
     show(shown, view, findings(records), done.manifest["warnings"], {"run": str(done.folder)})
-    page_line = _draw_page(done.folder, quiet)
+    page_line = _announce_page(done.folder, quiet)
     for warning in done.manifest["warnings"]:
-        tell(f"note: {warning}", err=True, indent="  ")
-    tell(page_line, err=True, indent="  ")
-    tell(f"next: anisoscope compare {here(done.folder, typed=True)} ANOTHER-RUN", err=True, indent="  ")
+        echo_wrapped(f"note: {warning}", err=True, indent="  ")
+    echo_wrapped(page_line, err=True, indent="  ")
+    echo_wrapped(f"next: anisoscope compare {format_path(done.folder, typed=True)} ANOTHER-RUN", err=True, indent="  ")
 
 
-def _tables_of(records: Any, replicates: Any, view: Format) -> "list[Table]":
-    """What a run is shown as: hidden states layer by layer, then attention; without them what was named."""
+def _build_tables_of_run(records: Any, replicates: Any, view: Format) -> "list[Table]":
+    """Build the tables that show a run: hidden states layer by layer, then attention; without them the named
+    metrics.
+    """
     from anisoscope.cli import printed_tables
 
     wide = isinstance(view, View) and view.wide
     heads = isinstance(view, View) and view.heads
-    of_hidden = printed_tables.layer_by_layer(records, wide=wide)
-    of_attention = printed_tables.of_attention(records, replicates, heads=heads, wide=wide)
+    of_hidden = printed_tables.tabulate_layers(records, wide=wide)
+    of_attention = printed_tables.tabulate_attention(records, replicates, heads=heads, wide=wide)
     shown = [of_hidden] if of_hidden.rows else []
     if of_attention is not None:
         shown.append(of_attention)
     elif heads:
-        tell("note: no attention was measured, hence no heads: add attention to --panel", err=True, indent="  ")
+        echo_wrapped("note: no attention was measured, hence no heads: add attention to --panel", err=True, indent="  ")
     if of_hidden.rows:
-        shown += printed_tables.beside_hidden(records)
+        shown += printed_tables.tabulate_beside_hidden(records)
     else:
-        shown += printed_tables.of_named(records)
-        other = printed_tables.of_other_heads(records, replicates) if of_attention is None else None
+        shown += printed_tables.tabulate_named_metrics(records)
+        other = printed_tables.tabulate_other_head_metrics(records, replicates) if of_attention is None else None
         shown += [other] if other is not None else []
     return shown or [of_hidden]

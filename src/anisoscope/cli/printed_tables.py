@@ -1,4 +1,4 @@
-"""Tables of the command line: a run layer by layer, classes, a series, names of everything."""
+"""Build the tables of the command line: a run layer by layer, classes, a series, lists of names."""
 
 import ast
 from math import nan
@@ -39,18 +39,20 @@ OF_CLASSES = {
 """Columns of the table of classes: is the direction the class?"""
 
 
-def _places(index: Any) -> tuple[tuple[str, ...], list[list[str]]]:
-    """The columns that name a layer, with its stack where there are several, and the beginnings of the rows."""
+def _label_rows(index: Any) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Return the columns that name a layer (with its stack, if there are several), and the first cells of each row."""
     stacked = index.get_level_values("stack").nunique() > 1
     rows = [[str(stack)] * stacked + ["final" if site == "final" else str(layer)] for *_, stack, layer, site in index]
     return (*(("stack",) * stacked), "layer"), rows
 
 
-def layer_by_layer(records: Any, *, wide: bool = False) -> Table:
-    """The hidden states of a run under its first token policy: A with its verdict; `wide`: every column."""
+def tabulate_layers(records: Any, *, wide: bool = False) -> Table:
+    """Tabulate the hidden states of a run under its first token policy: A with its verdict; `wide` adds every other
+    column.
+    """
     found, behind = by_layer(records, WIDE if wide else SHORT)
     metrics = [m for m in (WIDE if wide else SHORT) if not wide or found.get((m, "value"), pd.Series()).notna().any()]
-    places, rows = _places(found.index)
+    places, rows = _label_rows(found.index)
     for row, cells in zip(rows, found.to_dict("records"), strict=True):
         ranges = {m: ranged(*(cells.get((m, end), nan) for end in ENDS)) for m in metrics}
         verdict = str(cells["verdict", ""] or "")
@@ -72,10 +74,12 @@ OF_ATTENTION = {
 """Columns of the table of attention, of which those are shown that were measured."""
 
 
-def of_attention(records: Any, replicates: Any = None, *, heads: bool = False, wide: bool = False) -> Table | None:
-    """Attention layer by layer, as means over heads, or head by head: the entropy (1: uniform) with its interval, then
-    where attention goes and what queries and keys have in common, and which kinds of heads there are. None if attention
-    was not measured.
+def tabulate_attention(
+    records: Any, replicates: Any = None, *, heads: bool = False, wide: bool = False
+) -> Table | None:
+    """Tabulate attention layer by layer (means over heads) or head by head: the entropy (1: uniform) with its
+    interval, then where attention goes, what queries and keys have in common, and the kinds of heads. None if
+    attention was not measured.
 
     replicates   of each record its value without each group of units: what intervals of means over heads are made of
     wide         every value with its interval
@@ -106,13 +110,13 @@ def of_attention(records: Any, replicates: Any = None, *, heads: bool = False, w
             with_ends = wide or metric == "attention.entropy_normalised"
             row = found.get(metric)
             cells.append("–" if row is None else measured(row) if with_ends else short(row.value))
-        kinds = line.kind_of_head if heads else _list_kinds(line, RULES)
+        kinds = line.kind_of_head if heads else _list_head_kinds(line, RULES)
         rows.append([*place, *cells, kinds])
     return Table((*keys, *names.values(), "kind" if heads else "kinds"), rows, behind)
 
 
-def _list_kinds(line: Any, rules: Any) -> str:
-    """`3 sink, 1 one-hot`; nothing if every head is ordinary."""
+def _list_head_kinds(line: Any, rules: Any) -> str:
+    """List the kinds of heads of a layer, `3 sink, 1 one-hot`; empty if every head is ordinary."""
     parts = []
     for rule in rules:
         count = getattr(line, f"{rule.name}_heads".replace("-", "_"))
@@ -121,9 +125,10 @@ def _list_kinds(line: Any, rules: Any) -> str:
     return ", ".join(parts)
 
 
-def of_other_heads(records: Any, replicates: Any = None) -> Table | None:
-    """Means over heads, layer by layer, of metrics of heads that the table of attention does not show. None if there
-    are none.
+def tabulate_other_head_metrics(records: Any, replicates: Any = None) -> Table | None:
+    """Tabulate metrics of heads that the table of attention does not show, as means over heads, layer by layer.
+
+    None if there are none.
     """
     from anisoscope.runs.layers_of_heads import average_heads
 
@@ -132,13 +137,13 @@ def of_other_heads(records: Any, replicates: Any = None) -> Table | None:
     if not len(rows):
         return None
     means, _ = average_heads(rows, None if replicates is None else replicates[rows.index.to_numpy()])
-    named = means.assign(metric=means["metric"] + means["site"].map(_stage_of).fillna(""))
+    named = means.assign(metric=means["metric"] + means["site"].map(_name_stage).fillna(""))
     stacked = ["stack"] if means["stack"].nunique() > 1 else []
-    return _pivoted(named, [*stacked, "layer"], {name: name for name in named["metric"].unique()}, "stack")
+    return _pivot(named, [*stacked, "layer"], {name: name for name in named["metric"].unique()}, "stack")
 
 
-def _stage_of(site: Any) -> str:
-    """` (rotated)`, of a stage of queries and keys that is not their first."""
+def _name_stage(site: Any) -> str:
+    """Return ` (rotated)` for a stage of queries and keys that is not their first; else nothing."""
     stage = str(site).partition(".")[2]
     return f" ({stage})" if stage and stage != "raw" else ""
 
@@ -147,20 +152,20 @@ BESIDE_HIDDEN = ("floor", "neighbours")
 """Metrics that are measured on request, and have a table of their own beside that of hidden states."""
 
 
-def beside_hidden(records: Any) -> list[Table]:
-    """A table for each of `BESIDE_HIDDEN` that was measured, its columns without the metric's name."""
+def tabulate_beside_hidden(records: Any) -> list[Table]:
+    """Build a table for each of `BESIDE_HIDDEN` that was measured, its columns without the metric's name."""
     found = []
     for name in BESIDE_HIDDEN:
         rows = records[records["metric"].str.startswith(f"{name}.").fillna(False).astype(bool)]
-        for table in of_named(rows) if len(rows) else ():
+        for table in tabulate_named_metrics(rows) if len(rows) else ():
             head = tuple(label.removeprefix(f"{name}.") for label in table.head)
             found.append(Table((f"{name}: {head[0]}", *head[1:]), table.rows, table.records))
     return found
 
 
-def of_named(records: Any) -> list[Table]:
-    """Metrics that were named: their values layer by layer, with intervals; a table of its own for each with components
-    (of a metric of two layers: its second layer).
+def tabulate_named_metrics(records: Any) -> list[Table]:
+    """Tabulate metrics that were named: their values layer by layer, with intervals; metrics with components get a
+    table each.
     """
     behind = of_layers(records)
     rows = behind.assign(layer=behind["layer"].astype("string").where(behind["site"].ne("final"), "final"))
@@ -169,27 +174,29 @@ def of_named(records: Any) -> list[Table]:
     whole = rows["component"].isna()
     tables = []
     if whole.any():
-        shown = _pivoted(rows[whole], ["layer"], {name: name for name in rows["metric"][whole].unique()})
+        shown = _pivot(rows[whole], ["layer"], {name: name for name in rows["metric"][whole].unique()})
         tables.append(Table(shown.head, shown.rows, behind[whole]))
     for name, part in rows[~whole].groupby("metric", sort=False):
         components = {component: component for component in part["component"].unique()}
         if len(components) <= MOST_COLUMNS:  # more, as one for every dimension, are in the records alone
-            shown = _pivoted(part.assign(metric=part["component"]), ["layer"], components)
+            shown = _pivot(part.assign(metric=part["component"]), ["layer"], components)
             tables.append(Table((str(name), *shown.head[1:]), shown.rows, behind.loc[part.index]))
     return tables
 
 
-def of_classes(records: Any) -> list[Table]:
-    """What `anisoscope classes` found: layer by layer, what replaced attention and maps over words give, accuracy."""
+def tabulate_classes(records: Any) -> list[Table]:
+    """Tabulate the results of `anisoscope classes` layer by layer: what ablated attention and attributions give,
+    and accuracy.
+    """
     rows = select(records, metric=tuple(OF_CLASSES), component=[None, "row"], head=None, token_policy=[None, "all"])
     rows = rows[rows["layer"].notna() & rows["site"].ne("final").fillna(True)]
-    tables = [_pivoted(rows, ["layer"], OF_CLASSES)]
+    tables = [_pivot(rows, ["layer"], OF_CLASSES)]
     for prefix, label in (("replaced.", "attention replaced"), ("explains.", "words explained by")):
         part = records[records["metric"].str.startswith(prefix).fillna(False)]
         if len(part):
             names = {name: name.removeprefix(prefix) for name in dict.fromkeys(part["metric"])}
             part = part.assign(layer=part["layer"].astype("string").fillna("all"))
-            tables.append(_pivoted(part, ["component", "layer"], names, label))
+            tables.append(_pivot(part, ["component", "layer"], names, label))
     whole = select(records, metric=("accuracy", "majority"), component=None)
     if len(whole):
         cells = [[str(row.metric), measured(row), f"{row.n_units:,}"] for row in each(whole)]
@@ -197,8 +204,8 @@ def of_classes(records: Any) -> list[Table]:
     return tables
 
 
-def _pivoted(rows: Any, index: list[str], names: dict[str, str], label: str = "") -> Table:
-    """A row for every place, a column for every metric there is."""
+def _pivot(rows: Any, index: list[str], names: dict[str, str], label: str = "") -> Table:
+    """Return a table with a row for every place and a column for every metric."""
     cells: dict[tuple[str, ...], dict[str, str]] = {}
     for row in each(rows):
         cells.setdefault(tuple(str(getattr(row, name)) for name in index), {}).setdefault(row.metric, measured(row))
@@ -207,8 +214,8 @@ def _pivoted(rows: Any, index: list[str], names: dict[str, str], label: str = ""
     return Table(head, [[*place, *(found.get(name, "") for name in there)] for place, found in cells.items()], rows)
 
 
-def of_series(records: Any, policy: str) -> Table:
-    """A of every checkpoint's hidden states, layer by layer (without hidden states: the mean entropy of attention)."""
+def tabulate_series(records: Any, policy: str) -> Table:
+    """Tabulate A of every checkpoint layer by layer (without hidden states: the mean entropy of attention)."""
     rows = select(records, metric="mean_cosine", site="hidden", component=None, token_policy=policy)
     name = "A"
     if not len(rows):
@@ -224,8 +231,8 @@ def of_series(records: Any, policy: str) -> Table:
     return Table(("seed", "step", *(f"{name} {place}" for place in table.columns)), cells, rows.drop(columns="place"))
 
 
-def listed(what: str) -> Table:
-    """(name, one line) of all metrics, models, corpora, or of what else another package lists."""
+def list_entries(what: str) -> Table:
+    """Return (name, one line of description) of all metrics, models, corpora, or of what another package lists."""
     if what == "metrics":
         sources = sorted(Path(__file__).parents[1].joinpath("metrics").glob("*.py"))  # to import them takes seconds
         docs = {path.stem: ast.get_docstring(ast.parse(path.read_bytes())) or "" for path in sources}

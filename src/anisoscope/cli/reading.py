@@ -1,4 +1,4 @@
-"""`anisoscope report` and `list`: the page of a run that is finished, and what can be named."""
+"""`anisoscope report` and `list`: the page of a finished run, and everything that has a name."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ def report(
     pdf: Annotated[bool, option("figures as PDF too, for print", OUTPUT)] = False,
     view: Format = FORMAT,
 ) -> None:
-    """Make the page of a run anew, and say where it is."""
+    """Rebuild the page of a run, and say where it is."""
     if not run.is_dir():
         raise OutputError("a run folder", f"{run}, which is none", "name the folder that measure wrote")
     with waiting("drawing the report", quiet=quiet):
@@ -40,9 +40,9 @@ def list_names(
     *,
     view: Format = FORMAT,
 ) -> None:
-    """Show everything of a kind that can be named."""
+    """Show everything of one kind that has a name: metrics, models, corpora and more."""
     if what not in LISTS:
         raise UsageError(f"what to list among {', '.join(LISTS)}", repr(what), near_matches(what, LISTS))
     from anisoscope.cli import printed_tables
 
-    show([printed_tables.listed(what)], view)
+    show([printed_tables.list_entries(what)], view)

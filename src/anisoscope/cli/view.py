@@ -1,4 +1,4 @@
-"""How results are shown: tables that fit the terminal, or JSON, CSV and Markdown; sentences wrapped where it ends."""
+"""Show results as tables that fit the terminal, or as JSON, CSV and Markdown; wrap sentences at its width."""
 
 import json
 import math
@@ -29,7 +29,10 @@ Config = Annotated[
 
 @declare_settings
 class Format:
-    """What stdout gets. JSON and CSV hold the records behind the table, in full precision, by the records' names."""
+    """The format of stdout.
+
+    JSON and CSV hold the records behind the table, in full precision, by the records' names.
+    """
 
     format: Annotated[
         Literal["table", "json", "csv", "markdown"],
@@ -39,7 +42,7 @@ class Format:
 
 @declare_settings
 class View(Format):
-    """The same of a run, of which more can be shown than fits a table."""
+    """The options that say how a run is shown."""
 
     wide: Annotated[bool, option("every column that was measured, with intervals", OUTPUT)] = False
     heads: Annotated[bool, option("attention head by head, not layer by layer", OUTPUT)] = False
@@ -47,7 +50,7 @@ class View(Format):
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under a head, and the records they were made of."""
+    """Rows of text under headings, and the records they were made from."""
 
     head: tuple[str, ...]
     rows: Sequence[Sequence[str]]
@@ -77,55 +80,56 @@ def show(
     notes: Sequence[str] = (),
     more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write tables, then the findings, to stdout.
+    """Write tables, then findings, to stdout.
 
     notes, more   what JSON has beside them, since who reads it may not read stderr: notes, and fields of the command
     """
     if view.format == "json":
         answer: dict[str, Any] = {**(more or {}), "findings": list(map(asdict, found)), "notes": list(notes)}
-        answer["records"] = [row for table in tables for row in _plain(table)]
+        answer["records"] = [row for table in tables for row in _to_json_records(table)]
         say_json(answer)
     elif view.format == "csv":
         import pandas as pd
 
         say(pd.concat([table.records for table in tables]).to_csv(index=False), end="")
     elif view.format == "markdown":
-        say("\n\n".join(filter(None, map(_markdown, tables))))
+        say("\n\n".join(filter(None, map(_to_markdown, tables))))
         say("".join(f"\n- {finding.text}" for finding in found), end="\n" if found else "")
     else:
-        say("\n\n".join(_text(table) for table in tables if table.rows))
+        say("\n\n".join(_to_text(table) for table in tables if table.rows))
         if found:
             say("")
-            tell("\n".join(finding.text for finding in found))
+            echo_wrapped("\n".join(finding.text for finding in found))
 
 
 def show_row(row: Mapping[str, Any], view: Format) -> None:
-    """Show what a command that has no table did: one row, by the names of its fields."""
+    """Show one row of named fields, for a command that has no table."""
     import pandas as pd
 
     show([Table(tuple(row), [[str(value) for value in row.values()]], pd.DataFrame([dict(row)]))], view)
 
 
-def _plain(table: Table) -> list[dict[Any, Any]]:
-    """The records as JSON knows them: every digit of a number, null for what is none or not finite."""
+def _to_json_records(table: Table) -> list[dict[Any, Any]]:
+    """Return the records as JSON has them: every digit of a number, null for missing or infinite ones."""
     known = table.records.replace([math.inf, -math.inf], math.nan)
     return known.astype(object).where(known.notna(), None).to_dict("records")
 
 
-def _markdown(table: Table) -> str:
+def _to_markdown(table: Table) -> str:
+    """Return the table as Markdown."""
     if not table.rows:
         return ""
     rows = [table.head, tuple("---" for _ in table.head), *table.rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 
-def _text(table: Table) -> str:
-    """Columns side by side; cells are folded where the terminal is too narrow."""
+def _to_text(table: Table) -> str:
+    """Return the table as text columns; cells are folded if the terminal is too narrow."""
     from rich.console import Console
     from rich.table import Table as RichTable
 
     drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True)
-    width, whole = columns(sys.stdout) or 10_000, _columns_kept_whole(table)
+    width, whole = count_columns(sys.stdout) or 10_000, _find_unfolded_columns(table)
     vertical: Any = "bottom" if all(table.head) else "top"
     for place, name in enumerate(table.head):
         drawn.add_column(name, overflow="fold", vertical=vertical, no_wrap=place in whole)
@@ -136,8 +140,10 @@ def _text(table: Table) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
 
 
-def _columns_kept_whole(table: Table) -> set[int]:
-    """Numbers of the columns whose cells are not folded: verdicts, and intervals if no word of others is then cut."""
+def _find_unfolded_columns(table: Table) -> set[int]:
+    """Return the numbers of columns whose cells are not folded: verdicts, and intervals if no word of others is
+    then cut.
+    """
     verdicts = {place for place, name in enumerate(table.head) if name == "verdict"}
     of_intervals = set()
     needed = 0
@@ -150,11 +156,11 @@ def _columns_kept_whole(table: Table) -> set[int]:
         else:
             words = " ".join([name, *cells]).split()
             needed += max(map(len, words), default=0) + 2
-    return verdicts | of_intervals if needed <= (columns(sys.stdout) or 10_000) else verdicts
+    return verdicts | of_intervals if needed <= (count_columns(sys.stdout) or 10_000) else verdicts
 
 
-def columns(stream: Any) -> int | None:
-    """Columns of the terminal that a stream writes to; None where it is none."""
+def count_columns(stream: Any) -> int | None:
+    """Return the width in characters of the terminal that a stream writes to, or None if it is none."""
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
@@ -162,16 +168,18 @@ GLUE = "\x1f"
 """A space of a path, at which no line is wrapped."""
 
 
-def tell(text: str, *, err: bool = False, indent: str = "") -> None:
-    """Print lines, wrapped between words where they are wider than the terminal (lines after the first: indented)."""
-    width = columns(sys.stderr if err else sys.stdout)
+def echo_wrapped(text: str, *, err: bool = False, indent: str = "") -> None:
+    """Print lines, wrapped between words if they are wider than the terminal; lines after the first are indented."""
+    width = count_columns(sys.stderr if err else sys.stdout)
     how: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     for line in text.splitlines():
         wrapped = line if width is None else textwrap.fill(line, width, subsequent_indent=indent, **how)
         say(wrapped.replace(GLUE, " "), err=err)
 
 
-def here(path: Path, *, typed: bool = False) -> str:
-    """A path, from the working directory where it lies below, that `tell` never breaks; `typed`: quoted for a shell."""
+def format_path(path: Path, *, typed: bool = False) -> str:
+    """Format a path for `echo_wrapped`, which never breaks it: relative to the working directory if it lies below;
+    `typed` quotes it for a shell.
+    """
     name = str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
     return (shlex.quote(name) if typed else name).replace(" ", GLUE)

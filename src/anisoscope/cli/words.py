@@ -1,4 +1,4 @@
-"""A text that was explained, on a terminal: words in colours, and tables of their numbers."""
+"""Show an explained text on a terminal: words in colours, and tables of their numbers."""
 
 import os
 import shutil
@@ -18,8 +18,8 @@ FOR, AGAINST = (214, 90, 40), (40, 100, 200)
 PAPER = 255
 
 
-def sentence_on(found: "Explanation") -> str:
-    """The class found, the words that decide, and which attributions find them."""
+def describe_explained_text(found: "Explanation") -> str:
+    """Return sentences on an explained text: the class, the words that decide, and which attributions find them."""
     words, erasure = found.words["word"], found.words["erasure"]
     strongest = erasure.sort_values(ascending=False, kind="stable").index[:3]
     named = ", ".join(f"{words[i]} ({short(erasure[i])})" for i in strongest)
@@ -30,8 +30,8 @@ def sentence_on(found: "Explanation") -> str:
     return text
 
 
-def coloured_lines(found: "Explanation") -> "Iterator[str]":
-    """A line for each attribution, its words on a ground of their strength; nothing if colours are not shown."""
+def colour_words(found: "Explanation") -> "Iterator[str]":
+    """Return a line for each attribution, each word on a background of its strength; nothing if colours are off."""
     from anisoscope.classes.sentence import strengths
 
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
@@ -45,20 +45,22 @@ def coloured_lines(found: "Explanation") -> "Iterator[str]":
             if used + len(word) + 1 > width and used > indent:
                 yield line
                 line, used = " " * indent, indent
-            line += _on_ground(word, float(strength)) + " "
+            line += _colour_word(word, float(strength)) + " "
             used += len(word) + 1
         yield line
 
 
-def _on_ground(word: str, strength: float) -> str:
-    """A word on a ground between white and the colour of its sign."""
+def _colour_word(word: str, strength: float) -> str:
+    """Return a word on a background between white and the colour of its sign."""
     colour = FOR if strength >= 0 else AGAINST
     ground = ";".join(str(round(PAPER + (part - PAPER) * abs(strength))) for part in colour)
     return f"\x1b[48;2;{ground}m\x1b[38;2;0;0;0m{word}\x1b[0m"
 
 
-def tables_of_text(found: "Explanation") -> list[Table]:
-    """Words with their attributions; comprehensiveness and sufficiency beside random orders; how far they agree."""
+def tabulate_explained_text(found: "Explanation") -> list[Table]:
+    """Build tables of an explained text: attributions of words; comprehensiveness and sufficiency beside random
+    orders; agreement.
+    """
     names = list(found.words.columns[1:])
     rows = [[str(row[0]), *(short(x) for x in row[1:])] for row in found.words.itertuples(index=False)]
     tables = [Table(("word", *names), rows, found.words)]
