@@ -49,6 +49,10 @@ def test_wrong_verdicts_are_counted_where_they_could_be_wrong():
     assert (row["false_contrary"], row["of_not_contrary"]) == (10, 30)
     assert controls.marked(row)
     assert not controls.marked(row | {"false_holds": 1, "false_contrary": 0})
+    of_200 = {"false_holds": 11, "of_false": 200, "false_contrary": 0, "of_not_contrary": 200}
+    assert controls.marked(of_200), "5.5 % is more than 5 %"
+    assert not controls.beyond_chance(of_200)
+    assert controls.beyond_chance(of_200 | {"false_holds": 20})
 
 
 def test_an_interval_of_the_right_width_errs_as_often_as_it_says():

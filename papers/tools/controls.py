@@ -412,11 +412,17 @@ def share(row: dict[str, Any], wrong: str, of: str) -> float:
 
 
 def marked(row: dict[str, Any]) -> bool:
-    """Whether more than RATE of the verdicts are wrong, beyond what so many draws leave open (exact binomial, 95 %)."""
+    """Whether more than RATE of the verdicts are wrong."""
+    return any(share(row, wrong, of) > RATE for wrong, of in WRONG)
+
+
+def beyond_chance(row: dict[str, Any]) -> bool:
+    """Whether a judge that errs in RATE of all draws would hardly ever be wrong so often (exact binomial, 95 %)."""
     for wrong, of in WRONG:
-        above = bool(row[of]) and row[wrong] / row[of] > RATE
-        if above and stats.binomtest(row[wrong], row[of], RATE, alternative="greater").pvalue < 0.05:
-            return True
+        if share(row, wrong, of) > RATE:
+            test = stats.binomtest(row[wrong], row[of], RATE, alternative="greater")
+            if test.pvalue < 0.05:
+                return True
     return False
 
 
@@ -429,9 +435,10 @@ def page() -> str:
         "Each judge is run on data in which its claim is false and on data in which it is true: `python",
         "papers/tools/controls.py`, 200 draws each. *False holds*: how often it said *holds* where the claim is",
         "false; *false contrary*: how often it said *contrary* where the contrary is not true. Both are to be 5 %",
-        "at most; a claim of which either is more, beyond what 200 draws leave open, is **marked**. Shown is the",
-        "worst world of each claim; what each world is stands in `papers/tools/controls.py`, every row in",
-        "`papers/results/controls.json`. *said no*: how often it said contrary, too small or beyond.",
+        "at most; a claim of which either is more is **marked**. (A judge that errs in exactly 5 % of all draws is",
+        "above that in nearly half of all sets of 200.) Shown is the worst world of each claim; what each world is",
+        "stands in `papers/tools/controls.py`, every row in `papers/results/controls.json`. *said no*: how often it",
+        "said contrary, too small or beyond.",
         "",
     ]
     if all(row["world"] == EDGE for row in found):
@@ -448,11 +455,11 @@ def page() -> str:
         by_claim.setdefault((row["paper"], row["study"], row["claim"]), []).append(row)
     bad = [key for key, rows in by_claim.items() if any(map(marked, rows))]
     never = [key for key, rows in by_claim.items() if not sum(row["said_no"] for row in rows)]
-    above = sum(share(row, *of) > RATE for row in found for of in WRONG)
+    rare = [key for key, rows in by_claim.items() if any(map(beyond_chance, rows))]
     lines += [
-        f"{len(by_claim)} claims, {len(bad)} of them marked; {len(never)} were never seen to fail. Of {2 * len(found)}",
-        f"rates {above} lie above 5 %; over all, *holds* was false in {_mean(found, *WRONG[0]):.1%} and *contrary* in",
-        f"{_mean(found, *WRONG[1]):.1%} of draws.",
+        f"{len(by_claim)} claims, {len(bad)} of them marked ({len(rare)} beyond what 200 draws leave to chance);",
+        f"{len(never)} were never seen to fail. Over all, *holds* was false in {_mean(found, *WRONG[0]):.1%} and",
+        f"*contrary* in {_mean(found, *WRONG[1]):.1%} of draws.",
         "",
     ]
     lines += [
