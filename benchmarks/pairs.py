@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the program has it, be
 import torch
 from threadpoolctl import threadpool_limits
 
-from anisoscope.provenance import provenance
+from anisoscope.provenance import describe_environment
 
 T = TypeVar("T")
 Case = Callable[[T], object]
@@ -107,7 +107,7 @@ def keep(path: Path, name: str, rows: Sequence[Mapping[str, Any]], key: Sequence
 
 def machine() -> dict[str, Any]:
     """What the numbers were measured with, and how busy it was."""
-    known = provenance()
+    known = describe_environment()
     cpu = Path("/proc/cpuinfo")
     lines = cpu.read_text("utf-8").splitlines() if cpu.exists() else []
     model = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())

@@ -40,5 +40,5 @@ def found(monkeypatch, target):
 
 def forget():
     """Entry points are read anew when they are next asked for."""
-    for remembered in (registry._entry_points, registry._import, registry._warn):
+    for remembered in (registry._list_entry_points, registry._import_entry, registry._warn_once):
         remembered.cache_clear()

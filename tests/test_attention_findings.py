@@ -21,7 +21,7 @@ from anisoscope.report.results import Results
 from anisoscope.runs import attention
 from anisoscope.runs.attention import RULES, attention_findings, attention_layers, attention_table
 from anisoscope.store import as_records, select
-from anisoscope.wording import measured
+from anisoscope.wording import format_measured
 
 HEADS, WIDTH, LENGTH = 6, 16, 16
 
@@ -188,7 +188,7 @@ def test_means_over_heads_have_intervals_and_the_terminal_shows_them(planted):
     shown = tabulate_attention(planted.records, planted.replicates)
     assert shown.head == ("layer", "entropy", "first token", "largest weight", "|cos q,k|", "kinds")
     layers = select(attention_layers(planted.records, planted.replicates), metric="attention.entropy_normalised")
-    assert [row[1] for row in shown.rows] == [measured(row) for _, row in layers.iterrows()]
+    assert [row[1] for row in shown.rows] == [format_measured(row) for _, row in layers.iterrows()]
     assert shown.rows[0][-1] == "1 sink, 1 uniform, 2 one-hot, 2 aligned, 1 opposite"
     heads = tabulate_attention(planted.records, heads=True)
     assert heads.head[:2] == ("layer", "head") and len(heads.rows) == 2 * HEADS

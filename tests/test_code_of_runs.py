@@ -152,7 +152,7 @@ def test_a_changed_formula_is_refused_by_name(copy):
 
 def test_a_finished_run_is_found_only_while_its_code_is_the_same(tmp_path):
     """Before model and corpus are loaded."""
-    code = provenance.code_of("anisoscope.metrics.drift")
+    code = provenance.hash_code("anisoscope.metrics.drift")
     folders = []
     for number, told in enumerate((code, code | {"anisoscope.metrics.drift": "other"}, {}, None, "x")):
         folder = tmp_path / str(number)
@@ -187,11 +187,11 @@ def test_a_metric_of_a_session_counts_by_what_it_computes(tmp_path, monkeypatch)
     def made(text):
         session = {"__name__": "__main__"}
         exec(f"def compute(totals):\n    return {text}\n", session)
-        return provenance.code_used(session["compute"])
+        return provenance.hash_code_used(session["compute"])
 
     assert list(made("1")) == ["__main__.compute()"] and made("1") == made("1") != made("2")
     assert made("totals.x") != made("totals.y")  # names of attributes are read as such
-    assert __name__ in provenance.code_used(partial(np_free, 1))
+    assert __name__ in provenance.hash_code_used(partial(np_free, 1))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "own_metrics_of_a_test"
@@ -202,7 +202,7 @@ def test_a_metric_of_a_session_counts_by_what_it_computes(tmp_path, monkeypatch)
     (folder / "two.py").write_text("")
     from own_metrics_of_a_test.one import compute
 
-    names = set(provenance.code_used(compute))
+    names = set(provenance.hash_code_used(compute))
     assert {"own_metrics_of_a_test.one", "own_metrics_of_a_test.help", "anisoscope.metrics.base"} <= names
     assert "own_metrics_of_a_test.two" not in names
 
@@ -259,11 +259,11 @@ def test_a_function_of_a_session_that_cannot_be_told_from_another_is_refused():
 
 
 def test_classes_of_extensions_count_and_foreign_ones_do_not(monkeypatch):
-    monkeypatch.setattr(provenance, "packages", lambda: frozenset({"tiny"}))
+    monkeypatch.setattr(provenance, "list_packages", lambda: frozenset({"tiny"}))
     kind = type("Model", (), {"__module__": "tiny"})
-    assert "tiny" in provenance.code_used(kind)
-    assert provenance.code_used(type("Model", (), {"__module__": "json"})) == {}
-    assert "json" not in provenance.code_used(kind, "anisoscope.sums.groups")
+    assert "tiny" in provenance.hash_code_used(kind)
+    assert provenance.hash_code_used(type("Model", (), {"__module__": "json"})) == {}
+    assert "json" not in provenance.hash_code_used(kind, "anisoscope.sums.groups")
 
 
 def test_a_comment_in_the_file_of_a_model_of_ones_own_leaves_its_form(tmp_path, monkeypatch):

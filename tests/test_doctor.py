@@ -21,9 +21,9 @@ def import_all_but(broken, error):
 
 
 def test_a_sound_installation_is_ready():
-    found = doctor.examine(try_import=import_all_but("none", ImportError()))
+    found = doctor.diagnose(try_import=import_all_but("none", ImportError()))
     assert found.works
-    text = doctor.render(found)
+    text = doctor.render_diagnosis(found)
     assert text.endswith("Ready to measure.")
     assert "cpu: " in text
     assert max(map(len, text.splitlines())) <= 140
@@ -32,9 +32,9 @@ def test_a_sound_installation_is_ready():
 
 def test_a_package_that_cannot_be_imported_is_broken_and_its_error_told():
     error = OSError("libtorch.so: undefined symbol")
-    found = doctor.examine(try_import=import_all_but("scipy", error))
+    found = doctor.diagnose(try_import=import_all_but("scipy", error))
     assert not found.works
-    text = doctor.render(found)
+    text = doctor.render_diagnosis(found)
     assert "scipy broken" in text
     assert "undefined symbol" in text
     assert text.splitlines()[-1] == "Not ready: pip install 'anisoscope'"
@@ -43,7 +43,7 @@ def test_a_package_that_cannot_be_imported_is_broken_and_its_error_told():
 def test_a_package_that_is_too_old_is_named_with_what_is_needed(monkeypatch):
     real = metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "1.13.1" if name == "torch" else real(name))
-    text = doctor.render(doctor.examine(try_import=import_all_but("none", ImportError())))
+    text = doctor.render_diagnosis(doctor.diagnose(try_import=import_all_but("none", ImportError())))
     assert "torch too old" in text
     assert "torch 1.13.1: torch>=" in text
 
@@ -58,6 +58,6 @@ def test_an_extra_that_is_missing_has_the_line_that_installs_it(monkeypatch, ext
         return real(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    found = doctor.examine(try_import=import_all_but("none", ImportError()))
+    found = doctor.diagnose(try_import=import_all_but("none", ImportError()))
     assert found.works
-    assert f"pip install 'anisoscope[{extra}]'" in doctor.render(found)
+    assert f"pip install 'anisoscope[{extra}]'" in doctor.render_diagnosis(found)

@@ -19,7 +19,7 @@ from anisoscope.errors import UsageError
 from anisoscope.metrics import Metric, Sample, Vectors
 from anisoscope.models.families import Family, family_named
 from anisoscope.models.named import NamedModel, hub_id
-from anisoscope.registry import ExtensionWarning, added, entries, register
+from anisoscope.registry import ExtensionWarning, list_added, list_entries_of, register
 from anisoscope.testing import check_metric
 
 HERE = Path(__file__).parent
@@ -46,9 +46,9 @@ def forgotten(monkeypatch):
 
 def test_what_a_guest_adds_is_found_by_entry_point(installed, monkeypatch):
     with guests.found(monkeypatch, installed):
-        assert set(added("metrics")) == {"guest_radius", "mean_energy"}
+        assert set(list_added("metrics")) == {"guest_radius", "mean_energy"}
         assert "guest-letters" in named_corpora() and hub_id("guest-model") == "guest/model"
-        assert family_named("guest_net").blocks == ("Layer",) and "greet" in entries("commands")
+        assert family_named("guest_net").blocks == ("Layer",) and "greet" in list_entries_of("commands")
         assert len(open_corpus("guest-letters", limit=5).documents) == 5
         got = anisoscope.metric("guest_radius", X)["guest_radius"]
         assert got.value == pytest.approx(np.linalg.norm(X - X.mean(0), axis=1).max(), rel=1e-6)

@@ -195,7 +195,7 @@ def test_the_state_of_a_corpus_is_of_its_split_its_files_and_what_lists_them(tmp
 
 def test_the_folder_of_a_checkpoint_knows_what_its_numbers_depend_on(monkeypatch, tmp_path):
     def folder(job=Job(), corpus="c", state="s", checkpoint=Checkpoint("m", 1, 2), code="k"):  # noqa: B008
-        monkeypatch.setattr(series_module, "code_used", lambda *_: code)
+        monkeypatch.setattr(series_module, "hash_code_used", lambda *_: code)
         work = series_module._Work(lambda _: job, tmp_path, None, False, "name")
         work.corpus = corpus
         return work._folder(checkpoint, state).name
@@ -554,6 +554,6 @@ def test_progress_of_classes_says_on_which_corpus(monkeypatch, corpus, told):
     def stop(title, **_):
         raise Stop(title)
 
-    monkeypatch.setattr(functions, "shown", stop)
+    monkeypatch.setattr(functions, "show_progress", stop)
     with pytest.raises(Stop, match=f"^{told}$"):
         anisoscope.classes("a/model", corpus, quiet=True)

@@ -138,7 +138,7 @@ def test_help_needs_the_base_alone(words, vectors):
 
 
 def test_what_is_there_is_not_asked_for_again(monkeypatch):
-    assert extras.has_extra("models") and not extras.missing_packages("models", "data")
+    assert extras.has_extra("models") and not extras.find_missing_packages("models", "data")
     extras.require_extra("models", "to load a model")
     monkeypatch.setitem(extras.EXTRAS, "none", {"no_such_module": "no-such-package"})
     with pytest.raises(ExtraError, match=r"to do it; got an installation without no-such-package.*anisoscope\[none\]"):

@@ -14,7 +14,7 @@ from anisoscope.runs.comparison import differs
 from anisoscope.runs.findings import RULES, RULES_OF_CLASSES, RULES_OF_RUNS, findings, verdict
 from anisoscope.runs.short_tables import short_table, side_by_side, told_apart
 from anisoscope.store import as_records
-from anisoscope.wording import measured, short
+from anisoscope.wording import format_measured, format_short
 
 NAN = float("nan")
 Q95 = 0.1
@@ -248,7 +248,7 @@ def test_numbers_are_records():
 
 
 def test_numbers_as_text():
-    assert [short(x) for x in (0.2464, -0.003, 0, 12.34, 1234.5, NAN, -0.0001)] == [
+    assert [format_short(x) for x in (0.2464, -0.003, 0, 12.34, 1234.5, NAN, -0.0001)] == [
         ".246",
         "−.003",
         ".000",
@@ -257,7 +257,7 @@ def test_numbers_as_text():
         "–",
         ".000",
     ]
-    assert measured(pd.Series({"value": 0.25, "low": NAN, "high": NAN})) == ".250"
+    assert format_measured(pd.Series({"value": 0.25, "low": NAN, "high": NAN})) == ".250"
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ def test_which_cosine_is_noise_is_said_beside_that_of_isotropic_directions():
     for name, level in (("q90", 0.9), ("q99", 0.99), ("q999", 0.999)):
         assert values[f"floor.{name}"] == pytest.approx(np.quantile(cosines, level, method="inverted_cdf"), abs=1e-6)
     (finding,) = [finding for finding in run.findings if finding.rule == "noise_floor"]
-    assert finding.text.startswith(f"Cosines up to {short(values['floor.q95'])} [")
+    assert finding.text.startswith(f"Cosines up to {format_short(values['floor.q95'])} [")
     assert "of isotropic directions" in finding.text
 
 

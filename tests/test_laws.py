@@ -10,7 +10,7 @@ from anisoscope import metrics
 from anisoscope.errors import UsageError
 from anisoscope.metrics import Classes, Metric, QueryKey, Sample, Vectors, Weights, drift, norms
 from anisoscope.metrics.base import ratio
-from anisoscope.registry import entries, registered
+from anisoscope.registry import list_entries_of, registered
 from anisoscope.testing import LAWS, LawBroken, check_metric, laws_of
 
 FOREIGN = replace(drift.METRIC, name="foreign", panel="")
@@ -168,6 +168,6 @@ def test_what_follows_from_what_a_metric_reads():
 
 def test_what_is_registered_is_known_while_inside():
     with registered(FOREIGN):
-        assert metrics.find("foreign") is FOREIGN and entries("metrics")["foreign"] is FOREIGN
+        assert metrics.find("foreign") is FOREIGN and list_entries_of("metrics")["foreign"] is FOREIGN
     with pytest.raises(UsageError, match=r"the name of a metric; got 'foreign'.*module:NAME, or anisoscope\.register"):
         metrics.find("foreign")

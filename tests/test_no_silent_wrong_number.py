@@ -1468,7 +1468,7 @@ def test_what_git_answers_is_what_a_record_says(answers, expected, monkeypatch):
         return answers[words[3]]
 
     monkeypatch.setattr(provenance.subprocess, "check_output", answer)
-    found = provenance.code_version.__wrapped__()
+    found = provenance.describe_code_version.__wrapped__()
     assert {name: found[name] for name in found if name not in ("version", "sources")} == expected
     assert all(words[:3] == ("git", "-C", str(provenance.PACKAGE)) for words in asked)
     looked = [words for words in asked if words[3] == "status"]

@@ -6,7 +6,7 @@ from threading import Event, Thread
 import pandas as pd
 import pytest
 
-from anisoscope.store import Busy, differences, in_turn, once, records_once
+from anisoscope.store import Busy, list_changed_fields, make_once, make_records_once, visit_busy_last
 
 
 def test_what_is_there_is_not_made_again(tmp_path):
@@ -17,25 +17,25 @@ def test_what_is_there_is_not_made_again(tmp_path):
         key.write_text("a")
 
     for _ in range(2):
-        once(key, make)
+        make_once(key, make)
     assert made == [1]
     folder = tmp_path / "folder"
     for name in ("begun", "whole", "never asked"):
-        once(folder, lambda name=name: (folder.mkdir(exist_ok=True), (folder / name).touch()), marker="whole")
+        make_once(folder, lambda name=name: (folder.mkdir(exist_ok=True), (folder / name).touch()), marker="whole")
     assert sorted(path.name for path in folder.iterdir()) == ["begun", "whole"]
 
 
 def test_a_table_is_kept(tmp_path):
     frame = pd.DataFrame({"value": [1.0]})
     for give in (lambda: frame, lambda: pytest.fail("made again")):
-        pd.testing.assert_frame_equal(records_once(tmp_path / "new" / "a.parquet", give), frame)
+        pd.testing.assert_frame_equal(make_records_once(tmp_path / "new" / "a.parquet", give), frame)
 
 
 def test_an_error_leaves_nothing_behind_and_the_claim_is_let_go(tmp_path):
     key = tmp_path / "a.txt"
     with pytest.raises(KeyboardInterrupt):
-        once(key, lambda: (_ for _ in ()).throw(KeyboardInterrupt))
-    once(key, lambda: key.write_text("a"), wait=False)
+        make_once(key, lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    make_once(key, lambda: key.write_text("a"), wait=False)
     assert key.read_text() == "a"
 
 
@@ -44,9 +44,9 @@ def test_what_another_process_makes_is_waited_for_or_busy(tmp_path, held):
     with held(key, seconds=1.5):
         started = time.monotonic()
         with pytest.raises(Busy):
-            once(key, lambda: pytest.fail("two at once"), marker="whole", wait=False)
+            make_once(key, lambda: pytest.fail("two at once"), marker="whole", wait=False)
         assert time.monotonic() - started < 0.5
-        once(key, key.mkdir, marker="whole")
+        make_once(key, key.mkdir, marker="whole")
         assert time.monotonic() - started > 0.5
 
 
@@ -58,10 +58,10 @@ def test_who_has_waited_for_another_makes_nothing(tmp_path):
         time.sleep(0.3)
         key.write_text("a")
 
-    first = Thread(target=once, args=(key, slowly))
+    first = Thread(target=make_once, args=(key, slowly))
     first.start()
     begun.wait()
-    once(key, lambda: made.append("again"))
+    make_once(key, lambda: made.append("again"))
     first.join()
     assert not made
 
@@ -71,14 +71,14 @@ def test_a_killed_maker_leaves_no_claim(tmp_path, held):
     with held(key) as other:
         other.kill()
         other.wait()
-        once(key, lambda: key.write_text("a"), wait=False)
+        make_once(key, lambda: key.write_text("a"), wait=False)
     assert key.exists()
 
 
 def test_names_with_dots_are_claimed_apart(tmp_path, held):
     """The lock was named by `with_suffix`: `model-1.5` and `model-1.6` shared one, and waited for each other."""
     with held(tmp_path / "model-1.5"):
-        once(tmp_path / "model-1.6", lambda: None, wait=False)
+        make_once(tmp_path / "model-1.6", lambda: None, wait=False)
 
 
 def test_what_others_have_in_hand_comes_last():
@@ -90,10 +90,10 @@ def test_what_others_have_in_hand_comes_last():
             raise Busy
         return item.upper()
 
-    assert list(in_turn(["held", "a", "b"], attempt)) == ["A", "B", "HELD"]
+    assert list(visit_busy_last(["held", "a", "b"], attempt)) == ["A", "B", "HELD"]
     assert order == [("held", False), ("a", False), ("b", False), ("held", True)]
 
 
 def test_what_only_one_side_has_differs_too():
     ours, theirs = {"a": 1, "b": {"c": 1}, "e": 5}, {"b": {"c": 1, "d": 2}, "e": 5}
-    assert differences(ours, theirs) == ["a", "b.d"]
+    assert list_changed_fields(ours, theirs) == ["a", "b.d"]

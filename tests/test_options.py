@@ -23,11 +23,11 @@ from anisoscope.options import (
     Numbers,
     Text,
     Whole,
-    build,
+    build_settings,
     declare_settings,
-    names_of,
+    list_field_names,
     option,
-    part_of,
+    select_fields,
     split_names,
 )
 from anisoscope.runs.job import ClassesOptions, Job, LoadOptions, ReadOptions
@@ -105,7 +105,7 @@ def of(settings, name):
 
 @pytest.mark.parametrize(("name", "given", "read"), GOOD, ids=str)
 def test_what_fits_is_read(name, given, read):
-    found = of(build(Outer, {name: given}), name)
+    found = of(build_settings(Outer, {name: given}), name)
     assert found == read and type(found) is type(read)
     assert of(type_in(f"--{name}", given), name) == read if isinstance(given, str) else True
 
@@ -113,7 +113,7 @@ def test_what_fits_is_read(name, given, read):
 @pytest.mark.parametrize(("name", "given", "told"), BAD, ids=str)
 def test_what_does_not_fit_is_told_alike_in_python_and_as_it_is_typed(name, given, told):
     with pytest.raises(UsageError) as error:
-        build(Outer, {name: given})
+        build_settings(Outer, {name: given})
     assert told.replace("{}", name) in str(error.value)
     if isinstance(given, str):
         with pytest.raises(UsageError) as error:
@@ -142,25 +142,25 @@ def test_short_flags_repeats_and_what_python_alone_gives():
     assert type_in("--names", "a", "--names", "b,c").names == ("a", "b", "c")
     with pytest.raises(UsageError, match="got --hidden"):
         type_in("--hidden")
-    assert Outer(hidden=True).hidden and "hidden" in names_of(Outer)
+    assert Outer(hidden=True).hidden and "hidden" in list_field_names(Outer)
 
 
 def test_settings_inside_others_are_given_by_their_own_names_or_whole():
-    assert build(Outer, {"letters": "b", "whole": 2}) == Outer(whole=2, inner=Inner(letters=("b",)))
-    assert build(Outer, {"inner": Inner(), "letters": "c"}).inner.letters == ("c",)
-    assert {"letters", "whole"} <= {*names_of(Outer)} and "inner" not in names_of(Outer)
+    assert build_settings(Outer, {"letters": "b", "whole": 2}) == Outer(whole=2, inner=Inner(letters=("b",)))
+    assert build_settings(Outer, {"inner": Inner(), "letters": "c"}).inner.letters == ("c",)
+    assert {"letters", "whole"} <= {*list_field_names(Outer)} and "inner" not in list_field_names(Outer)
     with pytest.raises(UsageError, match=r"a known keyword; got 'lettrs'. Cure: did you mean letters"):
-        build(Outer, {"lettrs": "b"})
+        build_settings(Outer, {"lettrs": "b"})
     with pytest.raises(UsageError, match="did you mean output"):
-        build(Outer, {"outpu": "b"}, also=["output"])
+        build_settings(Outer, {"outpu": "b"}, also=["output"])
     with pytest.raises(UsageError, match="whole of at least 1"):
         replace(Outer(), whole=0)
 
 
 def test_a_group_of_fields_is_handed_on_whole():
     job = Job(split="test", dtype="float64", limit=3)
-    assert part_of(job, ReadOptions) == asdict(ReadOptions(split="test", limit=3))
-    assert part_of(job, LoadOptions) == asdict(LoadOptions(dtype="float64"))
+    assert select_fields(job, ReadOptions) == asdict(ReadOptions(split="test", limit=3))
+    assert select_fields(job, LoadOptions) == asdict(LoadOptions(dtype="float64"))
 
 
 def test_what_was_saved_under_other_names_is_read():
@@ -176,7 +176,7 @@ def test_a_file_gives_options_and_what_is_typed_goes_before(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text('whole = 2\nflag = true\nnames = ["a", "b"]\nnumbers = "0,-1"\nletters = "c"\n')
     read = type_in("--config", str(path))
-    assert read == build(Outer, {"whole": 2, "flag": True, "names": "a,b", "numbers": (0, -1), "letters": "c"})
+    assert read == build_settings(Outer, {"whole": 2, "flag": True, "names": "a,b", "numbers": (0, -1), "letters": "c"})
     assert type_in("--whole", "3", "--config", str(path)) == replace(read, whole=3)
 
 

@@ -21,7 +21,7 @@ from anisoscope.report.page import notices
 from anisoscope.report.results import PANEL, Results
 from anisoscope.report.sections import sections
 from anisoscope.store import as_records, select
-from anisoscope.wording import duration, number, signed_range
+from anisoscope.wording import format_duration, format_number, format_signed_interval
 
 DIM, UNITS, VECTORS = 24, 60, 238_412
 SUBSETS = {
@@ -256,8 +256,8 @@ def test_every_cell_of_the_table_of_layers_is_its_record(tmp_path: Path) -> None
         for label, cell in zip(head[1:], shown, strict=True):
             of_place = select(records, metric=COLUMNS[label], site=site, layer=layer)
             (row,) = of_place[of_place["token_policy"].fillna("all").eq("all")].itertuples()
-            interval = "" if np.isnan(row.low) else f"[{number(row.low)}, {number(row.high)}]"
-            assert cell == (number(row.value), interval), (name, label)
+            interval = "" if np.isnan(row.low) else f"[{format_number(row.low)}, {format_number(row.high)}]"
+            assert cell == (format_number(row.value), interval), (name, label)
 
 
 @pytest.mark.parametrize(
@@ -464,7 +464,7 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
 )
 def test_numbers(value: float, cell: str, prose: str) -> None:
     assert compact(value) == cell
-    assert number(value) == number(np.float64(value)) == prose
+    assert format_number(value) == format_number(np.float64(value)) == prose
 
 
 @pytest.mark.parametrize(
@@ -478,11 +478,11 @@ def test_numbers(value: float, cell: str, prose: str) -> None:
     ],
 )
 def test_differences_have_their_sign_and_their_interval(value: float, low: float, high: float, text: str) -> None:
-    assert signed_range(value, low, high) == text
+    assert format_signed_interval(value, low, high) == text
 
 
 def test_durations() -> None:
-    assert [duration(s) for s in (41.2, 312, 7500)] == ["41 s", "5 min 12 s", "2 h 05 min"]
+    assert [format_duration(s) for s in (41.2, 312, 7500)] == ["41 s", "5 min 12 s", "2 h 05 min"]
 
 
 def test_figures_for_print_are_drawn_on_request(hostile: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from anisoscope.runs.run import run, subject_of
 from anisoscope.runs.run_cache import asked
 from anisoscope.runs.series import measure_series
 from anisoscope.store import read_run
-from anisoscope.wording import number
+from anisoscope.wording import format_number
 
 # ---- names -----------------------------------------------------------------------------------------------------------
 
@@ -329,7 +329,7 @@ def test_the_page_of_a_series_says_what_its_records_say(small_series, tmp_path):
     for name, cells in table:
         step, seed = map(int, re.findall(r"\d+", name))
         own = rows[rows["step"].eq(step) & rows["seed"].eq(seed)].sort_values("layer")
-        assert [number(x) for x in own["value"]] == re.findall(r"<td>([^<]*)<small>", cells)
+        assert [format_number(x) for x in own["value"]] == re.findall(r"<td>([^<]*)<small>", cells)
     for finding in findings(records):
         assert finding.text in " ".join(text.split())
     figures = {path.stem: path.read_text("utf-8") for path in (series.folder / "figures").glob("*.svg")}

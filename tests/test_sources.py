@@ -41,7 +41,7 @@ def package(tmp_path, monkeypatch):
     """Write files of a package `shapes_of_a_test`, and hash what its modules mean."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path / "cache"))
-    sources._remembered.cache_clear()
+    sources._load_parse_cache.cache_clear()
     folder = tmp_path / "shapes_of_a_test"
     folder.mkdir()
     clock = iter(range(1, 1000))
@@ -53,7 +53,7 @@ def package(tmp_path, monkeypatch):
             path.write_text(text)
             now = next(clock)  # two files may be written within one tick of the clock
             os.utime(path, ns=(now, now))
-        sources._folders_of.cache_clear()
+        sources._find_folders_of_package.cache_clear()
 
     def hashed(*roots):
         found = sources.hash_modules([f"shapes_of_a_test.{root}" for root in roots], is_own)
@@ -63,8 +63,8 @@ def package(tmp_path, monkeypatch):
         return name.partition(".")[0] == "shapes_of_a_test"
 
     yield types.SimpleNamespace(write=write, hashed=hashed, folder=folder)
-    sources._remembered.cache_clear()
-    sources._folders_of.cache_clear()
+    sources._load_parse_cache.cache_clear()
+    sources._find_folders_of_package.cache_clear()
 
 
 SAME = {
@@ -157,18 +157,18 @@ def test_another_process_finds_what_was_parsed(package, monkeypatch):
     """And a damaged or foreign file in its place is no error."""
     package.write(init="", a=PLAIN)
     first = package.hashed("a")
-    memory = sources._memory()
+    memory = sources._find_parse_cache()
     assert len(json.loads(memory.read_text())) == 2
     for text in (None, "{", "[]", '{"x": 1}', '{"x": [1, 2]}'):
         if text is not None:
             memory.write_text(text)
-        sources._remembered.cache_clear()
-        sources._read.cache_clear()
+        sources._load_parse_cache.cache_clear()
+        sources._read_module.cache_clear()
         with monkeypatch.context() as patch:
             if text is None:
-                patch.setattr(sources, "_parse", lambda _: pytest.fail("parsed again"))
+                patch.setattr(sources, "_parse_source", lambda _: pytest.fail("parsed again"))
             assert package.hashed("a") == first
-    monkeypatch.setattr(sources, "_memory", lambda: package.folder / "__init__.py" / "below a file")
+    monkeypatch.setattr(sources, "_find_parse_cache", lambda: package.folder / "__init__.py" / "below a file")
     package.write(a=OTHER["a name"])
     assert package.hashed("a") != first
 

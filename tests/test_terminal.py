@@ -10,7 +10,7 @@ from program import ESCAPES, NO_PAGE
 from rich.cells import cell_len
 
 from anisoscope.cli.app import command_names
-from anisoscope.registry import entries
+from anisoscope.registry import list_entries_of
 
 HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"
 SMALL = "builtin:minilm --corpus {text} --documents line --panel hidden --sample 16"
@@ -62,7 +62,7 @@ def typed(command, folder, columns, commands=COMMANDS):
 
 
 def test_every_command_has_an_example_here():
-    added = entries("commands")
+    added = list_entries_of("commands")
     assert {name for name in command_names() if name.split()[0] not in added} == COMMANDS.keys()
 
 

@@ -7,9 +7,9 @@ import pytest
 
 import anisoscope
 from anisoscope import errors, progress
-from anisoscope.axes import plural_of
-from anisoscope.progress import counting, part_of, shown
-from anisoscope.wording import in_words
+from anisoscope.axes import pluralise
+from anisoscope.progress import scale_progress, set_counted_unit, show_progress
+from anisoscope.wording import use_words_of_corpus
 
 
 def test_documents_are_chosen_in_python_too(tmp_path):
@@ -20,16 +20,16 @@ def test_documents_are_chosen_in_python_too(tmp_path):
 
 
 def test_plurals():
-    assert [plural_of(noun) for noun in ("token", "patch", "mel frame")] == ["tokens", "patches", "mel frames"]
-    patches = in_words("all tokens, one token, special tokens", {"position": "patch"})
+    assert [pluralise(noun) for noun in ("token", "patch", "mel frame")] == ["tokens", "patches", "mel frames"]
+    patches = use_words_of_corpus("all tokens, one token, special tokens", {"position": "patch"})
     assert patches == "all patches, one patch, special tokens"
 
 
 def test_progress_counts_what_the_corpus_counts(capsys, monkeypatch):
     """Samples of sound and images were counted as tokens."""
     monkeypatch.setenv("CI", "true")
-    with shown("a model", quiet=False) as progress:
-        counting(progress, "images")
+    with show_progress("a model", quiet=False) as progress:
+        set_counted_unit(progress, "images")
         progress(3, 3)
     assert "3/3 images" in capsys.readouterr().err
 
@@ -37,9 +37,9 @@ def test_progress_counts_what_the_corpus_counts(capsys, monkeypatch):
 def test_progress_of_a_series_says_which_checkpoint_and_what_it_counts(capsys, monkeypatch):
     """It counted tokens, of speech too, and did not say that the bar was of all checkpoints."""
     monkeypatch.setenv("CI", "true")
-    with shown("3 checkpoints × speech", quiet=False) as progress:
-        part = part_of(progress, 2, 3, "checkpoint")
-        counting(part, "frames")
+    with show_progress("3 checkpoints × speech", quiet=False) as progress:
+        part = scale_progress(progress, 2, 3, "checkpoint")
+        set_counted_unit(part, "frames")
         part(4, 4)
     assert "12/12 frames" in (line := capsys.readouterr().err)
     assert line.strip().endswith(": checkpoint 3 of 3: 3 checkpoints × speech")
@@ -47,9 +47,9 @@ def test_progress_of_a_series_says_which_checkpoint_and_what_it_counts(capsys, m
 
 def test_work_that_follows_has_its_own_count(capsys, monkeypatch):
     monkeypatch.setenv("CI", "true")
-    with shown("a model", quiet=False) as progress:
+    with show_progress("a model", quiet=False) as progress:
         progress(9, 9)
-        counting(progress, "passes", "attention replaced")
+        set_counted_unit(progress, "passes", "attention replaced")
         progress(2, 2)
     assert capsys.readouterr().err.splitlines()[-1].endswith("attention replaced")
 
@@ -81,7 +81,7 @@ def test_lines_of_a_progress_say_the_rate_of_their_own_piece(monkeypatch, capsys
     """A line every so many seconds and at the end; after the count has fallen another piece is counted from there."""
     clock = Clock()
     monkeypatch.setattr(progress, "time", clock)
-    update, pause = progress._lines(), progress.SECONDS_BETWEEN_LINES
+    update, pause = progress._print_lines(), progress.SECONDS_BETWEEN_LINES
     for later, done in ((0, 100), (1, 150), (pause - 1, 300), (1, 400), (pause - 1, 20), (pause, 120), (pause, 220)):
         clock.now += later
         update(done, 500, "a model", "tokens")
@@ -99,18 +99,18 @@ def test_lines_of_a_progress_say_the_rate_of_their_own_piece(monkeypatch, capsys
 
 @pytest.mark.parametrize(("text", "expected"), [("x" * 20, "x" * 20), ("x" * 21, "x" * 19 + "…")])
 def test_a_line_ends_where_the_terminal_does(text, expected, monkeypatch, capsys):
-    progress._line("y" * 300)
+    progress._print_line("y" * 300)
     assert capsys.readouterr().err == "y" * 300 + "\n"
     monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")
-    progress._line(text)
+    progress._print_line(text)
     assert capsys.readouterr().err == f"{expected}\n"
 
 
 def test_what_is_waited_for_is_said_unless_it_shall_be_quiet(capsys):
-    with progress.waiting("loading", quiet=False):
+    with progress.show_spinner("loading", quiet=False):
         pass
-    with progress.waiting("unseen", quiet=True):
+    with progress.show_spinner("unseen", quiet=True):
         pass
     assert capsys.readouterr().err == "loading …\n"
 
@@ -119,15 +119,15 @@ def test_pieces_alike_are_parts_of_a_whole_and_the_first_alone_remarks():
     shown_, said, plain = [], [], []
     whole = progress.Shown("a series", "tokens", lambda *given: shown_.append(given), said.append)
     for i in range(3):
-        part = progress.part_of(whole, i, 3, "checkpoint")
+        part = progress.scale_progress(whole, i, 3, "checkpoint")
         part(5, 10)
         progress.remark(part, f"remark {i}")
-        progress.part_of(lambda done, total: plain.append((done, total)), i, 3, "checkpoint")(5, 10)
+        progress.scale_progress(lambda done, total: plain.append((done, total)), i, 3, "checkpoint")(5, 10)
     assert [given[:2] for given in shown_] == plain == [(5, 30), (15, 30), (25, 30)]
     assert [given[2] for given in shown_] == [f"checkpoint {i} of 3: a series" for i in (1, 2, 3)]
     assert said == ["remark 0"]
-    assert progress.part_of(whole, 0, 1, "checkpoint").what == "a series"
-    assert progress.part_of(None, 0, 3, "checkpoint") is None
+    assert progress.scale_progress(whole, 0, 1, "checkpoint").what == "a series"
+    assert progress.scale_progress(None, 0, 3, "checkpoint") is None
 
 
 def test_a_bar_says_what_is_counted_and_begins_anew_when_the_count_falls(monkeypatch):
@@ -157,7 +157,7 @@ def test_a_bar_says_what_is_counted_and_begins_anew_when_the_count_falls(monkeyp
 
 def test_no_time_is_left_where_all_is_done(capsys, monkeypatch):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
-    with shown("a model", quiet=False) as told:
+    with show_progress("a model", quiet=False) as told:
         told(1, 1000)
         told(999, 1000)
         told(int("1000"), int("1000"))

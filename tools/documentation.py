@@ -18,7 +18,7 @@ from pages import table_row, text_of, write
 
 from anisoscope import metrics
 from anisoscope.axes import LAYER_QUANTITIES
-from anisoscope.registry import entries
+from anisoscope.registry import list_entries_of
 
 ENVIRONMENT = {
     "ANISOSCOPE_DATA": "a folder of corpora: what lies in it can be named without its path",
@@ -158,7 +158,7 @@ def commands() -> str:
     """What `--help` says of every command; exit codes and environment variables."""
     from anisoscope.cli.app import EXIT_CODES
 
-    pages = help_of(lambda name: name not in entries("commands"))
+    pages = help_of(lambda name: name not in list_entries_of("commands"))
     pages += ["## Exit codes", "", "| code | meaning |", "|---|---|"]
     pages += [table_row((code, meaning)) for code, meaning in EXIT_CODES.items()]
     pages += ["", "## Environment variables", "", "| variable | what it does |", "|---|---|"]

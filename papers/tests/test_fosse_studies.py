@@ -19,7 +19,7 @@ from anisoscope.data.labelled import Example, LabelledCorpus
 from anisoscope.data.opening import open_labelled
 from anisoscope.errors import DivergedError, OutputError
 from anisoscope.models.load import load
-from anisoscope.provenance import run_id
+from anisoscope.provenance import make_run_id
 from anisoscope.store import as_records, select
 from anisoscope.sums.jackknife import UNBOUNDED
 from anisoscope_papers import runner
@@ -179,7 +179,7 @@ def test_what_another_process_measures_comes_last(context, held):
         assert list(trained_cells.each([cell], plan, context, measurements.accuracies))
     folder = trained_cells.folder_of(cells[0], plan, context.cache)
     code = measuring_code(measurements.__name__, __name__)
-    path = folder / f"slow-{run_id([code, plan.utterances, plan.erased])[:8]}.parquet"
+    path = folder / f"slow-{make_run_id([code, plan.utterances, plan.erased])[:8]}.parquet"
     seen = []
 
     def look(trained):

@@ -61,7 +61,7 @@ def no_training(monkeypatch):
     monkeypatch.setattr(classifier, "parts_of", lambda *_: SimpleNamespace(model=saved, tokenizer=saved))
 
     def train(recipe, corpus, _parts, _checkpoints, _device, _progress):
-        return {"recipe": recipe.described(), "corpus": corpus.described(), **classifier.provenance(), "results": {}}
+        return {"recipe": recipe.described(), "corpus": corpus.described(), **classifier.describe_environment(), "results": {}}
 
     monkeypatch.setattr(classifier, "_train", train)
 
@@ -136,7 +136,7 @@ def test_a_tokenised_corpus_is_kept_by_task_size_vocabulary_and_text(monkeypatch
         kept.append(folder)
         raise Enough
 
-    monkeypatch.setattr(text, "once", once)
+    monkeypatch.setattr(text, "make_once", once)
     words = SimpleNamespace(get_vocab=lambda: {"a": 0})
     monkeypatch.setattr(text, "_taken", lambda name, _task: words if name == "a" else SimpleNamespace(get_vocab=dict))
     one, other = (SimpleNamespace(fingerprint=name, documents=[]) for name in "xy")
@@ -151,7 +151,7 @@ def test_a_tokenised_corpus_is_kept_by_task_size_vocabulary_and_text(monkeypatch
 def test_a_small_model_is_found_again_by_its_kind_seed_recipe_and_data(monkeypatch, tmp_path):
     kind, recipe, folders = kinds.KINDS["vit"], train_small.SmallModelRecipe(), []
     monkeypatch.setattr(kinds.Kind, "data", property(lambda _kind: data))
-    monkeypatch.setattr(train_small, "once", lambda folder, *_, **__: write_json(folder / "training.json", {}))
+    monkeypatch.setattr(train_small, "make_once", lambda folder, *_, **__: write_json(folder / "training.json", {}))
     asked = [(kind, 0, recipe), (kind, 1, recipe)]
     asked += [(replace(kind, **{name: value}), 0, recipe) for name, value in {"steps": 7, "rate": 7.0}.items()]
     asked += [(replace(kind, batch=7), 0, recipe), (replace(kind, sizes=()), 0, recipe)]
@@ -231,7 +231,7 @@ def test_what_is_measured_of_a_small_model_is_its_first_units_by_settings_and_co
         return make()
 
     monkeypatch.setattr(layer_curves, "measured", measured)
-    monkeypatch.setattr(layer_curves, "records_once", records_once)
+    monkeypatch.setattr(layer_curves, "make_records_once", records_once)
     context = Context(tmp_path, tmp_path)
     for more in ({}, {"flatten": "image"}, {"policies": ("all",)}):
         rows = list(layer_curves._small("vit", layer_curves.Systems(**more), context))
@@ -247,7 +247,7 @@ def test_records_of_a_classifier_are_kept_by_how_many_utterances_were_measured(m
         paths.append(path.name)
         return make()
 
-    monkeypatch.setattr(measurements, "records_once", records_once)
+    monkeypatch.setattr(measurements, "make_records_once", records_once)
     plans = [Grid(), replace(Grid(), utterances=7), replace(Grid(), erased=7)]
     for plan, name in [(plan, "look") for plan in plans] + [(Grid(), "other")]:
         cell = SimpleNamespace(cell=Cell("planted", seed=3), plan=plan, folder=tmp_path, wait=True, label="m")
@@ -262,7 +262,7 @@ def test_a_cell_of_ours_is_kept_by_every_axis_and_by_how_it_is_trained(monkeypat
     def records_once(path, _make, **_):
         paths.append(path.name)
 
-    monkeypatch.setattr(small, "records_once", records_once)
+    monkeypatch.setattr(small, "make_records_once", records_once)
     cell, plan = small_models.SmallCell("planted:3"), small_models.SmallGrid((("planted:3", "first"),))
     axes = {"task": "planted:5", "read": "mean", "blocks": "whole", "layers": 2, "dim": 8, "seed": 1}
     assert axes.keys() == {field.name for field in fields(cell)}
@@ -292,7 +292,7 @@ def test_an_arm_is_kept_by_its_recipe_seed_and_the_texts_that_are_read(monkeypat
 def test_a_study_says_which_code_of_the_papers_made_it(monkeypatch):
     """The commit of the checkout and whether it was changed, of the papers' own sources beside the tool's."""
     asked = []
-    monkeypatch.setattr(origin.tool, "commit_of_sources", lambda *given: asked.append(given) or {"commit": "abc"})
+    monkeypatch.setattr(origin.tool, "find_commit", lambda *given: asked.append(given) or {"commit": "abc"})
     told = origin.provenance()["papers"]
     assert told == {"version": anisoscope_papers.__version__, "commit": "abc"}
     ((folder, names),) = [given for given in asked if given[0] == origin.PACKAGE]
@@ -313,7 +313,7 @@ def test_what_is_measured_of_a_classifier_is_named_by_the_code_of_who_measures_i
     """`kept` is called with a function of another module, whose formula it is."""
     asked = []
     monkeypatch.setattr(measurements, "measuring_code", lambda *modules: asked.append(modules) or {})
-    monkeypatch.setattr(measurements, "records_once", lambda *_, **__: pd.DataFrame({"model": ["m"]}))
+    monkeypatch.setattr(measurements, "make_records_once", lambda *_, **__: pd.DataFrame({"model": ["m"]}))
     cell = SimpleNamespace(cell=Cell("planted"), plan=Grid(), folder=tmp_path, wait=True, label="m")
     measurements.kept(cell, "look", lambda: None)
     assert asked == [("anisoscope_papers.fosse2023.measurements", __name__)]

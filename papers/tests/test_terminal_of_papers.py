@@ -5,7 +5,7 @@ from program import NO_PAGE
 from test_terminal import check_ctrl_c, check_fits, folder, test_help_fits_the_terminal, typed
 
 from anisoscope.cli.app import command_names
-from anisoscope.registry import entries
+from anisoscope.registry import list_entries_of
 
 __all__ = ["folder"]  # a fixture
 check_help = test_help_fits_the_terminal
@@ -20,7 +20,7 @@ COMMANDS = {
 
 
 def test_every_command_has_an_example_here():
-    added = entries("commands")
+    added = list_entries_of("commands")
     assert {name for name in command_names() if name.split()[0] in added} - {"train"} == COMMANDS.keys()
 
 

@@ -15,7 +15,7 @@ import published_entropy
 import verdict_pages
 from pages import Makers, table_row, write, write_between
 
-from anisoscope.registry import entries
+from anisoscope.registry import list_entries_of
 from anisoscope_papers.families import FAMILIES
 from anisoscope_papers.models import PACKAGED
 
@@ -63,7 +63,7 @@ behind the ReLU: there they are the beginning of the next block. In Python and i
 
 def commands() -> str:
     """What `--help` says of the commands that the papers add."""
-    pages = documentation.help_of(lambda name: name in entries("commands"))
+    pages = documentation.help_of(lambda name: name in list_entries_of("commands"))
     pages += ["## Environment variables", "", "| variable | what it does |", "|---|---|"]
     pages += [table_row((f"`{name}`", what)) for name, what in ENVIRONMENT.items()]
     return "# Commands of the papers\n\nWhat anisoscope-papers adds to [the command line](cli.md).\n\n" + "\n".join(

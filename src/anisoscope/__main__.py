@@ -13,7 +13,7 @@ import traceback
 from typing import Any
 
 from anisoscope.errors import Interrupted, Terminated
-from anisoscope.progress import end_bars, ends_on_sigterm
+from anisoscope.progress import end_bars, exit_on_sigterm
 
 OUTPUT_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EFBIG)
 """A disk that is full, over quota, read-only, closed, or a file over its limit."""
@@ -26,7 +26,7 @@ def main() -> None:
     gc.set_threshold(100_000, 50, 100)  # what libraries make when imported stays: looking it through is a third of that
     sys.unraisablehook = _come_again
     try:
-        with ends_on_sigterm():
+        with exit_on_sigterm():
             code = _run()
     except (KeyboardInterrupt, Terminated) as stop:  # also while modules are loaded
         code = _interrupted(stop)

@@ -60,17 +60,19 @@ class Site:
 
     @property
     def measured_as(self) -> str:
-        """The quantity whose metrics apply here: outputs of stages and unrectified maps are hidden states too."""
+        """The quantity whose metrics apply here: outputs of stages and pre-activation maps count as hidden states."""
         return "hidden" if self.quantity in ("unrectified", "stage") else self.quantity
 
     @property
     def place(self) -> Place:
-        """Where it is, whatever the quantity."""
+        """The place in the model, whatever the quantity."""
         return self.stack, self.layer, self.kind
 
     @property
     def name(self) -> str:
-        """Canonical: `encoder.3.hidden`, `encoder.3.head.query.raw`, `decoder.2.cross.attention`, `decoder.final`."""
+        """The canonical name: `encoder.3.hidden`, `encoder.3.head.query.raw`, `decoder.2.cross.attention`,
+        `decoder.final`.
+        """
         if self.quantity == "final":
             return f"{self.stack}.final"
         cross = "cross." if self.kind == "cross" else ""
@@ -79,7 +81,7 @@ class Site:
 
     @property
     def label(self) -> str:
-        """Quantity with its stage, as in the `site` column of records: `hidden`, `query.raw`, `attention`."""
+        """The quantity with its stage, as in the `site` column of records: `hidden`, `query.raw`, `attention`."""
         return f"{self.quantity}.{self.stage}" if self.stage else self.quantity
 
 
@@ -87,6 +89,6 @@ WORDS = {"position": "token", "sequence": "sequence", "unit": "unit", "counted":
 """What a corpus calls a position, a sequence, a unit, and what `tokens` of its plan count, where it says nothing."""
 
 
-def plural_of(noun: str) -> str:
-    """`tokens`, `patches`."""
+def pluralise(noun: str) -> str:
+    """Return the plural of a noun: `tokens`, `patches`."""
     return f"{noun}es" if noun.endswith(("ch", "s", "x")) else f"{noun}s"

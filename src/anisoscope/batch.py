@@ -1,4 +1,4 @@
-"""What a corpus hands to a model: inputs, and for each stack which positions are real, special, of which unit."""
+"""One batch: inputs of a model, and for each stack which positions are real, which are special, and of which unit."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from anisoscope.errors import UsageError
 
 @dataclass(frozen=True)
 class Stream:
-    """The positions of one stack's sequences.
+    """Positions of one stack's sequences: which are real, which are special.
 
     mask       [sequence, token] bool: a real token (True) or padding (False)
     special    [sequence, token] bool: a token added by the tokenizer or the model ([CLS], </s>, class token, register)
@@ -67,7 +67,10 @@ class Batch:
                 raise UsageError(f"masks of {count} sequences, as many as there are units", got, "make them alike")
 
     def parts(self, count: int) -> "list[Batch]":
-        """The batch in so many parts of whole sequences. UsageError where inputs do not fall into sequences."""
+        """Split the batch into a number of parts of whole sequences.
+
+        UsageError where inputs do not fall into sequences.
+        """
         size = -(-len(self.unit) // count)
         return [self] if count == 1 else [self._part(slice(i, i + size)) for i in range(0, len(self.unit), size)]
 
@@ -91,7 +94,7 @@ class Batch:
 
     @property
     def n_tokens(self) -> int:
-        """Real tokens of the first stream (of the only input where there is no stream: sequences)."""
+        """The number of real tokens of the first stream (without streams: of sequences)."""
         first = next(iter(self.streams.values()), None)
         return len(self.unit) if first is None else int(first.mask.sum())
 

@@ -1,4 +1,4 @@
-"""What this installation can do: versions, devices, extras that are tried out, caches and data.
+"""Find out what this installation can do: versions, devices, extras (each is tried), caches and data.
 
 `anisoscope doctor` prints it, and issue templates ask for it. Nothing is downloaded, nothing is changed.
 """
@@ -39,7 +39,7 @@ FOR_DEVELOPERS = ("dev", "docs", "mutants", "release")
 
 @dataclass(frozen=True)
 class Package:
-    """One distribution: what is needed of it, what is installed, whether it can be imported."""
+    """One distribution: the version that is needed, the one installed, whether it can be imported."""
 
     name: str
     needed: str
@@ -63,7 +63,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that `doctor` found."""
+    """Everything that `anisoscope doctor` found."""
 
     versions: dict[str, str]
     devices: list[str]
@@ -72,7 +72,7 @@ class Diagnosis:
 
     @property
     def works(self) -> bool:
-        """Whether what every measurement needs is there and can be imported."""
+        """Whether everything that each measurement needs is installed and can be imported."""
         return all(extra.works for extra in self.extras if extra.name == "base")
 
     def as_dict(self) -> dict[str, Any]:
@@ -82,8 +82,9 @@ class Diagnosis:
         return found | {"works": self.works}
 
 
-def examine(*, developers: bool = False, try_import: Callable[[str], Any] = importlib.import_module) -> Diagnosis:
-    """Look at this installation. Every package of every extra is imported once.
+def diagnose(*, developers: bool = False, try_import: Callable[[str], Any] = importlib.import_module) -> Diagnosis:
+    """Examine this installation; every package of every extra is imported once. Every package of every extra is
+    imported once.
 
     developers   extras for developers too
     try_import   what imports a module by name (tests give their own)
@@ -122,7 +123,7 @@ def _examine_distribution(distribution: str, developers: bool, try_import: Calla
 
 
 def _belongs_to(requirement: Any, extra: str) -> bool:
-    """Whether a requirement is of that extra ("": of no extra), on this platform."""
+    """Tell whether a requirement belongs to an extra ("": to no extra), on this platform."""
     if requirement.marker is None:
         return extra == ""
     if not extra:
@@ -156,7 +157,7 @@ def _installed_version(distribution: str) -> str | None:
 
 
 def _find_devices(try_import: Callable[[str], Any]) -> list[str]:
-    """The processor with its threads, and every accelerator that torch sees."""
+    """List the processor with its threads, and every accelerator that torch sees."""
     memory = ""
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         memory = f", {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 1e9:.0f} GB of memory"
@@ -177,7 +178,7 @@ def _find_devices(try_import: Callable[[str], Any]) -> list[str]:
 
 
 def _find_folders() -> list[dict[str, Any]]:
-    """Caches and data folders: where each is, whether it is there and can be written, and what is free."""
+    """List caches and data folders: where each is, whether it exists and can be written, and its free space."""
     home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "anisoscope"
     named = {
@@ -201,8 +202,8 @@ def _find_folders() -> list[dict[str, Any]]:
 SIGNS: dict[Status, str] = {"ok": "✔", "missing": "–", "too old": "✘", "broken": "✘"}
 
 
-def render(diagnosis: Diagnosis, columns: int = 100) -> str:
-    """The diagnosis as text that fits a terminal of so many columns, ending with what to do.
+def render_diagnosis(diagnosis: Diagnosis, columns: int = 100) -> str:
+    """Return the diagnosis as text that fits a terminal of so many columns, with a cure at the end.
 
     Commands and paths stay on one line, however long, so that they can be copied.
     """
@@ -236,7 +237,7 @@ def _is_partly_there(extra: Extra) -> bool:
 
 
 def _describe_packages(extra: Extra) -> str:
-    """`torch 2.13.0, numpy 2.4.6`; of what does not work only that."""
+    """List packages with their versions, `torch 2.13.0, numpy 2.4.6`; only the broken ones, if there are any."""
     if extra.works:
         shown = [f"{package.name} {_short_version(package.installed)}" for package in extra.packages]
         return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
@@ -250,6 +251,6 @@ def _short_version(version: str | None) -> str:
 
 def main() -> int:
     """Print the diagnosis; 0 if what every measurement needs works."""
-    diagnosis = examine()
-    sys.stdout.write(render(diagnosis) + "\n")
+    diagnosis = diagnose()
+    sys.stdout.write(render_diagnosis(diagnosis) + "\n")
     return 0 if diagnosis.works else 1

@@ -1,4 +1,7 @@
-"""The few exceptions: what was expected, what came, and the cure. The command line exits with `exit_code`."""
+"""Exceptions that say what was expected, what came, and the cure.
+
+Each class has the exit code of the command line. The command line exits with `exit_code`.
+"""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -21,7 +24,7 @@ class UsageError(AnisoscopeError, ValueError):
 
 
 class ExtraError(UsageError):
-    """Something that needs packages which are not installed."""
+    """Packages that an optional feature needs are not installed."""
 
 
 class ModelError(AnisoscopeError):
@@ -31,7 +34,7 @@ class ModelError(AnisoscopeError):
 
 
 class DivergedError(ModelError):
-    """A training whose loss is not finite any more."""
+    """A training whose loss is no longer finite."""
 
 
 class CorpusError(AnisoscopeError):
@@ -47,7 +50,7 @@ class MeasureError(AnisoscopeError):
 
 
 class UnseenError(MeasureError):
-    """A place of a model that does not fire in a forward call."""
+    """A place of a model that does not run in a forward call."""
 
 
 class OutputError(AnisoscopeError):
@@ -57,13 +60,16 @@ class OutputError(AnisoscopeError):
 
 
 class Terminated(SystemExit):
-    """SIGTERM came where nothing listens to it; `number` is the signal's."""
+    """SIGTERM arrived and nothing else handles it; `number` is the signal's."""
 
     number = 15
 
 
 class Interrupted(Exception):
-    """SIGINT or SIGTERM came; what is done is kept and can be resumed. `number` is the signal's."""
+    """SIGINT or SIGTERM arrived; finished work is kept and can be resumed.
+
+    `number` is the signal's. `number` is the signal's.
+    """
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -71,13 +77,14 @@ class Interrupted(Exception):
 
 
 def is_too_long(name: str) -> bool:
-    """Whether no file can have this name: more than 255 bytes in a part or 4,095 in all, as on Linux."""
+    """Tell whether a name is too long for a file: more than 255 bytes in a part or 4,095 in all, as on Linux."""
     sizes = [len(part.encode("utf-8", "surrogateescape")) for part in name.split("/")]
     return max(sizes) > 255 or sum(sizes) + len(sizes) > 4096
 
 
-def near_matches(name: str, known: Iterable[str], *, all_names: str = "") -> str:
-    """A sentence with the names nearest to `name`, for the cure of an error; all names if none is near.
+def suggest_names(name: str, known: Iterable[str], *, all_names: str = "") -> str:
+    """Return a sentence with the known names nearest to `name`, for the cure of an error; all names if none is
+    near.
 
     all_names   what is said instead of all names
     """

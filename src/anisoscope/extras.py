@@ -1,4 +1,4 @@
-"""Extras of this package: what is needed beyond vectors and modules of torch, and how a lack of it is told.
+"""Optional dependencies: which packages an extra needs, and the error if they are missing.
 
 require_extra("speech", "to read sound")     # ExtraError, with the line that installs it, before anything is loaded
 """
@@ -18,8 +18,8 @@ EXTRAS: dict[str, dict[str, str]] = {
 """For each extra, modules that it brings and that are asked for before use, and what they are called when installed."""
 
 
-def missing_packages(*extras: str) -> list[str]:
-    """What some extras bring and is not installed. Nothing is imported."""
+def find_missing_packages(*extras: str) -> list[str]:
+    """List the packages of some extras that are not installed; nothing is imported. Nothing is imported."""
     packages = []
     for extra in extras:
         for module, package in EXTRAS[extra].items():
@@ -29,13 +29,15 @@ def missing_packages(*extras: str) -> list[str]:
 
 
 def has_extra(extra: str) -> bool:
-    """Whether all that an extra brings is installed."""
-    return not missing_packages(extra)
+    """Tell whether every package of an extra is installed."""
+    return not find_missing_packages(extra)
 
 
 def require_extra(extra: str, purpose: str) -> None:
-    """ExtraError if a package of an extra is not installed; `purpose` says what it is needed for: `to read sound`."""
-    missing = missing_packages(extra)
+    """Raise ExtraError if a package of an extra is not installed; `purpose` says what it is needed for: `to read
+    sound`.
+    """
+    missing = find_missing_packages(extra)
     if missing:
         raise ExtraError(
             f"the packages of anisoscope[{extra}] {purpose}",

@@ -1,4 +1,4 @@
-"""How a setting is declared, checked and asked for: once, as a field of a class.
+"""Declare settings once, as fields of a class that are keywords in Python and options on the command line.
 
     @declare_settings
     class Reading:
@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from anisoscope.errors import AnisoscopeError, UsageError, near_matches
+from anisoscope.errors import AnisoscopeError, UsageError, suggest_names
 
 INPUT, WHAT, MODEL, TRAINING, MACHINE, OUTPUT = (
     Group(name, sort_key=place)
@@ -46,21 +46,22 @@ Kind = TypeVar("Kind")
 
 
 def _refuse_bool(value: Any) -> Any:
-    """The value, unless it is True or False, which Python takes for the numbers 1 and 0."""
+    """Return the value, but refuse True and False, which Python takes for the numbers 1 and 0."""
     if isinstance(value, bool):
         raise PydanticCustomError("int_type", "not a number")
     return value
 
 
 def _check_readable(path: Path) -> Path:
-    """The path, unless a manifest or a page cannot hold its name."""
+    """Return the path, but refuse one whose name a manifest or a page cannot hold."""
     if re.search(UNREADABLE, str(path)):
         raise PydanticCustomError("string_pattern_mismatch", "not readable")
     return path
 
 
 def check_device(name: str) -> str:
-    """The name of a device. UsageError unless it is a kind of device, with a number or without one.
+    """Return the name of a device; UsageError unless it is a kind of device, with or without a number. UsageError
+    unless it is a kind of device, with a number or without one.
 
     Whether this machine has the device is seen later.
     """
@@ -72,12 +73,12 @@ def check_device(name: str) -> str:
         raise UsageError("a device that computes", got, "use --device cpu, cuda or mps")
     if kind not in (*DEVICES, "privateuseone") or (colon and not number.isdigit()):
         expected = f"--device {', '.join(DEVICES)}, or one of several as cuda:1"
-        raise UsageError(expected, repr(name), "use cuda" if kind == "gpu" else near_matches(kind, DEVICES))
+        raise UsageError(expected, repr(name), "use cuda" if kind == "gpu" else suggest_names(kind, DEVICES))
     return name
 
 
 def _refuse_other_digits(value: Any) -> Any:
-    """The value, unless it is text that is no whole number: pydantic takes `0-3` for −3."""
+    """Return the value, but refuse text that is not a whole number: pydantic takes `0-3` for −3."""
     if isinstance(value, str) and not re.fullmatch(r"\s*[+-]?\d+\s*", value):
         raise PydanticCustomError("int_type", "not a number")
     return _refuse_bool(value)
@@ -93,7 +94,7 @@ Device = Annotated[Text, AfterValidator(check_device)]
 
 
 def split_names(every: tuple[str, ...] = ()) -> BeforeValidator:
-    """What makes a tuple of names from `a,b`, from several such, or from any sequence of names.
+    """Return a validator that makes a tuple of names from `a,b`, from several such texts, or from a sequence.
 
     every   the names that `all` stands for; none: it stands for no name, by which a field means all there are
     """
@@ -114,7 +115,7 @@ def split_names(every: tuple[str, ...] = ()) -> BeforeValidator:
 
 
 def split_numbers(meaning_all: tuple[int, ...] = ()) -> BeforeValidator:
-    """What makes a tuple of numbers from `0,8,-1`; `all` gives `meaning_all`."""
+    """Return a validator that makes a tuple of numbers from `0,8,-1`; `all` gives `meaning_all`."""
 
     def split(value: Any) -> Any:
         typed = [value] if isinstance(value, str) else value
@@ -134,7 +135,7 @@ Numbers = Annotated[tuple[Whole, ...], split_numbers()]
 
 
 def option(help: str, group: Group, *short: str, shown: str | None = None, **more: Any) -> Parameter:
-    """How the command line asks for a field: its help, the heading it stands under, and flags beside its own.
+    """Declare how a field looks on the command line: its help, the heading it is listed under, and short flags.
 
     shown   the default as it is typed, if the value itself does not say it
     more    what else a `cyclopts.Parameter` takes
@@ -148,7 +149,7 @@ PYTHON_ONLY = Parameter(parse=False)
 
 
 def _show_default(value: Any) -> str | None:
-    """A default as it is typed; None if it says nothing."""
+    """Return a default as a user would type it, or None if it says nothing."""
     if value is None or value is False or value in ("", ()):
         return None
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -162,7 +163,7 @@ def declare_settings(kind: type[Kind]) -> type[Kind]:
     field that can be given by its place (`field(kw_only=False)`) is typed without its flag.
     """
     for name, annotation in vars(kind).get("__annotations__", {}).items():
-        kind.__annotations__[name] = _tell_range(annotation)
+        kind.__annotations__[name] = _add_range_to_help(annotation)
     made = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(kind)
     check = made.__init__
 
@@ -171,14 +172,14 @@ def declare_settings(kind: type[Kind]) -> type[Kind]:
         try:
             check(self, *first, **values)
         except ValidationError as error:
-            raise explain(error, made) from error
+            raise explain_invalid(error, made) from error
 
     made.__init__ = initialise  # type: ignore[method-assign]
     return Parameter(name="*")(made)  # type: ignore[return-value]
 
 
-def build(kind: type[Kind], values: Mapping[str, Any], *, also: Iterable[str] = ()) -> Kind:
-    """Settings from values by name, those of settings inside them by their own names.
+def build_settings(kind: type[Kind], values: Mapping[str, Any], *, also: Iterable[str] = ()) -> Kind:
+    """Build settings from values by name; values of nested settings are given by their own names.
 
     also   names that the caller takes beside them, for the cure of a typo
 
@@ -187,31 +188,31 @@ def build(kind: type[Kind], values: Mapping[str, Any], *, also: Iterable[str] = 
     own = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     given = {name: value for name, value in values.items() if name in own}
     rest = {name: value for name, value in values.items() if name not in own}
-    for name, inner in _inner_settings(kind):
-        of_inner = {key: rest.pop(key) for key in names_of(inner) if key in rest}
+    for name, inner in _find_nested_settings(kind):
+        of_inner = {key: rest.pop(key) for key in list_field_names(inner) if key in rest}
         if of_inner:
-            given[name] = replace(given[name], **of_inner) if name in given else build(inner, of_inner)
+            given[name] = replace(given[name], **of_inner) if name in given else build_settings(inner, of_inner)
     for name in rest:
-        raise UsageError("a known keyword", repr(name), near_matches(name, [*names_of(kind), *also]))
+        raise UsageError("a known keyword", repr(name), suggest_names(name, [*list_field_names(kind), *also]))
     return kind(**given)
 
 
-def part_of(values: Any, kind: type) -> dict[str, Any]:
-    """The fields of settings that belong to `kind`, one of its bases, by name."""
+def select_fields(values: Any, kind: type) -> dict[str, Any]:
+    """Return those values that are fields of `kind`, by name."""
     return {each.name: getattr(values, each.name) for each in fields(kind)}
 
 
-def names_of(kind: type) -> list[str]:
-    """Names of the fields of settings, and of those of settings inside them, that a user can give."""
+def list_field_names(kind: type) -> list[str]:
+    """Return the names of all fields that a user can give, with those of nested settings."""
     names = []
-    inner = dict(_inner_settings(kind))
+    inner = dict(_find_nested_settings(kind))
     for each in fields(kind):
-        names += names_of(inner[each.name]) if each.name in inner else [each.name]
+        names += list_field_names(inner[each.name]) if each.name in inner else [each.name]
     return names
 
 
-def _inner_settings(kind: type) -> Iterator[tuple[str, type]]:
-    """Fields that are settings themselves, and their classes."""
+def _find_nested_settings(kind: type) -> Iterator[tuple[str, type]]:
+    """Return the fields that are settings themselves, with their classes."""
     for name, annotation in get_type_hints(kind).items():
         if isinstance(annotation, type) and is_dataclass(annotation):
             yield name, annotation
@@ -220,28 +221,28 @@ def _inner_settings(kind: type) -> Iterator[tuple[str, type]]:
 # ---- ranges and errors in words --------------------------------------------------------------------------------------
 
 
-def _tell_range(annotation: Any) -> Any:
-    """The annotation of a field, with the range of its number said in its help."""
+def _add_range_to_help(annotation: Any) -> Any:
+    """Return the annotation of a field, with the range of its number added to its help."""
     if get_origin(annotation) is not Annotated:
         return annotation
     kind, *extras = get_args(annotation)
-    words = range_of(annotation)
+    words = describe_range(annotation)
     for place, extra in enumerate(extras):
         if isinstance(extra, Parameter) and extra.help and words:
             extras[place] = Parameter.combine(extra, Parameter(help=f"{extra.help}; {words}"))
     return Annotated[(kind, *extras)]
 
 
-def range_of(annotation: Any) -> str:
-    """The range of a field's number in words; empty if it has none of its own."""
-    least, most = _bounds_of(annotation)
+def describe_range(annotation: Any) -> str:
+    """Describe the range of a field's number in words; empty if it has none of its own."""
+    least, most = _find_bounds(annotation)
     if most is not None:
         return f"{least or 0:,} to {most:,}"
     return "" if least is None else f"at least {least:,}"
 
 
-def _bounds_of(annotation: Any) -> tuple[Any, Any]:
-    """The least and the most that a field may be, but for what every whole number is kept in."""
+def _find_bounds(annotation: Any) -> tuple[Any, Any]:
+    """Return the smallest and largest value of a field, without the bounds that every whole number has."""
     least: Any = None
     most: Any = None
     for extra in get_args(annotation)[1:]:
@@ -251,10 +252,10 @@ def _bounds_of(annotation: Any) -> tuple[Any, Any]:
     return least, most
 
 
-def explain(
+def explain_invalid(
     error: ValidationError, kind: type | None = None, *, flags: bool = False, name: str = "", annotation: Any = None
 ) -> AnisoscopeError:
-    """What is wrong with settings, in our words.
+    """Explain in plain words what is wrong with settings.
 
     kind         the class of the settings, whose fields say the choices and ranges there are
     flags        whether names are told as they are typed (`--max-length`) rather than as keywords
@@ -266,22 +267,22 @@ def explain(
         return own
     named = [part for part in found["loc"] if isinstance(part, str)]
     if not name and named:
-        annotation = _annotation_of(kind, named[-1]) if kind is not None else None
+        annotation = _find_annotation(kind, named[-1]) if kind is not None else None
         name = f"--{named[-1].replace('_', '-')}" if flags else named[-1]
-    return UsageError(*_in_words(found, name or "the settings", annotation))
+    return UsageError(*_describe_error(found, name or "the settings", annotation))
 
 
-def _annotation_of(kind: type, name: str) -> Any:
-    """The annotation of a field of settings, or of settings inside them."""
+def _find_annotation(kind: type, name: str) -> Any:
+    """Return the annotation of a field of settings, nested settings included."""
     own = get_type_hints(kind, include_extras=True).get(name)
-    inner = [_annotation_of(each, name) for _, each in _inner_settings(kind)]
+    inner = [_find_annotation(each, name) for _, each in _find_nested_settings(kind)]
     return next((found for found in (own, *inner) if found is not None), None)
 
 
-def _in_words(found: ErrorDetails, label: str, annotation: Any) -> tuple[str, str, str]:
-    """What was expected, what came and what to do, of one error of pydantic."""
+def _describe_error(found: ErrorDetails, label: str, annotation: Any) -> tuple[str, str, str]:
+    """Describe one error of pydantic: what was expected, what came and what to do."""
     limits, got = found.get("ctx", {}), truncate_repr(found["input"])
-    least, most = _bounds_of(annotation)
+    least, most = _find_bounds(annotation)
     number = got.strip("'")  # typed numbers are texts
     match found["type"]:
         case "greater_than_equal":
@@ -295,16 +296,16 @@ def _in_words(found: ErrorDetails, label: str, annotation: Any) -> tuple[str, st
         case "int_type" | "int_parsing" | "int_parsing_size" | "int_from_float":
             if isinstance(found["loc"][-1], int):
                 return f"whole numbers for {label}", got, "give them with commas, as 1,2; or all"
-            return f"a whole number for {label}", got, _cure_of_number(annotation)
+            return f"a whole number for {label}", got, _suggest_number(annotation)
         case "float_type" | "float_parsing":
-            return f"a number for {label}", got, _cure_of_number(annotation)
+            return f"a number for {label}", got, _suggest_number(annotation)
         case "bool_type" | "bool_parsing":
             return f"true or false for {label}", got, f"leave {label} out, or give true or false"
         case "literal_error":
-            choices = choices_of(annotation)
-            return f"{label} among {', '.join(choices)}", got, near_matches(str(found["input"]), choices)
+            choices = list_choices(annotation)
+            return f"{label} among {', '.join(choices)}", got, suggest_names(str(found["input"]), choices)
         case "no_names":
-            choices = choices_of(annotation)
+            choices = list_choices(annotation)
             came = found["input"] if isinstance(found["input"], str) else ",".join(found["input"])
             return f"names for {label}", repr(came), f"name some of {', '.join(choices)}" if choices else "leave it out"
         case "unexpected_positional_argument":
@@ -319,25 +320,25 @@ def _in_words(found: ErrorDetails, label: str, annotation: Any) -> tuple[str, st
             return f"{label}: {message}", came, f"mend {label}"
 
 
-def _cure_of_number(annotation: Any) -> str:
-    """How to give a number: in which range, if the field has one."""
-    words = range_of(annotation)
+def _suggest_number(annotation: Any) -> str:
+    """Say how to give a number, and in which range if the field has one."""
+    words = describe_range(annotation)
     return f"give one of {words}, in digits" if words else "give one in digits"
 
 
-def choices_of(annotation: Any) -> tuple[str, ...]:
-    """The choices that a field has, of itself or of each of its parts; empty if there are none."""
+def list_choices(annotation: Any) -> tuple[str, ...]:
+    """Return the choices of a field, or of each of its parts; empty if there are none."""
     if get_origin(annotation) is Literal:
         return tuple(map(str, get_args(annotation)))
     for part in get_args(annotation):
-        found = choices_of(part)
+        found = list_choices(part)
         if found:
             return found
     return ()
 
 
 def truncate_repr(value: Any) -> str:
-    """What was given, as an error shows it."""
+    """Return a given value as an error message shows it, shortened."""
     if isinstance(value, int) and value.bit_length() > 4 * LONGEST:
         return f"a number of {value.bit_length():,} bits"
     text = ascii(str(value)) if isinstance(value, str | Path) else repr(value)

@@ -1,4 +1,4 @@
-"""How far long work is: a bar with rate and time left on a terminal, a plain line now and then elsewhere."""
+"""Show how far long work is: a bar with rate and time left on a terminal, a plain line now and then elsewhere."""
 
 import os
 import shutil
@@ -23,9 +23,7 @@ Progress = Callable[[int, int], None]
 
 
 class Shown:
-    """A progress that is shown: of what, and the plural of what it counts, which are often known only once the data
-    are open, and change where other work follows (`counting`).
-    """
+    """A progress callback that is on display, with the unit it counts, which `counting` may change later."""
 
     def __init__(
         self, what: str, unit: str, show: Callable[[int, int, str, str], None], say: Callable[[str], None]
@@ -36,20 +34,20 @@ class Shown:
         self.show(done, total, self.what, self.unit)
 
 
-def counting(progress: Progress | None, unit: str, what: str = "") -> None:
-    """Tell what a progress that is shown counts, and of what where other work begins."""
+def set_counted_unit(progress: Progress | None, unit: str, what: str = "") -> None:
+    """Set what a displayed progress counts, and the name of the work if another part begins."""
     if isinstance(progress, Shown):
         progress.unit, progress.what = unit, what or progress.what
 
 
 def remark(progress: Progress | None, text: str) -> None:
-    """A line above a progress that is shown."""
+    """Print a line above the displayed progress."""
     if isinstance(progress, Shown) and text:
         progress.say(text)
 
 
-def part_of(progress: Progress | None, i: int, n: int, noun: str) -> Progress | None:
-    """Progress of piece i (from 0) of n alike, as progress of the whole; it says which piece."""
+def scale_progress(progress: Progress | None, i: int, n: int, noun: str) -> Progress | None:
+    """Return the progress of piece i (from 0) of n equal pieces as progress of the whole; it names the piece."""
     if not isinstance(progress, Shown):
         return None if progress is None else lambda done, total: progress(i * total + done, n * total)
 
@@ -60,40 +58,42 @@ def part_of(progress: Progress | None, i: int, n: int, noun: str) -> Progress | 
     return Shown(of_all, progress.unit, show, progress.say if i == 0 else lambda _text: None)
 
 
-def animated() -> bool:
-    """Whether stderr is a terminal that can move its cursor, and no log of a build."""
+def is_animated() -> bool:
+    """Tell whether stderr is a terminal that can move its cursor, and not a build log."""
     built = os.environ.get("CI", "").lower() in ("1", "true", "yes")
     return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown") and not built
 
 
 @contextmanager
-def shown(what: str, unit: str = "tokens", *, quiet: bool) -> Iterator[Progress]:
-    """A callback `(done, total)` that shows `what` with units done, rate and time left; before it, `loading …`."""
+def show_progress(what: str, unit: str = "tokens", *, quiet: bool) -> Iterator[Progress]:
+    """Return a callback `(done, total)` that shows `what` with units done, rate and time left; until it is called,
+    `loading …`.
+    """
     if quiet:
         yield lambda _done, _total: None
-    elif animated():
+    elif is_animated():
         with _bar(what) as (update, say):
             yield Shown(what, unit, update, say)
     else:
-        yield Shown(what, unit, _lines(), _line)
+        yield Shown(what, unit, _print_lines(), _print_line)
 
 
 @contextmanager
-def waiting(what: str, *, quiet: bool) -> Iterator[None]:
-    """A spinner beside `what` while work goes on whose end is not known; one line where nothing can spin."""
+def show_spinner(what: str, *, quiet: bool) -> Iterator[None]:
+    """Show a spinner beside `what` during work of unknown length; one line if nothing can spin."""
     if quiet:
         yield
-    elif animated():
-        with _live(what):
+    elif is_animated():
+        with _show_live_line(what):
             yield
     else:
-        _line(f"{what} …")
+        _print_line(f"{what} …")
         yield
 
 
 @contextmanager
-def _live(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
-    """A line of `columns` on stderr, and its task; gone at the end, whatever ended it, and the cursor there again."""
+def _show_live_line(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
+    """Show a line of `columns` on stderr, and its task; remove it and restore the cursor however the work ends."""
     from rich.console import Console
     from rich.progress import Progress as Bar, SpinnerColumn, TextColumn
     from rich.table import Column
@@ -101,25 +101,25 @@ def _live(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
     name = Column(no_wrap=True, overflow="ellipsis", ratio=1)
     described = TextColumn("{task.description}", table_column=name, markup=False)
     bar = Bar(SpinnerColumn(), described, *columns, console=Console(stderr=True), transient=True, expand=True)
-    with ends_on_sigterm():
+    with exit_on_sigterm():
         try:
             DRAWN.add(bar)
-            whole(bar.start)
+            call_uninterrupted(bar.start)
             yield bar, bar.add_task(f"{what} …", total=None, unit="")
         finally:
-            whole(bar.stop)
+            call_uninterrupted(bar.stop)
             DRAWN.discard(bar)
 
 
 def end_bars() -> None:
-    """Stop what still draws itself: a signal can come between the end of the work beside a bar and that of the bar."""
+    """Stop every bar that is still drawing: a signal can arrive between the end of the work and that of its bar."""
     while DRAWN:
         DRAWN.pop().stop()
 
 
-def whole(act: Callable[[], Made]) -> Made:
-    """Call `act`; a signal waits until it is done: a bar that is half begun draws itself over what comes last."""
-    with listening() as came:
+def call_uninterrupted(act: Callable[[], Made]) -> Made:
+    """Call `act` and delay signals until it is done: a half-started bar would draw over the last line."""
+    with deferred_signals() as came:
         made = act()
     for number in came:
         signal.raise_signal(number)
@@ -138,7 +138,7 @@ def _bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None], Cal
     drawn = BarColumn(bar_width=max(6, shutil.get_terminal_size().columns // 6))
     unit_column = TextColumn("{task.fields[unit]}")
     columns = drawn, MofNCompleteColumn(), unit_column, Rate(), TimeRemainingColumn(compact=True)
-    with _live(f"loading {title}", *columns) as (bar, task):
+    with _show_live_line(f"loading {title}", *columns) as (bar, task):
 
         def update(done: int, total: int, what: str, unit: str) -> None:
             if done < bar.tasks[0].completed:  # another piece of the work has begun
@@ -151,10 +151,8 @@ def _bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None], Cal
 
 
 @contextmanager
-def ends_on_sigterm() -> Iterator[None]:
-    """SIGTERM as an exit like that of Ctrl-C, so that the cursor comes back, what is kept is told and processes begun
-    here end; what has a handler of its own keeps it.
-    """
+def exit_on_sigterm() -> Iterator[None]:
+    """Make SIGTERM end the program as Ctrl-C does, unless it has a handler already."""
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if ours:
         signal.signal(signal.SIGTERM, _terminated)
@@ -169,8 +167,8 @@ def _terminated(number: int, _frame: object) -> None:
     raise Terminated(128 + number)
 
 
-def _lines() -> Callable[[int, int, str, str], None]:
-    """Lines now and then, with the rate since the count last fell: then another piece of work has begun."""
+def _print_lines() -> Callable[[int, int, str, str], None]:
+    """Return a callback that prints a line now and then, with the rate since the count last fell."""
     shown_at = started = time.monotonic()
     first = last = -1
 
@@ -184,23 +182,21 @@ def _lines() -> Callable[[int, int, str, str], None]:
             return
         shown_at, rate = now, (done - first) / max(now - started, 1e-9)
         left = f", {(total - done) / rate:,.0f} s left" if total and rate and done < total else ""
-        _line(f"{done:,}/{total:,} {unit}, {rate:,.0f}/s{left}: {what}")
+        _print_line(f"{done:,}/{total:,} {unit}, {rate:,.0f}/s{left}: {what}")
 
     return update
 
 
-def _line(text: str) -> None:
-    """One line on stderr, cut where a terminal ends."""
+def _print_line(text: str) -> None:
+    """Print one line on stderr, cut at the width of the terminal."""
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else len(text)
     text = text if len(text) <= width else f"{text[: width - 1]}…"
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 @contextmanager
-def keeping(kept: Callable[[], str], again: str = "--resume") -> Iterator[None]:
-    """Where someone ends what goes on inside: the last line of the command says what is kept, and how it goes on: by
-    the same command with `again` (`--resume` takes the place of `--overwrite`), or by `again` where it is a command.
-    """
+def interrupt_hint(kept: Callable[[], str], again: str = "--resume") -> Iterator[None]:
+    """On an interrupt, print as the last line what is kept and how to continue:"""
     try:
         yield
     except (KeyboardInterrupt, Terminated, Interrupted) as stop:
@@ -210,8 +206,8 @@ def keeping(kept: Callable[[], str], again: str = "--resume") -> Iterator[None]:
 
 
 @contextmanager
-def listening() -> Iterator[list[int]]:
-    """While inside, SIGINT and SIGTERM are noted in the list given out (main thread only); the process goes on."""
+def deferred_signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM in the list that is yielded, instead of ending (main thread only)."""
     stopped: list[int] = []
     kept: dict[int, Any] = {}
     with suppress(ValueError):  # not the main thread: signals stay with it

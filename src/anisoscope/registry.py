@@ -1,4 +1,5 @@
-"""Doors: what other packages, scripts and notebooks can add to the program. Our own things come in by them too.
+"""Extension points: what other packages, scripts and notebooks can add to the program, by the same way as our own
+parts. Our own things come in by them too.
 
 A package names what it adds in its `pyproject.toml`, and nothing else has to be done:
 
@@ -24,10 +25,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from anisoscope.errors import UsageError, near_matches
+from anisoscope.errors import UsageError, suggest_names
 
 
-class Door(NamedTuple):
+class EntryPointGroup(NamedTuple):
     """A group of entry points, `anisoscope.NAME`.
 
     what   what its entries are
@@ -41,30 +42,32 @@ class Door(NamedTuple):
 
 
 GROUPS = {
-    "commands": Door(
+    "commands": EntryPointGroup(
         "commands of the program: `cli.command.Command`s, and `Group`s of them",
         ("anisoscope.cli.command:Command", "anisoscope.cli.command:Group"),
     ),
-    "corpora": Door(
+    "corpora": EntryPointGroup(
         "corpora with names of their own: `data.corpora.NamedCorpus`",
         ("anisoscope.data.corpora:NamedCorpus",),
         "anisoscope.data.corpora:CORPORA",
     ),
-    "families": Door(
+    "families": EntryPointGroup(
         "what cannot be read from models of a family, by its `model_type`: `models.families.Family`",
         ("anisoscope.models.families:Family",),
         "anisoscope.models.families:FAMILIES",
     ),
-    "listings": Door("functions that give (name, one line) of everything that `anisoscope list NAME` shows"),
-    "metrics": Door("measures: `metrics.Metric`", ("anisoscope.metrics.base:Metric",), "anisoscope.metrics:scan"),
-    "models": Door(
+    "listings": EntryPointGroup("functions that give (name, one line) of everything that `anisoscope list NAME` shows"),
+    "metrics": EntryPointGroup(
+        "measures: `metrics.Metric`", ("anisoscope.metrics.base:Metric",), "anisoscope.metrics:scan"
+    ),
+    "models": EntryPointGroup(
         "models with names of their own, of a hub or in an installed package: rows of `models.named`",
         tuple(f"anisoscope.models.named:{name}" for name in ("NamedModel", "PackagedModel", "ConvertedModel")),
     ),
-    "pages": Door(
+    "pages": EntryPointGroup(
         "functions (folder → path of the page, or None for a folder of another kind) for `anisoscope report`"
     ),
-    "studies": Door("packages of studies; who reads them is anisoscope-papers", ("builtins:module",)),
+    "studies": EntryPointGroup("packages of studies; who reads them is anisoscope-papers", ("builtins:module",)),
 }
 """The groups of entry points."""
 LATE = ("metrics", "corpora", "families", "models", "studies")
@@ -75,28 +78,28 @@ _registered: dict[str, dict[str, Any]] = {group: {} for group in LATE}
 
 
 class ExtensionWarning(UserWarning):
-    """Something that another package adds cannot be used."""
+    """Warns that something another package adds cannot be used."""
 
 
-def entries(group: str) -> dict[str, Any]:
-    """Everything of a group by name: our own, what installed packages add, what was registered since.
+def list_entries_of(group: str) -> dict[str, Any]:
+    """Return everything of a group by name: our own, what installed packages add, what was registered since.
 
     Of two of one name the first one stays; if it is another package's, a warning names it.
     """
-    return _entries(group, _entry_points(group))
+    return _entries(group, _list_entry_points(group))
 
 
-def added(group: str) -> dict[str, Any]:
-    """What is not our own of a group: what installed packages add, and what was registered."""
-    return _entries(group, [point for point in _entry_points(group) if not _is_ours(point)])
+def list_added(group: str) -> dict[str, Any]:
+    """Return what others added to a group: installed packages, and registrations of this process."""
+    return _entries(group, [point for point in _list_entry_points(group) if not _is_ours(point)])
 
 
 def _entries(group: str, points: Iterable[EntryPoint]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for point in points:
-        for name, entry in _load(point).items():
+        for name, entry in _load_entries(point).items():
             if name in found and found[name] is not entry:
-                _warn(
+                _warn_once(
                     point,
                     f"adds {name!r} to {point.group}, which is there already: its own is not used",
                 )
@@ -105,7 +108,7 @@ def _entries(group: str, points: Iterable[EntryPoint]) -> dict[str, Any]:
 
 
 def register(thing: Any, name: str | None = None) -> Any:
-    """Add a metric, corpus, family, model or package of studies to those that are known, until the program ends.
+    """Register a metric, corpus, family, model or package of studies until the program ends.
 
     thing   a `Metric`, `NamedCorpus`, `Family`, `NamedModel`, `PackagedModel`, a package of studies; or a dictionary
             of them by name
@@ -124,10 +127,10 @@ def register(thing: Any, name: str | None = None) -> Any:
         for key, entry in thing.items():
             register(entry, str(key))
         return thing
-    group = _group_of(thing)
+    group = _find_group(thing)
     name = _name_of(group, thing, name)
     before = _registered[group].pop(name, None)
-    if name in entries(group):
+    if name in list_entries_of(group):
         if before is not None:
             _registered[group][name] = before
         raise UsageError(f"a name that is not taken among {group}", repr(name), "choose another name")
@@ -137,7 +140,7 @@ def register(thing: Any, name: str | None = None) -> Any:
 
 @contextmanager
 def registered(thing: Any, name: str | None = None) -> Iterator[None]:
-    """A thing that is registered while inside."""
+    """Register a thing for the length of a `with` block."""
     before = {group: dict(entered) for group, entered in _registered.items()}
     register(thing, name)
     try:
@@ -148,13 +151,13 @@ def registered(thing: Any, name: str | None = None) -> Iterator[None]:
 
 
 def is_own(group: str, name: str) -> bool:
-    """Whether an entry comes with this package."""
-    own = next((point for point in _entry_points(group) if _is_ours(point)), None)
-    return own is not None and name in _load(own)
+    """Tell whether an entry comes with this package."""
+    own = next((point for point in _list_entry_points(group) if _is_ours(point)), None)
+    return own is not None and name in _load_entries(own)
 
 
-def _group_of(thing: Any) -> str:
-    """The group that a thing belongs to, by its class."""
+def _find_group(thing: Any) -> str:
+    """Return the group that a thing belongs to, by its class."""
     classes = {f"{kind.__module__}:{kind.__qualname__}" for kind in type(thing).__mro__}
     for group, door in GROUPS.items():
         if classes & {*door.kinds}:
@@ -182,15 +185,15 @@ def _name_of(group: str, thing: Any, name: str | None) -> str:
 
 
 @cache
-def packages() -> frozenset[str]:
-    """The packages that add something, by the names they are imported by; this one among them."""
-    points = [point for group in GROUPS for point in _entry_points(group)]
+def list_packages() -> frozenset[str]:
+    """Return the import names of the packages that add something, this one included."""
+    points = [point for group in GROUPS for point in _list_entry_points(group)]
     return frozenset(point.module.partition(".")[0] for point in points)
 
 
 @cache
-def _entry_points(group: str) -> tuple[EntryPoint, ...]:
-    """The entry points of a group, each once: our own, then those of installed packages in the order of their names."""
+def _list_entry_points(group: str) -> tuple[EntryPoint, ...]:
+    """Return the entry points of a group, each once: our own first, then those of installed packages by name."""
     if group not in GROUPS:
         raise ValueError(f"expected a group among {', '.join(GROUPS)}; got {group!r}")
     installed = {(point.name, point.value): point for point in entry_points(group=f"anisoscope.{group}")}
@@ -204,52 +207,52 @@ def _is_ours(point: EntryPoint) -> bool:
     return point.value == GROUPS[point.group.removeprefix("anisoscope.")].own
 
 
-def _load(point: EntryPoint) -> Mapping[str, Any]:
-    """What an entry point names, by name; nothing if it cannot be used."""
-    entry = _import(point)
+def _load_entries(point: EntryPoint) -> Mapping[str, Any]:
+    """Return what an entry point gives, by name; nothing if it cannot be used."""
+    entry = _import_entry(point)
     if entry is None or isinstance(entry, Mapping):
         return entry or {}
     return {getattr(entry, "name", point.name) if point.group == "anisoscope.metrics" else point.name: entry}
 
 
 @cache
-def _import(point: EntryPoint) -> Any:
-    """What an entry point names; None if it cannot be used."""
+def _import_entry(point: EntryPoint) -> Any:
+    """Return what an entry point names, or None if it cannot be used."""
     if _is_ours(point):
         entry = point.load()
         return entry() if callable(entry) else entry
     try:
         entry = point.load()
-        kinds = _classes(GROUPS[point.group.removeprefix("anisoscope.")].kinds)
+        kinds = _import_classes(GROUPS[point.group.removeprefix("anisoscope.")].kinds)
         if kinds and callable(entry) and not isinstance(entry, kinds):
             entry = entry()
     except Exception as error:  # whatever a foreign module raises must not keep the program from starting
         package = _package(point)
-        _warn(
+        _warn_once(
             point,
             f"adds {point.name!r} to {point.group}, which cannot be loaded and is left out "
             f"({type(error).__name__}: {error}). Cure: pip install --upgrade {package}, or uninstall it",
         )
         return None
-    return _checked(point, entry, kinds)
+    return _drop_wrong_classes(point, entry, kinds)
 
 
-def _checked(point: EntryPoint, entry: Any, kinds: tuple[type, ...]) -> Any:
-    """The entry without what is of another class than its group is of."""
+def _drop_wrong_classes(point: EntryPoint, entry: Any, kinds: tuple[type, ...]) -> Any:
+    """Return the entry without things that are not of the group's class."""
     several = entry if isinstance(entry, Mapping) else {point.name: entry}
     strange = [name for name, each in several.items() if not (isinstance(each, kinds) if kinds else callable(each))]
     for name in strange:
         expected = " or ".join(kind.__name__ for kind in kinds) or "a function"
         came = type(several[name]).__name__
-        _warn(point, f"adds {name!r} to {point.group}, which is left out (expected {expected}; got {came})")
+        _warn_once(point, f"adds {name!r} to {point.group}, which is left out (expected {expected}; got {came})")
     if not isinstance(entry, Mapping):
         return None if strange else entry
     return {name: each for name, each in several.items() if name not in strange}
 
 
 @cache
-def _classes(kinds: tuple[str, ...]) -> tuple[type, ...]:
-    """The classes that `module:class` names."""
+def _import_classes(kinds: tuple[str, ...]) -> tuple[type, ...]:
+    """Return the classes that `module:class` names."""
     found = []
     for kind in kinds:
         module, _, name = kind.partition(":")
@@ -262,20 +265,20 @@ def _package(point: EntryPoint) -> str:
 
 
 @cache
-def _warn(point: EntryPoint, what: str) -> None:
-    """Warn of an entry, once."""
+def _warn_once(point: EntryPoint, what: str) -> None:
+    """Warn about an entry, once."""
     warnings.warn(f"{_package(point)} {what}", ExtensionWarning, stacklevel=5)
 
 
 def import_thing(reference: str, expected: str) -> Any:
-    """What `module:NAME` names; modules in the current folder are found too. UsageError if there is none."""
+    """Import what `module:NAME` names; modules in the current folder are found too. UsageError if there is none."""
     module, _, name = reference.partition(":")
     here = str(Path.cwd())
     sys.path.append(here)
     try:
         return getattr(import_module(module), name)
     except AttributeError as error:
-        cure = near_matches(name, [each for each in dir(sys.modules[module]) if not each.startswith("_")])
+        cure = suggest_names(name, [each for each in dir(sys.modules[module]) if not each.startswith("_")])
         raise UsageError(expected, f"{reference!r}: {error}", cure) from error
     except Exception as error:
         cure = "check the name; a module in this folder is found, others by PYTHONPATH"

@@ -1,4 +1,4 @@
-"""The long table of results, and the run folder that holds it.
+"""Run folders, and the long table of results in them.
 
 A run folder is complete when `manifest.json` exists: it is written last, and every file by a temporary name and a
 rename.
@@ -31,14 +31,16 @@ _NUMBERS = ("value", "low", "high")
 
 
 def as_records(frame: pd.DataFrame, **constant: Any) -> pd.DataFrame:
-    """`frame` with every column of the long table, in order and with its type; `constant` fills columns it lacks."""
+    """Return `frame` with every column of the long table, in order and with its type; `constant` fills missing
+    columns.
+    """
     missing = {name: constant.get(name) for name in COLUMNS if name in constant or name not in frame}
     kinds = {name: "Int64" if name in _INTEGERS else "float64" if name in _NUMBERS else "string" for name in COLUMNS}
     return frame.assign(**missing)[list(COLUMNS)].astype(kinds)
 
 
 def select(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:
-    """Rows whose columns equal the given values (None: null; a list or tuple: one of them)."""
+    """Return the rows whose columns equal the given values (None: null; a list or tuple: one of them)."""
     for name, value in where.items():
         column = frame[name]
         if value is None:
@@ -51,7 +53,8 @@ def select(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 
 def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
-    """Call `write` with a temporary path, then rename: `path` is whole or absent, after a loss of power too.
+    """Write to a temporary path with `write`, then rename it: `path` is complete or absent, even after a power
+    loss.
 
     OutputError if it cannot be written.
     """
@@ -72,7 +75,7 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk; not where the system cannot say."""
+    """Wait until a file, or the names in a folder, are on disk; do nothing if the system cannot tell."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:  # folders cannot be opened on every system
@@ -85,8 +88,10 @@ def flush_to_disk(path: Path) -> None:
 
 
 def write_table(path: Path, frame: pd.DataFrame) -> None:
-    """A table as parquet, whole or absent. Numbers are written byte by byte, and the schema once, which loses nothing
-    and makes a small file of a small table.
+    """Write a table as parquet, complete or not at all.
+
+    Numbers are written byte by byte, and the schema once, which loses nothing and makes a small file of a small
+    table.
     """
     from pyarrow import Table, parquet  # type: ignore[import-untyped]
 
@@ -104,9 +109,7 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """A table of a parquet file; ValueError or OSError for a damaged one, also where only what pandas wrote of its
-    columns and index is.
-    """
+    """Read a table from a parquet file; ValueError or OSError if it is damaged."""
     try:
         return pd.read_parquet(path)
     except (LookupError, TypeError, AttributeError) as error:
@@ -114,13 +117,13 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """JSON that a person can read, whole or absent."""
+    """Write indented JSON, complete or not at all."""
     text = json.dumps(content, indent=1, default=str, ensure_ascii=False)
     write_atomic(path, lambda temporary: temporary.write_text(text))
 
 
 def clear_temporary(folder: Path, name: str = "") -> None:
-    """Remove what processes that were killed while they wrote (a file of this `name`, or any) have left in a folder."""
+    """Remove temporary files that killed processes have left in a folder (for a file of this `name`, or for any)."""
     for path in folder.glob(f".{escape(name) or '*'}.*"):
         pid = path.name.rpartition(".")[2]
         if pid.isdigit():
@@ -133,7 +136,7 @@ def clear_temporary(folder: Path, name: str = "") -> None:
 
 
 def check_output(folder: Path) -> None:
-    """OutputError where no folder can be made: at or below a file or device, or by a name that is too long."""
+    """Raise OutputError if a folder cannot be made: at or below a file or device, or under a name that is too long."""
     try:
         if is_too_long(str(folder)):
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
@@ -146,12 +149,12 @@ def check_output(folder: Path) -> None:
 
 
 class Busy(Exception):
-    """What was asked for is being made by another process, and the caller did not want to wait."""
+    """Another process is making what was asked for, and the caller did not want to wait."""
 
 
-def once(key: Path, make: Callable[[], Any], *, marker: str = "", wait: bool = True) -> None:
-    """Make the file `key`, or the folder that is whole when it holds `marker`, unless it is there: by one process at
-    a time, however many ask for it.
+def make_once(key: Path, make: Callable[[], Any], *, marker: str = "", wait: bool = True) -> None:
+    """Make the file `key`, or the folder that is complete once it holds `marker`, unless it exists; one process at
+    a time.
 
     `make` leaves it behind (by `write_atomic`, the marker last); where it does not, the next who asks makes it again.
     What another process is making is waited for; without `wait`, Busy. An unfinished folder is handed to `make` as is.
@@ -173,14 +176,16 @@ def once(key: Path, make: Callable[[], Any], *, marker: str = "", wait: bool = T
         lock.release()
 
 
-def records_once(path: Path, make: Callable[[], pd.DataFrame], *, wait: bool = True) -> pd.DataFrame:
-    """The table in the file `path`, which `make` gives `once`."""
-    once(path, lambda: write_table(path, make()), wait=wait)
+def make_records_once(path: Path, make: Callable[[], pd.DataFrame], *, wait: bool = True) -> pd.DataFrame:
+    """Read the table in the file `path`, or let one process make it with `make`."""
+    make_once(path, lambda: write_table(path, make()), wait=wait)
     return read_table(path)
 
 
-def in_turn(items: Iterable[Item], attempt: Callable[[Item, bool], Result]) -> Iterator[Result]:
-    """`attempt(item, wait)` for every item. Those that another process has in hand (Busy) come last, waited for."""
+def visit_busy_last(items: Iterable[Item], attempt: Callable[[Item, bool], Result]) -> Iterator[Result]:
+    """Call `attempt(item, wait)` for every item; items that another process is working on (Busy) come last and are
+    waited for. Those that another process has in hand (Busy) come last, waited for.
+    """
     held = []
     for item in items:
         try:
@@ -204,7 +209,7 @@ class RunFolder:
 
     @classmethod
     def start(cls, folder: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool = False) -> "RunFolder":
-        """A folder to write into: new or empty, or one begun with the same `identity` where `resume` is set."""
+        """Create or reopen a folder for a run: new or empty, or begun with the same `identity` if `resume` is set."""
         run = cls(folder)
         check_output(folder)
         clear_temporary(folder)
@@ -212,7 +217,7 @@ class RunFolder:
         if begun and not overwrite:
             other = run.identity() or {}
             if other != identity:
-                names = differences(identity, other)
+                names = list_changed_fields(identity, other)
                 more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
                 differ = ", ".join(names[:MOST_NAMED]) + more
                 expected, got = f"{folder} to be new or of this run", f"another run ({differ} differ)"
@@ -228,13 +233,13 @@ class RunFolder:
         return run
 
     def note(self, identity: dict[str, Any]) -> None:
-        """Write the identity, where it is not there: at the start, and after somebody has removed the folder."""
+        """Write the identity if it is missing: at the start, or after somebody removed the folder."""
         text, path = json.dumps(identity, indent=1, sort_keys=True), self.folder / "identity.json"
         if not path.exists() or path.read_text() != text:
             write_atomic(path, lambda temporary: temporary.write_text(text))
 
     def identity(self) -> dict[str, Any] | None:
-        """What makes the run this one, as it was begun; None where nothing was."""
+        """Return the identity that the run was begun with, or None if none was begun."""
         path = self.folder / "identity.json"
         return _read_json(path) if path.exists() else None
 
@@ -246,24 +251,25 @@ class RunFolder:
         return self.folder / f"state.{rank}.safetensors"
 
     def states(self) -> list[Path]:
-        """The states of an unfinished run, one of each process."""
+        """List the state files of an unfinished run, one for each process."""
         found = self.folder.glob("state.*.safetensors")
         return sorted(path for path in found if path.name.split(".")[1].isdigit() and path.name.count(".") == 2)
 
-    def own_files(self) -> list[Path]:
-        """What a run writes and reads again, there or not: all that is taken away when it is begun anew. Other files
-        in its folder are somebody else's, whatever they are called.
+    def list_own_files(self) -> list[Path]:
+        """List the files that a run writes, whether they exist or not; other files in the folder are never touched.
+
+        Other files in its folder are somebody else's, whatever they are called.
         """
         names = ("records.parquet", "replicates.parquet", "reservoir.safetensors")
         return [self.manifest_path, *(self.folder / name for name in names), self.sums_path, *self.states()]
 
     def clear(self) -> None:
-        """Take away the run's own files; what else lies in its folder stays."""
-        for path in self.own_files():
+        """Delete the run's own files and leave all others."""
+        for path in self.list_own_files():
             path.unlink(missing_ok=True)
 
     def finish(self, records: pd.DataFrame, manifest: dict[str, Any]) -> None:
-        """Write the table, then the manifest; the state files are no longer needed."""
+        """Write the table, then the manifest; then delete the state files."""
         write_table(self.folder / "records.parquet", records)
         write_json(self.manifest_path, manifest)
         for path in self.states():
@@ -271,13 +277,16 @@ class RunFolder:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What was measured, with what and from where. OutputError where the run is not finished."""
+        """What was measured, with what and from where; OutputError if the run is not finished.
+
+        OutputError where the run is not finished.
+        """
         self._check_finished()
         return _read_json(self.manifest_path)
 
     @property
     def records(self) -> pd.DataFrame:
-        """The long table. OutputError where the run is not finished."""
+        """The long table; OutputError if the run is not finished. OutputError where the run is not finished."""
         self._check_finished()
         return _read_records(self.folder / "records.parquet")
 
@@ -288,7 +297,7 @@ class RunFolder:
 
 
 def read_run(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Records and manifest of a finished run, or of a series of checkpoints."""
+    """Read records and manifest of a finished run, or of a series of checkpoints."""
     if (folder / "series.json").exists():
         return _read_series(folder)
     run = RunFolder(folder)
@@ -296,7 +305,7 @@ def read_run(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 
 def _read_records(path: Path) -> pd.DataFrame:
-    """A long table, its known columns first. OutputError where it is damaged."""
+    """Read a long table, known columns first; OutputError if it is damaged. OutputError where it is damaged."""
     try:
         found = read_table(path)
         return found[[*COLUMNS, *(name for name in found.columns if name not in COLUMNS)]]
@@ -305,7 +314,7 @@ def _read_records(path: Path) -> pd.DataFrame:
 
 
 def _read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """All records of a series, and a manifest: that of its last checkpoint, with what is to be said of all of them.
+    """Read all records of a series, and a manifest made from those of its checkpoints.
 
     `checkpoints`: subject, step, seed, folder and weights of each; `skipped`, `repeated`; of `warnings` all.
     """
@@ -322,13 +331,13 @@ def _read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     return _read_records(folder / "records.parquet"), last | described | whole
 
 
-def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Names of what differs, down to the innermost: `code.metrics`."""
+def list_changed_fields(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return the names of fields that differ, nested ones joined by dots: `code.metrics`."""
     names = []
     for key in sorted(ours.keys() | theirs.keys()):
         a, b = ours.get(key), theirs.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            names += differences(a, b, f"{prefix}{key}.")
+            names += list_changed_fields(a, b, f"{prefix}{key}.")
         elif a != b:
             names.append(f"{prefix}{key}")
     return names

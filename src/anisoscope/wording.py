@@ -1,4 +1,4 @@
-"""Numbers, intervals, counts and lists as the text of a sentence, a cell or a page: the same everywhere."""
+"""Format numbers, intervals, counts and lists for sentences, cells and pages, the same way everywhere."""
 
 import math
 import re
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from anisoscope.axes import plural_of
+from anisoscope.axes import pluralise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def short(value: float, places: int = 3) -> str:
-    """`.246`, `−.003`, `12.3`: no zero before the point; fewer decimals for larger numbers; a dash where undefined."""
+def format_short(value: float, places: int = 3) -> str:
+    """Format a number in few characters: `.246`, `−.003`, `12.3`; no zero before the point, a dash if undefined."""
     if value is None or not math.isfinite(value):
         return "–"
     size = abs(value)
@@ -25,113 +25,116 @@ def short(value: float, places: int = 3) -> str:
     return f"−{text}" if value < 0 and text.strip(".0") else text
 
 
-def first_of(names: Sequence[str]) -> str:
-    """The first three of some names, and how many more there are."""
+def list_first(names: Sequence[str]) -> str:
+    """List the first three of some names, and how many more there are."""
     return ", ".join([*names[:3], *([f"and {len(names) - 3} more"] if len(names) > 3 else [])])
 
 
-def number(value: float) -> str:
-    """The same, but very small and very large numbers as powers of ten (`3.1 · 10⁻⁶`)."""
+def format_number(value: float) -> str:
+    """Format as `format_short`, with very small and very large numbers as powers of ten (`3.1 · 10⁻⁶`)."""
     if not math.isfinite(value) or value == 0 or 5e-4 <= abs(value) < 1e6:
-        return short(value)
+        return format_short(value)
     mantissa, exponent = f"{value:.1e}".replace("-", "−", int(value < 0)).split("e")
     return f"{mantissa} · 10{str(int(exponent)).translate(_SUPERSCRIPT)}"
 
 
-def ranged(value: float, low: float, high: float, places: int | None = 3) -> str:
-    """A value with its interval after it, where there is one that has a width; `places`: None for `number`."""
+def format_interval(value: float, low: float, high: float, places: int | None = 3) -> str:
+    """Format a value with its interval after it, if it has one of some width; `places`: None for `format_number`."""
     known = math.isfinite(low) and math.isfinite(high) and not math.isclose(low, high)
-    text, *ends = (number(x) if places is None else short(x, places) for x in (value, low, high))
+    text, *ends = (format_number(x) if places is None else format_short(x, places) for x in (value, low, high))
     return f"{text} [{', '.join(ends)}]" if known else text
 
 
-def signed(value: float) -> str:
-    """A difference with its sign: `+.034`, `−.012`, `+3.1 · 10⁻⁶`; of none `.000`."""
-    text = number(value)
+def format_signed(value: float) -> str:
+    """Format a difference with its sign: `+.034`, `−.012`, `+3.1 · 10⁻⁶`; `.000` for none."""
+    text = format_number(value)
     return f"+{text}" if value > 0 else text
 
 
-def signed_range(value: float, low: float, high: float) -> str:
-    """A difference with its interval after it, if there is one: `+.034 [+.030, +.038]`."""
+def format_signed_interval(value: float, low: float, high: float) -> str:
+    """Format a difference with its sign and its interval: `+.034 [+.030, +.038]`."""
     if not (math.isfinite(low) and math.isfinite(high)) or low == high:
-        return signed(value)
-    return f"{signed(value)} [{signed(low)}, {signed(high)}]"
+        return format_signed(value)
+    return f"{format_signed(value)} [{format_signed(low)}, {format_signed(high)}]"
 
 
-def measured(row: Any, places: int | None = 3) -> str:
-    """The same of a row with `value`, `low` and `high`."""
-    return ranged(row.value, row.low, row.high, places)
+def format_measured(row: Any, places: int | None = 3) -> str:
+    """Format the `value`, `low` and `high` of a row as a value with its interval."""
+    return format_interval(row.value, row.low, row.high, places)
 
 
-def interval(row: Any) -> str:
-    """`[.401, .423]`, or nothing where no interval was made."""
-    return f"[{number(row.low)}, {number(row.high)}]" if has_interval(row) else ""
+def format_ends(row: Any) -> str:
+    """Format the ends of a row's interval, `[.401, .423]`; nothing if there is none."""
+    return f"[{format_number(row.low)}, {format_number(row.high)}]" if has_interval(row) else ""
 
 
 def has_interval(row: Any) -> bool:
-    """Whether both ends of the interval of a row are known."""
+    """Tell whether both ends of the interval of a row are known."""
     return math.isfinite(row.low) and math.isfinite(row.high)
 
 
-def name_of(row: Any) -> str:
-    """`layer 3`, `the final norm`."""
+def name_layer(row: Any) -> str:
+    """Name the layer of a row: `layer 3`, `the final norm`."""
     return "the final norm" if str(row.site) == "final" else f"layer {int(row.layer)}"
 
 
-def span(chosen: Sequence[int], names: Sequence[str]) -> str:
-    """`in every layer`, `from layer 1 on`, `at layers 1–3, 5 and the final norm`."""
+def describe_layers(chosen: Sequence[int], names: Sequence[str]) -> str:
+    """Say in which layers: `in every layer`, `from layer 1 on`, `at layers 1–3, 5 and the final norm`."""
     if len(chosen) == len(names) > 1:
         return "in every layer"
     if len(chosen) > 1 and list(chosen) == list(range(chosen[0], len(names))):
         return f"from {names[chosen[0]]} on"
-    return f"at {places(chosen, names)}"
+    return f"at {list_layers(chosen, names)}"
 
 
-def places(chosen: Sequence[int], names: Sequence[str]) -> str:
-    """`layers 1–3, 5 and the final norm`."""
+def list_layers(chosen: Sequence[int], names: Sequence[str]) -> str:
+    """List layers: `layers 1–3, 5 and the final norm`."""
     flat: list[str] = []
     for _, part in groupby(enumerate(chosen), lambda at: (at[1] - at[0], names[at[1]].startswith("layer"))):
         run = [names[i].removeprefix("layer ") for _, i in part]
         flat += [f"{run[0]}–{run[-1]}"] if len(run) > 2 else run
     numbered = [part for part in flat if not part.startswith("the")]
     noun = "layers " if len(numbered) > 1 or any("–" in part for part in numbered) else "layer " if numbered else ""
-    return f"{noun}{listing(flat)}"
+    return f"{noun}{join_words(flat)}"
 
 
-def listing(words: Sequence[str]) -> str:
-    """`1, 2 and 3`."""
+def join_words(words: Sequence[str]) -> str:
+    """Join words as a sentence does: `1, 2 and 3`."""
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
-def each(rows: "pd.DataFrame") -> list[Any]:
-    """The rows, one by one, with their columns as attributes."""
+def iter_rows(rows: "pd.DataFrame") -> list[Any]:
+    """Iterate over rows, with their columns as attributes."""
     return list(rows.itertuples())
 
 
-def percent(value: float) -> str:
-    """`44 %`, `3.1 %`."""
+def format_percent(value: float) -> str:
+    """Format a share: `44 %`, `3.1 %`."""
     return f"{value:.0%}".replace("-", "−").replace("%", " %") if abs(value) >= 0.1 else f"{100 * value:.1f} %"
 
 
-def count(value: float) -> str:
-    """A whole number with its thousands set apart."""
+def format_count(value: float) -> str:
+    """Format a whole number with thousands separated."""
     return f"{value:,.0f}"
 
 
-def plural(number: int, noun: str) -> str:
-    """`1 head`, `12 heads`."""
-    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {plural_of(noun)}"
+def count_noun(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 head`, `12 heads`."""
+    return f"{format_count(number)} {noun}" if number == 1 else f"{format_count(number)} {pluralise(noun)}"
 
 
-def in_words(text: str, words: Mapping[str, str]) -> str:
-    """A text on tokens in the words of a corpus (`axes.WORDS`): frames, patches. Special tokens stay tokens."""
+def use_words_of_corpus(text: str, words: Mapping[str, str]) -> str:
+    """Replace "token" in a text by the word of a corpus (`axes.WORDS`): frame, patch.
+
+    Special tokens stay tokens. Special tokens stay tokens.
+    """
     position = words["position"]
-    text = re.sub(r"(?<!special )(?<!real )\btokens\b", plural_of(position), text)
+    text = re.sub(r"(?<!special )(?<!real )\btokens\b", pluralise(position), text)
     return re.sub(r"(?<!special )(?<!real )\btoken\b", position, text)
 
 
-def duration(seconds: float) -> str:
-    """`41 s`, `5 min 12 s`, `2 h 05 min`."""
+def format_duration(seconds: float) -> str:
+    """Format a duration: `41 s`, `5 min 12 s`, `2 h 05 min`."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -14,7 +14,7 @@ import tiny
 from program import Program
 from safetensors.numpy import load_file
 
-from anisoscope.registry import entries
+from anisoscope.registry import list_entries_of
 from campaign.cases import Case
 from campaign.endings import setup
 
@@ -35,7 +35,7 @@ COMMANDS = {
 }
 """Name: what is typed, and what is added to go on."""
 for _name in ("train masked-lm", "train classifier", "reproduce"):
-    if _name.split()[0] not in entries("commands"):  # anisoscope-papers is not installed
+    if _name.split()[0] not in list_entries_of("commands"):  # anisoscope-papers is not installed
         del COMMANDS[_name]
 FEWEST = dict.fromkeys(COMMANDS, 9)
 

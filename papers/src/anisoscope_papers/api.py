@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from anisoscope.api.keywords import read_keywords
-from anisoscope.errors import UsageError, near_matches
-from anisoscope.progress import keeping, shown, waiting
+from anisoscope.errors import UsageError, suggest_names
+from anisoscope.progress import interrupt_hint, show_progress, show_spinner
 from anisoscope.runs.job import OutputOptions
 from anisoscope_papers.training.recipe import TASKS, ClassifierRecipe, Training
 
@@ -32,17 +32,17 @@ def train(task: str, **options: Any) -> Path:
         recipe, place, quiet = read_keywords(ClassifierRecipe, options)
         return train_classifier(recipe, place, quiet, device).folder
     if task not in TASKS:
-        raise UsageError("a task", repr(task), near_matches(task, (*TASKS, "classifier")))
+        raise UsageError("a task", repr(task), suggest_names(task, (*TASKS, "classifier")))
     training, place, quiet = read_keywords(Training, options | {"task": task})
     return train_language_model(training, place, quiet)
 
 
 def train_classifier(recipe: ClassifierRecipe, place: OutputOptions, quiet: bool, device: str) -> "TrainedClassifier":
     """Train a classifier, with progress shown."""
-    with shown(f"{recipe.model} × {recipe.corpus}, seed {recipe.seed}", "steps", quiet=quiet) as progress:
+    with show_progress(f"{recipe.model} × {recipe.corpus}, seed {recipe.seed}", "steps", quiet=quiet) as progress:
         from anisoscope_papers.training.classifier import train_classifier as fit
 
-        with keeping(lambda: "" if place.overwrite else "the steps that are done are kept"):
+        with interrupt_hint(lambda: "" if place.overwrite else "the steps that are done are kept"):
             return fit(recipe, **asdict(place), device=device, progress=progress)
 
 
@@ -52,10 +52,10 @@ def train_language_model(training: Training, place: OutputOptions, quiet: bool) 
     described = f"{training.task}-{training.preset}"
     folder = place.output or Path("runs") / f"{described}-{name}" / f"seed-{training.seed}"
     title = f"{training.task} {training.preset} × {training.corpus}, seed {training.seed}"
-    with shown(title, "steps", quiet=quiet) as progress:
+    with show_progress(title, "steps", quiet=quiet) as progress:
         from anisoscope_papers.training.language_model import train as fit
 
-        with keeping(lambda: f"{folder} holds the last state" if (folder / "resume").exists() else ""):
+        with interrupt_hint(lambda: f"{folder} holds the last state" if (folder / "resume").exists() else ""):
             return fit(training, folder, resume=place.resume, overwrite=place.overwrite, progress=progress)
 
 
@@ -106,11 +106,11 @@ def verdicts(studies: Any, folder: Path, device: str, quiet: bool) -> Iterator[s
         return f"{folder} holds {finished} of {len(studies)} studies, and what is done of the next"
 
     try:
-        with keeping(kept, again=""), asked_once():
+        with interrupt_hint(kept, again=""), asked_once():
             yield from runner.reproduce(studies, folder.name, folder.parents[1], device=device, quiet=quiet)
     except Exception:
         if runner.reproductions(folder):
             build_studies(folder)
         raise
-    with waiting("drawing the report", quiet=quiet):
+    with show_spinner("drawing the report", quiet=quiet):
         build_studies(folder)

@@ -17,7 +17,7 @@ MEASURING = tuple(f"anisoscope.{name}" for name in ("measure", "metrics", "reads
 def measuring_code(*modules: str) -> dict[str, str]:
     """What names a piece that `modules` measured and kept: hashes of their code that makes numbers, by module."""
     passed_over = (PACKAGE.name, *(f"{PACKAGE.name}.{name}" for name in ("origin", *JUDGING)))
-    return tool.code_of(*modules, leave_out=passed_over)
+    return tool.hash_code(*modules, leave_out=passed_over)
 
 
 def training_code(*modules: str) -> dict[str, str]:
@@ -30,7 +30,7 @@ def is_code_of(noted: Any, code: dict[str, str]) -> bool:
     those the versions are compared.
     """
     if isinstance(noted, str):
-        return noted == str(tool.code_version()["version"])
+        return noted == str(tool.describe_code_version()["version"])
     return bool(noted == code)
 
 
@@ -38,5 +38,5 @@ def provenance() -> dict[str, Any]:
     """Versions of what computed the numbers, the machine's kind, and the command."""
     from anisoscope_papers import __version__  # which imports what this module names the code of
 
-    own = {"version": __version__} | tool.commit_of_sources(PACKAGE, (*STUDIES, "training"))
-    return tool.provenance() | {"papers": own}
+    own = {"version": __version__} | tool.find_commit(PACKAGE, (*STUDIES, "training"))
+    return tool.describe_environment() | {"papers": own}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from anisoscope.errors import Terminated
-from anisoscope.progress import whole
+from anisoscope.progress import call_uninterrupted
 
 
 def side_by_side(
@@ -29,7 +29,7 @@ def side_by_side(
         return
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin)
     try:
-        pending, done = whole(partial(_submitted, pool, work, pieces)), 0
+        pending, done = call_uninterrupted(partial(_submitted, pool, work, pieces)), 0
         while pending:  # by the half second: a signal that another thread catches does not wake this one
             finished, pending = wait(pending, 0.5, FIRST_COMPLETED)
             for future in finished:

@@ -15,12 +15,12 @@ from typing import Any
 import pandas as pd
 
 from anisoscope.charts.export import save
-from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError, near_matches
+from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError, suggest_names
 from anisoscope.models.hub_memory import asked_once
 from anisoscope.models.modes import flushed
-from anisoscope.progress import shown
+from anisoscope.progress import show_progress
 from anisoscope.store import as_records, read_table, write_json, write_table
-from anisoscope.wording import first_of
+from anisoscope.wording import list_first
 from anisoscope_papers.judge import stated
 from anisoscope_papers.origin import provenance
 from anisoscope_papers.study import STANDS_IN, WITHHELD, Compared, Context, Study, Verdict
@@ -126,7 +126,7 @@ def speed() -> float:
 
 def _settings_of(study: Study, name: str) -> Any:
     if name not in study.settings:
-        raise UsageError(f"settings of {study.name}", repr(name), near_matches(name, study.settings))
+        raise UsageError(f"settings of {study.name}", repr(name), suggest_names(name, study.settings))
     return study.settings[name]
 
 
@@ -175,7 +175,7 @@ def _other_settings(folder: Path, asked: Any) -> str:
 @asked_once()
 def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: str, quiet: bool) -> None:
     asked = _settings_of(study, settings)
-    with flushed(), shown(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
+    with flushed(), show_progress(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
         context = Context(folder, cache_folder, device, progress=lambda _text, done, total: progress(done, total))
         records = _measured(study, asked, context)
     done = Finished(study, {}, records)
@@ -299,4 +299,4 @@ def without(studies: Iterable[Study], folder: Path) -> dict[str, str]:
         for name, reason in finished(folder / study.name).lacking.items():
             _, names, where = found.setdefault(reason.replace(name, ""), (reason, {}, {}))
             names[name] = where[study.name] = None
-    return {reason: f"{first_of([*names])} (in {', '.join(where)})" for reason, names, where in found.values()}
+    return {reason: f"{list_first([*names])} (in {', '.join(where)})" for reason, names, where in found.values()}

@@ -6,8 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from anisoscope.errors import UsageError, near_matches
-from anisoscope.registry import added
+from anisoscope.errors import UsageError, suggest_names
+from anisoscope.registry import list_added
 
 HERE = Path(__file__).parent
 FIRST = ("godey2024", "fosse2023", "beyond")
@@ -20,7 +20,7 @@ def packages() -> dict[str, ModuleType]:
     """The papers by name: packages of studies of ours, then those that other packages add (`anisoscope.studies`)."""
     ours = [path.parent.name for path in sorted(HERE.glob(f"*/{PUBLISHED}"))]
     found = {name: import_module(f"{__package__}.{name}") for name in sorted(ours, key=_rank)}
-    return found | {name: package for name, package in added("studies").items() if name not in found}
+    return found | {name: package for name, package in list_added("studies").items() if name not in found}
 
 
 def _rank(paper: str) -> tuple[int, str]:
@@ -31,7 +31,7 @@ def folder_of(paper: str) -> Path:
     """The folder of a paper's studies. UsageError for a paper that is not known."""
     known = packages()
     if paper not in known:
-        raise UsageError("a paper", repr(paper), near_matches(paper, known))
+        raise UsageError("a paper", repr(paper), suggest_names(paper, known))
     return Path(str(known[paper].__file__)).parent
 
 
@@ -43,7 +43,7 @@ def check(paper: str, only: str, settings: str) -> None:
     """UsageError for a study or settings that the paper has not."""
     chosen(paper, only)
     if settings not in (named := {name for known, _, _, how in listed() if known == paper for name in how}):
-        cure = f"{near_matches(settings, named)} (anisoscope list studies names those of each)"
+        cure = f"{suggest_names(settings, named)} (anisoscope list studies names those of each)"
         raise UsageError(f"settings of {paper}", repr(settings), cure)
 
 
@@ -58,7 +58,7 @@ def chosen(paper: str, only: str = "") -> list[str]:
         wanted = [f"{span[1]}{number}" for number in range(int(span[2]), int(span[3]) + 1)] if span else [part]
         named = [part] if part in studies else [n for n in studies if re.sub(r"(?<=\d)[a-z]$", "", n) in wanted]
         if not named:
-            raise UsageError(f"figures or tables of {paper}", repr(part), near_matches(part, studies))
+            raise UsageError(f"figures or tables of {paper}", repr(part), suggest_names(part, studies))
         found |= dict.fromkeys(named)
     return list(found)
 

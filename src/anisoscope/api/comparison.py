@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from anisoscope.errors import UsageError, near_matches
+from anisoscope.errors import UsageError, suggest_names
 from anisoscope.extras import has_extra, require_extra
 from anisoscope.runs.comparison import ComparedRuns, describe_met
 from anisoscope.runs.finding import Finding
@@ -94,7 +94,7 @@ class Comparison:
 
         name = name or next(iter(self._figures), "")
         if name not in self._figures:
-            raise UsageError("a figure of this comparison", repr(name), near_matches(name, self._figures))
+            raise UsageError("a figure of this comparison", repr(name), suggest_names(name, self._figures))
         figure = self._figures[name]
         return show_alone(figure.draw(width), figure.title)
 

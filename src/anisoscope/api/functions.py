@@ -15,8 +15,8 @@ from anisoscope.api.run import Run, run_to_folder_or_memory
 from anisoscope.data.check_names import check_corpus, check_model, require_for_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import require_extra
-from anisoscope.options import names_of, part_of
-from anisoscope.progress import keeping, shown, waiting
+from anisoscope.options import list_field_names, select_fields
+from anisoscope.progress import interrupt_hint, show_progress, show_spinner
 from anisoscope.runs.job import ClassesOptions, Job, LoadOptions, OutputOptions, ReadOptions, VectorColumns
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def measure_job(
         raise UsageError("one model", f"the series {job.model}", "use anisoscope.series")
     if subject is None:
         require_for_model(job.model)
-    with shown(f"{job.model} × {job.corpus or 'the built-in corpus'}", quiet=quiet) as progress:
+    with show_progress(f"{job.model} × {job.corpus or 'the built-in corpus'}", quiet=quiet) as progress:
         from anisoscope.runs.run import run
 
         return run(job, **asdict(place), progress=progress, subject=subject, reading=reading)
@@ -131,14 +131,14 @@ def measure_vectors(
     named = isinstance(vectors, str | Path)
     if job.corpus:
         raise UsageError("vectors alone", f"the corpus {job.corpus}", "leave it out: the file is what will be measured")
-    with shown(str(vectors) if named else "vectors", "vectors", quiet=quiet) as progress:
+    with show_progress(str(vectors) if named else "vectors", "vectors", quiet=quiet) as progress:
         from anisoscope.data.arrays import given_vectors
         from anisoscope.data.vector_files import open_vectors
         from anisoscope.runs.vectors import run_vectors
 
         if is_table(vectors):
             _refuse_argument("a table, whose rows are vectors", type(vectors).__name__, mask=mask)
-            found = read_vectors_of_table(vectors, units=units, labels=labels, **part_of(job, VectorColumns))
+            found = read_vectors_of_table(vectors, units=units, labels=labels, **select_fields(job, VectorColumns))
         elif named:
             _refuse_argument(
                 "vectors in memory",
@@ -147,7 +147,7 @@ def measure_vectors(
                 labels=labels,
                 mask=mask,
             )
-            found = open_vectors(vectors, **part_of(job, VectorColumns), split=job.split)
+            found = open_vectors(vectors, **select_fields(job, VectorColumns), split=job.split)
         else:
             _refuse_columns_of_vectors(job)
             found = given_vectors(vectors, units=units, labels=labels, mask=mask)
@@ -156,7 +156,7 @@ def measure_vectors(
 
 def _refuse_columns_of_vectors(job: Job) -> None:
     """Raise UsageError if columns of a vector file are named but no vectors are measured."""
-    columns = part_of(job, VectorColumns)
+    columns = select_fields(job, VectorColumns)
     if any(column is not None for column in columns.values()):
         from anisoscope.data.vector_files import ENDINGS
 
@@ -176,7 +176,7 @@ def _load_given_model(job: Job, model: Any, processor: Any, options: Mapping[str
     from anisoscope.models.identity import weights_hash
     from anisoscope.models.load import Subject
 
-    loading = {name: value for name, value in options.items() if name in names_of(LoadOptions)}
+    loading = {name: value for name, value in options.items() if name in list_field_names(LoadOptions)}
     _refuse_argument("the name of a model", "a model that is loaded: change the model itself", **loading)
     if isinstance(model, Subject):
         subject = model if processor is None else replace(model, processor=processor)
@@ -220,7 +220,9 @@ def _open_inputs(
         described = {name: value for name, value in described.items() if name != "path"} | {"name": "texts"}
         return replace(job, corpus="texts"), subject, OpenedCorpus(read_plan, described)
     _refuse_argument(
-        "a corpus or texts", "inputs that are batches", **{n: options[n] for n in names_of(ReadOptions) if n in options}
+        "a corpus or texts",
+        "inputs that are batches",
+        **{n: options[n] for n in list_field_names(ReadOptions) if n in options},
     )
     check_module(subject.model)
     plan = Given(inputs, subject.model, units=units, forward=forward)
@@ -266,7 +268,7 @@ def measure_checkpoints(job: Job, place: OutputOptions, quiet: bool) -> "Series"
 
     require_for_model(job.model)
     found = expand(job.model)
-    with shown(f"{len(found)} checkpoints × {job.corpus or 'the built-in corpus'}", quiet=quiet) as progress:
+    with show_progress(f"{len(found)} checkpoints × {job.corpus or 'the built-in corpus'}", quiet=quiet) as progress:
         from anisoscope.runs.run import slug
         from anisoscope.runs.series import measure_series
 
@@ -277,7 +279,7 @@ def measure_checkpoints(job: Job, place: OutputOptions, quiet: bool) -> "Series"
             finished = len(list(folder.glob("*/manifest.json")))
             return f"{folder} holds {finished} of {len(found)} checkpoints" if folder.exists() else ""
 
-        with keeping(kept):
+        with interrupt_hint(kept):
             return measure_series(found, job, folder, skip_bad=job.skip_bad, **more)
 
 
@@ -301,7 +303,7 @@ def explain_text(asked: ClassesOptions, text: str, quiet: bool) -> "tuple[Explan
     classifier.
     """
     require_for_model(asked.model)
-    with waiting(f"loading {asked.model}", quiet=quiet):
+    with show_spinner(f"loading {asked.model}", quiet=quiet):
         from anisoscope.classes.sentence import explain
         from anisoscope.runs.explaining import open_classifier
 
@@ -313,7 +315,7 @@ def measure_classes(asked: ClassesOptions, place: OutputOptions, quiet: bool) ->
     """Measure the classes that a classifier makes of a labelled corpus."""
     require_for_model(asked.model)
     require_extra("data", "to measure classes")
-    with shown(f"{asked.model} × {asked.corpus or 'what it was trained on'}", quiet=quiet) as progress:
+    with show_progress(f"{asked.model} × {asked.corpus or 'what it was trained on'}", quiet=quiet) as progress:
         from anisoscope.runs.classes import run_classes
 
         return run_classes(asked, **asdict(place), progress=progress)

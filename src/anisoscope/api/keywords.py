@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from anisoscope.errors import UsageError
-from anisoscope.options import build, names_of
+from anisoscope.options import build_settings, list_field_names
 from anisoscope.runs.job import OutputOptions
 
 Kind = TypeVar("Kind")
@@ -32,12 +32,12 @@ def read_keywords(kind: type[Kind], options: Mapping[str, Any]) -> tuple[Kind, O
     """
     given = dict(options)
     quiet = bool(given.pop("quiet", True))
-    of_output = {name: given.pop(name) for name in names_of(OutputOptions) if name in given}
+    of_output = {name: given.pop(name) for name in list_field_names(OutputOptions) if name in given}
     place = OutputOptions(**of_output)
     if place.output is not None:
         place = replace(place, output=place.output.expanduser())
-    taken = [*names_of(OutputOptions), "quiet"]
+    taken = [*list_field_names(OutputOptions), "quiet"]
     for name in given:
-        if name in CALLED_HERE and name not in names_of(kind):
+        if name in CALLED_HERE and name not in list_field_names(kind):
             raise UsageError("a known keyword", repr(name), f"it is called {CALLED_HERE[name]} here")
-    return build(kind, given, also=taken), place, quiet
+    return build_settings(kind, given, also=taken), place, quiet

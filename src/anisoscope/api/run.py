@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from anisoscope.errors import OutputError, UsageError, near_matches
+from anisoscope.errors import OutputError, UsageError, suggest_names
 from anisoscope.extras import has_extra, require_extra
 from anisoscope.runs.attention import attention_table
 from anisoscope.runs.differences import NAME as REPLICATES, KeptRun, read_replicates, write_replicates
@@ -135,7 +135,7 @@ class Run:
         from anisoscope.charts.export import show_alone
 
         if name not in self._figures:
-            raise UsageError("a figure of this run", repr(name), near_matches(name, self._figures))
+            raise UsageError("a figure of this run", repr(name), suggest_names(name, self._figures))
         figure = self._figures[name]
         return show_alone(figure.draw(width), figure.title)
 

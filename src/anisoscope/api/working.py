@@ -6,7 +6,7 @@ from anisoscope.api.comparison import Comparison
 from anisoscope.api.run import Run
 from anisoscope.errors import UsageError
 from anisoscope.extras import require_extra
-from anisoscope.registry import entries
+from anisoscope.registry import list_entries_of
 from anisoscope.runs.comparison import compare as compare_kept
 
 
@@ -40,7 +40,7 @@ def report(run: Run | Path | str, folder: Path | str | None = None, *, pdf: bool
     """
     require_extra("report", "to draw a page")
     if not isinstance(run, Run):
-        for write_page in entries("pages").values():
+        for write_page in list_entries_of("pages").values():
             page: Path | None = write_page(Path(run))
             if page is not None:
                 return page

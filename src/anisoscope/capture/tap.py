@@ -15,7 +15,7 @@ from anisoscope.capture.counting import Counting, can_count, listed
 from anisoscope.capture.heads import Heads, Means, is_attention
 from anisoscope.capture.masking import Call
 from anisoscope.capture.proof import Positions, Proof
-from anisoscope.errors import AnisoscopeError, MeasureError, UnseenError, UsageError, near_matches
+from anisoscope.errors import AnisoscopeError, MeasureError, UnseenError, UsageError, suggest_names
 from anisoscope.models.beside import sentences_of
 from anisoscope.models.blocks import find_blocks, find_stages, has_attention, stacks_of, tokens_first
 from anisoscope.models.devices import is_out_of_memory
@@ -83,7 +83,7 @@ def capture(
     if not shapes_only:
         vectors.check_values(model)
     for name in wanted - set(WHAT):
-        raise UsageError("a place to capture", repr(name), near_matches(name, WHAT))
+        raise UsageError("a place to capture", repr(name), suggest_names(name, WHAT))
     tap = Tap(model, wanted, receive, flatten, tokens_first, median=median, histogram=histogram)
     tap.optional |= {*optional}
     tap.fused = fused
@@ -143,7 +143,7 @@ class Tap:
 
     def __getitem__(self, name: str) -> Any:
         if name not in self.kept:
-            cure = near_matches(name, self.kept) if self.kept else "run the model"
+            cure = suggest_names(name, self.kept) if self.kept else "run the model"
             raise MeasureError(f"a captured site named {name!r}", "none", cure)
         return self.kept[name]
 

@@ -19,8 +19,8 @@ from anisoscope.cli.view import (
     show_row,
 )
 from anisoscope.errors import OutputError, UsageError
-from anisoscope.options import INPUT, OUTPUT, WHAT, FilePath, Text, Whole, option, part_of
-from anisoscope.progress import waiting
+from anisoscope.options import INPUT, OUTPUT, WHAT, FilePath, Text, Whole, option, select_fields
+from anisoscope.progress import show_spinner
 from anisoscope.runs.job import VectorColumns
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ def cure(
     quiet: Quiet = False,
 ) -> None:
     """Try cures on vectors, and say which one fits."""
-    with waiting(f"trying cures on {vectors}", quiet=quiet):
+    with show_spinner(f"trying cures on {vectors}", quiet=quiet):
         from anisoscope.cures.transforms import DEFAULT, expand_cures, fit_cure
         from anisoscope.cures.trial import try_cures
         from anisoscope.data.vector_files import open_vectors
 
         names = expand_cures(cures or DEFAULT)
-        opened = open_vectors(vectors, **part_of(columns, VectorColumns))
+        opened = open_vectors(vectors, **select_fields(columns, VectorColumns))
         x = _read_layer(opened, layer)
         partner = None if pairs is None else _read_layer(open_vectors(pairs), layer)
         found = try_cures(x, names, units=opened.units, labels=opened.labels, partner=partner, seed=seed)
@@ -97,11 +97,11 @@ def apply(
     quiet: Quiet = False,
 ) -> None:
     """Apply a saved cure to vectors, such as queries."""
-    with waiting(f"applying {fit}", quiet=quiet):
+    with show_spinner(f"applying {fit}", quiet=quiet):
         from anisoscope.cures.transforms import Fit
         from anisoscope.data.vector_files import open_vectors
 
-        x = _read_layer(open_vectors(vectors, **part_of(columns, VectorColumns)), layer)
+        x = _read_layer(open_vectors(vectors, **select_fields(columns, VectorColumns)), layer)
         y = Fit.load(fit).apply(x)
     _write_vectors(output, y)
     if view.format != "table":
@@ -115,14 +115,14 @@ def doctor(
     quiet: Quiet = False,
 ) -> int:
     """Say what this installation can do, and try it."""
-    with waiting("trying every package", quiet=quiet):
-        from anisoscope.doctor import examine, render
+    with show_spinner("trying every package", quiet=quiet):
+        from anisoscope.doctor import diagnose, render_diagnosis
 
-        found = examine(developers=developers)
+        found = diagnose(developers=developers)
     if view.format == "json":
         say_json(found.as_dict())
     elif view.format == "table":
-        say(render(found, terminal_columns(sys.stdout) or 100))
+        say(render_diagnosis(found, terminal_columns(sys.stdout) or 100))
     else:
         show([_tabulate_packages(found)], view)
     return 0 if found.works else 1
@@ -161,10 +161,10 @@ def _tabulate_cures(found: "Trials") -> Table:
     """Return a table with a row for each cure: A after it, what is kept, what changes; the first row is without a
     cure.
     """
-    from anisoscope.wording import ranged
+    from anisoscope.wording import format_interval
 
     def cell(estimate: Any) -> str:
-        return ranged(float(estimate.value), float(estimate.low), float(estimate.high))
+        return format_interval(float(estimate.value), float(estimate.low), float(estimate.high))
 
     scores = list(found.trials[0].scores)
     tasks = [name for name in scores if name not in ("A", "isoscore", "effective rank")]

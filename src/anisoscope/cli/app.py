@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from anisoscope import __version__
 from anisoscope.cli.command import Command, Group
 from anisoscope.cli.config import apply_config
-from anisoscope.registry import entries
+from anisoscope.registry import list_entries_of
 
 EXIT_CODES = {
     0: "done",
@@ -112,7 +112,7 @@ def mount(parent: App, name: str, added: Command | Group, place: int) -> None:
     parent.command(group)
 
 
-COMMANDS |= entries("commands")
+COMMANDS |= list_entries_of("commands")
 for _place, (_name, _command) in enumerate(COMMANDS.items()):
     mount(app, _name, _command, _place)
 

@@ -12,7 +12,7 @@ from anisoscope.cli.measure_commands import FORMAT, RunFolders
 from anisoscope.cli.view import Format, Quiet, Table, echo_wrapped, format_path, show
 from anisoscope.errors import UsageError
 from anisoscope.options import OUTPUT, WHAT, FilePath, Names, Text, option
-from anisoscope.progress import waiting
+from anisoscope.progress import show_spinner
 
 if TYPE_CHECKING:
     from anisoscope.runs.comparison import ComparedRuns
@@ -49,7 +49,7 @@ def compare(
     """Compare runs with the first one, with an interval of each difference."""
     if len(runs) < 2:
         raise UsageError("at least two run folders", str(len(runs)), "name another one")
-    with waiting("comparing runs", quiet=quiet):
+    with show_spinner("comparing runs", quiet=quiet):
         from anisoscope.runs.comparison import compare as compare_kept, describe_met
         from anisoscope.runs.differences import open_kept_run, parse_condition
 
@@ -80,7 +80,7 @@ def _write_page(found: "ComparedRuns", folder: Path, quiet: bool) -> Path:
     from anisoscope.extras import require_extra
 
     require_extra("report", "to draw a page")
-    with waiting("drawing the page", quiet=quiet):
+    with show_spinner("drawing the page", quiet=quiet):
         from anisoscope.report.comparison import write_comparison
 
         return write_comparison(found, folder)
@@ -139,23 +139,23 @@ def _choose_key_columns(table: pd.DataFrame, keys: list[str]) -> list[str]:
 
 def _format_other_run(one: Any, *, with_ends: bool) -> list[str]:
     """Format the value in another run (with its layer, if that differs) and the difference with its interval."""
-    from anisoscope.wording import signed_range
+    from anisoscope.wording import format_signed_interval
 
     if one is None:
         return ["", ""]
     moved = not pd.isna(one.layer_other) and one.layer_other != one.layer and one.site != "final"
     value = _format_value(one, "second", with_ends=with_ends) + (f" @{one.layer_other:g}" if moved else "")
-    return [value, signed_range(one.difference, one.low, one.high)]
+    return [value, format_signed_interval(one.difference, one.low, one.high)]
 
 
 def _format_value(one: Any, side: str, *, with_ends: bool) -> str:
     """Format the value of one side, with its interval if asked for."""
-    from anisoscope.wording import ranged, short
+    from anisoscope.wording import format_interval, format_short
 
     value = getattr(one, side)
     if not with_ends:
-        return short(value)
-    return ranged(value, getattr(one, f"{side}_low"), getattr(one, f"{side}_high"))
+        return format_short(value)
+    return format_interval(value, getattr(one, f"{side}_low"), getattr(one, f"{side}_high"))
 
 
 def _format_cell(value: Any) -> str:

@@ -13,7 +13,7 @@ from cyclopts.argument import ArgumentCollection
 from cyclopts.config import Dict
 
 from anisoscope.errors import UsageError
-from anisoscope.provenance import note_config, plain
+from anisoscope.provenance import json_roundtrip, note_config
 
 
 def apply_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
@@ -67,7 +67,7 @@ def read_options_of_run(folder: Path) -> dict[str, Any]:
         computed = {RENAMED.get(name, name): value for name, value in asked.pop("settings").items()}
         for field in fields(Settings):
             value = computed.get(field.name, field.default)
-            if field.name in ONLY_IN_PYTHON and plain(value) != plain(field.default):
+            if field.name in ONLY_IN_PYTHON and json_roundtrip(value) != json_roundtrip(field.default):
                 got = f"{folder}, measured with {field.name}={value!r}"
                 raise UsageError("a run that the command line can ask for", got, "measure it from Python")
         asked |= {name: value for name, value in computed.items() if name not in ONLY_IN_PYTHON}

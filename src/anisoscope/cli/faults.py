@@ -11,8 +11,8 @@ from cyclopts.exceptions import (
 )
 from pydantic import ValidationError
 
-from anisoscope.errors import AnisoscopeError, UsageError, near_matches
-from anisoscope.options import choices_of, explain
+from anisoscope.errors import AnisoscopeError, UsageError, suggest_names
+from anisoscope.options import explain_invalid, list_choices
 
 
 def explain_usage_error(error: CycloptsError) -> AnisoscopeError:
@@ -27,15 +27,15 @@ def explain_usage_error(error: CycloptsError) -> AnisoscopeError:
     if isinstance(error, UnknownCommandError):
         typed = (error.unused_tokens or [""])[0]
         known = [name for name in (error.app or ()) if not name.startswith("-")]
-        return UsageError(f"a command of {command}", repr(typed), near_matches(typed, known))
+        return UsageError(f"a command of {command}", repr(typed), suggest_names(typed, known))
     if isinstance(error, UnknownOptionError):
         typed = (error.token.keyword or error.token.value).partition("=")[0]
         known = [name for argument in error.argument_collection if argument.parse for name in argument.names]
         if error.token.source == "cli":
-            return UsageError(f"an option of {command}", typed, near_matches(typed, known, all_names=lists))
+            return UsageError(f"an option of {command}", typed, suggest_names(typed, known, all_names=lists))
         name = typed.strip("[]").replace("][", ".")
         options = [each.removeprefix("--").replace("-", "_") for each in known if each.startswith("--")]
-        cure = near_matches(name.replace("-", "_"), options)
+        cure = suggest_names(name.replace("-", "_"), options)
         return UsageError(f"options of {command} in {error.token.source}", name.replace("-", "_"), cure)
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         name = _name_as_typed(error.argument, error.keyword)
@@ -47,9 +47,9 @@ def explain_usage_error(error: CycloptsError) -> AnisoscopeError:
         return UsageError(f"fewer words after {command}", " ".join(map(repr, more)), lists)
     if isinstance(error, CoercionError) and error.token is not None and error.argument is not None:
         name = _name_as_typed(error.argument, error.token.keyword)
-        choices = choices_of(error.argument.field_info.annotation)
+        choices = list_choices(error.argument.field_info.annotation)
         if choices:
-            cure = near_matches(error.token.value, choices)
+            cure = suggest_names(error.token.value, choices)
             return UsageError(f"{name} among {', '.join(choices)}", repr(error.token.value), cure)
         if error.target_type is bool:
             return UsageError(f"true or false for {name}", repr(error.token.value), f"type {name} alone")
@@ -61,8 +61,8 @@ def explain_usage_error(error: CycloptsError) -> AnisoscopeError:
 def _explain_value(error: ValidationError, argument: Argument | None) -> AnisoscopeError:
     """Explain what is wrong with the value of an option."""
     if argument is None or argument.name == "*":
-        return explain(error, argument.hint if argument else None, flags=True)
-    return explain(error, flags=True, name=_name_as_typed(argument), annotation=argument.field_info.annotation)
+        return explain_invalid(error, argument.hint if argument else None, flags=True)
+    return explain_invalid(error, flags=True, name=_name_as_typed(argument), annotation=argument.field_info.annotation)
 
 
 def _name_as_typed(argument: Argument, typed: str | None = None) -> str:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from anisoscope.cli.view import Config, Format, Quiet, View, echo_wrapped, format_path, say, show
 from anisoscope.data.check_names import check_corpus, check_labelled, check_model
 from anisoscope.errors import UsageError
-from anisoscope.extras import missing_packages, require_extra
-from anisoscope.options import INPUT, OUTPUT, FilePath, Text, option, part_of
-from anisoscope.progress import keeping, waiting
+from anisoscope.extras import find_missing_packages, require_extra
+from anisoscope.options import INPUT, OUTPUT, FilePath, Text, option, select_fields
+from anisoscope.progress import interrupt_hint, show_spinner
 from anisoscope.runs.job import ClassesOptions, Job, OutputOptions, VectorColumns
-from anisoscope.wording import first_of
+from anisoscope.wording import list_first
 
 if TYPE_CHECKING:
     from anisoscope.cli.view import Table
@@ -43,13 +43,13 @@ def measure(
     if dry_run and not Path(job.model).expanduser().exists() and not is_series(job.model):
         _show_cost(job, quiet)
         return
-    with waiting(f"loading {job.model}", quiet=quiet):
+    with show_spinner(f"loading {job.model}", quiet=quiet):
         from anisoscope.api.functions import measure_checkpoints, measure_job, measure_vectors
         from anisoscope.data.vector_files import holds_vectors, open_vectors
 
     if holds_vectors(job.model):
         if dry_run:
-            reading = part_of(job, VectorColumns)
+            reading = select_fields(job, VectorColumns)
             echo_wrapped(open_vectors(job.model, split=job.split, **reading).source["reading"], indent="  ")
             return
         _show_run(measure_vectors(job, job.model, place, quiet), view, quiet)
@@ -73,7 +73,7 @@ def measure(
 def _show_cost(job: Job, quiet: bool) -> None:
     """Show what measuring one model costs, from its configuration alone."""
     require_extra("models", f"to read the configuration of {job.model}")
-    with waiting(f"reading the configuration of {job.model}", quiet=quiet):
+    with show_spinner(f"reading the configuration of {job.model}", quiet=quiet):
         from anisoscope.measure.cost import size
         from anisoscope.runs.run import cost_before
 
@@ -98,7 +98,7 @@ def _show_series(series: "Series", policy: str, view: Format, quiet: bool) -> No
     alike: dict[str, tuple[str, list[str]]] = {}
     for name, why in series.skipped.items():
         alike.setdefault(why.replace(name, ""), (why, []))[1].append(name)
-    skipped = [f"skipped: {first_of(names)}: {why}" for why, names in alike.values()]
+    skipped = [f"skipped: {list_first(names)}: {why}" for why, names in alike.values()]
     repeated = [f"the same weights, bit for bit: {', '.join(names)}" for names in series.repeated]
     table, more = printed_tables.tabulate_series(records, policy), {"run": str(series.folder)}
     show([table], view, findings(records), [*skipped, *repeated], more)
@@ -113,7 +113,7 @@ def _announce_page(folder: Path, quiet: bool) -> str:
     """Draw the page of a finished run or series, and return a line that says where it is, or how to get one without
     charts.
     """
-    missing = missing_packages("report")
+    missing = find_missing_packages("report")
     if missing:
         later = f"pip install 'anisoscope[report]', then anisoscope report {format_path(folder, typed=True)}"
         return f"no page was drawn: {' and '.join(missing)} not installed. For one: {later}"
@@ -124,8 +124,8 @@ def _draw_page(folder: Path, quiet: bool) -> Path:
     """Draw the page of a finished run or series."""
     drawn_later = f"anisoscope report {shlex.quote(str(folder))}"
     with (
-        keeping(lambda: "the run is finished, but for its page", drawn_later),
-        waiting("drawing the report", quiet=quiet),
+        interrupt_hint(lambda: "the run is finished, but for its page", drawn_later),
+        show_spinner("drawing the report", quiet=quiet),
     ):
         from anisoscope.report import build
 
@@ -189,7 +189,7 @@ def merge(
     """Add up shards of one run, and show what was found."""
     if len(runs) < 2:
         raise UsageError("at least two run folders", str(len(runs)), "name all shards")
-    with waiting("adding up shards", quiet=quiet):
+    with show_spinner("adding up shards", quiet=quiet):
         from anisoscope.runs.merge import merge_runs
 
         done = merge_runs(runs, output)

@@ -8,10 +8,10 @@ from typing import Any
 import pandas as pd
 
 from anisoscope.cli.view import Table
-from anisoscope.registry import added, entries
+from anisoscope.registry import list_added, list_entries_of
 from anisoscope.runs.short_tables import ENDS, SHORT, A, by_layer, of_layers
 from anisoscope.store import select
-from anisoscope.wording import each, measured, ranged, short
+from anisoscope.wording import format_interval, format_measured, format_short, iter_rows
 
 WIDE = {
     "mean_cosine": "A",
@@ -54,9 +54,9 @@ def tabulate_layers(records: Any, *, wide: bool = False) -> Table:
     metrics = [m for m in (WIDE if wide else SHORT) if not wide or found.get((m, "value"), pd.Series()).notna().any()]
     places, rows = _label_rows(found.index)
     for row, cells in zip(rows, found.to_dict("records"), strict=True):
-        ranges = {m: ranged(*(cells.get((m, end), nan) for end in ENDS)) for m in metrics}
+        ranges = {m: format_interval(*(cells.get((m, end), nan) for end in ENDS)) for m in metrics}
         verdict = str(cells["verdict", ""] or "")
-        values = [short(cells.get((m, "value"), nan), 2) for m in metrics if m != A]
+        values = [format_short(cells.get((m, "value"), nan), 2) for m in metrics if m != A]
         row += [verdict, *ranges.values()] if wide else [ranges[A], verdict, *values]
     head = ["verdict", *(WIDE[m] for m in metrics)] if wide else ["A", "verdict", *list(SHORT.values())[1:]]
     return Table((*places, *head), rows, behind)
@@ -99,17 +99,17 @@ def tabulate_attention(
     if heads:
         names = {metric: label.strip("|") for metric, label in names.items()}
     by_place: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in each(behind):
+    for row in iter_rows(behind):
         by_place.setdefault(tuple(str(getattr(row, key)) for key in keys), {})[row.metric] = row
     rows = []
-    for line in each(table.rename(columns=lambda name: name.replace(" ", "_").replace("-", "_"))):
+    for line in iter_rows(table.rename(columns=lambda name: name.replace(" ", "_").replace("-", "_"))):
         place = [str(getattr(line, key)) for key in keys]
         found = by_place[tuple(place)]
         cells = []
         for metric in names:
             with_ends = wide or metric == "attention.entropy_normalised"
             row = found.get(metric)
-            cells.append("–" if row is None else measured(row) if with_ends else short(row.value))
+            cells.append("–" if row is None else format_measured(row) if with_ends else format_short(row.value))
         kinds = line.kind_of_head if heads else _list_head_kinds(line, RULES)
         rows.append([*place, *cells, kinds])
     return Table((*keys, *names.values(), "kind" if heads else "kinds"), rows, behind)
@@ -199,7 +199,7 @@ def tabulate_classes(records: Any) -> list[Table]:
             tables.append(_pivot(part, ["component", "layer"], names, label))
     whole = select(records, metric=("accuracy", "majority"), component=None)
     if len(whole):
-        cells = [[str(row.metric), measured(row), f"{row.n_units:,}"] for row in each(whole)]
+        cells = [[str(row.metric), format_measured(row), f"{row.n_units:,}"] for row in iter_rows(whole)]
         tables.append(Table(("of the classifier", "", "examples"), cells, whole))
     return tables
 
@@ -207,8 +207,10 @@ def tabulate_classes(records: Any) -> list[Table]:
 def _pivot(rows: Any, index: list[str], names: dict[str, str], label: str = "") -> Table:
     """Return a table with a row for every place and a column for every metric."""
     cells: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in each(rows):
-        cells.setdefault(tuple(str(getattr(row, name)) for name in index), {}).setdefault(row.metric, measured(row))
+    for row in iter_rows(rows):
+        cells.setdefault(tuple(str(getattr(row, name)) for name in index), {}).setdefault(
+            row.metric, format_measured(row)
+        )
     there = [name for name in names if any(name in found for found in cells.values())]
     head = (*([label] * (len(index) - 1)), "layer", *(names[name] for name in there))
     return Table(head, [[*place, *(found.get(name, "") for name in there)] for place, found in cells.items()], rows)
@@ -225,7 +227,7 @@ def tabulate_series(records: Any, policy: str) -> Table:
     rows = rows.assign(place=rows["stack"].str.cat(layer, " ") if stacked else layer)
     table = rows.pivot_table(index=["seed", "step"], columns="place", values="value", aggfunc="mean", sort=False)
     cells = [
-        [str(seed), f"{step:,}", *(short(x) for x in row)]
+        [str(seed), f"{step:,}", *(format_short(x) for x in row)]
         for (seed, step), row in zip(table.index, table.to_numpy(), strict=True)
     ]
     return Table(("seed", "step", *(f"{name} {place}" for place in table.columns)), cells, rows.drop(columns="place"))
@@ -237,7 +239,7 @@ def list_entries(what: str) -> Table:
         sources = sorted(Path(__file__).parents[1].joinpath("metrics").glob("*.py"))  # to import them takes seconds
         docs = {path.stem: ast.get_docstring(ast.parse(path.read_bytes())) or "" for path in sources}
         docs = {name: doc for name, doc in docs.items() if name not in ("__init__", "base")}
-        docs |= {name: metric.documentation for name, metric in added("metrics").items()}
+        docs |= {name: metric.documentation for name, metric in list_added("metrics").items()}
         rows = [(name, " ".join(doc.split("\n\n")[0].split())) for name, doc in docs.items()]
     elif what == "models":
         from anisoscope.models.named import converted_models, named_models, packaged_models
@@ -252,5 +254,5 @@ def list_entries(what: str) -> Table:
 
         rows = [(name, f"{corpus.modality}: {corpus.description}") for name, corpus in list_corpora().items()]
     else:
-        rows = entries("listings")[what]()
+        rows = list_entries_of("listings")[what]()
     return Table((what, ""), rows, pd.DataFrame(rows, columns=["name", "description"]))

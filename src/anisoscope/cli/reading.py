@@ -4,12 +4,12 @@ from typing import Annotated
 
 from anisoscope.cli.measure_commands import FORMAT
 from anisoscope.cli.view import Format, Quiet, say, show, show_row
-from anisoscope.errors import OutputError, UsageError, near_matches
+from anisoscope.errors import OutputError, UsageError, suggest_names
 from anisoscope.options import INPUT, OUTPUT, FilePath, Text, option
-from anisoscope.progress import waiting
-from anisoscope.registry import entries
+from anisoscope.progress import show_spinner
+from anisoscope.registry import list_entries_of
 
-LISTS = ("metrics", "models", "corpora", *entries("listings"))
+LISTS = ("metrics", "models", "corpora", *list_entries_of("listings"))
 """What `anisoscope list` lists."""
 
 
@@ -24,7 +24,7 @@ def report(
     """Rebuild the page of a run, and say where it is."""
     if not run.is_dir():
         raise OutputError("a run folder", f"{run}, which is none", "name the folder that measure wrote")
-    with waiting("drawing the report", quiet=quiet):
+    with show_spinner("drawing the report", quiet=quiet):
         from anisoscope.api import working
 
         page = working.report(run, pdf=pdf)
@@ -42,7 +42,7 @@ def list_names(
 ) -> None:
     """Show everything of one kind that has a name: metrics, models, corpora and more."""
     if what not in LISTS:
-        raise UsageError(f"what to list among {', '.join(LISTS)}", repr(what), near_matches(what, LISTS))
+        raise UsageError(f"what to list among {', '.join(LISTS)}", repr(what), suggest_names(what, LISTS))
     from anisoscope.cli import printed_tables
 
     show([printed_tables.list_entries(what)], view)

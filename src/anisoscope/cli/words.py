@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from anisoscope.cli.view import Table
-from anisoscope.wording import short
+from anisoscope.wording import format_short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +22,8 @@ def describe_explained_text(found: "Explanation") -> str:
     """Return sentences on an explained text: the class, the words that decide, and which attributions find them."""
     words, erasure = found.words["word"], found.words["erasure"]
     strongest = erasure.sort_values(ascending=False, kind="stable").index[:3]
-    named = ", ".join(f"{words[i]} ({short(erasure[i])})" for i in strongest)
-    text = f"{found.found} ({short(found.probability)}). Its probability falls most without: {named}."
+    named = ", ".join(f"{words[i]} ({format_short(erasure[i])})" for i in strongest)
+    text = f"{found.found} ({format_short(found.probability)}). Its probability falls most without: {named}."
     if len(words) > 1:
         beyond = found.erasures.loc[found.erasures["beyond_chance"], "attribution"]
         text += f" First words decide beyond chance by: {'; '.join(beyond) or 'no attribution'}."
@@ -62,20 +62,22 @@ def tabulate_explained_text(found: "Explanation") -> list[Table]:
     orders; agreement.
     """
     names = list(found.words.columns[1:])
-    rows = [[str(row[0]), *(short(x) for x in row[1:])] for row in found.words.itertuples(index=False)]
+    rows = [[str(row[0]), *(format_short(x) for x in row[1:])] for row in found.words.itertuples(index=False)]
     tables = [Table(("word", *names), rows, found.words)]
     cells = []
     for row in found.erasures.to_dict("records"):
         line = [str(row["attribution"])]
         for measure in ("comprehensiveness", "sufficiency"):
-            value, low, high = (short(float(row[name])) for name in (measure, f"{measure}_low", f"{measure}_high"))
+            value, low, high = (
+                format_short(float(row[name])) for name in (measure, f"{measure}_low", f"{measure}_high")
+            )
             line += [value, f"{low} to {high}"]
         cells.append(line)
     head = ("attribution", "comprehensiveness", "of random words", "sufficiency", "of random words")
     tables.append(Table(head, cells, found.erasures))
     both = []
     for name, line_of_numbers in zip(names, found.agreement.to_numpy().tolist(), strict=True):
-        both.append([name, *map(short, line_of_numbers)])
+        both.append([name, *map(format_short, line_of_numbers)])
     behind = found.agreement.reset_index(names="attribution")
     tables.append(Table(("rank correlation", *names), both, behind))
     return tables

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from anisoscope.errors import MeasureError, OutputError, UsageError, near_matches
+from anisoscope.errors import MeasureError, OutputError, UsageError, suggest_names
 from anisoscope.store import write_atomic
 from anisoscope.sums.isotropic import mean_cosine_quantile
 
@@ -128,7 +128,7 @@ def expand_cures(text: str | Sequence[str]) -> list[str]:
 def _expand_one(name: str) -> list[str]:
     kind, _, argument = name.partition(":")
     if kind not in KINDS:
-        raise UsageError(f"cures among {', '.join(KINDS)}", repr(name), near_matches(kind, KINDS))
+        raise UsageError(f"cures among {', '.join(KINDS)}", repr(name), suggest_names(kind, KINDS))
     if kind == "remove-top":
         span = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", argument or "1")
         first = int(span[1]) if span else 0

@@ -291,23 +291,26 @@ def _is_isotropic(before: dict[str, Array], floor: float) -> bool:
 
 
 def _describe(trials: list[CureTrial], chosen: CureTrial | None, before: dict[str, Array], floor: float) -> str:
-    from anisoscope.wording import listing, short
+    from anisoscope.wording import format_short, join_words
 
     a = float(before["A"][0])
     if _is_isotropic(before, floor):
-        return f"No cure is needed: A is {short(a)}, below {short(floor)}, what isotropic directions stay under."
+        return (
+            f"No cure is needed: A is {format_short(a)}, below {format_short(floor)}, "
+            "what isotropic directions stay under."
+        )
     harmful = [trial for trial in trials if trial.isotropic and trial.harmed]
     if chosen is not None:
         after = chosen.scores["A"].after
         kept = chosen.scores["neighbours kept"].after
-        text = f"{chosen.fit.name} fits: A falls from {short(a)} to {short(float(after.value))}"
-        text += f" on units it was not fitted on, {short(float(kept.value), 2)} of the nearest neighbours stay"
+        text = f"{chosen.fit.name} fits: A falls from {format_short(a)} to {format_short(float(after.value))}"
+        text += f" on units it was not fitted on, {format_short(float(kept.value), 2)} of the nearest neighbours stay"
         if chosen.helped:
-            text += f", and {listing(list(chosen.helped))} gets better"
+            text += f", and {join_words(list(chosen.helped))} gets better"
         return f"{text}."
     if harmful:
-        names = listing([f"{trial.fit.name} ({listing(list(trial.harmed))})" for trial in harmful])
+        names = join_words([f"{trial.fit.name} ({join_words(list(trial.harmed))})" for trial in harmful])
         return f"No cure that was tried is free: A becomes isotropic with {names}, at the cost of the task in brackets."
     lowest = min(trials, key=lambda trial: abs(float(trial.scores["A"].after.value)))
-    value = short(float(lowest.scores["A"].after.value))
+    value = format_short(float(lowest.scores["A"].after.value))
     return f"None of the cures tried makes the vectors isotropic; A is lowest with {lowest.fit.name} ({value})."

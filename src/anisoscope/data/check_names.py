@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anisoscope.data.corpora import EXTRA_OF, NamedCorpus, list_corpora, named_corpora
 from anisoscope.data.local import copy_of, find_path
-from anisoscope.errors import CorpusError, ModelError, near_matches
+from anisoscope.errors import CorpusError, ModelError, suggest_names
 from anisoscope.extras import require_extra
 from anisoscope.models.hub import split_name
 
@@ -35,7 +35,7 @@ def check_model(name: str) -> None:
     if base in known or Path(base).expanduser().exists():
         return
     if _is_slip(base, known):
-        raise ModelError("a model's name", repr(name), near_matches(base, known))
+        raise ModelError("a model's name", repr(name), suggest_names(base, known))
     if _is_path(base):
         raise ModelError("a checkpoint or a file of vectors", f"{name}, which is not there", _path_cure(base))
     require_for_model(base)
@@ -58,7 +58,7 @@ def check_corpus(name: str, *, labelled: bool = False) -> None:
         return
     known = [key for key, row in list_corpora().items() if (row.modality == "labelled") == labelled]
     if _is_slip(name, known):
-        raise CorpusError("a corpus' name", repr(name), near_matches(name, known))
+        raise CorpusError("a corpus' name", repr(name), suggest_names(name, known))
     if _is_path(name):
         raise CorpusError("a file or folder", f"{name}, which is not there", _path_cure(name))
     require_extra("data", f"to read {name}, a data set of the hub")

@@ -11,10 +11,10 @@ from typing import Annotated, Any, NamedTuple
 
 from anisoscope.data.local import TEXT_ENDINGS, copy_of, find_path, local_corpora, part_of_copy
 from anisoscope.data.splitting import check_rule
-from anisoscope.errors import CorpusError, UsageError, near_matches
+from anisoscope.errors import CorpusError, UsageError, suggest_names
 from anisoscope.extras import require_extra
-from anisoscope.options import INPUT, Text, declare_settings, option, part_of
-from anisoscope.registry import entries
+from anisoscope.options import INPUT, Text, declare_settings, option, select_fields
+from anisoscope.registry import list_entries_of
 
 
 class NamedCorpus(NamedTuple):
@@ -86,7 +86,7 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
 
 def named_corpora() -> dict[str, NamedCorpus]:
     """The corpora with names of their own, those that other packages add after ours."""
-    return entries("corpora")
+    return list_entries_of("corpora")
 
 
 def list_corpora() -> dict[str, NamedCorpus]:
@@ -151,7 +151,9 @@ class Columns:
     @property
     def by_role(self) -> dict[str, str] | None:
         """{role: column} of those that are named; None if none is."""
-        named = {name.removesuffix("_column"): column for name, column in part_of(self, Columns).items() if column}
+        named = {
+            name.removesuffix("_column"): column for name, column in select_fields(self, Columns).items() if column
+        }
         return named or None
 
     @staticmethod
@@ -216,4 +218,4 @@ def located(name: str, modality: str, asked: Asked) -> NamedCorpus | Path | HubP
 def _near(name: str, modality: str) -> str:
     """Names like an unknown one, and where else names would come from."""
     unset = "" if os.environ.get("ANISOSCOPE_DATA") else " (ANISOSCOPE_DATA, a folder of corpora, is not set)"
-    return near_matches(name, (key for key, row in list_corpora().items() if row.modality == modality)) + unset
+    return suggest_names(name, (key for key, row in list_corpora().items() if row.modality == modality)) + unset

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from anisoscope.data.corpora import OFFLINE, HubPart
-from anisoscope.errors import CorpusError, near_matches
+from anisoscope.errors import CorpusError, suggest_names
 from anisoscope.extras import require_extra
 from anisoscope.models.hub_faults import Fault, fault_of
 from anisoscope.models.hub_memory import answered, asked_as, patience, recalled, remember
@@ -128,7 +128,7 @@ def choose_split(splits: list[str], split: str | None, name: str) -> str:
     if split is None:
         return next((known for known in SPLITS if known in splits), splits[0])
     if split not in splits:
-        raise CorpusError(f"a split of {name}", split, near_matches(split, splits))
+        raise CorpusError(f"a split of {name}", split, suggest_names(split, splits))
     return split
 
 

@@ -17,7 +17,7 @@ from anisoscope.data.media import MediaCorpus, open_media
 from anisoscope.data.plans import Index, Plan, in_order
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.extras import require_extra
-from anisoscope.provenance import plain
+from anisoscope.provenance import json_roundtrip
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Means and deviations of ImageNet's red, green and blue in 0 … 1; what models trained on it expect."""
@@ -128,7 +128,7 @@ class ImagePlan(Plan):
         given = any(hasattr(processor, name) for name in ("image_mean", "do_resize", "data_config"))
         self.corpus, self.processor = corpus, processor if given else _default_processor(config)
         described = {key: value for key, value in self.processor.to_dict().items() if not key.startswith("_")}
-        described = plain(described)
+        described = json_roundtrip(described)
         source = "checkpoint" if given else "default"
         self.settings = {"processor": source, "values": described, "batch_tokens": batch_tokens}
         self.mode = "L" if getattr(config, "num_channels", 3) == 1 else "RGB"

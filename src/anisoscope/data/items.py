@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from anisoscope.data import hub
 from anisoscope.data.corpora import HubPart
-from anisoscope.errors import CorpusError, near_matches
+from anisoscope.errors import CorpusError, suggest_names
 
 SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id")
 
@@ -100,7 +100,7 @@ def _encoded(found: hub.HubSet, part: HubPart, column: str | None) -> tuple[Any,
     features = dict(rows.features or {})
     fitting = [key for key, feature in features.items() if isinstance(feature, kind)]
     if column is not None and column not in fitting:
-        raise CorpusError(f"a column of {modality} in {name}", repr(column), near_matches(column, fitting or features))
+        raise CorpusError(f"a column of {modality} in {name}", repr(column), suggest_names(column, fitting or features))
     if not fitting:
         got = f"the columns {', '.join(features) or 'unknown'}"
         raise CorpusError(f"a column of {modality} in {name}", got, f"name a data set of {modality}")

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from anisoscope.errors import UsageError, near_matches
+from anisoscope.errors import UsageError, suggest_names
 
 RULES = ("auto", "file", "blank-line", "line", "tokens:N")  # how a text can be told apart into documents
 DOCUMENT_WORDS = 200  # median length from which blocks between blank lines are documents; shorter ones are paragraphs
@@ -46,7 +46,7 @@ def check_rule(rule: str) -> str:
     """The rule, where it is one. UsageError with near matches."""
     name, _, count = rule.partition(":")
     if rule not in RULES[:-1] and not (name == "tokens" and count.isdecimal() and 0 < int(count[:10]) < 10**9):
-        cure = "tokens:512, say" if name == "tokens" else near_matches(rule, RULES)
+        cure = "tokens:512, say" if name == "tokens" else suggest_names(rule, RULES)
         raise UsageError(f"--documents out of {', '.join(RULES)}", repr(rule), cure)
     return rule
 

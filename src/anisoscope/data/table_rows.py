@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from anisoscope.data.files import ending, fault_of, lines, read_bytes, read_text
-from anisoscope.errors import CorpusError, near_matches
+from anisoscope.errors import CorpusError, suggest_names
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")  # before `.gz` where they are packed
 
@@ -91,7 +91,7 @@ def known_column(column: str, present: Iterable[str], where: str, role: str = ""
     if column in present:
         return column
     expected = f"a column {column!r}{f' for {role}' if role else ''} in {where}"
-    raise CorpusError(expected, f"the columns {', '.join(present)}", near_matches(column, present))
+    raise CorpusError(expected, f"the columns {', '.join(present)}", suggest_names(column, present))
 
 
 def _json_rows(path: Path) -> Iterator[Row]:

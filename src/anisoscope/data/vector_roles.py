@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anisoscope.errors import CorpusError, UsageError, near_matches
+from anisoscope.errors import CorpusError, UsageError, suggest_names
 
 UNITS, LABELS, MASK = ("units", "unit"), ("labels", "label"), ("mask", "attention_mask")
 """Names by which units, labels and a mask are found beside vectors."""
@@ -163,7 +163,7 @@ def _find_beside(content: Content, asked: str | None, known: Sequence[str]) -> s
     if asked is None:
         return next((name for name in content.columns if _own_name(name) in known), None)
     if asked not in content.columns:
-        raise CorpusError("a column or an array of the file", repr(asked), near_matches(asked, names))
+        raise CorpusError("a column or an array of the file", repr(asked), suggest_names(asked, names))
     return asked
 
 
@@ -212,7 +212,7 @@ def select_names(spec: str, names: Sequence[str], file: str = "the file", *, by_
             known = f"columns {compress_names(list(names))}"
             if re.fullmatch(r"\d+(-\d+)?", part):
                 raise CorpusError(expected, known, f"places go from 0 to {len(names) - 1}")
-            raise CorpusError(expected, known, near_matches(part, names) if len(names) < 50 else "check the names")
+            raise CorpusError(expected, known, suggest_names(part, names) if len(names) < 50 else "check the names")
         chosen.update(found)
     return [name for name in names if name in chosen]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from anisoscope.errors import AnisoscopeError, UsageError, near_matches
+from anisoscope.errors import AnisoscopeError, UsageError, suggest_names
 from anisoscope.measure.loop import device_of_model, moved
 
 TARGETS = ("labels", "label", "target", "targets")
@@ -66,7 +66,7 @@ class Caller:
                 self._note(f"{name} is no argument of {type(model).__name__}: not given to it")
             elif name != "attention_mask":
                 took = f"arguments of {type(model).__name__} ({', '.join(names)})"
-                raise UsageError(took, repr(name), f"leave it out, or {near_matches(name, names)}")
+                raise UsageError(took, repr(name), f"leave it out, or {suggest_names(name, names)}")
             arguments.pop(name)
         first = next((value for value in arguments.values() if isinstance(value, Tensor)), None)
         # embeddings of one's own kind (I-BERT's quantised ones) are known by what `forward` calls its ids

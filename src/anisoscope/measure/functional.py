@@ -14,7 +14,7 @@ from anisoscope import metrics as all_metrics
 from anisoscope.axes import Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.arrays import as_dense, native
-from anisoscope.errors import UsageError, near_matches
+from anisoscope.errors import UsageError, suggest_names
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import Metric
@@ -70,7 +70,7 @@ def metric(
     wanted = {key: estimate for key, estimate in found.items() if not value or key.split(" ")[0] == value}
     if not wanted and found:
         known = sorted({key.split(" ")[0] for key in found})
-        raise UsageError(f"a value of {chosen.name}", value, near_matches(value, known))
+        raise UsageError(f"a value of {chosen.name}", value, suggest_names(value, known))
     return wanted
 
 

@@ -34,7 +34,7 @@ from anisoscope.models.blocks import Layout
 from anisoscope.models.devices import is_out_of_memory
 from anisoscope.models.identity import whole
 from anisoscope.models.modes import evaluating, whole_digits
-from anisoscope.progress import Progress, listening, remark
+from anisoscope.progress import Progress, deferred_signals, remark
 from anisoscope.reads.weights import Summary, summarise_matrix
 
 SAVE_SECONDS, SAVE_RATE = 60.0, 5e6
@@ -145,7 +145,7 @@ def _pass(
     tokens = {i: n for i, n in enumerate(getattr(plan, "tokens", [])) if only is None or i in only}
     total, done = sum(tokens.values()), sum(tokens.pop(i, 0) for i in measurement.batches)
     steps, last, number = Steps(model, device_of_model(model)), None, 0
-    with listening() as stopped:
+    with deferred_signals() as stopped:
         if seen.moved_by is not None:
             measurement.refuse({EVERYWHERE: seen.moved_by})
         with _looking(model, measurement, seen, together=steps.together) as look:

@@ -11,7 +11,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from anisoscope.errors import MeasureError, UsageError, near_matches
+from anisoscope.errors import MeasureError, UsageError, suggest_names
 from anisoscope.metrics.base import INVARIANCES as INVARIANCES, Metric as Metric
 from anisoscope.reads import (
     CentredRows as CentredRows,
@@ -24,7 +24,7 @@ from anisoscope.reads import (
     Vectors as Vectors,
     Weights as Weights,
 )
-from anisoscope.registry import entries, import_thing, is_own as is_own, register
+from anisoscope.registry import import_thing, is_own as is_own, list_entries_of, register
 
 NO_METRICS = ("base",)
 """Modules of this folder that are no metric."""
@@ -81,7 +81,7 @@ def scan() -> dict[str, Metric]:
 
 def found() -> dict[str, Metric]:
     """Every metric by name: ours, those of installed packages, those that were registered."""
-    return entries("metrics")
+    return list_entries_of("metrics")
 
 
 def find(name: str) -> Metric:
@@ -95,7 +95,7 @@ def find(name: str) -> Metric:
             got = f"{name!r}, which is {f'the value {value} of' if value else 'called'} {meant} here"
             raise UsageError("the name of a metric", got, f"name {meant}")
         cure = (
-            near_matches(name, [*known, *KNOWN_AS]) + "; one of your own: module:NAME, or anisoscope.register(metric)"
+            suggest_names(name, [*known, *KNOWN_AS]) + "; one of your own: module:NAME, or anisoscope.register(metric)"
         )
         raise UsageError("the name of a metric", repr(name), cure)
     metric = import_thing(name, "a metric as module:NAME")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anisoscope.errors import UsageError, near_matches
+from anisoscope.errors import UsageError, suggest_names
 from anisoscope.reads import Reads
 from anisoscope.sums.jackknife import UNBOUNDED, Bounds
 
@@ -88,7 +88,7 @@ class Metric:
         for name in sorted(names) if known is not None else ():
             if name not in known:
                 listed = f"among {', '.join(sorted(known))}" if known else "empty, since it reads no sums"
-                cure = near_matches(name, known) if known else "leave it out"
+                cure = suggest_names(name, known) if known else "leave it out"
                 raise UsageError(f"`{what}` of {self.name} {listed}", repr(name), cure)
 
     @property

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from anisoscope.axes import Site
 from anisoscope.batch import Batch, Stream
-from anisoscope.errors import ModelError, UsageError, near_matches
+from anisoscope.errors import ModelError, UsageError, suggest_names
 from anisoscope.models.families import Streams, class_of, class_of_transformers, family_of
 
 TORCH_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
@@ -50,7 +50,7 @@ def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list
         if not any(_fits(name, n, m) for n, m in named):
             known = _candidates(model) or {type(m).__name__ for _, m in named}
             expected = f"blocks by a class or a pattern of module names of {type(model).__name__}"
-            raise UsageError(expected, f"{name!r}, which fits none", near_matches(name, known))
+            raise UsageError(expected, f"{name!r}, which fits none", suggest_names(name, known))
     if names:
         blocks = [(n, m) for n, m in named if any(_fits(name, n, m) for name in names)]
     else:

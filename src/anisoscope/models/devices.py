@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from anisoscope.errors import ModelError, near_matches
+from anisoscope.errors import ModelError, suggest_names
 
 
 def device_of(name: str) -> torch.device:
@@ -37,7 +37,7 @@ def dtype_of(name: str) -> torch.dtype:
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         known = ["float32", "float64", "bfloat16", "float16"]
-        raise ModelError("a floating-point dtype", repr(name), near_matches(name, known))
+        raise ModelError("a floating-point dtype", repr(name), suggest_names(name, known))
     return dtype
 
 

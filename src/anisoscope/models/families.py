@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from anisoscope.registry import entries
+from anisoscope.registry import list_entries_of
 
 if TYPE_CHECKING:
     from anisoscope.batch import Stream
@@ -174,7 +174,7 @@ def class_of_transformers(module: str, name: str) -> Any:
 
 def families() -> dict[str, Family]:
     """The rows here, and those that other packages add."""
-    return entries("families")
+    return list_entries_of("families")
 
 
 def family_named(model_type: str) -> Family:

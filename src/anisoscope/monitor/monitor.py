@@ -22,7 +22,7 @@ from anisoscope.measure.distributed import is_in_step, rank_and_world
 from anisoscope.measure.inputs import Given
 from anisoscope.measure.loop import glance
 from anisoscope.measure.settings import Settings
-from anisoscope.provenance import provenance
+from anisoscope.provenance import describe_environment
 from anisoscope.store import as_records, read_table, write_json, write_table
 
 METRICS = ("mean_cosine", "drift", "query_key", "attention")
@@ -125,7 +125,7 @@ class Monitor:
         if self.output is not None and rank_and_world()[0] == 0:
             described = {"settings": asdict(self.settings), "every": self.every, "batches": len(batches)}
             if not (self.output / "monitor.json").exists():
-                write_json(self.output / "monitor.json", described | provenance())
+                write_json(self.output / "monitor.json", described | describe_environment())
             kept = as_records(records.drop(columns="step"), step=step)
             write_table(self.output / f"step-{step}.parquet", kept)
         return self._logged(records)

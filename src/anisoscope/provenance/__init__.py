@@ -1,4 +1,4 @@
-"""Where numbers came from: a hash of the code that makes them, the commit, versions, the machine and the command.
+"""Record how numbers were made: hash of the code, commit, versions, machine and command.
 
 May import: `registry`, `errors`.
 """
@@ -16,28 +16,28 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from anisoscope.provenance.sources import find_file, hash_function, hash_modules, unwrapped
-from anisoscope.registry import packages
+from anisoscope.provenance.sources import find_file, hash_function, hash_modules, unwrap
+from anisoscope.registry import list_packages
 
 PACKAGE = Path(__file__).resolve().parents[1]
 NUMBERS = ("axes", "batch", "sums", "reads", "metrics", "models", "data", "capture", "measure", "classes")
 """Packages and modules whose code makes numbers; the others start it, or arrange, judge and show what it gave."""
 
 
-def plain(x: Any) -> Any:
-    """The value as JSON gives it back, so that what is kept and what is asked for compare equal."""
+def json_roundtrip(x: Any) -> Any:
+    """Return the value as JSON gives it back, so that saved and requested values compare equal."""
     return json.loads(json.dumps(x, default=str))
 
 
-def run_id(*parts: Any) -> str:
-    """The name of a run: a hash of settings, weights, corpus and code version."""
+def make_run_id(*parts: Any) -> str:
+    """Return the name of a run: a hash of settings, weights, corpus and code version."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 @cache
-def code_of(*modules: str, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
-    """Hashes of what makes numbers in `modules` and in all that they import, by module: part of a run's identity, so
-    that no run is found again once a formula has changed. Comments, docstrings and layout do not count.
+def hash_code(*modules: str, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
+    """Hash the code of `modules` and of everything they import, by module; part of a run's identity, so that a
+    changed formula means a new run. Comments, docstrings and layout do not count.
 
     modules    full names; of this package the modules of `NUMBERS` count, of other packages that are named here, all
     leave_out  full names of modules that do not count, although they are imported
@@ -54,8 +54,8 @@ def code_of(*modules: str, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
     return {name: meaning for name, meaning in found.items() if makes_numbers(name)}
 
 
-def code_used(*used: Any) -> dict[str, str]:
-    """Hashes of the code that makes the numbers of a run (`code_of`).
+def hash_code_used(*used: Any) -> dict[str, str]:
+    """Hash the code that makes the numbers of a run (`hash_code`).
 
     used  full names of modules; and what was chosen at run time, which no import statement tells: functions (of
           metrics), and classes (of a model's modules, of a plan), of which those of packages that have nothing to do
@@ -67,46 +67,46 @@ def code_used(*used: Any) -> dict[str, str]:
             roots.add(each)
             continue
         if isinstance(each, type):
-            roots |= {kind.__module__ for kind in each.__mro__ if is_ours(kind.__module__)}
+            roots |= {kind.__module__ for kind in each.__mro__ if is_tracked(kind.__module__)}
             continue
-        function = unwrapped(each)
+        function = unwrap(each)
         if function.__module__ != "__main__" and find_file(function.__module__) is not None:
             roots.add(function.__module__)
         else:
             typed[f"{function.__module__}.{function.__qualname__}()"] = hash_function(each)
-    return code_of(*sorted(roots)) | typed
+    return hash_code(*sorted(roots)) | typed
 
 
-def is_ours(module: str) -> bool:
-    """Whether a module is of this package, or of one that adds to it by an entry point."""
-    return module.partition(".")[0] in {PACKAGE.name, *packages()}
+def is_tracked(module: str) -> bool:
+    """Tell whether a module belongs to this package, or to one that extends it by an entry point."""
+    return module.partition(".")[0] in {PACKAGE.name, *list_packages()}
 
 
 @cache
-def all_code() -> dict[str, str]:
-    """Hashes of every module of this package whose code makes numbers, whether it is used or not."""
+def hash_all_code() -> dict[str, str]:
+    """Hash every module of this package whose code makes numbers, whether it is used or not."""
     names = []
     for first in NUMBERS:
         for path in (PACKAGE / f"{first}.py", *(PACKAGE / first).rglob("*.py")):
             if path.is_file():
                 parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
                 names.append(".".join(parts).removesuffix(".__init__"))
-    return code_of(*names)
+    return hash_code(*names)
 
 
 @cache
-def code_version() -> dict[str, Any]:
-    """Package version, a hash of the sources that make numbers, and the commit where the code lies in a git checkout,
-    `dirty` where those sources are not as in the commit.
+def describe_code_version() -> dict[str, Any]:
+    """Return the package version, a hash of the sources that make numbers, and the git commit (`dirty` if sources
+    differ from it).
     """
     from anisoscope import __version__
 
-    described = {"version": __version__, "sources": run_id(all_code())}
-    return described | commit_of_sources(PACKAGE, (*NUMBERS, "runs"))
+    described = {"version": __version__, "sources": make_run_id(hash_all_code())}
+    return described | find_commit(PACKAGE, (*NUMBERS, "runs"))
 
 
-def commit_of_sources(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """The `commit` that a package's folder is at (None outside git), and `dirty` where some of its modules differ."""
+def find_commit(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Return the `commit` of a package's folder (None outside git), and `dirty` if some of its modules differ."""
 
     def git(*words: str) -> str | None:
         try:
@@ -126,16 +126,16 @@ _CONFIG: dict[str, Any] = {}
 
 
 def note_config(config: dict[str, Any]) -> None:
-    """Note for manifests which options came from which file, and which of them were typed over."""
+    """Record for manifests which options came from which file, and which of them were typed over."""
     _CONFIG.clear()
     _CONFIG.update(config)
 
 
-def provenance() -> dict[str, Any]:
-    """Versions of what computed the numbers, the machine's kind, and the command."""
+def describe_environment() -> dict[str, Any]:
+    """Return versions of the libraries that computed the numbers, the kind of machine, and the command."""
     return {
-        "command": _command(),
-        "code": code_version(),
+        "command": _describe_command(),
+        "code": describe_code_version(),
         "versions": {"python": platform.python_version()} | _versions(),
         "platform": platform.platform(),
         **({"config": dict(_CONFIG)} if _CONFIG else {}),
@@ -151,8 +151,8 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _command() -> str:
-    """What was typed; nothing of a notebook, whose kernel was not."""
+def _describe_command() -> str:
+    """Return the command line; nothing in a notebook, whose kernel command says nothing."""
     name = Path(sys.argv[0]).name
     words = ["anisoscope" if name == "__main__.py" else name, *sys.argv[1:]]
     return "" if name.startswith("ipykernel") else shlex.join(words)

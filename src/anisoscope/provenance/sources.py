@@ -1,5 +1,5 @@
-"""What source code means: hashes of modules that comments, docstrings and layout leave as they are, and of all that the
-modules import. Two hashes are equal if the syntax trees without docstrings are.
+"""Hash the meaning of source code: of modules, whatever their comments, docstrings and layout, and of all that they
+import. Two hashes are equal if the syntax trees without docstrings are.
 
 No module is imported to be hashed: the import statements of its source say what belongs to it.
 """
@@ -40,21 +40,21 @@ _new: dict[str, Parsed] = {}
 
 
 class ModuleSource(NamedTuple):
-    """What is kept of a module: the hash of its meaning, and the modules that its import statements may mean."""
+    """The hash of a module's meaning, and the modules that its import statements may name."""
 
     meaning: str
     imports: tuple[str, ...]
 
 
 def hash_modules(roots: Iterable[str], counts: Counted) -> dict[str, str]:
-    """Hashes of the modules `roots` and of every module that they import, directly or not, by name.
+    """Hash the modules `roots` and every module that they import, directly or not, by name.
 
     roots   full names of modules
     counts  whether a module (by its full name) belongs to what is hashed; others are passed over, with what only they
             import
     """
     found: dict[str, str] = {}
-    todo = [name for root in roots for name in _with_packages(root) if name == root or counts(name)]
+    todo = [name for root in roots for name in _list_with_packages(root) if name == root or counts(name)]
     while todo:
         name = todo.pop()
         if name in found:
@@ -65,39 +65,38 @@ def hash_modules(roots: Iterable[str], counts: Counted) -> dict[str, str]:
             continue
         found[name] = source.meaning
         for imported in source.imports:
-            todo += [each for each in _with_packages(imported) if each not in found and counts(each)]
-    _remember()
+            todo += [each for each in _list_with_packages(imported) if each not in found and counts(each)]
+    _save_parse_cache()
     return dict(sorted(found.items()))
 
 
 def are_unchanged(hashes: dict[str, str]) -> bool:
-    """Whether modules still mean what they did when `hashes`, by full names, were made."""
+    """Tell whether modules still mean what they meant when `hashes` was made."""
     for name, meaning in hashes.items():
         source = read_source(name)
         if source is None or source.meaning != meaning:
             return False
-    _remember()
+    _save_parse_cache()
     return True
 
 
 def read_source(name: str) -> ModuleSource | None:
-    """The source of a module, by its full name; None if there is none to be read."""
+    """Read the source of a module by its full name; None if there is none."""
     path = find_file(name)
     if path is None:
         return None
     stat = path.stat()
-    return _read(name, path, stat.st_mtime_ns, stat.st_size)
+    return _read_module(name, path, stat.st_mtime_ns, stat.st_size)
 
 
 def hash_file(path: Path) -> str:
-    """The hash of the meaning of a file of Python."""
+    """Hash the meaning of a Python file."""
     stat = path.stat()
-    return _read("", path, stat.st_mtime_ns, stat.st_size).meaning
+    return _read_module("", path, stat.st_mtime_ns, stat.st_size).meaning
 
 
 def hash_function(function: Any) -> str:
-    """The hash of the meaning of a function and of all that it uses, directly or not, of the module where it was typed:
-    for functions of a session or a notebook, whose module has no file of its own.
+    """Hash the meaning of a function and of everything it uses, directly or not, in the module it was typed in:
 
     Functions and classes of other modules count by name. UsageError for what cannot be told from another of its kind:
     a changed one would be taken for the same.
@@ -111,23 +110,23 @@ def hash_function(function: Any) -> str:
             continue
         seen.add(id(each))
         if isinstance(each, functools.partial):
-            words.append(_word_of("arguments", (each.args, each.keywords)))
-        each = unwrapped(each)
+            words.append(_identify_value("arguments", (each.args, each.keywords)))
+        each = unwrap(each)
         if not isinstance(each, types.FunctionType):
             words.append(f"{each.__module__}.{each.__qualname__}")
             continue
         words.append(f"{each.__qualname__} {_hash_one_function(each)}")
-        for name, used in _used_by(each):
+        for name, used in _find_used(each):
             if isinstance(used, types.FunctionType | functools.partial) and used.__module__ == each.__module__:
                 todo.append(used)
             else:
-                words.append(_word_of(name, used))
+                words.append(_identify_value(name, used))
     return _digest(sorted(words))
 
 
-def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function takes from around it, by name: globals, variables of functions that it was made in, defaults."""
-    for name in _global_names(function.__code__):
+def _find_used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Return what a function uses from outside, by name: globals, enclosing variables, defaults."""
+    for name in _list_globals(function.__code__):
         if name in function.__globals__:
             yield name, function.__globals__[name]
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -136,18 +135,21 @@ def _used_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     yield "defaults", (function.__defaults__, function.__kwdefaults__)
 
 
-def _global_names(code: types.CodeType) -> Iterator[str]:
-    """Names of globals that a function reads, and those that functions inside it read."""
+def _list_globals(code: types.CodeType) -> Iterator[str]:
+    """List the globals that a function, or a function inside it, reads."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
             yield str(instruction.argval)
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from _global_names(inner)
+            yield from _list_globals(inner)
 
 
-def _word_of(name: str, value: Any) -> str:
-    """What tells a value from another: its text, its bytes, or its name. UsageError if nothing does."""
+def _identify_value(name: str, value: Any) -> str:
+    """Return text that distinguishes a value from others: its text, its bytes, or its name.
+
+    UsageError if nothing does.
+    """
     if isinstance(value, types.ModuleType):
         return f"{name} {value.__name__}"
     if hasattr(value, "__qualname__") and getattr(value, "__module__", "__main__") != "__main__":
@@ -155,11 +157,11 @@ def _word_of(name: str, value: Any) -> str:
     if value is None or isinstance(value, int | float | complex | str | bytes):
         return f"{name} {value!r}"
     if isinstance(value, tuple | list):
-        return f"{name} {type(value).__name__} {[_word_of('', part) for part in value]}"
+        return f"{name} {type(value).__name__} {[_identify_value('', part) for part in value]}"
     if isinstance(value, set | frozenset):
-        return f"{name} set {sorted(_word_of('', part) for part in value)}"
+        return f"{name} set {sorted(_identify_value('', part) for part in value)}"
     if isinstance(value, dict):
-        return f"{name} dict {[(_word_of('', key), _word_of('', part)) for key, part in value.items()]}"
+        return f"{name} dict {[(_identify_value('', key), _identify_value('', part)) for key, part in value.items()]}"
     if hasattr(value, "__array__"):
         array = value.__array__()
         if not array.dtype.hasobject:
@@ -169,8 +171,10 @@ def _word_of(name: str, value: Any) -> str:
     raise UsageError(expected, f"{name!r}, of {type(value).__name__}", cure)
 
 
-def unwrapped(function: Any) -> Any:
-    """The function itself: of a method, of a partial application, below decorators; of any other object its class."""
+def unwrap(function: Any) -> Any:
+    """Return the plain function of a method, a partial application or a decorated function; of other objects the
+    class.
+    """
     while True:
         inner = inspect.unwrap(getattr(function, "func", getattr(function, "__func__", function)))
         if inner is function:
@@ -180,89 +184,90 @@ def unwrapped(function: Any) -> Any:
 
 
 def find_file(name: str) -> Path | None:
-    """The file of a module, by its full name, without importing the module."""
+    """Find the file of a module by its full name, without importing it."""
     first, *rest = name.split(".")
-    for folder in _folders_of(first):
+    for folder in _find_folders_of_package(first):
         place = Path(folder, *rest)
         for path in (place / "__init__.py", place.with_suffix(".py")):
             if rest and path.is_file():
                 return path
         if not rest and (place / "__init__.py").is_file():
             return place / "__init__.py"
-    file = _single_file(first) if not rest else None
-    return file or _file_of_loaded(name)
+    file = _find_single_file(first) if not rest else None
+    return file or _find_file_of_loaded(name)
 
 
 @cache
-def _folders_of(package: str) -> tuple[str, ...]:
-    """The folders of a package of first level; none if it is a single module, or not there."""
-    spec = _spec_of(package)
+def _find_folders_of_package(package: str) -> tuple[str, ...]:
+    """Return the folders of a top-level package; none if it is a single module, or missing."""
+    spec = _find_spec(package)
     return tuple(spec.submodule_search_locations or ()) if spec is not None else ()
 
 
-def _single_file(name: str) -> Path | None:
-    """The file of a module of first level that is no package."""
-    spec = _spec_of(name)
+def _find_single_file(name: str) -> Path | None:
+    """Return the file of a top-level module that is not a package."""
+    spec = _find_spec(name)
     if spec is None or not spec.origin or not spec.origin.endswith(".py"):
         return None
     return Path(spec.origin)
 
 
-def _spec_of(name: str) -> Any:
+def _find_spec(name: str) -> Any:
+    """Return the import spec of a module, or None."""
     try:
         return find_spec(name)
     except (ImportError, ValueError):  # ValueError: a module that was made by hand and has no spec
         return None
 
 
-def _file_of_loaded(name: str) -> Path | None:
-    """The file that a module was loaded from by other means than its name."""
+def _find_file_of_loaded(name: str) -> Path | None:
+    """Return the file of a loaded module that was not found by its name."""
     file = getattr(sys.modules.get(name), "__file__", None)
     path = Path(file) if file else None
     return path if path is not None and path.suffix == ".py" and path.is_file() else None
 
 
-def _with_packages(name: str) -> list[str]:
-    """A module and the packages it is in, which are imported with it: `a.b.c` → `a`, `a.b`, `a.b.c`."""
+def _list_with_packages(name: str) -> list[str]:
+    """Return a module and the packages around it, which are imported with it: `a.b.c` → `a`, `a.b`, `a.b.c`."""
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 @cache
-def _read(name: str, path: Path, _changed: int, _size: int) -> ModuleSource:
-    """Meaning and imports of a file as it was last changed then."""
+def _read_module(name: str, path: Path, _changed: int, _size: int) -> ModuleSource:
+    """Return meaning and imports of a file, cached by its time of change and size."""
     written = path.read_bytes()
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     digest = hashlib.sha256(written).hexdigest()
-    parsed = _remembered().get(digest)
+    parsed = _load_parse_cache().get(digest)
     if parsed is None:
-        parsed = _new[digest] = _parse(written)
+        parsed = _new[digest] = _parse_source(written)
     meaning, statements = parsed
-    imports = [name for statement in statements for name in _meant_by(statement, package)]
+    imports = [name for statement in statements for name in _resolve_import(statement, package)]
     return ModuleSource(meaning, tuple(dict.fromkeys(imports)))
 
 
-def _parse(written: bytes) -> Parsed:
-    """The hash of the meaning of a source, and its import statements."""
+def _parse_source(written: bytes) -> Parsed:
+    """Return the hash of a source's meaning, and its import statements."""
     try:
         tree = ast.parse(written)
     except (SyntaxError, ValueError):  # it cannot be imported either; its bytes tell it from others
         return _digest([written.hex()]), []
     words: list[str] = []
     statements: list[Statement] = []
-    _describe(tree, words, statements)
+    _describe_tree(tree, words, statements)
     return _digest(words), statements
 
 
-def _describe(node: Any, words: list[str], imports: list[Statement]) -> None:
-    """Append the words that describe a node and all below it, in order, and its import statements.
+def _describe_tree(node: Any, words: list[str], imports: list[Statement]) -> None:
+    """Append the words that describe a syntax tree, in order, and collect its import statements.
 
     Left out is what never runs (docstrings and other bare strings, what type checkers alone import), places in the
     file, and what is empty, since versions of Python differ in it.
     """
     if isinstance(node, list):
         for each in node:
-            _describe(each, words, imports)
+            _describe_tree(each, words, imports)
         words.append("]")
         return
     if not isinstance(node, ast.AST):
@@ -272,7 +277,7 @@ def _describe(node: Any, words: list[str], imports: list[Statement]) -> None:
         return
     if isinstance(node, ast.If) and _is_for_type_checkers(node.test):
         for each in node.orelse:
-            _describe(each, words, imports)
+            _describe_tree(each, words, imports)
         return
     if isinstance(node, ast.Import):
         imports.extend((0, alias.name, []) for alias in node.names)
@@ -283,15 +288,17 @@ def _describe(node: Any, words: list[str], imports: list[Statement]) -> None:
         value = getattr(node, field, None)
         if value is not None and value != [] and field not in ("ctx", "kind", "type_comment"):
             words.append(field)
-            _describe(value, words, imports)
+            _describe_tree(value, words, imports)
     words.append(")")
 
 
 @cache
-def _remembered() -> dict[str, Parsed]:
-    """What earlier processes have parsed, by the hash of the file's bytes: to parse takes longer than to read."""
+def _load_parse_cache() -> dict[str, Parsed]:
+    """Return what earlier processes have parsed, by the hash of the file's bytes: parsing takes longer than
+    reading.
+    """
     try:
-        kept: dict[str, Parsed] = json.loads(_memory().read_text("utf-8"))
+        kept: dict[str, Parsed] = json.loads(_find_parse_cache().read_text("utf-8"))
         if all(isinstance(meaning, str) and isinstance(found, list) for meaning, found in kept.values()):
             return kept
     except (OSError, ValueError, TypeError, AttributeError):  # none yet, or damaged: it is made again
@@ -299,15 +306,18 @@ def _remembered() -> dict[str, Parsed]:
     return {}
 
 
-def _remember() -> None:
-    """Keep what this process has parsed for later ones. If that is not possible, they parse again."""
+def _save_parse_cache() -> None:
+    """Save what this process has parsed for later ones; if that fails, they parse again.
+
+    If that is not possible, they parse again.
+    """
     if not _new:
         return
-    known = _remembered()
+    known = _load_parse_cache()
     known.update(_new)
     _new.clear()
     kept = dict(list(known.items())[-MOST_REMEMBERED:])
-    path = _memory()
+    path = _find_parse_cache()
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -315,8 +325,8 @@ def _remember() -> None:
         temporary.replace(path)
 
 
-def _memory() -> Path:
-    """A file in the user's cache folder; its name changes when what it holds comes to mean something else."""
+def _find_parse_cache() -> Path:
+    """Return the cache file of parsed sources; its name changes whenever the meaning of its content does."""
     given = os.environ.get("ANISOSCOPE_CACHE")
     folder = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anisoscope"
     return folder / "sources-1.json"
@@ -330,8 +340,8 @@ def _is_for_type_checkers(test: ast.expr) -> bool:
     return getattr(test, "id", getattr(test, "attr", "")) == "TYPE_CHECKING"
 
 
-def _meant_by(statement: Statement, package: str) -> Iterator[str]:
-    """Full names of the modules that an import statement in a module of `package` may mean."""
+def _resolve_import(statement: Statement, package: str) -> Iterator[str]:
+    """Return the full names of the modules that an import statement in a module of `package` may name."""
     level, base, names = statement
     if level:
         parts = package.split(".")
@@ -354,7 +364,7 @@ def _hash_one_function(function: types.FunctionType) -> str:
         written = textwrap.dedent(inspect.getsource(function))
     except OSError:  # a session that keeps no source
         return _digest(_words_of_code(function.__code__))
-    return _parse(written.encode())[0]
+    return _parse_source(written.encode())[0]
 
 
 def _words_of_code(code: types.CodeType) -> Iterator[str]:

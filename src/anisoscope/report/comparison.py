@@ -13,7 +13,7 @@ from anisoscope.report.parts import WIDE, Figure, PageTable, extremes
 from anisoscope.runs.comparison import ComparedRuns
 from anisoscope.runs.short_tables import A
 from anisoscope.store import check_output, write_json, write_table
-from anisoscope.wording import count, each, number, signed_range
+from anisoscope.wording import format_count, format_number, format_signed_interval, iter_rows
 
 TEMPLATE = "comparison.html.j2"
 FINAL_AT = 1.04
@@ -92,7 +92,9 @@ def _line_figure(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, 
         return charts.layer_curve(frame, title=titles[1], **how)
 
     low, high = extremes(frame)
-    span = f"lowest {number(low['value'])} ({low['run']}), highest {number(high['value'])} ({high['run']})"
+    span = (
+        f"lowest {format_number(low['value'])} ({low['run']}), highest {format_number(high['value'])} ({high['run']})"
+    )
     caption = "Ribbons are 95 % intervals; a diamond is the output after the final norm."
     if name == "differences":
         caption = "An interval that does not hold 0 tells a layer of two runs apart. " + caption
@@ -179,7 +181,7 @@ def _units_of(manifest: Any) -> float:
 
 
 def _extent(numbers: pd.Series) -> str:
-    low, high = count(numbers.min()), count(numbers.max())
+    low, high = format_count(numbers.min()), format_count(numbers.max())
     return low if low == high else f"{low} to {high}"
 
 
@@ -189,14 +191,14 @@ def _table_of(found: ComparedRuns) -> PageTable:
     optional = [name for name in ("stack", "head", "component") if table[name].nunique(dropna=False) > 1]
     head = ("run", "layer", *optional, found.names[0], "run’s own value", "difference")
     rows = []
-    for one in each(table):
+    for one in iter_rows(table):
         at = "final" if one.site == "final" else _text(one.layer)
         if not pd.isna(one.layer_other) and one.layer_other != one.layer and one.site != "final":
             at += f" · {_text(one.layer_other)}"
         cells = [(str(one.run), ""), (at, ""), *((_text(getattr(one, name)), "") for name in optional)]
         cells.append(_cell(one.first, one.first_low, one.first_high))
         cells.append(_cell(one.second, one.second_low, one.second_high))
-        difference, _, ends = signed_range(one.difference, one.low, one.high).partition(" [")
+        difference, _, ends = format_signed_interval(one.difference, one.low, one.high).partition(" [")
         cells.append((difference, f"[{ends}" if ends else ""))
         rows.append(tuple(cells))
     caption = f"Every difference from {found.names[0]}; two layers: of {found.names[0]}, and of the other run."
@@ -204,8 +206,8 @@ def _table_of(found: ComparedRuns) -> PageTable:
 
 
 def _cell(value: Any, low: Any, high: Any) -> tuple[str, str]:
-    ends = "" if pd.isna(low) or pd.isna(high) or low == high else f"[{number(low)}, {number(high)}]"
-    return ("–" if pd.isna(value) else number(value)), ends
+    ends = "" if pd.isna(low) or pd.isna(high) or low == high else f"[{format_number(low)}, {format_number(high)}]"
+    return ("–" if pd.isna(value) else format_number(value)), ends
 
 
 def _text(value: Any) -> str:

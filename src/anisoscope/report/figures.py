@@ -6,7 +6,15 @@ from anisoscope.axes import SUBSET_FAMILIES
 from anisoscope.charts import builders as charts
 from anisoscope.report.parts import Draw, Entry, Figure, drawing, extremes, figure, span_of
 from anisoscope.report.results import LAYER_SITES, PANEL, Results, extent, in_order_of
-from anisoscope.wording import count, interval, listing, measured, number, percent, plural
+from anisoscope.wording import (
+    count_noun,
+    format_count,
+    format_ends,
+    format_measured,
+    format_number,
+    format_percent,
+    join_words,
+)
 
 TOP_DIMENSIONS = 10
 TALL = 24
@@ -30,7 +38,7 @@ def policies(results: Results, entry: Entry) -> list[Figure]:
         rows = frame[frame["token_policy"].fillna(policy).eq(policy)]
         drawings[policy] = drawing(charts.layer_curve, rows, entry, series="stack", isotropic=q95)
     facts = {
-        "law": "" if q95 is None else entry["law"].format(q95=number(q95), dimensions=dimensions),
+        "law": "" if q95 is None else entry["law"].format(q95=format_number(q95), dimensions=dimensions),
         "final": entry["final"] if frame["site"].eq("final").any() else "",
         "span": span_of(results.layers(entry["metric"]), results.place_name),
     }
@@ -45,7 +53,7 @@ def layers(results: Results, entry: Entry) -> list[Figure]:
     if lacking or frame["series"].nunique() < entry.get("least", 1):
         return []
     facts = {"sample": _sample(frame), "rank": _rank(results), "accuracy": _accuracy(results)}
-    facts["readings"] = listing(list(dict.fromkeys(frame["series"])))
+    facts["readings"] = join_words(list(dict.fromkeys(frame["series"])))
     drawn = drawing(charts.layer_curve, frame, {**entry, "draw": {"series": "series"} | entry["draw"]})
     return [figure(results, entry, frame, drawn, **facts)]
 
@@ -68,8 +76,11 @@ def _accuracy(results: Results) -> str:
     found, chance = results.rows("accuracy"), results.rows("majority")
     if found.empty:
         return ""
-    sentence = f"The classifier itself is right on {measured(found.iloc[0], None)} of {count(found.iloc[0]['n_units'])}"
-    return f"{sentence}; the commonest class makes {number(chance.iloc[0]['value'])}."
+    sentence = (
+        f"The classifier itself is right on {format_measured(found.iloc[0], None)} "
+        f"of {format_count(found.iloc[0]['n_units'])}"
+    )
+    return f"{sentence}; the commonest class makes {format_number(chance.iloc[0]['value'])}."
 
 
 def steps(results: Results, entry: Entry) -> list[Figure]:
@@ -125,8 +136,8 @@ def top_dimensions(results: Results, entry: Entry) -> list[Figure]:
     if peak is None or (frame := results.beside(frame, peak)).empty:
         return []
     frame = frame.nlargest(TOP_DIMENSIONS, "value")
-    facts = {"n": str(len(frame)), "place": results.place_name(peak), "total": measured(peak, None)}
-    facts |= {"first": frame.iloc[0]["component"], "largest": measured(frame.iloc[0], None)}
+    facts = {"n": str(len(frame)), "place": results.place_name(peak), "total": format_measured(peak, None)}
+    facts |= {"first": frame.iloc[0]["component"], "largest": format_measured(frame.iloc[0], None)}
     return [figure(results, entry, frame, drawing(charts.bars, frame, entry, panel=None), **facts)]
 
 
@@ -138,7 +149,11 @@ def explained(results: Results, entry: Entry) -> list[Figure]:
         return []
     frame = frame.assign(axes=frame["component"].astype(int), layer=frame["layer"].astype(int))
     first = frame.loc[frame["axes"].eq(1), "value"]
-    most = entry["most"].format(least=percent(first.min()), largest=percent(first.max())) if len(first) else ""
+    most = (
+        entry["most"].format(least=format_percent(first.min()), largest=format_percent(first.max()))
+        if len(first)
+        else ""
+    )
     return [figure(results, entry, frame, drawing(charts.trajectory, frame, entry), most=most)]
 
 
@@ -150,13 +165,13 @@ def heads(results: Results, entry: Entry) -> list[Figure]:
 
     def name(row: pd.Series) -> str:
         stack = f"{row[PANEL]} " if frame[PANEL].nunique() > 1 else ""
-        text = f"{number(row['value'])} {interval(row)} ({stack}layer {row['layer']}, head {row['head']})"
+        text = f"{format_number(row['value'])} {format_ends(row)} ({stack}layer {row['layer']}, head {row['head']})"
         return text.replace("  ", " ")
 
     depth = frame["layer"].nunique()
     height = (12, 12) if depth >= TALL else ROWS
     facts = dict(zip(("lowest", "highest"), map(name, extremes(frame)), strict=True))
-    facts |= {"layers": plural(depth, "layer"), "heads": plural(frame["head"].nunique(), "head")}
+    facts |= {"layers": count_noun(depth, "layer"), "heads": count_noun(frame["head"].nunique(), "head")}
     facts["unit"] = entry["draw"]["title"]
     drawn = drawing(charts.heatmap, frame, {"columns": 1, "height": height, **entry})
     return [figure(results, {"alt": HEADS_ALT, **entry}, frame, drawn, **facts)]
@@ -175,7 +190,7 @@ def likeness(results: Results, entry: Entry) -> list[Figure]:
     keys = ["reading", PANEL, "series", "layer"]
     curve = frame.groupby(keys, sort=False)["value"].agg(value="mean", low="min", high="max").reset_index()
     curve["where"] = curve["series"] + (", " + curve[PANEL] if curve[PANEL].nunique() > 1 else "")
-    most = plural(int(frame.groupby([PANEL, "layer"])["head"].nunique().max()), "head")
+    most = count_noun(int(frame.groupby([PANEL, "layer"])["head"].nunique().max()), "head")
     return [figure(results, entry, frame, drawing(charts.layer_curve, curve, entry), heads=most)]
 
 
@@ -194,7 +209,7 @@ def subsets(results: Results, entry: Entry) -> list[Figure]:
     for family, rows in shown.groupby("family", sort=False):
         short = rows.assign(**{side: rows[side].str.removeprefix(f"{family} ") for side in ("first", "second")})
         facts = {"family": family, "note": entry["notes"].get(family, ""), "span": span_of(short)}
-        facts |= {"subsets": short["first"].nunique(), "places": listing(list(dict.fromkeys(short["place"])))}
+        facts |= {"subsets": short["first"].nunique(), "places": join_words(list(dict.fromkeys(short["place"])))}
         drawn = _matrices(short, entry, SQUARE, names=(family, family))
         made.append(figure(results, entry, short, drawn, **facts))
     return made

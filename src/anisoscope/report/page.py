@@ -11,7 +11,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from anisoscope.axes import plural_of
+from anisoscope.axes import pluralise
 from anisoscope.charts.export import to_svgs, write
 from anisoscope.charts.style import printable
 from anisoscope.report.parts import NARROW, WIDE, Figure, extremes
@@ -20,7 +20,7 @@ from anisoscope.report.sections import sections
 from anisoscope.runs.attention import INDEX, uniform_line
 from anisoscope.runs.findings import findings
 from anisoscope.store import write_atomic
-from anisoscope.wording import count, duration, interval, number, percent, plural
+from anisoscope.wording import count_noun, format_count, format_duration, format_ends, format_number, format_percent
 
 FIGURES = "figures"
 HERE = files("anisoscope.report")
@@ -84,7 +84,7 @@ def title(manifest: Mapping[str, Any]) -> str:
 def _checkpoints(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The number of checkpoints of a series, and from which step to which they go."""
     steps = [row["step"] for row in manifest.get("checkpoints", ())]
-    return [("checkpoints", count(len(steps))), ("steps", f"{min(steps):,} to {max(steps):,}")] if steps else []
+    return [("checkpoints", format_count(len(steps))), ("steps", f"{min(steps):,} to {max(steps):,}")] if steps else []
 
 
 def facts(results: Results) -> list[tuple[str, str]]:
@@ -96,12 +96,12 @@ def facts(results: Results) -> list[tuple[str, str]]:
     same = words["counted"] == words["position"]  # else the plan counts samples or images, and the records positions
     positions = corpus.get("n_tokens") if same else layers["n_vectors"].max() if len(layers) else None
     found = {
-        plural_of(words["position"]): count(positions) if positions else "",
-        plural_of(words["unit"]): count(corpus["n_units"]) if corpus.get("n_units") else "",
+        pluralise(words["position"]): format_count(positions) if positions else "",
+        pluralise(words["unit"]): format_count(corpus["n_units"]) if corpus.get("n_units") else "",
         "blocks": str(depth) if depth else "",
         "dimensions": str(results.width or ""),
         "device": " ".join(str(results.manifest[key]) for key in ("device", "dtype") if results.manifest.get(key)),
-        "time": duration(float(seconds)) if seconds else "",
+        "time": format_duration(float(seconds)) if seconds else "",
     }
     return [(label, value) for label, value in found.items() if value]
 
@@ -111,11 +111,11 @@ def tiles(results: Results) -> list[tuple[str, str, str]]:
     tiles = []
     if (peak := results.peak) is not None:
         place = results.place_name(peak)
-        tiles.append(("highest anisotropy A", number(peak["value"]), f"{interval(peak)} at {place}"))
+        tiles.append(("highest anisotropy A", format_number(peak["value"]), f"{format_ends(peak)} at {place}"))
         if (share := results.at(peak, "drift.share")) is not None:
-            tiles.append(("drift share there", percent(share["value"]), "of the mean norm is the mean vector"))
+            tiles.append(("drift share there", format_percent(share["value"]), "of the mean norm is the mean vector"))
         if (top := results.at(peak, "mean_cosine.top_share", component="3")) is not None:
-            tiles.append(("carried by 3 dimensions", percent(top["value"]), f"of A at {place}"))
+            tiles.append(("carried by 3 dimensions", format_percent(top["value"]), f"of A at {place}"))
         if (rank := results.at(peak, "spectrum.effective_rank")) is not None:
             out_of = f" of {results.width}" if results.width else ""
             tiles.append(("effective rank there", f"{rank['value']:.0f}{out_of}", "directions used"))
@@ -131,14 +131,16 @@ def _tiles_of_heads(results: Results) -> list[tuple[str, str, str]]:
     tiles = []
     if len(entropy) and len(uniform) == len(entropy):
         least = extremes(entropy)[0]
-        return [("attention", "uniform", f"in every head; lowest entropy {number(least['value'])}, {_head(least)}")]
+        return [
+            ("attention", "uniform", f"in every head; lowest entropy {format_number(least['value'])}, {_head(least)}")
+        ]
     if len(entropy):
         sharp = extremes(entropy)[0]
-        tiles.append(("sharpest head", number(sharp["value"]), f"normalised entropy, {_head(sharp)}"))
+        tiles.append(("sharpest head", format_number(sharp["value"]), f"normalised entropy, {_head(sharp)}"))
     cosine = cosine[[place not in flat for place in cosine[places].itertuples(index=False, name=None)]]
     if len(cosine):
         strong = cosine.iloc[int(cosine["value"].abs().argmax())]
-        tiles.append(("strongest alignment", number(strong["value"]), f"cos(Q̄, K̄), {_head(strong)}"))
+        tiles.append(("strongest alignment", format_number(strong["value"]), f"cos(Q̄, K̄), {_head(strong)}"))
     return tiles
 
 
@@ -152,8 +154,8 @@ def notices(manifest: Mapping[str, Any]) -> list[str]:
     listed = " ".join(warnings)
     for site, counts in (manifest.get("excluded") or {}).items():
         zero, broken = int(counts.get("zero") or 0), int(counts.get("nonfinite") or 0)
-        parts = [plural(zero, "zero vector")] if zero else []
-        parts += [plural(broken, "vector") + " with NaN or Inf"] if broken else []
+        parts = [count_noun(zero, "zero vector")] if zero else []
+        parts += [count_noun(broken, "vector") + " with NaN or Inf"] if broken else []
         if parts and site not in listed:
             warnings.append(f"{' and '.join(parts)} left out at {site}")
     return warnings

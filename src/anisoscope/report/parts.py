@@ -8,7 +8,7 @@ import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.report.results import PANEL, Results
-from anisoscope.wording import number
+from anisoscope.wording import format_number
 
 WIDE, NARROW = 640, 272
 """Widths of the plotting area in pixels: desktop and print; phone."""
@@ -100,4 +100,6 @@ def extremes(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 def span_of(frame: pd.DataFrame, name: Callable[[pd.Series], str] = lambda row: str(row["component"])) -> str:
     """Lowest and highest value of a figure in words, for those who cannot see it."""
     low, high = extremes(frame)
-    return f"lowest {number(low['value'])} at {name(low)}, highest {number(high['value'])} at {name(high)}"
+    return (
+        f"lowest {format_number(low['value'])} at {name(low)}, highest {format_number(high['value'])} at {name(high)}"
+    )

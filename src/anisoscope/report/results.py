@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from anisoscope.axes import POLICIES, WORDS, plural_of
+from anisoscope.axes import POLICIES, WORDS, pluralise
 from anisoscope.runs.attention import attention_layers, attention_table
-from anisoscope.wording import count, in_words, listing
+from anisoscope.wording import format_count, join_words, use_words_of_corpus
 
 LAYER_SITES = ("hidden", "final")
 PANEL = "panel"
@@ -165,15 +165,15 @@ class Results:
 
     def worded(self, text: str) -> str:
         """A text of the page in the words of the corpus; a per cent sign stays with its number."""
-        return re.sub(r"(\d) %", "\\1\N{NO-BREAK SPACE}%", in_words(text, self.words))
+        return re.sub(r"(\d) %", "\\1\N{NO-BREAK SPACE}%", use_words_of_corpus(text, self.words))
 
     def basis(self, frame: pd.DataFrame, what: str = "vectors") -> str:
         """What the numbers of a figure rest on: how many of what, units, and of vectors the token policy."""
         vectors, alone = what in ("vectors", "rows"), frame["n_units"].equals(frame["n_vectors"])
         parts = [f"n = {extent(frame['n_vectors'])} {what}"] if frame["n_vectors"].notna().any() else []
         if (units := extent(frame["n_units"])) and (vectors or not alone):
-            parts.append(f"in {units} {self.words['unit'] if units == '1' else plural_of(self.words['unit'])}")
-        policies = listing(list(dict.fromkeys(frame["token_policy"].dropna()))) if vectors else ""
+            parts.append(f"in {units} {self.words['unit'] if units == '1' else pluralise(self.words['unit'])}")
+        policies = join_words(list(dict.fromkeys(frame["token_policy"].dropna()))) if vectors else ""
         return "; ".join(filter(None, (" ".join(parts), f"tokens: {policies}" if policies else "")))
 
 
@@ -188,5 +188,5 @@ def extent(numbers: pd.Series) -> str:
     """A count of rows: one number, or from where to where where they differ; nothing where none is known."""
     if numbers.isna().all():
         return ""
-    low, high = count(numbers.min()), count(numbers.max())
+    low, high = format_count(numbers.min()), format_count(numbers.max())
     return low if low == high else f"{low} to {high}"

@@ -8,7 +8,7 @@ import pandas as pd
 from anisoscope.report.figures import FIGURES
 from anisoscope.report.parts import Entry, PageTable, Section
 from anisoscope.report.results import Results, extent
-from anisoscope.wording import count, interval, number
+from anisoscope.wording import format_count, format_ends, format_number
 
 NOTHING = ("–", "")
 
@@ -81,7 +81,7 @@ def attention_by_layer(results: Results, entry: Entry) -> PageTable | None:
 def embeddings(results: Results, entry: Entry) -> PageTable | None:
     """Isotropy of the embedding matrices themselves."""
     frame = results.rows(entry["metric"])
-    rows = [((str(row["site"]), ""), _cell(row), (count(row["n_vectors"]), "")) for _, row in frame.iterrows()]
+    rows = [((str(row["site"]), ""), _cell(row), (format_count(row["n_vectors"]), "")) for _, row in frame.iterrows()]
     return PageTable(results.worded(entry["caption"]), tuple(entry["head"]), tuple(rows)) if rows else None
 
 
@@ -94,14 +94,14 @@ def effects(results: Results, entry: Entry) -> PageTable | None:
     for _, row in frame.iterrows():
         place = entry["whole"] if pd.isna(row["layer"]) else f", layer {row['layer']:.0f}"
         measure = row["metric"].removeprefix(entry["prefix"])
-        cells.setdefault(f"{row['component']}{place}", {})[measure] = (number(row["value"]), "")
+        cells.setdefault(f"{row['component']}{place}", {})[measure] = (format_number(row["value"]), "")
     columns = {key: label for key, label in entry["columns"].items() if any(key in row for row in cells.values())}
     rows = tuple(((name, ""), *(row.get(key, NOTHING) for key in columns)) for name, row in cells.items())
     return PageTable(f"{extent(frame['n_units'])} utterances.", (entry["first"], *columns.values()), rows)
 
 
 def _cell(row: pd.Series) -> tuple[str, str]:
-    return number(row["value"]), interval(row)
+    return format_number(row["value"]), format_ends(row)
 
 
 TABLES = {made.__name__: made for made in (all_layers, attention_by_layer, by_step, embeddings, effects)}

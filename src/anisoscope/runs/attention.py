@@ -13,7 +13,7 @@ import pandas as pd
 from anisoscope.runs.finding import Finding, entry
 from anisoscope.runs.layers_of_heads import Array, average_heads
 from anisoscope.store import select
-from anisoscope.wording import each, listing, plural, short
+from anisoscope.wording import count_noun, format_short, iter_rows, join_words
 
 VALUES = {
     "attention.entropy_normalised": "entropy",
@@ -100,7 +100,7 @@ def count_heads(records: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, int]]:
     """By (stack, kind, layer) the number of `heads`, and how many of them each rule names, by the rule's name."""
     rows = attention_heads(records)
     found: dict[tuple[Any, ...], dict[str, int]] = {}
-    for row in each(rows.drop_duplicates([*INDEX, "head"])):
+    for row in iter_rows(rows.drop_duplicates([*INDEX, "head"])):
         counts = found.setdefault(_place(row), dict.fromkeys(("heads", *(rule.name for rule in RULES)), 0))
         counts["heads"] += 1
     for rule, row in _named_heads(records):
@@ -143,11 +143,11 @@ def _findings_of(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, before
         ordinary = False
         where = _list_layers([int(row.layer) for row in found])
         numbers = tuple(entry(row) for row in found[:10])
-        text = f"{before}{len(found)} of {plural(count, 'head')} {rule.several}, {where}."
+        text = f"{before}{len(found)} of {count_noun(count, 'head')} {rule.several}, {where}."
         yield Finding(f"attention_{rule.name.replace('-', '_')}", text, numbers)
     if ordinary:
         entropy = part[part["metric"].eq("attention.entropy_normalised")]["value"]
-        mean = f" (mean entropy {short(float(entropy.mean()))} of the most possible)" if len(entropy) else ""
+        mean = f" (mean entropy {format_short(float(entropy.mean()))} of the most possible)" if len(entropy) else ""
         text = f"{before}No head is a sink, uniform, one-hot, aligned or opposite by these rules{mean}."
         yield Finding("attention_ordinary", text)
     yield from _centring(part, before)
@@ -158,17 +158,21 @@ def _centring(part: pd.DataFrame, before: str) -> Iterator[Finding]:
     rises = part[part["metric"].eq("centred_attention.query_rise") & part["low"].notna()]
     if not len(rises):
         return
-    changed = [row for row in each(rises) if row.low > CHANGED or row.high < -CHANGED]
+    changed = [row for row in iter_rows(rises) if row.low > CHANGED or row.high < -CHANGED]
     if changed:
         top = max(changed, key=lambda row: abs(row.value))
-        text = f"{before}Centring the queries would change attention in {plural(len(changed), 'head')}"
+        text = f"{before}Centring the queries would change attention in {count_noun(len(changed), 'head')}"
         text += (
-            f" (entropy by more than {short(CHANGED, 1)} nats), {_list_layers([int(row.layer) for row in changed])};"
+            f" (entropy by more than {format_short(CHANGED, 1)} nats), "
+            f"{_list_layers([int(row.layer) for row in changed])};"
         )
-        text += f" most in head {int(top.head)} of layer {int(top.layer)}: {short(top.value, 2)} nats."
+        text += f" most in head {int(top.head)} of layer {int(top.layer)}: {format_short(top.value, 2)} nats."
         yield Finding("attention_centring", text, (entry(top),))
     elif (rises["high"] < CHANGED).all() and (rises["low"] > -CHANGED).all():
-        text = f"{before}Centring the queries would change the entropy of no head by {short(CHANGED, 1)} nats or more."
+        text = (
+            f"{before}Centring the queries would change the entropy of no "
+            f"head by {format_short(CHANGED, 1)} nats or more."
+        )
         yield Finding("attention_centring", text)
 
 
@@ -194,7 +198,7 @@ def _named_heads(records: pd.DataFrame) -> list[tuple[Rule, Any]]:
     found = []
     rows = attention_heads(records)
     for rule in RULES:
-        for row in each(rows[rows["metric"].eq(rule.metric)]):
+        for row in iter_rows(rows[rows["metric"].eq(rule.metric)]):
             beyond = row.low > rule.line if rule.above else row.high < rule.line
             if pd.notna(row.low) and pd.notna(row.high) and beyond:
                 found.append((rule, row))
@@ -220,4 +224,4 @@ def _list_layers(layers: list[int]) -> str:
             parts.append(f"{run[0]}–{run[-1]}")
         else:
             parts.extend(str(layer) for layer in run)
-    return f"in layer{'s' * (len(unique) > 1)} {listing(parts)}"
+    return f"in layer{'s' * (len(unique) > 1)} {join_words(parts)}"

@@ -20,13 +20,13 @@ from anisoscope.data.encoding import LabelledPlan, Padding, encode
 from anisoscope.data.labelled import ALL, LabelledCorpus, balanced, choose_split
 from anisoscope.data.opening import open_labelled, text_length
 from anisoscope.data.windows import check_vocabulary
-from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError, near_matches
+from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError, suggest_names
 from anisoscope.measure.settings import Panel, Settings
 from anisoscope.models.blocks import has_attention, stack_of
 from anisoscope.models.load import Subject, is_classifier
-from anisoscope.options import part_of
-from anisoscope.progress import Progress, counting
-from anisoscope.provenance import plain
+from anisoscope.options import select_fields
+from anisoscope.progress import Progress, set_counted_unit
+from anisoscope.provenance import json_roundtrip
 from anisoscope.runs.job import NOT_IN_IDENTITY, ClassesOptions, Job, LoadOptions
 from anisoscope.runs.run import OpenedCorpus, run, settled, subject_of
 from anisoscope.store import RunFolder, as_records
@@ -41,7 +41,7 @@ def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any)
     ModelError, CorpusError or UsageError if the two do not go together.
     """
     classes = as_trained(classes)
-    loading = part_of(classes, LoadOptions)
+    loading = select_fields(classes, LoadOptions)
     job = Job(model=classes.model, **loading, batch_tokens=classes.batch_tokens, settings=Settings(seed=classes.seed))
     subject = subject_of(job, classifier=True)
     tokenizer, stacks = tokenizer_of(subject), stacks_of(subject.model)
@@ -77,7 +77,7 @@ def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any)
     panels += ("class",) if "directions" in classes.parts and at is not None else ()
     settings = Settings(panel=panels, tokens=POLICIES, seed=classes.seed, at=at or "first")
     asked_for = {name: value for name, value in asdict(classes).items() if name not in NOT_IN_IDENTITY}
-    identity = {"classes": plain(asked_for), "labelled": corpus.fingerprint}
+    identity = {"classes": json_roundtrip(asked_for), "labelled": corpus.fingerprint}
     look = _Look(subject, tokenizer, corpus, plan, classes, usable, stack)
     job = replace(job, corpus=classes.corpus, settings=settings)
     return run(job, output, subject=subject, reading=OpenedCorpus(plan, described, identity, look.records), **how)
@@ -103,7 +103,7 @@ class _Look:
         parts: list[pd.DataFrame] = []
         warnings: list[str] = []
         for part in self.classes.parts:
-            counting(progress, "passes", TITLES[part])
+            set_counted_unit(progress, "passes", TITLES[part])
             try:
                 parts += getattr(self, f"_{part}")(warnings, **shown)
             except MeasureError as error:
@@ -247,7 +247,7 @@ def choose_pad(tokenizer: Any, config: Any, rows: list[dict[str, Any]]) -> int:
 def _examples(corpus: LabelledCorpus, classes: ClassesOptions, limit: int) -> Any:
     if classes.split not in corpus.splits:
         got = f"{classes.split!r} of {corpus.name}"
-        raise CorpusError(f"a split among {', '.join(corpus.splits)}", got, near_matches(classes.split, corpus.splits))
+        raise CorpusError(f"a split among {', '.join(corpus.splits)}", got, suggest_names(classes.split, corpus.splits))
     return balanced(corpus.splits[classes.split], limit, len(corpus.labels))
 
 

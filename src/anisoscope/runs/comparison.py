@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anisoscope.errors import UsageError, near_matches
+from anisoscope.errors import UsageError, suggest_names
 from anisoscope.runs.differences import (
     KEYS,
     OF_DIFFERENCES,
@@ -29,7 +29,7 @@ from anisoscope.runs.differences import (
 from anisoscope.runs.finding import Finding
 from anisoscope.runs.short_tables import A, told_apart
 from anisoscope.store import select
-from anisoscope.wording import listing, name_of, plural, short, signed_range, span
+from anisoscope.wording import count_noun, describe_layers, format_short, format_signed_interval, join_words, name_layer
 
 SETTINGS_TO_TELL = {
     "flatten": "maps are flattened otherwise",
@@ -96,7 +96,7 @@ class ComparedRuns:
         known = sorted({str(one.where["component"]) for own in self.differences for one in own})
         for name in chosen:
             if name not in known:
-                raise UsageError(f"a component of {self.metric}", repr(name), near_matches(name, known))
+                raise UsageError(f"a component of {self.metric}", repr(name), suggest_names(name, known))
         kept = tuple(tuple(one for one in own if str(one.where["component"]) in chosen) for own in self.differences)
         findings = []
         for other, own in zip(self.runs[1:], kept, strict=True):
@@ -140,7 +140,7 @@ def compare(
             findings += _by_gaps(first, other, name, tokens)
         else:
             findings += list(differs(first, other, own, name))
-    sentences = [f"{listing(names)} against {first.name}: {text}" for text, names in notes.items()]
+    sentences = [f"{join_words(names)} against {first.name}: {text}" for text, names in notes.items()]
     return ComparedRuns(name, tuple(runs), tokens, heads, tuple(differences), tuple(sentences), tuple(findings))
 
 
@@ -205,7 +205,7 @@ def _cautions_of_tokens(first: KeptRun, second: KeptRun, same_corpus: bool) -> I
             parts.append(f"--{name.replace('_', '-')} {_worded(settings.get(name))} and {_worded(others.get(name))}")
     if not parts:
         parts = ["another tokenizer"]
-    yield f"The same text as other tokens ({listing(parts)})."
+    yield f"The same text as other tokens ({join_words(parts)})."
 
 
 def _cautions_of_settings(first: KeptRun, second: KeptRun) -> Iterator[str]:
@@ -274,17 +274,17 @@ def _tell_difference(beginning: str, differences: Sequence[Difference], metric: 
             continue
         top = max(own, key=lambda one: abs(one.value))
         numbers.append(_number_of(top))
-        by = f"{signed_range(top.value, top.low, top.high)}{paired}"
-        values = f"{short(top.second)} against {short(top.first)}"
+        by = f"{format_signed_interval(top.value, top.low, top.high)}{paired}"
+        values = f"{format_short(top.second)} against {format_short(top.first)}"
         if of_heads:
-            where = f"in {plural(len(own), 'head')} of {len(differences)}"
+            where = f"in {count_noun(len(own), 'head')} of {len(differences)}"
             most = f", most in head {top.where['head']} of layer {top.where['layer']}"
         else:
             where, most = _where(own, differences), f", most at {_place_name(top)}" if len(own) > 1 else ""
         parts.append(f"{word} {where}{most} ({values}: {by})")
     rest = [one for one in differences if not (one.low > 0 or one.high < 0)]
     if rest:
-        where = f"in {plural(len(rest), 'head')}" if of_heads else _where(rest, differences)
+        where = f"in {count_noun(len(rest), 'head')}" if of_heads else _where(rest, differences)
         kind = "head" if of_heads else "layer"
         parts.append(f"no clear difference {where}" if parts else f"no clear difference in any {kind}")
     return Finding("differs", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))
@@ -306,11 +306,11 @@ def _number_of(one: Difference) -> dict[str, Any]:
 
 def _where(chosen: Sequence[Difference], every: Sequence[Difference]) -> str:
     names = [_place_name(one) for one in every]
-    return span([i for i, one in enumerate(every) if any(one is other for other in chosen)], names)
+    return describe_layers([i for i, one in enumerate(every) if any(one is other for other in chosen)], names)
 
 
 def _place_name(one: Difference) -> str:
-    return name_of(pd.Series(one.where)) if not pd.isna(one.where["layer"]) else "the whole model"
+    return name_layer(pd.Series(one.where)) if not pd.isna(one.where["layer"]) else "the whole model"
 
 
 def _by_gaps(first: KeptRun, second: KeptRun, metric: str, tokens: str | None) -> list[Finding]:
@@ -330,7 +330,10 @@ def describe_met(condition: str, name: str, beyond: Sequence[Difference]) -> str
     """A line on a condition that a run meets: `A.last > +.02 holds for b: +.034 [+.030, +.038] at layer 4`."""
     top = max(beyond, key=lambda one: abs(one.value))
     more = f" and {len(beyond) - 1} more" if len(beyond) > 1 else ""
-    return f"{condition} holds for {name}: {signed_range(top.value, top.low, top.high)} at {_place_name(top)}{more}"
+    return (
+        f"{condition} holds for {name}: {format_signed_interval(top.value, top.low, top.high)} "
+        f"at {_place_name(top)}{more}"
+    )
 
 
 __all__ = ["ComparedRuns", "Condition", "compare", "describe_met", "differs", "list_cautions"]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from anisoscope.data.plans import digest
-from anisoscope.errors import MeasureError, OutputError, UsageError, near_matches
+from anisoscope.errors import MeasureError, OutputError, UsageError, suggest_names
 from anisoscope.runs.layers_of_heads import average_heads
 from anisoscope.store import read_run, write_atomic
 from anisoscope.sums.jackknife import FEWEST
@@ -219,7 +219,7 @@ def find_metric(run: KeptRun, name: str) -> str:
     if values:
         raise UsageError(f"one value of {meant}", repr(name), f"name {' or '.join(values)}")
     of_the_field = [word for word, target in KNOWN_AS.items() if target in known]
-    raise UsageError(f"a metric of {run.name}", repr(name), near_matches(name, [*known, *SHORT_NAMES, *of_the_field]))
+    raise UsageError(f"a metric of {run.name}", repr(name), suggest_names(name, [*known, *SHORT_NAMES, *of_the_field]))
 
 
 def select_rows(run: KeptRun, metric: str, *, heads: bool = False, tokens: str | None = None) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from anisoscope.data.labelled import TRAIN, Example, LabelledCorpus, balanced
 from anisoscope.data.opening import open_labelled, text_length
 from anisoscope.errors import ModelError
 from anisoscope.models.load import is_classifier
-from anisoscope.options import part_of
+from anisoscope.options import select_fields
 from anisoscope.runs.classes import as_trained, choose_pad, in_order_of, stacks_of, tokenizer_of, training_of
 from anisoscope.runs.job import ClassesOptions, Job, LoadOptions
 from anisoscope.runs.run import settled, subject_of
@@ -30,7 +30,7 @@ def open_classifier(classes: ClassesOptions) -> tuple[Classifier, list[str]]:
     """
     recipe = training_of(classes.model).get("recipe", {})
     classes = as_trained(classes) if classes.corpus or recipe.get("corpus") else classes
-    job = Job(model=classes.model, **part_of(classes, LoadOptions))
+    job = Job(model=classes.model, **select_fields(classes, LoadOptions))
     subject = subject_of(job, classifier=True)
     if not is_classifier(subject.config):
         raise ModelError(

@@ -15,7 +15,15 @@ import pandas as pd
 from anisoscope.runs.attention import attention_findings
 from anisoscope.runs.finding import Finding, entry
 from anisoscope.store import select
-from anisoscope.wording import each, has_interval, measured, name_of, places, short, span
+from anisoscope.wording import (
+    describe_layers,
+    format_measured,
+    format_short,
+    has_interval,
+    iter_rows,
+    list_layers,
+    name_layer,
+)
 
 SITES = ("hidden", "final")
 Q95 = "mean_cosine.isotropic_q95"
@@ -48,7 +56,7 @@ class Depth:
     def at(self, row: Any, metric: str, component: str | None = None) -> Any:
         """The row of another metric at the place of `row`, or None."""
         here = select(self.records, metric=metric, component=component, layer=row.layer, site=row.site)
-        return next(iter(each(here)), None)
+        return next(iter(iter_rows(here)), None)
 
 
 def findings(records: pd.DataFrame) -> list[Finding]:
@@ -115,7 +123,10 @@ def verdict(low: float, high: float, q95: float | None) -> str:
 def unjudged(depth: Depth) -> Iterator[Finding]:
     """Where no layer has an interval: the highest A, and that there is no verdict."""
     if not any(depth.rows["verdict"]):
-        text = f"No interval, hence no verdict: the highest A is {short(depth.top.value)} at {name_of(depth.top)}."
+        text = (
+            "No interval, hence no verdict: the highest A is "
+            f"{format_short(depth.top.value)} at {name_layer(depth.top)}."
+        )
         yield Finding("unjudged", depth.before + text, (entry(depth.top),))
 
 
@@ -125,25 +136,25 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
         return
     found = list(depth.rows["verdict"])
     where = {word: [i for i, own in enumerate(found) if own == word] for word in found}
-    top, names, parts = depth.top, [name_of(row) for row in each(depth.rows)], []
-    highest = f"A {measured(top)}"
+    top, names, parts = depth.top, [name_layer(row) for row in iter_rows(depth.rows)], []
+    highest = f"A {format_measured(top)}"
     if yes := where.get("anisotropic"):
-        extreme = f", extreme: at least {short(EXTREME, 1)}" if top.low >= EXTREME else ""
-        rivals = [row for row in each(depth.rows) if row.high >= top.low]
-        near = [i for i, row in enumerate(each(depth.rows)) if row.high >= top.low and row.Index != top.Index]
+        extreme = f", extreme: at least {format_short(EXTREME, 1)}" if top.low >= EXTREME else ""
+        rivals = [row for row in iter_rows(depth.rows) if row.high >= top.low]
+        near = [i for i, row in enumerate(iter_rows(depth.rows)) if row.high >= top.low and row.Index != top.Index]
         word = "strongest" if len(rivals) == 1 < len(depth.rows) else "highest"
-        tied = f"; intervals overlap with {places(near, names)}" if near else ""
-        peak = f"{word} at {name_of(top)} ({highest}{extreme}){tied}"
-        found_at = f"anisotropic {span(yes, names)}"
+        tied = f"; intervals overlap with {list_layers(near, names)}" if near else ""
+        peak = f"{word} at {name_layer(top)} ({highest}{extreme}){tied}"
+        found_at = f"anisotropic {describe_layers(yes, names)}"
         parts = [found_at, peak] if len(names) > 1 else [f"{found_at} ({highest}{extreme})"]
     else:
-        rivals = each(depth.rows)
+        rivals = iter_rows(depth.rows)
         iso = where.get("isotropic", [])
-        at_top = f" (highest {highest} at {name_of(top)})" if len(names) > 1 else f" ({highest})"
+        at_top = f" (highest {highest} at {name_layer(top)})" if len(names) > 1 else f" ({highest})"
         everywhere = at_top if len(iso) == len(names) else ""
-        parts = [f"isotropic {span(iso, names)}{everywhere}"] if iso else []
+        parts = [f"isotropic {describe_layers(iso, names)}{everywhere}"] if iso else []
     if undecided := where.get("undecided"):
-        parts.append(f"undecided {span(undecided, names)}")
+        parts.append(f"undecided {describe_layers(undecided, names)}")
     text = "; ".join(parts)
     yield Finding("where_anisotropic", f"{depth.before}{text[0].upper()}{text[1:]}.", tuple(map(entry, rivals)))
 
@@ -168,7 +179,7 @@ def carried_by_few(depth: Depth) -> Iterator[Finding]:
             found = f"Not carried by a few dimensions: less than half of it lies in {dims}"
         else:
             continue
-        yield Finding("carried_by_few", f"{depth.before}{found} (share {measured(share, 2)}).", (entry(share),))
+        yield Finding("carried_by_few", f"{depth.before}{found} (share {format_measured(share, 2)}).", (entry(share),))
         return
 
 
@@ -183,7 +194,7 @@ def removed_by_centring(depth: Depth) -> Iterator[Finding]:
         "anisotropic": "Centring does not remove it",
         "undecided": "Whether centring removes it is undecided",
     }[verdict(centred.low, centred.high, top.q95)]
-    text = f"{depth.before}{found} (A after centring {measured(centred)}, q95 {short(top.q95)})."
+    text = f"{depth.before}{found} (A after centring {format_measured(centred)}, q95 {format_short(top.q95)})."
     yield Finding("removed_by_centring", text, (entry(centred),))
 
 
@@ -196,12 +207,12 @@ def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
     above = [i for i, low in enumerate(rows["low"]) if low > 0.5]  # chance
     top = _top(rows.iloc[above] if above else rows)
     if not above:
-        highest = f"highest {measured(top)} at {name_of(top)}"
+        highest = f"highest {format_measured(top)} at {name_layer(top)}"
         text = f"Directions tell the classes in no layer: AUC is at chance (.500), {highest}."
     else:
-        names = [name_of(row) for row in each(rows)]
-        best = f", best at {name_of(top)}" if len(above) > 1 else " only" if len(names) > 1 else ""
-        text = f"Directions tell the classes {span(above, names)}{best} (AUC {measured(top)})."
+        names = [name_layer(row) for row in iter_rows(rows)]
+        best = f", best at {name_layer(top)}" if len(above) > 1 else " only" if len(names) > 1 else ""
+        text = f"Directions tell the classes {describe_layers(above, names)}{best} (AUC {format_measured(top)})."
     yield Finding("told_by_direction", text, (entry(top),))
 
 
@@ -211,19 +222,22 @@ def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
     rows = rows[rows["low"].notna() & (rows["low"] < rows["high"])].sort_values("layer")
     count = select(records, metric="class_direction.auc")["component"].dropna().nunique()
     if len(rows) and count > 2:
-        last = each(rows.tail(1))[0]
-        text = f"At {name_of(last)} the directions of {count} classes take {measured(last)} dimensions of {count - 1}."
+        last = iter_rows(rows.tail(1))[0]
+        text = (
+            f"At {name_layer(last)} the directions of {count} classes take "
+            f"{format_measured(last)} dimensions of {count - 1}."
+        )
         yield Finding("dimensions_taken", text, (entry(last),))
 
 
 def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
     """Whether a classifier is right more often than always naming the commonest class."""
-    found = (each(select(records, metric=name, component=None)) for name in ("accuracy", "majority"))
+    found = (iter_rows(select(records, metric=name, component=None)) for name in ("accuracy", "majority"))
     accuracy, majority = (rows[0] if rows else None for rows in found)
     if accuracy is None or majority is None or not has_interval(accuracy):
         return
     place = "above" if accuracy.low > majority.value else "below" if accuracy.high < majority.value else "overlaps with"
-    text = f"Accuracy {measured(accuracy)}, {place} the majority rate ({short(majority.value)})."
+    text = f"Accuracy {format_measured(accuracy)}, {place} the majority rate ({format_short(majority.value)})."
     yield Finding("above_majority", text, (entry(accuracy), entry(majority)))
 
 
@@ -231,7 +245,7 @@ def attention_used(records: pd.DataFrame) -> Iterator[Finding]:
     """What a classifier loses when its attention is made uniform: used, of no use within two points, or undecided."""
     rows = select(records, metric="replaced.accuracy", component="uniform")
     rows = rows[rows["low"].notna()]
-    of_all = each(rows[rows["layer"].isna()])
+    of_all = iter_rows(rows[rows["layer"].isna()])
     if not of_all:
         return
     whole = of_all[0]
@@ -243,8 +257,8 @@ def attention_used(records: pd.DataFrame) -> Iterator[Finding]:
         judgement = "Attention of this classifier does harm"
     else:
         judgement = "Whether attention of this classifier is used is undecided"
-    text = f"{judgement}: with uniform weights instead, accuracy changes by {measured(whole)}"
-    alone = [row for row in each(rows[rows["layer"].notna()].sort_values("layer")) if row.high < 0]
+    text = f"{judgement}: with uniform weights instead, accuracy changes by {format_measured(whole)}"
+    alone = [row for row in iter_rows(rows[rows["layer"].notna()].sort_values("layer")) if row.high < 0]
     if whole.high < 0 and alone and len(rows) > 2:  # of one layer, it and all are the same
         layers = ", ".join(str(row.layer) for row in alone)
         text += f"; alone in layer{'s' * (len(alone) > 1)} {layers} that loses accuracy too"
@@ -255,7 +269,7 @@ def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
     """Which map names the words whose loss changes the decision most, if it does better than chance."""
     rows = select(records, metric="explains.comprehensiveness")
     rows = rows[rows["low"].notna()]
-    chance = each(rows[rows["component"].eq("random").fillna(False)])
+    chance = iter_rows(rows[rows["component"].eq("random").fillna(False)])
     maps = rows[~rows["component"].isin(["random", "rare"])]
     if not chance or not len(maps):
         return
@@ -263,11 +277,13 @@ def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
     named = f"{best.component} of layer {best.layer}"
     if best.low > random.high:
         text = f"Words that {named} puts first decide: without them the probability of the class found falls by "
-        text += f"{measured(best)}, without random words by {measured(random)}"
+        text += f"{format_measured(best)}, without random words by {format_measured(random)}"
     else:
         text = "No map names words that decide more than random ones: without the first words of the best "
-        text += f"({named}) the probability of the class found falls by {measured(best)}, without random ones by "
-        text += measured(random)
+        text += (
+            f"({named}) the probability of the class found falls by {format_measured(best)}, without random ones by "
+        )
+        text += format_measured(random)
     text += f" (the best of {len(maps)} maps, n = {best.n_units})."
     yield Finding("words_that_decide", text, (entry(best), entry(random)))
 
@@ -280,14 +296,17 @@ def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
         return
     several = rows["stack"].nunique() > 1
     for stack, part in rows.groupby("stack", sort=False):
-        last = each(in_depth(part[part["metric"].eq("floor.q95")]).tail(1))[0]
+        last = iter_rows(in_depth(part[part["metric"].eq("floor.q95")]).tail(1))[0]
         there = select(part, layer=last.layer, site=last.site)
-        (rare,) = each(select(there, metric="floor.q99"))
-        law = each(select(records, metric=Q95, stack=stack, layer=last.layer, site=last.site, component=None))
-        even = f"; of isotropic directions {short(law[0].value)}" if law else ""
+        (rare,) = iter_rows(select(there, metric="floor.q99"))
+        law = iter_rows(select(records, metric=Q95, stack=stack, layer=last.layer, site=last.site, component=None))
+        even = f"; of isotropic directions {format_short(law[0].value)}" if law else ""
         before = f"{str(stack).capitalize()}: " if several else ""
-        text = f"{before}Cosines up to {measured(last)} are noise at {name_of(last)}: 95 % of pairs of unrelated units"
-        text += f" lie below (99 %: {measured(rare)}{even})."
+        text = (
+            f"{before}Cosines up to {format_measured(last)} are noise at "
+            f"{name_layer(last)}: 95 % of pairs of unrelated units"
+        )
+        text += f" lie below (99 %: {format_measured(rare)}{even})."
         yield Finding("noise_floor", text, (entry(last), entry(rare)))
 
 
@@ -298,4 +317,4 @@ RULES_OF_RUNS = (noise_floor,)
 
 
 def _top(rows: pd.DataFrame) -> Any:
-    return each(rows.iloc[[int(rows["value"].argmax())]])[0]
+    return iter_rows(rows.iloc[[int(rows["value"].argmax())]])[0]

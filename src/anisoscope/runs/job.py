@@ -25,8 +25,8 @@ from anisoscope.options import (
     option,
     split_names,
 )
-from anisoscope.provenance import code_used, is_ours, plain
-from anisoscope.provenance.sources import unwrapped
+from anisoscope.provenance import hash_code_used, is_tracked, json_roundtrip
+from anisoscope.provenance.sources import unwrap
 
 if TYPE_CHECKING:
     from anisoscope.batch import BatchPlan
@@ -207,9 +207,9 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         described = {name: value for name, value in asdict(self).items() if name not in left_out}
         described |= {"weights_sha256": subject.weights_sha256, "architecture": subject.form}
         kinds = {type(plan), type(subject.processor), *map(type, subject.model.modules())}
-        after = "" if more is None else unwrapped(more).__module__
-        code = code_used(*self.code, *kinds, *([after] if is_ours(after) else []))
-        return plain(described | {"plan": plan.fingerprint, "code": code})  # type: ignore[no-any-return]
+        after = "" if more is None else unwrap(more).__module__
+        code = hash_code_used(*self.code, *kinds, *([after] if is_tracked(after) else []))
+        return json_roundtrip(described | {"plan": plan.fingerprint, "code": code})  # type: ignore[no-any-return]
 
 
 @declare_settings

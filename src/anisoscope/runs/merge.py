@@ -7,9 +7,9 @@ from typing import Any
 from anisoscope.errors import MeasureError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
-from anisoscope.provenance import run_id
+from anisoscope.provenance import make_run_id
 from anisoscope.runs.run import finish
-from anisoscope.store import RunFolder, differences
+from anisoscope.store import RunFolder, list_changed_fields
 
 
 def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
@@ -22,7 +22,7 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
     manifests = [part.manifest for part in parts]
     identities = [_identity(part) for part in parts]
     for folder, identity in zip(folders, identities, strict=True):
-        differ = ", ".join(differences(identities[0], identity))
+        differ = ", ".join(list_changed_fields(identities[0], identity))
         if differ:
             got = f"{folder}, whose {differ} differs from {folders[0]}"
             raise MeasureError("shards of one run", got, "merge shards with the same settings (only --shard differs)")
@@ -30,7 +30,7 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
     identity = identities[0] | {"shard": [0, 1]}
     target = RunFolder.start(output, identity, resume=False)
     facts = manifests[0] | {
-        "run": run_id(identity),
+        "run": make_run_id(identity),
         "asked": None,
         "merged": [manifest["run"] for manifest in manifests],
         "settings": manifests[0]["settings"] | {"shard": [0, 1]},

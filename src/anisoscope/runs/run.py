@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 from safetensors.torch import save_file
 
-from anisoscope.axes import LAYER_QUANTITIES, WORDS, plural_of
+from anisoscope.axes import LAYER_QUANTITIES, WORDS, pluralise
 from anisoscope.batch import BatchPlan
 from anisoscope.capture.tap import describe_refused
 from anisoscope.data.opening import DEFAULT_LENGTH, default_corpus, longest_input, open_plan
@@ -35,9 +35,9 @@ from anisoscope.measure.tabulate import Replicates
 from anisoscope.models.families import class_of
 from anisoscope.models.hub_memory import asked_once
 from anisoscope.models.load import Subject, load, modality_of, without_values
-from anisoscope.options import part_of
-from anisoscope.progress import Progress, counting, keeping, remark
-from anisoscope.provenance import plain, provenance, run_id
+from anisoscope.options import select_fields
+from anisoscope.progress import Progress, interrupt_hint, remark, set_counted_unit
+from anisoscope.provenance import describe_environment, json_roundtrip, make_run_id
 from anisoscope.runs.differences import NAME as REPLICATES, identify_units, write_replicates
 from anisoscope.runs.job import Job, LoadOptions, ReadOptions
 from anisoscope.runs.run_cache import asked, finished
@@ -88,9 +88,9 @@ def run(
     with process_group(job.device):
         shared = replace(subject, processor=sharing(subject.processor))
         reading = reading or OpenedCorpus(*plan_of(job, shared))
-        counting(progress, plural_of(reading.corpus.get("words", WORDS)["counted"]))
+        set_counted_unit(progress, pluralise(reading.corpus.get("words", WORDS)["counted"]))
         identity = job.identity(subject, reading.plan, reading.more) | reading.identity
-        target = RunFolder(output or root / f"{slug(job.model)}-{slug(job.corpus)}-{run_id(identity)[:8]}")
+        target = RunFolder(output or root / f"{slug(job.model)}-{slug(job.corpus)}-{make_run_id(identity)[:8]}")
         rank, _ = rank_and_world()
         if rank == 0:
             RunFolder.start(target.folder, identity, resume=resume, overwrite=overwrite)
@@ -104,7 +104,7 @@ def run(
             remark(progress, cost.without_spectrum)
         clock, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
         part: list[Measurement] = []
-        with keeping(lambda: _kept(target, part)):
+        with interrupt_hint(lambda: _kept(target, part)):
             try:
                 part.append(_part(target, subject, job, reading, progress))
                 measurement = gathered(part[0])
@@ -117,7 +117,7 @@ def run(
                 more, warnings = reading.more(progress) if reading.more is not None else (None, [])
                 facts = _facts(subject, job, reading, measurement.batches) | {"asked": key}
                 facts |= {} if cost is None else {"cost": asdict(cost)}
-                facts |= {"run": run_id(identity), "started": started, "notes": [*facts["notes"], *warnings]}
+                facts |= {"run": make_run_id(identity), "started": started, "notes": [*facts["notes"], *warnings]}
                 finish(target, measurement, facts | {"seconds": round(time.monotonic() - clock, 2)}, more)
         _spread(target)
     return target
@@ -187,7 +187,7 @@ def finish(
         "excluded": measurement.excluded(),
         "capture": None if measurement.proof is None else measurement.proof.described(),
         "warnings": [*facts["notes"], *_warnings(measurement)],
-        **provenance(),
+        **describe_environment(),
     }
     target.finish(as_records(records.drop(columns=list(given)), **given), manifest)
 
@@ -207,7 +207,7 @@ def _check_counted(measurement: Measurement) -> None:
 
 def subject_of(job: Job, *, classifier: bool = False) -> Subject:
     """The model of a job; with `classifier` its head for classes too."""
-    return load(job.model, **part_of(job, LoadOptions), seed=job.settings.seed, classifier=classifier)
+    return load(job.model, **select_fields(job, LoadOptions), seed=job.settings.seed, classifier=classifier)
 
 
 def settled(job: Job, subject: Subject) -> Job:
@@ -222,7 +222,7 @@ def settled(job: Job, subject: Subject) -> Job:
 
 def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
     """The batches of a job's corpus for its model, and what the manifest says of the corpus."""
-    corpus, reading = job.corpus or default_corpus(subject.modality), part_of(job, ReadOptions)
+    corpus, reading = job.corpus or default_corpus(subject.modality), select_fields(job, ReadOptions)
     plan, described = open_plan(corpus, subject.model, subject.processor, modality=subject.modality, **reading)
     if subject.config is None and len(plan):  # a module of one's own
         plan.call = called_by_name(subject.model, plan[0].inputs)
@@ -260,7 +260,7 @@ def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collectio
         "weights_sha256": subject.weights_sha256,
         "architecture": class_of(subject.model).__name__,
         "parameters": sum(p.numel() for p in subject.model.parameters()),
-        "settings": plain(asdict(job)),
+        "settings": json_roundtrip(asdict(job)),
         "backend": getattr(subject.config, "_attn_implementation", None),
         "dtype": job.dtype,
         "device": ", ".join(sorted({str(p.device) for p in subject.model.parameters()})) or job.device,

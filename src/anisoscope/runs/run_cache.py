@@ -17,7 +17,7 @@ from anisoscope.models.hub import split_name
 from anisoscope.models.hub_memory import recalled
 from anisoscope.models.named import hub_id
 from anisoscope.models.packaged import BUILTIN, BUILTIN_SHA256
-from anisoscope.provenance import plain, run_id
+from anisoscope.provenance import json_roundtrip, make_run_id
 from anisoscope.provenance.sources import are_unchanged
 from anisoscope.runs.job import Job
 from anisoscope.store import RunFolder
@@ -49,7 +49,7 @@ def asked(job: Job) -> str | None:
     for name in LIBRARIES:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
-    return run_id(plain(asdict(job)), model, corpus, versions)
+    return make_run_id(json_roundtrip(asdict(job)), model, corpus, versions)
 
 
 def finished(key: str | None, folders: list[Path]) -> RunFolder | None:

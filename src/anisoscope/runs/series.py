@@ -25,12 +25,12 @@ from anisoscope.models.families import families
 from anisoscope.models.hub import split_name
 from anisoscope.models.hub_memory import asked_once, recalled
 from anisoscope.models.series import AT_ONCE, Checkpoint
-from anisoscope.progress import Progress, part_of
-from anisoscope.provenance import code_used, provenance, run_id
+from anisoscope.progress import Progress, scale_progress
+from anisoscope.provenance import describe_environment, hash_code_used, make_run_id
 from anisoscope.runs.job import NOT_IN_IDENTITY, Job
 from anisoscope.runs.run import run, subject_of
 from anisoscope.runs.run_cache import corpus_state
-from anisoscope.store import RunFolder, in_turn, once, write_atomic, write_json, write_table
+from anisoscope.store import RunFolder, make_once, visit_busy_last, write_atomic, write_json, write_table
 
 SHAPE = "shape.json"
 """In each run folder: what its checkpoint has in common with the others, so that it is not needed again."""
@@ -122,7 +122,7 @@ class _Work:
         """A run folder; its name: seed, step, and a hash of everything that the numbers depend on."""
         job = self.job_of(checkpoint)
         described = {k: v for k, v in asdict(job).items() if k not in NOT_IN_IDENTITY}
-        key = run_id(described, self.corpus, state, self._code(job))
+        key = make_run_id(described, self.corpus, state, self._code(job))
         return self.output / f"seed-{checkpoint.seed}-step-{checkpoint.step}-{key[:8]}"
 
     def _code(self, job: Job) -> dict[str, str]:
@@ -131,7 +131,7 @@ class _Work:
         """
         families_of_ours = [family.module for family in families().values() if family.module]
         derived = [] if self.derived is None else [self.derived.make]
-        return code_used(*job.code, *families_of_ours, *derived)
+        return hash_code_used(*job.code, *families_of_ours, *derived)
 
     def measure(self, checkpoint: Checkpoint, progress: Progress | None) -> None:
         """Measure one checkpoint, and make what is derived of it."""
@@ -184,7 +184,7 @@ class _Work:
             }
             if not self._is_written(described):
                 write_table(self.output / "records.parquet", series.records)
-                write_json(self.output / "series.json", described | provenance())
+                write_json(self.output / "series.json", described | describe_environment())
         return series
 
     def _is_written(self, described: dict[str, Any]) -> bool:
@@ -229,15 +229,15 @@ def measure_series(
     def attempt(i: int, wait: bool) -> None:
         def make() -> None:
             shelf.get(i, None if wait else i + 1)
-            work.measure(todo[i], part_of(progress, i, len(todo), "checkpoint"))
+            work.measure(todo[i], scale_progress(progress, i, len(todo), "checkpoint"))
 
         if rank_and_world()[1] > 1:  # processes of one torchrun job measure every checkpoint together
             make()
         else:
-            once(work.folders[todo[i]], make, marker=work.marker, wait=wait)
+            make_once(work.folders[todo[i]], make, marker=work.marker, wait=wait)
 
     try:
-        list(in_turn(range(len(todo)), attempt))
+        list(visit_busy_last(range(len(todo)), attempt))
     finally:
         shelf.close()
     return work.finished()

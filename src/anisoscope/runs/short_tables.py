@@ -5,11 +5,11 @@ from math import nan
 
 import pandas as pd
 
-from anisoscope.errors import UsageError, near_matches
+from anisoscope.errors import UsageError, suggest_names
 from anisoscope.runs.finding import ENTRIES, Finding, entry
 from anisoscope.runs.findings import Q95, SITES, in_depth, lead, verdict
 from anisoscope.store import select
-from anisoscope.wording import measured, name_of, short, span
+from anisoscope.wording import describe_layers, format_measured, format_short, name_layer
 
 A = "mean_cosine"
 SHORT = {
@@ -32,7 +32,7 @@ def by_layer(
     rows = select(records, site=SITES, metric=(*metrics, Q95), head=None)
     known = list(dict.fromkeys(rows["token_policy"].dropna()))
     if tokens is not None and tokens not in known:
-        raise UsageError("a token policy of this run", repr(tokens), near_matches(tokens, known))
+        raise UsageError("a token policy of this run", repr(tokens), suggest_names(tokens, known))
     rows = select(rows, token_policy=[tokens or lead(rows), None])
     top = rows["metric"].eq("mean_cosine.top_share")
     rows = rows[top & rows["component"].eq("3").fillna(False) | ~top & rows["component"].isna()]
@@ -71,7 +71,7 @@ def of_layers(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
     rows = select(records, head=None)
     known = list(dict.fromkeys(rows["token_policy"].dropna()))
     if tokens is not None and tokens not in known:
-        raise UsageError("a token policy of this run", repr(tokens), near_matches(tokens, known))
+        raise UsageError("a token policy of this run", repr(tokens), suggest_names(tokens, known))
     if known:
         rows = select(rows, token_policy=[tokens or known[0], None])
     return rows
@@ -123,7 +123,7 @@ def _rows_of(records: pd.DataFrame, name: str, metric: str, tokens: str) -> pd.D
     if metric in set(records["metric"]):
         got = f"{metric}, which is of single heads, dimensions or subsets"
         raise UsageError("a metric of whole layers", got, f"read it in the records of {name}")
-    raise UsageError(f"a metric of {name}", repr(metric), near_matches(metric, known))
+    raise UsageError(f"a metric of {name}", repr(metric), suggest_names(metric, known))
 
 
 def told_apart(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], metric: str) -> Iterator[Finding]:
@@ -145,7 +145,7 @@ def told_apart(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], m
 
 def _apart(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
     """What the intervals of two runs tell apart in one stack."""
-    names = [name_of(row) for row in rows.itertuples()]
+    names = [name_layer(row) for row in rows.itertuples()]
     words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
     gaps = dict(zip(words, (rows["low_2"] - rows["high"], rows["low"] - rows["high_2"]), strict=True))
     parts, numbers = [], []
@@ -156,10 +156,12 @@ def _apart(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
             top = rows.loc[most]
             second = top[[*PLACE, *(f"{name}_2" for name in ENTRIES if name not in PLACE)]]
             second.index = second.index.str.removesuffix("_2")
-            by = f"{short(abs(second['value'] - top['value']))} apart, at least {short(gap.max())}"
-            parts.append(f"{word} {span(where, names)}" + (f", most at {names[most]}" if len(where) > 1 else ""))
-            parts[-1] += f" ({measured(second)} against {measured(top)}: {by})"
+            by = f"{format_short(abs(second['value'] - top['value']))} apart, at least {format_short(gap.max())}"
+            parts.append(
+                f"{word} {describe_layers(where, names)}" + (f", most at {names[most]}" if len(where) > 1 else "")
+            )
+            parts[-1] += f" ({format_measured(second)} against {format_measured(top)}: {by})"
             numbers += [entry(top), entry(second)]
     same = [i for i in range(len(rows)) if all(gap[i] <= 0 for gap in gaps.values())]
-    parts += [f"intervals overlap {span(same, names) if parts else 'in every layer'}"] if same else []
+    parts += [f"intervals overlap {describe_layers(same, names) if parts else 'in every layer'}"] if same else []
     return Finding("told_apart", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))

@@ -29,7 +29,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from anisoscope.errors import MeasureError, near_matches
+from anisoscope.errors import MeasureError, suggest_names
 from anisoscope.sums.device import LARGEST, sums_on_device, weighted
 from anisoscope.sums.jackknife import Array
 
@@ -156,7 +156,7 @@ class Totals:
     def groups(self, term: str) -> Array:
         """[group, ...] of the groups that hold anything."""
         if term not in self._terms:
-            raise MeasureError("a sum that the metric names in `needs`", repr(term), near_matches(term, self._terms))
+            raise MeasureError("a sum that the metric names in `needs`", repr(term), suggest_names(term, self._terms))
         return self._terms[term][self.present]
 
     def over(self, per_group: Array) -> Array:

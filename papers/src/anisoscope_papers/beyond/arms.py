@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.modeling_outputs import MaskedLMOutput
 
-from anisoscope.errors import UsageError, near_matches
+from anisoscope.errors import UsageError, suggest_names
 from anisoscope_papers.training.language_model import BertForMaskedLM
 from anisoscope_papers.training.recipe import ModelSize
 from anisoscope_papers.training.text import UNMASKED
@@ -140,7 +140,7 @@ def changes_of(arm: str) -> list[Change]:
     names = [] if arm == BASE else arm.split("+")
     for name in names:
         if name not in CHANGES:
-            raise UsageError("an arm of known changes", repr(arm), near_matches(name, CHANGES))
+            raise UsageError("an arm of known changes", repr(arm), suggest_names(name, CHANGES))
     return [CHANGES[name] for name in names]
 
 

@@ -25,8 +25,8 @@ from anisoscope.data.labelled import TEST
 from anisoscope.errors import CorpusError, ModelError
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
-from anisoscope.provenance import code_version, run_id
-from anisoscope.store import as_records, in_turn, once, read_table, select, write_json, write_table
+from anisoscope.provenance import describe_code_version, make_run_id
+from anisoscope.store import as_records, make_once, read_table, select, visit_busy_last, write_json, write_table
 from anisoscope_papers.fosse2023.entry import Evidence, entry
 from anisoscope_papers.fosse2023.grid import LEARNED, NEEDS, PAPER, QUICK, SHORT, Cell, Grid
 from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, entropy_records
@@ -87,7 +87,7 @@ def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFr
     lost: set[str] = set()
 
     def attempt(cell: Cell, wait: bool) -> pd.DataFrame:
-        identity = run_id(plan.recipe(cell).filled().described())
+        identity = make_run_id(plan.recipe(cell).filled().described())
         known = select(earlier, run=identity)
         if len(known):
             return known
@@ -98,14 +98,14 @@ def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFr
             if table.exists():
                 check_read(cell, plan, table)
             if plan.train:
-                once(table, lambda: _keep_measured(cell, plan, table, context.device), wait=wait)
+                make_once(table, lambda: _keep_measured(cell, plan, table, context.device), wait=wait)
         except (CorpusError, ModelError) as error:
             lost.add(cell.corpus)
             context.withhold(cell.corpus, error)
         return read_table(table).assign(run=identity) if table.exists() else _absent(cell, "missing")
 
     parts = []
-    for done, found in enumerate(in_turn(cells, attempt), 1):
+    for done, found in enumerate(visit_busy_last(cells, attempt), 1):
         parts.append(found)
         context.progress("classifiers", done, len(cells))
     return as_records(pd.concat(parts, ignore_index=True))
@@ -159,7 +159,7 @@ def _measured(cell: Cell, plan: Grid, folder: Any, device: str) -> pd.DataFrame:
             at_start = CellAtStart(replace(cell, steps=None), plan, folder)
             found = pd.concat([found, _geometry(at_start)], ignore_index=True)
     shutil.rmtree(folder, ignore_errors=True)
-    return as_records(found.assign(revision=str(code_version()["sources"])))
+    return as_records(found.assign(revision=str(describe_code_version()["sources"])))
 
 
 def _accuracies(trained: Trained) -> pd.DataFrame:

@@ -27,7 +27,7 @@ from anisoscope.classes.faithfulness import DIRECTED, Array, Marks, highest
 from anisoscope.data.labelled import SPLITS, TEST, VALIDATION, Example, LabelledCorpus
 from anisoscope.errors import DivergedError
 from anisoscope.runs.run import slug
-from anisoscope.store import as_records, records_once
+from anisoscope.store import as_records, make_records_once
 from anisoscope_papers.fosse2023.entry import Evidence, entry, over
 from anisoscope_papers.fosse2023.explained_words import ONE_LAYER, VALUES
 from anisoscope_papers.fosse2023.grid import PUBLISHED, Cell, Grid
@@ -116,7 +116,7 @@ def retrained(trained: Trained) -> pd.DataFrame:
             if not (trained.plan.train or path.exists()):
                 parts.append(pd.DataFrame([{"metric": "missing", "component": arm(name, share), "value": 1.0}]))
                 continue
-            parts.append(records_once(path, partial(_records, trained, maps, name, share), wait=trained.wait))
+            parts.append(make_records_once(path, partial(_records, trained, maps, name, share), wait=trained.wait))
     cell = trained.cell
     return as_records(pd.concat(parts, ignore_index=True), model=cell.label, corpus=cell.corpus, seed=cell.seed)
 

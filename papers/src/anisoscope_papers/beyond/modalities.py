@@ -17,7 +17,7 @@ import torch
 
 from anisoscope.data.opening import open_plan
 from anisoscope.errors import CorpusError
-from anisoscope.provenance import run_id
+from anisoscope.provenance import make_run_id
 from anisoscope_papers.beyond import arms
 from anisoscope_papers.beyond.causes import ARMS, draw, judge, kept
 from anisoscope_papers.beyond.trained import VERSION, Experiment, follow
@@ -49,7 +49,7 @@ class KindRecipe:
     def folder(self, arm: str, seed: int) -> Path:
         """Where the cell of an arm and a seed is."""
         kind = kind_named(self.kind)
-        identity = run_id([asdict(self), asdict(kind), VERSION, "" if kind.missing else kind.data])
+        identity = make_run_id([asdict(self), asdict(kind), VERSION, "" if kind.missing else kind.data])
         return cache_folder() / "beyond" / f"{kind.name}-{arm}-{seed}-{identity[:8]}"
 
     def read(self) -> dict[str, str]:

@@ -24,9 +24,9 @@ from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics.base import units_of
 from anisoscope.models.modes import evaluating
-from anisoscope.provenance import run_id
+from anisoscope.provenance import make_run_id
 from anisoscope.runs.run import slug
-from anisoscope.store import as_records, in_turn, records_once, write_json
+from anisoscope.store import as_records, make_records_once, visit_busy_last, write_json
 from anisoscope_papers.beyond.small_models import (
     EACH,
     TREEBANK,
@@ -99,7 +99,7 @@ def between(vectors: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str
 def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -> pd.DataFrame | None:
     """Records of a cell at step 0 and trained, made once; None where it is not to be trained and is not there."""
     recipe = {name: value for name, value in asdict(plan).items() if name in plan.RECIPE}
-    name = f"{slug(cell.task)}-{slug(cell.label)}-s{cell.seed}-{run_id([asdict(cell), recipe, VERSION])[:8]}"
+    name = f"{slug(cell.task)}-{slug(cell.label)}-s{cell.seed}-{make_run_id([asdict(cell), recipe, VERSION])[:8]}"
     path = context.cache / "small" / f"{name}.parquet"
 
     noted, read = path.with_suffix(".json"), hash_corpora(cell.task)
@@ -116,7 +116,7 @@ def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -
         parts = [as_records(before, model=cell.label + UNTRAINED, **same), as_records(after, model=cell.label, **same)]
         return pd.concat(parts, ignore_index=True)
 
-    return records_once(path, make, wait=wait) if plan.train or path.exists() else None
+    return make_records_once(path, make, wait=wait) if plan.train or path.exists() else None
 
 
 def measure(plan: SmallGrid, context: Context) -> pd.DataFrame:
@@ -125,7 +125,9 @@ def measure(plan: SmallGrid, context: Context) -> pd.DataFrame:
     for task, other in instead.items():
         context.stand_in(other, task, "not under ANISOSCOPE_DATA")
     cells, parts = plan.cells(instead), []
-    for done, part in enumerate(in_turn(cells, lambda cell, wait: records_of(cell, plan, context, wait)), start=1):
+    for done, part in enumerate(
+        visit_busy_last(cells, lambda cell, wait: records_of(cell, plan, context, wait)), start=1
+    ):
         parts += [] if part is None else [part]
         context.progress("small models", done, len(cells))
     return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())

@@ -27,8 +27,8 @@ from anisoscope.data.opening import open_plan
 from anisoscope.measure.loop import glance, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.modes import evaluating
-from anisoscope.provenance import run_id
-from anisoscope.store import as_records, in_turn, once, records_once, select, write_json
+from anisoscope.provenance import make_run_id
+from anisoscope.store import as_records, make_once, make_records_once, select, visit_busy_last, write_json
 from anisoscope_papers.beyond import arms, outcomes
 from anisoscope_papers.study import Context
 from anisoscope_papers.training.contents import check_noted, hash_corpora
@@ -84,7 +84,7 @@ class Recipe:
 
     def folder(self, arm: str, seed: int) -> Path:
         """Where the cell of an arm and a seed is."""
-        identity = run_id([asdict(self), VERSION, _corpora()])
+        identity = make_run_id([asdict(self), VERSION, _corpora()])
         return cache_folder() / "beyond" / f"{arm}-{seed}-{identity[:8]}"
 
     def read(self) -> dict[str, str]:
@@ -128,12 +128,14 @@ def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
     def attempt(cell: tuple[str, int], wait: bool) -> pd.DataFrame:
         folder = recipe.folder(*cell)
         check_noted(folder / READ, recipe.read(), folder)
-        once(folder, lambda: _train_noted(recipe, cell, folder, context.device), marker=experiment.files[-1], wait=wait)
+        make_once(
+            folder, lambda: _train_noted(recipe, cell, folder, context.device), marker=experiment.files[-1], wait=wait
+        )
         found = pd.concat([pd.read_parquet(folder / name) for name in experiment.files], ignore_index=True)
         return as_records(found.assign(model=cell[0], seed=cell[1]))
 
     parts = []
-    for done, part in enumerate(in_turn(cells, attempt), start=1):
+    for done, part in enumerate(visit_busy_last(cells, attempt), start=1):
         parts.append(part)
         context.progress("cells", done, len(cells))
     return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
@@ -169,7 +171,7 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
     guess = unigram_loss(shares, validation)
     follow(made, Fitting(settings, share=training.share), plan, recipe.seen, guess, folder, cell)
     given = cell | {"step": recipe.steps}
-    records_once(folder / ASKED, lambda: as_records(outcomes.asked(model, tokenizer, plan, texts).assign(**given)))
+    make_records_once(folder / ASKED, lambda: as_records(outcomes.asked(model, tokenizer, plan, texts).assign(**given)))
     shutil.rmtree(folder / "resume", ignore_errors=True)
 
 
@@ -182,7 +184,7 @@ def follow(
 
     def on_step(step: int, _last: int, model: Any) -> None:
         if step in seen:
-            records_once(folder / f"step-{step}.parquet", partial(_look, model, plan, last=step == seen[-1]))
+            make_records_once(folder / f"step-{step}.parquet", partial(_look, model, plan, last=step == seen[-1]))
 
     def found() -> pd.DataFrame:
         losses = pd.DataFrame(history["validation_loss"], columns=["step", "value"]).assign(metric=LOSS)
@@ -192,7 +194,7 @@ def follow(
 
     on_step(0, 0, made.model)
     history = fit(made, replace(how, evaluated=frozenset(seen)), on_step, folder / "resume")
-    records_once(folder / SEEN, found)
+    make_records_once(folder / SEEN, found)
 
 
 def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:

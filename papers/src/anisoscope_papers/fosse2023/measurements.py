@@ -13,8 +13,8 @@ from anisoscope.data.labelled import TEST
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.load import load
-from anisoscope.provenance import run_id
-from anisoscope.store import as_records, records_once
+from anisoscope.provenance import make_run_id
+from anisoscope.store import as_records, make_records_once
 from anisoscope_papers.fosse2023.grid import PRETRAINED, SHORT, Cell, Grid
 from anisoscope_papers.fosse2023.trained_cells import DIVERGED, CellAtStart, Trained, corpus_of, each, folder_of
 from anisoscope_papers.origin import measuring_code
@@ -50,8 +50,8 @@ def kept(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.Da
     """The records `make` gives of a classifier, made once; those that name no model are of the classifier."""
     cell, plan = trained.cell, trained.plan
     code = measuring_code(__name__, make.__module__)
-    path = trained.folder / f"{name}-{run_id([code, plan.utterances, plan.erased])[:8]}.parquet"
-    found = records_once(path, lambda: as_records(make(), corpus=cell.corpus, seed=cell.seed), wait=trained.wait)
+    path = trained.folder / f"{name}-{make_run_id([code, plan.utterances, plan.erased])[:8]}.parquet"
+    found = make_records_once(path, lambda: as_records(make(), corpus=cell.corpus, seed=cell.seed), wait=trained.wait)
     return found.assign(model=found["model"].fillna(trained.label))
 
 

@@ -22,9 +22,9 @@ from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, balan
 from anisoscope.data.opening import open_labelled
 from anisoscope.errors import CorpusError, DivergedError, ModelError, OutputError
 from anisoscope.metrics.base import units_of
-from anisoscope.provenance import run_id
+from anisoscope.provenance import make_run_id
 from anisoscope.runs.run import slug
-from anisoscope.store import in_turn, once, write_json
+from anisoscope.store import make_once, visit_busy_last, write_json
 from anisoscope_papers.fosse2023.grid import LEARNED, SCALED, UNTRAINED, Cell, Grid
 from anisoscope_papers.study import Context
 from anisoscope_papers.training.classifier import TrainedClassifier, train_classifier
@@ -156,7 +156,7 @@ def untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[C
 def folder_of(cell: Cell, plan: Grid, cache_folder: Path) -> Path:
     """Folder of a cell: a function of how it is trained."""
     name = f"{slug(cell.corpus)}-{slug(cell.model)}-L{cell.layers}-s{cell.seed}"
-    return cache_folder / "classifiers" / f"{name}-{run_id(plan.recipe(cell).filled().described())[:8]}"
+    return cache_folder / "classifiers" / f"{name}-{make_run_id(plan.recipe(cell).filled().described())[:8]}"
 
 
 def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Trained], Any]) -> Iterator[Any]:
@@ -171,7 +171,7 @@ def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Tr
             return None
         try:
             if plan.train:
-                once(folder, lambda: train_cell(cell, plan, folder, context.device), marker=TOLD, wait=wait)
+                make_once(folder, lambda: train_cell(cell, plan, folder, context.device), marker=TOLD, wait=wait)
             return (look(Trained(cell, plan, folder, wait)),) if (folder / TOLD).exists() else None
         except (CorpusError, ModelError) as error:
             name = cell.corpus if isinstance(error, CorpusError) else plan.encoder if cell.attention else cell.model
@@ -179,7 +179,7 @@ def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Tr
             context.withhold(name, error)
             return None
 
-    for done, looked in enumerate(in_turn(cells, attempt), 1):
+    for done, looked in enumerate(visit_busy_last(cells, attempt), 1):
         context.progress("classifiers", done, len(cells))
         if looked is not None:
             yield looked[0]

@@ -32,8 +32,8 @@ from torch import Tensor
 from anisoscope.axes import Site
 from anisoscope.capture import capture
 from anisoscope.metrics import drift, mean_cosine, norms
-from anisoscope.provenance import run_id
-from anisoscope.store import as_records, records_once
+from anisoscope.provenance import make_run_id
+from anisoscope.store import as_records, make_records_once
 from anisoscope.sums.groups import Sums, Totals, vector_sums
 from anisoscope_papers.godey2024 import row_scores
 from anisoscope_papers.godey2024.untrained_models import FAMILIES, READINGS, WITHOUT_TYPE, Size, Untrained, untrained
@@ -91,7 +91,7 @@ def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
     """Records of every system and seed: a cached piece each; on a CPU as many side by side as torch has threads."""
     pieces, paths = list(product(settings.systems, settings.sizes, range(settings.seeds))), []
     for system, size, seed in pieces:
-        name = run_id(system, seed, asdict(size), settings.norms, context.dtype, measuring_code(__name__))
+        name = make_run_id(system, seed, asdict(size), settings.norms, context.dtype, measuring_code(__name__))
         paths.append(context.cache / "biased-block" / f"{name}.parquet")
     given = (settings.norms, replace(context, progress=Context.progress))  # for other processes: silent
     missing = [(path, *key, *given) for key, path in zip(pieces, paths, strict=True) if not path.exists()]
@@ -107,7 +107,7 @@ def last_block(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _keep(path: Path, *given: Any) -> None:
-    records_once(path, lambda: piece(*given))
+    make_records_once(path, lambda: piece(*given))
 
 
 def piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Context) -> pd.DataFrame:

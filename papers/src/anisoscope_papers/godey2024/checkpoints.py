@@ -23,7 +23,7 @@ from anisoscope.errors import ModelError, UsageError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.models.series import Checkpoint, expand
-from anisoscope.provenance import run_id
+from anisoscope.provenance import make_run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import plan_of, subject_of
 from anisoscope.runs.series import Derived, measure_series
@@ -161,7 +161,7 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
 
     named = "sampled.safetensors" if sampled else Piece.named
     derived = Derived(named, partial(_write_heads, sampled=bool(sampled)))
-    output = context.cache / f"series-{run_id(asdict(series), measuring_code(__name__))[:8]}"
+    output = context.cache / f"series-{make_run_id(asdict(series), measuring_code(__name__))[:8]}"
     published = "{" in series.checkpoints  # those of the hub; what lies here must be whole
     done = measure_series(checkpoints, job_of, output, derived=derived, progress=progress, skip_bad=published)
     for name, reason in done.skipped.items():

@@ -25,10 +25,10 @@ from anisoscope.errors import AnisoscopeError, CorpusError, ModelError, OutputEr
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import drift, mean_cosine
-from anisoscope.provenance import run_id
+from anisoscope.provenance import make_run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
-from anisoscope.store import as_records, records_once, select
+from anisoscope.store import as_records, make_records_once, select
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 from anisoscope_papers.judge import Array, Test, of_units, stated
@@ -120,11 +120,11 @@ def measured(job: Job, context: Context) -> pd.DataFrame:
     """Records of one run that the figures need, with its left-out values; its sums, which are large, are given up."""
     job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
     done = run(job, root=context.cache, resume=True, keep_sums=True)
-    kept = done.folder / f"left_out-{run_id(measuring_code(__name__))[:8]}.parquet"
+    kept = done.folder / f"left_out-{make_run_id(measuring_code(__name__))[:8]}.parquet"
     sums = done.folder / "sums.safetensors"
     if not kept.exists() and not sums.exists():
         done = run(job, output=done.folder, overwrite=True, keep_sums=True)
-    others = records_once(kept, lambda: left_out(sums, job.settings))
+    others = make_records_once(kept, lambda: left_out(sums, job.settings))
     sums.unlink(missing_ok=True)
     given = {key: done.records[key].iloc[0] for key in ("run", "model", "revision", "seed", "corpus", "step")}
     rows = select(done.records, metric=KEPT, site=SITES, head=None, component=None)
@@ -176,13 +176,13 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
     if kind.missing:
         yield as_records(pd.DataFrame([{"model": kind.label, "metric": SKIPPED, "component": kind.missing}]))
         return
-    key = run_id(asdict(settings), KEPT, SITES, measuring_code(__name__))[:8]
+    key = make_run_id(asdict(settings), KEPT, SITES, measuring_code(__name__))[:8]
     for found in train_all(systems.recipe, (name,), context.cache, context.progress):
         for step, state in ((0, UNTRAINED), (found.best, TRAINED)):
             here, whole = found.checkpoint(step), found.checkpoint(step).resolve()
             model = whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else here  # in manifests
             job = Job(str(model), corpus=kind.corpus, settings=settings, limit=kind.limit, step=step)
-            rows = records_once(found.folder / f"measured-{step}-{key}.parquet", partial(measured, job, context))
+            rows = make_records_once(found.folder / f"measured-{step}-{key}.parquet", partial(measured, job, context))
             yield rows.assign(model=kind.label + state, seed=found.seed).astype(rows.dtypes.to_dict())
 
 

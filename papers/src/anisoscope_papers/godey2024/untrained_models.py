@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from anisoscope.errors import UsageError, near_matches
+from anisoscope.errors import UsageError, suggest_names
 from anisoscope.models.blocks import find_blocks
 
 READING_NAMES = {
@@ -107,7 +107,7 @@ def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: st
     """Weights, inputs (uniform ids, pixels from N(0, 1)) and bias direction by `seed`; systems share the last two."""
     known = (*READING_NAMES, *FAMILIES)
     if system not in known:
-        raise UsageError("an untrained system", repr(system), near_matches(system, known))
+        raise UsageError("an untrained system", repr(system), suggest_names(system, known))
     family, _, reading = system.partition(":")
     inputs_drawn, direction_drawn = (torch.Generator().manual_seed(1000 * seed + stream) for stream in (1, 2))
     with torch.random.fork_rng(devices=[]):

@@ -26,7 +26,7 @@ from transformers.models.bert.modeling_bert import eager_attention_forward
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from anisoscope.errors import UsageError, near_matches
+from anisoscope.errors import UsageError, suggest_names
 
 PAPER_TEXT = {"attention_bias": False, "output_projection": False, "positions": "none", "norm": "layer_norm"}
 """Changes of the configuration that give equation 2 and section 2.2 of the paper instead of its code."""
@@ -83,7 +83,7 @@ class AttentionClassifierConfig(PreTrainedConfig):  # type: ignore[no-untyped-ca
         for name, known in (("positions", POSITIONS), ("norm", NORMS), ("attention", ATTENTIONS)):
             value = getattr(self, name)
             if value not in known:
-                raise UsageError(f"{name} among {', '.join(known)}", repr(value), near_matches(value, known))
+                raise UsageError(f"{name} among {', '.join(known)}", repr(value), suggest_names(value, known))
         if self.hidden_size % self.num_attention_heads or self.hidden_size % 2:
             got = f"{self.hidden_size} and {self.num_attention_heads}"
             raise UsageError("an even width that the number of heads divides", got, "change --dim or --heads")

@@ -25,8 +25,8 @@ from anisoscope.errors import OutputError
 from anisoscope.models import ports
 from anisoscope.models.modes import flushed
 from anisoscope.progress import Progress
-from anisoscope.provenance import plain, provenance, run_id
-from anisoscope.store import RunFolder, check_output, clear_temporary, differences, write_json
+from anisoscope.provenance import describe_environment, json_roundtrip, make_run_id
+from anisoscope.store import RunFolder, check_output, clear_temporary, list_changed_fields, write_json
 from anisoscope_papers.origin import is_code_of, training_code
 from anisoscope_papers.training.classifier_parts import Parts, parts_of
 from anisoscope_papers.training.contents import hash_read
@@ -85,9 +85,9 @@ def train_classifier(
     check_training_device(device)
     recipe = recipe.filled()
     corpus = corpus or recipe.open()
-    identity = {"recipe": plain(recipe.described()), "corpus": corpus.fingerprint}
+    identity = {"recipe": json_roundtrip(recipe.described()), "corpus": corpus.fingerprint}
     identity |= {"read": hash_read(recipe), "code": training_code(__name__)}
-    folder = output or Path("runs") / f"classifier-{recipe.corpus.replace('/', '-')}-{run_id(identity)[:8]}"
+    folder = output or Path("runs") / f"classifier-{recipe.corpus.replace('/', '-')}-{make_run_id(identity)[:8]}"
     described, checkpoints = folder / "training.json", folder / "checkpoints"
     check_output(folder)
     for place in (folder, checkpoints):
@@ -102,7 +102,7 @@ def train_classifier(
         if overwrite:
             shutil.rmtree(checkpoints, ignore_errors=True)
         RunFolder(checkpoints).note(identity)
-        training = plain(_train(recipe, corpus, parts, checkpoints, device, progress))
+        training = json_roundtrip(_train(recipe, corpus, parts, checkpoints, device, progress))
         training |= {"read": identity["read"], "trained_by": identity["code"]}
     described.unlink(missing_ok=True)
     parts.model.save_pretrained(folder)
@@ -136,7 +136,7 @@ def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[s
             raise OutputError(f"{folder} to be new", "this very training", cure)
         return training if identity == done else None
     if training or begun:
-        differ = ", ".join(differences(identity, done if training else begun or {})[:6])
+        differ = ", ".join(list_changed_fields(identity, done if training else begun or {})[:6])
         cure = "choose another --output, or --overwrite"
         raise OutputError(f"{folder} to be new or of this training", f"another training ({differ} differ)", cure)
     if any(not path.is_dir() for path in folder.rglob("*")):  # folders alone may be ours, killed before the first file
@@ -202,7 +202,7 @@ def _train(
         "seconds": history["seconds"],
         "results": results,
         "collapsed": results[TEST]["accuracy"] <= results[TEST]["above_chance"],
-        **provenance(),
+        **describe_environment(),
     }
 
 

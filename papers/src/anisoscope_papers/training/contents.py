@@ -11,7 +11,7 @@ from pathlib import Path
 from anisoscope.data.local import find_path
 from anisoscope.errors import OutputError
 from anisoscope.models.load import checkpoint_path
-from anisoscope.store import differences
+from anisoscope.store import list_changed_fields
 from anisoscope_papers.training.recipe import RANDOM, ClassifierRecipe
 
 READ = (
@@ -78,7 +78,7 @@ def check_noted(noted: Path, now: Mapping[str, str], kept: Path) -> None:
     """
     if not noted.exists():
         return
-    differ = ", ".join(differences(now, json.loads(noted.read_text("utf-8"))))
+    differ = ", ".join(list_changed_fields(now, json.loads(noted.read_text("utf-8"))))
     if differ:
         expected = f"the {differ} that the model in {kept} was trained with"
         raise OutputError(expected, "other contents", f"remove {kept} to train it again, or bring the files of then")

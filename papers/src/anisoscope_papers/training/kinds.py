@@ -23,7 +23,7 @@ import torch
 
 from anisoscope.data.plans import digest
 from anisoscope.data.text import TextCorpus, open_text
-from anisoscope.errors import CorpusError, UsageError, near_matches
+from anisoscope.errors import CorpusError, UsageError, suggest_names
 from anisoscope_papers.training import photographs_and_speech
 
 TEXT, IMAGE, SPEECH = "text", "image", "speech"
@@ -132,7 +132,7 @@ _MASKED_HEADS = {IMAGE: "ForMaskedImageModeling", SPEECH: "ForPreTraining"}
 def kind_named(name: str) -> Kind:
     """The kind called `name`; UsageError with near matches."""
     if name not in KINDS:
-        raise UsageError("a kind of small model", repr(name), near_matches(name, KINDS))
+        raise UsageError("a kind of small model", repr(name), suggest_names(name, KINDS))
     return KINDS[name]
 
 

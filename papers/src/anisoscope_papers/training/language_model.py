@@ -20,7 +20,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.progress import Progress
-from anisoscope.provenance import provenance
+from anisoscope.provenance import describe_environment
 from anisoscope.store import RunFolder, write_json
 from anisoscope_papers.origin import is_code_of
 from anisoscope_papers.training.fit import Fitting, Material, check_training_device, fit, keep
@@ -94,7 +94,7 @@ def train(
             "processes": world,
             "device": training.device,
             "started": started.isoformat(timespec="seconds"),
-            **provenance(),
+            **describe_environment(),
         }
         write_json(output / "training.json", described)
         shutil.rmtree(output / "resume", ignore_errors=True)

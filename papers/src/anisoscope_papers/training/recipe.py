@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import Field
 
 from anisoscope.data.corpora import Columns
-from anisoscope.errors import UsageError, near_matches
+from anisoscope.errors import UsageError, suggest_names
 from anisoscope.options import (
     INPUT,
     MACHINE,
@@ -25,9 +25,9 @@ from anisoscope.options import (
     Text,
     Whole,
     declare_settings,
-    names_of,
+    list_field_names,
     option,
-    part_of,
+    select_fields,
     split_numbers,
 )
 from anisoscope.runs.job import ModelAndCorpus
@@ -64,7 +64,7 @@ VARIANTS: tuple[Variant, ...] = get_args(Variant)
 def check_penalty(variant: str, weight: float, layers: tuple[int, ...]) -> None:
     """UsageError for an entropy penalty that there cannot be."""
     if variant not in VARIANTS:
-        raise UsageError(f"a penalty among {', '.join(VARIANTS)}", repr(variant), near_matches(variant, VARIANTS))
+        raise UsageError(f"a penalty among {', '.join(VARIANTS)}", repr(variant), suggest_names(variant, VARIANTS))
     if not (math.isfinite(weight) and weight >= 0):
         raise UsageError("a penalty weight of at least 0", str(weight), "use --weight 0 for no penalty")
     if any(layer < 1 for layer in layers):
@@ -189,7 +189,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
 
     def described(self) -> dict[str, Any]:
         """The recipe as `training.json` holds it, by which a training is found again."""
-        own = {name: value for name, value in asdict(self).items() if name not in names_of(Columns)}
+        own = {name: value for name, value in asdict(self).items() if name not in list_field_names(Columns)}
         return own | {"columns": self.by_role}
 
     @classmethod
@@ -270,7 +270,7 @@ class Sizes:
 
     def build(self) -> ModelSize:
         """The size: of the preset, with what is changed."""
-        changes = {name: value for name, value in part_of(self, Sizes).items() if value is not None}
+        changes = {name: value for name, value in select_fields(self, Sizes).items() if value is not None}
         if self.vocab_size is not None:
             changes["vocabulary"] = changes.pop("vocab_size")
         del changes["preset"]
@@ -354,7 +354,7 @@ class Training(Sizes):
 
     def identity(self, corpus: str, vocabulary: int) -> dict[str, Any]:
         """What the weights depend on; of the corpus its fingerprint, of the vocabulary its size."""
-        left_out = (*names_of(Sizes), "own_size", "dtype", "device", "report_to")
+        left_out = (*list_field_names(Sizes), "own_size", "dtype", "device", "report_to")
         described = {name: value for name, value in asdict(self).items() if name not in left_out}
         described |= {"size": asdict(self.size), "precision": self.dtype}
         described |= {"steps": self.last, "data_seed": self.order}

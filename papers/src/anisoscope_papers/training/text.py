@@ -26,8 +26,8 @@ from anisoscope.data.text import TextCorpus
 from anisoscope.data.windows import Affixes, affixes, check_room, tokenise
 from anisoscope.errors import CorpusError, ModelError
 from anisoscope.models.hub import bring, locate, split_name
-from anisoscope.provenance import run_id
-from anisoscope.store import once, write_atomic
+from anisoscope.provenance import make_run_id
+from anisoscope.store import make_once, write_atomic
 from anisoscope_papers.training.recipe import Task
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -56,7 +56,7 @@ def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str 
     """(tokenizer, tokenised corpus) from the cache, or made; at most `size` tokens are learnt, without a `source`."""
     taken = _taken(source, task) if source else None
     words = hash_tokenizer(taken) if taken else "in order"
-    folder = cache_folder() / "tokens" / run_id([task, size, words, corpus.fingerprint])
+    folder = cache_folder() / "tokens" / make_run_id([task, size, words, corpus.fingerprint])
 
     def make() -> None:
         learn = byte_pairs if task == "causal-lm" else word_pieces
@@ -70,7 +70,7 @@ def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str 
 
         write_atomic(folder / IDS, write)
 
-    once(folder, make, marker=IDS)
+    make_once(folder, make, marker=IDS)
     tokenizer = Auto.from_pretrained(folder)
     tokenizer.model_max_length = window
     around = affixes(tokenizer)

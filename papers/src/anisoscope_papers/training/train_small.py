@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from anisoscope.models import ports
-from anisoscope.provenance import run_id
-from anisoscope.store import once, write_json
+from anisoscope.provenance import make_run_id
+from anisoscope.store import make_once, write_json
 from anisoscope_papers.training import fit
 from anisoscope_papers.training.kinds import Kind, kind_named, material
 
@@ -84,14 +84,14 @@ def trained(
     """The model of one kind and seed: read from `cache`, else trained there."""
     ports.register()
     settings = {"kind": asdict(kind), "seed": seed, "recipe": asdict(recipe), "data": kind.data}
-    folder = cache / "small" / f"{kind.name}-{seed}-{run_id(settings)[:8]}"
+    folder = cache / "small" / f"{kind.name}-{seed}-{make_run_id(settings)[:8]}"
 
     def make() -> None:
         shutil.rmtree(folder, ignore_errors=True)
         history = _train(kind, seed, recipe, folder, progress)
         write_json(folder / TRAINED, {"settings": settings, **history})
 
-    once(folder, make, marker=TRAINED)
+    make_once(folder, make, marker=TRAINED)
     found = sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
     return SmallModel(kind, seed, folder, tuple(found), json.loads((folder / TRAINED).read_text()))
 
