@@ -76,9 +76,9 @@ def held():
     from contextlib import contextmanager
 
     code = (
-        "import sys, time; from pathlib import Path; from anisoscope.store import once\n"
+        "import sys, time; from pathlib import Path; from anisoscope.store import make_once\n"
         "def make(): print('begun', flush=True); time.sleep(float(sys.argv[2]))\n"
-        "once(Path(sys.argv[1]), make, marker='never')"
+        "make_once(Path(sys.argv[1]), make, marker='never')"
     )
 
     @contextmanager

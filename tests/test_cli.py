@@ -145,7 +145,7 @@ def test_what_is_listed_is_what_there_is() -> None:
 
 
 def test_an_unforeseen_error_says_that_it_is_a_bug() -> None:
-    code = "import anisoscope.__main__ as m, anisoscope.cli.printed_tables as t\nt.listed = None\nm.main()"
+    code = "import anisoscope.__main__ as m, anisoscope.cli.printed_tables as t\nt.list_entries = None\nm.main()"
     done = subprocess.run(
         [sys.executable, "-c", code, "list", "models"], capture_output=True, text=True, check=False, env=ENV
     )

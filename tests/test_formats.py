@@ -187,4 +187,6 @@ def test_a_series_of_attention_shows_the_mean_over_heads():
     found = pd.DataFrame({"layer": 1, "head": [0, 1, 2], "value": [1.0, 2.0, 6.0], "step": 10, "seed": 0})
     records = as_records(found, metric="attention.entropy", kind="self", site="attention", stack="encoder")
     table = printed_tables.tabulate_series(records, "all")
-    assert table.head == ("seed", "step", "H (nats) 1") and table.rows == [["0", "10", printed_tables.format_short(3.0)]]
+    assert table.head == ("seed", "step", "H (nats) 1") and table.rows == [
+        ["0", "10", printed_tables.format_short(3.0)]
+    ]

@@ -129,7 +129,7 @@ def printed() -> Told:
         "metrics": [printed_tables.list_entries("metrics")],
     }
     with pytest.MonkeyPatch.context() as patched:  # what other packages add is theirs to look at
-        patched.setattr("anisoscope.data.corpora.entries", lambda _group: CORPORA)
+        patched.setattr("anisoscope.data.corpora.list_entries_of", lambda _group: CORPORA)
         patched.delenv("ANISOSCOPE_DATA", raising=False)
         shown |= {
             "nothing": [printed_tables.tabulate_layers(heads)],

@@ -1435,7 +1435,7 @@ def test_a_record_says_dirty_for_what_makes_numbers_only(tmp_path):
         subprocess.run([*git, *words], check=True)
 
     def told():
-        code = "import json; from anisoscope.provenance import code_version as v; print(json.dumps(v()))"
+        code = "import json; from anisoscope.provenance import describe_code_version as v; print(json.dumps(v()))"
         there = {"cwd": tmp_path, "env": os.environ | {"PYTHONPATH": str(tmp_path)}}
         return json.loads(subprocess.run([*quick(), "-c", code], capture_output=True, check=True, **there).stdout)
 

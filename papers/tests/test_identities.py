@@ -61,7 +61,12 @@ def no_training(monkeypatch):
     monkeypatch.setattr(classifier, "parts_of", lambda *_: SimpleNamespace(model=saved, tokenizer=saved))
 
     def train(recipe, corpus, _parts, _checkpoints, _device, _progress):
-        return {"recipe": recipe.described(), "corpus": corpus.described(), **classifier.describe_environment(), "results": {}}
+        return {
+            "recipe": recipe.described(),
+            "corpus": corpus.described(),
+            **classifier.describe_environment(),
+            "results": {},
+        }
 
     monkeypatch.setattr(classifier, "_train", train)
 
@@ -92,7 +97,7 @@ def test_a_training_from_before_code_was_noted_is_compared_by_its_version(monkey
     older = {name: value for name, value in json.loads(told.read_text()).items() if name != "trained_by"}
     told.write_text(json.dumps(older))
     assert go().training == older
-    monkeypatch.setattr("anisoscope.provenance.code_version", lambda: {"version": "0"})
+    monkeypatch.setattr("anisoscope.provenance.describe_code_version", lambda: {"version": "0"})
     with pytest.raises(OutputError, match=r"another training \(code differ\)"):
         go()
 

@@ -30,7 +30,12 @@ def train(monkeypatch, tmp_path):
 
     def fake(recipe, corpus, *_):
         made.append(1)
-        return {"recipe": recipe.described(), "corpus": corpus.described(), **classifier.describe_environment(), "results": {}}
+        return {
+            "recipe": recipe.described(),
+            "corpus": corpus.described(),
+            **classifier.describe_environment(),
+            "results": {},
+        }
 
     monkeypatch.setattr(classifier, "_train", fake)
     corpus = open_labelled("planted", limit=30)
