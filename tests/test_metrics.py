@@ -15,8 +15,10 @@ import torch
 from anisoscope import metrics
 from anisoscope.axes import POSITION_EDGES, SUBSET_FAMILIES
 from anisoscope.capture.masking import Masking
-from anisoscope.metrics import group_cosine, spectrum
+from anisoscope.metrics import LayerPair, Sample, group_cosine, spectrum
 from anisoscope.reads.base import draw_cloud
+from anisoscope.reads.query_key import HEAD_MOMENTS
+from anisoscope.reads.vectors import MOMENTS
 from anisoscope.sums.groups import Sums, Totals, vector_sums
 from anisoscope.sums.isotropic import q95
 from anisoscope.testing import laws
@@ -344,16 +346,11 @@ def test_pairs_of_groups_are_defined_for_both_and_between():
 
 def test_metrics_of_the_first_token_policy_alone_say_so():
     """Each is a row or a matrix a site, which other policies would double."""
-    assert {name for name, metric in METRICS.items() if metric.first_policy} == {
-        "calibrated",
-        "cka",
-        "common_direction",
-        "floor",
-        "neighbours",
-        "spectrum",
-        "twonn",
-        "uniformity",
-    }
+    for name, metric in METRICS.items():
+        of_sample = isinstance(metric.reads, Sample | LayerPair)
+        of_moments = bool(metric.needs & (MOMENTS | HEAD_MOMENTS))
+        assert metric.first_policy == (of_sample or of_moments), name
+    assert METRICS["spectrum"].first_policy and METRICS["cka"].first_policy and not METRICS["drift"].first_policy
 
 
 def test_bins_of_positions_are_named_by_their_edges():

@@ -148,6 +148,8 @@ def measures() -> str:
         text = (importlib.import_module(f"anisoscope.metrics.{name}").__doc__ or "").strip()
         title, _, rest = text.partition("\n")
         how = f"panel `{metric.panel}`" if metric.panel else f"measured if it is named: `--metric {name}`"
+        if metric.reads.runs > 1:
+            how = f"measured between two runs: `anisoscope compare A B --across {name}`"
         where = f"Reads {metric.reads.described}; {how}."
         where = "Measured of labelled utterances: `anisoscope classes`." if metric.reads.labelled else where
         parts.append(f"## `{metric.name}`\n\n{title}\n\n{where}\n\n```text\n{rest.strip()}\n```\n")

@@ -161,6 +161,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "Metric",
         "QueryKey",
         "Rows",
+        "RunPair",
         "Sample",
         "Scores",
         "Vectors",

@@ -58,6 +58,15 @@ class Comparison:
                 kept.append(name)
         return self.differences[[*kept, "first", "second", "difference", "low", "high"]]
 
+    def across(self, metric: str = "cka") -> pd.DataFrame:
+        """How alike each layer of the first run is to each layer of the others: a row for each pair, with its interval.
+
+        metric  one that reads two layers: `cka`, `procrustes`, or `module:NAME`
+
+        Of the tokens that both runs sampled. UsageError for runs of other inputs, or that kept no sample.
+        """
+        return self._found.across(metric)
+
     def fails(self, condition: str) -> bool:
         """Tell whether any run differs from the first as a condition says: `A.last > +.02`, `attention.entropy.max
         < -.1`.

@@ -1,7 +1,8 @@
 """The result of a measurement in Python: records, a short table, figures by name, sentences."""
 
+import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from html import escape
@@ -14,7 +15,14 @@ import pandas as pd
 from anisoscope.errors import OutputError, UsageError, suggest_names
 from anisoscope.extras import has_extra, require_extra
 from anisoscope.runs.attention import attention_table
-from anisoscope.runs.differences import NAME as REPLICATES, KeptRun, read_replicates, write_replicates
+from anisoscope.runs.differences import (
+    NAME as REPLICATES,
+    SAMPLE,
+    KeptRun,
+    find_sample,
+    read_replicates,
+    write_replicates,
+)
 from anisoscope.runs.finding import Finding
 from anisoscope.runs.findings import findings
 from anisoscope.runs.job import OutputOptions
@@ -28,6 +36,9 @@ if TYPE_CHECKING:
     from anisoscope.classes.sentence import Classifier, Explanation
     from anisoscope.report.parts import Figure
     from anisoscope.runs.job import ClassesOptions
+
+MOST_SAMPLED = 1 << 28
+"""Bytes of sampled vectors that a run in memory keeps; a larger sample is kept in folders alone."""
 
 
 class Run:
@@ -69,6 +80,7 @@ class Run:
         self.records: pd.DataFrame = records
         self.manifest: dict[str, Any] = manifest
         self.options_of_classes: ClassesOptions | None = None  # of a run of `classes` in memory
+        self.sample: Mapping[str, Any] | None = None  # of a run in memory
 
     @property
     def name(self) -> str:
@@ -78,8 +90,9 @@ class Run:
 
     @property
     def kept(self) -> KeptRun:
-        """Records, manifest and replicates, as a comparison reads them."""
-        return KeptRun.of(self.name, self.records, self.manifest, self.replicates)
+        """Records, manifest, replicates and sample, as a comparison reads them."""
+        sample = self.sample if self.folder is None else find_sample(self.folder)
+        return KeptRun.of(self.name, self.records, self.manifest, self.replicates, sample)
 
     def __repr__(self) -> str:
         where = "in memory" if self.folder is None else f"in {self.folder}"
@@ -155,12 +168,17 @@ class Run:
         return build(place, ("svg", "pdf") if pdf else ("svg",))
 
     def save(self, folder: Path | str) -> "Run":
-        """Copy this run into a new folder: records, manifest, replicates. OutputError where one is there."""
+        """Copy this run into a new folder: records, manifest, replicates, sample. OutputError where one is there."""
         identity = {"run": self.manifest.get("run"), "copy": True}
         kept = RunFolder.start(Path(folder), identity, resume=False)
         if self.replicates is not None:
             rows = np.flatnonzero(~np.isnan(self.replicates).all(axis=1))
             write_replicates(kept.folder / REPLICATES, rows, self.replicates[rows])
+        sample = self.kept.sample
+        if isinstance(sample, Path):
+            shutil.copyfile(sample, kept.folder / SAMPLE)
+        elif sample is not None:
+            _write_sample(kept.folder / SAMPLE, sample)
         kept.finish(self.records, self.manifest)
         return Run(folder)
 
@@ -214,4 +232,20 @@ def run_to_folder_or_memory(measure: Callable[[OutputOptions], RunFolder], outpu
     with tempfile.TemporaryDirectory(prefix="anisoscope-") as folder:
         done = measure(replace(output, output=Path(folder, "run")))
         records = done.records
-        return Run(records=records, manifest=done.manifest, replicates=read_replicates(done.folder, len(records)))
+        run = Run(records=records, manifest=done.manifest, replicates=read_replicates(done.folder, len(records)))
+        sample = find_sample(done.folder)
+        if sample is not None and sample.stat().st_size <= MOST_SAMPLED:
+            run.sample = _read_sample(sample)
+        return run
+
+
+def _read_sample(path: Path) -> Mapping[str, Any]:
+    from safetensors.torch import load_file
+
+    return load_file(path)
+
+
+def _write_sample(path: Path, sample: Mapping[str, Any]) -> None:
+    from safetensors.torch import save_file
+
+    save_file(dict(sample), path)

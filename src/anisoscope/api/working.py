@@ -21,8 +21,9 @@ def compare(
     heads   head by head; else values of whole layers, which of a metric of heads are means over them
 
     Layers of stacks of another depth are matched by their share of the way from input to output. What sets the runs
-    apart beside the model (corpus, tokens, dtype, settings) stands in `notes` of what is returned. UsageError, with
-    near names, for a metric that a run has not.
+    apart beside the model (corpus, tokens, dtype, settings) stands in `notes` of what is returned, whose method
+    `across` holds every layer of one run against every layer of another (CKA). UsageError, with near names, for a
+    metric that a run has not.
     """
     if len(runs) < 2:
         raise UsageError("at least two runs", str(len(runs)), "name another one")

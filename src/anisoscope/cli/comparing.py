@@ -2,6 +2,7 @@
 code.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 CONDITION_MET = 8
 """Exit code if a condition of `--fail-if` holds."""
+MOST_COLUMNS = 14
+"""Layers of the other run that a table on the terminal has; of more some are shown, evenly spread."""
 MOST_ROWS = 60
 """Rows of a table on the terminal; of more the largest differences are shown."""
 
@@ -34,6 +37,10 @@ def compare(
     component: Annotated[
         Names, option("of a metric with components (classes, dimensions): these alone", WHAT, metavar="NAME,…")
     ] = (),
+    across: Annotated[
+        Text,
+        option("each layer of the first run with each of the others instead, by cka, procrustes or module:NAME", WHAT),
+    ] = "",
     fail_if: Annotated[
         tuple[Text, ...],
         option(
@@ -49,6 +56,13 @@ def compare(
     """Compare runs with the first one, with an interval of each difference."""
     if len(runs) < 2:
         raise UsageError("at least two run folders", str(len(runs)), "name another one")
+    if across:
+        refused = {"--fail-if": fail_if, "--output": output, "--component": component, "--heads": heads}
+        for name, given in refused.items():
+            if given:
+                raise UsageError("--across alone", f"{name} too", "compare the runs twice, once without --across")
+        _show_layers(runs, across, view, quiet)
+        return 0
     with show_spinner("comparing runs", quiet=quiet):
         from anisoscope.runs.comparison import compare as compare_kept, describe_met
         from anisoscope.runs.differences import open_kept_run, parse_condition
@@ -74,6 +88,57 @@ def compare(
     if fail_if and not met:
         echo_wrapped(f"passes: {', '.join(fail_if)}", err=True, indent="  ")
     return CONDITION_MET if met else 0
+
+
+def _show_layers(runs: Sequence[Path], metric: str, view: Format, quiet: bool) -> None:
+    """Show a metric of two layers of each run with the first, a table for each run."""
+    with show_spinner("comparing layers", quiet=quiet):
+        from anisoscope.runs.across import compare_layers
+        from anisoscope.runs.differences import open_kept_run
+
+        found = compare_layers([open_kept_run(folder) for folder in runs], metric)
+    show([tabulate_layers(part) for _, part in found.groupby(["run", "metric"], sort=False)], view)
+    if view.format == "table":
+        tokens = int(found["n_vectors"].max())
+        echo_wrapped(f"{tokens:,} tokens that both runs sampled; all intervals: --format csv", err=True, indent="  ")
+
+
+def tabulate_layers(found: pd.DataFrame) -> Table:
+    """A row for each layer of the first run: the value at the same layer of the other with its interval, if both are
+    equally deep, and the value at each layer; of a deep run at some of them, evenly spread.
+    """
+    from anisoscope.wording import format_interval, format_short
+
+    one = found.iloc[0]
+    several = found["stack"].nunique() > 1
+    ours, theirs = (_name_places(found, end, several) for end in ("", "_other"))
+    values: dict[tuple[str, str], Any] = dict(zip(zip(ours, theirs, strict=True), found.itertuples(), strict=True))
+    rows, columns = list(dict.fromkeys(ours)), list(dict.fromkeys(theirs))
+    equally_deep = rows == columns
+    step = -(-len(columns) // MOST_COLUMNS)
+    shown = columns[::-1][::step][::-1]
+    head = [f"{one.metric}: {one.against}", *(["same layer"] if equally_deep else [])]
+    head += [f"{one.run} {name}" if name == shown[0] else name for name in shown]
+    lines = []
+    for name in rows:
+        cells = [name]
+        if equally_deep:
+            same = values[name, name]
+            cells.append(format_interval(same.value, same.low, same.high))
+        for other in shown:
+            cells.append(format_short(values[name, other].value) if (name, other) in values else "")
+        lines.append(cells)
+    return Table(tuple(head), lines, found)
+
+
+def _name_places(found: pd.DataFrame, end: str, several: bool) -> list[str]:
+    """The layer of each row, or `final`; with its stack if there are several."""
+    names = []
+    for row in found[[f"stack{end}", f"layer{end}", f"site{end}"]].itertuples(index=False):
+        stack, layer, site = row
+        name = "final" if site == "final" else f"{layer}"
+        names.append(f"{stack} {name}" if several else name)
+    return names
 
 
 def _write_page(found: "ComparedRuns", folder: Path, quiet: bool) -> Path:

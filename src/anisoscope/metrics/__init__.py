@@ -19,6 +19,7 @@ from anisoscope.reads import (
     LayerPair as LayerPair,
     QueryKey as QueryKey,
     Rows as Rows,
+    RunPair as RunPair,
     Sample as Sample,
     Scores as Scores,
     Vectors as Vectors,

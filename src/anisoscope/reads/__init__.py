@@ -9,6 +9,7 @@ from anisoscope.reads.classes import Classes as Classes
 from anisoscope.reads.pairs import LayerPair as LayerPair
 from anisoscope.reads.query_key import QueryKey as QueryKey
 from anisoscope.reads.rows import CentredRows as CentredRows, Rows as Rows, Scores as Scores
+from anisoscope.reads.run_pairs import RunPair as RunPair
 from anisoscope.reads.sample import Sample as Sample
 from anisoscope.reads.vectors import Vectors as Vectors
 from anisoscope.reads.weights import Weights as Weights

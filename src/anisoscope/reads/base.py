@@ -196,6 +196,8 @@ class Reads(ABC):
     """The sums that a metric may name in `needs`; none: it is no function of sums; None: the metric makes its own."""
     layers: int = 1
     """How many layers it needs."""
+    runs: int = 1
+    """How many runs it needs: what is read of two is measured by comparing them."""
     labelled: bool = False
     """Whether sequences must have labels."""
     adds_up: bool = True

@@ -60,7 +60,8 @@ class LayerPair(Reads):
     most  sampled tokens that are read (None: all): a function of pairs of tokens takes their square
 
     `compute` is called with `SampledPair`; a value has no axis but replicates. A row of the long table stands at the
-    first layer, and its component names the second: `hidden 5`, `final`.
+    first layer, and its component names the second: `hidden 5`, `final`. Between two runs: `anisoscope compare A B
+    --across NAME` (`reads.run_pairs`).
     """
 
     most: int | None = None

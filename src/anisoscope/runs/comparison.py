@@ -25,6 +25,7 @@ from anisoscope.runs.differences import (
     parse_condition,
     select_rows,
     tabulate_differences,
+    with_own_names,
 )
 from anisoscope.runs.finding import Finding
 from anisoscope.runs.short_tables import A, told_apart
@@ -91,6 +92,12 @@ class ComparedRuns:
         rows = [part for part in parts if len(part)] or parts[:1]
         return pd.concat(rows, ignore_index=True)[["run", "against", *KEYS, *OF_DIFFERENCES]]
 
+    def across(self, metric: str) -> pd.DataFrame:
+        """Each layer of the first run with each of the others, by a metric of two layers (`cka`, `procrustes`)."""
+        from anisoscope.runs.across import compare_layers  # loads torch
+
+        return compare_layers(self.runs, metric)
+
     def of_components(self, chosen: Sequence[str]) -> "ComparedRuns":
         """The same of some components (classes, dimensions) alone. UsageError for others."""
         known = sorted({str(one.where["component"]) for own in self.differences for one in own})
@@ -126,7 +133,7 @@ def compare(
     runs: Sequence[KeptRun], metric: str = A, *, tokens: str | None = "all", heads: bool = False
 ) -> ComparedRuns:
     """Compare each run with the first (`runs.differences.compare_runs` says how)."""
-    runs = _with_own_names(runs)
+    runs = with_own_names(runs)
     first = runs[0]
     name = find_metric(first, metric)
     differences, findings = [], []
@@ -142,17 +149,6 @@ def compare(
             findings += list(differs(first, other, own, name))
     sentences = [f"{join_words(names)} against {first.name}: {text}" for text, names in notes.items()]
     return ComparedRuns(name, tuple(runs), tokens, heads, tuple(differences), tuple(sentences), tuple(findings))
-
-
-def _with_own_names(runs: Sequence[KeptRun]) -> list[KeptRun]:
-    """The runs, a number after a name that comes again."""
-    taken: set[str] = set()
-    found = []
-    for number, run in enumerate(runs, start=1):
-        name = f"{run.name} ({number})" if run.name in taken else run.name
-        taken.add(name)
-        found.append(replace(run, name=name))
-    return found
 
 
 def list_cautions(first: KeptRun, second: KeptRun, differences: Sequence[Difference] = ()) -> list[str]:

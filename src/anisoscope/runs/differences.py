@@ -8,7 +8,7 @@ share (hard documents, long ones) cancels. The interval is the delete-a-group ja
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from anisoscope.sums.jackknife import FEWEST
 Array = NDArray[np.float64]
 
 NAME = "replicates.parquet"
+SAMPLE = "reservoir.safetensors"
 KEYS = ["step", "seed", "stack", "kind", "layer", "head", "site", "token_policy", "metric", "component"]
 """Columns that say which value a row is, within one run."""
 PLACE = ["stack", "kind", "site", "token_policy", "metric", "component", "head"]
@@ -63,6 +64,7 @@ class KeptRun:
     replicates  NaN where a group holds nothing of that place; None: the run kept none
     units       identifies units and their groups: equal in two runs, they are paired; None: not known
     manifest    what was measured, with what
+    sample      its sample of vectors: a file, or tensors as `Reservoir.tensors` names them; None: it kept none
     """
 
     name: str
@@ -70,6 +72,7 @@ class KeptRun:
     replicates: Float[Array, "row group"] | None = None
     units: str | None = None
     manifest: Mapping[str, Any] = field(default_factory=dict)
+    sample: Path | Mapping[str, Any] | None = None
 
     @classmethod
     def of(
@@ -78,13 +81,14 @@ class KeptRun:
         records: pd.DataFrame,
         manifest: Mapping[str, Any],
         replicates: Float[Array, "row group"] | None,
+        sample: Path | Mapping[str, Any] | None = None,
     ) -> "KeptRun":
         """A run from its parts. A shard has seen a part of the units only, so that its units are its own."""
         units = manifest.get("units")
         shard = manifest.get("settings", {}).get("shard") or [0, 1]
         if units is not None and shard[1] > 1:
             units = f"{units}, shard {shard[0] + 1}/{shard[1]}"
-        return cls(name, records, replicates, units, manifest)
+        return cls(name, records, replicates, units, manifest, sample)
 
     @property
     def is_paired_by_row(self) -> bool:
@@ -120,7 +124,25 @@ def identify_units(corpus: Mapping[str, Any], plan: Any, settings: Any) -> str |
 def open_kept_run(folder: Path) -> KeptRun:
     """A run folder, as a comparison needs it. OutputError if it holds no run."""
     records, manifest = read_run(folder)
-    return KeptRun.of(folder.name or str(folder), records, manifest, read_replicates(folder, len(records)))
+    replicates = read_replicates(folder, len(records))
+    return KeptRun.of(folder.name or str(folder), records, manifest, replicates, find_sample(folder))
+
+
+def find_sample(folder: Path) -> Path | None:
+    """The file of the vectors that a run sampled; None if it kept none."""
+    path = folder / SAMPLE
+    return path if path.is_file() else None
+
+
+def with_own_names(runs: Sequence[KeptRun]) -> list[KeptRun]:
+    """The runs, a number after a name that comes again."""
+    taken: set[str] = set()
+    found = []
+    for number, run in enumerate(runs, start=1):
+        name = f"{run.name} ({number})" if run.name in taken else run.name
+        taken.add(name)
+        found.append(replace(run, name=name))
+    return found
 
 
 def write_replicates(path: Path, rows: NDArray[np.int64], left_out: Float[Array, "row group"]) -> None:
@@ -196,7 +218,12 @@ def are_paired(first: KeptRun, second: KeptRun) -> bool:
     if first.replicates is None or second.replicates is None:
         return False
     same_groups = first.replicates.shape[1] == second.replicates.shape[1]
-    return same_groups and first.units is not None and first.units == second.units
+    return same_groups and are_same_units(first, second)
+
+
+def are_same_units(first: KeptRun, second: KeptRun) -> bool:
+    """Whether both runs measured the same units, as far as that is known."""
+    return first.units is not None and first.units == second.units
 
 
 def _chosen_layers(run: KeptRun) -> Any:

@@ -187,6 +187,15 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         part, parts = self.shard
         if not 0 <= part < parts:
             raise UsageError("a shard (i, n) with 0 ≤ i < n", repr(self.shard), "the first of two is (0, 2)")
+        if self.settings.metrics:
+            self._require_metrics_of_one_run()
+
+    def _require_metrics_of_one_run(self) -> None:
+        """UsageError for a metric that is read of two runs."""
+        for metric in self.settings.chosen:
+            if metric.reads.runs > 1:
+                cure = f"anisoscope compare RUN OTHER-RUN --across {metric.name}"
+                raise UsageError("metrics of one run", f"{metric.name}, of {metric.reads.word}", cure)
 
     @property
     def code(self) -> list[Any]:

@@ -38,7 +38,7 @@ from anisoscope.models.load import Subject, load, modality_of, without_values
 from anisoscope.options import select_fields
 from anisoscope.progress import Progress, interrupt_hint, remark, set_counted_unit
 from anisoscope.provenance import describe_environment, json_roundtrip, make_run_id
-from anisoscope.runs.differences import NAME as REPLICATES, identify_units, write_replicates
+from anisoscope.runs.differences import NAME as REPLICATES, SAMPLE, identify_units, write_replicates
 from anisoscope.runs.job import Job, LoadOptions, ReadOptions
 from anisoscope.runs.run_cache import asked, finished
 from anisoscope.store import RunFolder, as_records, check_output, write_atomic, write_json
@@ -178,7 +178,7 @@ def finish(
     reservoirs = measurement.reservoirs.items()
     tensors = {name: x for stack, sample in reservoirs for name, x in sample.tensors(f"{stack} ").items()}
     if tensors:
-        write_atomic(target.folder / "reservoir.safetensors", lambda path: save_file(tensors, path))
+        write_atomic(target.folder / SAMPLE, lambda path: save_file(tensors, path))
     rows, left_out = replicates.arrays()
     if len(rows):
         write_replicates(target.folder / REPLICATES, rows, left_out)

@@ -1,0 +1,57 @@
+"""Procrustes distance of two runs: what is left between two clouds of the same tokens after the best rotation.
+
+Formula    2 − 2‖XᵀY‖₊/(‖X‖·‖Y‖): X and Y are the n tokens in the two layers, centred; ‖·‖₊ is the sum of the singular
+           values, ‖·‖ the Frobenius norm. It is min over rotations Q of ‖X/‖X‖ − (Y/‖Y‖)Q‖².
+Range      [0, 2]: 0: the same cloud but for a rotation, a shift and a scale; 2: nothing in common. Fewer tokens than
+           dimensions always fit in part, so that it is too low; it weighs every direction, CKA the widest ones.
+Unit       none.
+Undefined  fewer than two tokens; a layer without variance.
+Source     Schönemann 1966; as a distance of representations: Ding et al. 2021, section 3. Eight groups of units are
+           left out in turn: every replicate takes singular values of its own.
+"""
+
+import numpy as np
+
+from anisoscope.metrics.base import Array, Metric, Values
+from anisoscope.reads import RunPair
+from anisoscope.reads.pairs import SampledPair
+
+MOST = 2048
+"""Tokens that are compared."""
+GROUPS = 8
+FARTHEST = 2.0
+
+
+def compute(pair: SampledPair) -> Values:
+    return {"": pair.replicates(_distance)}
+
+
+def _distance(x: Array, y: Array) -> float:
+    """The distance of two clouds [token, dim], [token, other dim]."""
+    if len(x) < 2:
+        return float("nan")
+    x, y = x - x.mean(0), y - y.mean(0)
+    size = np.linalg.norm(x) * np.linalg.norm(y)
+    if size == 0:
+        return float("nan")
+    shared = np.linalg.svd(x.T @ y, compute_uv=False).sum()
+    return float(min(max(FARTHEST - FARTHEST * shared / size, 0.0), FARTHEST))
+
+
+def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
+    """The rotation itself, and what is left after it."""
+    x, y = (np.concatenate(side) for side in zip(*units, strict=True))
+    x, y = ((side - side.mean(0)) / np.linalg.norm(side - side.mean(0)) for side in (x, y))
+    left, _, right = np.linalg.svd(y.T @ x)
+    turned = y @ left[:, : len(right)] @ right[: left.shape[1]]
+    return {"": float(((x - turned) ** 2).sum())}
+
+
+METRIC = Metric(
+    name="procrustes",
+    reads=RunPair(MOST, GROUPS),
+    compute=compute,
+    reference=reference,
+    bounds={"": (0.0, FARTHEST)},
+    invariant=frozenset({"rotation", "translation", "order"}),
+)

@@ -1,0 +1,125 @@
+"""RunPair: the same sampled tokens in two runs of the same inputs, layer by layer."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from anisoscope.axes import Site
+from anisoscope.reads.base import Array, Reading
+from anisoscope.reads.pairs import LayerPair, SampledPair
+from anisoscope.reads.sample import SampledVectors, is_usable
+from anisoscope.sums.reservoir import Reservoir
+
+
+@dataclass(frozen=True)
+class RunPair(LayerPair):
+    """The same sampled tokens in each layer of one run and each layer of another run of the same inputs.
+
+    most    sampled tokens that are read (None: all)
+    groups  groups of units that are left out in turn; None: as many as the run has. Fewer are quicker
+
+    `compute` is called with `SampledPair`, as of `LayerPair`, whose metrics can be read of two runs too. No run alone
+    gives such a metric: `anisoscope compare A B --across NAME` does, and `anisoscope.metric(NAME, (x, y))` of arrays.
+    """
+
+    groups: int | None = None
+
+    word = "pairs of runs"
+    runs = 2
+
+
+@dataclass(frozen=True)
+class SampledStack:
+    """The tokens of one stack that a run kept.
+
+    hash    [token]: tells tokens of the same inputs apart, and is alike in two runs of the same seed
+    unit    [token]: the unit that each is of
+    layers  [token, dim] of each layer, from input to output
+    """
+
+    hash: NDArray[np.int64]
+    unit: NDArray[np.int64]
+    layers: Mapping[Site, Array]
+
+    @property
+    def depth(self) -> int:
+        """The number of the deepest layer: what follows it, the output after the final norm, stands there too."""
+        return max((site.layer or 0 for site in self.layers), default=0)
+
+
+def read_sampled_stacks(tensors: Mapping[str, Tensor]) -> dict[str, SampledStack]:
+    """The sample that a run wrote (`Reservoir.tensors`), by stack, of hidden states and outputs after the final norm.
+
+    What layers of differing lengths sampled on their own (maps of convolutional networks) is left out: their positions
+    are not those of other layers.
+    """
+    found = {}
+    for stack in (name.removesuffix(" hash") for name in tensors if name.endswith(" hash")):
+        reservoir = Reservoir(0, 0)
+        reservoir.restore(dict(tensors), f"{stack} ")
+        layers: dict[Site, Array] = {}
+        for name, vectors in reservoir.vectors.items():
+            site = _read_site(name)
+            if site is not None and name != stack:
+                layers[site] = vectors.double().numpy()
+        if layers:
+            in_order = dict(sorted(layers.items(), key=lambda item: (item[0].layer is None, item[0].layer or 0)))
+            found[stack] = SampledStack(reservoir.hash.numpy(), reservoir.unit.numpy(), in_order)
+    return found
+
+
+def _read_site(name: str) -> Site | None:
+    """The site of hidden states, or of the output after the final norm, that has this name; None for others."""
+    stack, _, last = name.rpartition(".")
+    if last == "final" and stack:
+        return Site(stack, None, "final")
+    stack, _, layer = stack.rpartition(".")
+    return Site(stack, int(layer), "hidden") if last == "hidden" and layer.isdigit() else None
+
+
+def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, groups: int) -> Iterator[Reading]:
+    """What a metric of pairs reads of a stack in two runs: each layer of the first beside each of the second.
+
+    groups  groups that both runs put their units into
+
+    Tokens that one of the layers cannot use are in none, but a layer of which no token can be used is left out.
+    """
+    tokens, places, other_places = np.intersect1d(first.hash, second.hash, return_indices=True)
+    places, other_places = places[: reads.most], other_places[: reads.most]
+    of_first = _drop_unusable(first, places)
+    of_second = _drop_unusable(second, other_places)
+    if not (len(tokens) and of_first and of_second):
+        return
+    used = np.logical_and.reduce([is_usable(x) for x in (*of_first.values(), *of_second.values())])
+    if used.sum() < 2:
+        return
+    left_out = min(groups, getattr(reads, "groups", None) or groups)
+    group = (first.unit[places] % groups % left_out)[used]
+
+    def sample(x: Array) -> SampledVectors:
+        """Vectors of the tokens that are used; their mean is the sample's."""
+        return SampledVectors(x[used], group, left_out, x[used].mean(0))
+
+    samples = {site: sample(x) for site, x in of_first.items()}
+    others = {site: sample(x) for site, x in of_second.items()}
+    for site, vectors in samples.items():
+        for other, other_vectors in others.items():
+            columns = {
+                "stack": site.stack,
+                "layer": first.depth if site.layer is None else site.layer,
+                "site": site.label,
+                "stack_other": other.stack,
+                "layer_other": second.depth if other.layer is None else other.layer,
+                "site_other": other.label,
+                "n_units": len(np.unique(first.unit[places][used])),
+            }
+            yield Reading(SampledPair(vectors, other_vectors), columns, np.array(float(used.sum())))
+
+
+def _drop_unusable(stack: SampledStack, places: NDArray[np.intp]) -> dict[Site, Array]:
+    """The chosen tokens in every layer that has usable ones among them."""
+    chosen = {site: x[places] for site, x in stack.layers.items()}
+    return {site: x for site, x in chosen.items() if is_usable(x).any()}

@@ -1,0 +1,135 @@
+"""Layers of two runs of the same inputs held against each other: a metric of pairs, of the tokens that both sampled."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from anisoscope import metrics
+from anisoscope.errors import OutputError, UsageError
+from anisoscope.measure.tabulate import columns_of
+from anisoscope.metrics import Metric
+from anisoscope.reads.base import Reading
+from anisoscope.reads.pairs import LayerPair
+from anisoscope.reads.run_pairs import SampledStack, read_across, read_sampled_stacks
+from anisoscope.runs.differences import KeptRun, are_same_units, with_own_names
+
+COLUMNS = (
+    "run",
+    "against",
+    "stack",
+    "layer",
+    "site",
+    "stack_other",
+    "layer_other",
+    "site_other",
+    "metric",
+    "value",
+    "low",
+    "high",
+    "n_vectors",
+    "n_units",
+)
+"""Columns of the long table: `layer` is of the first run (`against`), `layer_other` of the other (`run`)."""
+
+
+def compare_layers(runs: Sequence[KeptRun], name: str) -> pd.DataFrame:
+    """A row for each layer of the first run with each layer of every other: value and 95 % interval.
+
+    name  of a metric that reads pairs of layers or of runs, or `module:NAME`
+
+    UsageError for another metric, a run that kept no sample, and runs of other tokens.
+    """
+    metric = find_metric_of_pairs(name)
+    first, *others = with_own_names(runs)
+    for run in others:
+        require_same_tokens(first, run)
+    ours = _read_stacks(first)
+    parts = []
+    for run in others:
+        groups = min(settings_of(each)["groups"] for each in (first, run))
+        found = _tabulate(metric, _readings(metric, ours, _read_stacks(run), groups))
+        if not len(found):
+            came = f"none in {first.name} and {run.name}"
+            raise UsageError("tokens that both runs sampled", came, "measure both with the same --sample and --shard")
+        parts.append(found.assign(run=run.name, against=first.name))
+    return pd.concat(parts, ignore_index=True)[list(COLUMNS)]
+
+
+def _tabulate(metric: Metric, readings: Iterable[Reading]) -> pd.DataFrame:
+    """A row for each value of a metric at each pair of layers."""
+    parts = []
+    for reading in readings:
+        for columns, _ in columns_of(metric, reading, ("",)):
+            parts.append(pd.DataFrame(columns))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+
+def find_metric_of_pairs(name: str) -> Metric:
+    """A metric that reads two layers, by name. UsageError for another."""
+    metric = metrics.find(metrics.look_up(name)[0])
+    if not isinstance(metric.reads, LayerPair):
+        known = sorted(each.name for each in metrics.found().values() if isinstance(each.reads, LayerPair))
+        came = f"{metric.name}, of {metric.reads.word}"
+        raise UsageError("a metric of two layers", came, f"name {' or '.join(known)}")
+    return metric
+
+
+def require_same_tokens(first: KeptRun, second: KeptRun) -> None:
+    """UsageError unless two runs sampled from the same tokens in the same way, with the reason."""
+    expected = "two runs of the same tokens"
+    ours, theirs = settings_of(first), settings_of(second)
+    if ours["seed"] != theirs["seed"]:
+        came = f"samples of the seeds {ours['seed']} and {theirs['seed']}"
+        raise UsageError(expected, came, "measure both with one --seed")
+    if ours["tokens"][0] != theirs["tokens"][0]:
+        came = f"samples of {ours['tokens'][0]!r} and of {theirs['tokens'][0]!r} tokens"
+        raise UsageError(expected, came, "measure both with one --tokens")
+    plans = [run.manifest.get("plan") for run in (first, second)]
+    same_rows = first.is_paired_by_row and second.is_paired_by_row and are_same_units(first, second)
+    if not same_rows and (plans[0] is None or plans[0] != plans[1]):
+        same_corpus = are_same_units(first, second)
+        came = "the same corpus as other tokens" if same_corpus else "other inputs"
+        cure = "measure both on one corpus, with one --limit, --max-length and --batch-tokens"
+        cure += "; models of different tokenizers have no tokens in common"
+        raise UsageError(expected, f"{came} in {first.name} and {second.name}", cure)
+
+
+def settings_of(run: KeptRun) -> Mapping[str, Any]:
+    """The settings of a run's measurement, by the names of today."""
+    from anisoscope.measure.settings import RENAMED
+
+    saved = run.manifest.get("settings", {}).get("settings", {})
+    settings = {"groups": 32, "seed": 0, "tokens": ("all",)}
+    return settings | {RENAMED.get(name, name): value for name, value in saved.items()}
+
+
+def _read_stacks(run: KeptRun) -> dict[str, SampledStack]:
+    """The sample of a run, by stack. UsageError if it kept none, OutputError if its file is damaged."""
+    sample = run.sample
+    if isinstance(sample, Path):
+        try:
+            sample = load_file(sample)
+        except (OSError, SafetensorError) as error:
+            cure = "measure it again with --overwrite"
+            raise OutputError(f"the sample of vectors of {run.name}", f"{run.sample} ({error})", cure) from error
+    stacks = read_sampled_stacks(sample or {})
+    if not any(len(stack.hash) for stack in stacks.values()):
+        cure = "measure it into a folder, with the panel hidden or all and --sample above 0"
+        raise UsageError("runs that kept a sample of vectors", f"{run.name}, which kept none", cure)
+    return stacks
+
+
+def _readings(
+    metric: Metric, ours: Mapping[str, SampledStack], theirs: Mapping[str, SampledStack], groups: int
+) -> Iterator[Reading]:
+    """What a metric reads of stacks of one name; if the runs have one stack each, of these."""
+    assert isinstance(metric.reads, LayerPair)
+    alone = len(ours) == len(theirs) == 1
+    for stack, first in ours.items():
+        second = next(iter(theirs.values())) if alone else theirs.get(stack)
+        if second is not None:
+            yield from read_across(metric.reads, first, second, groups)
