@@ -2,7 +2,7 @@
 code.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,10 +57,7 @@ def compare(
     if len(runs) < 2:
         raise UsageError("at least two run folders", str(len(runs)), "name another one")
     if across:
-        refused = {"--fail-if": fail_if, "--output": output, "--component": component, "--heads": heads}
-        for name, given in refused.items():
-            if given:
-                raise UsageError("--across alone", f"{name} too", "compare the runs twice, once without --across")
+        _refuse_beside_across({"--fail-if": fail_if, "--output": output, "--component": component, "--heads": heads})
         _show_layers(runs, across, view, quiet)
         return 0
     with show_spinner("comparing runs", quiet=quiet):
@@ -88,6 +85,13 @@ def compare(
     if fail_if and not met:
         echo_wrapped(f"passes: {', '.join(fail_if)}", err=True, indent="  ")
     return CONDITION_MET if met else 0
+
+
+def _refuse_beside_across(options: Mapping[str, Any]) -> None:
+    """UsageError for an option, by name, that says something of differences alone."""
+    for name, given in options.items():
+        if given:
+            raise UsageError("--across alone", f"{name} too", "compare the runs twice, once without --across")
 
 
 def _show_layers(runs: Sequence[Path], metric: str, view: Format, quiet: bool) -> None:
