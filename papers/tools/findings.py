@@ -4,7 +4,8 @@ with the numbers of committed verdicts.
 {{place | claim}} or {{place | claim | subject}} becomes number, interval, n and outcome: `place` is a folder of
 results/. What is not there stops the page, and so does prose that says of a verdict what it is not: {{place | claim |
 subject | holds}} must hold (or `undecided`; `fails`, or how: `contrary`, `too small`, `beyond`). {{… | reason}}: how
-its reason begins.
+its reason begins. {{… | holds | number}} is short and leaves the verdict to the sentence, which says it last (see
+`short_number` for its forms).
 """
 
 import json
@@ -41,13 +42,46 @@ def _verdicts(place: str) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def _filled(field: re.Match[str]) -> str:
-    place, claim, subject, said = [*(part.strip() for part in " ".join(field[1].split()).split("|")), "", ""][:4]
+    parts = [part.strip() for part in " ".join(field[1].split()).split("|")]
+    place, claim, subject, said, form = [*parts, "", "", ""][:5]
     verdict = _verdicts(place)[claim, subject]
     if said == "reason":
         return str(verdict["reason"].partition(";")[0])
     if said and said not in (verdict["outcome"], word(verdict)):
         raise ValueError(f"{place}, {claim}, {subject}: {word(verdict)}, and the page says {said}")
+    if form:
+        return short_number(verdict, form)
     value, low, high, n = (verdict[name] for name in ("value", "low", "high", "n"))
     told = "no number" if value is None else f"{value:.3g}"
     told += "" if low is None else f" [{low:.3g}, {high:.3g}]"
     return (told + ("" if n is None else f", n = {n}") + f", *{word(verdict)}*").replace("-", "−")
+
+
+def short_number(verdict: dict[str, Any], form: str = "number") -> str:
+    """`0.25 [0.24, 0.25; n = 60]`: two digits, or as many more as tell the ends of the interval apart.
+
+    form   `percent`: of a share; `size`: without its sign, where the sentence says *falls*; `count`: n alone
+    """
+    value, low, high, n = (verdict[name] for name in ("value", "low", "high", "n"))
+    count = "" if n is None else f"{n:,}"
+    if form == "count":
+        return count
+    if form == "size":
+        value, low, high = (None if number is None else abs(number) for number in (value, low, high))
+        low, high = (low, high) if low is None else sorted((low, high))
+    factor, unit = (100, " %") if form == "percent" else (1, "")
+    digits = 2
+    while digits < 5 and low is not None and low != high:
+        if _round(factor * low, digits) != _round(factor * high, digits):
+            break
+        digits += 1
+    ends = "" if low is None else f"{_round(factor * low, digits)}, {_round(factor * high, digits)}"
+    brackets = "; ".join(filter(None, (ends, f"n = {count}" if count else "")))
+    return f"{_round(factor * value, digits)}{unit} [{brackets}]".replace("-", "−").removesuffix(" []")
+
+
+def _round(number: float, digits: int) -> str:
+    """So many significant digits, never in powers of ten: `0.0013`, `28`."""
+    if abs(number) >= 10**digits:
+        return f"{number:,.0f}"
+    return f"{number:#.{digits}g}".removesuffix(".")

@@ -4,7 +4,6 @@ python papers/tools/godey_page.py     draw the thumbnails in docs/figures/godey2
 """
 
 import io
-import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +11,14 @@ from typing import Any
 
 import findings
 import pandas as pd
-from committed import RESULTS, word
+from committed import RESULTS, distinct_verdicts, word
 from controls import CONTROLS
 from pages import table_row
 from verdict_pages import SEARCHABLE
 
 from anisoscope_papers import runner
 from anisoscope_papers.godey2024.layer_curves import UNTRAINED
+from anisoscope_papers.study import Study
 
 TEXT = Path(__file__).parent / "godey2024.toml"
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures" / "godey2024"
@@ -40,7 +40,7 @@ def page() -> str:
     ]
     lines += [f"{i}. {_filled(sentence)}" for i, sentence in enumerate(told["five"], start=1)]
     lines += ["", "## Figure by figure", "", *_how_to_read(), ""]
-    lines += ["| figure | ours | the paper says | we find | evidence | |", "|---|---|---|---|---|---|"]
+    lines += ["| figure | ours | the paper says | we find | evidence | details |", "|---|---|---|---|---|---|"]
     lines += [_row(row) for row in told["row"]]
     for title, key in (("Where the paper is right", "right"), ("Where it is not", "wrong")):
         lines += ["", f"## {title}", "", *(f"- {_filled(entry)}" for entry in told[key])]
@@ -55,13 +55,19 @@ def _filled(text: str) -> str:
 
 def _how_to_read() -> list[str]:
     return [
-        "A is the mean cosine of all pairs of vectors: 0 no common direction, 1 one direction. Behind each number",
-        "stand its 95 % interval, n (trainings or draws, where nothing else is said) and the verdict: *holds*;",
-        "*contrary* (the other way), *too small* (not so much) and *beyond* (outside of what is claimed), which",
-        "are three ways to fail; *undecided*; *identity* (true by construction, and so no evidence). Where several",
-        "trainings were measured, the number is that of the weakest. Evidence: *the paper's own experiment* needs",
-        "no trained weights; *other real weights* were trained by others; *trained here* are small models (4",
-        "layers, 128 dimensions). Every setting and every command stand behind the link.",
+        "- **A**: the mean cosine of all pairs of vectors; 0: no common direction, 1: one direction. A layer is",
+        "  *anisotropic* if its A lies above the cosine that 95 % of random pairs stay below (.084 in MiniLM's 384",
+        "  dimensions, .145 in the 128 of our models).",
+        "- **N**: the length of the common vector that is added to every input of an untrained block; N = 0 adds none.",
+        "  **Q̄, K̄**: the mean query and the mean key of a head. **Nats**: the unit of entropy; 0 is one token, the",
+        "  logarithm of the number of tokens is all alike.",
+        "- **0.25 [0.24, 0.26; n = 60]**: a number, its 95 % interval, and what it rests on: n trainings or draws, if",
+        "  nothing else is said. Of several trainings the number and the interval are those of the lowest.",
+        "- The **verdict** comes last. *Holds*. Three ways to fail: *contrary* (the other way), *too small* (the right",
+        "  direction, less than claimed), *beyond* (seen where the paper says it is not). *Undecided*: the interval",
+        "  allows both answers. *Identity*: true by construction, so no evidence.",
+        "- **Evidence**: *the paper's own experiment* needs no trained weights; *other real weights* were trained by",
+        "  others; *trained here*: small models of 4 layers and 128 dimensions.",
     ]
 
 
@@ -80,43 +86,61 @@ def _name(shown: str) -> str:
 def _with_a_hub() -> list[str]:
     """What a reader who has the hub runs, with gigabytes and hours by figure."""
     lines = [
-        "Who has the hub runs, figure by figure (what is finished is not run again, so it can be stopped at any time):",
+        "If you have access to the hub, run one figure at a time (`fig1`, `fig2`, `fig3a` …). Stop whenever you like:",
+        "what is finished is not run again.",
         "",
         "    anisoscope reproduce godey2024 --only fig1 --settings paper",
         "",
-        f"Hours are those of a machine that does {TERAFLOPS:g} Tflop/s in a plain matrix product (two cores); the same",
-        "command with `--dry-run` says what they are on yours.",
+        f"Hours are for two cores ({TERAFLOPS:g} Tflop/s in a matrix product); `--dry-run` says what they are on your",
+        "machine. Figures of one row share what they load and compute.",
         "",
-        "| figure | loads | about |",
+        "| figures | downloads | about |",
         "|---|---|---|",
     ]
     loaded: set[str] = set()
-    for study in (study for study in runner.found() if study.paper == "godey2024" and study.needs):
-        new = [need for need in study.needs if need.name and need.name not in loaded]
-        work = sum(cost for need in study.needs for cost in need.work.values())
-        known = sum(need.gigabytes or 0.0 for need in new)
-        again = "" if len(new) == len(study.needs) else " beside what figures before it load"
-        unknown = ", and data of unknown size" if any(need.gigabytes is None for need in new) else ""
-        loads = f"{known:.1f} GB{unknown}{again}" if new else "nothing that figures before it do not"
-        hours = work / (TERAFLOPS * runner.EFFICIENCY * 3600)
-        lines.append(table_row((study.name.removeprefix("fig"), loads, f"{hours:.1f} hours" if work else "minutes")))
+    for studies in _shared_work():
+        needs = studies[0].needs
+        new = [need for need in needs if need.name and need.name not in loaded]
         loaded |= {need.name for need in new}
+        if not new and not any(need.name for need in needs):
+            continue  # an untrained block loads nothing: run here
+        gigabytes = sum(need.gigabytes or 0.0 for need in new)
+        unknown = " and data of unknown size" if any(need.gigabytes is None for need in new) else ""
+        more = " more" if gigabytes and len(new) < len([need for need in needs if need.name]) else ""
+        downloads = f"{gigabytes:.1f} GB{more}{unknown}" if new else "nothing new"
+        hours = sum(cost for need in needs for cost in need.work.values()) / (TERAFLOPS * runner.EFFICIENCY * 3600)
+        names = ", ".join(study.name.removeprefix("fig") for study in studies)
+        lines.append(table_row((names, downloads, f"{hours:.1f} hours" if hours else "minutes")))
     return lines
+
+
+def _shared_work() -> list[list[Study]]:
+    """Studies of the paper that need something, those with the same needs together."""
+    together: dict[str, list[Study]] = {}
+    for study in runner.found():
+        if study.paper == "godey2024" and study.needs:
+            together.setdefault(repr(study.needs), []).append(study)
+    return list(together.values())
 
 
 def _controls() -> list[str]:
     """How often each judge errs, and how many verdicts are evidence."""
-    found = [v for path in RESULTS.glob("godey2024/*/*/verdicts.json") for v in json.loads(path.read_text("utf-8"))]
+    found = [v for path in RESULTS.glob("godey2024/*/*/study.json") for v in distinct_verdicts(path)]
     controlled = []
     if CONTROLS.exists():
-        controlled = ["[Each judge was run on data in which its claim is false](controls.md), to see it say no.", ""]
+        controlled = [
+            "Each rule that gives a verdict was also run on data in which its claim is false, to see it say no:",
+            "[how often it erred](controls.md).",
+            "",
+        ]
     undecided = sum(word(verdict) == "undecided" for verdict in found)
     return [
         "## How far this can be trusted",
         "",
         *controlled,
-        f"{undecided} of {len(found)} verdicts are undecided: [what was found](findings.md) says what is not known,",
-        "and `papers/results/changes.csv` which verdicts were others before, and why.",
+        f"This page shows the main verdicts. Over all settings there are {len(found)}; {undecided} are undecided:",
+        f"[search them]({SEARCHABLE}). [What is now known](findings.md) tells what is not. Verdicts that have changed,",
+        "with the reason: `papers/results/changes.csv`.",
     ]
 
 
