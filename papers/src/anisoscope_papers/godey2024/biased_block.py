@@ -36,7 +36,7 @@ from anisoscope.provenance import run_id
 from anisoscope.store import as_records, records_once
 from anisoscope.sums.groups import Sums, Totals, vector_sums
 from anisoscope_papers.godey2024 import row_scores
-from anisoscope_papers.godey2024.untrained_models import FAMILIES, READINGS, Size, Untrained, untrained
+from anisoscope_papers.godey2024.untrained_models import FAMILIES, READINGS, WITHOUT_TYPE, Size, Untrained, untrained
 from anisoscope_papers.judge import Array
 from anisoscope_papers.needs import Need
 from anisoscope_papers.origin import measuring_code
@@ -78,6 +78,7 @@ SETTINGS = {
     "depth": BlockSettings((*AS_BERT, "gpt2"), seeds=4, sizes=(Size(sequences=4, blocks=12),), norms=COARSE),
     "scale": BlockSettings(AS_BERT, seeds=5, sizes=tuple(Size(4, scale=s) for s in (0.5, 1.0, 2.0, 4.0)), norms=COARSE),
     "heads": BlockSettings(AS_BERT, seeds=5, sizes=tuple(Size(4, heads=h) for h in (3, 12, 48)), norms=COARSE),
+    "no-type": BlockSettings((WITHOUT_TYPE,)),
 }
 """quick: fewer sequences, seeds and N; paper: figures 6 to 10; the others: the same experiment elsewhere."""
 NEEDS = (Need(work={"untrained blocks": 8 * len(READINGS) * len(GRID) * 16 * 512 * 1.5e-12 * 14e6}),)

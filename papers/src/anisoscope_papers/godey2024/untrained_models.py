@@ -1,11 +1,13 @@
 """Untrained models for the experiment of the biased block: one block, or a stack, and the input of the first.
 
-"Initialised as BERT" (section 4) can be read in four ways, which give different answers; each has its name:
+"Initialised as BERT" (section 4) can be read in four ways, which give different answers; each has its name, and so has
+a fifth, which tells what the type vector alone does:
 
     bert:raw-table       rows of the word table go straight into the block; library initialisation (std .02, biases 0)
     bert:bare-layer      the same table; linear layers as PyTorch initialises them (uniform ±1/√fan_in, biases too)
     bert:unit-embedding  as bare-layer, with the table as PyTorch initialises it (std 1)
     bert:full-embedding  word + position + type, then LayerNorm; library initialisation: the block as it stands in BERT
+    bert:no-type         as full-embedding, with the type vector, which all tokens share, set to 0
 
 Other families are built by the library with its own initialisation: `gpt2` (pre-norm), `llama` (RMSNorm, rotary), `t5`
 (encoder), `vit`.
@@ -27,8 +29,10 @@ READING_NAMES = {
     "bert:bare-layer": "bare layer",
     "bert:unit-embedding": "unit embedding",
     "bert:full-embedding": "full embedding layer",
+    "bert:no-type": "full embedding layer without type",
 }
-READINGS = tuple(READING_NAMES)
+READINGS = ("bert:raw-table", "bert:bare-layer", "bert:unit-embedding", "bert:full-embedding")
+WITHOUT_TYPE = "bert:no-type"
 FAMILIES = ("gpt2", "llama", "t5", "vit")
 
 
@@ -101,8 +105,9 @@ class Untrained:
 
 def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: str = "float32") -> Untrained:
     """Weights, inputs (uniform ids, pixels from N(0, 1)) and bias direction by `seed`; systems share the last two."""
-    if system not in (*READINGS, *FAMILIES):
-        raise UsageError("an untrained system", repr(system), near_matches(system, (*READINGS, *FAMILIES)))
+    known = (*READING_NAMES, *FAMILIES)
+    if system not in known:
+        raise UsageError("an untrained system", repr(system), near_matches(system, known))
     family, _, reading = system.partition(":")
     inputs_drawn, direction_drawn = (torch.Generator().manual_seed(1000 * seed + stream) for stream in (1, 2))
     with torch.random.fork_rng(devices=[]):
@@ -114,6 +119,8 @@ def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: st
                 module.weight.data.mul_(size.scale)
         if reading == "unit-embedding":
             nn.init.normal_(model.embeddings.word_embeddings.weight)
+        if system == WITHOUT_TYPE:
+            nn.init.zeros_(model.embeddings.token_type_embeddings.weight)
     if family == "vit":
         side = model.config.image_size
         inputs = {"pixel_values": torch.randn(size.sequences, 3, side, side, generator=inputs_drawn)}
@@ -123,7 +130,7 @@ def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: st
     inputs = {name: x.to(device) for name, x in inputs.items()}
     model = model.to(device, getattr(torch, dtype))
     with torch.no_grad():
-        if family == "bert" and reading != "full-embedding":
+        if family == "bert" and reading not in ("full-embedding", "no-type"):
             fed = model.embeddings.word_embeddings(inputs["input_ids"])
         else:
             fed = model(**inputs, output_hidden_states=True).hidden_states[0]
