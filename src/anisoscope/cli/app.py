@@ -21,7 +21,7 @@ EXIT_CODES = {
     4: "corpus: not found, not readable, or nothing in it to measure",
     5: "measurement: a place that never fires, sums that do not fit together",
     6: "output: a folder that cannot be written or read",
-    7: "partial: some models or data were unavailable and were skipped (reproduce)",
+    7: "partial: some models or data were unavailable and were skipped (reproduce, atlas)",
     8: "condition: a run differs from the first as --fail-if says (compare)",
     130: "interrupted: Ctrl-C (SIGINT); the same command with --resume goes on",
     143: "ended: SIGTERM; the same command with --resume goes on",
@@ -57,6 +57,14 @@ COMMANDS: dict[str, Command | Group] = {
         "Runs of the same units are paired, so that what they share cancels. A sentence says how they were paired and "
         "what else differs between them.",
         "anisoscope compare runs/before runs/after --fail-if 'A.last > +.02'",
+    ),
+    "atlas": Command(
+        "anisoscope.cli.atlas:atlas",
+        "Measure every network of a list, and make one table and one page of them.\n\n"
+        "A list is a TOML file: a [[network]] table for each, with model, corpus and other options of measure, and "
+        "[defaults] for all. Networks that are finished are not measured again; those that cannot be had are left out, "
+        "named, and the exit code says so.",
+        "anisoscope atlas networks.toml --output runs/atlas",
     ),
     "cure": Command(
         "anisoscope.cli.answers:cure",

@@ -1,0 +1,88 @@
+"""`anisoscope atlas`: measure every network of a list, and make one table and one page of them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import pandas as pd
+
+from anisoscope.cli.view import Format, Quiet, Table, echo_wrapped, format_path, show
+from anisoscope.errors import UsageError, near_matches
+from anisoscope.extras import missing_packages
+from anisoscope.options import INPUT, OUTPUT, FilePath, Names, option
+from anisoscope.progress import keeping, shown, waiting
+
+if TYPE_CHECKING:
+    from anisoscope.runs.atlas import Atlas
+
+FORMAT = Format()
+PARTIAL = 7
+"""Exit code if networks were left out."""
+OUTPUT_FOLDER = Path("runs/atlas")
+
+
+def atlas(
+    networks: Annotated[FilePath, option("list of networks: a TOML file of [[network]] tables", INPUT)],
+    /,
+    *,
+    only: Annotated[Names, option("these networks alone, by the names in the list", INPUT, metavar="NAME,…")] = (),
+    output: Annotated[FilePath, option("folder of runs, table and page", OUTPUT, "-o")] = OUTPUT_FOLDER,
+    view: Format = FORMAT,
+    quiet: Quiet = False,
+) -> int:
+    """Measure every network of a list that is not finished, and show all in one table."""
+    with waiting(f"reading {networks}", quiet=quiet):
+        from anisoscope.runs.atlas import make_atlas, read_list
+
+        listed = read_list(networks)
+    names = [entry.name for entry in listed]
+    for name in only:
+        if name not in names:
+            raise UsageError(f"a network of {networks}", repr(name), near_matches(name, names))
+    chosen = [entry for entry in listed if not only or entry.name in only]
+
+    def finished() -> str:
+        count = len(list(output.glob("runs/*/manifest.json")))
+        return f"{output} holds {count} finished runs" if count else ""
+
+    with keeping(finished, "the same command"):
+        made = make_atlas(chosen, output, lambda title: shown(title, quiet=quiet))
+    show([tabulate_atlas(made.table)], view, notes=_name_left_out(made), more={"left_out": made.left_out})
+    _tell_of_files(made, quiet)
+    return PARTIAL if made.left_out else 0
+
+
+def _name_left_out(made: "Atlas") -> list[str]:
+    return [f"left out: {name}: {why}" for name, why in made.left_out.items()]
+
+
+def _tell_of_files(made: "Atlas", quiet: bool) -> None:
+    """Draw the page, and say on stderr what was left out and where everything is."""
+    for line in _name_left_out(made):
+        echo_wrapped(line, err=True, indent="  ")
+    echo_wrapped(f"table: {format_path(made.folder / 'atlas.csv')}", err=True, indent="  ")
+    if missing := missing_packages("report"):
+        lacking = f"no page was drawn: {' and '.join(missing)} not installed (pip install 'anisoscope[report]')"
+        echo_wrapped(lacking, err=True, indent="  ")
+        return
+    with waiting("drawing the page", quiet=quiet):
+        from anisoscope.report.atlas import write_atlas_page
+
+        page = write_atlas_page(made.table, made.folder, runs=made.runs, left_out=made.left_out)
+    echo_wrapped(f"page: {format_path(page)} (open it in a browser)", err=True, indent="  ")
+
+
+def tabulate_atlas(table: pd.DataFrame) -> Table:
+    """Return the table for a terminal: a row for each network and stack, with the interval of the strongest layer."""
+    from anisoscope.wording import each, ranged, short
+
+    several = table.duplicated("network", keep=False).any()
+    head = ("network", *(("stack",) * bool(several)), "weakest", "strongest", "last", "q95", "carried by", "sinks")
+    rows = []
+    for row in each(table):
+        cells: list[Any] = [row.network, *([row.stack] * bool(several))]
+        cells.append(f"{short(row.weakest)} @{row.weakest_layer}")
+        cells.append(f"{ranged(row.strongest, row.strongest_low, row.strongest_high)} @{row.strongest_layer}")
+        cells += [short(row.last), short(row.q95), row.cause or ("–" if row.verdict else "")]
+        cells.append("" if pd.isna(row.heads) else f"{row.sink_heads:g} of {row.heads:g}")
+        rows.append(cells)
+    return Table(head, rows, table)

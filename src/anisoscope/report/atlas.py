@@ -1,0 +1,139 @@
+"""The page of an atlas: one figure of all networks, and one table."""
+
+from collections.abc import Mapping
+from os.path import relpath
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope.report.page import HERE, draw_figures, write_page
+from anisoscope.report.parts import Figure, PageTable
+from anisoscope.wording import count, each, has_interval, number, plural
+
+TEMPLATE = "atlas.html.j2"
+HEAD = (
+    "network",
+    "reads",
+    "family",
+    "blocks",
+    "A weakest",
+    "A strongest",
+    "A last block",
+    "A final norm",
+    "q95",
+    "share of 1 dimension",
+    "A centred",
+    "carried by",
+    "sink heads",
+    "entropy",
+    "units",
+)
+
+
+def write_atlas_page(
+    table: pd.DataFrame,
+    folder: Path,
+    *,
+    runs: Mapping[str, Path] | None = None,
+    left_out: Mapping[str, str] | None = None,
+    formats: tuple[str, ...] = ("svg",),
+) -> Path:
+    """Write `report.html` and its figure into the folder of an atlas, and return the page's path.
+
+    table     as `runs.atlas` makes it
+    runs      the run folder of each network, for links
+    left_out  networks that were not measured, and why
+    """
+    figures = [_draw_strongest(table)]
+    return write_page(
+        folder,
+        HERE.joinpath(TEMPLATE),
+        title=f"Atlas of {plural(table['network'].nunique(), 'network')}",
+        headline=describe_atlas(table),
+        left_out=dict(left_out or {}),
+        figures=figures,
+        drawn=draw_figures(figures, folder / "figures", formats),
+        formats=formats,
+        table=tabulate(table),
+        links={name: relpath(path, folder) for name, path in (runs or {}).items()},
+    )
+
+
+def describe_atlas(table: pd.DataFrame) -> list[str]:
+    """Sentences on all networks: how many are anisotropic somewhere, in every layer, and what carries it."""
+    total = len(table)
+    rows = each(table)
+    somewhere = [row for row in rows if row.verdict == "anisotropic"]
+    sentences = [f"{len(somewhere)} of {total} are anisotropic in their strongest layer."]
+    if somewhere:
+        by_mean = sum("the mean" in str(row.cause).split(", ") for row in somewhere)
+        by_few = sum("dimension" in str(row.cause) for row in somewhere)
+        sentences.append(f"In {by_mean} of these centring removes it; in {by_few} a few dimensions carry half of it.")
+    heads = table[table["heads"].notna()]
+    if len(heads):
+        with_sinks = int(heads["sink_heads"].gt(0).sum())
+        sentences.append(f"{with_sinks} of {len(heads)} whose attention was measured have sink heads.")
+    return sentences
+
+
+def _label_rows(table: pd.DataFrame) -> list[str]:
+    """The name of each row: the network, with its stack if it has several."""
+    several = table.duplicated("network", keep=False)
+    return [
+        f"{row.network}, {row.stack}" if two else row.network for row, two in zip(each(table), several, strict=True)
+    ]
+
+
+def _draw_strongest(table: pd.DataFrame) -> Figure:
+    """A of the strongest layer of every network."""
+    frame = table.assign(network=_label_rows(table), value=table["strongest"])
+    frame = frame.assign(low=table["strongest_low"], high=table["strongest_high"])
+    frame = frame.sort_values("value", ascending=False, kind="stable")
+
+    def draw(width: int) -> ChartType:
+        return charts.bars(frame, category="network", titles=("A of the strongest layer", ""), size=(width, 22))
+
+    top, bottom = frame.iloc[0], frame.iloc[-1]
+    alt = f"Bars of A by network: from {number(bottom['value'])} ({bottom['network']}) to {number(top['value'])} "
+    alt += f"({top['network']})."
+    caption = "Whiskers are 95 % intervals over units of each network’s own corpus, so that bars are no ranking."
+    return Figure("strongest", "Anisotropy of the strongest layer", caption, "", alt, {"": draw})
+
+
+def tabulate(table: pd.DataFrame) -> PageTable:
+    """The table of the page: values with their intervals, a row for each network and stack."""
+    rows = []
+    for label, row in zip(_label_rows(table), each(table), strict=True):
+        cells = [(label, ""), (row.modality, ""), (row.family, ""), (count(row.layers), "")]
+        for name in ("weakest", "strongest", "last"):
+            value, ends = _cell(row, name)
+            cells.append((f"{value} @{getattr(row, f'{name}_layer')}", ends))
+        cells += [_cell(row, "final"), (_number(row.q95), ""), _cell(row, "dimension_share"), _cell(row, "centred")]
+        cells.append((row.cause if isinstance(row.cause, str) and row.cause else "–", ""))
+        cells.append(("–" if pd.isna(row.heads) else f"{row.sink_heads:g} of {row.heads:g}", ""))
+        cells += [_cell(row, "entropy"), (count(row.n_units), "")]
+        rows.append(tuple(cells))
+    caption = "A with its 95 % interval; behind @ stands the layer, 0 is the input of the first block."
+    return PageTable(caption, HEAD, tuple(rows))
+
+
+class _Estimate:
+    """Value and ends of a row under one name."""
+
+    def __init__(self, row: Any, name: str) -> None:
+        self.value, self.low, self.high = (getattr(row, f"{name}{end}") for end in ("", "_low", "_high"))
+
+
+def _cell(row: Any, name: str) -> tuple[str, str]:
+    found = _Estimate(row, name)
+    if pd.isna(found.value):
+        return "–", ""
+    known = not pd.isna(found.low) and has_interval(found) and found.low != found.high
+    return number(found.value), f"[{number(found.low)}, {number(found.high)}]" if known else ""
+
+
+def _number(value: Any) -> str:
+    return "–" if pd.isna(value) else number(value)

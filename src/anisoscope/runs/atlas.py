@@ -1,0 +1,321 @@
+"""An atlas: every network of a list measured, and each run summed up in one row of a table."""
+
+import os
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from anisoscope.errors import AnisoscopeError, MeasureError, OutputError, UsageError, near_matches
+from anisoscope.measure.distributed import rank_and_world
+from anisoscope.models.named import hub_id, named_models
+from anisoscope.models.series import is_series
+from anisoscope.options import build
+from anisoscope.progress import Progress
+from anisoscope.registry import entries
+from anisoscope.runs.attention import attention_heads, count_heads
+from anisoscope.runs.differences import read_replicates
+from anisoscope.runs.findings import FEW, HALF, Depth, depths, verdict
+from anisoscope.runs.job import Job
+from anisoscope.runs.layers_of_heads import average_heads
+from anisoscope.runs.run import run
+from anisoscope.store import RunFolder, check_output, write_atomic, write_json
+from anisoscope.wording import each, has_interval, plural
+
+COLUMNS = (
+    "network",
+    "model",
+    "corpus",
+    "modality",
+    "family",
+    "stack",
+    "layers",
+    "dimensions",
+    "parameters",
+    "n_units",
+    "n_vectors",
+    "weakest_layer",
+    "weakest",
+    "weakest_low",
+    "weakest_high",
+    "strongest_layer",
+    "strongest",
+    "strongest_low",
+    "strongest_high",
+    "last_layer",
+    "last",
+    "last_low",
+    "last_high",
+    "final",
+    "final_low",
+    "final_high",
+    "q95",
+    "verdict",
+    "dimension_share",
+    "dimension_share_low",
+    "dimension_share_high",
+    "centred",
+    "centred_low",
+    "centred_high",
+    "cause",
+    "heads",
+    "sink_heads",
+    "entropy",
+    "entropy_low",
+    "entropy_high",
+)
+"""Columns of the table. Numbers end in `_low` and `_high` where they have a 95 % interval.
+
+weakest, strongest, last   A of the layer where it is lowest, where it is highest, and of the last block, with `_layer`
+final                      A after the final norm, if there is one
+q95, verdict               95 % of pairs of isotropic directions have a lower cosine; the verdict on the strongest layer
+dimension_share, centred   at the strongest layer: the share of A in its first dimension, and A after centring
+cause                      in words: what carries A there
+heads, sink_heads          of self-attention: all, and those that give more than half of their weight to the first token
+entropy                    mean over these heads, 1 is uniform
+"""
+OWN_KEYS = ("name", "stack", "modality", "family")
+"""What a network of a list says beside options of `measure`."""
+MODALITIES = {
+    "token": "text",
+    "word": "text",
+    "character": "text",
+    "frame": "speech",
+    "patch": "image",
+    "position": "image",
+}
+"""What is read, by the word of its positions; only where neither the list nor the model's name says so."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A network of a list: its name in the table, what is measured, and what the list says beside."""
+
+    name: str
+    job: Job
+    said: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Atlas:
+    """The table (`COLUMNS`), the run folder of each network, and why others were left out."""
+
+    folder: Path
+    table: pd.DataFrame
+    runs: dict[str, Path]
+    left_out: dict[str, str]
+
+
+def read_list(path: Path) -> list[Listed]:
+    """Read the networks of a TOML file: `[[network]]` tables, and `[defaults]` for all of them.
+
+    Each has a `model`, and what options of `measure` it needs by their names. `$NAME` in `model` and `corpus` is a
+    variable of the environment. UsageError for what cannot be read, with the name of the network.
+    """
+    if not path.is_file():
+        raise UsageError("a list of networks in a TOML file", f"{path}, which is none", "check the path")
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except ValueError as error:  # no TOML, or no UTF-8
+        raise UsageError(f"networks as TOML in {path}", str(error), 'write [[network]], then model = "…"') from None
+    for key in content.keys() - {"network", "defaults"}:
+        raise UsageError("[[network]] and [defaults]", f"{key} in {path}", near_matches(key, ("network", "defaults")))
+    networks, defaults = content.get("network", []), content.get("defaults", {})
+    if not isinstance(networks, list) or not networks or not isinstance(defaults, dict):
+        raise UsageError(f"at least one [[network]] in {path}", "none", 'write [[network]], then model = "…"')
+    found: dict[str, Listed] = {}
+    for number, network in enumerate(networks, start=1):
+        listed = _read_network(network, defaults, f"network {number} of {path}")
+        if listed.name in found:
+            raise UsageError(f"names that differ in {path}", f"{listed.name!r} twice", "give one of them a name")
+        found[listed.name] = listed
+    return list(found.values())
+
+
+def _read_network(network: Any, defaults: dict[str, Any], where: str) -> Listed:
+    """Turn one entry into what is measured."""
+    if not isinstance(network, dict) or not isinstance(network.get("model"), str):
+        raise UsageError(f"a model in {where}", repr(network), 'write model = "a hub id, a folder, builtin:…"')
+    said = {key: str(network[key]) for key in OWN_KEYS if key in network}
+    options = {key: value for key, value in {**defaults, **network}.items() if key not in OWN_KEYS}
+    for key in ("model", "corpus"):
+        if isinstance(options.get(key), str):
+            options[key] = os.path.expandvars(options[key])
+    try:
+        job = build(Job, options, also=OWN_KEYS)
+    except UsageError as error:
+        raise UsageError(f"{error.expected} in {where}", error.got, error.cure) from None
+    return Listed(said.get("name", network["model"]), job, said)
+
+
+Shown = Callable[[str], AbstractContextManager[Progress]]
+"""Show progress beside a title while inside."""
+
+
+def make_atlas(networks: list[Listed], folder: Path, show: Shown) -> Atlas:
+    """Measure each network, those that are finished are not measured again, and write `atlas.csv` and `atlas.json`.
+
+    folder  each network has a run folder in its `runs/`, named by what makes it this run
+    show    is called with the title of each network
+
+    A network that cannot be had or measured is left out, and the atlas says why. OutputError for a folder that cannot
+    be written; MeasureError if no network is left.
+    """
+    check_output(folder)
+    rows: list[dict[str, Any]] = []
+    runs: dict[str, Path] = {}
+    left_out: dict[str, str] = {}
+    for number, listed in enumerate(networks, start=1):
+        try:
+            with show(f"{number} of {len(networks)}, {listed.name}") as progress:
+                done = _measure_network(listed, folder / "runs", progress)
+                own = list(summarise_run(done, listed))
+        except OutputError:
+            raise
+        except AnisoscopeError as error:
+            left_out[listed.name] = str(error)
+            continue
+        runs[listed.name] = done.folder
+        rows += own
+    if not rows:
+        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        raise MeasureError("at least one network that can be measured", f"none of {len(networks)}", reasons)
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    atlas = Atlas(folder, table, runs, left_out)
+    if rank_and_world()[0] == 0:
+        write_atlas(atlas)
+    return atlas
+
+
+def write_atlas(atlas: Atlas) -> None:
+    """Write the table, and which run each row is of."""
+    text = format_csv(atlas.table)
+    write_atomic(atlas.folder / "atlas.csv", lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    runs = {name: str(path.relative_to(atlas.folder)) for name, path in atlas.runs.items()}
+    write_json(atlas.folder / "atlas.json", {"runs": runs, "left_out": atlas.left_out})
+
+
+def format_csv(table: pd.DataFrame) -> str:
+    """The table as CSV, six digits a number: enough for every interval, and quiet in a diff."""
+    return table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """The table of a written atlas. OutputError for a file that is none."""
+    if not path.is_file():
+        raise OutputError("the table of an atlas", f"{path}, which is none", "write it: anisoscope atlas LIST")
+    table = pd.read_csv(path, keep_default_na=True)
+    if missing := [name for name in COLUMNS if name not in table]:
+        raise OutputError("the table of an atlas", f"{path} without {', '.join(missing[:3])}", "write it anew")
+    return table[list(COLUMNS)]
+
+
+def _measure_network(listed: Listed, root: Path, progress: Progress) -> RunFolder:
+    """Measure a network, or find its finished run."""
+    job = listed.job
+    for key, value in (("model", job.model), ("corpus", job.corpus)):
+        if "$" in value:
+            variable = value[value.index("$") :].split("/")[0]
+            raise UsageError(f"{variable} of {key} in the environment", "none of that name", f"set it: {value}")
+    if is_series(job.model):
+        raise UsageError("one network", f"the series {job.model}", "measure it with anisoscope measure")
+    return run(job, root=root, resume=True, progress=progress)
+
+
+def summarise_run(done: RunFolder, listed: Listed) -> Iterator[dict[str, Any]]:
+    """Sum up a run, a row for each stack that was measured. MeasureError for one without hidden states."""
+    records, manifest = done.records, done.manifest
+    replicates = read_replicates(done.folder, len(records))
+    found = depths(records)
+    stacks = [str(depth.rows["stack"].iloc[0]) for depth in found]
+    wanted = listed.said.get("stack")
+    if wanted is not None and wanted not in stacks:
+        raise MeasureError(f"the stack {wanted!r}", f"{' and '.join(stacks) or 'none'}", "name another stack, or none")
+    if not found:
+        raise MeasureError("A of hidden states", "none in this run", "add hidden to panel")
+    for stack, depth in zip(stacks, found, strict=True):
+        if wanted in (None, stack):
+            row = {"network": listed.name, "model": manifest["model"], "corpus": manifest["settings"]["corpus"]}
+            row |= {"modality": _find_modality(listed, manifest), "parameters": manifest["parameters"]}
+            row |= {"family": listed.said.get("family", manifest["architecture"]), "stack": stack}
+            yield row | _summarise_depth(depth) | _summarise_attention(records, replicates, stack)
+
+
+def _find_modality(listed: Listed, manifest: dict[str, Any]) -> str:
+    """What a network reads: as the list says, else as its name is known, else by the word of its positions."""
+    if "modality" in listed.said:
+        return listed.said["modality"]
+    named = entries("models").get(listed.job.model)
+    known = getattr(named, "modality", None)
+    if known is None:
+        known = next((row.modality for row in named_models().values() if row.hub_id == hub_id(listed.job.model)), None)
+    word = manifest["corpus"].get("words", {}).get("position", "token")
+    return str(known or MODALITIES.get(word, word))
+
+
+def _summarise_depth(depth: Depth) -> dict[str, Any]:
+    """What hidden states of one stack say: A at telling layers, and what carries it where it is highest."""
+    blocks = depth.rows[depth.rows["site"].eq("hidden")]
+    blocks = blocks if len(blocks) else depth.rows
+    final = depth.rows[depth.rows["site"].eq("final")]
+    places = {"weakest": blocks["value"].argmin(), "strongest": blocks["value"].argmax(), "last": len(blocks) - 1}
+    row: dict[str, Any] = {"layers": int(blocks["layer"].max())}
+    for name, place in places.items():
+        (there,) = each(blocks.iloc[[int(place)]])
+        row |= {f"{name}_layer": int(there.layer)} | _with_ends(name, there)
+    row |= _with_ends("final", next(iter(each(final)), None))
+    (top,) = each(blocks.iloc[[int(places["strongest"])]])
+    row |= {"n_units": top.n_units, "n_vectors": top.n_vectors, "q95": top.q95, "verdict": top.verdict}
+    width = depth.records["metric"].eq("mean_cosine.contribution") & depth.records["site"].eq(top.site)
+    row["dimensions"] = int((width & depth.records["layer"].eq(top.layer)).fillna(False).sum()) or None
+    centred = depth.at(top, "calibrated.centred")
+    # The share of an A that may be zero says nothing.
+    share = depth.at(top, "mean_cosine.top_share", "1") if top.verdict == "anisotropic" else None
+    row |= _with_ends("centred", centred) | _with_ends("dimension_share", share)
+    row["cause"] = _name_cause(depth, top, centred)
+    return row
+
+
+def _name_cause(depth: Depth, top: Any, centred: Any) -> str:
+    """Name what carries A at the row `top`: a few dimensions, the mean, both; empty if it is not anisotropic."""
+    if top.verdict != "anisotropic":
+        return ""
+    parts = []
+    for k in FEW:
+        share = depth.at(top, "mean_cosine.top_share", str(k))
+        if share is not None and has_interval(share) and share.low >= HALF:
+            parts.append(plural(k, "dimension"))
+            break
+    if centred is not None and has_interval(centred):
+        after = verdict(centred.low, centred.high, top.q95)
+        words = {"isotropic": "the mean", "anisotropic": "more than the mean"}
+        parts += [words[after]] if after in words else []
+    return ", ".join(parts)
+
+
+def _summarise_attention(records: pd.DataFrame, replicates: Any, stack: str) -> dict[str, Any]:
+    """How many heads of self-attention there are and are sinks, and their mean entropy; None if it was not measured."""
+    counts = [found for place, found in count_heads(records).items() if place[:2] == (stack, "self")]
+    rows = attention_heads(records)
+    rows = rows[rows["metric"].eq("attention.entropy_normalised") & rows["stack"].eq(stack) & rows["kind"].eq("self")]
+    if not counts or not len(rows):
+        return {"heads": None, "sink_heads": None} | _with_ends("entropy", None)
+    left_out: Float[NDArray[np.float64], "head group"] | None
+    left_out = None if replicates is None else replicates[rows.index.to_numpy()]
+    means, _ = average_heads(rows.assign(layer=0), left_out)  # all heads as those of one layer
+    total = {"heads": sum(found["heads"] for found in counts), "sink_heads": sum(found["sink"] for found in counts)}
+    return total | _with_ends("entropy", next(iter(each(means)), None))
+
+
+def _with_ends(name: str, row: Any) -> dict[str, float | None]:
+    """Value and interval of a record under a name; None if there is no record."""
+    if row is None:
+        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+    return {name: row.value, f"{name}_low": row.low, f"{name}_high": row.high}
