@@ -47,6 +47,8 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("formats")
     path.joinpath("text.txt").write_text("\n".join(f"{i}. The cat sat on the mat; a dog barked." for i in range(12)))
     np.save(path / "vectors.npy", np.random.default_rng(0).normal(size=(90, 8)) + 2)
+    small = 'model = "builtin:minilm"\npanel = "hidden"\ndocuments = "line"'
+    path.joinpath("list.toml").write_text(f'[[network]]\n{small}\ncorpus = "{path / "text.txt"}"\n')
     for name, shard in (("run", "1/1"), ("part-1", "1/2"), ("part-2", "2/2")):
         shown(SMALL + " -c {folder}/text.txt -o {folder}/{name} --shard {shard}", folder=path, name=name, shard=shard)
     return path
@@ -55,6 +57,7 @@ def folder(tmp_path_factory):
 SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "answers.schema.json").read_text("utf-8"))
 OTHERS = {
     "cure": "cure {folder}/vectors.npy --cures centre,whiten --save {folder}/fit.safetensors",
+    "atlas": "atlas {folder}/list.toml -o {folder}/atlas",
     "doctor": "doctor",
     "list": "list metrics",
     "report": "report {folder}/run",
@@ -104,6 +107,13 @@ def test_every_other_answer_is_as_published_too(folder, command):
         assert given["findings"][0]["text"].startswith("centre fits")
     if command == "apply":
         assert given["records"] == [{"written": str(folder / "cured.npy"), "vectors": 90, "dimensions": 8}]
+
+
+def test_components_are_named_with_commas(folder):
+    """`--component 1,3` was taken for one name."""
+    line = "compare {folder}/run {folder}/run --metric mean_cosine.top_share --component 1,3 --format json"
+    out, _ = shown(line, folder=folder)
+    assert {row["component"] for row in json.loads(out)["records"]} == {"1", "3"}
 
 
 def test_a_definition_refuses_what_is_no_answer():

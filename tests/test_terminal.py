@@ -22,6 +22,7 @@ COMMANDS = {
     "classes": "classes --corpus planted --limit 12 --parts directions -o {folder}/classes --overwrite",
     "cure": "cure {folder}/vectors.npy --cures centre --save {folder}/fit-{columns}.safetensors",
     "apply": "apply {folder}/fit-{columns}.safetensors {folder}/vectors.npy -o {folder}/cured-{columns}.npy",
+    "atlas": "atlas {folder}/list.toml -o {folder}/atlas",
     "doctor": "doctor",
     "list": "list corpora",
 }
@@ -48,6 +49,8 @@ def folder(program, tmp_path_factory):
         "\n".join(f"{i}. The cat sat on the mat; a dog barked {i} times, and rain fell." for i in range(40))
     )
     np.save(path / "vectors.npy", np.random.default_rng(0).normal(size=(80, 6)) + 2)
+    of_networks = f'model = "builtin:minilm"\ncorpus = "{text}"\ndocuments = "line"\npanel = "hidden"'
+    path.joinpath("list.toml").write_text(f"[[network]]\n{of_networks}\n")
     small = SMALL.format(text=text).split()
     for name, more in (("run", []), ("part-1", ["--shard", "1/2"]), ("part-2", ["--shard", "2/2"])):
         code, shown = on_a_terminal(

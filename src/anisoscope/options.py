@@ -114,6 +114,15 @@ def split_names(every: tuple[str, ...] = ()) -> BeforeValidator:
     return BeforeValidator(split)
 
 
+def separate_names(typed: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of an option of a command, given once with commas or several times.
+
+    Fields of settings are split by `split_names`; a parameter of a command is handed over as it was typed.
+    """
+    words = [word.strip() for part in typed for word in part.split(",")]
+    return tuple(word for word in words if word)
+
+
 def split_numbers(meaning_all: tuple[int, ...] = ()) -> BeforeValidator:
     """Return a validator that makes a tuple of numbers from `0,8,-1`; `all` gives `meaning_all`."""
 

@@ -8,7 +8,7 @@ import pandas as pd
 from anisoscope.cli.view import Format, Quiet, Table, echo_wrapped, format_path, show
 from anisoscope.errors import UsageError, near_matches
 from anisoscope.extras import missing_packages
-from anisoscope.options import INPUT, OUTPUT, FilePath, Names, option
+from anisoscope.options import INPUT, OUTPUT, FilePath, Names, option, separate_names
 from anisoscope.progress import keeping, shown, waiting
 
 if TYPE_CHECKING:
@@ -35,10 +35,11 @@ def atlas(
 
         listed = read_list(networks)
     names = [entry.name for entry in listed]
-    for name in only:
+    wanted = separate_names(only)
+    for name in wanted:
         if name not in names:
             raise UsageError(f"a network of {networks}", repr(name), near_matches(name, names))
-    chosen = [entry for entry in listed if not only or entry.name in only]
+    chosen = [entry for entry in listed if not wanted or entry.name in wanted]
 
     def finished() -> str:
         count = len(list(output.glob("runs/*/manifest.json")))

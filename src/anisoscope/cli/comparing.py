@@ -12,7 +12,7 @@ from anisoscope.axes import TokenPolicy
 from anisoscope.cli.measure_commands import FORMAT, RunFolders
 from anisoscope.cli.view import Format, Quiet, Table, echo_wrapped, format_path, show
 from anisoscope.errors import UsageError
-from anisoscope.options import OUTPUT, WHAT, FilePath, Names, Text, option
+from anisoscope.options import OUTPUT, WHAT, FilePath, Names, Text, option, separate_names
 from anisoscope.progress import show_spinner
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def compare(
         for text in fail_if:
             parse_condition(text)
         found = compare_kept([open_kept_run(folder) for folder in runs], metric, tokens=tokens, heads=heads)
-        found = found.of_components(component) if component else found
+        found = found.of_components(separate_names(component)) if component else found
         met = [(text, *one) for text in fail_if for one in found.judge(text)]
     failed = [describe_met(text, name, beyond) for text, name, beyond in met]
     show(tabulate_comparison(found), view, found.findings, found.notes, {"failed": failed})

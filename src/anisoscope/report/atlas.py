@@ -67,15 +67,16 @@ def describe_atlas(table: pd.DataFrame) -> list[str]:
     total = len(table)
     rows = each(table)
     somewhere = [row for row in rows if row.verdict == "anisotropic"]
-    sentences = [f"{len(somewhere)} of {total} are anisotropic in their strongest layer."]
+    sentences = [f"Anisotropic in the strongest layer: {len(somewhere)} of {total}."]
     if somewhere:
         by_mean = sum("the mean" in str(row.cause).split(", ") for row in somewhere)
         by_few = sum("dimension" in str(row.cause) for row in somewhere)
-        sentences.append(f"In {by_mean} of these centring removes it; in {by_few} a few dimensions carry half of it.")
+        text = f"Of these, centring removes it in {by_mean}, and ten dimensions or fewer carry more than half of it in"
+        sentences.append(f"{text} {by_few}.")
     heads = table[table["heads"].notna()]
     if len(heads):
         with_sinks = int(heads["sink_heads"].gt(0).sum())
-        sentences.append(f"{with_sinks} of {len(heads)} whose attention was measured have sink heads.")
+        sentences.append(f"Heads that are sinks: in {with_sinks} of {len(heads)} whose attention was measured.")
     return sentences
 
 

@@ -152,7 +152,7 @@ def _read_network(network: Any, defaults: dict[str, Any], where: str) -> Listed:
         job = build(Job, options, also=OWN_KEYS)
     except UsageError as error:
         raise UsageError(f"{error.expected} in {where}", error.got, error.cure) from None
-    return Listed(said.get("name", network["model"]), job, said)
+    return Listed(said.get("name", job.model), job, said)
 
 
 Shown = Callable[[str], AbstractContextManager[Progress]]
@@ -265,7 +265,8 @@ def _summarise_depth(depth: Depth) -> dict[str, Any]:
     blocks = depth.rows[depth.rows["site"].eq("hidden")]
     blocks = blocks if len(blocks) else depth.rows
     final = depth.rows[depth.rows["site"].eq("final")]
-    places = {"weakest": blocks["value"].argmin(), "strongest": blocks["value"].argmax(), "last": len(blocks) - 1}
+    places: dict[str, Any] = {"weakest": blocks["value"].argmin(), "strongest": blocks["value"].argmax()}
+    places["last"] = len(blocks) - 1
     row: dict[str, Any] = {"layers": int(blocks["layer"].max())}
     for name, place in places.items():
         (there,) = each(blocks.iloc[[int(place)]])
