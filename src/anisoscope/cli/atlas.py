@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pandas as pd
 
 from anisoscope.cli.view import Format, Quiet, Table, echo_wrapped, format_path, show
-from anisoscope.errors import UsageError, near_matches
-from anisoscope.extras import missing_packages
+from anisoscope.errors import UsageError, suggest_names
+from anisoscope.extras import find_missing_packages
 from anisoscope.options import INPUT, OUTPUT, FilePath, Names, option, separate_names
-from anisoscope.progress import keeping, shown, waiting
+from anisoscope.progress import interrupt_hint, show_progress, show_spinner
 
 if TYPE_CHECKING:
     from anisoscope.runs.atlas import Atlas
@@ -30,7 +30,7 @@ def atlas(
     quiet: Quiet = False,
 ) -> int:
     """Measure every network of a list that is not finished, and show all in one table."""
-    with waiting(f"reading {networks}", quiet=quiet):
+    with show_spinner(f"reading {networks}", quiet=quiet):
         from anisoscope.runs.atlas import make_atlas, read_list
 
         listed = read_list(networks)
@@ -38,15 +38,15 @@ def atlas(
     wanted = separate_names(only)
     for name in wanted:
         if name not in names:
-            raise UsageError(f"a network of {networks}", repr(name), near_matches(name, names))
+            raise UsageError(f"a network of {networks}", repr(name), suggest_names(name, names))
     chosen = [entry for entry in listed if not wanted or entry.name in wanted]
 
     def finished() -> str:
         count = len(list(output.glob("runs/*/manifest.json")))
         return f"{output} holds {count} finished runs" if count else ""
 
-    with keeping(finished, "the same command"):
-        made = make_atlas(chosen, output, lambda title: shown(title, quiet=quiet))
+    with interrupt_hint(finished, "the same command"):
+        made = make_atlas(chosen, output, lambda title: show_progress(title, quiet=quiet))
     show([tabulate_atlas(made.table)], view, notes=_name_left_out(made), more={"left_out": made.left_out})
     _tell_of_files(made, quiet)
     return PARTIAL if made.left_out else 0
@@ -61,11 +61,11 @@ def _tell_of_files(made: "Atlas", quiet: bool) -> None:
     for line in _name_left_out(made):
         echo_wrapped(line, err=True, indent="  ")
     echo_wrapped(f"table: {format_path(made.folder / 'atlas.csv')}", err=True, indent="  ")
-    if missing := missing_packages("report"):
+    if missing := find_missing_packages("report"):
         lacking = f"no page was drawn: {' and '.join(missing)} not installed (pip install 'anisoscope[report]')"
         echo_wrapped(lacking, err=True, indent="  ")
         return
-    with waiting("drawing the page", quiet=quiet):
+    with show_spinner("drawing the page", quiet=quiet):
         from anisoscope.report.atlas import write_atlas_page
 
         page = write_atlas_page(made.table, made.folder, runs=made.runs, left_out=made.left_out)
@@ -74,16 +74,16 @@ def _tell_of_files(made: "Atlas", quiet: bool) -> None:
 
 def tabulate_atlas(table: pd.DataFrame) -> Table:
     """Return the table for a terminal: a row for each network and stack, with the interval of the strongest layer."""
-    from anisoscope.wording import each, ranged, short
+    from anisoscope.wording import format_interval, format_short, iter_rows
 
     several = table.duplicated("network", keep=False).any()
     head = ("network", *(("stack",) * bool(several)), "weakest", "strongest", "last", "q95", "carried by", "sinks")
     rows = []
-    for row in each(table):
+    for row in iter_rows(table):
         cells: list[Any] = [row.network, *([row.stack] * bool(several))]
-        cells.append(f"{short(row.weakest)} @{row.weakest_layer}")
-        cells.append(f"{ranged(row.strongest, row.strongest_low, row.strongest_high)} @{row.strongest_layer}")
-        cells += [short(row.last), short(row.q95), row.cause or ("–" if row.verdict else "")]
+        cells.append(f"{format_short(row.weakest)} @{row.weakest_layer}")
+        cells.append(f"{format_interval(row.strongest, row.strongest_low, row.strongest_high)} @{row.strongest_layer}")
+        cells += [format_short(row.last), format_short(row.q95), row.cause or ("–" if row.verdict else "")]
         cells.append("" if pd.isna(row.heads) else f"{row.sink_heads:g} of {row.heads:g}")
         rows.append(cells)
     return Table(head, rows, table)

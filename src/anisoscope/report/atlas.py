@@ -11,7 +11,7 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts
 from anisoscope.report.page import HERE, draw_figures, write_page
 from anisoscope.report.parts import Figure, PageTable
-from anisoscope.wording import count, each, has_interval, number, plural
+from anisoscope.wording import count_noun, format_count, format_number, has_interval, iter_rows
 
 TEMPLATE = "atlas.html.j2"
 HEAD = (
@@ -51,7 +51,7 @@ def write_atlas_page(
     return write_page(
         folder,
         HERE.joinpath(TEMPLATE),
-        title=f"Atlas of {plural(table['network'].nunique(), 'network')}",
+        title=f"Atlas of {count_noun(table['network'].nunique(), 'network')}",
         headline=describe_atlas(table),
         left_out=dict(left_out or {}),
         figures=figures,
@@ -65,7 +65,7 @@ def write_atlas_page(
 def describe_atlas(table: pd.DataFrame) -> list[str]:
     """Sentences on all networks: how many are anisotropic somewhere, in every layer, and what carries it."""
     total = len(table)
-    rows = each(table)
+    rows = iter_rows(table)
     somewhere = [row for row in rows if row.verdict == "anisotropic"]
     sentences = [f"Anisotropic in the strongest layer: {len(somewhere)} of {total}."]
     if somewhere:
@@ -84,7 +84,8 @@ def _label_rows(table: pd.DataFrame) -> list[str]:
     """The name of each row: the network, with its stack if it has several."""
     several = table.duplicated("network", keep=False)
     return [
-        f"{row.network}, {row.stack}" if two else row.network for row, two in zip(each(table), several, strict=True)
+        f"{row.network}, {row.stack}" if two else row.network
+        for row, two in zip(iter_rows(table), several, strict=True)
     ]
 
 
@@ -98,7 +99,7 @@ def _draw_strongest(table: pd.DataFrame) -> Figure:
         return charts.bars(frame, category="network", titles=("A of the strongest layer", ""), size=(width, 22))
 
     top, bottom = frame.iloc[0], frame.iloc[-1]
-    alt = f"Bars of A by network: from {number(bottom['value'])} ({bottom['network']}) to {number(top['value'])} "
+    alt = f"Bars of A by network: from {format_number(bottom['value'])} ({bottom['network']}) to {format_number(top['value'])} "
     alt += f"({top['network']})."
     caption = "Whiskers are 95 % intervals over units of each network’s own corpus, so that bars are no ranking."
     return Figure("strongest", "Anisotropy of the strongest layer", caption, "", alt, {"": draw})
@@ -107,15 +108,15 @@ def _draw_strongest(table: pd.DataFrame) -> Figure:
 def tabulate(table: pd.DataFrame) -> PageTable:
     """The table of the page: values with their intervals, a row for each network and stack."""
     rows = []
-    for label, row in zip(_label_rows(table), each(table), strict=True):
-        cells = [(label, ""), (row.modality, ""), (row.family, ""), (count(row.layers), "")]
+    for label, row in zip(_label_rows(table), iter_rows(table), strict=True):
+        cells = [(label, ""), (row.modality, ""), (row.family, ""), (format_count(row.layers), "")]
         for name in ("weakest", "strongest", "last"):
             value, ends = _cell(row, name)
             cells.append((f"{value} @{getattr(row, f'{name}_layer')}", ends))
         cells += [_cell(row, "final"), (_number(row.q95), ""), _cell(row, "dimension_share"), _cell(row, "centred")]
         cells.append((row.cause if isinstance(row.cause, str) and row.cause else "–", ""))
         cells.append(("–" if pd.isna(row.heads) else f"{row.sink_heads:g} of {row.heads:g}", ""))
-        cells += [_cell(row, "entropy"), (count(row.n_units), "")]
+        cells += [_cell(row, "entropy"), (format_count(row.n_units), "")]
         rows.append(tuple(cells))
     caption = "A with its 95 % interval; behind @ stands the layer, 0 is the input of the first block."
     return PageTable(caption, HEAD, tuple(rows))
@@ -133,8 +134,8 @@ def _cell(row: Any, name: str) -> tuple[str, str]:
     if pd.isna(found.value):
         return "–", ""
     known = not pd.isna(found.low) and has_interval(found) and found.low != found.high
-    return number(found.value), f"[{number(found.low)}, {number(found.high)}]" if known else ""
+    return format_number(found.value), f"[{format_number(found.low)}, {format_number(found.high)}]" if known else ""
 
 
 def _number(value: Any) -> str:
-    return "–" if pd.isna(value) else number(value)
+    return "–" if pd.isna(value) else format_number(value)

@@ -13,13 +13,13 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from anisoscope.errors import AnisoscopeError, MeasureError, OutputError, UsageError, near_matches
+from anisoscope.errors import AnisoscopeError, MeasureError, OutputError, UsageError, suggest_names
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.models.named import hub_id, named_models
 from anisoscope.models.series import is_series
-from anisoscope.options import build
+from anisoscope.options import build_settings
 from anisoscope.progress import Progress
-from anisoscope.registry import entries
+from anisoscope.registry import list_entries_of
 from anisoscope.runs.attention import attention_heads, count_heads
 from anisoscope.runs.differences import read_replicates
 from anisoscope.runs.findings import FEW, HALF, Depth, depths, verdict
@@ -27,7 +27,7 @@ from anisoscope.runs.job import Job
 from anisoscope.runs.layers_of_heads import average_heads
 from anisoscope.runs.run import run
 from anisoscope.store import RunFolder, check_output, write_atomic, write_json
-from anisoscope.wording import each, has_interval, plural
+from anisoscope.wording import count_noun, has_interval, iter_rows
 
 COLUMNS = (
     "network",
@@ -126,7 +126,7 @@ def read_list(path: Path) -> list[Listed]:
     except ValueError as error:  # no TOML, or no UTF-8
         raise UsageError(f"networks as TOML in {path}", str(error), 'write [[network]], then model = "…"') from None
     for key in content.keys() - {"network", "defaults"}:
-        raise UsageError("[[network]] and [defaults]", f"{key} in {path}", near_matches(key, ("network", "defaults")))
+        raise UsageError("[[network]] and [defaults]", f"{key} in {path}", suggest_names(key, ("network", "defaults")))
     networks, defaults = content.get("network", []), content.get("defaults", {})
     if not isinstance(networks, list) or not networks or not isinstance(defaults, dict):
         raise UsageError(f"at least one [[network]] in {path}", "none", 'write [[network]], then model = "…"')
@@ -149,7 +149,7 @@ def _read_network(network: Any, defaults: dict[str, Any], where: str) -> Listed:
         if isinstance(options.get(key), str):
             options[key] = os.path.expandvars(options[key])
     try:
-        job = build(Job, options, also=OWN_KEYS)
+        job = build_settings(Job, options, also=OWN_KEYS)
     except UsageError as error:
         raise UsageError(f"{error.expected} in {where}", error.got, error.cure) from None
     return Listed(said.get("name", job.model), job, said)
@@ -252,7 +252,7 @@ def _find_modality(listed: Listed, manifest: dict[str, Any]) -> str:
     """What a network reads: as the list says, else as its name is known, else by the word of its positions."""
     if "modality" in listed.said:
         return listed.said["modality"]
-    named = entries("models").get(listed.job.model)
+    named = list_entries_of("models").get(listed.job.model)
     known = getattr(named, "modality", None)
     if known is None:
         known = next((row.modality for row in named_models().values() if row.hub_id == hub_id(listed.job.model)), None)
@@ -269,10 +269,10 @@ def _summarise_depth(depth: Depth) -> dict[str, Any]:
     places["last"] = len(blocks) - 1
     row: dict[str, Any] = {"layers": int(blocks["layer"].max())}
     for name, place in places.items():
-        (there,) = each(blocks.iloc[[int(place)]])
+        (there,) = iter_rows(blocks.iloc[[int(place)]])
         row |= {f"{name}_layer": int(there.layer)} | _with_ends(name, there)
-    row |= _with_ends("final", next(iter(each(final)), None))
-    (top,) = each(blocks.iloc[[int(places["strongest"])]])
+    row |= _with_ends("final", next(iter(iter_rows(final)), None))
+    (top,) = iter_rows(blocks.iloc[[int(places["strongest"])]])
     row |= {"n_units": top.n_units, "n_vectors": top.n_vectors, "q95": top.q95, "verdict": top.verdict}
     width = depth.records["metric"].eq("mean_cosine.contribution") & depth.records["site"].eq(top.site)
     row["dimensions"] = int((width & depth.records["layer"].eq(top.layer)).fillna(False).sum()) or None
@@ -292,7 +292,7 @@ def _name_cause(depth: Depth, top: Any, centred: Any) -> str:
     for k in FEW:
         share = depth.at(top, "mean_cosine.top_share", str(k))
         if share is not None and has_interval(share) and share.low >= HALF:
-            parts.append(plural(k, "dimension"))
+            parts.append(count_noun(k, "dimension"))
             break
     if centred is not None and has_interval(centred):
         after = verdict(centred.low, centred.high, top.q95)
@@ -312,7 +312,7 @@ def _summarise_attention(records: pd.DataFrame, replicates: Any, stack: str) -> 
     left_out = None if replicates is None else replicates[rows.index.to_numpy()]
     means, _ = average_heads(rows.assign(layer=0), left_out)  # all heads as those of one layer
     total = {"heads": sum(found["heads"] for found in counts), "sink_heads": sum(found["sink"] for found in counts)}
-    return total | _with_ends("entropy", next(iter(each(means)), None))
+    return total | _with_ends("entropy", next(iter(iter_rows(means)), None))
 
 
 def _with_ends(name: str, row: Any) -> dict[str, float | None]:
