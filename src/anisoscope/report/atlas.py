@@ -82,11 +82,10 @@ def describe_atlas(table: pd.DataFrame) -> list[str]:
 
 def _label_rows(table: pd.DataFrame) -> list[str]:
     """The name of each row: the network, with its stack if it has several."""
-    several = table.duplicated("network", keep=False)
-    return [
-        f"{row.network}, {row.stack}" if two else row.network
-        for row, two in zip(iter_rows(table), several, strict=True)
-    ]
+    names = []
+    for row, has_several in zip(iter_rows(table), table.duplicated("network", keep=False), strict=True):
+        names.append(f"{row.network}, {row.stack}" if has_several else str(row.network))
+    return names
 
 
 def _draw_strongest(table: pd.DataFrame) -> Figure:
@@ -99,8 +98,9 @@ def _draw_strongest(table: pd.DataFrame) -> Figure:
         return charts.bars(frame, category="network", titles=("A of the strongest layer", ""), size=(width, 22))
 
     top, bottom = frame.iloc[0], frame.iloc[-1]
-    alt = f"Bars of A by network: from {format_number(bottom['value'])} ({bottom['network']}) to {format_number(top['value'])} "
-    alt += f"({top['network']})."
+    lowest = f"{format_number(bottom['value'])} ({bottom['network']})"
+    highest = f"{format_number(top['value'])} ({top['network']})"
+    alt = f"Bars of A by network: from {lowest} to {highest}."
     caption = "Whiskers are 95 % intervals over units of each network’s own corpus, so that bars are no ranking."
     return Figure("strongest", "Anisotropy of the strongest layer", caption, "", alt, {"": draw})
 
