@@ -77,6 +77,8 @@ TYPOS = [
     ),
     (["merge", "runs/a", "runs/b\x1b[31m", "-o", "runs/c"], 2, r"got 'runs/b\x1b[31m'. Cure: correct or rename it"),
     (["measure", "--shard", "3/2"], 2, "1 ≤ I ≤ N"),
+    (["measure"], 2, "builtin:minilm on all of builtin:python-docs"),
+    (["measure", "--quiet", "-o", "runs/mine"], 2, "measure --corpus builtin:python-docs --limit 40"),
     (["measure", "builtin:minilmm"], 3, "did you mean builtin:minilm?"),
     (["measure", "./nowhere"], 3, "which is not there"),
     (["measure", "--corpus", "builtin:python-dox"], 4, "did you mean builtin:python-docs"),

@@ -3,7 +3,7 @@
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from anisoscope.cli.view import Config, Format, Quiet, View, echo_wrapped, format_path, say, show
 from anisoscope.data.check_names import check_corpus, check_labelled, check_model
@@ -38,6 +38,8 @@ def measure(
     """Measure what the options name, and show what was found."""
     from anisoscope.models.series import describe, expand, is_series
 
+    if job is JOB and not dry_run:
+        _ask_for_corpus()
     check_model(job.model)
     check_corpus(job.corpus)
     if dry_run and not Path(job.model).expanduser().exists() and not is_series(job.model):
@@ -68,6 +70,19 @@ def measure(
             say(f"seed {checkpoint.seed:<3d} step {checkpoint.step:<9,d} {checkpoint.subject}{missing}")
     else:
         _show_series(measure_checkpoints(job, place, quiet), job.settings.tokens[0], view, quiet)
+
+
+def _ask_for_corpus() -> NoReturn:
+    """Refuse a command line that says nothing of what is measured: its defaults take minutes.
+
+    UsageError, with what would be measured and how to ask for it.
+    """
+    from anisoscope.data.opening import default_corpus
+
+    corpus = default_corpus("text")
+    alone = f"nothing: without options this would be {JOB.model} on all of {corpus}, minutes of work"
+    example = f"anisoscope measure --corpus {corpus} --limit 40"
+    raise UsageError("a --corpus, or a model", alone, f"name yours, or for a first look: {example}")
 
 
 def _show_cost(job: Job, quiet: bool) -> None:
