@@ -392,3 +392,17 @@ def test_positions_are_those_of_the_list_of_blocks():
     assert not positions.contradict(shared, at(1)) and not positions.contradict(shared, at(2))
     assert not positions.contradict(nn.Linear(2, 2), at(1))  # outside of blocks
     assert not positions.contradict(blocks[0][0], at(3))  # of blocks that run again
+
+
+def test_positions_do_not_count_a_list_of_blocks_that_does_not_run():
+    """A language model behind a tower, given text alone; within a list a block stays in its place."""
+    blocks = [nn.Linear(2, 2) for _ in range(5)]
+    names = {block: f"visual.blocks.{i}" for i, block in enumerate(blocks[:2])}
+    names |= {block: f"language.layers.{i}" for i, block in enumerate(blocks[2:])}
+    positions = Positions({"decoder": blocks}, names)
+
+    def is_apart(block, layer):
+        return positions.contradict(blocks[block], SimpleNamespace(stack="decoder", layer=layer))
+
+    assert [layer for layer in range(1, 6) if not is_apart(3, layer)] == [2, 4]
+    assert [layer for layer in range(1, 6) if not is_apart(1, layer)] == [2]

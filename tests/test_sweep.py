@@ -53,6 +53,28 @@ def test_heads_of_odd_families_have_the_weights_that_the_model_returns(model_typ
     assert seen == blocks, row
 
 
+TOWERS = {
+    "qwen2_5_vl": "a tower that declares what the whole reads, before the language model",
+    "granite_speech": "an encoder of sound that is no half of an encoder-decoder",
+    "chameleon": "a tokenizer of images, made of blocks",
+    "blip-2": "queries that attend to a tower of which no corpus speaks",
+    "idefics": "a tower without a stream, in cross-attention of a decoder",
+}
+"""Models of a tower and a language model, of which much was once left out, and why."""
+
+
+@pytest.mark.parametrize("model_type", TOWERS)
+def test_the_language_model_behind_a_tower_has_its_own_layers(model_type):
+    row = look_at(model_type)
+    assert row.status == "measured" and "decoder 3" in row.hidden, row
+    assert row.attention != "none" and "weights" in row.compared, row
+
+
+def test_cross_attention_reads_no_more_than_its_encoder_passes_on():
+    """The encoder fills up its input to whole windows, and takes off again what it filled in."""
+    assert "Attention: (4, 9)" not in look_at("led").reason
+
+
 @pytest.mark.parametrize("model_type", ["longformer", "pegasus_x"])
 def test_an_encoder_that_fills_up_its_input_is_measured_where_the_input_is_real(model_type):
     row = look_at(model_type)

@@ -319,7 +319,8 @@ def _twin_output(model: nn.Module, inputs: dict[str, Any], attention: str, asked
     for every in (True, False):  # some cannot have their parts asked
         for part in twin.modules():
             if isinstance(part, PreTrainedModel):
-                setattr(part.config, asked, every)
+                with suppress(ValueError):  # one whose attention is not eager has no weights to return
+                    setattr(part.config, asked, every)
         parts.clear()
         with suppress(Exception):
             return call(twin, inputs, **{asked: True}), parts

@@ -86,6 +86,7 @@ _NARROW = {
     "hidden_dim": ...,
 }
 _EXPERTS = {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}
+_PICTURE = {"num_query_tokens": 3, "image_token_index": FIRST_MARK}
 _MARKED = {"image_token_id": FIRST_MARK}
 
 EXCEPTIONS: dict[str, dict[str, Any]] = {
@@ -130,12 +131,9 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "align": {f"vision_config.{name}": value for name, value in _NARROW.items()},
     "longcat_flash": _ALL_HEADS | {"head_dim": 8},
     "paddleocr_vl": {"text_config.rope_parameters": _ROTARY},
-    "ernie4_5_vl_moe": {"text_config.rope_parameters": _ROTARY | {"mrope_section": [3, 3, 2]}},
     "clap": {"audio_config.num_attention_heads": ..., "audio_config.num_hidden_layers": ...},
     "diffusion_gemma": {f"text_config.{name}": value for name, value in _EXPERTS.items()},
-    "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse"]},
     "molmo2": {"adapter_config.vision_feature_layer": [1, 0]},
-    "granite4_vision": {"deepstack_layer_map": []},
     "bamba": _MAMBA | {"attn_layer_indices": [1]},
     "granitemoehybrid": _MAMBA | {"layer_types": ["mamba", "attention"], "num_hidden_layers": 2},
     "led": {"attention_window": 16},
@@ -147,6 +145,21 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "zamba": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "num_hidden_layers": 4},
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "num_hidden_layers": 4},
     "fun_asr_nano": {"adaptor_config.intermediate_size": 16},
+    "dbrx": {"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8},
+    "deepseek_ocr2": {
+        "text_config.mlp_layer_types": ["dense", "sparse"],
+        **{f"text_config.{name}": n for name, n in {"num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}.items()},
+    },
+    "ernie4_5_vl_moe": {
+        "text_config.rope_parameters": _ROTARY | {"mrope_section": [3, 3, 2]},
+        "text_config.moe_k": 2,
+    },
+    "granite4_vision": {"deepstack_layer_map": [], "downsample_rate": "1/2", "spatial_target_layers": []},
+    "emu3": {"vocabulary_map": {"<image>": FIRST_MARK, "<|extra_200|>": 111}},
+    **dict.fromkeys(("musicgen", "musicgen_melody"), {"dropout": 0.0, "layerdrop": 0.0}),
+    **dict.fromkeys(("blip-2", "instructblip", "instructblipvideo"), _PICTURE),
+    "kosmos-2": {"latent_query_num": 3},
+    "clvp": {f"{part}.projection_dim": 2 * HIDDEN for part in ("text_config", "speech_config")},
     "gemma3n_text": {"num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.0, 0.0], "altup_num_inputs": 2},
 }
 """Entries of a model type that its names do not tell; `a.b`: of the sub-configuration a; `...`: left to its default."""

@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ def candidates(model: nn.Module) -> Iterator[Inputs]:
     """Inputs that a model may take, the likeliest first: what its `forward` names decides."""
     config: Any = model.config
     names = inspect.signature(model.forward).parameters
+    if config.model_type in SPECIAL:
+        yield SPECIAL[config.model_type](config)
     for inputs in _plain(model, config, names):
         if inputs.keys() <= names.keys():
             yield _completed(inputs, config, names)
@@ -127,6 +129,7 @@ def _patches(name: str, config: Any, names: Any) -> Iterator[Inputs]:
 
 def _spectra(config: Any, names: Any) -> Iterator[Inputs]:
     mels = [_first(config, "num_mel_bins", "feature_size", "input_feat_per_channel", "n_mels", "input_feat_size")]
+    mels += [_first(config, "input_dim")]
     mels += [80, 128, 160, 320, 560]
     source = _first(config, "max_source_positions")
     for frames in dict.fromkeys((*((2 * source,) if source else ()), *FRAMES)):
@@ -204,6 +207,105 @@ def _completed(inputs: Inputs, config: Any, names: Any) -> Inputs:
         if name not in inputs and needed and name in known:
             more[name] = known[name]
     return inputs | more
+
+
+# ---- what the names of the arguments do not tell
+
+
+def _picture_in_text(config: Any) -> Inputs:
+    """A picture, and a text that begins with as many marks as the model makes vectors of a picture."""
+    count = config.num_query_tokens
+    marks = torch.full((COUNT, count), config.image_token_index)
+    mask = torch.cat([torch.ones(COUNT, count, dtype=torch.int64), _mask(POSITIONS)], 1)
+    inputs = {"input_ids": torch.cat([marks, _ids(POSITIONS)], 1) * mask, "attention_mask": mask}
+    return {"pixel_values": _draw(COUNT, 3, 32, 32), **inputs}
+
+
+def _question_and_picture(config: Any) -> Inputs:
+    question = {"qformer_input_ids": _ids(POSITIONS), "qformer_attention_mask": _mask(POSITIONS)}
+    return _picture_in_text(config) | question
+
+
+def _question_and_film(config: Any) -> Inputs:
+    frames = 2
+    marks = torch.full((COUNT, (frames - 1) * config.num_query_tokens), config.image_token_index)
+    inputs = _question_and_picture(config)
+    inputs["input_ids"] = torch.cat([marks, inputs["input_ids"]], 1)
+    inputs["attention_mask"] = torch.cat([torch.ones_like(marks), inputs["attention_mask"]], 1)
+    return inputs | {"pixel_values": _draw(COUNT, frames, 3, 32, 32)}
+
+
+def _text_beside_pictures(_config: Any) -> Inputs:
+    """Texts of which every token sees the one picture beside them."""
+    seen = torch.ones(COUNT, POSITIONS, 1, dtype=torch.int64)
+    inputs = {"input_ids": _ids(POSITIONS) * _mask(POSITIONS), "attention_mask": _mask(POSITIONS)}
+    return inputs | {"pixel_values": _draw(COUNT, 1, 3, 32, 32), "image_attention_mask": seen}
+
+
+def _picture_at_marked_places(config: Any) -> Inputs:
+    count = config.latent_query_num
+    places = (torch.arange(count + POSITIONS) < count).long().repeat(COUNT, 1)
+    mask = torch.cat([torch.ones(COUNT, count, dtype=torch.int64), _mask(POSITIONS)], 1)
+    inputs = {"input_ids": _ids(count + POSITIONS) * mask, "attention_mask": mask}
+    return inputs | {"pixel_values": _draw(COUNT, 3, 32, 32), "image_embeds_position_mask": places}
+
+
+def _sound_beside_text(config: Any) -> Inputs:
+    """A spectrum [sequence, 1, frame, mel] and a text."""
+    mels = config.audio_config.num_mel_bins
+    inputs = {"input_ids": _ids(POSITIONS) * _mask(POSITIONS), "attention_mask": _mask(POSITIONS)}
+    return inputs | {
+        "input_features": _draw(COUNT, 1, 16 * mels, mels),
+        "is_longer": torch.zeros(COUNT, 1, dtype=torch.bool),
+    }
+
+
+def _codes_and_text(config: Any) -> Inputs:
+    """Ids of a text and of the codebooks of a sound [sequence, step, codebook]."""
+    return {"input_ids": 5 + _ids(POSITIONS * (config.num_codebooks + 1)).view(COUNT, POSITIONS, -1) % 90}
+
+
+def _mels_and_mask(config: Any) -> Inputs:
+    return {
+        "audio_mel": _draw(COUNT, FRAMES[0], config.input_feat_size),
+        "audio_mel_mask": torch.zeros(COUNT, FRAMES[0], dtype=torch.bool),
+    }
+
+
+def _patches_side_by_side(config: Any) -> Inputs:
+    """Patches of all pictures in one row [1, channel, side, patch · side]."""
+    side, grid = config.patch_size, 4
+    return {
+        "pixel_values": _draw(1, 3, side, COUNT * grid * grid * side),
+        "target_sizes": torch.full((COUNT, 2), grid, dtype=torch.int32),
+    }
+
+
+def _picture_and_task(_config: Any) -> Inputs:
+    return {"pixel_values": _draw(COUNT, 3, 64, 64), "task_inputs": _ids(POSITIONS)}
+
+
+def _uncached(_config: Any) -> Inputs:
+    mask = _mask(POSITIONS)
+    return {"input_ids": _ids(POSITIONS) * mask, "attention_mask": mask, "use_cache": False}
+
+
+SPECIAL: dict[str, Callable[[Any], Inputs]] = {
+    "blip-2": _picture_in_text,
+    "instructblip": _question_and_picture,
+    "instructblipvideo": _question_and_film,
+    "idefics": _text_beside_pictures,
+    "kosmos-2": _picture_at_marked_places,
+    "clap": _sound_beside_text,
+    "kyutai_speech_to_text": _codes_and_text,
+    "gemma3n_audio": _mels_and_mask,
+    "minicpm_ocr_vision": _patches_side_by_side,
+    "minicpmv4_7_vision": _patches_side_by_side,
+    "mimi_decoder": lambda config: {"latents": _draw(COUNT, config.hidden_size, 16)},
+    "pocket_tts_audio_tokenizer_decoder": lambda config: {"latents": _draw(COUNT, config.hidden_size, 16)},
+    "oneformer": _picture_and_task,
+    "blt": _uncached,
+}
 
 
 def _draw(*shape: int, seed: int = 3) -> Tensor:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import groupby, takewhile
 from typing import Any
 
 import torch
@@ -228,16 +229,30 @@ def copied(inputs: Any) -> Any:
     return deepcopy(inputs)
 
 
-class Positions:
-    """Where each module lies: the numbers of the blocks of a stack that it is in, by the list of blocks alone."""
+def _list_of(path: str) -> str:
+    """The list that a block lies in, by its path: what stands before the first number."""
+    return ".".join(takewhile(lambda part: not part.isdigit(), path.split(".")))
 
-    def __init__(self, blocks: Mapping[str, list[nn.Module]]) -> None:
+
+class Positions:
+    """Where each module lies: the numbers of the blocks of a stack that it is in, by the list of blocks alone.
+
+    names  paths of the modules: if a stack has blocks of several lists, as of a tower and the language model behind it,
+           those of a list that does not run in a call are not counted
+    """
+
+    def __init__(self, blocks: Mapping[str, list[nn.Module]], names: Mapping[nn.Module, str] | None = None) -> None:
         self.numbers: dict[nn.Module, set[tuple[str, int]]] = {}
         self.depth = {stack: len(listed) for stack, listed in blocks.items()}
+        paths = names or {}
         for stack, listed in blocks.items():
-            for number, block in enumerate(listed, start=1):
-                for module in block.modules():
-                    self.numbers.setdefault(module, set()).add((stack, number))
+            before = {0}
+            for _, own in groupby(listed, lambda block: _list_of(paths.get(block, ""))):
+                numbered = list(enumerate(own, start=1))
+                for number, block in numbered:
+                    for module in block.modules():
+                        self.numbers.setdefault(module, set()).update((stack, n + number) for n in before)
+                before |= {n + len(numbered) for n in before}
 
     def contradict(self, module: nn.Module, site: Site) -> bool:
         """Whether what `module` was called with stands under another layer. Nothing is known of layers behind the last

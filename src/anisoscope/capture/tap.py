@@ -242,7 +242,7 @@ class Tap:
         self.ends.callback(self.model.register_forward_pre_hook(self._start).remove)
         inside: set[nn.Module] = set()
         found = find_blocks(self.model, block_classes)
-        self.positions = Positions(found)
+        self.positions = Positions(found, self.names)
         for stack, blocks in found.items():
             self._depth[stack] = len(blocks)
             for block in blocks:

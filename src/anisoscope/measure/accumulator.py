@@ -166,8 +166,21 @@ class Measurement:
         """Which positions count of vectors [sequence, token, dim], or of heads [sequence, head, token, dim]."""
         if site.quantity in LAYER_QUANTITIES:
             return self._stream_masks(site, site.stack, x)
-        stack = "encoder" if site.kind == "cross" and site.quantity != "query" else site.stack
-        return self._stream_masks(site, stack, x.select(1, 0))
+        if site.kind == "cross" and site.quantity != "query":
+            return self._key_masks(site, x.select(1, 0))
+        return self._stream_masks(site, site.stack, x.select(1, 0))
+
+    def _key_masks(self, site: Site, x: Tensor) -> Masks:
+        """The masks of keys and values [sequence, token, dim] that another stack made: the encoder's, without the end
+        that it filled up and does not pass on; of a tower that no corpus speaks of, those of its own vectors.
+        """
+        masks, length = self._masks.get("encoder"), x.shape[1]
+        if masks is None or masks.real.shape == x.shape[:2] or len(x) != len(self._unit):
+            return self._stream_masks(site, "encoder", x)
+        if masks.real.shape[1] > length and not bool(masks.real[:, length:].any()):
+            return masks.cut(length)
+        of_towers = [own for at, own in self._masks.items() if isinstance(at, tuple) and at[0] == length]
+        return of_towers[0] if len(of_towers) == 1 else self._stream_masks(site, "encoder", x)
 
     def _stream_masks(self, site: Site, stack: str, x: Tensor) -> Masks:
         """The masks of a stack. In one that no corpus speaks of every position is real, and what the model adds before

@@ -44,6 +44,10 @@ class Masks:
         subsets += [real & (place == i) for i in range(len(POSITION_EDGES))]
         return cls(real, torch.stack([by_name[p] for p in policies], 1), torch.stack(subsets, 1))
 
+    def cut(self, length: int) -> "Masks":
+        """Those of the first `length` positions."""
+        return Masks(*(x[..., :length] for x in (self.real, self.policies, self.subsets)))
+
     def to(self, device: torch.device) -> "Masks":
         return Masks(*(x.to(device, non_blocking=True) for x in (self.real, self.policies, self.subsets)))
 

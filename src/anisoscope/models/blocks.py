@@ -29,7 +29,10 @@ STACK_OF_MODALITY = {frozenset({"image"}): "vision", frozenset({"audio"}): "audi
 COUNTING = ("_get_feat_extract_output_lengths", "_get_subsampling_output_length")
 """Methods of speech models that say how many frames an encoder makes of so many inputs."""
 READING_TEXT = ("text_model", "language_model", "text_encoder", "text_decoder")
-READING_IMAGES_OR_SOUNDS = {"vision_model": "vision", "vision_tower": "vision", "audio_tower": "audio"}
+READING_IMAGES_OR_SOUNDS = {
+    **dict.fromkeys(("vision_model", "vision_tower", "visual", "vqmodel"), "vision"),
+    "audio_tower": "audio",
+}
 """Parts by name: classes of several families declare for each part what the whole reads."""
 QUERYING = ("qformer", "perceiver_resampler", "perceiver", "resampler")
 """Parts between a tower and a language model, with blocks of their own that read learnt queries."""
@@ -179,6 +182,7 @@ def _towers(model: nn.Module) -> dict[str, str]:
     reads_text = any(name.rpartition(".")[2] in READING_TEXT for name, _ in model.named_modules())
     if len(_modalities(model)) < 2 and not reads_text:
         return {}
+    two_stacks = getattr(model.config, "is_encoder_decoder", False) or not reads_text
     towers: dict[str, str] = {}
     for path, module in model.named_modules():
         own = path.rpartition(".")[2]
@@ -187,7 +191,7 @@ def _towers(model: nn.Module) -> dict[str, str]:
         stack = READING_IMAGES_OR_SOUNDS.get(own, own if own in QUERYING else "")
         if not stack and isinstance(module, pretrained):
             stack = STACK_OF_MODALITY.get(_modalities(module), "")
-        if stack and own not in ("encoder", "decoder"):  # of an encoder-decoder
+        if stack and not (own in ("encoder", "decoder") and two_stacks):
             towers[path] = own if stack in towers.values() else stack
     return towers
 
