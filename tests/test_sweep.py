@@ -59,6 +59,7 @@ TOWERS = {
     "chameleon": "a tokenizer of images, made of blocks",
     "blip-2": "queries that attend to a tower of which no corpus speaks",
     "idefics": "a tower without a stream, in cross-attention of a decoder",
+    "seamless_m4t": "encoders and decoders of two modalities each",
 }
 """Models of a tower and a language model, of which much was once left out, and why."""
 
@@ -68,6 +69,11 @@ def test_the_language_model_behind_a_tower_has_its_own_layers(model_type):
     row = look_at(model_type)
     assert row.status == "measured" and "decoder 3" in row.hidden, row
     assert row.attention != "none" and "weights" in row.compared, row
+
+
+def test_values_that_are_no_samples_are_read_as_they_are():
+    """It asked for a count of frames that a model without convolutions does not have."""
+    assert look_at("speecht5").status == "measured"
 
 
 def test_cross_attention_reads_no_more_than_its_encoder_passes_on():
@@ -96,6 +102,7 @@ ROWS = (
         "decision_transformer",
     ),
     *("patchtst", "patchtsmixer", "hgnet_v2", "swin", "sam3_lite_text_text_model"),
+    *("donut-swin", "maskformer-swin", "mobilevitv2", "pvt_v2", "rwkv", "seamless_m4t", "swin2sr", "swinv2"),
 )
 """Families with a row of their own and without another test."""
 

@@ -89,6 +89,16 @@ _EXPERTS = {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}
 _PICTURE = {"num_query_tokens": 3, "image_token_index": FIRST_MARK}
 _MARKED = {"image_token_id": FIRST_MARK}
 
+_INDEXER = {"indexer_budget": 8, "indexer_compress_ratio": 2, "indexer_n_heads": 2, "indexer_kv_heads": 1}
+_INDEXER |= {"indexer_head_dim": HEAD_DIM}
+_HIERA = {"hidden_size": 16, "embed_dim_per_stage": [16, 32, 64, 128], "num_attention_heads_per_stage": [1, 2, 4, 8]}
+_HIERA |= {"blocks_per_stage": [1, 1, 2, 1], "global_attention_blocks": [3], "image_size": [64, 64]}
+_ON_HIERA = {f"backbone_config.{name}": value for name, value in _HIERA.items()}
+_ON_HIERA |= {
+    "backbone_channel_list": [128, 64, 32, 16],
+    "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+}
+
 EXCEPTIONS: dict[str, dict[str, Any]] = {
     "falcon_h1": _MAMBA | {"mamba_d_ssm": 128},
     "mamba2": {"num_heads": 8},
@@ -125,7 +135,7 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "muse_spark_audio": {"num_hidden_layers": 4, "patch_sizes": ...},
     "hgnet_v2": _SMALL_HGNET,
     **dict.fromkeys(("d_fine", "deimv2", "pp_doclayout_v3", "pp_doclayout_v4", "rt_detr", "rt_detr_v2"), _ON_HGNET),
-    **dict.fromkeys(("swin", "donut-swin"), _WINDOWS),
+    **dict.fromkeys(("swin", "swinv2", "donut-swin", "maskformer-swin"), _WINDOWS),
     "perceiver": {"num_self_attends_per_block": 2, "num_latents": 6, "d_latents": HIDDEN},
     "efficientnet": _NARROW,
     "align": {f"vision_config.{name}": value for name, value in _NARROW.items()},
@@ -142,7 +152,12 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "chameleon": {"vocabulary_map": {"<image>": FIRST_MARK, "IMGIMGA": 111}},
     "seggpt": {"merge_index": 0, "intermediate_hidden_state_indices": [0, 1], "num_hidden_layers": 2},
     "cvt": {"embed_dim": [16, 32, 64], "num_heads": [1, 2, 4], "depth": [1, 2, 3]},
-    "zamba": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "num_hidden_layers": 4},
+    "zamba": {
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "num_hidden_layers": 4,
+        "attention_hidden_size": 2 * HIDDEN,
+        "attention_head_dim": 2 * HEAD_DIM,
+    },
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "num_hidden_layers": 4},
     "fun_asr_nano": {"adaptor_config.intermediate_size": 16},
     "dbrx": {"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8},
@@ -156,8 +171,19 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     },
     "granite4_vision": {"deepstack_layer_map": [], "downsample_rate": "1/2", "spatial_target_layers": []},
     "emu3": {"vocabulary_map": {"<image>": FIRST_MARK, "<|extra_200|>": 111}},
-    **dict.fromkeys(("musicgen", "musicgen_melody"), {"dropout": 0.0, "layerdrop": 0.0}),
-    **dict.fromkeys(("blip-2", "instructblip", "instructblipvideo"), _PICTURE),
+    "qwen3_asr_encoder": {"n_window": 16, "n_window_infer": 32},
+    "qwen4_exp_text": _INDEXER,
+    "qwen4_exp": {f"text_config.{name}": value for name, value in _INDEXER.items()},
+    **{name: {"vision_config.num_pos_feats": HIDDEN // 2} for name in ("sam", "sam_hq")},
+    "sam2_hiera_det_model": _HIERA,
+    "sam2_vision_model": _ON_HIERA,
+    "sam2": {f"vision_config.{name}": value for name, value in _ON_HIERA.items()}
+    | {"prompt_encoder_config.image_size": 64, "prompt_encoder_config.patch_size": 16},
+    "xmod": {"default_language": "en_XX"},
+    "step3p7": {"text_config.sliding_window": 4},
+    "t5gemma2_encoder": {"text_config.dropout_rate": 0.0},
+    **dict.fromkeys(("blip-2", "instructblip"), _PICTURE),
+    "instructblipvideo": {"num_query_tokens": 3, "video_token_id": FIRST_MARK, "video_token_index": FIRST_MARK},
     "kosmos-2": {"latent_query_num": 3},
     "clvp": {f"{part}.projection_dim": 2 * HIDDEN for part in ("text_config", "speech_config")},
     "gemma3n_text": {"num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.0, 0.0], "altup_num_inputs": 2},

@@ -212,10 +212,15 @@ def _completed(inputs: Inputs, config: Any, names: Any) -> Inputs:
 # ---- what the names of the arguments do not tell
 
 
+def _mark(config: Any) -> int:
+    """The token that stands for a vector of a picture or a film."""
+    return int(getattr(config, "video_token_id", None) or config.image_token_index)
+
+
 def _picture_in_text(config: Any) -> Inputs:
     """A picture, and a text that begins with as many marks as the model makes vectors of a picture."""
     count = config.num_query_tokens
-    marks = torch.full((COUNT, count), config.image_token_index)
+    marks = torch.full((COUNT, count), _mark(config))
     mask = torch.cat([torch.ones(COUNT, count, dtype=torch.int64), _mask(POSITIONS)], 1)
     inputs = {"input_ids": torch.cat([marks, _ids(POSITIONS)], 1) * mask, "attention_mask": mask}
     return {"pixel_values": _draw(COUNT, 3, 32, 32), **inputs}
@@ -228,7 +233,7 @@ def _question_and_picture(config: Any) -> Inputs:
 
 def _question_and_film(config: Any) -> Inputs:
     frames = 2
-    marks = torch.full((COUNT, (frames - 1) * config.num_query_tokens), config.image_token_index)
+    marks = torch.full((COUNT, (frames - 1) * config.num_query_tokens), _mark(config))
     inputs = _question_and_picture(config)
     inputs["input_ids"] = torch.cat([marks, inputs["input_ids"]], 1)
     inputs["attention_mask"] = torch.cat([torch.ones_like(marks), inputs["attention_mask"]], 1)
@@ -290,6 +295,40 @@ def _uncached(_config: Any) -> Inputs:
     return {"input_ids": _ids(POSITIONS) * mask, "attention_mask": mask, "use_cache": False}
 
 
+def _patches_beside_text(config: Any) -> Inputs:
+    """Patches [picture, patch, channel · side · side], the grid of each, and a text."""
+    rows, width = 4, 3 * config.vision_config.patch_size**2
+    return {
+        "input_ids": _ids(POSITIONS) * _mask(POSITIONS),
+        "attention_mask": _mask(POSITIONS),
+        "pixel_values": _draw(COUNT, rows * rows, width),
+        "pixel_attention_mask": torch.ones(COUNT, rows * rows, dtype=torch.int64),
+        "spatial_shapes": torch.full((COUNT, 2), rows),
+    }
+
+
+def _vectors_for_both(config: Any) -> Inputs:
+    """Vectors for an encoder and a decoder that have no embeddings of their own."""
+    mask, later = _mask(12), _mask(7)
+    inputs = {"input_values": _draw(COUNT, 12, config.hidden_size), "attention_mask": mask}
+    return inputs | {
+        "decoder_input_values": _draw(COUNT, 7, config.hidden_size, seed=4),
+        "decoder_attention_mask": later,
+    }
+
+
+def _frames_under_tokens(_config: Any) -> Inputs:
+    """Eight frames of a spectrum for each token, whose vectors are added."""
+    inputs = {"input_ids": _ids(POSITIONS), "attention_mask": _mask(POSITIONS)}
+    return inputs | {"input_features": _draw(COUNT, 128, 8 * POSITIONS)}
+
+
+def _prompted_picture(_config: Any) -> Inputs:
+    picture = _draw(COUNT, 3, 32, 32)
+    prompt = {"prompt_pixel_values": _draw(COUNT, 3, 32, 32, seed=4), "prompt_masks": _draw(COUNT, 3, 32, 32, seed=5)}
+    return {"pixel_values": picture} | prompt
+
+
 SPECIAL: dict[str, Callable[[Any], Inputs]] = {
     "blip-2": _picture_in_text,
     "instructblip": _question_and_picture,
@@ -303,6 +342,10 @@ SPECIAL: dict[str, Callable[[Any], Inputs]] = {
     "minicpmv4_7_vision": _patches_side_by_side,
     "mimi_decoder": lambda config: {"latents": _draw(COUNT, config.hidden_size, 16)},
     "pocket_tts_audio_tokenizer_decoder": lambda config: {"latents": _draw(COUNT, config.hidden_size, 16)},
+    "siglip2": _patches_beside_text,
+    "speecht5": _vectors_for_both,
+    "voxtral_realtime": _frames_under_tokens,
+    "seggpt": _prompted_picture,
     "oneformer": _picture_and_task,
     "blt": _uncached,
 }

@@ -339,7 +339,7 @@ class Tap:
             self._seen_places.add(place)
 
     def _leave_stage(self, number: int, stage: nn.Module, _args: Any, output: Any) -> None:
-        x = output[0] if isinstance(output, tuple) else output
+        x = vectors.output_of(stage, output)
         # a stage that ends with positions in a row [sequence, position, channel] is a map all the same
         x = x.transpose(1, 2).unsqueeze(-1) if x.dim() == 3 else x
         self.emit_vectors(Site(self.stacks[stage], number, "stage"), x)

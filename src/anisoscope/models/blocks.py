@@ -275,10 +275,15 @@ def _special_tokens(model: nn.Module) -> int:
 
 
 def _frames_of_samples(model: Any, samples: Stream) -> Stream:
-    """The frames that a stack of convolutions makes of samples: real where all their samples are."""
+    """The frames that a stack of convolutions makes of samples: real where all their samples are. A model that makes
+    none reads what it is given as it is.
+    """
+    count = getattr(model, "_get_feat_extract_output_lengths", None)
+    if count is None:
+        return samples
     width, lengths = samples.mask.shape[1], samples.mask.sum(1)
-    frames = int(model._get_feat_extract_output_lengths(torch.tensor(width)))
-    mask = torch.arange(frames, device=lengths.device) < model._get_feat_extract_output_lengths(lengths)[:, None]
+    frames = int(count(torch.tensor(width)))
+    mask = torch.arange(frames, device=lengths.device) < count(lengths)[:, None]
     return Stream(mask, torch.zeros_like(mask), samples.start // math.prod(getattr(model.config, "conv_stride", ())))
 
 

@@ -108,6 +108,10 @@ class Family(NamedTuple):
     cls_row_only: str = ""
 
 
+_SEAMLESS = Family(
+    stacks={"text_encoder": "encoder", "text_decoder": "decoder", "speech_encoder": "audio", "t2u_model": "units"}
+)
+
 FAMILIES: dict[str, Family] = {
     "bit": Family(("BitPreActivationBottleneckLayer", "BitBottleneckLayer"), "BitStage"),
     "bloom": Family(causal=True),
@@ -126,6 +130,7 @@ FAMILIES: dict[str, Family] = {
         off_interface=("CvtAttention", "attention", ("projection_query", "projection_key", "projection_value")),
     ),
     "decision_transformer": Family(streams=_decision_transformer),
+    "donut-swin": Family(("DonutSwinLayer",), "DonutSwinStage"),
     "efficientnet": Family(("EfficientNetBlock",)),
     "fsmt": Family(("EncoderLayer", "DecoderLayer"), tokens_first=True),
     "falcon_mamba": Family(causal=True),
@@ -141,23 +146,29 @@ FAMILIES: dict[str, Family] = {
         ("LxmertLayer", "LxmertXLayer"), stacks={"layer": "encoder", "r_layers": "vision", "x_layers": "encoder"}
     ),
     "mamba": Family(causal=True),
+    "maskformer-swin": Family(("MaskFormerSwinLayer",), "MaskFormerSwinStage"),
     "mgp-str": Family(("MgpstrLayer",)),
     "mobilenet_v1": Family(("MobileNetV1ConvLayer",)),
     "mobilenet_v2": Family(("MobileNetV2InvertedResidual",)),
+    "mobilevitv2": Family(attention=False),
     "mpnet": Family(("MPNetLayer",)),
     "mpt": Family(causal=True),
     "openai-gpt": Family(("Block",), causal=True),
-    "patchtsmixer": Family(("PatchTSMixerLayer",)),
+    "patchtsmixer": Family(("PatchTSMixerLayer",), attention=False),
     "patchtst": Family(("PatchTSTEncoderLayer",)),
     "pegasus_x": Family(("PegasusXEncoderLayer", "PegasusXDecoderLayer"), streams=_padded_to("block_size")),
     "perceiver": Family(("encoder.self_attends.*", "perceiver.encoder.self_attends.*")),
     "poolformer": Family(("PoolFormerLayer",)),
     "pvt": Family(("PvtLayer",)),
+    "pvt_v2": Family(("PvtV2BlockLayer",), "PvtV2EncoderLayer"),
     "regnet": Family(("RegNetXLayer", "RegNetYLayer"), "RegNetStage"),
     "resnet": Family(("ResNetBottleNeckLayer", "ResNetBasicLayer"), "ResNetStage"),
+    "rwkv": Family(attention=False),
     "sam3_lite_text_text_model": Family(("Sam3LiteTextTextEncoderLayer", "Sam3LiteTextRepMixerBlock")),
+    **dict.fromkeys(("seamless_m4t", "seamless_m4t_v2"), _SEAMLESS),
     "segformer": Family(("SegformerLayer",), "SegformerStage"),
     "swin": Family(("SwinLayer",), "SwinStage"),
+    "swin2sr": Family(("Swin2SRLayer",), "Swin2SRStage"),
     "swinv2": Family(("Swinv2Layer",), "Swinv2Stage"),
     "table-transformer": Family(("TableTransformerEncoderLayer", "TableTransformerDecoderLayer")),
     "xglm": Family(causal=True),
