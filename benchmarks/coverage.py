@@ -1,6 +1,6 @@
 """Share of 95 % intervals that hold the true value, for bounded values of corpora of 3 to 200 units. Two minutes.
 
-python benchmarks/coverage.py                    # the table of docs/concepts.md
+python benchmarks/coverage.py                    # the table of docs/intervals.md
 python benchmarks/coverage.py --units 3 8 --corpora 500
 
 A corpus is so many units of 4 to 20 vectors around means of their own (clusters weak or strong), around a common mean

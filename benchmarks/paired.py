@@ -1,6 +1,6 @@
 """Share of 95 % intervals of differences between two runs that hold the true difference. A minute.
 
-python benchmarks/paired.py                    # the table of docs/concepts.md
+python benchmarks/paired.py                    # the table of docs/intervals.md
 python benchmarks/paired.py --units 20 --corpora 100
 
 Corpora are those of `coverage.py`: units of 4 to 20 vectors around means of their own (clusters weak or strong). The

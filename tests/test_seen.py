@@ -1,5 +1,5 @@
 """What could be wrong unseen: identities with a part left out, seeds that move nothing, options without effect, text
-held out that is trained on, old states that stay. A test goes over all of its kind; docs/reliability.md lists them.
+held out that is trained on, old states that stay. A test goes over all of its kind; docs/tried.md lists them.
 """
 
 from dataclasses import fields, replace

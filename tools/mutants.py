@@ -22,7 +22,7 @@ import mutant_tests
 
 ROOT = Path(__file__).parents[1]
 SURVIVORS = ROOT / "tests" / "survivors.toml"
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "tried.md"
 RESULTS = ROOT / "build" / "mutants" / "results.jsonl"
 BEGIN, END = "<!-- mutants: written by tools/mutants.py -->\n", "<!-- end of mutants -->\n"
 NAMED = {
@@ -118,8 +118,8 @@ def rows(found: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _row(area: str, places: str, counts: list[int]) -> str:
-    share = 100 * counts[1] / max(1, counts[0] - counts[2])
-    return f"| {area} | {places} | {' | '.join(map(str, counts))} | {share:.0f} % |"
+    share = f"{100 * counts[1] / max(1, counts[0] - counts[2]):.1f}".removesuffix(".0")
+    return f"| {area} | {places} | {' | '.join(map(str, counts))} | {share} % |"
 
 
 def write(found: list[dict[str, Any]]) -> None:

@@ -74,7 +74,7 @@ def test_every_study_has_claims_settings_and_needs() -> None:
 
 def test_tests_that_a_page_names_are_there() -> None:
     """A kind of mistake that no test sees any more would still stand on the page as seen."""
-    for row in (ROOT / "docs" / "reliability.md").read_text("utf-8").splitlines():
+    for row in (ROOT / "docs" / "tried.md").read_text("utf-8").splitlines():
         files = ""
         for named in re.findall(r"`([\w.]+: )?(test_\w+)`", row):
             files = named[0].removesuffix(": ") or files

@@ -26,6 +26,8 @@ TRAPS = {
     "van": "its attention is a gate of convolutions: no q, k, v; stages after their norm",
 }
 """What to know of an architecture before its numbers are read."""
+OF_PHOTOGRAPHS = ("builtin:efficientnet-lite0",)
+"""Packaged networks that look at photographs; the others listen."""
 ENVIRONMENT = {
     "ANISOSCOPE_SERIES": "a folder of series of checkpoints that studies read instead of training their own",
     "ANISOSCOPE_CACHE": "where vocabularies are kept (default: $XDG_CACHE_HOME/anisoscope, else ~/.cache/anisoscope)",
@@ -37,10 +39,10 @@ def networks() -> str:
     """What is captured of networks that transformers lacks, and trained ones that need no hub."""
     lines = documentation.captured(paper_models.ARCHITECTURES, TRAPS)
     bare = ", ".join(name for name, family in FAMILIES.items() if family.bare)
-    packaged = [
-        f"- {row.description} (`{row.install}`): `anisoscope measure {name} --corpus FOLDER-OF-SOUND`"
-        for name, row in PACKAGED.items()
-    ]
+    packaged = []
+    for name, row in PACKAGED.items():
+        corpus = "FOLDER-OF-PHOTOGRAPHS" if name in OF_PHOTOGRAPHS else "FOLDER-OF-SOUND"
+        packaged.append(f"- {row.description} (`{row.install}`): `anisoscope measure {name} --corpus {corpus}`")
     photographs = "`anisoscope measure resnet20-12fca82f.th --corpus cifar10/test.parquet`"
     packaged.append(f"- residual networks for CIFAR (github.com/akamaster/pytorch_resnet_cifar10): {photographs}")
     return f"""# Networks of the papers
@@ -54,9 +56,9 @@ Architectures of the papers that transformers lacks, under their published param
 
 {chr(10).join(packaged)}
 
-A file of torch's weights (`.th`, `.pt`, `.pth`) tells its network by the names in it ({bare}).
-`--untrained` draws the weights anew; `unrectified` is each block before its last ReLU. Norm and pooling of CREPE stand
-behind the ReLU: there they are the beginning of the next block. In Python and in studies the names are the same:
+The network of a file of torch's weights (`.th`, `.pt`, `.pth`) is recognised by the names in it ({bare}).
+`--untrained` replaces the weights by random ones. The site `unrectified` is the output of a block before its last ReLU. In CREPE,
+norm and pooling follow the ReLU; they count as the beginning of the next block. Python and studies use the same names:
 `load("builtin:crepe", untrained=True)`.
 """
 

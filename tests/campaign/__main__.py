@@ -1,7 +1,7 @@
 """The campaign: `python -m campaign --seed 7 --only kills,hub`. Two parts at a time, each in a process of its own.
 
 A part that ended with this seed and commit is not run again, unless it is named; what failed lies in `build/campaign`.
-The table is printed, and after a whole campaign written into docs/reliability.md.
+The table is printed, and after a whole campaign written into docs/tried.md.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 from campaign.cases import PARTS, Found, run
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "docs" / "tried.md"
 BEGIN, END = "<!-- campaign: written by make campaign -->\n", "<!-- end of campaign -->\n"
 TABLES = 2
 """Campaigns whose tables are kept on the page, the newest first."""
