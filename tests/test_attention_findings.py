@@ -159,7 +159,7 @@ def test_aligned_and_opposite_heads_do_not_cancel_in_the_table_of_layers():
     ],
 )
 def test_layers_that_follow_each_other_are_told_as_a_range(layers, told):
-    assert attention._list_layers(layers) == told
+    assert attention.describe_layer_numbers(layers) == told
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_run_of_attention_alone_has_a_table_everywhere(planted, tmp_path):
         done = StringIO()
         with redirect_stdout(done):
             view = View(format=form)
-            show(_build_tables_of_run(planted.records, planted.replicates, view), view, planted.findings)
+            show(_build_tables_of_run(planted.records, planted.replicates, view, {}), view, planted.findings)
         assert "No " not in done.getvalue().split("heads")[0]
         assert "entropy" in done.getvalue()
     found = json.loads(_json_of(planted))
@@ -220,7 +220,7 @@ def _json_of(run):
     done = StringIO()
     with redirect_stdout(done):
         view = View(format="json")
-        show(_build_tables_of_run(run.records, run.replicates, view), view, run.findings)
+        show(_build_tables_of_run(run.records, run.replicates, view, {}), view, run.findings)
     return done.getvalue()
 
 

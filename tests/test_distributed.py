@@ -36,6 +36,7 @@ Path(sys.argv[1]).with_name("read-" + os.environ["RANK"]).write_text(" ".join(te
 
 def job(corpus: str) -> Job:
     metrics = ("mean_cosine", "drift", "query_key", "attention", "calibrated", "centred_attention")
+    metrics += ("massive", "sinks", "logits")
     settings = Settings(metrics=metrics, sample=64)
     return Job(corpus=corpus, settings=settings, max_length=24, batch_tokens=96)
 

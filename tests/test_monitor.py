@@ -115,7 +115,9 @@ def test_it_logs_what_measure_says(tmp_path):
     assert abs(values["anisoscope/encoder.1/first_mass_max"] - sinks.max()) <= 1e-12
     of_heads = {"cosine_query_key", "entropy", "entropy_normalised", "first_mass"}
     of_heads |= {f"{name}_max" for name in of_heads}
-    assert names == {"A", "drift"} | of_heads and len(values) == 3 * 2 + 2 * 8
+    largest = select(expected, metric="logits.largest", layer=2, component=None)["value"]
+    assert values["anisoscope/encoder.2/logit_max"] == pytest.approx(largest.max(), abs=1e-12)
+    assert names == {"A", "drift", "logit_max"} | of_heads and len(values) == 3 * 2 + 2 * 9
     monitor(model, 8)
     kept = monitor.records
     assert kept["step"].unique().tolist() == [4, 8] and (tmp_path / "monitor.json").exists()
@@ -207,7 +209,7 @@ def test_tensorboard_has_every_look(tmp_path, monkeypatch):
         found |= {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
     logged = {step: logs for step, logs in told if "anisoscope/encoder.1/A" in logs}
     names = {name for name in logged[0] if name.startswith("anisoscope/")}
-    assert len(names) == 3 * 2 + 2 * 8
+    assert len(names) == 3 * 2 + 2 * 9
     for name in names:
         scalars = found[f"train/{name}"]
         assert [each.step for each in scalars] == [0, 1, 2, 3, 6]

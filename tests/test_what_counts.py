@@ -55,6 +55,10 @@ def measured(x, settings, mask=None, unit=None):
 OF_HIDDEN = sorted(name for name, metric in scan().items() if metric.reads.arrays == 1)
 
 
+OF_SEQUENCES = ("intra_sequence", "massive", "matrix_entropy")
+"""Metrics whose values are means over sequences."""
+
+
 @pytest.mark.parametrize("name", OF_HIDDEN)
 def test_what_is_left_out_changes_no_value_and_no_end_of_an_interval(name):
     """Zero vectors, NaN and padding, whatever stands there: in sums, second moments and the sample alike."""
@@ -77,7 +81,7 @@ def test_what_is_left_out_changes_no_value_and_no_end_of_an_interval(name):
 def test_every_metric_tells_of_how_many_vectors_it_is(name):
     x = drawn(9, 5, 6)
     records = measured(x, Settings(metrics=(name,), groups=4, spectrum_groups=4, sample=999)).records()
-    counts = dict.fromkeys(POLICIES, 9) if name == "intra_sequence" else {"all": 45, "content": 36, "no-first": 36}
+    counts = dict.fromkeys(POLICIES, 9) if name in OF_SEQUENCES else {"all": 45, "content": 36, "no-first": 36}
     for row in records.itertuples():
         policy = row.token_policy if isinstance(row.token_policy, str) else "all"
         assert (row.n_vectors, row.n_units) == (counts[policy], 9), row

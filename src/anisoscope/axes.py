@@ -32,7 +32,7 @@ SUBSET_FAMILIES: dict[str, tuple[str, ...]] = {
 Frequency bins hold equal token mass, 1 = the rarest types."""
 
 OfVectors = Literal["embedding", "hidden", "unrectified", "stage", "final", "query", "key", "value"]
-Quantity = OfVectors | Literal["attention", "scores", "centred"]
+Quantity = OfVectors | Literal["attention", "scores", "centred", "extremes"]
 LAYER_QUANTITIES = ("hidden", "unrectified", "stage", "final")
 """Quantities without heads: a block's output, the same before the block's last ReLU, a stage's output, the output after
 the final norm."""

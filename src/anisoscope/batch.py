@@ -19,16 +19,19 @@ class Stream:
     start      [sequence] int64: running index of column 0 inside its unit, so that (unit, start + column) names a
     token for good
     frequency  [sequence, token] int64 or None: token-frequency bin, 0 = rarest; −1 where undefined (special, padding)
+    punctuation  [sequence, token] bool or None: a token of nothing but punctuation or line breaks
     """
 
     mask: Tensor
     special: Tensor
     start: Tensor
     frequency: Tensor | None = None
+    punctuation: Tensor | None = None
 
     def __post_init__(self) -> None:
         wanted = tuple(self.mask.shape)
-        for name, tensor in (("special", self.special), ("frequency", self.frequency)):
+        for name in ("special", "frequency", "punctuation"):
+            tensor = getattr(self, name)
             if tensor is not None and tuple(tensor.shape) != wanted:
                 raise UsageError(f"`{name}` of the mask's shape {wanted}", str(tuple(tensor.shape)), "make them alike")
         if len(wanted) != 2 or tuple(self.start.shape) != wanted[:1]:
@@ -36,8 +39,12 @@ class Stream:
             raise UsageError("a mask [sequence, token] and a start for each sequence", got, "make them alike")
 
     def to(self, device: torch.device) -> "Stream":
-        moved = (None if x is None else x.to(device) for x in (self.mask, self.special, self.start, self.frequency))
-        return Stream(*moved)  # type: ignore[arg-type]
+        return self.each(lambda x: x.to(device))
+
+    def each(self, act: Callable[[Tensor], Tensor]) -> "Stream":
+        """The same with `act` done to every tensor."""
+        tensors = (self.mask, self.special, self.start, self.frequency, self.punctuation)
+        return Stream(*(None if x is None else act(x) for x in tensors))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -85,10 +92,7 @@ class Batch:
                 return value[rows]
             return value
 
-        streams = {
-            stack: Stream(*(None if x is None else x[rows] for x in (s.mask, s.special, s.start, s.frequency)))  # type: ignore[arg-type]
-            for stack, s in self.streams.items()
-        }
+        streams = {stack: stream.each(lambda x: x[rows]) for stack, stream in self.streams.items()}
         label = None if self.label is None else self.label[rows]
         return Batch(cut(self.inputs), self.unit[rows], streams, self.call, label)
 

@@ -123,7 +123,7 @@ class Run:
     @property
     def findings(self) -> list[Finding]:
         """Sentences about the records, by fixed rules; none that an interval does not support."""
-        return findings(self.records)
+        return findings(self.records, self.manifest.get("tokens"))
 
     @cached_property
     def _figures(self) -> "dict[str, Figure]":

@@ -147,13 +147,19 @@ class Heads:
         if tap.on_call is not None and windows == 1:
             tap.on_call(at("attention"), call)
         stands_in = tap.fused and is_plain_softmax(call)
+        columns = "extremes" in wanted
         if tap.proof is not None:
-            rows = self._tried_rows(call, real)
+            rows = self._tried_rows(call, real, columns)
             if not self._is_proved(tap.proof, call, at("attention"), rows, real):
                 return None
         else:
-            rows = self._rows(call, real, value=stands_in) if wanted & {"attention", "centred"} else {}
+            of_rows = wanted & {"attention", "centred", "extremes"}
+            rows = self._rows(call, real, value=stands_in, columns=columns) if of_rows else {}
         output = rows.pop("output", None)
+        by_key = {name: rows.pop(name) for name in ("mass", "seen") if name in rows}
+        if "extremes" in wanted:
+            tensors = {"query": call.query, "key": call.key, "value": call.value}
+            emit(at("extremes"), by_key | tensors)
         if "attention" in wanted:
             emit(at("attention"), rows)
         if "scores" in wanted:
@@ -165,14 +171,14 @@ class Heads:
             emit(at("centred"), {"plain": rows, "query": of_query, "key": of_key})
         return output if stands_in and output is not None and is_defined(rows) else None
 
-    def _tried_rows(self, call: Call, real: Tensor | None) -> dict[str, Tensor]:
+    def _tried_rows(self, call: Call, real: Tensor | None, columns: bool) -> dict[str, Tensor]:
         """The rows with the output that they give, if their values can be read as such."""
         try:
-            return self._rows(call, real, value=True)
+            return self._rows(call, real, value=True, columns=columns)
         except Exception as error:
             if self.tap.must_raise(error):
                 raise
-            return self._rows(call, real)
+            return self._rows(call, real, columns=columns)
 
     def _is_proved(self, proof: Proof, call: Call, site: Site, rows: dict[str, Tensor], real: Tensor | None) -> bool:
         """Whether what is handed on gives the model's own output and stands at its place; refused if not."""
@@ -201,10 +207,13 @@ class Heads:
         key = key[:: call.query.shape[1] // call.key.shape[1]]
         return (scaled / call.scale).to(call.query).unsqueeze(1), key.to(call.key).unsqueeze(1)
 
-    def _rows(self, call: Call, real: Tensor | None, *, value: bool = False) -> dict[str, Tensor]:
+    def _rows(
+        self, call: Call, real: Tensor | None, *, value: bool = False, columns: bool = False
+    ) -> dict[str, Tensor]:
         settings = {"softcap": call.settings.get("softcap"), "sinks": call.settings.get("s_aux")}
         how = {**settings, **self.of_rows, "scale": call.scale, "real": real}
         how["value"] = call.value if value else None
+        how["columns"] = columns
         return attention_rows(call.query, call.key, call.masking, **how)
 
     def _windows(self, call: Call) -> int:
@@ -251,6 +260,8 @@ def _whole(value: Any, windows: int) -> Any:
         return _joined(value, windows)
     if not isinstance(value, dict):
         return value
+    if "mass" in value:
+        return {name: _joined(x, windows) for name, x in value.items()}
     if "plain" in value:
         return {which: _whole(rows, windows) for which, rows in value.items()}
     per_row = value["entropy"].dim() if "entropy" in value else 0

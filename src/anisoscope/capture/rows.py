@@ -45,13 +45,16 @@ def attention_rows(
     median: bool = False,
     histogram: Tensor | None = None,
     value: Float[Tensor, "sequence key_head key value_dim"] | None = None,
+    columns: bool = False,
 ) -> dict[str, Tensor]:
     """Per row [sequence, head, query]: `entropy` (nats) over its `outcomes`, which are the visible keys and, where the
     head has one, its sink; `row_max`, `row_min` and `row_median` over visible keys, `first_mass`, `keys` (visible
-    ones), `score` (sum of q·k·scale over them); per sequence [sequence, head]:
+    ones), `score` (sum of q·k·scale over them), `largest` and `smallest` (of the logits that the softmax sees, over
+    visible keys; of no key nothing that means anything); per sequence [sequence, head]:
     `row_similarity`, the mean cosine between the rows of real queries; with bin edges in `histogram`,
     `score_histogram` [sequence, head, bin]; with a `value` the `output` of attention [sequence, query, head,
-    value_dim], NaN for rows that see no key or a number that is not finite.
+    value_dim], NaN for rows that see no key or a number that is not finite; with `columns` also, of each key [sequence,
+    head, key], the `mass` that real queries give it, and by how many of them it is `seen`.
     """
     if query.dtype.itemsize < 4:
         query, key = query.float(), key.float()
@@ -60,6 +63,10 @@ def attention_rows(
         shared = query.shape[1] // value.shape[1]
         walk.value = value.to(query).repeat_interleave(shared, 1) if shared > 1 else value.to(query)
         walk.output = query.new_empty(len(query), query.shape[2], query.shape[1], value.shape[3])
+    if columns:
+        walk.mass = torch.zeros_like(walk.unit_rows)
+        if walk.spoiled is not None:
+            walk.giving = walk.real.unsqueeze(1) * ~walk.spoiled
     if median:
         walk.median = torch.zeros_like(walk.sums[0])
     if histogram is not None:
@@ -109,7 +116,8 @@ class _Walk:
         self.sums = self.q.new_zeros(len(SUMMED), sequences, self.heads, self.queries)
         self.unit_rows = self.q.new_zeros(sequences, self.heads, 1, self.keys)
         self.views: dict[tuple[int, tuple[int, ...]], tuple[Tensor, ...]] = {}
-        self.counts = self.edges = self.median = self.value = self.output = torch.empty(0)
+        self.counts = self.edges = self.median = self.value = self.output = self.mass = torch.empty(0)
+        self.giving = self.real.unsqueeze(1)  # [sequence, head, query]: whose weights are added up by key
 
     def _set_aside(self, masking: Masking) -> Tensor:
         """Vectors with NaN or Inf made zero; True for the rows [sequence, head, query] that they leave undefined."""
@@ -193,6 +201,9 @@ class _Walk:
         first.copy_(at_first[..., 0])
         weight = real / (length if wall is None else length.clamp(min=TINY))
         self.unit_rows[sequences, heads, :, keys].flatten(0, 1).baddbmm_(weight.flatten(0, 1).unsqueeze(1), weights)
+        if self.mass.numel():
+            given = _part(self.giving, sequences, heads, queries) / self._whole_total(total, shift, heads)
+            self.mass[sequences, heads, :, keys].flatten(0, 1).baddbmm_(given.flatten(0, 1).unsqueeze(1), weights)
         if self.output.numel():
             mixed = torch.bmm(weights, self.value[sequences, heads, keys].flatten(0, 1)).view(*e.shape[:3], -1)
             torch.div(mixed, total.unsqueeze(-1), out=self.output[sequences, queries, heads].transpose(1, 2))
@@ -200,6 +211,13 @@ class _Walk:
             if wall is not None:
                 e[..., offset:].masked_fill_(wall > 0, torch.nan)
             self.median[sequences, heads, queries] = e.nanquantile(0.5, -1)
+
+    def _whole_total(self, total: Tensor, shift: Tensor, heads: slice) -> Tensor:
+        """What the exponentials of a row are divided by: their sum, with the head's sink if it has one."""
+        if self.sinks is not None:
+            sink = self.sinks.to(self.q).view(1, -1, 1)[:, heads] * LOG2E
+            total = total + (sink - shift).exp2()  # a sink far above the scores leaves them nothing
+        return total.clamp(min=TINY)
 
     def _scratch(self, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
         """Two buffers of the block's shape [sequence, head, query, key], and the same as [any, query, key]."""
@@ -253,6 +271,27 @@ class _Walk:
             stop = torch.minimum(torch.arange(1, self.queries + 1), stop)
         return (stop - start).clamp(min=0).to(self.q).expand(self.q.shape[:3])
 
+    def _seen(self) -> Tensor:
+        """By how many of the queries whose weights are added up each key is seen [sequence, head, key]."""
+        shape = (len(self.q), self.heads, self.keys)
+        if self.hidden is not None:
+            pairs = (~self.hidden).to(self.q.dtype)
+            if pairs.shape[2] == 1:
+                return (self.giving.sum(-1, keepdim=True) * pairs[:, :, 0]).expand(shape)
+            return torch.matmul(self.giving.unsqueeze(2), pairs).squeeze(2).expand(shape)
+        assert self.span is not None
+        position = torch.arange(self.keys, device=self.q.device)
+        start, stop = (
+            torch.tensor(edge, device=self.q.device).view(-1, 1) for edge in (self.span.start, self.span.stop)
+        )
+        inside = ((position >= start) & (position < stop)).to(self.q.dtype).unsqueeze(1)
+        seen = self.giving.sum(-1, keepdim=True).expand(*self.giving.shape[:2], self.keys)
+        if self.causal:
+            later = self.giving.flip(-1).cumsum(-1).flip(-1)  # queries from the key's own position on
+            missing = self.keys - later.shape[-1]
+            seen = later[..., : self.keys] if missing <= 0 else torch.nn.functional.pad(later, (0, missing))
+        return (seen * inside).expand(shape)
+
     def result(self) -> dict[str, Tensor]:
         """The statistics of `attention_rows` from the sums of the walk."""
         total, weighted, _, shift, largest, smallest, first, _ = self.sums.unbind(0)
@@ -264,6 +303,8 @@ class _Walk:
             "row_min": (smallest - shift).exp2() / total,
             "first_mass": shrink * first / total,
             "score": self._score_sums(),
+            "largest": largest * LN2,
+            "smallest": smallest * LN2,
         }
         if self.median.numel():
             rows["row_median"] = shrink * self.median / total
@@ -281,6 +322,8 @@ class _Walk:
             self.output.masked_fill_(undefined.transpose(1, 2).unsqueeze(-1), torch.nan)
             rest = (shrink * alone / total).transpose(1, 2).unsqueeze(-1)  # what sinks leave
             rows["output"] = self.output if self.sinks is None else self.output * rest
+        if self.mass.numel():
+            rows |= {"mass": self.mass.squeeze(2), "seen": self._seen()}
         rows |= {"keys": keys, "outcomes": keys if self.sinks is None else keys + 1, "row_similarity": similarity}
         return rows | {"score_histogram": self.counts} if self.counts.numel() else rows
 

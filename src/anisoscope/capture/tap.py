@@ -21,7 +21,7 @@ from anisoscope.models.blocks import find_blocks, find_stages, has_attention, st
 from anisoscope.models.devices import is_out_of_memory
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
-WHAT = (*LAYER_QUANTITIES, "query", "key", *STAGES, "value", "attention", "scores", "centred")
+WHAT = (*LAYER_QUANTITIES, "query", "key", *STAGES, "value", "attention", "scores", "centred", "extremes")
 """What can be asked for. `query` and `key` stand for every stage the model has."""
 OPTIONAL = {"final", "stage", "unrectified"}
 """Places that many models do not have: no error where they never fire."""
@@ -58,8 +58,8 @@ def capture(
     likewise
     attention  dict of row statistics, see `capture.rows.attention_rows`; of block i at layer i
     scores     dict of sums over rows, see `capture.scores.score_sums`
-    centred    {"plain", "query", "key"}: the row statistics of attention as it is, with queries and with keys centred
-    on the means in `tap.means`
+    extremes   dict of what each key is given (`mass`, `seen` of `attention_rows`), and query, key and value
+    centred    {"plain", "query", "key"}: row statistics as they are, with queries, with keys centred on `tap.means`
 
     Maps [sequence, channel, height, width] are flattened to one vector per position [sequence, height·width, channel],
     or with `flatten="image"` to one per image [sequence, 1, channel·height·width].

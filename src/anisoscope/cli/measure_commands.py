@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -223,12 +224,14 @@ def _show_run(done: "RunFolder", view: Format, quiet: bool) -> None:
     if "classes" in (done.identity() or {}):
         shown = printed_tables.tabulate_classes(records)
     else:
-        shown = _build_tables_of_run(records, read_replicates(done.folder, len(records)), view)
+        replicates = read_replicates(done.folder, len(records))
+        shown = _build_tables_of_run(records, replicates, view, done.manifest.get("tokens", {}))
     if not any(table.rows for table in shown) and view.format == "table":
         echo_wrapped(
             f"No value of a whole layer was measured; all records are in {format_path(done.folder / 'records.parquet')}"
         )
-    show(shown, view, findings(records), done.manifest["warnings"], {"run": str(done.folder)})
+    found = findings(records, done.manifest.get("tokens"))
+    show(shown, view, found, done.manifest["warnings"], {"run": str(done.folder)})
     page_line = _announce_page(done.folder, quiet)
     for warning in done.manifest["warnings"]:
         echo_wrapped(f"note: {warning}", err=True, indent="  ")
@@ -236,11 +239,12 @@ def _show_run(done: "RunFolder", view: Format, quiet: bool) -> None:
     echo_wrapped(f"next: anisoscope compare {format_path(done.folder, typed=True)} ANOTHER-RUN", err=True, indent="  ")
 
 
-def _build_tables_of_run(records: Any, replicates: Any, view: Format) -> "list[Table]":
-    """Build the tables that show a run: hidden states layer by layer, then attention; without them the named
-    metrics.
+def _build_tables_of_run(records: Any, replicates: Any, view: Format, words: Mapping[str, str]) -> "list[Table]":
+    """Build the tables that show a run: hidden states layer by layer, then attention, then extremes; without them the
+    named metrics.
     """
     from anisoscope.cli import printed_tables
+    from anisoscope.cli.extreme_tables import tabulate_extremes
 
     wide = isinstance(view, View) and view.wide
     heads = isinstance(view, View) and view.heads
@@ -251,9 +255,11 @@ def _build_tables_of_run(records: Any, replicates: Any, view: Format) -> "list[T
         shown.append(of_attention)
     elif heads:
         echo_wrapped("note: no attention was measured, hence no heads: add attention to --panel", err=True, indent="  ")
+    of_extremes = tabulate_extremes(records, replicates, words, heads=heads, wide=wide)
+    shown += of_extremes
     if of_hidden.rows:
         shown += printed_tables.tabulate_beside_hidden(records)
-    else:
+    elif not of_extremes:
         shown += printed_tables.tabulate_named_metrics(records)
         other = printed_tables.tabulate_other_head_metrics(records, replicates) if of_attention is None else None
         shown += [other] if other is not None else []

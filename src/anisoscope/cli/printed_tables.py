@@ -134,6 +134,7 @@ def tabulate_other_head_metrics(records: Any, replicates: Any = None) -> Table |
 
     records = records.reset_index(drop=True)
     rows = records[records["head"].notna() & records["component"].isna() & ~records["metric"].isin([*OF_ATTENTION])]
+    rows = rows[~rows["metric"].str.startswith(("sinks.", "logits.")).fillna(False).astype(bool)]
     if not len(rows):
         return None
     means, _ = average_heads(rows, None if replicates is None else replicates[rows.index.to_numpy()])

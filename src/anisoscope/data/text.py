@@ -14,7 +14,17 @@ from anisoscope.data.documents import choose_column, read_path, read_rows
 from anisoscope.data.plans import digest
 from anisoscope.data.splitting import SplitText
 from anisoscope.data.table_rows import Row
-from anisoscope.data.windows import Affixes, TextPlan, affixes, blocks, check_room, check_vocabulary, cut, tokenise
+from anisoscope.data.windows import (
+    Affixes,
+    TextPlan,
+    affixes,
+    blocks,
+    check_room,
+    check_vocabulary,
+    cut,
+    find_punctuation,
+    tokenise,
+)
 from anisoscope.errors import CorpusError, UsageError
 
 if TYPE_CHECKING:
@@ -117,7 +127,8 @@ def plan_text(
     settings["special_tokens"] = {name: [layout.prefix, layout.suffix] for name, layout in layouts.items()}
     identity = [corpus.fingerprint, settings, windows.ids, windows.unit, windows.length]
     words = {"sequence": "window", "unit": corpus.unit}
-    return TextPlan(windows, layouts, settings, identity, words, [*corpus.notes, *notes])
+    punctuation = find_punctuation(tokenizer, windows.ids)
+    return TextPlan(windows, layouts, settings, identity, words, [*corpus.notes, *notes], punctuation=punctuation)
 
 
 class _Words:

@@ -1,5 +1,6 @@
 """Tokens of a corpus cut into windows, and the batches built from them on demand."""
 
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -128,6 +129,30 @@ def frequency_bins(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
     return bin_of_value[np.searchsorted(values, counts)], labels
 
 
+def find_punctuation(tokenizer: "PreTrainedTokenizerBase", ids: NDArray[np.int32]) -> NDArray[np.bool_] | None:
+    """[id] whether a token among `ids` is nothing but punctuation or line breaks; None if the tokenizer has no words
+    for its ids.
+    """
+    if not hasattr(tokenizer, "convert_ids_to_tokens") or not len(ids):
+        return None
+    types = np.flatnonzero(np.bincount(ids))
+    found = np.zeros(int(types.max()) + 1, dtype=bool)
+    names = tokenizer.convert_ids_to_tokens(types.tolist())
+    for number, name in zip(types.tolist(), names, strict=True):
+        # what has a letter or digit of ASCII is none; the rest is decoded, since byte-level tokens hide their text
+        if isinstance(name, str) and not any(c.isascii() and c.isalnum() for c in name):
+            found[number] = is_punctuation(str(tokenizer.decode([number])).removeprefix("##"))
+    return found
+
+
+def is_punctuation(text: str) -> bool:
+    """Whether a text is nothing but punctuation and space, and not only blanks: `.`, ` ,`, a line break."""
+    marks = [c for c in text if not c.isspace()]
+    if not marks:
+        return "\n" in text
+    return all(unicodedata.category(c).startswith("P") for c in marks)
+
+
 class TextPlan(Plan):
     """The batches of one text corpus for one tokenizer, in windows.
 
@@ -145,8 +170,12 @@ class TextPlan(Plan):
         words: Mapping[str, str],
         warnings: Iterable[str] = (),
         characters: torch.Tensor | None = None,
+        punctuation: NDArray[np.bool_] | None = None,
     ) -> None:
-        """`layouts`: around a window, by stack; `characters` [id, character]: read in place of the id of a word."""
+        """`layouts`: around a window, by stack; `characters` [id, character]: read in place of the id of a word;
+        `punctuation` [id]: whether a token is nothing but punctuation or line breaks (None: not known).
+        """
+        self.punctuation = punctuation
         self.windows, self.layouts, self.settings, self.characters = windows, layouts, settings, characters
         self.lengths = windows.length + len(next(iter(layouts.values())))
         batches = pack(self.lengths, settings["batch_tokens"])
@@ -175,7 +204,7 @@ class TextPlan(Plan):
         windows = TextWindows(self.windows.ids, *(column[rows] for column in self.windows[1:]))
         identity, settings = [self.fingerprint, *settings, rows], self.settings | settings
         notes = [*self.warnings, *notes]
-        return TextPlan(windows, self.layouts, settings, identity, self.words, notes, self.characters)
+        return TextPlan(windows, self.layouts, settings, identity, self.words, notes, self.characters, self.punctuation)
 
     def build(self, rows: Index) -> Batch:
         inputs: dict[str, Any] = {}
@@ -205,7 +234,10 @@ class TextPlan(Plan):
         mask = (column >= 0) & (column < n_real)
         frequency = np.where(content, self._bin_of_id[found], -1)
         start = windows.start[rows] - shift[:, 0]
-        return torch.from_numpy(ids), Stream(*map(torch.from_numpy, (mask, mask & ~content, start, frequency)))
+        parts = [mask, mask & ~content, start, frequency]
+        if self.punctuation is not None:
+            parts.append(content & self.punctuation[found])
+        return torch.from_numpy(ids), Stream(*map(torch.from_numpy, parts))
 
 
 def check_vocabulary(

@@ -26,6 +26,7 @@ from anisoscope.models.blocks import Layout
 from anisoscope.reads.base import Gathered
 from anisoscope.store import write_atomic
 from anisoscope.sums.device import summed_on
+from anisoscope.sums.extremes import Extremes
 from anisoscope.sums.groups import Sums
 from anisoscope.sums.moments import EVERY, WIDEST, Moments
 from anisoscope.sums.reservoir import Reservoir
@@ -53,12 +54,15 @@ class Measurement:
     proof: Proof | None = None
     sums: Sums = field(init=False)
     moments: Moments = field(init=False)
+    extremes: Extremes = field(init=False)
     reservoirs: dict[str, Reservoir] = field(init=False)
     sites: dict[str, Site] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.take(Sums(self.settings.groups))
+        self.extremes = Extremes()
         self._keepers = self.settings.keepers
+        self._placed = any(keeper.needs_places for keeper in self._keepers)
         self._sampled = self.settings.sampled
         self.reservoirs = defaultdict(partial(Reservoir, self._sampled, self.settings.seed))
 
@@ -81,10 +85,15 @@ class Measurement:
         self.sums.units.update(self._unit.tolist())
         for stack, given in (batch.streams if layout is None else layout.streams(batch)).items():
             stream = given.to(CPU)
-            self._masks[stack] = Masks.of(stream, self.settings.tokens)
+            self._masks[stack] = self._make_masks(stream, _ids_of(batch, stack))
             self._start_sample(stack, stream.start, self._masks[stack])
         near = summed_on(device)
         return {stack: self.near(masks, near).real for stack, masks in self._masks.items() if isinstance(stack, str)}
+
+    def _make_masks(self, stream: Stream, ids: Tensor | None = None) -> Masks:
+        """The masks of a stream, with the places of its tokens if a keeper needs them."""
+        unit = self._unit if self._placed else None
+        return Masks.of(stream, self.settings.tokens, unit, None if ids is None else ids.to(CPU))
 
     def near(self, item: Near, device: torch.device) -> Near:
         """What is known of the batch, beside the vectors of a site: moved to each device once a batch."""
@@ -116,6 +125,7 @@ class Measurement:
         gone = {name for name, site in self.sites.items() if self._is_refused(site)}
         self.sites = {name: site for name, site in self.sites.items() if name not in gone}
         self.sums.terms = {key: value for key, value in self.sums.terms.items() if key[0] not in gone}
+        self.extremes = self.extremes.without(gone)
         for name in gone & self.reservoirs.keys():  # which make those of other sites as they come
             del self.reservoirs[name]
 
@@ -162,6 +172,17 @@ class Measurement:
             return self.near(masks, keys.device).real
         return torch.ones_like(keys[:, 0], dtype=torch.bool)
 
+    def places_of_queries(self, site: Site, keys: Tensor) -> Tensor:
+        """Where the queries of attention rows are [sequence, query, 4], as `sums.extremes.WHERE` says.
+
+        keys  any value of the rows [sequence, head, query]
+        """
+        masks = self._masks.get(site.stack)
+        if masks is None or masks.real.shape[1] != keys.shape[2]:
+            every = torch.ones_like(keys[:, 0], dtype=torch.bool, device=CPU)
+            masks = self._make_masks(Stream(every, ~every, self._start))
+        return self.near(masks, keys.device).places
+
     def positions_of(self, site: Site, x: Tensor) -> Masks:
         """Which positions count of vectors [sequence, token, dim], or of heads [sequence, head, token, dim]."""
         if site.quantity in LAYER_QUANTITIES:
@@ -198,7 +219,7 @@ class Measurement:
             if (length, specials) not in self._masks:
                 every = torch.ones(x.shape[:2], dtype=torch.bool)
                 stream = Stream(every, every & (torch.arange(length) < specials), self._start)
-                self._masks[length, specials] = Masks.of(stream, self.settings.tokens)
+                self._masks[length, specials] = self._make_masks(stream)
             return self._masks[length, specials]
         masks = self._masks[stack]
         if masks.real.shape != x.shape[:2]:
@@ -230,6 +251,7 @@ class Measurement:
             for name, sample in part.reservoirs.items():
                 merged.reservoirs[name] = merged.reservoirs[name].merge(sample)
         merged.take(self.sums.merge(other.sums))
+        merged.extremes = self.extremes.merge(other.extremes)
         merged.refuse(self.refused | other.refused)
         for part in (self, other):
             merged.note_proof(part.proof)
@@ -242,14 +264,14 @@ class Measurement:
     def kept(self) -> Gathered:
         """What metrics read of all that is kept."""
         self.moments.flush()
-        return Gathered(self.sums, self.sites, self.reservoirs, self.weights, self.classes)
+        return Gathered(self.sums, self.sites, self.reservoirs, self.weights, self.classes, self.extremes)
 
     @property
     def nbytes(self) -> int:
         """What is kept of the pass."""
         kept = [*self.sums.terms.values(), *self.moments.pending.values()]
         kept += [x for sample in self.reservoirs.values() for x in sample.vectors.values()]
-        return sum(x.numel() * x.itemsize for x in kept)
+        return sum(x.numel() * x.itemsize for x in kept) + self.extremes.nbytes
 
     def excluded(self) -> dict[str, dict[str, int]]:
         """Vectors left out, by site that has some: {"encoder.3.hidden": {"zero": 2, "nonfinite": 0}}."""
@@ -262,7 +284,7 @@ class Measurement:
 
     def save(self, path: Path) -> None:
         tensors = {f"sums {site}|{term}": value for (site, term), value in self.sums.terms.items()}
-        tensors |= self.moments.tensors("pending ")
+        tensors |= self.moments.tensors("pending ") | self.extremes.tensors("extremes ")
         for name, reservoir in self.reservoirs.items():
             tensors |= reservoir.tensors(f"sample {name} ")
         tensors |= {f"weights {name}|{term}": x for name, terms in self.weights.items() for term, x in terms.items()}
@@ -305,4 +327,13 @@ class Measurement:
             elif kind == "sample" and place not in self.reservoirs:
                 self.reservoirs[place].restore(tensors, f"sample {place} ")
         self.moments.restore(tensors, "pending ")
+        self.extremes.restore(tensors, "extremes ")
         return self
+
+
+def _ids_of(batch: Batch, stack: str) -> Tensor | None:
+    """The ids of the tokens of a stack, if the model is given ids."""
+    for name in (f"{stack}_input_ids", "input_ids"):
+        if isinstance(batch.inputs.get(name), Tensor):
+            return batch.inputs[name]  # type: ignore[no-any-return]
+    return None

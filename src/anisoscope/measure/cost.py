@@ -224,7 +224,7 @@ def _bytes_of(site: Site, shape: tuple[int, ...], dtype: torch.dtype, settings: 
     groups = len(kept.sums.terms.get((site.name, "moment"), ()))  # one of which the sequence is in
     pending = sum((1 if term == "shift" else groups) * _bytes(x) for (_, term, _), x in kept.moments.pending.items())
     of_moments = sum(_bytes(x) for (_, term), x in kept.sums.terms.items() if term in MOMENTS) + pending
-    of_sums = sum(map(_bytes, kept.sums.terms.values())) + pending - of_moments
+    of_sums = sum(map(_bytes, kept.sums.terms.values())) + pending - of_moments + kept.extremes.nbytes
     layered = site.measured_as in ("hidden", "final") and "moment" in settings.terms_at("hidden")
     return of_sums, of_moments, layered and (site.name, "moment") not in kept.sums.terms
 
@@ -262,6 +262,9 @@ def _on_meta(site: Site, x: Float[Tensor, "1 *head token dim"], settings: Settin
         masking = Masking(None, causal=False, bias=None)
         value = attention_rows(x, x, masking, scale=1.0, median=settings.medians, histogram=bins)
         value = value if site.quantity == "attention" else dict.fromkeys(("plain", "query", "key"), value)
+    elif site.quantity == "extremes":
+        rows = attention_rows(x, x, Masking(None, causal=False, bias=None), scale=1.0, columns=True)
+        value = {"mass": rows["mass"], "seen": rows["seen"]} | dict.fromkeys(("query", "key", "value"), x)
     elif site.quantity == "scores":
         value = dict(_score_terms(x.shape[1], x.shape[-1]))
     measurement.receive(site, value)

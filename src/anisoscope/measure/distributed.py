@@ -241,9 +241,11 @@ def gathered(part: Measurement) -> Measurement:
     every = [(rest, [*part.reservoirs])] * world
     with _together():
         sums = part.sums.all_reduce()
+        extremes = part.extremes.all_reduce()
         dist.all_gather_object(every, (rest, [*part.reservoirs]))
         whole = reduce(Measurement.merge, [each for each, _ in every])
         for name in sorted({name for _, names in every for name in names}):
             whole.reservoirs[name] = part.reservoirs[name].all_reduce()
     whole.take(sums)
+    whole.extremes = extremes
     return whole

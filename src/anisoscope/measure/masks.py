@@ -1,7 +1,7 @@
 """Which positions of a batch count, and on which device they are summed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import torch
@@ -25,14 +25,24 @@ def summable(value: Any) -> Any:
 
 @dataclass
 class Masks:
-    """One batch's stream: weights of the policies and subsets."""
+    """One batch's stream: weights of the policies and subsets; which tokens are special, which punctuation; and, if
+    asked for, where each token is [sequence, token, 4], as `sums.extremes.WHERE` says.
+    """
 
     real: Tensor
     policies: Tensor
     subsets: Tensor
+    special: Tensor
+    punctuation: Tensor
+    places: Tensor
 
     @classmethod
-    def of(cls, stream: Stream, policies: Sequence[str]) -> "Masks":
+    def of(
+        cls, stream: Stream, policies: Sequence[str], unit: Tensor | None = None, ids: Tensor | None = None
+    ) -> "Masks":
+        """The masks of a stream; with the `unit` of each sequence the places of its tokens, of `ids` if they have
+        some.
+        """
         real, special = stream.mask, stream.special & stream.mask
         position = real.long().cumsum(1) - 1
         first = real & (position == 0)
@@ -42,14 +52,22 @@ class Masks:
         frequency = stream.frequency if stream.frequency is not None else torch.full_like(position, -1)
         subsets += [real & (frequency == i) for i in range(FREQUENCY_BINS)]
         subsets += [real & (place == i) for i in range(len(POSITION_EDGES))]
-        return cls(real, torch.stack([by_name[p] for p in policies], 1), torch.stack(subsets, 1))
+        punctuation = torch.zeros_like(real) if stream.punctuation is None else stream.punctuation & real
+        places = torch.empty(0, dtype=torch.int64)
+        if unit is not None:
+            index = stream.start.unsqueeze(1) + torch.arange(real.shape[1])
+            known = ids is not None and ids.shape == real.shape and not ids.is_floating_point()
+            tokens = ids.long() if known and ids is not None else torch.full_like(position, -1)
+            places = torch.stack([unit.unsqueeze(1).expand_as(position), index, position, tokens], -1)
+        by_policy = torch.stack([by_name[p] for p in policies], 1)
+        return cls(real, by_policy, torch.stack(subsets, 1), special, punctuation, places)
 
     def cut(self, length: int) -> "Masks":
         """Those of the first `length` positions."""
         return Masks(*(x[..., :length] for x in (self.real, self.policies, self.subsets)))
 
     def to(self, device: torch.device) -> "Masks":
-        return Masks(*(x.to(device, non_blocking=True) for x in (self.real, self.policies, self.subsets)))
+        return Masks(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
 
 
 def labels_of(batch: Batch, classes: Sequence[str]) -> Tensor:

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from anisoscope.metrics.base import Metric
     from anisoscope.reads.base import Keeper
 
-Panel = Literal["hidden", "spectrum", "attention", "alignment", "class"]
+Panel = Literal["hidden", "spectrum", "attention", "alignment", "extremes", "class"]
 PANELS: tuple[Panel, ...] = ("hidden", "spectrum", "attention")
 """Panels that `all` means."""
-OPT_IN_PANELS: tuple[Panel, ...] = ("alignment", "class")
-"""Panels on request only: what the drift of queries and keys does (three times the cost of attention), and the
-directions of classes, which labelled sequences have.
+OPT_IN_PANELS: tuple[Panel, ...] = ("alignment", "extremes", "class")
+"""Panels on request only: what the drift of queries and keys does (three times the cost of attention), sinks, massive
+activations and the largest logits, and the directions of classes, which labelled sequences have.
 """
 MOST_GROUPS = 1 << 16
 """The sums of a site take groups times its width."""
@@ -77,7 +77,8 @@ class Settings:
         split_names(PANELS),
         option(
             "hidden, spectrum, attention, several with commas, or all; on request only: alignment (what the drift of "
-            "queries and keys does), class (directions of classes, of labelled vectors)",
+            "queries and keys does), extremes (sinks, massive activations, largest logits), class (directions of "
+            "classes, of labelled vectors)",
             WHAT,
             shown="all",
             metavar="NAME,…",
@@ -251,7 +252,8 @@ class Settings:
         from anisoscope.models.families import family_of
 
         of_hidden = all(metric.reads.of_layers for metric in self.chosen)
-        if not (of_hidden if self.metrics else set(self.panel) == set(PANELS)):
+        may_be_missing = set(self.panel) == set(PANELS) or "extremes" in self.panel
+        if not (of_hidden if self.metrics else may_be_missing):
             return self.what, set()
         heads = self.what - set(LAYER_QUANTITIES)
         if not family_of(model).attention:

@@ -16,12 +16,15 @@ from anisoscope.metrics.base import INVARIANCES as INVARIANCES, Metric as Metric
 from anisoscope.reads import (
     CentredRows as CentredRows,
     Classes as Classes,
+    Keys as Keys,
     LayerPair as LayerPair,
+    Logits as Logits,
     QueryKey as QueryKey,
     Rows as Rows,
     RunPair as RunPair,
     Sample as Sample,
     Scores as Scores,
+    Sequences as Sequences,
     Vectors as Vectors,
     Weights as Weights,
 )

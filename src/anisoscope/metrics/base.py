@@ -39,6 +39,8 @@ class Metric:
                 is not named is unbounded. Its interval stays inside
     counted     values that are shares of the vectors (or utterances) counted: where they do not vary from group to
                 group their interval is Wilson's
+    extremes    values that are largest or smallest ones, or say where these are: `compute` gives one replicate of them,
+                and they have no interval
     components  names of the component axis for each value that has one (by default 1, 2, 3 …), or a function that gives
                 them from the names of the classes
     panel       the panel of the program that it is measured with; none: it is measured if it is named
@@ -60,6 +62,7 @@ class Metric:
     invariant: frozenset[str] = frozenset()
     bounds: Mapping[str, Bounds | Callable[[Any], Bounds]] = field(default_factory=dict)
     counted: frozenset[str] = frozenset()
+    extremes: frozenset[str] = frozenset()
     components: Mapping[str, tuple[str, ...] | Callable[[tuple[str, ...]], tuple[str, ...]]] = field(
         default_factory=dict
     )
@@ -70,6 +73,7 @@ class Metric:
     def __post_init__(self) -> None:
         object.__setattr__(self, "needs", frozenset(self.needs))
         object.__setattr__(self, "invariant", frozenset(self.invariant))
+        object.__setattr__(self, "extremes", frozenset(self.extremes))
         if not isinstance(self.name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
             cure = "small letters, digits and _, as in mean_cosine"
             raise UsageError("a name of a metric, as in the long table", repr(self.name), cure)

@@ -25,7 +25,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.provenance import describe_environment
 from anisoscope.store import as_records, read_table, write_json, write_table
 
-METRICS = ("mean_cosine", "drift", "query_key", "attention")
+METRICS = ("mean_cosine", "drift", "query_key", "attention", "logits")
 LOGGED = {
     "mean_cosine": "A",
     "drift": "drift",
@@ -33,10 +33,13 @@ LOGGED = {
     "attention.entropy": "entropy",
     "attention.entropy_normalised": "entropy_normalised",
     "attention.first_mass": "first_mass",
+    "logits.largest": "logit",
 }
 """Metrics that are logged, and their names there: per layer, means over heads (of the cosine: of its size)."""
 OF_HEADS = ("query_key.cosine", "attention.entropy", "attention.entropy_normalised", "attention.first_mass")
 """Those of single heads: the largest of a layer's heads is logged too, as `<name>_max`."""
+OF_MAXIMA = ("logits.largest",)
+"""Those of single heads of which the largest of a layer's heads alone is logged, as `<name>_max`."""
 SEQUENCES = 64
 """Windows of text in a probe."""
 EVERY = 500
@@ -44,7 +47,8 @@ EVERY = 500
 
 
 class Monitor:
-    """Looks at a model on the same probe now and then: A, drift, cos(Q̄, K̄), attention entropy and sinks of every layer.
+    """Looks at a model on the same probe now and then: A, drift, cos(Q̄, K̄), attention entropy, sinks and the largest
+    logit of every layer.
 
     probe   what `anisoscope.measure` takes as inputs: a tensor, a dict, a tuple, a list or a `DataLoader` of them,
             `Batch`es; texts, or the name of a corpus, of which `SEQUENCES` windows are taken. It is read once and kept
@@ -155,8 +159,9 @@ class Monitor:
         named: dict[str, float] = {}
         for (stack, layer, metric), values in rows.groupby(["stack", "layer", "metric"], sort=False)["value"]:
             name = f"{self.prefix}/{stack}.{layer}/{LOGGED[str(metric)]}"
-            named[name] = float(values.mean())
-            if metric in OF_HEADS:
+            if metric not in OF_MAXIMA:
+                named[name] = float(values.mean())
+            if metric in (*OF_HEADS, *OF_MAXIMA):
                 named[f"{name}_max"] = float(values.max())
         return {name: value for name, value in named.items() if math.isfinite(value)}
 

@@ -7,7 +7,7 @@ else asks of which kind a metric is.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, Self, TypeVar
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.batch import Batch, Stream
+from anisoscope.sums.extremes import Extremes
 from anisoscope.sums.groups import Sums, Totals
 from anisoscope.sums.moments import Moments
 from anisoscope.sums.reservoir import Reservoir
@@ -36,11 +37,16 @@ class Counted(Protocol):
 
     real      [sequence, token] bool
     policies  [sequence, policy, token] bool; subsets [sequence, subset, token] bool
+    special, punctuation  [sequence, token] bool
+    places    [sequence, token, 4]: where each token is, as `sums.extremes.WHERE` says, for keepers that need it
     """
 
     real: Tensor
     policies: Tensor
     subsets: Tensor
+    special: Tensor
+    punctuation: Tensor
+    places: Tensor
 
 
 class Summing(Protocol):
@@ -64,6 +70,7 @@ class Pass(Protocol):
 
     sums: Sums
     moments: Moments
+    extremes: Extremes
     classes: tuple[str, ...]
     group: Tensor
     label: Tensor | None
@@ -75,10 +82,14 @@ class Pass(Protocol):
     def add_sums(self, site: str, values: Mapping[str, Tensor]) -> None: ...
     def add_sample(self, site: Site, x: Tensor) -> None: ...
     def real_queries(self, site: Site, keys: Tensor) -> Tensor: ...
+    def places_of_queries(self, site: Site, keys: Tensor) -> Tensor: ...
 
 
 class Keeper(ABC):
     """What a pass keeps of the values at some sites. Keepers of one class are joined, so that a tensor is read once."""
+
+    needs_places = False
+    """Whether it asks where tokens are (`Counted.places`)."""
 
     @abstractmethod
     def join(self, other: Self) -> Self:
@@ -134,6 +145,7 @@ class Gathered:
     reservoirs: Mapping[str, Reservoir]
     weights: Mapping[str, Mapping[str, Tensor]]
     classes: Sequence[str] = ()
+    extremes: Extremes = field(default_factory=Extremes)
 
     @cached_property
     def _depth(self) -> dict[str, int]:

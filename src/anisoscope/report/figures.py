@@ -159,7 +159,7 @@ def explained(results: Results, entry: Entry) -> list[Figure]:
 
 def heads(results: Results, entry: Entry) -> list[Figure]:
     """A quantity of every head as a heat map over layer × head, one panel per stack and kind of attention."""
-    frame = results.heads(entry["metric"])
+    frame = results.heads(entry["metric"], component=entry.get("component"))
     if frame.empty or ("instead_of" in entry and len(results.heads(entry["instead_of"]))):
         return []
 

@@ -30,7 +30,7 @@ def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
     """Write the page of a run, and its figures in `formats` (svg, pdf, png) beside it."""
     built = sections(results)
     drawn = draw_figures([figure for section in built for figure in section.figures], folder / FIGURES, formats)
-    sentences = [finding.text for finding in findings(results.records)]
+    sentences = [finding.text for finding in findings(results.records, results.manifest.get("tokens"))]
     return write_page(
         folder,
         HERE.joinpath("report.html.j2"),

@@ -120,9 +120,11 @@ class Results:
         """Layer rows of several metrics in one frame, `series` naming each."""
         return pd.concat([self.layers(metric).assign(series=label) for metric, label in labels.items()])
 
-    def heads(self, metric: str, site: str = "") -> pd.DataFrame:
-        """Rows of single heads at one site (by its first word; the stage `raw` where there are several)."""
-        frame = self.rows(metric)
+    def heads(self, metric: str, site: str = "", component: str | None = None) -> pd.DataFrame:
+        """Rows of single heads at one site (by its first word; the stage `raw` where there are several), of the metric
+        itself or of one component.
+        """
+        frame = self.rows(metric, component=component)
         frame = frame[frame["head"].notna() & frame["layer"].notna()]
         if site:
             frame = frame[frame["site"].str.split(".").str[0].eq(site)]

@@ -8,6 +8,7 @@ import pandas as pd
 from anisoscope.report.figures import FIGURES
 from anisoscope.report.parts import Entry, PageTable, Section
 from anisoscope.report.results import Results, extent
+from anisoscope.runs.extremes import activations_table, sinks_table
 from anisoscope.wording import format_count, format_ends, format_number
 
 NOTHING = ("–", "")
@@ -78,6 +79,42 @@ def attention_by_layer(results: Results, entry: Entry) -> PageTable | None:
     return PageTable(results.worded(entry["caption"]), head, tuple(rows))
 
 
+def extremes_by_layer(results: Results, entry: Entry) -> PageTable | None:
+    """Largest activations and sinks, layer by layer."""
+    activations = activations_table(results.records)
+    sinks = sinks_table(results.records, replicates=results.replicates)
+    if activations.empty and sinks.empty:
+        return None
+    words = results.manifest.get("tokens") or {}
+    by_place: dict[tuple[str, int, str], dict[str, tuple[str, str]]] = {}
+    for line in activations.to_dict("records"):
+        place = "final" if line["site"] == "final" else ""
+        cells = by_place.setdefault((line["stack"], int(line["layer"]), place), {})
+        cells |= {name: (format_number(line[name]), "") for name in ("medians", "massive") if name in line}
+        if "largest" in line:
+            cells["largest |x|"] = format_number(line["largest"]), f"dimension {line['dimension']}"
+            cells["token"] = words.get(str(line.get("token")), "–"), f"position {line['position']}"
+    for line in sinks.to_dict("records"):
+        kind = "" if line["kind"] == "self" else str(line["kind"])
+        cells = by_place.setdefault((line["stack"], int(line["layer"]), kind), {})
+        if "sink rate" in line:
+            low, high = line["low"], line["high"]
+            known = f"[{format_number(low)}, {format_number(high)}]" if pd.notna(low) and pd.notna(high) else ""
+            cells["sink rate"] = format_number(line["sink rate"]), known
+        for name in ("at first", "mass on punctuation", "value norm", "smallest logit", "largest logit"):
+            if pd.notna(line.get(name)):
+                cells[name] = format_number(line[name]), ""
+    order = ["largest |x|", "token", "medians", "massive", "sink rate", "at first", "mass on punctuation"]
+    order += ["value norm", "smallest logit", "largest logit"]
+    head = [name for name in order if any(name in cells for cells in by_place.values())]
+    several = len({stack for stack, _, _ in by_place}) > 1
+    rows = []
+    for (stack, layer, kind), cells in sorted(by_place.items(), key=lambda item: item[0]):
+        place = " ".join(filter(None, [stack if several else "", f"layer {layer}", kind]))
+        rows.append(((place, ""), *(cells.get(name, NOTHING) for name in head)))
+    return PageTable(results.worded(entry["caption"]), ("layer", *head), tuple(rows))
+
+
 def embeddings(results: Results, entry: Entry) -> PageTable | None:
     """Isotropy of the embedding matrices themselves."""
     frame = results.rows(entry["metric"])
@@ -104,5 +141,7 @@ def _cell(row: pd.Series) -> tuple[str, str]:
     return format_number(row["value"]), format_ends(row)
 
 
-TABLES = {made.__name__: made for made in (all_layers, attention_by_layer, by_step, embeddings, effects)}
+TABLES = {
+    made.__name__: made for made in (all_layers, attention_by_layer, extremes_by_layer, by_step, embeddings, effects)
+}
 """By the name that page.toml calls them."""

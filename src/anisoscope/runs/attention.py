@@ -141,7 +141,7 @@ def _findings_of(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, before
         if not found:
             continue
         ordinary = False
-        where = _list_layers([int(row.layer) for row in found])
+        where = describe_layer_numbers([int(row.layer) for row in found])
         numbers = tuple(entry(row) for row in found[:10])
         text = f"{before}{len(found)} of {count_noun(count, 'head')} {rule.several}, {where}."
         yield Finding(f"attention_{rule.name.replace('-', '_')}", text, numbers)
@@ -164,7 +164,7 @@ def _centring(part: pd.DataFrame, before: str) -> Iterator[Finding]:
         text = f"{before}Centring the queries would change attention in {count_noun(len(changed), 'head')}"
         text += (
             f" (entropy by more than {format_short(CHANGED, 1)} nats), "
-            f"{_list_layers([int(row.layer) for row in changed])};"
+            f"{describe_layer_numbers([int(row.layer) for row in changed])};"
         )
         text += f" most in head {int(top.head)} of layer {int(top.layer)}: {format_short(top.value, 2)} nats."
         yield Finding("attention_centring", text, (entry(top),))
@@ -209,7 +209,7 @@ def _place(row: Any) -> tuple[Any, ...]:
     return row.stack, row.kind, row.layer
 
 
-def _list_layers(layers: list[int]) -> str:
+def describe_layer_numbers(layers: list[int]) -> str:
     """`in layer 3`, `in layers 1–4 and 6`."""
     unique = sorted(set(layers))
     runs: list[list[int]] = []

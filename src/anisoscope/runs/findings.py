@@ -6,13 +6,14 @@ a layer: *isotropic* where the upper end of A is at most q95(d), *anisotropic* w
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from anisoscope.runs.attention import attention_findings
+from anisoscope.runs.extremes import extreme_findings
 from anisoscope.runs.finding import Finding, entry
 from anisoscope.store import select
 from anisoscope.wording import (
@@ -59,12 +60,16 @@ class Depth:
         return next(iter(iter_rows(here)), None)
 
 
-def findings(records: pd.DataFrame) -> list[Finding]:
-    """Sentences on classes, on hidden states (first token policy), then on attention; of a series on its last step."""
+def findings(records: pd.DataFrame, words: Mapping[str, str] | None = None) -> list[Finding]:
+    """Sentences on classes, on hidden states (first token policy), on attention, then on extremes; of a series on its
+    last step.
+
+    words  texts of tokens by id, as the manifest has them (`tokens`); None: tokens are not quoted
+    """
     found = [finding for rule in RULES_OF_CLASSES for finding in rule(records)]
     found += [finding for depth in depths(records) for rule in RULES for finding in rule(depth)]
     found += [finding for rule in RULES_OF_RUNS for finding in rule(records)]
-    return [*found, *attention_findings(records)]
+    return [*found, *attention_findings(records), *extreme_findings(records, words)]
 
 
 def depths(records: pd.DataFrame) -> list[Depth]:

@@ -29,6 +29,11 @@ RANGES = {
     "attention.row_min": SHARE,
     "attention.row_similarity": SHARE,
     "query_key.cosine": SHARE,
+    "sinks.rate": SHARE,
+    "sinks.first_rate": SHARE,
+    "sinks.strongest": SHARE,
+    "sinks.at": SHARE,
+    "sinks.mass": SHARE,
 }
 """Ends of what a mean over heads can be, by metric; others are unbounded. Of cosines: absolute values."""
 

@@ -43,6 +43,7 @@ from anisoscope.runs.job import Job, LoadOptions, ReadOptions
 from anisoscope.runs.run_cache import asked, finished
 from anisoscope.store import RunFolder, as_records, check_output, write_atomic, write_json
 from anisoscope.sums import jackknife
+from anisoscope.sums.extremes import WHERE
 from anisoscope.sums.groups import COUNTS
 
 FEW_UNITS = 20
@@ -116,11 +117,22 @@ def run(
                     measurement.save(target.sums_path)
                 more, warnings = reading.more(progress) if reading.more is not None else (None, [])
                 facts = _facts(subject, job, reading, measurement.batches) | {"asked": key}
-                facts |= {} if cost is None else {"cost": asdict(cost)}
+                facts |= _words_of(measurement, subject.processor) | ({} if cost is None else {"cost": asdict(cost)})
                 facts |= {"run": make_run_id(identity), "started": started, "notes": [*facts["notes"], *warnings]}
                 finish(target, measurement, facts | {"seconds": round(time.monotonic() - clock, 2)}, more)
         _spread(target)
     return target
+
+
+def _words_of(measurement: Measurement, processor: Any) -> dict[str, dict[str, str]]:
+    """What the manifest says of the tokens at which values were largest: their texts by id, if there are any."""
+    ids: set[int] = set()
+    for _, where in measurement.extremes.terms.values():
+        ids.update(where[..., WHERE.index("token")].flatten().tolist())
+    known = sorted(number for number in ids if number >= 0)
+    if not known or not hasattr(processor, "decode"):
+        return {}
+    return {"tokens": {str(number): str(processor.decode([number])).strip(" ") for number in known}}
 
 
 def _spread(target: RunFolder) -> None:

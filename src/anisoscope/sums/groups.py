@@ -280,7 +280,11 @@ def row_sums(
     visible keys and the head's sink.
     """
     sound = rows["entropy"].isfinite() & rows["score"].isfinite()
-    rows = {name: x.masked_fill(~sound, 0.0) if x.shape == sound.shape else x for name, x in rows.items()}
+    rows = {
+        name: x.masked_fill(~sound, 0.0) if x.shape == sound.shape else x
+        for name, x in rows.items()
+        if name not in ("largest", "smallest")
+    }
     keys, outcomes, alike = rows["keys"], rows["outcomes"], rows["row_similarity"]
     seen = (real & sound).to(keys.dtype)
     several = seen * (outcomes > 1)

@@ -1,0 +1,70 @@
+"""Kurtosis of each dimension: how heavy its tails are, which dimension has the heaviest.
+
+Formula    of each dimension j of the sampled vectors m₄/m₂² − 3, with central moments m; the value itself is the mean
+           over dimensions, `largest` that of the dimension with the most, `dimension` its number.
+Range      [−2, ∞). 0: as of a normal law; hundreds: a few tokens have all of the dimension's variance.
+Unit       none.
+Undefined  fewer than two vectors; a dimension that does not vary is left out. Of n vectors it is n − 2 + 1/(n − 1) at
+           most, so that few vectors cannot show heavy tails.
+Source     Elhage et al. 2023 (Privileged Bases in the Transformer Residual Stream); here of a uniform sample of
+           vectors (`--sample`).
+"""
+
+import numpy as np
+
+from anisoscope.metrics.base import Array, Metric, Values, ratio
+from anisoscope.reads import Sample
+from anisoscope.reads.sample import SampledVectors
+
+NORMAL = 3.0
+"""m₄/m₂² of a normal law."""
+FLAT = 1e-20
+"""A variance below this share of the mean square is rounding: the dimension does not vary."""
+
+
+def compute(sample: SampledVectors) -> Values:
+    found = _by_dimension(sample)
+    defined = ~np.isnan(found)
+    count = defined.sum(axis=1)
+    mean = ratio(np.where(defined, found, 0.0).sum(axis=1), count.astype(np.float64))
+    highest = np.where(defined, found, -np.inf)
+    largest = np.where(count > 0, highest.max(axis=1), np.nan)
+    dimension = np.where(count[:1] > 0, highest[:1].argmax(axis=1), np.nan)
+    return {"": mean, "largest": largest, "dimension": dimension.astype(np.float64)}
+
+
+def _by_dimension(sample: SampledVectors) -> Array:
+    """[replicate, dim]: the kurtosis of all vectors, then of those without each group, from sums of powers."""
+    centre = sample.vectors.mean(axis=0)
+    x = sample.vectors - centre  # moments of what is nearly centred keep their digits
+    sums = []
+    for power in (0, 1, 2, 3, 4):
+        of_groups = sample.member.T @ x**power
+        total = of_groups.sum(axis=0, keepdims=True)
+        sums.append(np.concatenate([total, total - of_groups]))
+    count, *raw = sums
+    first, second, third, fourth = (ratio(total, count) for total in raw)
+    variance = second - first**2
+    central = fourth - 4 * first * third + 6 * first**2 * second - 3 * first**4
+    varies = variance > FLAT * (second + centre**2)
+    return np.where(varies, ratio(central, np.where(varies, variance, 1.0) ** 2) - NORMAL, np.nan)
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    """Every dimension by its central moments."""
+    x = np.concatenate(units)
+    x = x - x.mean(axis=0)
+    found = (x**4).mean(axis=0) / (x**2).mean(axis=0) ** 2 - NORMAL
+    return {"": float(found.mean()), "largest": float(found.max()), "dimension": float(found.argmax())}
+
+
+METRIC = Metric(
+    name="kurtosis",
+    reads=Sample(),
+    compute=compute,
+    reference=reference,
+    bounds=dict.fromkeys(("", "largest"), (-2.0, np.inf)),
+    extremes=frozenset({"dimension"}),
+    invariant=frozenset({"translation", "order"}),
+    panel="extremes",
+)

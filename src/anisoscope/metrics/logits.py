@@ -1,0 +1,51 @@
+"""The largest and the smallest attention logit of each head: what a softmax in low precision has to hold.
+
+Formula    over all visible pairs of real queries: `largest` and `smallest` logit, as the softmax sees them (q·k times
+           scale, with position bias and soft cap); `typical` is the mean over sequences of a sequence's largest one.
+Range      (−∞, ∞). Differences of some dozens make attention one-hot; values that grow along training foretell that it
+           diverges.
+Unit       nats.
+Undefined  no pair. Largest and smallest have no interval, since none can be made of a maximum; typical has one. The
+           logit of a learnt sink (GPT-OSS) is no pair and does not count.
+Source     Dehghani et al. 2023 (Scaling Vision Transformers to 22B), section 3; Wortsman et al. 2024 (Small-scale
+           proxies for large-scale Transformer training instabilities), section 3.1.
+"""
+
+import numpy as np
+
+from anisoscope.metrics.base import Array, Metric, Values, ratio
+from anisoscope.reads import Logits
+from anisoscope.reads.extremes import SumsAndExtremes
+
+NAMED = frozenset({"largest", "smallest"})
+
+
+def compute(data: SumsAndExtremes) -> Values:
+    values = {"typical": ratio(data.totals["largest_logit"], data.totals["logit_sequences"])}
+    if "logit" in data.extremes:
+        largest, smallest = (data.extremes[name][0] for name in ("logit", "negative_logit"))
+        values["largest"] = np.where(np.isfinite(largest), largest, np.nan)[None]
+        values["smallest"] = np.where(np.isfinite(smallest), -smallest, np.nan)[None]
+    return values
+
+
+def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
+    """Queries and keys of one head, sequence by sequence, all seen, scale 1."""
+    scores = [query @ key.T for query, key in units]
+    return {
+        "largest": float(max(score.max() for score in scores)),
+        "smallest": float(min(score.min() for score in scores)),
+        "typical": float(np.mean([score.max() for score in scores])),
+    }
+
+
+METRIC = Metric(
+    name="logits",
+    reads=Logits(),
+    needs=frozenset({"logit_sequences", "largest_logit"}),
+    compute=compute,
+    reference=reference,
+    extremes=NAMED,
+    invariant=frozenset({"rotation", "order"}),
+    panel="extremes",
+)

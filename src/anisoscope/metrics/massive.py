@@ -1,0 +1,89 @@
+"""Massive activations: the largest coordinates of hidden vectors, beside the median, and where they are.
+
+Formula    of each sequence the three largest |x| over its tokens and dimensions, and the median of all |x| (of an even
+           number the lower middle one): `top` 1 to 3 and `median` are means over sequences; `over_median` the mean
+           ratio of the largest to the median; `rate` the share of sequences with a massive activation, whose |x| is
+           above 100 and at least 1,000 medians of its sequence. Over all tokens: `largest` 1 to 5 are the largest |x|
+           of the five dimensions that have the largest ones; `largest_dimension`, `largest_position` (in the
+           sequence, from 0), `largest_token` (its id) and `largest_unit` say where.
+Range      [0, ∞); rate [0, 1]. Of Gaussian numbers the largest of a million is about 7 medians.
+Unit       that of the activations; over_median and rate none.
+Undefined  no vector; over_median: a median of 0. Of fewer than three numbers the missing `top` counts as 0. Largest
+           values have no interval, since none can be made of a maximum; `top` has one.
+Source     Sun et al. 2024 (Massive Activations in LLMs), section 2 and figure 4.
+"""
+
+import numpy as np
+
+from anisoscope.metrics.base import POSITIVE, SHARE, Array, Metric, Values, ratio
+from anisoscope.reads import Sequences
+from anisoscope.reads.extremes import MASSIVE, OVER_MEDIAN, TOP, SumsAndExtremes
+from anisoscope.sums.extremes import WHERE
+
+DIMENSIONS = 5
+"""Dimensions that are named."""
+PLACES = {"largest_unit": "unit", "largest_position": "position", "largest_token": "token"}
+NAMED = frozenset({"largest", "largest_dimension", *PLACES})
+
+
+def compute(data: SumsAndExtremes) -> Values:
+    totals = data.totals
+    sequences = totals["sequences"]
+    values = {
+        "top": ratio(totals["top"], sequences[:, None]),
+        "median": ratio(totals["median"], sequences),
+        "over_median": ratio(totals["over_median"], totals["over_sequences"]),
+        "rate": ratio(totals["massive"], sequences),
+    }
+    return values | _name_largest(data)
+
+
+def _name_largest(data: SumsAndExtremes) -> Values:
+    """The dimensions with the largest activations, and where these were."""
+    if "activation" not in data.extremes:
+        return {}
+    largest, where = data.extremes["activation"]
+    found = np.flatnonzero(np.isfinite(largest))
+    order = found[np.argsort(-largest[found], kind="stable")][:DIMENSIONS]
+    values = {"largest": largest[order][None], "largest_dimension": order[None].astype(np.float64)}
+    for name, column in PLACES.items():
+        values[name] = where[order, WHERE.index(column)][None].astype(np.float64)
+    return values
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    """Each unit as a sequence, sorted."""
+    tops, medians, massive = [], [], []
+    for unit in units:
+        ordered = np.sort(np.abs(unit).ravel())
+        median = ordered[(len(ordered) - 1) // 2]
+        tops.append(ordered[::-1][:TOP])
+        medians.append(median)
+        massive.append(ordered[-1] > MASSIVE and ordered[-1] >= OVER_MEDIAN * median)
+    of_dimensions = np.abs(np.concatenate(units)).max(axis=0)
+    order = np.argsort(-of_dimensions, kind="stable")[:DIMENSIONS]
+    found = {f"top {k + 1}": float(np.mean([top[k] for top in tops])) for k in range(TOP)}
+    found |= {"median": float(np.mean(medians)), "rate": float(np.mean(massive))}
+    found["over_median"] = float(np.mean([top[0] / median for top, median in zip(tops, medians, strict=True)]))
+    for rank, dimension in enumerate(order, start=1):
+        found |= {f"largest {rank}": float(of_dimensions[dimension]), f"largest_dimension {rank}": float(dimension)}
+    return found
+
+
+def _ranks(count: int) -> tuple[str, ...]:
+    return tuple(str(rank + 1) for rank in range(count))
+
+
+METRIC = Metric(
+    name="massive",
+    reads=Sequences(),
+    needs=frozenset({"sequences", "top", "median", "over_median", "over_sequences", "massive"}),
+    compute=compute,
+    reference=reference,
+    bounds={**dict.fromkeys(("top", "median", "over_median", "largest"), POSITIVE), "rate": SHARE},
+    counted=frozenset({"rate"}),
+    extremes=NAMED,
+    components={"top": _ranks(TOP), **dict.fromkeys(NAMED, _ranks(DIMENSIONS))},
+    invariant=frozenset({"order"}),
+    panel="extremes",
+)

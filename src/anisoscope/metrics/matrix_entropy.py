@@ -1,0 +1,53 @@
+"""Matrix entropy within sequences: over how many directions the tokens of one sequence are spread.
+
+Formula    of each sequence X [token, dim] the eigenvalues λ of XXᵀ, p = λ/Σλ, H = −Σ p ln p; `nats` is the mean over
+           sequences, the value itself the mean of H / ln min(tokens, dimensions).
+Range      [0, 1]; nats [0, ln min(tokens, dimensions)]. 0: all tokens of a sequence on one line, as when one massive
+           activation outweighs the rest; 1: spread evenly.
+Unit       none; nats.
+Undefined  no sequence of two vectors, or one dimension.
+Source     Skean et al. 2025 (Layer by Layer), section 3 (prompt entropy, α = 1, not centred); their code sets negative
+           entries of XXᵀ to 0 first, which ours does not, since the definition does not.
+"""
+
+import numpy as np
+
+from anisoscope.metrics.base import POSITIVE, SHARE, Array, Metric, Values, ratio
+from anisoscope.reads import Sequences
+from anisoscope.reads.extremes import SumsAndExtremes
+
+
+def compute(data: SumsAndExtremes) -> Values:
+    totals = data.totals
+    sequences = totals["matrix_sequences"]
+    return {
+        "": ratio(totals["matrix_entropy_normalised"], sequences),
+        "nats": ratio(totals["matrix_entropy"], sequences),
+    }
+
+
+def reference(units: list[Array]) -> dict[str, float]:
+    """Each unit as a sequence, by its singular values."""
+    found, normalised = [], []
+    for unit in units:
+        if min(unit.shape) < 2:
+            continue
+        p = np.linalg.svd(unit, compute_uv=False) ** 2
+        p = p / p.sum()
+        p = p[p > 0]
+        entropy = float(-(p * np.log(p)).sum())
+        found.append(entropy)
+        normalised.append(entropy / np.log(min(unit.shape)))
+    return {"": float(np.mean(normalised)), "nats": float(np.mean(found))}
+
+
+METRIC = Metric(
+    name="matrix_entropy",
+    reads=Sequences(),
+    needs=frozenset({"matrix_entropy", "matrix_entropy_normalised", "matrix_sequences"}),
+    compute=compute,
+    reference=reference,
+    bounds={"": SHARE, "nats": POSITIVE},
+    invariant=frozenset({"rotation", "order"}),
+    panel="extremes",
+)

@@ -1,0 +1,297 @@
+"""What a run says of extremes: massive activations of layers, sinks and logits of heads, and findings by stated rules.
+
+A head has a sink if the whole 95 % interval of its `sinks.rate` at ε = .3 lies above one half: in most sequences some
+key gets more than .3 of the attention of those that see it. The sink is of a kind (first token, punctuation …) if the
+whole interval of `sinks.at` for that kind does too. Maxima are of what was measured: they have no interval.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from anisoscope.runs.attention import describe_layer_numbers
+from anisoscope.runs.finding import Finding, entry
+from anisoscope.runs.layers_of_heads import average_heads
+from anisoscope.store import select
+from anisoscope.wording import (
+    count_noun,
+    format_measured,
+    format_number,
+    format_percent,
+    format_short,
+    iter_rows,
+    join_words,
+    name_layer,
+)
+
+Array = NDArray[np.float64]
+
+PREFIXES = ("massive.", "kurtosis", "matrix_entropy", "sinks.", "logits.")
+"""What the metrics of extremes begin with."""
+LINE = ".3"
+"""The component of `sinks.rate` that the findings rest on: Gu et al. (2025)."""
+MOST = 0.5
+"""In most sequences: the share that the whole interval must lie above."""
+HEAVY = 10.0
+"""From this kurtosis on a dimension has heavy tails."""
+KINDS = {
+    "first": "the first token",
+    "last": "the last token",
+    "special": "other special tokens",
+    "punctuation": "punctuation or line breaks",
+    "other": "other tokens",
+}
+PLACE = ["stack", "kind", "layer"]
+
+
+def extreme_rows(records: pd.DataFrame) -> pd.DataFrame:
+    """Records of the metrics of extremes, of the last step of a series."""
+    named = np.zeros(len(records), dtype=bool)
+    for prefix in PREFIXES:
+        named |= records["metric"].str.startswith(prefix).fillna(False).to_numpy(dtype=bool)
+    rows = records[named]
+    if rows["step"].nunique() > 1:
+        rows = rows[rows["step"].eq(rows["step"].max()).fillna(False)]
+    return rows
+
+
+def activations_table(records: pd.DataFrame) -> pd.DataFrame:
+    """A row per layer: the largest |x| with its dimension, position and token, how many medians it is, the share of
+    sequences with a massive activation, the highest kurtosis with its dimension, and the matrix entropy.
+    """
+    rows = extreme_rows(records)
+    rows = rows[rows["head"].isna()]
+    if not len(rows):
+        return pd.DataFrame(columns=["stack", "layer", "site"])
+    columns = {
+        ("massive.largest", "1"): "largest",
+        ("massive.largest_dimension", "1"): "dimension",
+        ("massive.largest_position", "1"): "position",
+        ("massive.largest_token", "1"): "token",
+        ("massive.over_median", None): "medians",
+        ("massive.rate", None): "massive",
+        ("kurtosis.largest", None): "kurtosis",
+        ("kurtosis.dimension", None): "kurtosis dimension",
+        ("matrix_entropy", None): "matrix entropy",
+    }
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in iter_rows(rows):
+        component = None if pd.isna(row.component) else row.component
+        if (row.metric, component) in columns:
+            found.setdefault((row.stack, row.layer, row.site), {})[columns[row.metric, component]] = row.value
+    table = pd.DataFrame(found.values(), columns=list(columns.values()))
+    table = table.dropna(axis=1, how="all")
+    for name in ("dimension", "position", "token", "kurtosis dimension"):
+        if name in table:
+            table[name] = table[name].astype("Int64")
+    places = pd.DataFrame(list(found), columns=["stack", "layer", "site"])
+    table = pd.concat([places, table], axis=1)
+    order = table.assign(last=table["site"].eq("final")).sort_values(["stack", "layer", "last"], kind="stable")
+    return table.loc[order.index].reset_index(drop=True)
+
+
+def sinks_table(records: pd.DataFrame, *, heads: bool = False, replicates: Array | None = None) -> pd.DataFrame:
+    """A row per layer (means over heads; of logits the largest and smallest of any head), or per head: how often there
+    is a sink (ε = .3) at any key and at the first, the mean attention of the strongest key, the share of weights on
+    the first token, the last, other special ones, punctuation; the value norm of the strongest key; logits.
+    """
+    behind = sink_rows(records, heads=heads, replicates=replicates)
+    index = [*PLACE, "head"] if heads else PLACE
+    if not len(behind):
+        return pd.DataFrame(columns=index)
+    table = behind.pivot_table(index=index, columns="label", values="value", aggfunc="first", sort=True)
+    rates = behind[behind["label"].eq("sink rate")].set_index(index)
+    table = table[[label for label in SINK_LABELS.values() if label in table]].rename_axis(columns=None)
+    if "sink rate" in table:
+        table.insert(1, "low", rates["low"].reindex(table.index))
+        table.insert(2, "high", rates["high"].reindex(table.index))
+    return table.reset_index()
+
+
+SINK_LABELS = {
+    ("sinks.rate", LINE): "sink rate",
+    ("sinks.first_rate", LINE): "at first",
+    ("sinks.strongest", None): "strongest key",
+    ("sinks.mass", "first"): "mass on first",
+    ("sinks.mass", "last"): "mass on last",
+    ("sinks.mass", "special"): "mass on special",
+    ("sinks.mass", "punctuation"): "mass on punctuation",
+    ("sinks.value_norm", None): "value norm",
+    ("logits.smallest", None): "smallest logit",
+    ("logits.largest", None): "largest logit",
+    ("sinks.query_norm", None): "longest query",
+    ("sinks.key_norm", None): "longest key",
+}
+"""Columns of the table of sinks, by metric and component."""
+OF_ENDS = {"smallest logit": "min", "largest logit": "max", "longest query": "max", "longest key": "max"}
+"""Columns whose value of a layer is the smallest or the largest of its heads."""
+
+
+def sink_rows(records: pd.DataFrame, *, heads: bool = False, replicates: Array | None = None) -> pd.DataFrame:
+    """The records behind `sinks_table`, with the `label` of their column: of heads, or of layers."""
+    records = records.reset_index(drop=True)
+    rows = extreme_rows(records)
+    rows = rows[rows["head"].notna() & rows["value"].notna()]
+    keys = zip(rows["metric"], rows["component"].astype(object).where(rows["component"].notna(), None), strict=True)
+    rows = rows.assign(label=[SINK_LABELS.get(key, "") for key in keys])
+    rows = rows[rows["label"].ne("")]
+    if heads or not len(rows):
+        return rows.sort_values([*PLACE, "head"], kind="stable")
+    parts = []
+    ends = rows["label"].isin(OF_ENDS)
+    mean_of = rows[~ends]
+    if len(mean_of):
+        left_out = None
+        if replicates is not None and len(replicates) == len(records):
+            left_out = replicates[mean_of.index.to_numpy()]
+        means, _ = average_heads(mean_of, left_out)
+        parts.append(means)
+    for label, part in rows[ends].groupby("label", sort=False):
+        order = part.sort_values("value", ascending=OF_ENDS[str(label)] == "min", kind="stable")
+        of_layer = order.drop_duplicates(PLACE).copy()
+        of_layer["head"] = pd.NA
+        parts.append(of_layer)
+    return pd.concat(parts, ignore_index=True).sort_values(PLACE, kind="stable")
+
+
+# ---- findings --------------------------------------------------------------------------------------------------------
+
+
+def extreme_findings(records: pd.DataFrame, words: Mapping[str, str] | None = None) -> Iterator[Finding]:
+    """Say which layers have massive activations, which heads have sinks and where, and how large logits are.
+
+    words  texts of tokens by id, as the manifest has them
+    """
+    rows = extreme_rows(records)
+    if not len(rows):
+        return
+    several = rows["stack"].nunique() > 1
+    for stack, part in rows.groupby("stack", sort=False):
+        before = f"{str(stack).capitalize()}: " if several else ""
+        yield from _massive(part, before, words or {})
+        yield from _heavy(part, before)
+    kinds = rows[rows["head"].notna()]
+    several = kinds["kind"].nunique() > 1 or kinds["stack"].nunique() > 1
+    for place, part in kinds.groupby(["stack", "kind"], sort=False):
+        stack_name, kind = map(str, place)
+        before = f"{stack_name.capitalize()}, {kind}-attention: " if several else ""
+        yield from _sinks(part, before)
+        yield from _logits(part, before)
+
+
+def _massive(rows: pd.DataFrame, before: str, words: Mapping[str, str]) -> Iterator[Finding]:
+    """Layers in which some sequence has a massive activation, and where the largest is."""
+    rates = rows[rows["metric"].eq("massive.rate") & rows["value"].notna()]
+    largest = select(rows, metric="massive.largest", component="1")
+    if not len(rates) or not len(largest):
+        return
+    found = iter_rows(rates[rates["value"].gt(0)])
+    top = iter_rows(largest.loc[[largest["value"].idxmax()]])[0]
+    here = select(rows, layer=top.layer, site=top.site)
+    where = f"{format_number(top.value)} at {name_layer(top)}, {_place_of(here, words)}"
+    (median,) = iter_rows(select(here, metric="massive.median"))[:1] or (None,)
+    if median is not None and median.value > 0:
+        where += f", {format_number(top.value / median.value)} medians"
+    numbers = (entry(top), *map(entry, found[:10]))
+    if not found:
+        text = f"{before}No massive activation (above 100 and 1,000 medians): the largest is {where}."
+        yield Finding("massive_none", text, numbers)
+        return
+    layers = describe_layer_numbers([int(row.layer) for row in found])
+    often = max(row.value for row in found)
+    text = f"{before}Massive activations (above 100 and 1,000 medians) {layers},"
+    text += f" in up to {format_percent(often)} of sequences: the largest is {where}."
+    yield Finding("massive", text, numbers)
+
+
+def _place_of(here: pd.DataFrame, words: Mapping[str, str]) -> str:
+    """`dimension 138, position 0 (‘[CLS]’)`, of the largest activation of a layer."""
+    found: dict[str, int] = {}
+    for name in ("dimension", "position", "token"):
+        row = iter_rows(select(here, metric=f"massive.largest_{name}", component="1"))
+        if row and row[0].value >= 0:
+            found[name] = int(row[0].value)
+    parts = []
+    if "dimension" in found:
+        parts.append(f"dimension {found['dimension']}")
+    if "position" in found:
+        word = words.get(str(found.get("token", -1)))
+        parts.append(f"position {found['position']}" + (f" (‘{word}’)" if word else ""))
+    return ", ".join(parts)
+
+
+def _heavy(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
+    """The dimension with the heaviest tails, if its interval says that they are heavy."""
+    heavy = rows[rows["metric"].eq("kurtosis.largest") & rows["low"].gt(HEAVY)]
+    if not len(heavy):
+        return
+    top = iter_rows(heavy.loc[[heavy["value"].idxmax()]])[0]
+    dimension = iter_rows(select(rows, metric="kurtosis.dimension", layer=top.layer, site=top.site))
+    name = f"dimension {int(dimension[0].value)}" if dimension else "one dimension"
+    layers = describe_layer_numbers([int(row.layer) for row in iter_rows(heavy)])
+    text = f"{before}Heavy tails {layers}: kurtosis {format_measured(top)} of {name} at {name_layer(top)}"
+    yield Finding("heavy_tails", f"{text} (a normal law: 0).", (entry(top),))
+
+
+def _sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
+    """Heads with a sink, at which kinds of keys, and how short the values of these are."""
+    rates = select(rows, metric="sinks.rate", component=LINE)
+    rates = rates[rates["low"].notna()]
+    if not len(rates):
+        return
+    count = len(rates)
+    found = iter_rows(rates[rates["low"].gt(MOST)])
+    numbers = tuple(map(entry, found[:10]))
+    first = select(rows, metric="sinks.first_rate", component=LINE)["value"].mean()
+    first_rate = (
+        f" (sink rate of the first token over all heads {format_short(float(first))})" if np.isfinite(first) else ""
+    )
+    if not found:
+        text = f"{before}No head has a sink: no key gets more than {LINE} of attention in most sequences{first_rate}."
+        yield Finding("sinks_none", text)
+        return
+    places: dict[str, int] = {}
+    at = rows[rows["metric"].eq("sinks.at") & rows["low"].gt(MOST)]
+    kind_of = {(row.layer, row.head): row.component for row in iter_rows(at)}
+    for row in found:
+        name = KINDS.get(kind_of.get((row.layer, row.head), ""), "keys of no one kind")
+        places[name] = places.get(name, 0) + 1
+    where = join_words([f"{number} at {name}" for name, number in sorted(places.items(), key=lambda item: -item[1])])
+    layers = describe_layer_numbers([int(row.layer) for row in found])
+    text = f"{before}{len(found)} of {count_noun(count, 'head')} have a sink (a key with more than {LINE} of attention"
+    text += f" in most sequences), {layers}: {where}{first_rate}."
+    yield Finding("sinks", text, numbers)
+    yield from _values_of_sinks(rows, found, before)
+
+
+def _values_of_sinks(rows: pd.DataFrame, found: list[Any], before: str) -> Iterator[Finding]:
+    """Heads whose sinks have values shorter than half of the mean."""
+    norms = rows[rows["metric"].eq("sinks.value_norm") & rows["high"].lt(MOST)]
+    heads = {(row.layer, row.head) for row in found}
+    brief = [row for row in iter_rows(norms) if (row.layer, row.head) in heads]
+    if brief:
+        mean = float(np.mean([row.value for row in brief]))
+        text = f"{before}In {len(brief)} of these heads the sink gives next to nothing:"
+        text += f" its value is {format_short(mean)} times as long as the mean value."
+        yield Finding("sinks_without_value", text, tuple(map(entry, brief[:10])))
+
+
+def _logits(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
+    """The largest and the smallest logit, and whose they are."""
+    largest, smallest = (rows[rows["metric"].eq(f"logits.{name}")] for name in ("largest", "smallest"))
+    largest, smallest = (part[part["value"].notna()] for part in (largest, smallest))
+    if not len(largest) or not len(smallest):
+        return
+    top = iter_rows(largest.loc[[largest["value"].idxmax()]])[0]
+    low = iter_rows(smallest.loc[[smallest["value"].idxmin()]])[0]
+    text = f"{before}Logits reach from {format_short(low.value, 1)} (layer {low.layer}, head {low.head}) to"
+    text += f" {format_short(top.value, 1)} (layer {top.layer}, head {top.head})."
+    yield Finding("logits", text, (entry(top), entry(low)))
+
+
+def has_extremes(records: pd.DataFrame) -> bool:
+    """Whether extremes were measured."""
+    return bool(len(extreme_rows(records)))

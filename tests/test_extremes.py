@@ -1,0 +1,365 @@
+"""Extremes: published definitions on random networks, planted truths, and a state that merges by the larger value."""
+
+import json
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import nn
+from torch.nn import functional
+
+import anisoscope
+from anisoscope.batch import Batch, Stream
+from anisoscope.data.windows import is_punctuation
+from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.inputs import Given
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
+from anisoscope.reads.extremes import EPSILONS, FEWEST_QUERIES, PARTS
+from anisoscope.runs.extremes import activations_table, extreme_findings, sinks_table
+from anisoscope.store import select
+from anisoscope.sums.extremes import Extremes, largest_over_tokens
+
+METRICS = ("massive", "matrix_entropy", "sinks", "logits")
+LENGTH, SEQUENCES = 14, 9
+
+
+def measure(model, batches, **settings):
+    return run_pass(model, Given(batches, model), Settings(metrics=METRICS, **settings)).records()
+
+
+def value_of(records, metric, component=None, **place):
+    found = select(records, metric=metric, component=component, **place)
+    assert len(found) == 1, (metric, component, place, len(found))
+    return float(found["value"].iloc[0])
+
+
+def ids(seed=0, count=SEQUENCES, length=LENGTH):
+    return torch.randint(3, tiny.VOCABULARY, (count, length), generator=torch.Generator().manual_seed(seed))
+
+
+# ---- as published ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox"])
+def test_the_sink_rate_of_the_first_token_is_that_of_gu_et_al(name):
+    """Their share over sequences, layers and heads, of maps of attention as the model's own code makes them."""
+    given = ids()
+    records = measure(tiny.model(name), [{"input_ids": given}])
+    with torch.no_grad(), tiny.exact_softmax():
+        maps = torch.stack(tiny.eager(name)(given, output_attentions=True, use_cache=False).attentions, 1)
+    ratios = torch.arange(LENGTH, 0, -1)  # by how many queries each key is seen
+    importance = (maps / ratios).sum(-2)
+    for epsilon in EPSILONS:
+        published = (importance > epsilon).double().mean((0, 1, 2))
+        ours = select(records, metric="sinks.first_rate", component=f"{epsilon:g}".removeprefix("0"))
+        assert len(ours) == tiny.LAYERS * tiny.HEADS
+        assert ours["value"].mean() == pytest.approx(float(published[0]), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert"])
+def test_massive_activations_are_those_of_sun_et_al(name):
+    """Of each layer the means over sequences of the three largest sizes, and of the median that torch gives."""
+    given = ids(1)
+    records = measure(tiny.model(name), [{"input_ids": given[:4]}, {"input_ids": given[4:]}])
+    with torch.no_grad():
+        hidden = tiny.eager(name)(given, output_hidden_states=True).hidden_states
+    for layer, x in enumerate(hidden):
+        size = x.abs()
+        ordered = size.flatten(1).sort(1, descending=True).values
+        place = {"site": "hidden", "layer": layer}
+        for rank in range(3):
+            ours = value_of(records, "massive.top", str(rank + 1), **place)
+            assert ours == pytest.approx(float(ordered[:, rank].mean()), rel=1e-9)
+        medians = torch.stack([torch.median(each) for each in size])
+        assert value_of(records, "massive.median", **place) == pytest.approx(float(medians.mean()), rel=1e-9)
+        of_dimensions = size.amax((0, 1))
+        dimension = int(of_dimensions.argmax())
+        assert value_of(records, "massive.largest", "1", **place) == pytest.approx(float(of_dimensions.max()), rel=1e-9)
+        assert value_of(records, "massive.largest_dimension", "1", **place) == dimension
+        unit, position = np.unravel_index(int(size[..., dimension].argmax()), size.shape[:2])
+        if int((size[..., dimension] == size[..., dimension].max()).sum()) == 1:
+            assert value_of(records, "massive.largest_unit", "1", **place) == unit
+            assert value_of(records, "massive.largest_position", "1", **place) == position
+            assert value_of(records, "massive.largest_token", "1", **place) == int(given[unit, position])
+
+
+@pytest.mark.parametrize(("name", "side"), [("bert", "right"), ("llama", "left"), ("gemma2", "right"), ("t5", "right")])
+def test_what_keys_are_given_equals_maps_of_attention_in_float64(name, side):
+    """Padded sequences, grouped heads, sliding windows, soft caps, position bias, cross-attention."""
+    inputs, real = tiny.padded(name, side)
+    streams = {}
+    for stack, mask in real.items():
+        special = mask & (inputs["input_ids" if stack != "decoder" or name != "t5" else "decoder_input_ids"] % 5 == 0)
+        streams[stack] = Stream(mask, special, torch.zeros(len(mask), dtype=torch.int64))
+    batch = Batch(inputs, torch.arange(3), streams)
+    model = tiny.eager(name) if name == "gemma2" else tiny.model(name)  # sdpa has no soft cap
+    with torch.no_grad(), tiny.exact_softmax():
+        found = run_pass(model, [batch], Settings(metrics=("sinks",))).records()
+        output = tiny.eager(name)(**inputs, output_attentions=True, use_cache=False)
+    maps = {}
+    if name == "t5":
+        maps["encoder", "self"] = output.encoder_attentions, real["encoder"], streams["encoder"], real["encoder"]
+        maps["decoder", "self"] = output.decoder_attentions, real["decoder"], streams["decoder"], real["decoder"]
+        maps["decoder", "cross"] = output.cross_attentions, real["decoder"], streams["encoder"], real["encoder"]
+    else:
+        (stack,) = real
+        maps[stack, "self"] = output.attentions, real[stack], streams[stack], real[stack]
+    for (stack, kind), (layers, queries, key_stream, keys) in maps.items():
+        for layer, weights in enumerate(layers, start=1):
+            for head in range(weights.shape[1]):
+                expected = keys_by_hand(weights[:, head].double(), queries, keys, key_stream.special)
+                place = {"stack": stack, "kind": kind, "layer": layer, "head": head}
+                for (metric, component), value in expected.items():
+                    ours = select(found, metric=metric, component=component, **place)
+                    assert len(ours) == 1 or np.isnan(value)
+                    if len(ours):
+                        assert float(ours["value"].iloc[0]) == pytest.approx(value, abs=1e-9, nan_ok=True)
+
+
+def keys_by_hand(weights, queries, keys, special):
+    """What `sinks` says of one head, sequence by sequence, from whole maps [sequence, query, key]."""
+    masses, strongest = [], []
+    for of_sequence, real_query, real_key, marked in zip(weights, queries, keys, special, strict=True):
+        rows = of_sequence[real_query].numpy()
+        places = np.flatnonzero(real_key.numpy())
+        parts = dict.fromkeys(PARTS, 0.0)
+        for place in places:
+            if place == places[0]:
+                part = "first"
+            elif place == places[-1]:
+                part = "last"
+            else:
+                part = "special" if marked[place] else "other"
+            parts[part] += rows[:, place].sum() / rows[:, places].sum()
+        masses.append([parts[part] for part in PARTS])
+        seen = (rows > 0).sum(0)
+        alpha = [rows[:, place].sum() / seen[place] for place in places if seen[place] >= FEWEST_QUERIES]
+        strongest += [max(alpha)] if alpha else []
+    found = {("sinks.mass", part): float(value) for part, value in zip(PARTS, np.mean(masses, 0), strict=True)}
+    found["sinks.strongest", None] = float(np.mean(strongest)) if strongest else np.nan
+    return found
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "gpt_neox"])
+def test_logits_are_what_the_softmax_sees(name):
+    """ln of a weight plus the row's ln of its sum is the logit: differences inside a row are those of ln weights."""
+    given = ids(2)
+    model = tiny.model(name)
+    records = measure(model, [{"input_ids": given}])
+    tensors = {}
+    query, key = ("query.rotated", "key.rotated") if name == "gpt_neox" else ("query.raw", "key.raw")
+    with anisoscope.capture(model, (query, key)) as tap, torch.no_grad():
+        model(input_ids=given)
+        tensors |= {site: tap[site] for site in tap.sites}
+    causal = name in tiny.CAUSAL
+    visible = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril() if causal else torch.ones(LENGTH, LENGTH).bool()
+    stack = "decoder" if causal else "encoder"
+    for layer in range(1, tiny.LAYERS + 1):
+        q, k = (tensors[f"{stack}.{layer}.head.{side}"] for side in (query, key))
+        logit = q @ k.transpose(-1, -2) / np.sqrt(tiny.HEAD_DIM)
+        for head in range(tiny.HEADS):
+            seen = logit[:, head][:, visible]
+            place = {"layer": layer, "head": head}
+            assert value_of(records, "logits.largest", **place) == pytest.approx(float(seen.max()), rel=1e-9)
+            assert value_of(records, "logits.smallest", **place) == pytest.approx(float(seen.min()), rel=1e-9)
+            typical = float(seen.amax(1).mean())
+            assert value_of(records, "logits.typical", **place) == pytest.approx(typical, rel=1e-9)
+    assert records[records["metric"].isin(["logits.largest", "logits.smallest"])]["low"].isna().all()
+
+
+def test_a_learnt_sink_takes_its_share_of_what_keys_are_given():
+    from anisoscope.capture.masking import Masking
+    from anisoscope.capture.rows import attention_rows
+
+    generator = torch.Generator().manual_seed(3)
+    q, k = torch.randn(2, 2, 2, 5, 4, dtype=torch.float64, generator=generator)
+    sinks = torch.tensor([2.0, 300.0], dtype=torch.float64)
+    rows = attention_rows(q, k, Masking(None, causal=True, bias=None), scale=0.5, sinks=sinks, columns=True)
+    logit = (q @ k.transpose(-1, -2) * 0.5).masked_fill(~torch.ones(5, 5).bool().tril(), -torch.inf)
+    whole = torch.cat([logit, sinks.view(1, 2, 1, 1).expand(2, 2, 5, 1)], -1).softmax(-1)
+    torch.testing.assert_close(rows["mass"], whole[..., :5].sum(2), rtol=1e-12, atol=1e-14)
+    assert rows["seen"][0, 0].tolist() == [5, 4, 3, 2, 1]
+
+
+# ---- planted truths --------------------------------------------------------------------------------------------------
+
+HEADS, WIDTH, SINK_AT, MASSIVE_AT = 3, 8, 5, 11
+TOKENS = 24
+
+
+class PlantedAttention(nn.Module):
+    """Heads that attend to the token at `SINK_AT`, evenly, and to the token before."""
+
+    def forward(self, x):
+        sequences = len(x)
+        q, k = torch.zeros(2, sequences, HEADS, TOKENS, TOKENS)
+        q[:, 0, :, 0], k[:, 0, SINK_AT, 0] = 20.0, 20.0
+        position = 30 * torch.eye(TOKENS)
+        q[:, 2], k[:, 2] = position, position.roll(1, 0)
+        v = x.view(sequences, TOKENS, HEADS, WIDTH).transpose(1, 2).clone()
+        v[:, 0, SINK_AT] *= 0.01
+        out = functional.scaled_dot_product_attention(q, k, v)
+        return out.transpose(1, 2).flatten(2)
+
+
+class PlantedBlock(nn.Module):
+    def __init__(self, massive):
+        super().__init__()
+        self.attention, self.massive = PlantedAttention(), massive
+
+    def forward(self, x):
+        x = x + self.attention(x)
+        x[:, 3, MASSIVE_AT] = self.massive
+        return x
+
+
+@pytest.fixture(scope="module")
+def planted():
+    torch.manual_seed(2)
+    model = nn.Sequential(PlantedBlock(1e-3), PlantedBlock(5000.0))
+    x = torch.randn(16, TOKENS, HEADS * WIDTH)
+    return anisoscope.measure(model, x, panel="extremes", blocks="PlantedBlock")
+
+
+def test_a_planted_massive_dimension_is_found_in_its_layer(planted):
+    table = activations_table(planted.records)
+    last = table[table["layer"].eq(2)].iloc[0]
+    assert (last["dimension"], last["position"], last["massive"]) == (MASSIVE_AT, 3, 1)
+    assert last["largest"] == 5000
+    assert (table[table["layer"].lt(2)]["massive"] == 0).all()
+    (finding,) = [finding for finding in extreme_findings(planted.records) if finding.rule == "massive"]
+    assert "in layer 2" in finding.text and f"dimension {MASSIVE_AT}, position 3" in finding.text
+    assert last["kurtosis dimension"] == MASSIVE_AT
+
+
+def test_a_planted_sink_that_is_not_the_first_token_is_found(planted):
+    table = sinks_table(planted.records, heads=True).set_index(["layer", "head"])
+    for layer in (1, 2):
+        assert table.loc[(layer, 0), "sink rate"] == 1 and table.loc[(layer, 0), "at first"] == 0
+        assert table.loc[(layer, 0), "value norm"] < 0.1
+        assert table.loc[(layer, 1), "sink rate"] == 0 and table.loc[(layer, 2), "sink rate"] == 0
+    texts = {finding.rule: finding.text for finding in extreme_findings(planted.records)}
+    assert "2 of 6 heads have a sink" in texts["sinks"] and "2 at other tokens" in texts["sinks"]
+    assert "gives next to nothing" in texts["sinks_without_value"]
+
+
+def test_a_random_model_has_neither():
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    model = BertModel(BertConfig(vocab_size=60, initializer_range=0.25, **sizes)).eval()
+    run = anisoscope.measure(model, {"input_ids": torch.randint(5, 60, (24, 20))}, panel="extremes")
+    rules = {finding.rule for finding in extreme_findings(run.records)}
+    assert {"massive_none", "sinks_none"} <= rules and not rules & {"massive", "sinks", "heavy_tails"}
+
+
+def test_a_causal_head_that_looks_one_token_back_has_no_sink():
+    from anisoscope.capture.masking import Masking
+    from anisoscope.capture.rows import attention_rows
+
+    position = 50 * torch.eye(TOKENS)
+    q, k = position[None, None], position.roll(-1, 0)[None, None]
+    rows = attention_rows(q, k, Masking(None, causal=True, bias=None), scale=1.0, columns=True)
+    mean = rows["mass"] / rows["seen"]
+    assert float(mean[0, 0, -2:].max()) > 0.3  # by the definition alone its last keys would be sinks
+    assert float(mean[0, 0][rows["seen"][0, 0] >= FEWEST_QUERIES].max()) < 0.3
+
+
+# ---- the state -------------------------------------------------------------------------------------------------------
+
+
+def drawn(seed):
+    """Extremes of a few values with ties, and where they were."""
+    generator = torch.Generator().manual_seed(seed)
+    made = Extremes()
+    value = torch.randint(0, 3, (6,), generator=generator).double()
+    where = torch.randint(0, 4, (6, 4), generator=generator)
+    made.offer("site", "term", value, where)
+    return made
+
+
+def same(first, second):
+    a, b = (part.at("site") for part in (first, second))
+    return a.keys() == b.keys() and all(
+        np.array_equal(x, y) for term in a for x, y in zip(a[term], b[term], strict=True)
+    )
+
+
+def test_extremes_merge_like_a_value():
+    for seed in range(20):
+        a, b, c = (drawn(3 * seed + i) for i in range(3))
+        assert same(a.merge(b).merge(c), a.merge(b.merge(c)))
+        assert same(a.merge(b), b.merge(a)) or ties_differ(a, b)
+        assert same(a.merge(Extremes()), a) and same(Extremes().merge(a), a)
+        assert same(a.merge(a), a)
+
+
+def ties_differ(a, b):
+    """Whether equal values lie at one unit and index with other tokens, which no run has."""
+    (x, at_x), (y, at_y) = a.at("site")["term"], b.at("site")["term"]
+    tied = (x == y) & (at_x[:, :2] == at_y[:, :2]).all(1)
+    return bool((at_x[tied, 2:] != at_y[tied, 2:]).any())
+
+
+def test_of_equal_values_the_first_unit_is_kept_whatever_the_order():
+    x = torch.tensor([[[1.0], [4.0]], [[4.0], [2.0]]])
+    places = torch.tensor([[[7, 0, 0, 0], [7, 1, 1, 0]], [[2, 5, 0, 0], [2, 6, 1, 0]]])
+    for order in ([0, 1], [1, 0]):
+        value, where = largest_over_tokens(x[order], places[order])
+        assert value.tolist() == [4] and where.tolist() == [[2, 5, 0, 0]]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_batches_order_and_halves_do_not_matter(name, tmp_path):
+    documents = tiny.documents(10, longest=40)
+    model, settings = tiny.model(name), Settings(metrics=METRICS)
+
+    def passed(**how):
+        return run_pass(model, tiny.Plan(documents, window=12, **how), settings)
+
+    whole = passed(batch=50)
+    other = passed(batch=3, order=4, left=False)
+    first, second = passed(units=range(5)), passed(units=range(5, 10))
+    first.save(tmp_path / "state")
+    halves = Measurement.restore(tmp_path / "state", settings).merge(second)
+    expected = whole.records()
+    keys = ["stack", "kind", "layer", "head", "site", "metric", "component"]
+    for part in (other, halves):
+        both = expected.merge(part.records(), on=keys, suffixes=("", "_two"), validate="1:1")
+        assert len(both) == len(expected)
+        np.testing.assert_allclose(both["value"], both["value_two"], rtol=1e-9, atol=1e-9)
+
+
+# ---- what is shown ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        *((mark, True) for mark in (".", " ,", "...", "\n", "—", "。")),
+        *((word, False) for word in (" ", "", "a.", "7", "$", "é")),
+    ],
+)
+def test_what_punctuation_is(text, expected):
+    assert is_punctuation(text) is expected
+
+
+def test_the_built_in_encoder_names_its_tokens(tmp_path):
+    texts = [
+        "The cat sat on the mat, and nobody knew why.",
+        "A dog barked, then it went home.",
+        "One, two, three; four.",
+    ]
+    run = anisoscope.measure("builtin:minilm", texts, panel="extremes")
+    assert "[CLS]" in run.manifest["tokens"].values()
+    table = sinks_table(run.records, replicates=run.replicates)
+    assert table["mass on punctuation"].gt(0).all() and table["low"].le(table["sink rate"]).all()
+    shares = select(run.records, metric="sinks.mass").groupby(["layer", "head"])["value"].sum()
+    np.testing.assert_allclose(shares, 1, atol=1e-6)
+    assert any("‘[CLS]’" in finding.text for finding in run.findings)
+    saved = run.save(tmp_path / "run")
+    assert [finding.text for finding in saved.findings] == [finding.text for finding in run.findings]
+    assert json.loads((tmp_path / "run" / "manifest.json").read_text())["tokens"]
