@@ -130,6 +130,17 @@ def test_a_comparison_can_fail(monkeypatch):
     assert look_at("llama").status == "wrong"
 
 
+def test_the_page_is_made_from_the_table_of_all_types():
+    import sweep
+
+    rows = sweep.kept()
+    assert len(rows) > 600
+    assert len(rows.keys() & set(sweep.model_types())) > 500  # of another version of transformers some differ
+    assert {row.status for row in rows.values()} <= set(sweep.WHAT_BECAME)
+    assert all(row.reason for row in rows.values() if row.status != "measured")
+    assert sweep.PAGE.read_text("utf-8") == sweep.page()
+
+
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
 
 

@@ -76,6 +76,8 @@ RIGHT = {
     "doc-id.csv": lambda p: pd.DataFrame(X).assign(doc_id=IDS, year=2000 + IDS % 20).to_csv(p),
     "text-label.csv": lambda p: NAMED.assign(text=TEXTS, label=IDS % 3).to_csv(p, index=False),
     "lists.csv": lambda p: pd.DataFrame({"id": IDS, "embedding": X.tolist()}).to_csv(p, index=False),
+    "printed-beside-texts.csv": lambda p: pd.DataFrame({"t": TEXTS, "v": [str(x.tolist()) for x in X]}).to_csv(p),
+    "printed-scalars.csv": lambda p: pd.DataFrame({"v": [str(list(x.astype(float))) for x in X]}).to_csv(p),
     "printed-arrays.csv": lambda p: pd.DataFrame({"id": IDS, "v": [repr(x.tolist()) for x in X]}).to_csv(p),
     "semicolons.csv": lambda p: NAMED.to_csv(p, sep=";", index=False),
     "decimal-commas.csv": lambda p: NAMED.to_csv(p, sep=";", decimal=",", index=False),

@@ -158,7 +158,7 @@ def _of_texts(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | None, str]:
     for number, text in enumerate(texts, 1):
         if "..." in (text or ""):
             return None, None, f"lists cut short when they were printed (row {number}: …)"
-        inner = re.sub(r"[\[\](),]|array|tensor|dtype=\S+", " ", text or "")
+        inner = re.sub(r"np\.\w+|[\[\](),]|array|tensor|dtype=\S+", " ", text or "")
         try:
             rows.append([float(part) for part in inner.split()])
         except ValueError:
@@ -281,8 +281,13 @@ def _header(rows: list[list[str]], width: int, path: Path) -> tuple[bool, list[s
             got = f"a first line of whole numbers ({', '.join(first[:5])} …): names, or a vector"
             cure = "write names such as dim_0 into the first line, or store .npy"
             raise CorpusError(f"one way to read the first line of {path}", got, cure)
-    if not is_header and not numeric and all(_is_list(cell) for row in below for cell in row[-1:]):
-        is_header = not any(map(_is_list, first))
+
+    def is_listed(place: int) -> bool:
+        return all(place < len(row) and _is_list(row[place]) for row in below)
+
+    listed = [place for place in range(min(width, len(first))) if is_listed(place)]
+    if not is_header and listed:
+        is_header = not any(_is_list(first[place]) for place in listed)
     if not is_header:
         return False, _places(width), ()
     names = [name or ("row numbers" if place == 0 else f"column {place}") for place, name in enumerate(first)]
