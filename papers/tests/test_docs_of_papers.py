@@ -5,6 +5,7 @@ from pathlib import Path
 
 import committed
 import documentation
+import findings
 import fosse_page
 import pages
 import paper_pages
@@ -95,3 +96,22 @@ def test_the_page_of_godey_has_every_figure_with_its_drawing() -> None:
         assert settings and any((committed.RESULTS / "godey2024" / settings[1]).glob("fig*/verdicts.json")), row
     first = page.split("## Figure by figure")[0]
     assert re.findall(r"^(\d)\. ", first, re.MULTILINE) == ["1", "2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("number", "form", "text"),
+    [
+        ((0.2462, 0.2388, 0.2536, 60), "number", "0.25 [0.24, 0.25; n = 60]"),
+        ((0.26, 0.2, 0.31, 6), "number", "0.26 [0.20, 0.31; n = 6]"),
+        ((-0.788, -0.844, -0.733, 6), "size", "0.79 [0.73, 0.84; n = 6]"),
+        ((-0.0531, -0.0606, -0.0457, 8), "points", "5.3 points [4.6, 6.1; n = 8]"),
+        ((0.005, -0.016, 0.026, 8), "points", "0.50 points [−1.6, 2.6; n = 8]"),
+        ((0.0284, 0.0208, 0.0361, None), "percent", "2.8 % [2.1, 3.6]"),
+        ((3e-8, None, None, 96), "count", "96"),
+        ((5.69, 5.38, 6.01, 8), "number", "5.7 [5.4, 6.0; n = 8]"),
+        ((64.15, 61.9, 66.4, 8), "number", "64 [62, 66; n = 8]"),
+    ],
+)
+def test_a_short_number_keeps_its_interval_and_n(number, form, text) -> None:
+    verdict = dict(zip(("value", "low", "high", "n"), number, strict=True))
+    assert findings.short_number(verdict, form) == text

@@ -60,16 +60,18 @@ def _filled(field: re.Match[str]) -> str:
 def short_number(verdict: dict[str, Any], form: str = "number") -> str:
     """`0.25 [0.24, 0.25; n = 60]`: two digits, or as many more as tell the ends of the interval apart.
 
-    form   `percent`: of a share; `size`: without its sign, where the sentence says *falls*; `count`: n alone
+    form   `percent`: of a share; `size`: without its sign, if the sentence says *falls*; `points`: of a change of
+           accuracy, without its sign if the interval leaves out 0; `count`: n alone
     """
     value, low, high, n = (verdict[name] for name in ("value", "low", "high", "n"))
     count = "" if n is None else f"{n:,}"
     if form == "count":
         return count
-    if form == "size":
+    one_sided = low is None or low * high > 0
+    if form == "size" or (form == "points" and one_sided):
         value, low, high = (None if number is None else abs(number) for number in (value, low, high))
         low, high = (low, high) if low is None else sorted((low, high))
-    factor, unit = (100, " %") if form == "percent" else (1, "")
+    factor, unit = {"percent": (100, " %"), "points": (100, " points")}.get(form, (1, ""))
     digits = 2
     while digits < 5 and low is not None and low != high:
         if _round(factor * low, digits) != _round(factor * high, digits):

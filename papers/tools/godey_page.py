@@ -58,11 +58,14 @@ def _how_to_read() -> list[str]:
         "- **A**: the mean cosine of all pairs of vectors; 0: no common direction, 1: one direction. A layer is",
         "  *anisotropic* if its A lies above the cosine that 95 % of random pairs stay below (.084 in MiniLM's 384",
         "  dimensions, .145 in the 128 of our models).",
-        "- **N**: the length of the common vector that is added to every input of an untrained block; N = 0 adds none.",
-        "  **Q̄, K̄**: the mean query and the mean key of a head. **Nats**: the unit of entropy; 0 is one token, the",
+        "- **Drift**: the mean of all vectors, or its length. **N**: the length of the common vector that is added to",
+        "  every input of an untrained block, as a drift; N = 0 adds none. **N\\***: the N at which the block's mean",
+        "  output is as long as its mean input: the drift that the block sustains by itself.",
+        "- **Q̄, K̄**: the mean query and the mean key of a head. **Nats**: the unit of entropy; 0 is one token, the",
         "  logarithm of the number of tokens is all alike.",
         "- **0.25 [0.24, 0.26; n = 60]**: a number, its 95 % interval, and what it rests on: n trainings or draws, if",
-        "  nothing else is said. Of several trainings the number and the interval are those of the lowest.",
+        "  nothing else is said. The A of a model that was trained several times is that of the lowest training, with",
+        "  an interval over documents or photographs; all other numbers are means over trainings or draws.",
         "- The **verdict** comes last. *Holds*. Three ways to fail: *contrary* (the other way), *too small* (the right",
         "  direction, less than claimed), *beyond* (seen where the paper says it is not). *Undecided*: the interval",
         "  allows both answers. *Identity*: true by construction, so no evidence.",
@@ -115,11 +118,12 @@ def _with_a_hub() -> list[str]:
 
 
 def _shared_work() -> list[list[Study]]:
-    """Studies of the paper that need something, those with the same needs together."""
+    """Studies of the paper that need something, those that load the same together."""
     together: dict[str, list[Study]] = {}
     for study in runner.found():
         if study.paper == "godey2024" and study.needs:
-            together.setdefault(repr(study.needs), []).append(study)
+            systems = sorted(need.name for need in study.needs if need.name)
+            together.setdefault(repr(systems), []).append(study)
     return list(together.values())
 
 
@@ -139,8 +143,8 @@ def _controls() -> list[str]:
         "",
         *controlled,
         f"This page shows the main verdicts. Over all settings there are {len(found)}; {undecided} are undecided:",
-        f"[search them]({SEARCHABLE}). [What is now known](findings.md) tells what is not. Verdicts that have changed,",
-        "with the reason: `papers/results/changes.csv`.",
+        f"[search them]({SEARCHABLE}). [What is now known](findings.md) sums up the others, and what is open.",
+        "Verdicts that have changed, each with the reason: `papers/results/changes.csv`.",
     ]
 
 
