@@ -42,8 +42,8 @@ def _own_order() -> str:
     head = "## The paper's tables and figures, in its order"
     how = (
         "Each cell: ours ± standard deviation over seeds (theirs). ≠: theirs lies outside of the range in which one "
-        "more run of ours would fall. ✓: it lies inside, and eight seeds or more say so. No mark: it lies inside, but "
-        "fewer seeds prove nothing. —: not comparable; on e-SNLI ours is trained on 18,000 of the 549,000 pairs, and "
+        "more run of ours would fall (95 %; with few seeds three standard deviations to either side, or more). No "
+        "mark: it lies inside; fewer than eight seeds prove nothing more (✓: eight or more do). —: not comparable; on e-SNLI ours is trained on 18,000 of the 549,000 pairs, and "
         "another encoder is fine-tuned. All models here have the position codes of the paper's code. A ≠ is no "
         "failure in itself: the difference may be small, or in our favour."
     )
@@ -72,9 +72,10 @@ COLLAPSED = (
     "gives .406."
 )
 FORM_C = (
-    "H in two forms. Of HateXplain and e-SNLI at λ = 0 it is form C, the entropy of a *softmax of the weights*, as "
-    "most likely published; it stays above .97 whatever attention does. All other cells are form A, the usual entropy "
-    "of the weights: by it our models are sharp at λ = 0, too (HateXplain .14, e-SNLI .09)."
+    "Do not read the rows of H of HateXplain and e-SNLI from λ = 0 to λ = .0001: the formula changes there. Their "
+    "first cells are the entropy of a *softmax of the weights* (form C), as most likely published, which stays above "
+    ".97 whatever attention does; all others are the usual entropy of the weights (form A). By that our models are "
+    "sharp at λ = 0, too: .14 and .09."
 )
 CONE_TEXT = (
     "![Values of one review and the outputs of attention, as angles to the mean direction of the values]"
