@@ -43,9 +43,10 @@ def _own_order() -> str:
     how = (
         "Each cell: ours ± standard deviation over seeds (theirs). ≠: theirs lies outside of the range in which one "
         "more run of ours would fall (95 %; with few seeds three standard deviations to either side, or more). No "
-        "mark: it lies inside; fewer than eight seeds prove nothing more (✓: eight or more do). —: not comparable; on e-SNLI ours is trained on 18,000 of the 549,000 pairs, and "
-        "another encoder is fine-tuned. All models here have the position codes of the paper's code. A ≠ is no "
-        "failure in itself: the difference may be small, or in our favour."
+        "mark: it lies inside; fewer than eight seeds prove nothing more (✓: eight or more do). —: not comparable; on "
+        "e-SNLI ours is trained on 18,000 of the 549,000 pairs, and another encoder is fine-tuned. All models here "
+        "have the position codes of the paper's code. A ≠ is no failure in itself: the difference may be small, or in "
+        "our favour."
     )
     parts = [head, how, "### Figure 1: the cone of the values", CONE_TEXT]
     parts += ["### Table 1: accuracy", _list(compared["table1"]), COLLAPSED]
