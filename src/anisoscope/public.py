@@ -236,7 +236,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "declare_settings",
         "list_field_names",
         "option",
-        "scale_progress",
+        "select_fields",
         "split_numbers",
     ),
     "anisoscope.progress": (
