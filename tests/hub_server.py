@@ -49,9 +49,11 @@ class Hub(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    handler = None
+    """What answers, if not `_Handler`."""
 
     def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", 0), self.handler or _Handler)
         self.repositories, self.renamed = {}, {}
         self.fault, self.fault_at, self.tampered = None, "", set()
         self.requests, self.fetched = [], []
@@ -116,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self.answer(401, X_Error_Message="Invalid credentials in Authorization header")
         return self.route(path, bool(token))
 
-    do_HEAD = do_POST = do_GET
+    do_HEAD = do_POST = do_PUT = do_GET
 
     def fail(self, fault):
         page = b"<!doctype html><html><body>Please log in to the hotel's network</body></html>"

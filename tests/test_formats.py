@@ -61,9 +61,12 @@ OTHERS = {
     "doctor": "doctor",
     "list": "list metrics",
     "report": "report {folder}/run",
+    "push": "push {folder}/run jane/geometry --dry-run -o {folder}/pushed",
+    "card": "card {folder}/run",
     "apply": "apply {folder}/fit.safetensors {folder}/vectors.npy -o {folder}/cured.npy",
 }
 DEFINED = {"vectors": "measure", "classes": "measure", "merge": "measure", "report": "done", "apply": "done"}
+DEFINED |= {"push": "done", "card": "done"}
 """Commands whose answer has the definition of another name."""
 
 

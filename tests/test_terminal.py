@@ -23,6 +23,8 @@ COMMANDS = {
     "cure": "cure {folder}/vectors.npy --cures centre --save {folder}/fit-{columns}.safetensors",
     "apply": "apply {folder}/fit-{columns}.safetensors {folder}/vectors.npy -o {folder}/cured-{columns}.npy",
     "atlas": "atlas {folder}/list.toml -o {folder}/atlas",
+    "push": "push {folder}/run jane/geometry --dry-run -o {folder}/pushed",
+    "card": "card {folder}/run",
     "doctor": "doctor",
     "list": "list corpora",
 }

@@ -78,6 +78,18 @@ COMMANDS: dict[str, Command | Group] = {
         "Apply a cure that was saved to other vectors, such as queries.",
         "anisoscope apply fit.safetensors queries.npy --output cured.npy",
     ),
+    "push": Command(
+        "anisoscope.cli.publishing:push",
+        "Push a run to the hub: a data set of its records, with a card and a badge.\n\n"
+        "Folders of this machine are taken out of every text, and the sample of vectors stays here. --dry-run writes "
+        "the folder that would be pushed.",
+        "anisoscope push runs/demo OWNER/NAME --dry-run",
+    ),
+    "card": Command(
+        "anisoscope.cli.publishing:card",
+        "Print a section for the card of a model: what was found, and A of every layer.",
+        "anisoscope card runs/demo",
+    ),
     "doctor": Command(
         "anisoscope.cli.answers:doctor",
         "Say what this installation can do: versions, devices, extras, folders.\n\n"

@@ -1,0 +1,148 @@
+"""Publish a run as a data set of the hub: a folder with records, card and badge, and its upload."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+import pandas as pd
+
+from anisoscope.errors import OutputError, UsageError
+from anisoscope.extras import has_extra, require_extra
+from anisoscope.models.hub_faults import fault_of
+from anisoscope.report.card import draw_badge, name_model, write_dataset_card
+from anisoscope.runs.differences import NAME as REPLICATES
+from anisoscope.store import check_output, read_run, read_table, write_json, write_table
+
+LOCAL_PATH = re.compile(r"(?<![\w:/.~…])(?:~|[A-Za-z]:)?[/\\](?:[^\s/\\'\"=,]+[/\\])+(?=[^\s/\\'\"=,])")
+"""The folders of an absolute path inside a text: what is published names no folder of this machine."""
+REPOSITORY = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A folder that can be pushed, and its files with their sizes in bytes."""
+
+    folder: Path
+    files: dict[str, int]
+
+
+def check_repository(name: str) -> str:
+    """Return the name of a data set on the hub. UsageError if it is not OWNER/NAME."""
+    name = name.removeprefix("https://huggingface.co/").removeprefix("datasets/").rstrip("/")
+    if not REPOSITORY.fullmatch(name) or len(name) > 96:
+        raise UsageError("a data set as OWNER/NAME", repr(name), "the owner is you or an organisation of yours")
+    return name
+
+
+def write_publication(run: Path, folder: Path, repository: str, licence: str = "") -> Publication:
+    """Write what is published of a run or a series into a new folder.
+
+    Folders of this machine are taken out of every text. The sample of vectors is left out: vectors can tell of the
+    texts they came from. OutputError for a run that is not finished, and for a folder that holds other files.
+    """
+    if not run.is_dir():
+        raise OutputError("a run folder", f"{run}, which is none", "name the folder that measure wrote")
+    records, _ = read_run(run)  # refuses what is no finished run
+    check_output(folder)
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "README.md").is_file():
+        raise OutputError(f"{folder} to be empty", "files that are no publication", "choose another --output")
+    if folder.is_dir():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    parts = [Path()]
+    if (run / "series.json").exists():
+        described = json.loads((run / "series.json").read_text("utf-8"))
+        write_json(folder / "series.json", hide_folders(described))
+        parts += [Path(row["folder"]) for row in described["checkpoints"]]
+    for part in parts:
+        _copy_run(run / part, folder / part)
+    records, manifest = read_run(folder)
+    page = has_extra("report")
+    if page:
+        from anisoscope.report import build
+
+        build(folder)
+    (folder / "badge.svg").write_text(draw_badge(records), encoding="utf-8")
+    card = write_dataset_card(records, manifest, repository, licence=licence, page=page)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return Publication(folder, {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths})
+
+
+def _copy_run(source: Path, target: Path) -> None:
+    """Copy records, replicates and manifest of a run, without folders of this machine."""
+    target.mkdir(parents=True, exist_ok=True)
+    write_table(target / "records.parquet", _hide_in_records(read_table(source / "records.parquet")))
+    if (source / "manifest.json").exists():
+        manifest = json.loads((source / "manifest.json").read_text("utf-8"))
+        write_json(target / "manifest.json", hide_folders(manifest))
+    if (source / REPLICATES).exists():
+        shutil.copyfile(source / REPLICATES, target / REPLICATES)
+
+
+def _hide_in_records(records: pd.DataFrame) -> pd.DataFrame:
+    for name in ("model", "corpus"):
+        if name in records:
+            known = {value: hide_folders(value) for value in records[name].dropna().unique()}
+            records = records.assign(**{name: records[name].replace(known)})
+    return records
+
+
+def hide_folders(value: Any) -> Any:
+    """Replace the folders of absolute paths by `…/`, in a text or in every text of nested lists and dictionaries."""
+    if isinstance(value, str):
+        # A whole path may hold spaces; inside a sentence they end it.
+        whole = PurePath(value).is_absolute() and len(PurePath(value).parts) > 2
+        return f"…/{PurePath(value).name}" if whole else LOCAL_PATH.sub("…/", value)
+    if isinstance(value, dict):
+        return {key: hide_folders(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [hide_folders(inner) for inner in value]
+    return value
+
+
+def push(publication: Publication, repository: str, *, create: bool = False, private: bool = False) -> str:
+    """Upload a publication as one commit of a data set, and return the address of the data set.
+
+    create, private  make the data set if there is none, for its owner alone
+
+    OutputError without a token, for a data set that does not exist or may not be written, and if the hub fails.
+    """
+    require_extra("models", "to push to the hub")
+    from huggingface_hub import HfApi, get_token
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    if get_token() is None:
+        raise OutputError("a token of the hub that may write", "none", "`hf auth login`, or set HF_TOKEN")
+    disable_progress_bars()  # the caller shows that something goes on
+    hub = HfApi()
+    if create:
+        kept_private = True if private else None
+        _call_hub(
+            lambda: hub.create_repo(repository, repo_type="dataset", private=kept_private, exist_ok=True), repository
+        )
+    title = f"Geometry of {name_model(read_run(publication.folder)[1])}, measured with Anisoscope"
+
+    def upload() -> None:
+        hub.upload_folder(repo_id=repository, repo_type="dataset", folder_path=publication.folder, commit_message=title)
+
+    _call_hub(upload, repository)
+    return f"{hub.endpoint}/datasets/{repository}"
+
+
+def _call_hub(call: Callable[[], Any], repository: str) -> None:
+    """Call the hub; whatever fails becomes an OutputError that says what came."""
+    try:
+        call()
+    except Exception as error:  # the hub's library lets errors of every kind through
+        fault = fault_of(error)
+        got, cure = fault.got, fault.cure
+        if fault.absent:
+            cure = "--create makes it; a private one needs a token that may read it"
+        elif fault.denied:
+            got, cure = got.replace("read", "write"), "give the token the right to write to it: hf.co/settings/tokens"
+        raise OutputError(f"the data set {repository} to take the run", got, cure) from error
