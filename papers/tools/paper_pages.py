@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import atlas_page
 import controls
 import documentation
 import findings
@@ -90,6 +91,7 @@ PAGES: Makers = {
     "published-entropy.md": published_entropy.page,
     "fosse2023.md": fosse_page.page,
     "licences.md": licences.page,
+    "atlas.md": atlas_page.page,
 }
 
 if __name__ == "__main__":

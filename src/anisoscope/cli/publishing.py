@@ -91,6 +91,6 @@ def card(
         write_atomic(badge, lambda temporary: temporary.write_text(drawn, encoding="utf-8"))
         echo_wrapped(f"badge: {format_path(badge)}", err=True, indent="  ")
     if view.format == "table":
-        say(text, end="")
+        echo_wrapped(text, indent="  ")
     else:
         show_row({"card": text}, view)

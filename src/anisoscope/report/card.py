@@ -102,7 +102,7 @@ def write_dataset_card(
 
 def name_model(manifest: Mapping[str, Any]) -> str:
     """Name the model; of a folder on this machine the last part of its path."""
-    name = str(manifest.get("model") or "unnamed model")
+    name = str(manifest.get("model") or "unnamed model").removeprefix("…/")
     return PurePath(name).name if PurePath(name).is_absolute() else name
 
 
@@ -114,7 +114,7 @@ def _describe_corpus(records: pd.DataFrame, manifest: Mapping[str, Any]) -> str:
     """Name the corpus and say how much of it was measured."""
     corpus = manifest.get("corpus")
     described = corpus if isinstance(corpus, Mapping) else {"name": corpus}
-    name = str(described.get("name") or "an unnamed corpus")
+    name = str(described.get("name") or "an unnamed corpus").removeprefix("…/")
     units = records["n_units"].max() if len(records) else None
     size = "" if units is None or pd.isna(units) else f" ({format_count(units)} units)"
     return (PurePath(name).name if PurePath(name).is_absolute() else name) + size
