@@ -1,6 +1,6 @@
 """LayerPair: the same sampled tokens in two layers of a stack."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from anisoscope.axes import LAYER_QUANTITIES, Site
+from anisoscope.axes import Site
 from anisoscope.reads.base import (
     Array,
     Declared,
     Gathered,
-    Keeper,
     Reading,
-    Reads,
     TrialLayout,
     TrialPass,
     Unit,
@@ -24,8 +22,7 @@ from anisoscope.reads.base import (
     in_batches,
     pad,
 )
-from anisoscope.reads.sample import KeptSample, SampledVectors, is_usable, reservoir_of, sample_at
-from anisoscope.reads.vectors import VectorSums
+from anisoscope.reads.sample import OfSample, SampledVectors, is_usable, reservoir_of, sample_at
 from anisoscope.sums.reservoir import Reservoir
 
 
@@ -54,7 +51,7 @@ class SampledPair:
 
 
 @dataclass(frozen=True)
-class LayerPair(Reads):
+class LayerPair(OfSample):
     """The same sampled tokens in each pair of layers of a stack: hidden states, and the output after the final norm.
 
     most  sampled tokens that are read (None: all): a function of pairs of tokens takes their square
@@ -73,17 +70,6 @@ class LayerPair(Reads):
     @property
     def arrays(self) -> int:
         return 2
-
-    @property
-    def captured(self) -> frozenset[str]:
-        return frozenset(LAYER_QUANTITIES)
-
-    def is_of_first_policy(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
-        return True
-
-    def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        yield KeptSample()
-        yield VectorSums(dict.fromkeys(("hidden", "final"), frozenset({"vector"})))
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:  # noqa: ARG002
         for reservoir, layers in _layers_of_each_sample(kept):

@@ -2,13 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from anisoscope.axes import Site
+from anisoscope.axes import Quantity, Site
 from anisoscope.reads.base import (
     Declared,
     Gathered,
@@ -35,41 +35,41 @@ OF_ROWS = COUNTS_OF_ROWS | WEIGHTS_OF_ROWS | {"entropy", "entropy_normalised", "
 OF_SCORES = frozenset({"rows", "query", "query_moment", "keys", "key", "row_variance", "row_lean", "row_spread"})
 
 
-class RowSums(Keeper):
-    """Sums of attention rows."""
+class OfQuantity(Keeper):
+    """What is kept of every value of one quantity, whatever the metric."""
 
-    def join(self, other: "RowSums") -> "RowSums":  # noqa: ARG002
+    quantity: Quantity
+
+    def join(self, other: Self) -> Self:  # noqa: ARG002
         return self
 
     def takes(self, site: Site) -> bool:
-        return site.quantity == "attention"
+        return site.quantity == self.quantity
+
+
+class RowSums(OfQuantity):
+    """Sums of attention rows."""
+
+    quantity = "attention"
 
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
         add_rows(site, value, done)
 
 
-class CentredRowSums(Keeper):
+class CentredRowSums(OfQuantity):
     """Sums of attention rows beside those with queries, and keys, centred: terms `plain.…`, `query.…`, `key.…`."""
 
-    def join(self, other: "CentredRowSums") -> "CentredRowSums":  # noqa: ARG002
-        return self
-
-    def takes(self, site: Site) -> bool:
-        return site.quantity == "centred"
+    quantity = "centred"
 
     def add(self, site: Site, value: Mapping[str, Mapping[str, Tensor]], done: Pass) -> None:
         for side, rows in value.items():
             add_rows(site, rows, done, f"{side}.")
 
 
-class ScoreSums(Keeper):
+class ScoreSums(OfQuantity):
     """Sums of scores, which the tap hands on as such."""
 
-    def join(self, other: "ScoreSums") -> "ScoreSums":  # noqa: ARG002
-        return self
-
-    def takes(self, site: Site) -> bool:
-        return site.quantity == "scores"
+    quantity = "scores"
 
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
         done.add_sums(site.name, value)

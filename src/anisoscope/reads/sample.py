@@ -137,7 +137,22 @@ def leave_out_groups(of_groups: Array) -> Array:
     return np.concatenate([[every], every - of_groups.sum(0) - of_groups.sum(1) + np.diag(of_groups)])
 
 
-class Sample(Reads):
+class OfSample(Reads):
+    """What is read of a sample of the tokens of each stack: in one layer, or in several."""
+
+    @property
+    def captured(self) -> frozenset[str]:
+        return frozenset(LAYER_QUANTITIES)
+
+    def is_of_first_policy(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
+        return True
+
+    def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
+        yield KeptSample()
+        yield VectorSums(dict.fromkeys(("hidden", "final"), frozenset({"vector"})))  # the mean of all vectors
+
+
+class Sample(OfSample):
     """A uniform sample of the vectors of each layer of hidden states (`--sample` says how many are kept).
 
     `compute` is called with `SampledVectors`; a value has no axis but replicates, and a component axis if it needs one.
@@ -149,17 +164,6 @@ class Sample(Reads):
     @property
     def arrays(self) -> int:
         return 1
-
-    @property
-    def captured(self) -> frozenset[str]:
-        return frozenset(LAYER_QUANTITIES)
-
-    def is_of_first_policy(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
-        return True
-
-    def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        yield KeptSample()
-        yield VectorSums(dict.fromkeys(("hidden", "final"), frozenset({"vector"})))  # its mean
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:  # noqa: ARG002
         for name, site in kept.sites.items():
