@@ -78,7 +78,7 @@ def sums(x: Array) -> dict[str, Array]:
 
 def of_vectors(rng: np.random.Generator, units: int, corpora: int) -> Iterator[Case]:
     """Values of means and of covariances."""
-    found = metrics.found()
+    found = metrics.find_all()
     wanted = {"mean_cosine": ("", "between", "top_share"), "drift": ("", "share"), "norms": ("mean", "variation")}
     for clustering, scale in CLUSTERING.items():
         for drift, length in DRIFTS.items():
@@ -104,7 +104,7 @@ def spectra(x: Array, case: str, units: int) -> Iterator[Case]:
         out[name] = np.zeros((groups, *value.shape[1:]))
         np.add.at(out[name], np.arange(units) % groups, value)
     names = ("effective_rank", "participation_ratio", "explained", "isoscore")
-    yield from _cases(metrics.found()["spectrum"], Totals(out), names, case, units)
+    yield from _cases(metrics.find_all()["spectrum"], Totals(out), names, case, units)
 
 
 def _cases(metric: Metric, totals: Totals, values: tuple[str, ...], case: str, units: int) -> Iterator[Case]:
@@ -122,7 +122,7 @@ def _cases(metric: Metric, totals: Totals, values: tuple[str, ...], case: str, u
 def shares(rng: np.random.Generator, units: int, corpora: int) -> Iterator[Case]:
     """Normalised entropy: rows of a unit share its level, which is a Beta variable near 0, in the middle, near 1."""
     groups = min(GROUPS, units)
-    metric = metrics.found()["attention"]
+    metric = metrics.find_all()["attention"]
     for level, (a, b) in {"low": (0.3, 10.0), "middle": (2.0, 2.0), "high": (40.0, 0.4)}.items():
         for clustering, rows in (("weak", 20), ("strong", 1)):
             n = rng.integers(4, 21, units)
@@ -153,7 +153,7 @@ def of_samples(rng: np.random.Generator, units: int, corpora: int) -> Iterator[C
                     SampledVectors(rows, np.repeat(np.arange(units), 6)[real] % groups, groups, rows.mean(0))
                 )
             for name, values in OF_SAMPLES.items():
-                metric = metrics.found()[name]
+                metric = metrics.find_all()[name]
                 computed = [metric.compute(sample) for sample in samples]
                 for value in values:
                     theta = np.stack([found[value] for found in computed], 1)
@@ -178,7 +178,10 @@ def judge(case: Case) -> dict[str, Any]:
     defined = np.isfinite(case.replicates).all(0)
     theta = case.replicates[:, defined]
     low, high = (np.broadcast_to(end, defined.shape)[defined] for end in case.bounds)
-    plain, ours = jackknife.interval(theta), jackknife.interval(theta, bounds=(low, high), counted=case.counted)
+    plain, ours = (
+        jackknife.jackknife_interval(theta),
+        jackknife.jackknife_interval(theta, bounds=(low, high), counted=case.counted),
+    )
     true = float(theta[0].mean())
     row = {"value": case.name, "case": case.case, "units": case.units, "true": true}
     row["leaves"] = float(((plain.low < low) | (plain.high > high)).mean())

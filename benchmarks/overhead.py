@@ -113,7 +113,7 @@ def compared(model: Any, windows: str, batches: list[list[Batch]], pairs: int) -
 def once(model: Any, measurement: Measurement) -> Iterator[dict[str, object]]:
     """Seconds of what a run does once."""
     for what, do in (
-        ("partition of the embeddings", lambda: embedding_terms(model, {"partition": partition.terms})),
+        ("partition of the embeddings", lambda: embedding_terms(model, {"partition": partition.sum_partition})),
         ("table of records", measurement.records),
     ):
         spent = {clock: round(s, 2) for clock, s in seconds(do).items()}

@@ -38,7 +38,7 @@ def second_run(rng: np.random.Generator, x: Array, how: str, clustering: float) 
 
 def cases(rng: np.random.Generator, units: int, corpora: int) -> Iterator[dict[str, Any]]:
     """A row for each value and each way of the second run."""
-    found = metrics.found()
+    found = metrics.find_all()
     for clusters, clustering in CLUSTERING.items():
         for how in ("same units, shifted", "same units, trained again", "other units"):
             x = vectors(rng, units, corpora, clustering, DRIFT)

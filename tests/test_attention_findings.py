@@ -15,8 +15,8 @@ import anisoscope
 from anisoscope.cli.measure_commands import _build_tables_of_run
 from anisoscope.cli.printed_tables import tabulate_attention
 from anisoscope.cli.view import View, show
-from anisoscope.report import build
-from anisoscope.report.page import tiles
+from anisoscope.report import build_page
+from anisoscope.report.page import list_tiles
 from anisoscope.report.results import Results
 from anisoscope.runs import attention
 from anisoscope.runs.attention import RULES, attention_findings, attention_layers, attention_table
@@ -201,7 +201,7 @@ def test_a_run_of_attention_alone_has_a_table_everywhere(planted, tmp_path):
     assert len(planted.table()) == 2
     assert "entropy" in planted._repr_html_()
     folder = planted.save(tmp_path / "run").folder
-    page = build(folder).read_text("utf-8")
+    page = build_page(folder).read_text("utf-8")
     assert "kinds of heads" in page
     for form in ("table", "json", "csv"):
         done = StringIO()
@@ -234,7 +234,7 @@ def test_no_tile_stands_over_uniform_heads():
         yield place | {"value": cosine, "metric": "query_key.cosine", "site": "query.raw", "token_policy": "all"}
 
     rows = [*make(0, 0.98, 0.9), *make(1, 0.5, 0.4)]
-    found = {label: value for label, value, _ in tiles(Results(as_records(pd.DataFrame(rows)), {}))}
+    found = {label: value for label, value, _ in list_tiles(Results(as_records(pd.DataFrame(rows)), {}))}
     assert found == {"sharpest head": ".500", "strongest alignment": ".400"}
     flat = as_records(pd.DataFrame([*make(0, 0.98, 0.9), *make(1, 0.99, 0.4)]))
-    assert [(label, value) for label, value, _ in tiles(Results(flat, {}))] == [("attention", "uniform")]
+    assert [(label, value) for label, value, _ in list_tiles(Results(flat, {}))] == [("attention", "uniform")]

@@ -143,7 +143,7 @@ def check_light(words: list[str], *more: str) -> None:
 
 def test_what_is_listed_is_what_there_is() -> None:
     """Lists are read from files, without importing what they name."""
-    assert [name for name, _ in list_entries("metrics").rows] == sorted(metrics.found())
+    assert [name for name, _ in list_entries("metrics").rows] == sorted(metrics.find_all())
 
 
 def test_an_unforeseen_error_says_that_it_is_a_bug() -> None:

@@ -17,7 +17,7 @@ import anisoscope
 from anisoscope import provenance
 from anisoscope.errors import UsageError
 from anisoscope.measure.settings import Settings
-from anisoscope.metrics import found as metrics_found
+from anisoscope.metrics import find_all as metrics_found
 from anisoscope.provenance.sources import hash_function
 from anisoscope.runs.job import Job
 from anisoscope.runs.run_cache import finished

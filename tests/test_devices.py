@@ -14,8 +14,8 @@ from anisoscope.measure.loop import _ahead, moved, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.devices import device_of
 from anisoscope.models.load import load
-from anisoscope.sums.device import sums_on_device
-from anisoscope.sums.groups import Sums, _sums_of, vector_sums
+from anisoscope.sums.device import sum_on_device
+from anisoscope.sums.groups import Sums, _sum_piece, sum_vectors
 from anisoscope.sums.moments import TERMS, Moments
 
 PANELS = ("hidden", "spectrum", "attention")
@@ -87,8 +87,8 @@ def test_sums_on_a_device_are_those_of_the_cpu(size):
     masks[0, 0, 7:] = False
     terms = frozenset({"n", "vector", "unit", "unit_square", "norm", "norm_square", "subset_unit"})
     for heads in (2, 1):
-        expected, inverse = _sums_of(x[:, :, :heads].double(), masks, subsets, terms)
-        found, turned = sums_on_device(x[:, :, :heads].clone(), masks, subsets, terms)
+        expected, inverse = _sum_piece(x[:, :, :heads].double(), masks, subsets, terms)
+        found, turned = sum_on_device(x[:, :, :heads].clone(), masks, subsets, terms)
         if size == 1e-42:  # below the smallest normal number of float32: zero, and counted as such
             assert int(found["zero"].sum()) > int(expected["zero"].sum()) and bool(found["unit"].isfinite().all())
             continue
@@ -247,7 +247,7 @@ def test_moments_on_a_device_leave_out_what_is_hidden(monkeypatch):
     group = torch.tensor([0, 1, 1, 0])
     for size, many in ((1.0, True), (1e-13, False), (1e12, False)):
         rows = x * size
-        values, inverse = vector_sums(rows.unsqueeze(1), weight.unsqueeze(1), None, frozenset({"n"}))
+        values, inverse = sum_vectors(rows.unsqueeze(1), weight.unsqueeze(1), None, frozenset({"n"}))
         hidden = torch.where(weight.unsqueeze(-1), rows, torch.nan)
         sums = Sums(2)
         sums.add("s", values, group)

@@ -53,9 +53,11 @@ def test_what_a_guest_adds_is_found_by_entry_point(installed, monkeypatch):
         got = anisoscope.metric("guest_radius", X)["guest_radius"]
         assert got.value == pytest.approx(np.linalg.norm(X - X.mean(0), axis=1).max(), rel=1e-6)
         for name in ("guest_radius", "mean_energy"):
-            check_metric(metrics.find(name))
-        assert "guest_radius" not in {metric.name for metric in metrics.choose((), ("hidden", "spectrum", "attention"))}
-    assert "guest_radius" not in metrics.found() and "guest-letters" not in named_corpora()
+            check_metric(metrics.find_metric_by_name(name))
+        assert "guest_radius" not in {
+            metric.name for metric in metrics.choose_metrics((), ("hidden", "spectrum", "attention"))
+        }
+    assert "guest_radius" not in metrics.find_all() and "guest-letters" not in named_corpora()
 
 
 def program(line, installed, folder):
@@ -96,8 +98,8 @@ def test_what_cannot_be_used_is_left_out_and_named(tmp_path, monkeypatch):
     (metadata / "entry_points.txt").write_text(f"[anisoscope.metrics]\n{points}")
     with guests.found(monkeypatch, tmp_path), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        known = metrics.found()
-        metrics.found()  # told once
+        known = metrics.find_all()
+        metrics.find_all()  # told once
     told = sorted(str(each.message) for each in said if each.category is ExtensionWarning)
     assert known["drift"] is metrics.scan()["drift"] and not {"broken", "absent", "strange"} & set(known)
     assert len(told) == 4 and all(text.startswith("bad-guest adds ") for text in told)
@@ -128,13 +130,13 @@ def test_a_metric_of_ones_own_as_it_is():
     assert run.manifest["settings"]["settings"]["metrics"] == ["length", "drift"]
     assert run.table()["metric"].tolist() == ["drift", "drift.share", "length"]
     assert anisoscope.measure(X, metrics=mine).records["metric"].unique().tolist() == ["length"]
-    assert metrics.find("length") is mine
+    assert metrics.find_metric_by_name("length") is mine
 
 
 def test_a_cell_that_is_run_again_replaces_what_it_registered():
     register(own())
     again = own(compute=lambda totals: {"": 2 * totals["norm"] / totals["n"]})
-    assert register(again) is again and metrics.find("length") is again
+    assert register(again) is again and metrics.find_metric_by_name("length") is again
     assert anisoscope.metric("length", X)["length"].value == pytest.approx(2 * np.linalg.norm(X, axis=1).mean())
 
 

@@ -90,9 +90,9 @@ def test_batches_that_cannot_be_right_are_refused():
 
 def test_a_page_speaks_in_the_words_of_its_corpus():
     """A page of speech said `tokens 2,068,060` of samples."""
-    from anisoscope.report.page import facts
+    from anisoscope.report.page import describe_run
     from anisoscope.report.results import Results
-    from anisoscope.report.sections import sections
+    from anisoscope.report.sections import build_sections
     from anisoscope.store import as_records
 
     words = {"position": "frame", "sequence": "clip", "unit": "speaker", "counted": "sample"}
@@ -101,11 +101,11 @@ def test_a_page_speaks_in_the_words_of_its_corpus():
         pd.DataFrame([{**rows, "layer": k, "value": 0.3, "n_vectors": 640, "n_units": 3} for k in range(3)])
     )
     spoken = Results(records, {"corpus": {"n_tokens": 204_800, "n_units": 3, "words": words}})
-    assert {("frames", "640"), ("speakers", "3")} <= set(facts(spoken))
-    told = " ".join(f"{s.lead} {' '.join(f.caption + f.basis for f in s.figures)}" for s in sections(spoken))
+    assert {("frames", "640"), ("speakers", "3")} <= set(describe_run(spoken))
+    told = " ".join(f"{s.lead} {' '.join(f.caption + f.basis for f in s.figures)}" for s in build_sections(spoken))
     assert "pairs of frame vectors" in told and "640 vectors in 3 speakers" in told and "token" not in told
     written = Results(records, {"corpus": {"n_tokens": 640, "n_units": 3}})
-    assert {("tokens", "640"), ("units", "3")} <= set(facts(written))
+    assert {("tokens", "640"), ("units", "3")} <= set(describe_run(written))
 
 
 def test_a_quotation_mark_that_is_never_closed_costs_its_own_row(tmp_path):

@@ -22,7 +22,7 @@ from test_report import synthetic_manifest, synthetic_records, write_run
 
 from anisoscope.cli import printed_tables, view
 from anisoscope.data.corpora import CORPORA
-from anisoscope.report import build
+from anisoscope.report import build_page
 from anisoscope.runs.findings import findings
 from anisoscope.store import as_records
 
@@ -39,7 +39,7 @@ def page(fill: Callable[[Path], Path]) -> Told:
 def of_run(folder: Path) -> Path:
     records = synthetic_records(layers=3, heads=2, stacks=("encoder", "decoder"))
     manifest = synthetic_manifest() | {"nested": {"list": [1, 2], "none": None, "number": 0.5}}
-    return build(write_run(folder, records, manifest))
+    return build_page(write_run(folder, records, manifest))
 
 
 def of_one_stack(folder: Path) -> Path:
@@ -50,12 +50,12 @@ def of_one_stack(folder: Path) -> Path:
     records = records.assign(n_vectors=[1000 + order.index(metric) for metric in records["metric"]])
     words = {"position": "patch", "sequence": "image", "unit": "image", "counted": "image"}
     corpus = {"name": "photographs", "n_units": 7, "n_tokens": 7, "words": words}
-    return build(write_run(folder, records, {"model": "./models/vit", "corpus": corpus, "device": "cuda:0"}))
+    return build_page(write_run(folder, records, {"model": "./models/vit", "corpus": corpus, "device": "cuda:0"}))
 
 
 def of_depth(layers: int, folder: Path) -> Path:
     records = synthetic_records(layers=layers, heads=2)
-    return build(write_run(folder, records[records["metric"].eq("attention.first_mass")], {"model": "m"}))
+    return build_page(write_run(folder, records[records["metric"].eq("attention.first_mass")], {"model": "m"}))
 
 
 def of_series(folder: Path) -> Path:
@@ -74,7 +74,7 @@ def of_series(folder: Path) -> Path:
     skipped = {"step-7": "no such file"}
     about = {"model": "series", "checkpoints": rows, "skipped": skipped, "repeated": [["seed-0", "seed-1"]]}
     (folder / "series.json").write_text(json.dumps(about))
-    return build(folder)
+    return build_page(folder)
 
 
 def class_records() -> pd.DataFrame:
@@ -105,12 +105,12 @@ def class_records() -> pd.DataFrame:
 
 
 def of_classes(folder: Path) -> Path:
-    return build(write_run(folder, class_records(), {"model": "m", "corpus": "planted:3"}))
+    return build_page(write_run(folder, class_records(), {"model": "m", "corpus": "planted:3"}))
 
 
 def of_two_layers(folder: Path) -> Path:
     records = class_records()
-    return build(write_run(folder, records[records["layer"].isin([1, 2])], {"model": "m"}))
+    return build_page(write_run(folder, records[records["layer"].isin([1, 2])], {"model": "m"}))
 
 
 def printed() -> Told:

@@ -7,7 +7,7 @@ from scipy import stats
 
 from anisoscope.metrics import drift, mean_cosine, query_key
 from anisoscope.sums import jackknife
-from anisoscope.sums.groups import Sums, Totals, vector_sums
+from anisoscope.sums.groups import Sums, Totals, sum_vectors
 
 # ---- closed forms ----------------------------------------------------------------------------------------------------
 
@@ -18,7 +18,7 @@ def check_mean_of_groups():
     for groups in (3, 5, 32):
         x = rng.standard_normal((groups, 6)) + 1
         totals = Totals({"x": x, "n": np.full((groups, 1), 3.0)})
-        got = jackknife.interval(totals["x"] / totals["n"])
+        got = jackknife.jackknife_interval(totals["x"] / totals["n"])
         expected = stats.ttest_1samp(x / 3, 0).confidence_interval(0.95)
         np.testing.assert_allclose(got.value, x.mean(0) / 3, rtol=1e-12)
         np.testing.assert_allclose(got.low, expected.low, rtol=1e-9, atol=1e-12)
@@ -33,7 +33,7 @@ def test_interval_of_a_ratio_is_its_definition():
     rng = np.random.default_rng(1)
     x, n = rng.random(7), rng.integers(1, 9, 7).astype(float)
     totals = Totals({"x": x, "n": n})
-    got = jackknife.interval(totals["x"] / totals["n"], level=0.9)
+    got = jackknife.jackknife_interval(totals["x"] / totals["n"], level=0.9)
     left_out = np.array([np.delete(x, g).sum() / np.delete(n, g).sum() for g in range(7)])
     error = np.sqrt(6 / 7 * ((left_out - left_out.mean()) ** 2).sum())
     assert got.value == pytest.approx(x.sum() / n.sum())
@@ -45,28 +45,28 @@ def test_interval_of_a_ratio_is_its_definition():
 @pytest.mark.parametrize("replicates", [[1.0], [1.0, 2.0], [1.0, 2.0, 3.0]])
 def test_fewer_than_three_groups_have_no_interval_and_a_reason(replicates):
     """Student's t of two groups (12.7) gave intervals as wide as all that is possible."""
-    got = jackknife.interval(replicates)
+    got = jackknife.jackknife_interval(replicates)
     assert got.value == 1 and np.isnan(got.low) and np.isnan(got.high)
     groups = len(replicates) - 1
     plural = "s" * (groups != 1)
-    assert jackknife.reason(groups) == f"no intervals: {groups} group{plural} of units, 3 needed"
-    assert jackknife.reason(3) is None and jackknife.reason(32) is None
+    assert jackknife.explain_no_interval(groups) == f"no intervals: {groups} group{plural} of units, 3 needed"
+    assert jackknife.explain_no_interval(3) is None and jackknife.explain_no_interval(32) is None
 
 
 def test_an_undefined_replicate_undoes_the_interval_and_no_other():
-    got = jackknife.interval([[1.0, 1], [2, 2], [np.nan, 3], [3, 2]])
+    got = jackknife.jackknife_interval([[1.0, 1], [2, 2], [np.nan, 3], [3, 2]])
     assert np.isnan(got.low).tolist() == [True, False] and got.value.tolist() == [1, 1]
 
 
 def test_groups_that_agree_have_an_interval_of_no_width():
-    assert jackknife.interval(np.ones((6, 2))).low.tolist() == [1, 1]
+    assert jackknife.jackknife_interval(np.ones((6, 2))).low.tolist() == [1, 1]
 
 
 def test_over_seeds_is_student_s_and_one_seed_has_no_interval():
     x = np.random.default_rng(2).standard_normal((4, 3))
-    got, expected = jackknife.over_seeds(x), stats.ttest_1samp(x, 0).confidence_interval(0.95)
+    got, expected = jackknife.estimate_over_seeds(x), stats.ttest_1samp(x, 0).confidence_interval(0.95)
     np.testing.assert_allclose([got.value, got.low, got.high], [x.mean(0), expected.low, expected.high])
-    assert np.isnan(jackknife.over_seeds(x[:1]).low).all()
+    assert np.isnan(jackknife.estimate_over_seeds(x[:1]).low).all()
 
 
 # ---- bounded values --------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def test_an_interval_stays_where_its_value_can_be(name, place, spread):
     least, most = BOUNDED[name]
     width = most - least if np.isfinite(most) else 1.0
     theta = replicates_of(least + place * width, spread * width, (least, most))
-    got = jackknife.interval(theta, bounds=(least, most))
+    got = jackknife.jackknife_interval(theta, bounds=(least, most))
     assert least <= got.low <= got.value <= got.high <= most
     assert got.high - got.low > 0.1 * spread * width / 8
 
@@ -98,10 +98,10 @@ def test_an_interval_stays_where_its_value_can_be(name, place, spread):
 def test_between_two_bounds_the_interval_is_fisher_s():
     """tanh(artanh r ± t·error/(1 − r²)) for a correlation, the same on the logit of a share."""
     theta = replicates_of(0.7, 0.02, (-1, 1), groups=6)
-    plain, got = jackknife.interval(theta), jackknife.interval(theta, bounds=(-1, 1))
+    plain, got = jackknife.jackknife_interval(theta), jackknife.jackknife_interval(theta, bounds=(-1, 1))
     half = np.arctanh(0.7) + np.array([-1, 1]) * (plain.high - 0.7) / (1 - 0.7**2)
     assert (got.low, got.high) == pytest.approx(np.tanh(half), rel=1e-12)
-    share = jackknife.interval((theta + 1) / 2, bounds=(0, 1))
+    share = jackknife.jackknife_interval((theta + 1) / 2, bounds=(0, 1))
     assert (2 * share.low - 1, 2 * share.high - 1) == pytest.approx((got.low, got.high), rel=1e-12)
 
 
@@ -110,7 +110,7 @@ def test_far_from_its_bounds_an_interval_is_student_s():
     for value, bounds in ((0.5, (0, 1)), (0.3, (-1, 1)), (120.0, (1, 384))):
         room = min(value - bounds[0], bounds[1] - value)
         theta = replicates_of(value, room / 100, bounds, groups=32)
-        plain, got = jackknife.interval(theta), jackknife.interval(theta, bounds=bounds)
+        plain, got = jackknife.jackknife_interval(theta), jackknife.jackknife_interval(theta, bounds=bounds)
         half = plain.high - value
         assert 0.97 < (got.high - value) / half < 1.03 and 0.97 < (value - got.low) / half < 1.03
 
@@ -119,33 +119,35 @@ def test_bounds_differ_from_value_to_value():
     """One array of values may have bounds of its own for each, and some of them none."""
     theta = np.stack([replicates_of(v, 0.2, (-9, 9)) for v in (0.9, 0.9, 0.9)], 1)
     least, most = np.array([0.0, -np.inf, -1.0]), np.array([1.0, np.inf, np.inf])
-    got = jackknife.interval(theta, bounds=(least, most))
-    plain = jackknife.interval(theta)
+    got = jackknife.jackknife_interval(theta, bounds=(least, most))
+    plain = jackknife.jackknife_interval(theta)
     assert got.high[0] < 1 and got.low[0] > 0
     assert (got.low[1:], got.high[1:]) == (pytest.approx(plain.low[1:]), pytest.approx(plain.high[1:]))
 
 
 def test_groups_that_agree_about_a_share_of_things_have_wilson_s_interval():
     """Twelve of twelve nearest: [1, 1] would say that a thirteenth is certain."""
-    agreeing = jackknife.interval(np.ones(13), bounds=(0, 1), counted=12)
+    agreeing = jackknife.jackknife_interval(np.ones(13), bounds=(0, 1), counted=12)
     assert (agreeing.low, agreeing.high) == (pytest.approx(12 / (12 + 1.959964**2)), 1)
-    assert jackknife.interval(np.ones(13), bounds=(0, 1)).low == 1
+    assert jackknife.jackknife_interval(np.ones(13), bounds=(0, 1)).low == 1
     theta = replicates_of(0.8, 0.05, (0, 1))
-    assert jackknife.interval(theta, bounds=(0, 1), counted=12) == jackknife.interval(theta, bounds=(0, 1))
+    assert jackknife.jackknife_interval(theta, bounds=(0, 1), counted=12) == jackknife.jackknife_interval(
+        theta, bounds=(0, 1)
+    )
 
 
 @pytest.mark.parametrize("right, n", [(0, 7), (1, 7), (5, 9), (40, 40), (611, 1000)])
 def test_wilson_is_scipy_s(right, n):
     expected = stats.binomtest(right, n).proportion_ci(method="wilson")
-    assert jackknife.wilson(right / n, n) == (pytest.approx(expected.low), pytest.approx(expected.high))
+    assert jackknife.wilson_interval(right / n, n) == (pytest.approx(expected.low), pytest.approx(expected.high))
 
 
 def test_over_seeds_of_correlations_stays_in_their_range():
     """Spearman's 1 over seeds had [.73, 1.27]."""
-    got = jackknife.over_seeds([1.0, 1.0, 0.8], bounds=(-1, 1))
+    got = jackknife.estimate_over_seeds([1.0, 1.0, 0.8], bounds=(-1, 1))
     assert -1 < got.low < got.value < got.high <= 1
-    assert jackknife.over_seeds([1.0, 1.0, 0.8]).high > 1
-    assert jackknife.over_seeds([1.0, 1.0], bounds=(-1, 1)) == (1, 1, 1)
+    assert jackknife.estimate_over_seeds([1.0, 1.0, 0.8]).high > 1
+    assert jackknife.estimate_over_seeds([1.0, 1.0], bounds=(-1, 1)) == (1, 1, 1)
 
 
 def test_holm_is_the_step_down_procedure():
@@ -196,7 +198,7 @@ def corpora(seed, centre, sizes=SIZES, replications=REPLICATIONS):
 def group_sums(x, real, owner, terms=frozenset({"n", "unit", "vector", "norm"})):
     sums = Sums(max(GROUPS, int(owner.max()) + 1))
     for i in range(len(x)):  # one unit at a time keeps memory small
-        sums.add("s", vector_sums(x[i : i + 1], real[i : i + 1, None], None, terms)[0], owner[i : i + 1])
+        sums.add("s", sum_vectors(x[i : i + 1], real[i : i + 1, None], None, terms)[0], owner[i : i + 1])
     return sums.at("s")
 
 
@@ -222,14 +224,18 @@ def check_coverage(drift_name="strong", replications=REPLICATIONS):
     owner = torch.arange(UNITS) % GROUPS
     terms = group_sums(x, real, owner)
     totals = Totals(terms)
-    a = {name: jackknife.interval(v) for name, v in mean_cosine.compute(totals).items() if name in ("", "between")}
-    length = jackknife.interval(drift.compute(totals)[""])
+    a = {
+        name: jackknife.jackknife_interval(v)
+        for name, v in mean_cosine.compute(totals).items()
+        if name in ("", "between")
+    }
+    length = jackknife.jackknife_interval(drift.compute(totals)[""])
     del x
     other = np.roll(centre, 3)
     y, _ = corpora(2, other, replications=replications)
     keys = group_sums(y, real, owner, frozenset({"n", "vector"}))
     pair = Totals({f"query.{t}": terms[t] for t in ("n", "vector")} | {f"key.{t}": v for t, v in keys.items()})
-    cosine = jackknife.interval(query_key.compute(pair)["cosine"])
+    cosine = jackknife.jackknife_interval(query_key.compute(pair)["cosine"])
     between, inside = truth(centre)
     n = SIZES.sum()
     w = (SIZES * (SIZES - 1)).sum() / (n * (n - 1))
@@ -264,9 +270,9 @@ def test_tokens_as_groups_would_not_cover():
     terms = frozenset({"n", "unit", "unit_square"})
     for g in range(GROUPS):
         dealt = real & ((torch.arange(UNITS)[:, None] + torch.arange(real.shape[1])) % GROUPS == g)
-        values, _ = vector_sums(x, dealt[:, None], None, terms)
+        values, _ = sum_vectors(x, dealt[:, None], None, terms)
         sums.add("s", values, torch.full((UNITS,), g))
-    naive = jackknife.interval(mean_cosine.compute(Totals(sums.at("s")))["between"])
+    naive = jackknife.jackknife_interval(mean_cosine.compute(Totals(sums.at("s")))["between"])
     assert coverage(naive, truth(centre)[0]) < 0.6
 
 
@@ -288,7 +294,7 @@ def test_the_ends_of_a_share_hold_it_to_the_last_bit():
     """Of 0 and of 1 the formula gives the share itself, but for rounding."""
     n = np.arange(1, 3000)
     for share in (0.0, 1.0):
-        low, high = jackknife.wilson(np.full(len(n), share), n)
+        low, high = jackknife.wilson_interval(np.full(len(n), share), n)
         assert (low <= share).all() and (share <= high).all()
-    assert (jackknife.wilson(np.ones(len(n)), n)[1] == 1).all()
-    assert (jackknife.wilson(np.zeros(len(n)), n)[0] == 0).all()
+    assert (jackknife.wilson_interval(np.ones(len(n)), n)[1] == 1).all()
+    assert (jackknife.wilson_interval(np.zeros(len(n)), n)[0] == 0).all()

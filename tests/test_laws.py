@@ -121,7 +121,7 @@ def test_every_law_has_a_mistake_that_breaks_it():
 def test_somebody_elses_metric_keeps_the_laws_and_is_not_known_afterwards():
     assert len(laws_of(FOREIGN)) == len(LAWS)
     check_metric(FOREIGN)
-    assert "foreign" not in metrics.found()
+    assert "foreign" not in metrics.find_all()
 
 
 def test_all_broken_laws_are_told_at_once():
@@ -168,6 +168,6 @@ def test_what_follows_from_what_a_metric_reads():
 
 def test_what_is_registered_is_known_while_inside():
     with registered(FOREIGN):
-        assert metrics.find("foreign") is FOREIGN and list_entries_of("metrics")["foreign"] is FOREIGN
+        assert metrics.find_metric_by_name("foreign") is FOREIGN and list_entries_of("metrics")["foreign"] is FOREIGN
     with pytest.raises(UsageError, match=r"the name of a metric; got 'foreign'.*module:NAME, or anisoscope\.register"):
-        metrics.find("foreign")
+        metrics.find_metric_by_name("foreign")

@@ -585,7 +585,9 @@ def test_metrics_of_the_sample_are_at_every_layer_and_say_whose_tokens_they_are_
     assert set(records[records["metric"].eq("mean_cosine")]["token_policy"]) == {"content", "all"}
 
 
-@pytest.mark.parametrize("name", sorted(name for name, metric in scan().items() if isinstance(metric.reads, Sample)))
+@pytest.mark.parametrize(
+    "name", sorted(name for name, metric in scan().items() if isinstance(metric.reads, Sample))
+)
 def test_a_metric_of_the_sample_is_of_the_first_policy(name):
     settings = Settings(metrics=(name,), tokens=("content", "all"), sample=16)
     records = run_pass(tiny.build("bert"), tiny.Plan(tiny.documents(6), batch=3), settings).records()

@@ -19,7 +19,7 @@ from anisoscope.metrics import LayerPair, Sample, group_cosine, spectrum
 from anisoscope.reads.base import draw_cloud
 from anisoscope.reads.query_key import HEAD_MOMENTS
 from anisoscope.reads.vectors import MOMENTS
-from anisoscope.sums.groups import Sums, Totals, vector_sums
+from anisoscope.sums.groups import Sums, Totals, sum_vectors
 from anisoscope.sums.isotropic import q95
 from anisoscope.testing import laws
 
@@ -59,7 +59,7 @@ def values(metric, units, **layout):
     owner = torch.arange(len(units)).repeat_interleave(torch.tensor([len(unit) for unit in units]))
     subsets = torch.stack([owner == i for i in range(N_SUBSETS)])[None]
     sums = Sums(2)
-    found, _ = vector_sums(x, torch.ones(1, 1, x.shape[2], dtype=torch.bool), subsets, metric.needs | {"n"})
+    found, _ = sum_vectors(x, torch.ones(1, 1, x.shape[2], dtype=torch.bool), subsets, metric.needs | {"n"})
     sums.add("site", found, torch.zeros(1, dtype=torch.int64))
     (computed,) = metric.compute(Totals(sums.at("site", metric.needs))).values()
     return dict(zip(metric.components[""], computed[0, 0].tolist(), strict=True))

@@ -29,9 +29,9 @@ from anisoscope.measure import loop as measuring, masks
 from anisoscope.metrics import calibrated, drift, group_cosine, mean_cosine, norms, partition, spectrum
 from anisoscope.reads.rows import add_rows
 from anisoscope.sums import groups as sums, jackknife
-from anisoscope.sums.groups import Sums, Totals, _sums_of, row_sums
+from anisoscope.sums.groups import Sums, Totals, _sum_piece, sum_rows
 from anisoscope.sums.moments import Moments
-from anisoscope.sums.reservoir import Reservoir, token_hash
+from anisoscope.sums.reservoir import Reservoir, hash_tokens
 
 ROOT = Path(__file__).parents[1]
 
@@ -101,7 +101,7 @@ MUTANTS = {
         reference("group_cosine"),
     ),
     "diagonal of sequences included": (
-        sums._inside_sequences,
+        sums._cosine_inside_sequences,
         "unit.square().sum(-1) - n",
         "unit.square().sum(-1)",
         reference("intra_sequence"),
@@ -121,17 +121,17 @@ MUTANTS = {
         reference("spectrum"),
     ),
     "rows for eigenvectors": (
-        partition.terms,
+        partition.sum_partition,
         "rows @ eigenvectors",
         "rows @ eigenvectors.T",
         reference("partition"),
     ),
-    "one sign": (partition.terms, "np.negative(projected, out=projected)", "projected", reference("partition")),
-    "sample not centred": (calibrated.sample_sums, "vectors - mean", "vectors", reference("calibrated")),
+    "one sign": (partition.sum_partition, "np.negative(projected, out=projected)", "projected", reference("partition")),
+    "sample not centred": (calibrated.sum_sample, "vectors - mean", "vectors", reference("calibrated")),
     "bf16 accumulation": (Sums.add, "value.double()", "value.bfloat16().double()", reference("mean_cosine")),
-    "bf16 norms": (_sums_of, "norm.double()", "norm.bfloat16().double()", reference("norms")),
+    "bf16 norms": (_sum_piece, "norm.double()", "norm.bfloat16().double()", reference("norms")),
     "mask forgotten in sums": (
-        _sums_of,
+        _sum_piece,
         "masks = masks.to(x.dtype)",
         "masks = torch.ones_like(masks).to(x.dtype)",
         simply(test_metrics.check_padding, "mean_cosine", 1e3),
@@ -143,13 +143,13 @@ MUTANTS = {
         simply(test_metrics.check_padding, "spectrum", 1e3),
     ),
     "zero vectors counted": (
-        _sums_of,
+        _sum_piece,
         "usable = norm > 0",
         "usable = norm >= 0",
         simply(test_measuring.test_zero_vectors_are_counted_and_left_out),
     ),
     "NaN averaged": (
-        row_sums,
+        sum_rows,
         "real & sound",
         "real",
         simply(test_measuring.test_nan_and_inf_are_counted_per_layer_and_left_out, float("nan")),
@@ -167,13 +167,13 @@ MUTANTS = {
         simply(test_jackknife.check_mean_of_groups),
     ),
     "no jackknife factor": (
-        jackknife.interval,
+        jackknife.jackknife_interval,
         "(groups - 1) / groups",
         "1 / groups",
         simply(test_jackknife.check_mean_of_groups),
     ),
     "normal for Student": (
-        jackknife.interval,
+        jackknife.jackknife_interval,
         "_student_quantile(groups - 1, (1 + level) / 2)",
         "_normal_quantile((1 + level) / 2)",
         simply(test_jackknife.check_mean_of_groups),
@@ -277,7 +277,7 @@ MUTANTS = {
         simply(test_measuring.check_batches, batch=7),
     ),
     "unit forgotten in the sample": (
-        token_hash,
+        hash_tokens,
         "unit.long() * _GOLDEN",
         "unit.long() * 0",
         simply(test_sums.test_the_sample_does_not_depend_on_batches_or_their_order),

@@ -12,8 +12,8 @@ X = torch.randn(40, 8, generator=torch.Generator().manual_seed(0)) + 0.2
 
 @pytest.mark.parametrize("name", metrics.KNOWN_AS)
 def test_every_name_of_the_field_stands_for_something(name):
-    metric, value = metrics.look_up(name)
-    assert metric in metrics.found()
+    metric, value = metrics.resolve_alias(name)
+    assert metric in metrics.find_all()
     if value:
         assert set(anisoscope.metric(name, X)) == {k for k in anisoscope.metric(metric, X) if k.split(" ")[0] == value}
 

@@ -440,11 +440,11 @@ def test_6_uniform_rows_with_a_sink_have_normalised_entropy_1():
     """ln 2 / ln 1 for one key, ln 3 / ln 2 = 1.58 for two: now 1, whatever the number of keys."""
     from anisoscope.capture.masking import Masking
     from anisoscope.capture.rows import attention_rows
-    from anisoscope.sums.groups import row_sums
+    from anisoscope.sums.groups import sum_rows
 
     q, k = torch.zeros(1, 1, 3, 4).double(), torch.zeros(1, 1, 3, 4).double()
     rows = attention_rows(q, k, Masking(None, True, None), scale=1.0, sinks=torch.zeros(1))
-    sums = row_sums(rows, torch.ones(1, 1, 3, dtype=torch.bool))
+    sums = sum_rows(rows, torch.ones(1, 1, 3, dtype=torch.bool))
     assert float(sums["entropy_normalised"]) == pytest.approx(3, abs=1e-14) and float(sums["normalised_rows"]) == 3
 
 
@@ -1144,7 +1144,7 @@ def test_10_intervals_lie_where_their_value_can_be(name, units, drift):
     from anisoscope import metrics
 
     x = torch.randn(units, 4, 5, generator=torch.Generator().manual_seed(units)) + drift
-    declared = metrics.found()[name].bounds
+    declared = metrics.find_all()[name].bounds
     within = {"participation_ratio": (1, 5), "cosine_square": (0, 5)} | {
         f"effective_rank{kind}": (1, 5) for kind in ("", "_eigenvalues", "_uncentred")
     }
@@ -1160,7 +1160,7 @@ def test_10_two_units_have_no_interval_and_the_reason_is_said():
     from anisoscope.sums import jackknife
 
     assert all(math.isnan(e.low) for e in anisoscope.metric("mean_cosine", drifting(n=2)).values())
-    assert jackknife.reason(2) == "no intervals: 2 groups of units, 3 needed"
+    assert jackknife.explain_no_interval(2) == "no intervals: 2 groups of units, 3 needed"
 
 
 def test_10_auc_of_few_utterances_is_a_probability():

@@ -16,10 +16,10 @@ from anisoscope.axes import POLICIES
 from anisoscope.charts import builders as charts, export, style
 from anisoscope.charts.style import compact
 from anisoscope.errors import OutputError, UsageError
-from anisoscope.report import build, figures, page as pages
-from anisoscope.report.page import notices
+from anisoscope.report import build_page, figures, page as pages
+from anisoscope.report.page import list_notices
 from anisoscope.report.results import PANEL, Results
-from anisoscope.report.sections import sections
+from anisoscope.report.sections import build_sections
 from anisoscope.store import as_records, select
 from anisoscope.wording import format_duration, format_number, format_signed_interval
 
@@ -173,7 +173,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest = synthetic_manifest(HOSTILE)
     manifest["corpus"] |= {"name": HOSTILE}
     manifest |= {"warnings": [HOSTILE], HOSTILE: HOSTILE, "excluded": {HOSTILE: {"zero": 1}}}
-    return build(write_run(tmp_path_factory.mktemp("hostile"), records, manifest))
+    return build_page(write_run(tmp_path_factory.mktemp("hostile"), records, manifest))
 
 
 def small(*metrics: str, **choice: Any) -> pd.DataFrame:
@@ -210,7 +210,7 @@ def test_every_figure_has_caption_alt_and_files(hostile: Path) -> None:
 
 def test_tooltips_say_value_and_interval_as_recorded(tmp_path: Path) -> None:
     records = small("mean_cosine", "mean_cosine.isotropic_q95", layers=3)
-    html = build(write_run(tmp_path, records, synthetic_manifest())).read_text()
+    html = build_page(write_run(tmp_path, records, synthetic_manifest())).read_text()
     drawings = re.findall(r'<div class="wide">(.*?)</div>', html, flags=re.S)[:3]
     assert len(drawings) == 3
     for policy, drawing in zip(POLICIES, drawings, strict=True):
@@ -242,7 +242,7 @@ def no_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_drawings")
 def test_every_cell_of_the_table_of_layers_is_its_record(tmp_path: Path) -> None:
     records = synthetic_records(layers=2, heads=0)
-    html = build(write_run(tmp_path, records, synthetic_manifest())).read_text()
+    html = build_page(write_run(tmp_path, records, synthetic_manifest())).read_text()
     table = re.search(r'<section id="table">.*?</section>', html, flags=re.S)
     assert table
     head = re.findall(r'<th scope="col">(.*?)</th>', table[0])
@@ -270,7 +270,7 @@ def test_every_cell_of_the_table_of_layers_is_its_record(tmp_path: Path) -> None
 )
 def test_cells_of_heads_say_what_was_recorded(tmp_path: Path, figure: str, metric: str) -> None:
     records = small(metric, layers=3, heads=4)
-    html = figure_of(build(write_run(tmp_path, records, synthetic_manifest())).read_text(), figure)
+    html = figure_of(build_page(write_run(tmp_path, records, synthetic_manifest())).read_text(), figure)
     wide = re.search(r'<div class="wide">(.*?)</div>', html, flags=re.S)
     assert wide
     rows = {(int(row.layer), int(row.head)): row for row in records.itertuples()}
@@ -288,7 +288,7 @@ def test_n_under_a_figure_is_that_of_its_own_rows(tmp_path: Path) -> None:
     order = list(dict.fromkeys(records["metric"]))
     records["n_vectors"] = [1000 + order.index(metric) for metric in records["metric"]]
     records["n_units"] = [100 + order.index(metric) for metric in records["metric"]]
-    html = build(write_run(tmp_path, records, synthetic_manifest())).read_text()
+    html = build_page(write_run(tmp_path, records, synthetic_manifest())).read_text()
 
     def n(metric: str, what: str = "vectors") -> str:
         return f"n = {1000 + order.index(metric):,} {what} in {100 + order.index(metric)} units"
@@ -316,7 +316,7 @@ def test_counts_that_differ_from_layer_to_layer_are_told_from_where_to_where(tmp
     records = synthetic_records(layers=3, heads=0)
     centred = records["metric"] == "calibrated.centred"
     records.loc[centred, "n_vectors"] = 1000 + 500 * records.loc[centred, "layer"]
-    told = Page(figure_of(build(write_run(tmp_path, records, synthetic_manifest())).read_text(), "drift"))
+    told = Page(figure_of(build_page(write_run(tmp_path, records, synthetic_manifest())).read_text(), "drift"))
     assert "uniform sample of 1,000 to 2,500 vectors" in told.words("figcaption")
 
 
@@ -350,7 +350,7 @@ def test_rebuild_gives_the_same_bytes(tmp_path: Path) -> None:
     folder = write_run(tmp_path, records, synthetic_manifest())
     contents = []
     for _ in range(2):
-        build(folder)
+        build_page(folder)
         contents.append({path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()})
     assert contents[0] == contents[1]
 
@@ -370,7 +370,7 @@ def test_rebuild_gives_the_same_bytes(tmp_path: Path) -> None:
     ],
 )
 def test_missing_panels_are_left_out(tmp_path: Path, metrics: tuple[str, ...], expected: list[str]) -> None:
-    path = build(write_run(tmp_path, small(*metrics), {"model": "m"}))
+    path = build_page(write_run(tmp_path, small(*metrics), {"model": "m"}))
     assert Page(path.read_text()).attributes("section", "id") == [*expected, "definitions", "provenance"]
 
 
@@ -378,7 +378,7 @@ def test_missing_panels_are_left_out(tmp_path: Path, metrics: tuple[str, ...], e
 def test_one_layer_without_intervals(tmp_path: Path) -> None:
     records = small("mean_cosine", "mean_cosine.isotropic_q95", "query_key.cosine", layers=0)
     records = records[records["site"].eq("hidden")].assign(low=np.nan, high=np.nan)
-    page = Page(build(write_run(tmp_path, records, {})).read_text())
+    page = Page(build_page(write_run(tmp_path, records, {})).read_text())
     assert "No interval, hence no verdict: the highest A is .0" in page.words("header")
     assert "anisotropic" not in page.words("header")
 
@@ -392,7 +392,7 @@ def test_headline_verdicts_and_table_say_what_the_records_say(tmp_path: Path) ->
         records.loc[hidden & records["layer"].eq(layer), ["value", "low", "high"]] = row
     final = records["site"].eq("final") & records["metric"].eq("mean_cosine")
     records.loc[final, ["value", "low", "high"]] = (0.09, 0.08, 0.1)
-    page = Page(build(write_run(tmp_path, records, synthetic_manifest())).read_text())
+    page = Page(build_page(write_run(tmp_path, records, synthetic_manifest())).read_text())
     head = page.words("header")
     assert "Anisotropic at layers 1 and 2; strongest at layer 2 (A .900 [.850, .950], extreme: at least .8); " in head
     assert "undecided at the final norm." in head
@@ -402,7 +402,7 @@ def test_headline_verdicts_and_table_say_what_the_records_say(tmp_path: Path) ->
 @pytest.mark.usefixtures("no_drawings")
 def test_the_lead_policy_is_the_first_there_is(tmp_path: Path) -> None:
     records = small("mean_cosine")
-    page = Page(build(write_run(tmp_path, records[records["token_policy"].ne("all")], {})).read_text())
+    page = Page(build_page(write_run(tmp_path, records[records["token_policy"].ne("all")], {})).read_text())
     assert "tokens: content and no-first" in page.words("figcaption")
 
 
@@ -414,13 +414,13 @@ def test_a_notebook_shows_the_picture_on_white(tmp_path: Path) -> None:
 
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="no manifest"):
-        build(tmp_path)
+        build_page(tmp_path)
 
 
 def test_a_series_without_checkpoints_is_refused(tmp_path: Path) -> None:
     (tmp_path / "series.json").write_text("{}")
     with pytest.raises(OutputError, match="a series of checkpoints"):
-        build(tmp_path)
+        build_page(tmp_path)
 
 
 def test_ink_of_the_theme_is_that_of_the_marks() -> None:
@@ -489,7 +489,7 @@ def test_figures_for_print_are_drawn_on_request(hostile: Path, tmp_path: Path) -
     assert "SVG" in hostile.read_text() and not list(hostile.parent.glob("figures/*.pdf"))
     drawn = ("mean_cosine", "drift", "attention.first_mass", "query_key.cosine", "query_key.dot", "spectrum.explained")
     folder = write_run(tmp_path, small(*drawn), synthetic_manifest())
-    shown = Page(build(folder, ("svg", "pdf")).read_text())
+    shown = Page(build_page(folder, ("svg", "pdf")).read_text())
     links = [link for link in shown.attributes("a", "href") if link.endswith(".pdf")]
     assert len(links) == len(list(tmp_path.glob("figures/*.svg"))) > 5
     assert all((tmp_path / link).read_bytes().startswith(b"%PDF") for link in links)
@@ -498,7 +498,7 @@ def test_figures_for_print_are_drawn_on_request(hostile: Path, tmp_path: Path) -
 def test_what_was_left_out_is_told_by_its_kind():
     """Zero vectors and those with NaN could change places."""
     excluded = {"encoder.1.hidden": {"zero": 1, "nonfinite": 3}, "encoder.2.hidden": {"zero": 2}}
-    told = notices({"warnings": ["2 zero vectors left out at encoder.2.hidden"], "excluded": excluded})
+    told = list_notices({"warnings": ["2 zero vectors left out at encoder.2.hidden"], "excluded": excluded})
     assert told[1:] == ["1 zero vector and 3 vectors with NaN or Inf left out at encoder.1.hidden"]
 
 
@@ -530,7 +530,7 @@ def test_panels_say_which_attention_they_are_of() -> None:
 @pytest.mark.parametrize("stacks", [("encoder",), ("encoder", "decoder")])
 def test_places_are_named_with_their_stack_where_there_are_several(stacks: tuple[str, ...]) -> None:
     results = Results(synthetic_records(layers=3, heads=1, stacks=stacks), synthetic_manifest())
-    places = figures._chosen_places(results, results.components("group_cosine")).groupby("stack")["place"].unique()
+    places = figures._choose_places(results, results.components("group_cosine")).groupby("stack")["place"].unique()
     assert {*places.index} == {*stacks}
     for stack, named in places.items():
         assert all(name.startswith("layer " if len(stacks) == 1 else f"{stack} layer ") for name in named)
@@ -540,7 +540,7 @@ def test_places_are_named_with_their_stack_where_there_are_several(stacks: tuple
 def test_two_checkpoints_make_a_course(steps: tuple[int, ...], drawn: bool) -> None:
     records = pd.concat([synthetic_records(layers=2, heads=1).assign(step=step) for step in steps])
     of_series = {"checkpoints": [{"step": step} for step in steps], **synthetic_manifest()}
-    found = {section.slug for section in sections(Results(as_records(records), of_series)) if section.figures}
+    found = {section.slug for section in build_sections(Results(as_records(records), of_series)) if section.figures}
     assert bool(found) is drawn
 
 
@@ -571,7 +571,7 @@ def test_a_run_is_called_by_its_folder_and_in_memory_by_its_model(tmp_path: Path
 def test_a_run_in_memory_has_every_figure_of_its_page() -> None:
     records, manifest = synthetic_records(layers=3, heads=2), synthetic_manifest("some/model")
     run = Run(None, records=records, manifest=manifest)
-    of_page = [figure.name for section in sections(Results(records, manifest)) for figure in section.figures]
+    of_page = [figure.name for section in build_sections(Results(records, manifest)) for figure in section.figures]
     assert run.figures == of_page and len(of_page) == len(set(of_page)) > 3
     for name in run.figures:
         assert run.plot(name).to_dict()["title"], name

@@ -17,7 +17,7 @@ from anisoscope.errors import AnisoscopeError, ModelError, UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.models.load import load
 from anisoscope.models.series import describe, expand, is_series, names_of
-from anisoscope.report import build
+from anisoscope.report import build_page
 from anisoscope.runs import run as run_module, series as series_runner
 from anisoscope.runs.findings import findings
 from anisoscope.runs.job import Job
@@ -319,7 +319,7 @@ def test_the_page_of_a_series_says_what_its_records_say(small_series, tmp_path):
         "tiny", corpus=str(small_series / "text.jsonl"), settings=Settings(panel=("hidden", "attention"), sample=0)
     )
     series = measure_series(expand(str(small_series / "checkpoints")), job, tmp_path / "series")
-    page = build(series.folder).read_text("utf-8")
+    page = build_page(series.folder).read_text("utf-8")
     text = html.unescape(re.sub(r"<[^>]+>", " ", page))
     records = series.records
     rows = records[records["metric"].eq("mean_cosine") & records["site"].eq("hidden") & records["component"].isna()]

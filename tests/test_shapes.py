@@ -33,6 +33,6 @@ def test_what_names_no_shape_is_left_as_it_is():
 
 
 def test_the_package_is_looked_at():
-    assert hasattr(device.weighted, "__wrapped__") and not hasattr(jackknife.holm, "__wrapped__")
+    assert hasattr(device.sum_weighted, "__wrapped__") and not hasattr(jackknife.holm, "__wrapped__")
     with pytest.raises(jaxtyping.TypeCheckError):
-        device.weighted(torch.zeros(2, 3, 4), torch.zeros(2, 5, 1, 8))
+        device.sum_weighted(torch.zeros(2, 3, 4), torch.zeros(2, 5, 1, 8))

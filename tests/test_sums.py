@@ -20,10 +20,10 @@ from scipy import stats
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from anisoscope.errors import MeasureError
-from anisoscope.sums.groups import Sums, Totals, vector_sums
+from anisoscope.sums.groups import Sums, Totals, sum_vectors
 from anisoscope.sums.moments import TERMS as OF_MOMENTS, Moments, add_head_moments
-from anisoscope.sums.reservoir import Reservoir, token_hash
-from anisoscope.sums.threads import in_parallel
+from anisoscope.sums.reservoir import Reservoir, hash_tokens
+from anisoscope.sums.threads import run_in_parallel
 
 GROUPS = 4
 TERMS = ("n", "unit", "zero")
@@ -85,7 +85,7 @@ def random_sums(seed, n=60, groups=GROUPS):
     x = torch.tensor(rng.standard_normal((n, 2, 5, 3)))
     mask = torch.tensor(rng.random((n, 1, 5)) < 0.8)
     unit = torch.tensor(rng.integers(0, 100, n))
-    values, _ = vector_sums(x, mask, None, frozenset({"n", "unit", "vector", "norm", "norm_square", "unit_square"}))
+    values, _ = sum_vectors(x, mask, None, frozenset({"n", "unit", "vector", "norm", "norm_square", "unit_square"}))
     sums.add("a.0.hidden", values, unit % groups)
     sums.units.update(unit.tolist())
     return sums
@@ -96,9 +96,9 @@ def test_adding_in_pieces_is_adding_at_once():
     x, unit = torch.tensor(rng.standard_normal((20, 1, 4, 3))), torch.tensor(rng.integers(0, 50, 20))
     mask, terms = torch.ones(20, 1, 4, dtype=torch.bool), frozenset({"n", "unit"})
     whole, pieces = Sums(GROUPS), Sums(GROUPS)
-    whole.add("s", vector_sums(x, mask, None, terms)[0], unit % GROUPS)
+    whole.add("s", sum_vectors(x, mask, None, terms)[0], unit % GROUPS)
     for i in torch.randperm(20).tolist():
-        pieces.add("s", vector_sums(x[i : i + 1], mask[:1], None, terms)[0], unit[i : i + 1] % GROUPS)
+        pieces.add("s", sum_vectors(x[i : i + 1], mask[:1], None, terms)[0], unit[i : i + 1] % GROUPS)
     for key, value in whole.terms.items():
         torch.testing.assert_close(pieces.terms[key], value, rtol=1e-14, atol=1e-14)
 
@@ -114,11 +114,11 @@ def test_what_is_taken_at_once_changes_nothing(monkeypatch, heads, piece, channe
     masks, subsets = torch.tensor(rng.random((5, 2, 7)) < 0.8), torch.tensor(rng.random((5, 3, 7)) < 0.5)
     terms = frozenset({"n", "unit", "vector", "norm", "norm_square", "unit_square", "subset_n", "subset_unit"})
     terms |= {"sequence_cosine", "sequences"}
-    expected, inverse = vector_sums(x, masks.double(), subsets.double(), terms)
+    expected, inverse = sum_vectors(x, masks.double(), subsets.double(), terms)
     assert int(expected["zero"].sum() + expected["nonfinite"].sum()) > 0
     monkeypatch.setattr("anisoscope.sums.groups.PIECE", piece)
     laid = x.transpose(2, 3).contiguous().transpose(2, 3) if channels_apart else x
-    found, turned = vector_sums(laid, masks.double(), subsets.double(), terms)
+    found, turned = sum_vectors(laid, masks.double(), subsets.double(), terms)
     assert found.keys() == expected.keys() == terms | {"zero", "nonfinite"}
     torch.testing.assert_close(turned, inverse)
     for name, value in expected.items():
@@ -128,7 +128,7 @@ def test_what_is_taken_at_once_changes_nothing(monkeypatch, heads, piece, channe
 def test_every_vector_lands_in_the_group_of_its_unit():
     sums = Sums(GROUPS)
     mask = torch.ones(5, 1, 1, dtype=torch.bool)
-    values, _ = vector_sums(torch.eye(5).view(5, 1, 1, 5).double(), mask, None, frozenset({"n", "unit"}))
+    values, _ = sum_vectors(torch.eye(5).view(5, 1, 1, 5).double(), mask, None, frozenset({"n", "unit"}))
     sums.add("s", values, torch.tensor([0, 1, 2, 3, 4]) % GROUPS)
     expected = torch.zeros(GROUPS, 5).double()
     for unit in range(5):
@@ -140,14 +140,14 @@ def test_every_vector_lands_in_the_group_of_its_unit():
 def test_half_precision_vectors_are_summed_in_full():
     """bfloat16 sums of 4,096 equal unit vectors stall at 256; the accumulator does not."""
     x = torch.ones(64, 1, 64, 1, dtype=torch.bfloat16)
-    values, _ = vector_sums(x, torch.ones(64, 1, 64, dtype=torch.bool), None, frozenset({"n", "unit"}))
+    values, _ = sum_vectors(x, torch.ones(64, 1, 64, dtype=torch.bool), None, frozenset({"n", "unit"}))
     sums = Sums(2)
     sums.add("s", values, torch.zeros(64).long())
     assert float(sums.terms["s", "unit"].sum()) == float(sums.terms["s", "n"].sum()) == 4096
 
 
 def test_vectors_beyond_the_range_of_float32_squares_are_kept():
-    values, _ = vector_sums(
+    values, _ = sum_vectors(
         torch.tensor([[[[1e30, 0], [0, 3.0]]]]), torch.ones(1, 1, 2).bool(), None, frozenset({"n", "unit", "norm"})
     )
     assert values["n"].item() == 2 and values["nonfinite"].item() == 0
@@ -228,7 +228,7 @@ def test_a_group_is_present_if_it_holds_anything():
 
 def add_moments(sums, moments, x, weight, group):
     """A batch, as a measurement adds it: linear sums, then moments of what counts in them."""
-    values, inverse = vector_sums(x.unsqueeze(1), weight.unsqueeze(1), None, frozenset({"n"}))
+    values, inverse = sum_vectors(x.unsqueeze(1), weight.unsqueeze(1), None, frozenset({"n"}))
     sums.add("s", values, group)
     moments.begin(group)
     moments.add("s", x, weight & (inverse[:, 0] > 0), inverse[:, 0])
@@ -374,10 +374,10 @@ def test_second_moments_are_the_same_bit_for_bit_with_any_number_of_threads(thre
 def test_parts_run_once_each_in_threads_of_their_own(threads):
     threads(3)
     seen = []
-    in_parallel([partial(seen.append, i) for i in range(50)])
+    run_in_parallel([partial(seen.append, i) for i in range(50)])
     assert sorted(seen) == list(range(50))
     inside = []
-    in_parallel([lambda: inside.append((threading.current_thread(), torch.get_num_threads()))] * 50)
+    run_in_parallel([lambda: inside.append((threading.current_thread(), torch.get_num_threads()))] * 50)
     assert {number for _, number in inside} == {1} and threading.main_thread() not in {at for at, _ in inside}
     assert torch.get_num_threads() == 3
     later = []  # a thread that begins afterwards has as many as its caller
@@ -386,7 +386,7 @@ def test_parts_run_once_each_in_threads_of_their_own(threads):
     thread.join()
     assert later == [3]
     here = []
-    in_parallel([lambda: here.append(threading.current_thread())] * 9, torch.device("meta"))  # not the processor's
+    run_in_parallel([lambda: here.append(threading.current_thread())] * 9, torch.device("meta"))  # not the processor's
     assert set(here) == {threading.main_thread()}
 
 
@@ -396,7 +396,7 @@ def test_parts_have_the_modes_of_their_caller(threads, mode):
     seen = []
     with mode():
         expected = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-        in_parallel([lambda: seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))] * 4)
+        run_in_parallel([lambda: seen.append((torch.is_grad_enabled(), torch.is_inference_mode_enabled()))] * 4)
     assert set(seen) == {expected}
 
 
@@ -411,21 +411,21 @@ def test_an_error_in_a_part_is_raised_and_nothing_begins_after_it(threads):
             raise KeyError("the third")
 
     with pytest.raises(KeyError, match="the third"):
-        in_parallel([partial(part, i) for i in range(1000)])
+        run_in_parallel([partial(part, i) for i in range(1000)])
     count = len(begun)
     assert count < 10
     time.sleep(0.05)
     assert len(begun) == count
-    in_parallel([partial(begun.append, i) for i in range(5)])
+    run_in_parallel([partial(begun.append, i) for i in range(5)])
     assert len(begun) == count + 5
 
 
 PARTS = """
 import os, signal, sys, threading, time
 import torch
-from anisoscope.sums.threads import in_parallel
+from anisoscope.sums.threads import run_in_parallel
 torch.set_num_threads(2)
-in_parallel([int] * 4)
+run_in_parallel([int] * 4)
 """
 
 
@@ -438,7 +438,7 @@ def part():
     begun.append(time.sleep(.05))
 threading.Timer(.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
-    in_parallel([part] * 10_000)
+    run_in_parallel([part] * 10_000)
 except KeyboardInterrupt:
     count = len(begun)
     time.sleep(.2)
@@ -456,7 +456,7 @@ def test_a_forked_process_has_threads_of_its_own():
         + """
 child = os.fork()
 seen = []
-in_parallel([lambda: seen.append(1)] * 4)
+run_in_parallel([lambda: seen.append(1)] * 4)
 if child == 0:
     os._exit(len(seen))
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), len(seen))
@@ -484,7 +484,7 @@ def splitmix64(seed, unit, index):
 @given(st.integers(0, 2**31), st.integers(0, 2**40), st.integers(0, 2**31))
 @settings(max_examples=200, deadline=None)
 def test_token_hash_is_splitmix64(seed, unit, index):
-    assert int(token_hash(seed, torch.tensor(unit), torch.tensor(index))) == splitmix64(seed, unit, index)
+    assert int(hash_tokens(seed, torch.tensor(unit), torch.tensor(index))) == splitmix64(seed, unit, index)
 
 
 LENGTHS = [int(n) for n in np.random.default_rng(9).integers(1, 40, 25)]
@@ -509,7 +509,7 @@ def sampled(size, seed=0, order=None, batch=4, window=16, units=None):
 def contents(reservoir):
     assert reservoir.hash.tolist() == sorted(reservoir.hash.tolist())
     assert torch.equal(reservoir.vectors["s"][:, 0].long(), reservoir.unit)
-    hashes = token_hash(reservoir.seed, reservoir.unit, reservoir.vectors["s"][:, 1].long())
+    hashes = hash_tokens(reservoir.seed, reservoir.unit, reservoir.vectors["s"][:, 1].long())
     assert torch.equal(hashes, reservoir.hash)  # vectors, units and hashes stay together
     return [tuple(v) for v in reservoir.vectors["s"].int().tolist()]
 
@@ -616,7 +616,7 @@ def test_the_sample_is_uniform():
             torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None],
         )
         reservoir.end()
-        chosen = torch.isin(token_hash(seed, unit, index), reservoir.hash).numpy()
+        chosen = torch.isin(hash_tokens(seed, unit, index), reservoir.hash).numpy()
         assert chosen.sum() == size
         times += chosen
     share = size / total
@@ -668,7 +668,7 @@ def test_vectors_of_every_norm_that_a_type_can_hold(dtype, kind, heads, laid):
     if laid == "apart":
         x = x.transpose(2, 3).contiguous().transpose(2, 3)
     terms = frozenset({"n", "unit", "vector", "norm", "norm_square", "unit_square"})
-    values, inverse = vector_sums(x, torch.ones(4, 1, 9).bool(), None, terms)
+    values, inverse = sum_vectors(x, torch.ones(4, 1, 9).bool(), None, terms)
     rounding = 1e-12 if dtype == "float64" else 1e-5
     assert int(values["zero"].sum()) == (norm == 0).sum() and int(values["nonfinite"].sum()) == 0
     assert values["n"][:, 0].tolist() == (norm > 0).sum(-1).tolist()
@@ -699,7 +699,7 @@ def test_second_moments_of_every_norm(kind):
 
 def test_norms_beyond_float64_s_squares_are_left_out_and_counted():
     x = torch.tensor([[[[1e-200, 0], [3.0, 4.0], [0, 1e200], [float("inf"), 0], [0, 0]]]], dtype=torch.float64)
-    values, inverse = vector_sums(x, torch.ones(1, 1, 5).bool(), None, frozenset({"n", "unit", "norm"}))
+    values, inverse = sum_vectors(x, torch.ones(1, 1, 5).bool(), None, frozenset({"n", "unit", "norm"}))
     assert values["n"].item() == 1 and values["zero"].item() == 2 and values["nonfinite"].item() == 2
     assert values["unit"].flatten().tolist() == pytest.approx([0.6, 0.8]) and values["norm"].item() == 5
     assert inverse.flatten().tolist() == [0, 0.2, 0, 0, 0]
@@ -725,4 +725,4 @@ def test_few_vectors_have_their_rank_whatever_the_batch():
 def test_shapes_of_arguments_are_checked_while_tests_run():
     """A mask of other tokens than the vectors is seen at the call, not in a product far below."""
     with pytest.raises(TypeCheckError, match="token"):
-        vector_sums(torch.zeros(2, 1, 5, 3), torch.ones(2, 1, 4, dtype=torch.bool), None, frozenset({"unit"}))
+        sum_vectors(torch.zeros(2, 1, 5, 3), torch.ones(2, 1, 4, dtype=torch.bool), None, frozenset({"unit"}))

@@ -28,9 +28,9 @@ from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import calibrated, common_direction, mean_cosine, query_key, scan
 from anisoscope.reads.vectors import FEW_GROUPS
-from anisoscope.sums.classes import pooled
-from anisoscope.sums.device import sums_on_device
-from anisoscope.sums.groups import Sums, Totals, row_sums, vector_sums
+from anisoscope.sums.classes import pool_sequences
+from anisoscope.sums.device import sum_on_device
+from anisoscope.sums.groups import Sums, Totals, sum_rows, sum_vectors
 from anisoscope.sums.moments import add_head_moments
 
 
@@ -87,14 +87,14 @@ def test_every_metric_tells_of_how_many_vectors_it_is(name):
         assert (row.n_vectors, row.n_units) == (counts[policy], 9), row
 
 
-@pytest.mark.parametrize("sums_of", [vector_sums, sums_on_device], ids=["cpu", "device"])
+@pytest.mark.parametrize("sums_of", [sum_vectors, sum_on_device], ids=["cpu", "device"])
 def test_only_real_vectors_are_counted_as_left_out(sums_of):
     x = drawn(2, 3, 5, 4)  # [sequence head token dim]
     x[:, :, [1, 4]] = 0.0
     x[0, 1, [2, 4]] = torch.inf
     x[1, 2, 3] = 1e200  # float64 does not hold its square
     real = torch.tensor([[True, True, True, True, False]] * 2)
-    if sums_of is vector_sums:
+    if sums_of is sum_vectors:
         out, _ = sums_of(x, real.unsqueeze(1), None, frozenset({"n"}))
     else:
         none = torch.zeros(2, 0, 5, dtype=torch.bool)
@@ -108,7 +108,7 @@ def test_a_pooled_vector_is_of_real_tokens_whatever_stands_at_padding(at):
     x, mask = drawn(2, 4, 3), torch.tensor([[0, 1, 1, 0], [1, 1, 1, 0]]).bool()
     expected = {"first": [x[0, 1], x[1, 0]], "last": [x[0, 2], x[1, 2]], "mean": [x[0, 1:3].mean(0), x[1, :3].mean(0)]}
     spoiled = x.masked_fill(~mask.unsqueeze(-1), torch.nan)
-    torch.testing.assert_close(pooled(spoiled, mask, at), torch.stack(expected[at]))
+    torch.testing.assert_close(pool_sequences(spoiled, mask, at), torch.stack(expected[at]))
 
 
 def test_a_sample_is_centred_on_the_mean_of_all_vectors():
@@ -122,7 +122,7 @@ def test_a_sample_is_centred_on_the_mean_of_all_vectors():
 
 def test_what_lies_on_the_mean_has_no_direction_from_it():
     vectors = np.array([[1.0, 2.0], [3.0, 1.0], [2.0, 2.0], [0.0, 1.0]])
-    sums = calibrated.sample_sums(vectors, np.array([2.0, 2.0]), np.array([0, 1, 1, 0]), 2)
+    sums = calibrated.sum_sample(vectors, np.array([2.0, 2.0]), np.array([0, 1, 1, 0]), 2)
     assert sums["n"].tolist() == [2, 1] and sums["pairs"].tolist() == [[2, 4], [4, 2]]
 
 
@@ -192,7 +192,7 @@ def test_sums_of_rows_are_those_of_the_real_and_finite_ones(sink):
     rows["entropy"][0, 1, [2, 4]] = torch.nan
     rows["score"][1, 0, 3] = torch.inf
     bad = ~(rows["entropy"].isfinite() & rows["score"].isfinite())
-    sums, used = row_sums(rows, real), real & ~bad
+    sums, used = sum_rows(rows, real), real & ~bad
     assert sums["nonfinite"].tolist() == [1, 1] and torch.equal(sums["rows"], used.sum(-1).double())
     several = used & (keys + sink > 1)
     assert torch.equal(sums["normalised_rows"], several.sum(-1).double())
@@ -367,7 +367,7 @@ def test_a_batch_falls_into_as_many_parts_as_asked_for():
 
 
 def test_tensors_go_to_where_sums_are_made_and_nothing_else_does(monkeypatch):
-    monkeypatch.setattr(masks, "summed_on", lambda _device: torch.device("meta"))
+    monkeypatch.setattr(masks, "choose_sum_device", lambda _device: torch.device("meta"))
     given = masks.summable({"rows": {"entropy": torch.ones(2)}, "name": "x"})
     assert given["name"] == "x" and given["rows"]["entropy"].device.type == "meta"
 

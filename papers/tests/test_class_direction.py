@@ -24,7 +24,7 @@ from anisoscope.measure.loop import Arrays, Interrupted, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import class_direction as direction
 from anisoscope.store import select
-from anisoscope.sums.jackknife import interval
+from anisoscope.sums.jackknife import jackknife_interval
 from anisoscope_papers.networks.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 
 CLASSES = 3
@@ -76,19 +76,21 @@ def test_intervals_leave_out_groups_of_units():
     found = of_vectors(x[:, 0], labels, units=np.arange(120) // 2)
     kept = [np.ones(120, bool), *(group != g for g in range(32))]
     values = [list(direction.reference([x[k & (labels == c), 0] for c in range(CLASSES)]).values()) for k in kept]
-    for column, expected in zip(("value", "low", "high"), interval(np.array(values), bounds=(-1, 1)), strict=True):
+    for column, expected in zip(
+        ("value", "low", "high"), jackknife_interval(np.array(values), bounds=(-1, 1)), strict=True
+    ):
         np.testing.assert_allclose(found[column], expected, atol=1e-9)
 
 
 def test_cosines_to_classes_leave_the_utterance_out():
     x, labels = cloud(layers=1)
-    found = direction.to_classes(x[:, 0], labels, CLASSES)
-    u = direction.units_of(x[:, 0])
+    found = direction.cosine_to_classes(x[:, 0], labels, CLASSES)
+    u = direction.normalise(x[:, 0])
     for i in range(len(u)):
         for c in range(CLASSES):
             others = [j for j in range(len(u)) if labels[j] == c and j != i]
             assert found[i, c] == pytest.approx(cosine(u[i], u[others].mean(0)), abs=1e-10)
-    assert direction.to_utterance(x[:, 0], 4)[7] == pytest.approx(cosine(x[7, 0], x[4, 0]))
+    assert direction.cosine_to_one(x[:, 0], 4)[7] == pytest.approx(cosine(x[7, 0], x[4, 0]))
 
 
 def test_auc_is_the_share_of_pairs():
@@ -118,7 +120,7 @@ def test_classes_that_never_touch_have_the_interval_of_so_many_units():
     x, labels = np.repeat(np.eye(6)[:2], 40, 0), np.repeat([0, 1], 40)
     for units, counted in ((None, 80), (np.arange(80) // 4, 20)):
         found = direction.separability(x, labels, 2, groups=8, units=units)
-        expected = interval(np.ones(9), bounds=(0.0, 1.0), counted=counted)
+        expected = jackknife_interval(np.ones(9), bounds=(0.0, 1.0), counted=counted)
         assert found["nearest"].low == pytest.approx(float(expected.low)) and float(expected.low) < 0.96
 
 
@@ -151,7 +153,7 @@ def test_dimensions_that_classes_take():
 
 def test_a_class_of_one_has_no_direction_without_its_utterance():
     x, labels = np.eye(3), np.array([0, 0, 1])
-    found = direction.to_classes(x, labels, 2)
+    found = direction.cosine_to_classes(x, labels, 2)
     assert np.isnan(found[2, 1]) and found[0, 1] == 0
     assert by_pair(of_vectors(x, labels)) == {(0, "c0 × c0"): 0, (0, "c0 × c1"): 0}
 
@@ -208,7 +210,7 @@ def test_every_group_is_left_out_in_turn():
     found = direction.separability_replicates(x, labels, CLASSES, 5, units)
     for replicate, left_out in enumerate([None, 0, 1, 2, 3, 4]):
         kept = np.ones(60, bool) if left_out is None else units % 5 != left_out
-        cosine = direction.to_classes(x[kept], labels[kept], CLASSES)
+        cosine = direction.cosine_to_classes(x[kept], labels[kept], CLASSES)
         each = [direction.auc(cosine[:, c], labels[kept] == c) for c in range(CLASSES)]
         np.testing.assert_allclose(found[replicate, 3:], each, atol=1e-12)
     assert len(found) == 6
@@ -231,9 +233,9 @@ def test_layer_0_of_cls_has_no_auc(fixed):
 
 def test_a_zero_vector_is_alike_to_no_class_and_changes_no_other():
     x, labels = np.array([[0.0, 0], [1, 0], [1, 1], [0, 1], [0, 2]]), np.array([0, 0, 0, 1, 1])
-    found = direction.to_classes(x, labels, 2)
+    found = direction.cosine_to_classes(x, labels, 2)
     assert np.array_equal(found[0], [0, 0])
-    assert found[1:] == pytest.approx(direction.to_classes(x[1:], labels[1:], 2))
+    assert found[1:] == pytest.approx(direction.cosine_to_classes(x[1:], labels[1:], 2))
 
 
 @pytest.fixture(scope="module")

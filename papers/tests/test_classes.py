@@ -18,13 +18,13 @@ from anisoscope.data.encoding import LabelledPlan, vocabulary_tokenizer
 from anisoscope.data.labelled import Example
 from anisoscope.data.opening import open_labelled
 from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError
-from anisoscope.metrics.class_direction import auc, to_classes
+from anisoscope.metrics.class_direction import auc, cosine_to_classes
 from anisoscope.models.load import load
 from anisoscope.runs import classes as runs_of_classes
 from anisoscope.runs.classes import run_classes
 from anisoscope.runs.job import ClassesOptions
 from anisoscope.store import select
-from anisoscope.sums.jackknife import wilson
+from anisoscope.sums.jackknife import wilson_interval
 from anisoscope_papers.training.classifier import train_classifier
 from anisoscope_papers.training.recipe import ClassifierRecipe
 
@@ -235,7 +235,7 @@ def test_directions_of_every_layer_are_their_definition(learnt):
         for e in kept:
             given = tokenizer(list(e.words), is_split_into_words=True, return_tensors="pt")
             vectors.append(model.attention_classifier(**given).last_hidden_state[0, 0].double().numpy())
-    cosine = to_classes(np.array(vectors), labels, 2)
+    cosine = cosine_to_classes(np.array(vectors), labels, 2)
     expected = np.mean([auc(cosine[:, c], labels == c) for c in range(2)])
     rows = select(run.records, metric="class_direction.auc", component=None).set_index("layer")["value"]
     assert rows[1] == pytest.approx(expected, abs=1e-3) and rows[1] > 0.85
@@ -563,6 +563,6 @@ def test_accuracy_of_a_class_has_the_interval_of_its_own_number_and_the_majority
     accuracies = select(records, metric="accuracy")
     rows = dict(zip(accuracies["component"].fillna("all"), accuracies.to_dict("records"), strict=True))
     for name, share, n in (("all", 5 / 8, 8), ("a", 0.5, 6), ("b", 1.0, 2)):
-        low, high = map(float, wilson(share, n))
+        low, high = map(float, wilson_interval(share, n))
         assert (rows[name]["value"], rows[name]["low"], rows[name]["high"]) == pytest.approx((share, low, high)), name
     assert select(records, metric="majority")["value"].item() == 0.75

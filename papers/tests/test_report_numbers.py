@@ -8,16 +8,16 @@ import pytest
 from test_report import synthetic_manifest, synthetic_records
 
 from anisoscope.charts import style
-from anisoscope.report.page import tiles
+from anisoscope.report.page import list_tiles
 from anisoscope.report.parts import Figure
 from anisoscope.report.results import Results
-from anisoscope.report.sections import sections
+from anisoscope.report.sections import build_sections
 from anisoscope.store import as_records
 from anisoscope_papers import series_charts
 
 
 def figures_of(records: pd.DataFrame, **manifest: Any) -> dict[str, Figure]:
-    built = sections(Results(records, synthetic_manifest() | manifest))
+    built = build_sections(Results(records, synthetic_manifest() | manifest))
     return {figure.name: figure for section in built for figure in section.figures}
 
 
@@ -84,7 +84,7 @@ def test_the_tiles_of_a_series_are_of_its_last_step() -> None:
     records[0].loc[of(records[0], "mean_cosine", "final"), "value"] = 0.654
     manifest = synthetic_manifest() | {"checkpoints": [{"step": step} for step in (0, 10, 20)]}
     results = Results(as_records(pd.concat(records)), manifest)
-    assert tiles(results.last)[0][:2] == ("highest anisotropy A", ".987")
+    assert list_tiles(results.last)[0][:2] == ("highest anisotropy A", ".987")
 
 
 def test_the_most_anisotropic_place_is_where_a_is_largest_not_where_it_is_furthest_from_zero() -> None:

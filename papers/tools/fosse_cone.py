@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from anisoscope.capture.tap import capture
-from anisoscope.metrics.base import units_of
+from anisoscope.metrics.base import normalise
 from anisoscope.store import write_json
 from anisoscope_papers.fosse2023.grid import PAPER, SHORT, Cell
 from anisoscope_papers.fosse2023.trained_cells import Trained, train_cell
@@ -43,15 +43,15 @@ def values_and_outputs(trained: Trained) -> tuple[np.ndarray, np.ndarray, np.nda
 
 def seen_from_the_mean(vectors: np.ndarray, axis: np.ndarray, side: np.ndarray) -> list[dict[str, float]]:
     """Angle to the axis in degrees, length and side of every vector."""
-    angles = np.degrees(np.arccos(np.clip(units_of(vectors) @ axis, -1, 1)))
+    angles = np.degrees(np.arccos(np.clip(normalise(vectors) @ axis, -1, 1)))
     rows = zip(angles, np.linalg.norm(vectors, axis=1), np.sign(vectors @ side), strict=True)
     return [{"angle": round(float(a), 2), "length": round(float(n), 4), "side": float(s)} for a, n, s in rows]
 
 
 def cone(values: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
     """What the figure draws."""
-    units = units_of(values)
-    axis = units_of(units.mean(0)[None])[0]
+    units = normalise(values)
+    axis = normalise(units.mean(0)[None])[0]
     across = units - (units @ axis)[:, None] * axis
     side = np.linalg.svd(across, full_matrices=False)[2][0]
     return {

@@ -178,7 +178,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "Values",
         "dot",
         "ratio",
-        "units_of",
+        "normalise",
     ),
     "anisoscope.metrics.class_direction": (
         "auc",
@@ -291,7 +291,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "anisoscope.sums.groups": (
         "Sums",
         "Totals",
-        "vector_sums",
+        "sum_vectors",
     ),
     "anisoscope.sums.isotropic": (
         "cosine_quantile",
@@ -301,8 +301,8 @@ NAMES: dict[str, tuple[str, ...]] = {
         "Bounds",
         "UNBOUNDED",
         "holm",
-        "interval",
-        "over_seeds",
+        "jackknife_interval",
+        "estimate_over_seeds",
     ),
     "anisoscope.testing": (
         "LawBroken",

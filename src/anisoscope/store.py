@@ -279,14 +279,14 @@ class RunFolder:
     def manifest(self) -> dict[str, Any]:
         """What was measured, with what and from where; OutputError if the run is not finished.
 
-        OutputError where the run is not finished.
+       
         """
         self._check_finished()
         return _read_json(self.manifest_path)
 
     @property
     def records(self) -> pd.DataFrame:
-        """The long table; OutputError if the run is not finished. OutputError where the run is not finished."""
+        """The long table; OutputError if the run is not finished."""
         self._check_finished()
         return _read_records(self.folder / "records.parquet")
 
@@ -305,7 +305,7 @@ def read_run(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 
 def _read_records(path: Path) -> pd.DataFrame:
-    """Read a long table, known columns first; OutputError if it is damaged. OutputError where it is damaged."""
+    """Read a long table, known columns first; OutputError if it is damaged."""
     try:
         found = read_table(path)
         return found[[*COLUMNS, *(name for name in found.columns if name not in COLUMNS)]]

@@ -23,7 +23,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from anisoscope.sums.jackknife import UNBOUNDED, Bounds, holm, interval, over_seeds
+from anisoscope.sums.jackknife import UNBOUNDED, Bounds, estimate_over_seeds, holm, jackknife_interval
 from anisoscope_papers.study import FEWEST, SHARE, SIGNED, Claim, Failing, Outcome, Over, Verdict
 
 Array = NDArray[np.float64]
@@ -125,7 +125,7 @@ def of_units(frame: pd.DataFrame, threshold: Array | float) -> tuple[Array, Arra
 
 def of_replicates(theta: Array, threshold: float = 0.0) -> tuple[float, float, float, float, float]:
     """(value, low, high, p of > threshold, p of < threshold) of a scalar from jackknife replicates [1 + group]."""
-    value, low, high = (float(x) for x in interval(theta))
+    value, low, high = (float(x) for x in jackknife_interval(theta))
     up, down = sided(value, low, high, max(len(theta) - 2, 1), threshold)
     return value, low, high, float(up), float(down)
 
@@ -152,7 +152,7 @@ def of_seeds(
     test = Test(claim, nothing, n=n, subject=subject, note="; ".join(filter(None, notes)))
     if n < fewest:
         return test
-    value, low, high = (float(x) for x in over_seeds(known, bounds=claim.bounds or UNBOUNDED))
+    value, low, high = (float(x) for x in estimate_over_seeds(known, bounds=claim.bounds or UNBOUNDED))
     limit = np.nan if inside is not None else float(claim.limit if threshold is None else threshold)
     words = f"{statistic or claim.statistic} (claim: {_side(claim, limit, inside)}):"
     test = replace(test, statistic=words, value=value)
@@ -201,7 +201,9 @@ def means_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
     first = rows.iloc[order[begins]]
     values = np.split(rows["value"].to_numpy(float)[order], begins[1:]) if len(rows) else ()
     bounds = {str(metric): bounds_of(str(metric)) for metric in first["metric"].unique()}
-    found = [over_seeds(x, bounds=bounds[str(metric)]) for x, metric in zip(values, first["metric"], strict=True)]
+    found = [
+        estimate_over_seeds(x, bounds=bounds[str(metric)]) for x, metric in zip(values, first["metric"], strict=True)
+    ]
     ends = pd.DataFrame(found, columns=["value", "low", "high"], index=first.index, dtype=float)
     return pd.concat([first[list(keys)], ends], axis=1).reset_index(drop=True)
 

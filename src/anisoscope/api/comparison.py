@@ -83,9 +83,9 @@ class Comparison:
 
     @cached_property
     def _figures(self) -> "dict[str, Figure]":
-        from anisoscope.report.comparison import figures_of
+        from anisoscope.report.comparison import build_figures
 
-        return {figure.name: figure for figure in figures_of(self._found)}
+        return {figure.name: figure for figure in build_figures(self._found)}
 
     @property
     def figures(self) -> list[str]:

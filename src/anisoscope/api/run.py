@@ -128,9 +128,9 @@ class Run:
     @cached_property
     def _figures(self) -> "dict[str, Figure]":
         from anisoscope.report.results import Results
-        from anisoscope.report.sections import sections
+        from anisoscope.report.sections import build_sections
 
-        built = sections(Results(self.records, self.manifest, self.replicates))
+        built = build_sections(Results(self.records, self.manifest, self.replicates))
         return {figure.name: figure for section in built for figure in section.figures}
 
     @property
@@ -158,14 +158,14 @@ class Run:
         folder   where; None: the run's own folder. UsageError where there is neither
         pdf      figures as PDF too
         """
-        from anisoscope.report import build
+        from anisoscope.report import build_page
 
         place = self.folder if folder is None else Path(folder)
         if place is None:
             raise UsageError("a folder for the report", "a run in memory", "give one: run.report('runs/mine')")
         if place != self.folder:
             self.save(place)
-        return build(place, ("svg", "pdf") if pdf else ("svg",))
+        return build_page(place, ("svg", "pdf") if pdf else ("svg",))
 
     def save(self, folder: Path | str) -> "Run":
         """Copy this run into a new folder: records, manifest, replicates, sample. OutputError where one is there."""

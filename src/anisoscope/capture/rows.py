@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anisoscope.capture.masking import Masking
-from anisoscope.sums.device import summed_on
-from anisoscope.sums.threads import in_parallel
+from anisoscope.sums.device import choose_sum_device
+from anisoscope.sums.threads import run_in_parallel
 
 WALL = 1e30  # minus this is a score that no softmax sees; finite, so that weight 0 times score is 0
 BLOCK, CAUSAL_ROWS = 1 << 18, 128
@@ -73,7 +73,7 @@ def attention_rows(
         walk.counts = query.new_zeros(*query.shape[:2], len(histogram) + 1)
         walk.edges = histogram.to(query) * walk.unit
     alike = groupby(walk.blocks(), lambda block: walk.away or block[:2])  # add into the same sums
-    in_parallel([partial(list, starmap(walk.block, list(blocks))) for _, blocks in alike], query.device)
+    run_in_parallel([partial(list, starmap(walk.block, list(blocks))) for _, blocks in alike], query.device)
     return walk.result()
 
 
@@ -308,7 +308,7 @@ class _Walk:
         }
         if self.median.numel():
             rows["row_median"] = shrink * self.median / total
-        exact = summed_on(self.real.device)
+        exact = choose_sum_device(self.real.device)
         n = self.real.to(exact).sum(-1).double().unsqueeze(-1)
         inside = self.unit_rows.squeeze(2).to(exact).double().square().sum(-1) - n
         similarity = torch.where(n > 1, inside / (n * (n - 1)).clamp(min=1), torch.nan)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from anisoscope.capture.masking import Masking
-from anisoscope.sums.device import summed_on
+from anisoscope.sums.device import choose_sum_device
 
 
 @torch.no_grad()
@@ -31,7 +31,7 @@ def score_sums(
 
     Position biases, soft caps and sinks come after the score and are no part of it.
     """
-    exact = summed_on(query.device)
+    exact = choose_sum_device(query.device)
     q, k = (x.to(exact).double() for x in (query, key))
     q, k = q * scale, k.repeat_interleave(query.shape[1] // key.shape[1], 1)
     seen = _seen(q, k, masking)

@@ -25,12 +25,12 @@ from anisoscope.capture.masking import Call, Masking
 from anisoscope.classes.readout import HeadReading, logits_of, read_tokens, real_tokens
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.errors import MeasureError
-from anisoscope.metrics.base import units_of
+from anisoscope.metrics.base import normalise
 from anisoscope.models.blocks import Layout
 from anisoscope.models.modes import evaluating
 from anisoscope.progress import Progress
 from anisoscope.store import as_records
-from anisoscope.sums.jackknife import of_mean
+from anisoscope.sums.jackknife import estimate_mean
 
 Weighed = tuple[Tensor, Tensor]
 """Attention weights [1, head, query, key] of one sentence and which of its tokens are real [1, token]."""
@@ -188,7 +188,7 @@ def outcome_of_utterances(
                 mask = real_tokens(layout.streams(batch), reading.stack)
                 ablation.begin(mask, 1000 * number, reading.weights)
                 found.append(logits_of(model(**batch.inputs)).argmax(-1).cpu())
-                final.append(units_of(reading.pool(last.pop()).cpu().numpy()))
+                final.append(normalise(reading.pool(last.pop()).cpu().numpy()))
                 units.append(batch.unit)
     finally:
         handle.remove()
@@ -249,7 +249,7 @@ def ablations(model: Any, batches: LabelledPlan, progress: Progress = lambda _do
             named.append((layers[0], values | {"output": (output, COSINE), "rows": (of_rows, COSINE)}))
         for layer, measured in named:
             for metric, (of_utterance, bounds) in measured.items():
-                value, low, high = map(float, of_mean(of_utterance, bounds=bounds))
+                value, low, high = map(float, estimate_mean(of_utterance, bounds=bounds))
                 place = {"metric": f"replaced.{metric}", "component": kind, "layer": layer}
                 rows.append(place | {"value": value, "low": low, "high": high})
     return as_records(pd.DataFrame(rows), n_units=len(labels))

@@ -31,7 +31,7 @@ from anisoscope.classes.readout import HeadReading, logits_of, read_tokens
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.data.labelled import Example
 from anisoscope.errors import MeasureError
-from anisoscope.metrics.base import units_of
+from anisoscope.metrics.base import normalise
 from anisoscope.models.blocks import Layout
 from anisoscope.models.modes import evaluating
 
@@ -169,11 +169,11 @@ def _of_batch(
             unit,
             Seen(
                 weights,
-                {space: [units_of(x) for x in found] for space, found in vectors.items()},
+                {space: [normalise(x) for x in found] for space, found in vectors.items()},
                 [np.linalg.norm(x, axis=1) for x in vectors.get("value", [])],
                 int(logits[row].argmax()),
                 (read / read.sum()).cpu().numpy(),
-                [units_of(x[row]) for x in pooled],
+                [normalise(x[row]) for x in pooled],
                 crossed,
                 logits[row].double().cpu().numpy(),
             ),
@@ -187,8 +187,8 @@ def class_directions(model: Any, batches: LabelledPlan, classes: int) -> dict[st
         for space, layers in one.vectors.items():
             sums = total.setdefault(space, [np.zeros((classes, x.shape[1])) for x in layers])
             for i, x in enumerate(layers):
-                sums[i][one.found] += one.pooled[i] if space == "hidden" else units_of(x.mean(0))
-    return {space: [units_of(x) for x in sums] for space, sums in total.items()}
+                sums[i][one.found] += one.pooled[i] if space == "hidden" else normalise(x.mean(0))
+    return {space: [normalise(x) for x in sums] for space, sums in total.items()}
 
 
 def attributions(one: Seen, directions: dict[str, list[Array]]) -> dict[tuple[str, int], Array]:

@@ -35,7 +35,7 @@ from anisoscope.errors import MeasureError
 from anisoscope.models.families import family_of
 from anisoscope.progress import Progress
 from anisoscope.store import as_records
-from anisoscope.sums.jackknife import of_mean
+from anisoscope.sums.jackknife import estimate_mean
 
 Array = NDArray[np.float64]
 Marks = NDArray[np.bool_]
@@ -115,7 +115,7 @@ def _records(found: dict[tuple[Key, str], Any], count: int) -> pd.DataFrame:
         if of_utterance.ndim > 1:  # a fall for each share of the words
             of_utterance = of_utterance.mean(0)
         bounds = (-1.0, 1.0) if measure in FALLS else (0.0, 1.0)
-        value, low, high = map(float, of_mean(of_utterance, bounds=bounds))
+        value, low, high = map(float, estimate_mean(of_utterance, bounds=bounds))
         place = {"metric": f"explains.{measure}", "component": key[0], "layer": key[1]}
         rows.append(place | {"value": value, "low": low, "high": high})
     return as_records(pd.DataFrame(rows), n_units=count)

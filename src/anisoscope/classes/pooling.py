@@ -22,8 +22,8 @@ from anisoscope.metrics.class_direction import GROUPS, separability
 from anisoscope.models.blocks import Layout
 from anisoscope.models.modes import evaluating
 from anisoscope.store import as_records
-from anisoscope.sums.classes import pooled
-from anisoscope.sums.jackknife import wilson
+from anisoscope.sums.classes import pool_sequences
+from anisoscope.sums.jackknife import wilson_interval
 
 Labels = NDArray[np.int64]
 ESTIMATE = ("value", "low", "high")
@@ -46,7 +46,7 @@ def pooled_vectors(
 
     def receive(site: Site, x: Tensor) -> None:
         if site.quantity == "hidden" and site.layer is not None and stack in ("", site.stack):
-            states[site.layer] = pooled(x, mask.to(x.device), at).cpu()
+            states[site.layer] = pool_sequences(x, mask.to(x.device), at).cpu()
 
     with evaluating(model), capture(model, ("hidden",), receive=receive):
         for batch in batches:
@@ -141,7 +141,7 @@ def accuracy_records(found: Labels, labels: Labels, names: tuple[str, ...]) -> p
         if chosen.any():
             right = (found == labels)[chosen]
             share = float(right.mean())
-            estimate = zip(ESTIMATE, (share, *map(float, wilson(share, len(right)))), strict=True)
+            estimate = zip(ESTIMATE, (share, *map(float, wilson_interval(share, len(right)))), strict=True)
             rows.append({"metric": "accuracy", "component": component, **dict(estimate)})
     rows.append({"metric": "majority", "value": np.bincount(labels).max() / len(labels)})
     return as_records(pd.DataFrame(rows), n_units=len(labels))

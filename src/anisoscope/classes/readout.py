@@ -22,7 +22,7 @@ from anisoscope.errors import AnisoscopeError, MeasureError
 from anisoscope.models.blocks import Layout, find_blocks, tokens_first
 from anisoscope.models.devices import is_out_of_memory
 from anisoscope.models.modes import evaluating
-from anisoscope.sums.classes import pooled
+from anisoscope.sums.classes import pool_sequences
 
 WAYS: tuple[At, ...] = ("first", "last", "mean", "max")
 """Ways of making one vector of a sequence, in the order in which they are tried."""
@@ -64,7 +64,7 @@ class HeadReading:
         """One vector of each sequence, in float64, in the way of the head."""
         x = x[:, : self.mask.shape[1]]
         if self.at is not None:
-            return pooled(x, self.mask.to(x.device), self.at)
+            return pool_sequences(x, self.mask.to(x.device), self.at)
         weights = self.weights.to(x.device)
         return torch.einsum("st,std->sd", weights, torch.where(weights.unsqueeze(-1) > 0, x, 0.0).double())
 

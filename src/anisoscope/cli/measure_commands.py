@@ -143,9 +143,9 @@ def _draw_page(folder: Path, quiet: bool) -> Path:
         interrupt_hint(lambda: "the run is finished, but for its page", drawn_later),
         show_spinner("drawing the report", quiet=quiet),
     ):
-        from anisoscope.report import build
+        from anisoscope.report import build_page
 
-        return build(folder)
+        return build_page(folder)
 
 
 def _is_missing_sibling(subject: str) -> bool:

@@ -18,7 +18,7 @@ from anisoscope.errors import UsageError
 from anisoscope.metrics import spectrum
 from anisoscope.metrics.base import COSINE, SHARE
 from anisoscope.sums.isotropic import q95
-from anisoscope.sums.jackknife import Bounds, Estimate, interval
+from anisoscope.sums.jackknife import Bounds, Estimate, jackknife_interval
 
 Array = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -262,7 +262,12 @@ def _compare(fit: Fit, before: dict[str, Array], after: dict[str, Array], floor:
         bounds = RANGES.get(name, SHARE)
         cured = after[name]
         paired = cured - raw if cured.shape == raw.shape else np.full(1, np.nan)
-        scores[name] = Score(name, interval(raw, bounds=bounds), interval(cured, bounds=bounds), interval(paired))
+        scores[name] = Score(
+            name,
+            jackknife_interval(raw, bounds=bounds),
+            jackknife_interval(cured, bounds=bounds),
+            jackknife_interval(paired),
+        )
     of_tasks = [name for name in scores if name in TASKS and name != "neighbours kept"]
     harmed = tuple(name for name in of_tasks if scores[name].difference.high < 0)
     helped = tuple(name for name in of_tasks if scores[name].difference.low > 0)
@@ -287,7 +292,7 @@ def _choose(trials: list[CureTrial]) -> CureTrial | None:
 
 def _is_isotropic(before: dict[str, Array], floor: float) -> bool:
     """Whether vectors need no cure: the interval of A ends at or below what isotropic directions stay under."""
-    return float(interval(before["A"], bounds=COSINE).high) <= floor
+    return float(jackknife_interval(before["A"], bounds=COSINE).high) <= floor
 
 
 def _describe(trials: list[CureTrial], chosen: CureTrial | None, before: dict[str, Array], floor: float) -> str:

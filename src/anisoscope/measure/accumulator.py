@@ -25,7 +25,7 @@ from anisoscope.measure.tabulate import Replicates, tabulate
 from anisoscope.models.blocks import Layout
 from anisoscope.reads.base import Gathered
 from anisoscope.store import write_atomic
-from anisoscope.sums.device import summed_on
+from anisoscope.sums.device import choose_sum_device
 from anisoscope.sums.extremes import Extremes
 from anisoscope.sums.groups import Sums
 from anisoscope.sums.moments import EVERY, WIDEST, Moments
@@ -87,7 +87,7 @@ class Measurement:
             stream = given.to(CPU)
             self._masks[stack] = self._make_masks(stream, _ids_of(batch, stack))
             self._start_sample(stack, stream.start, self._masks[stack])
-        near = summed_on(device)
+        near = choose_sum_device(device)
         return {stack: self.near(masks, near).real for stack, masks in self._masks.items() if isinstance(stack, str)}
 
     def _make_masks(self, stream: Stream, ids: Tensor | None = None) -> Masks:

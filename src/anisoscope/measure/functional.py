@@ -48,9 +48,9 @@ def metric(
         >>> float(anisoscope.metric("drift", numpy.ones((9, 4)))["drift.share"].value)
         1.0
     """
-    (given,) = all_metrics.names_of(name)
-    given, value = all_metrics.look_up(given)
-    chosen = all_metrics.find(given)
+    (given,) = all_metrics.list_metric_names(name)
+    given, value = all_metrics.resolve_alias(given)
+    chosen = all_metrics.find_metric_by_name(given)
     layers = _layers(chosen, x)
     real = _mask(layers[0], mask)
     settings = Settings(metrics=(given,), tokens=("all",), groups=groups, spectrum_groups=min(groups, 8))

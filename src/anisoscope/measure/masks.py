@@ -10,7 +10,7 @@ from torch import Tensor
 from anisoscope.axes import FREQUENCY_BINS, POSITION_EDGES
 from anisoscope.batch import Batch, Stream
 from anisoscope.errors import UsageError
-from anisoscope.sums.device import summed_on
+from anisoscope.sums.device import choose_sum_device
 
 CPU = torch.device("cpu")
 Near = TypeVar("Near", Tensor, "Masks")
@@ -20,7 +20,7 @@ def summable(value: Any) -> Any:
     """Tensors where their sums are made."""
     if isinstance(value, Mapping):
         return {name: summable(x) for name, x in value.items()}
-    return value.to(summed_on(value.device)) if isinstance(value, Tensor) else value
+    return value.to(choose_sum_device(value.device)) if isinstance(value, Tensor) else value
 
 
 @dataclass

@@ -50,7 +50,7 @@ def name_metrics(given: Any) -> Any:
         return given
     from anisoscope import metrics
 
-    return metrics.names_of(given)
+    return metrics.list_metric_names(given)
 
 
 @declare_settings
@@ -170,7 +170,7 @@ class Settings:
             from anisoscope import metrics
 
             for name in self.metrics:
-                metrics.find(name)
+                metrics.find_metric_by_name(name)
         if not self.tokens:
             raise UsageError("at least one token policy", "none", f"choose of {', '.join(POLICIES)}")
         if not (self.panel or self.metrics):
@@ -189,7 +189,7 @@ class Settings:
         """The metrics that are measured."""
         from anisoscope import metrics  # loads torch
 
-        return metrics.choose(self.metrics, self.panel)
+        return metrics.choose_metrics(self.metrics, self.panel)
 
     @property
     def keepers(self) -> "list[Keeper]":

@@ -67,7 +67,7 @@ def columns_of(metric: Metric, reading: Reading, policies: Sequence[str]) -> Ite
     for name, replicates in metric.compute(reading.data).items():
         counted = _along(reading.count, replicates[0]) if name in metric.counted else None
         bounds = metric.range_of(name, reading.data)
-        estimate = jackknife.interval(replicates, bounds=bounds, counted=counted)
+        estimate = jackknife.jackknife_interval(replicates, bounds=bounds, counted=counted)
         rows = _rows_of(metric, estimate.value)
         columns = _columns(metric, name, estimate, reading, policies, rows)
         columns |= {column: [entry] * len(rows) for column, entry in reading.columns.items()}

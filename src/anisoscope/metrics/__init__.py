@@ -1,5 +1,6 @@
-"""One file per measure: a pure function of what it reads, with its paper's equation as reference. `found()` gives every
-metric there is, of ours, of installed packages and of those registered; a file without its declaration fails by name.
+"""The metrics, one file each: a pure function of what it reads, with its paper's equation as reference. `found()`
+gives every metric there is, of ours, of installed packages and of those registered; a file without its
+declaration fails by name.
 
 May import: `reads`, `sums`, `registry`, `axes`, `errors`; never a model, and no torch.
 """
@@ -56,21 +57,21 @@ KNOWN_AS = {
 """What the field calls our metrics and their values → the metric, or `metric.value`."""
 
 
-def look_up(name: str) -> tuple[str, str]:
-    """The metric that a name of the field stands for, and the value of it ("" for all); the name itself if it is none.
-    `spectrum.isoscore` names a value as the records do.
+def resolve_alias(name: str) -> tuple[str, str]:
+    """Return the metric behind a name that the field uses, and which value of it ("" for all); other names pass
+    unchanged. `spectrum.isoscore` names a value as the records do.
     """
-    if name in found() or ":" in name:
+    if name in find_all() or ":" in name:
         return name, ""
     plain = re.sub(r"[\s-]+", "_", name.strip().lower())
     target = KNOWN_AS.get(plain, plain)
     metric, _, value = target.partition(".")
-    return (metric, target if value else "") if metric in found() else (name, "")
+    return (metric, target if value else "") if metric in find_all() else (name, "")
 
 
 @cache
 def scan() -> dict[str, Metric]:
-    """Every metric of this folder, by name."""
+    """Return every metric of this folder, by name."""
     metrics = {}
     for module in iter_modules(__path__):
         if module.name in NO_METRICS:
@@ -83,18 +84,20 @@ def scan() -> dict[str, Metric]:
     return metrics
 
 
-def found() -> dict[str, Metric]:
-    """Every metric by name: ours, those of installed packages, those that were registered."""
+def find_all() -> dict[str, Metric]:
+    """Return every metric by name: ours, those of installed packages, those that were registered."""
     return list_entries_of("metrics")
 
 
-def find(name: str) -> Metric:
-    """The metric of a name, or the one that `module:NAME` names. UsageError, with near names, if there is none."""
-    known = found()
+def find_metric_by_name(name: str) -> Metric:
+    """Return the metric of a name, or the one that `module:NAME` names; UsageError, with near names, if there is
+    none.
+    """
+    known = find_all()
     if name in known:
         return known[name]
     if ":" not in name:
-        meant, value = look_up(name)
+        meant, value = resolve_alias(name)
         if meant != name:
             got = f"{name!r}, which is {f'the value {value} of' if value else 'called'} {meant} here"
             raise UsageError("the name of a metric", got, f"name {meant}")
@@ -110,15 +113,17 @@ def find(name: str) -> Metric:
     return metric
 
 
-def names_of(given: Any) -> tuple[str, ...]:
-    """Names of metrics that are given by name, or as they are, which registers them; one alone needs no list."""
+def list_metric_names(given: Any) -> tuple[str, ...]:
+    """Return the names of metrics given by name or as objects (which are registered then); a single one needs no
+    list.
+    """
     several = (given,) if isinstance(given, str | Metric) else given
     if not isinstance(several, Iterable):
         raise UsageError("metrics, or their names", f"{given!r}", "as metrics=('drift', my_metric)")
     names: list[Any] = []
     for each in several:
         if isinstance(each, Metric):
-            if found().get(each.name) is not each:
+            if find_all().get(each.name) is not each:
                 register(each)
             names.append(each.name)
         else:
@@ -126,12 +131,12 @@ def names_of(given: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def choose(names: Iterable[str], panels: Iterable[str]) -> list[Metric]:
-    """The metrics that are named, ours in the order of their names; if none is, our own of some panels.
+def choose_metrics(names: Iterable[str], panels: Iterable[str]) -> list[Metric]:
+    """Return the named metrics, ours sorted by name; without names, our own of some panels.
 
     What another package adds is measured if it is named: what is installed changes no run that does not ask for it.
     """
-    chosen = {metric.name: metric for metric in map(find, names)}
+    chosen = {metric.name: metric for metric in map(find_metric_by_name, names)}
     if not chosen:
-        return [metric for name, metric in found().items() if is_own("metrics", name) and metric.panel in panels]
+        return [metric for name, metric in find_all().items() if is_own("metrics", name) and metric.panel in panels]
     return [chosen[name] for name in sorted(chosen, key=lambda name: (not is_own("metrics", name), name))]

@@ -1,4 +1,5 @@
-"""Attention rows of each head: sharpness, extremes, sinks, and how alike the rows of one sequence are.
+"""Attention rows of each head: concentration (entropy), largest weights, sinks, and how similar the rows of a
+sequence are.
 
 Formula    over the rows p of real queries: entropy H = −Σ p ln p; H / ln(outcomes); largest and smallest weight
            among visible keys; mass on the first real key; score = mean of q·k·scale over visible pairs (no bias,
@@ -41,13 +42,13 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
     alike: list[float] = []
     for query, key in units:
         score = query @ key.T
-        p = weights_of(score)
+        p = softmax_rows(score)
         rows += list(p)
         scores.append(score.ravel())
         if len(p) > 1:
             u = p / np.linalg.norm(p, axis=1, keepdims=True)
             alike.append(float((u @ u.T)[~np.eye(len(u), dtype=bool)].mean()))
-    entropy = [entropy_of(row) for row in rows]
+    entropy = [compute_entropy(row) for row in rows]
     normalised = [h / np.log(len(row)) for h, row in zip(entropy, rows, strict=True) if len(row) > 1]
     return {
         "entropy": float(np.mean(entropy)),
@@ -61,13 +62,13 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
     }
 
 
-def weights_of(score: Array) -> Array:
+def softmax_rows(score: Array) -> Array:
     """Softmax over the keys [query, key]."""
     e = np.exp(score - score.max(axis=1, keepdims=True))
     return np.asarray(e / e.sum(axis=1, keepdims=True))
 
 
-def entropy_of(row: Array) -> float:
+def compute_entropy(row: Array) -> float:
     """Entropy of a row of weights, in nats."""
     seen = row[row > 0]
     return float(-(seen * np.log(seen)).sum())

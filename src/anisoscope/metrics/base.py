@@ -1,4 +1,4 @@
-"""The contract of a metric: the sums it needs, a pure function of them, the same done slowly, its invariances."""
+"""The contract of a metric: the sums it needs, a pure function of them, a slow reference, its invariances."""
 
 import re
 import sys
@@ -25,7 +25,7 @@ INVARIANCES = ("rotation", "scaling", "translation", "order")
 
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """One measure.
+    """Definition of one metric.
 
     name        as in the `metric` column; values named `""` are the metric itself, others are appended after a dot
     reads       what it is a function of (`anisoscope.reads`): vectors, a sample of them, pairs of layers …
@@ -88,7 +88,7 @@ class Metric:
         object.__setattr__(self, "first_policy", self.reads.is_of_first_policy(self.needs))
 
     def _check_names(self, what: str, names: frozenset[str], known: Any) -> None:
-        """UsageError for a name in `needs` or `invariant` that there is not."""
+        """Raise UsageError for a name in `needs` or `invariant` that does not exist."""
         for name in sorted(names) if known is not None else ():
             if name not in known:
                 listed = f"among {', '.join(sorted(known))}" if known else "empty, since it reads no sums"
@@ -97,18 +97,20 @@ class Metric:
 
     @property
     def documentation(self) -> str:
-        """What it says of itself: the docstring of its module, or of its function if that was typed into a notebook."""
+        """The docstring of its module, or of its function if it was typed into a notebook."""
         module = sys.modules.get(self.compute.__module__)
         in_notebook = module is None or module.__name__ == "__main__"
         return (self.compute if in_notebook else module).__doc__ or ""
 
     def range_of(self, value: str, data: Any) -> Bounds:
-        """The smallest and the largest that `value` can be, of these data."""
+        """Return the smallest and the largest that `value` can be for these data."""
         found = self.bounds.get(value, UNBOUNDED)
         return found(data) if callable(found) else found
 
     def labels_of(self, value: str, count: int, names: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Names of the `count` components of a value; `names`: what the place itself calls its parts (classes)."""
+        """Return names for the `count` components of a value; `names`: what the place itself calls its parts
+        (classes).
+        """
         found = self.components.get(value)
         if found is None:
             return tuple(map(str, range(count)))
@@ -121,12 +123,12 @@ def dot(a: Array, b: Array) -> Array:
 
 
 def ratio(numerator: Array, denominator: Array) -> Array:
-    """Division that is NaN, silently, where the denominator is 0: the value is undefined there."""
+    """Divide, with NaN and no warning if the denominator is 0: the value is undefined there."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(denominator == 0, np.nan, numerator / denominator)
 
 
-def units_of(x: Array) -> Array:
-    """Unit vectors over the last axis; a zero vector stays zero."""
+def normalise(x: Array) -> Array:
+    """Scale vectors to length 1 over the last axis; a zero vector stays zero."""
     length = np.linalg.norm(x, axis=-1, keepdims=True)
     return np.asarray(np.divide(x, length, out=np.zeros_like(x, dtype=np.float64), where=length > 0))

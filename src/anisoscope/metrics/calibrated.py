@@ -1,5 +1,5 @@
-"""What A leaves open, from a uniform sample of vectors: anisotropy after centring, and the share of pairs an
-isotropic cloud would not have.
+"""What A leaves open, from a uniform sample: anisotropy after centring, and the excess of close pairs over an
+isotropic cloud.
 
 Formula    centred = A of x − x̄ (x̄ over all vectors, A over the sample); pairs_above_q95 = share of pairs with
            cosine > q95(d).
@@ -14,16 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anisoscope.metrics import mean_cosine
-from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, ratio, units_of
+from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, normalise, ratio
 from anisoscope.reads import Sample
 from anisoscope.reads.sample import SampledVectors, leave_out_groups
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 
 
-def sample_sums(vectors: Array, mean: Array, group: NDArray[np.int64], groups: int) -> dict[str, Array]:
-    """Group sums of a sample [token, dim]: of its centred unit vectors, and pairs above q95(d) between groups."""
-    units, centred = units_of(vectors), units_of(vectors - mean)
+def sum_sample(vectors: Array, mean: Array, group: NDArray[np.int64], groups: int) -> dict[str, Array]:
+    """Return group sums of a sample [token, dim]: of its centred unit vectors, and of pairs above q95(d) between
+    groups.
+    """
+    units, centred = normalise(vectors), normalise(vectors - mean)
     member = (group[:, None] == np.arange(groups)).astype(np.float64)  # [token group]
     above = (units @ units.T > q95(vectors.shape[1])).astype(np.float64)
     np.fill_diagonal(above, 0.0)
@@ -39,7 +41,7 @@ def sample_sums(vectors: Array, mean: Array, group: NDArray[np.int64], groups: i
 def compute(sample: SampledVectors) -> Values:
     if sample.vectors.shape[1] < 2:  # directions on a line have no quantile
         return {}
-    sums = sample_sums(sample.vectors, sample.mean, sample.group, sample.groups)
+    sums = sum_sample(sample.vectors, sample.mean, sample.group, sample.groups)
     above, pairs = (sums[term][np.ix_(sample.present, sample.present)] for term in ("above", "pairs"))
     return {
         "centred": mean_cosine.compute(Totals(sums))[""],
@@ -49,7 +51,7 @@ def compute(sample: SampledVectors) -> Values:
 
 def reference(units: list[Array]) -> dict[str, float]:
     x = np.concatenate(units)
-    above = units_of(x) @ units_of(x).T > q95(x.shape[1])
+    above = normalise(x) @ normalise(x).T > q95(x.shape[1])
     pairs_above = float(above[~np.eye(len(x), dtype=bool)].mean())
     return {"centred": mean_cosine.reference([x - x.mean(0)])[""], "pairs_above_q95": pairs_above}
 

@@ -12,7 +12,7 @@ Source     ours: what Godey et al. 2024, section 5, assume of the drift.
 
 import numpy as np
 
-from anisoscope.metrics.attention import entropy_of, weights_of
+from anisoscope.metrics.attention import compute_entropy, softmax_rows
 from anisoscope.metrics.base import POSITIVE, SHARE, Array, Metric, Values, ratio
 from anisoscope.reads import CentredRows
 from anisoscope.sums.groups import Totals
@@ -39,7 +39,7 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
     for q, k in units:
         scores = {"plain": q @ k.T, "query": (q - query_mean) @ k.T, "key": q @ (k - key_mean).T}
         for side, score in scores.items():
-            found = [entropy_of(row) for row in weights_of(score)]
+            found = [compute_entropy(row) for row in softmax_rows(score)]
             entropy[side] += found
             normalised[side] += [h / np.log(len(k)) for h in found if len(k) > 1]
     values: dict[str, float] = {}

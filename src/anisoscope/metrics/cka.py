@@ -1,4 +1,4 @@
-"""Debiased centred kernel alignment (CKA) of two layers: how alike they see the same tokens, whatever their axes.
+"""Debiased centred kernel alignment (CKA): how similar two layers represent the same tokens, whatever their axes.
 
 Formula    H(K, L)/√(H(K, K)·H(L, L)) with K = XXᵀ, L = YYᵀ of the n tokens in the two layers, zero on the diagonal, and
            H(K, L) = [ΣKL + ΣK·ΣL/((n − 1)(n − 2)) − 2 Σ(K1)(L1)/(n − 2)]/(n(n − 3)), the unbiased estimate of their
@@ -40,14 +40,17 @@ class Gram(NamedTuple):
 
 
 def compute(pair: SampledPair) -> Values:
-    x, y = pair.first.made_once(gram), pair.second.made_once(gram)
+    x, y = pair.first.made_once(make_gram), pair.second.made_once(make_gram)
     shared = _hsic(pair.first, x, y)
     size = np.where((x.variance > 0) & (y.variance > 0), x.variance * y.variance, np.nan)
     return {"": shared / np.sqrt(size)}
 
 
-def gram(sample: SampledVectors) -> Gram:
-    """The products of a layer. No shift and no common scale changes the alignment: both are taken away for digits."""
+def make_gram(sample: SampledVectors) -> Gram:
+    """Return the scalar products of a layer.
+
+    No shift and no common scale changes the alignment: both are taken away for digits.
+    """
     centred = sample.vectors - sample.vectors.mean(0)
     scale = np.sqrt(np.square(centred).mean())
     centred = centred / scale if scale > 0 else centred
@@ -59,7 +62,7 @@ def gram(sample: SampledVectors) -> Gram:
 
 
 def _hsic(sample: SampledVectors, x: Gram, y: Gram) -> Array:
-    """H [replicate] of the products of two layers."""
+    """Return the unbiased HSIC [replicate] of the products of two layers."""
     member = sample.member
     n = len(sample) - np.concatenate([[0.0], member.sum(0)])
     products = leave_out_groups(member.T @ (x.products * y.products) @ member)
@@ -74,12 +77,12 @@ def _hsic(sample: SampledVectors, x: Gram, y: Gram) -> Array:
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
     """Products centred so that rows sum to 0 off the diagonal (Székely & Rizzo 2014), whose mean product is H."""
-    x, y = (_centred(np.concatenate(side)) for side in zip(*units, strict=True))
+    x, y = (_u_centre(np.concatenate(side)) for side in zip(*units, strict=True))
     return {"": float((x * y).sum() / np.sqrt((x * x).sum() * (y * y).sum()))}
 
 
-def _centred(x: Array) -> Array:
-    """Products of vectors, U-centred."""
+def _u_centre(x: Array) -> Array:
+    """Return scalar products of vectors, U-centred."""
     n, k = len(x), x @ x.T
     np.fill_diagonal(k, 0.0)
     rows = k.sum(1)

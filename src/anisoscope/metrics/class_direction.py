@@ -1,4 +1,4 @@
-"""Class directions: is the direction of an utterance's final vector its class?
+"""Class directions: does the direction of a text's final vector tell its class?
 
 Formula    with u the unit vector of each utterance and U_c = Σu over class c: class × class matrix of mean cosines,
            (‖U_c‖² − n_c) / (n_c(n_c − 1)) on the diagonal and U_a·U_b / (n_a n_b) off it. Separability, from the
@@ -24,10 +24,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, ratio, units_of
+from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, normalise, ratio
 from anisoscope.reads import Classes
 from anisoscope.sums.groups import Totals
-from anisoscope.sums.jackknife import Estimate, interval
+from anisoscope.sums.jackknife import Estimate, jackknife_interval
 
 Labels = NDArray[np.int64]
 GROUPS = 32
@@ -44,8 +44,8 @@ def compute(totals: Totals) -> Values:
     return {"": ratio(product - same * n[:, first], n[:, first] * (n[:, second] - same))}
 
 
-def pairs(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of the pairs of classes, in the order of `compute`."""
+def name_pairs(names: Sequence[str]) -> tuple[str, ...]:
+    """Name the pairs of classes, in the order of `compute`."""
     return tuple(f"{a} × {b}" for i, a in enumerate(names) for b in names[i:])
 
 
@@ -60,15 +60,15 @@ def reference(units: list[Array]) -> dict[str, float]:
     return found
 
 
-def to_utterance(x: Array, representative: int) -> Array:
-    """Cosine of every utterance [utterance, dim] to one of them (1 for itself)."""
-    unit = units_of(x)
+def cosine_to_one(x: Array, representative: int) -> Array:
+    """Cosine of every text vector [text, dim] to one of them (1 for itself)."""
+    unit = normalise(x)
     return np.asarray(unit @ unit[representative])
 
 
-def to_classes(x: Array, labels: Labels, classes: int) -> Array:
-    """Cosine [utterance, class] of x to each class' mean direction, its own without itself; NaN where nobody is."""
-    unit = units_of(x)
+def cosine_to_classes(x: Array, labels: Labels, classes: int) -> Array:
+    """Cosine [text, class] of x to each class' mean direction, its own without itself; NaN for an empty class."""
+    unit = normalise(x)
     member = labels[:, None] == np.arange(classes)
     total = member.T.astype(np.float64) @ unit  # [class dim]
     own = unit * (np.linalg.norm(unit, axis=1) > 0)[:, None]
@@ -80,7 +80,7 @@ def to_classes(x: Array, labels: Labels, classes: int) -> Array:
 
 def are_equal(x: Array) -> bool:
     """Whether all vectors [utterance, dim] have one direction, but for rounding (or are zero)."""
-    unit = units_of(x)
+    unit = normalise(x)
     return bool((np.linalg.norm(unit - unit.mean(0), axis=1) <= ROUNDING).all())
 
 
@@ -95,7 +95,7 @@ def auc(values: Array, positive: NDArray[np.bool_]) -> float:
 
 def dimensions(x: Array, labels: Labels, classes: int) -> float:
     """How many dimensions the mean directions of classes take: participation ratio of their differences."""
-    unit, member = units_of(x), (labels[:, None] == np.arange(classes)).astype(np.float64)
+    unit, member = normalise(x), (labels[:, None] == np.arange(classes)).astype(np.float64)
     member = member[:, member.sum(0) > 1]
     n, total = member.sum(0), member.T @ unit
     if len(n) < 2:
@@ -111,7 +111,7 @@ def dimensions(x: Array, labels: Labels, classes: int) -> float:
 
 def _separability(x: Array, labels: Labels, classes: int) -> Array:
     """[AUC, nearest, dimensions, AUC of each class …]."""
-    cosine = to_classes(x, labels, classes)
+    cosine = cosine_to_classes(x, labels, classes)
     members = np.bincount(labels, minlength=classes)
     each = np.full(classes, np.nan)
     for c in np.flatnonzero(members > 1):  # one that is alone in its class has no direction to be near to
@@ -148,10 +148,10 @@ def separability(
     """
     counted = len(x) if units is None else len(np.unique(units))
     replicates = separability_replicates(x, labels, classes, groups, units)
-    shares = interval(np.delete(replicates, 2, axis=1), bounds=SHARE, counted=counted)
+    shares = jackknife_interval(np.delete(replicates, 2, axis=1), bounds=SHARE, counted=counted)
     names = ["auc", "nearest", *(f"auc.{c}" for c in range(classes))]
     found = {name: Estimate(*(part[i] for part in shares)) for i, name in enumerate(names)}
-    return found | {"dimensions": interval(replicates[:, 2], bounds=(1.0, max(classes - 1.0, 1.0)))}
+    return found | {"dimensions": jackknife_interval(replicates[:, 2], bounds=(1.0, max(classes - 1.0, 1.0)))}
 
 
 METRIC = Metric(
@@ -161,7 +161,7 @@ METRIC = Metric(
     compute=compute,
     reference=reference,
     bounds={"": COSINE},
-    components={"": pairs},
+    components={"": name_pairs},
     invariant=frozenset({"rotation", "scaling", "order"}),
     panel="class",
 )

@@ -1,4 +1,4 @@
-"""The direction that queries and keys of a head share: the first of an uncentred SVD of all of them together.
+"""The common direction of a head's queries and keys: the first of an uncentred SVD of all of them together.
 
 Formula    v, v_Q, v_K: eigenvectors of the largest eigenvalue of Σqqᵀ + Σkkᵀ, Σqqᵀ, Σkkᵀ, that is the first right
            singular vectors of the queries and keys stacked, and of either alone. share = vᵀ(Σqqᵀ + Σkkᵀ)v over its
@@ -20,7 +20,7 @@ from anisoscope.sums.groups import Totals
 def compute(totals: Totals) -> Values:
     query, key = totals["query.head_moment"], totals["key.head_moment"]  # [replicate head dim dim]
     key = np.repeat(key, query.shape[1] // key.shape[1], axis=1)
-    (largest, both), (_, of_query), (_, of_key) = (first(x) for x in (query + key, query, key))
+    (largest, both), (_, of_query), (_, of_key) = (find_first_direction(x) for x in (query + key, query, key))
     return {
         "share": ratio(largest, np.trace(query + key, axis1=-2, axis2=-1)),
         "query_alone": np.abs(dot(both, of_query)),
@@ -29,8 +29,10 @@ def compute(totals: Totals) -> Values:
     }
 
 
-def first(moment: Array) -> tuple[Array, Array]:
-    """Largest eigenvalue and its eigenvector [..., dim] of second moments [..., dim, dim]; NaN where they are 0."""
+def find_first_direction(moment: Array) -> tuple[Array, Array]:
+    """Return the largest eigenvalue and its eigenvector [..., dim] of second moments [..., dim, dim]; NaN if they
+    are 0.
+    """
     values, vectors = np.linalg.eigh(moment)
     nothing = np.trace(moment, axis1=-2, axis2=-1) == 0
     return np.where(nothing, np.nan, values[..., -1]), np.where(nothing[..., None], np.nan, vectors[..., -1])

@@ -1,4 +1,4 @@
-"""Drift: the norm of the mean vector, and its share of the mean norm.
+"""Common direction (drift): the norm of the mean vector, and its share of the mean norm.
 
 Formula    ‖x̄‖₂ with x̄ = Σx / n; share: ‖x̄‖ / (Σ‖x‖ / n).
 Range      drift [0, ∞), in units of the activations; share [0, 1]: 0 a centred cloud, 1 one constant direction.

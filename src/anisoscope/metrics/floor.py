@@ -1,4 +1,4 @@
-"""The floor of cosines: which cosine two unrelated units reach by chance, so that only more means something.
+"""The noise floor of cosines: how large a cosine two unrelated units reach by chance.
 
 Formula    quantiles at 90, 95, 99 and 99.9 % of the cosines u·v over all pairs of vectors from different groups of
            units in the sample (of q in N pairs the ⌈qN⌉-th smallest).
@@ -14,7 +14,7 @@ Source     ours, of a uniform sample of vectors (`--sample`); what users of embe
 import numpy as np
 from numpy.typing import NDArray
 
-from anisoscope.metrics.base import COSINE, Array, Metric, Values, units_of
+from anisoscope.metrics.base import COSINE, Array, Metric, Values, normalise
 from anisoscope.reads import Sample
 from anisoscope.reads.sample import ROWS, SampledVectors
 
@@ -24,7 +24,7 @@ FEW = 0.25
 
 
 def compute(sample: SampledVectors) -> Values:
-    cosine, first, second = _pairs(sample)
+    cosine, first, second = _cosines_between_groups(sample)
     values = {name: np.full(1 + sample.n_groups, np.nan) for name in LEVELS}
     if not len(cosine):
         return values
@@ -48,10 +48,12 @@ def compute(sample: SampledVectors) -> Values:
     return values
 
 
-def _pairs(sample: SampledVectors) -> tuple[Array, NDArray[np.int16], NDArray[np.int16]]:
-    """Cosines of all pairs of vectors of different groups, and the places of both groups among those present."""
+def _cosines_between_groups(sample: SampledVectors) -> tuple[Array, NDArray[np.int16], NDArray[np.int16]]:
+    """Return cosines of all pairs of vectors of different groups, and the places of both groups among those
+    present.
+    """
     place = np.searchsorted(sample.present, sample.group).astype(np.int16)
-    direction = units_of(sample.vectors)
+    direction = normalise(sample.vectors)
     cosines, firsts, seconds = [np.zeros(0)], [np.zeros(0, np.int16)], [np.zeros(0, np.int16)]
     for start in range(0, len(sample), ROWS):
         rows = np.arange(start, min(start + ROWS, len(sample)))

@@ -1,4 +1,4 @@
-"""Neighbourhoods by cosine: hubs that are near to everything, vectors that nobody finds, near-duplicates.
+"""Neighbourhoods by cosine: hubs close to everything, vectors that are nobody's neighbour, near-duplicates.
 
 Formula    N of a vector: of how many others it is among the k = 10 nearest by cosine. hubness: the skewness of N,
            E[(N − k)³]/Var(N)^1.5; largest: the largest N as a share of the other vectors; never: the share of vectors
@@ -14,7 +14,7 @@ Source     Radovanović, Nanopoulos & Ivanović 2010 (k-occurrence, its skewness
 import numpy as np
 from numpy.typing import NDArray
 
-from anisoscope.metrics.base import SHARE, Array, Metric, Values, units_of
+from anisoscope.metrics.base import SHARE, Array, Metric, Values, normalise
 from anisoscope.reads import Sample
 from anisoscope.reads.sample import ROWS, SampledVectors
 
@@ -25,15 +25,15 @@ NEAR, EQUAL = 0.99, 0.999999
 
 
 def compute(sample: SampledVectors) -> Values:
-    direction = units_of(sample.vectors)
-    order, cosine = _nearest(direction, REMEMBERED)
+    direction = normalise(sample.vectors)
+    order, cosine = _find_nearest(direction, REMEMBERED)
     names = ("hubness", "largest", "never", "duplicates", "equal")
     values = {name: np.full(1 + sample.n_groups, np.nan) for name in names}
     for replicate, left_out in enumerate((None, *sample.present)):
         kept = np.ones(len(sample), dtype=bool) if left_out is None else sample.group != left_out
         if kept.sum() < K + 2:
             continue
-        near, nearest = _nearest_kept(direction, order, cosine, kept)
+        near, nearest = _keep_nearest(direction, order, cosine, kept)
         found = np.bincount(near.ravel(), minlength=len(sample))[kept].astype(np.float64)
         values["hubness"][replicate] = _skewness(found)
         values["largest"][replicate] = found.max() / (kept.sum() - 1)
@@ -43,8 +43,8 @@ def compute(sample: SampledVectors) -> Values:
     return values
 
 
-def _nearest(direction: Array, count: int) -> tuple[NDArray[np.int64], Array]:
-    """The others nearest to each vector by cosine, nearest first, and their cosines [vector, neighbour]."""
+def _find_nearest(direction: Array, count: int) -> tuple[NDArray[np.int64], Array]:
+    """Return the nearest others of each vector by cosine, nearest first, and their cosines [vector, neighbour]."""
     count = min(count, len(direction) - 1)
     order = np.zeros((len(direction), count), dtype=np.int64)
     cosine = np.zeros((len(direction), count))
@@ -52,12 +52,12 @@ def _nearest(direction: Array, count: int) -> tuple[NDArray[np.int64], Array]:
         rows = np.arange(start, min(start + ROWS, len(direction)))
         of_rows = direction[rows] @ direction.T
         of_rows[rows - start, rows] = -np.inf
-        order[rows], cosine[rows] = _largest(of_rows, count)
+        order[rows], cosine[rows] = _find_largest(of_rows, count)
     return order, cosine
 
 
-def _largest(of_rows: Array, count: int) -> tuple[NDArray[np.int64], Array]:
-    """Places and values of the `count` largest of each row, largest first; of equal ones the first."""
+def _find_largest(of_rows: Array, count: int) -> tuple[NDArray[np.int64], Array]:
+    """Return places and values of the `count` largest of each row, largest first; the first of equal ones."""
     near = np.argpartition(-of_rows, count - 1, axis=1)[:, :count]
     near.sort(axis=1)
     values = np.take_along_axis(of_rows, near, axis=1)
@@ -65,10 +65,10 @@ def _largest(of_rows: Array, count: int) -> tuple[NDArray[np.int64], Array]:
     return np.take_along_axis(near, by_value, axis=1), np.take_along_axis(values, by_value, axis=1)
 
 
-def _nearest_kept(
+def _keep_nearest(
     direction: Array, order: NDArray[np.int64], cosine: Array, kept: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], Array]:
-    """The K nearest of the vectors that are kept, among themselves [vector, K], and the cosine of the nearest."""
+    """Return the K nearest among the vectors that are kept [vector, K], and the cosine of the nearest."""
     still = kept[order[kept]]
     rank = np.cumsum(still, axis=1)
     rows = np.flatnonzero(kept)
@@ -85,7 +85,7 @@ def _nearest_kept(
         of_rows = direction[rows[alone]] @ direction.T
         of_rows[:, ~kept] = -np.inf
         of_rows[np.arange(len(alone)), rows[alone]] = -np.inf
-        near[alone], values = _largest(of_rows, K)
+        near[alone], values = _find_largest(of_rows, K)
         nearest[alone] = values[:, 0]
     return near, nearest
 

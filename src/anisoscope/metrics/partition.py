@@ -23,8 +23,10 @@ ROWS = 1024
 """Rows taken at once: in float64, as the whole matrix need not be."""
 
 
-def terms(matrix: NDArray[Any]) -> dict[str, Array]:
-    """`rows` [1] and `log_z` [1, 2 · dim], log Z along and against each eigenvector of a matrix [token, dim]."""
+def sum_partition(matrix: NDArray[Any]) -> dict[str, Array]:
+    """Return `rows` [1] and `log_z` [1, 2 · dim], log Z along and against each eigenvector of a matrix [token,
+    dim].
+    """
     moment = sum((rows.T @ rows for rows in _blocks(matrix)), np.zeros((matrix.shape[1],) * 2))
     eigenvectors = np.linalg.eigh(moment)[1]  # in columns
     log_z = np.full((2, matrix.shape[1]), -np.inf if len(matrix) else 0.0)
@@ -46,7 +48,7 @@ def _blocks(matrix: NDArray[Any]) -> Iterator[Array]:
 
 
 def _log_sum(x: Array) -> Array:
-    """log Σexp over the rows of `x`, which is used up."""
+    """Return log Σexp over the rows of `x`, which is overwritten."""
     largest = x.max(0)
     np.exp(np.subtract(x, largest, out=x), out=x)
     return np.asarray(largest + np.log(x.sum(0)))
@@ -62,7 +64,7 @@ def reference(units: list[Array]) -> dict[str, float]:
 
 METRIC = Metric(
     name="partition",
-    reads=Weights(terms),
+    reads=Weights(sum_partition),
     needs=frozenset({"rows", "log_z"}),
     compute=compute,
     reference=reference,

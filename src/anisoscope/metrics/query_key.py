@@ -1,4 +1,4 @@
-"""Drift of queries and keys: the mean query and the mean key of each head, and how they are aligned.
+"""Query–key alignment: the mean query and the mean key of each head, and the cosine between them.
 
 Formula    Q̄ = Σq/n, K̄ = Σk/n over all real tokens; norms, Q̄·K̄, and cos(Q̄, K̄). Grouped keys are shared by their
            query heads.

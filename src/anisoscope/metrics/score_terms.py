@@ -1,4 +1,5 @@
-"""What the drift does to scores: the four parts of q·k around the mean query and the mean key of a head.
+"""What the common direction does to attention logits: the four parts of q·k around the mean query and the mean key
+of a head.
 
 Formula    q·k = Q̄·K̄ + (q−Q̄)·K̄ + Q̄·(k−K̄) + (q−Q̄)·(k−K̄), all times the model's scale. mean_score: the first part.
            between_rows: the variance of the second over rows. Variances inside rows (over the keys that a row sees,

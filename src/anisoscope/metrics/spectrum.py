@@ -54,7 +54,9 @@ def compute(totals: Totals) -> Values:
 
 
 def _eigenvalues(matrix: Array, scale: Array) -> Array:
-    """Ascending; 0 where they are rounding of numbers as large as `scale` (roots would not be small); or NaN."""
+    """Return eigenvalues, ascending; 0 if they are rounding errors of numbers as large as `scale` (roots would not
+    be small); or NaN.
+    """
     defined = np.asarray(np.isfinite(matrix).all((-1, -2)))
     safe = np.where(defined[..., None, None], matrix, 0.0)
     found = np.linalg.eigvalsh(safe)

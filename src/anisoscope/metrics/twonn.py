@@ -1,4 +1,4 @@
-"""Intrinsic dimension by two neighbours (TwoNN): of how many dimensions the surface is that vectors lie on.
+"""Intrinsic dimension by two neighbours (TwoNN): the dimension of the surface that the vectors lie on.
 
 Formula    μ = r₂/r₁ of each vector, the distances to its nearest and next nearest other vector. With μ in rising order
            and F(μᵢ) = i/N, the slope through the origin of −log(1 − F) against log μ, over the 90 % of smallest μ.
@@ -29,21 +29,21 @@ SEVERAL = -1
 
 
 def compute(sample: SampledVectors) -> Values:
-    points, group = _distinct(sample)
-    order, distance = _neighbours(points)
+    points, group = _find_distinct(sample)
+    order, distance = _find_neighbours(points)
     values: dict[str, list[float]] = {"": [], "likelihood": [], "distinct": []}
     for left_out in (None, *sample.present):
         kept = np.ones(len(points), dtype=bool) if left_out is None else group != left_out
         count = len(sample) if left_out is None else int((sample.group != left_out).sum())
-        log_ratio = np.log(_ratios(points, order, distance, kept))
-        values[""].append(_slope(log_ratio))
+        log_ratio = np.log(_distance_ratios(points, order, distance, kept))
+        values[""].append(_fit_slope(log_ratio))
         values["likelihood"].append(_likelihood(log_ratio))
         values["distinct"].append(kept.sum() / count if count else np.nan)
     return {name: np.array(of_groups) for name, of_groups in values.items()}
 
 
-def _distinct(sample: SampledVectors) -> tuple[Array, NDArray[np.int64]]:
-    """Distinct vectors [point, dim], and the group that all vectors equal to each are of (or `SEVERAL`)."""
+def _find_distinct(sample: SampledVectors) -> tuple[Array, NDArray[np.int64]]:
+    """Return distinct vectors [point, dim], and the group that all vectors equal to each belong to (or `SEVERAL`)."""
     points, place = np.unique(sample.vectors, axis=0, return_inverse=True)
     place = place.ravel()
     first, last = (np.full(len(points), end) for end in (sample.groups, SEVERAL))
@@ -52,8 +52,8 @@ def _distinct(sample: SampledVectors) -> tuple[Array, NDArray[np.int64]]:
     return points, np.where(first == last, first, SEVERAL)
 
 
-def _neighbours(points: Array) -> tuple[NDArray[np.int64], Array]:
-    """The nearest others of each point, nearest first, and their distances [point, neighbour].
+def _find_neighbours(points: Array) -> tuple[NDArray[np.int64], Array]:
+    """Return the nearest others of each point, nearest first, and their distances [point, neighbour].
 
     They are found by products and measured by differences, which keep the digits of small distances.
     """
@@ -74,8 +74,8 @@ def _neighbours(points: Array) -> tuple[NDArray[np.int64], Array]:
     return order, distance
 
 
-def _ratios(points: Array, order: NDArray[np.int64], distance: Array, kept: NDArray[np.bool_]) -> Array:
-    """r₂/r₁ of the points that are kept, among themselves; of fewer than three none."""
+def _distance_ratios(points: Array, order: NDArray[np.int64], distance: Array, kept: NDArray[np.bool_]) -> Array:
+    """Return r₂/r₁ of the points that are kept, among themselves; none for fewer than three."""
     if kept.sum() < 3:
         return np.zeros(0)
     still = kept[order[kept]]
@@ -92,8 +92,8 @@ def _ratios(points: Array, order: NDArray[np.int64], distance: Array, kept: NDAr
     return np.asarray(nearest[1] / nearest[0])
 
 
-def _slope(log_ratio: Array) -> float:
-    """The slope through the origin."""
+def _fit_slope(log_ratio: Array) -> float:
+    """Fit the slope through the origin."""
     x = np.sort(log_ratio)[: int(len(log_ratio) * KEPT)]
     y = -np.log1p(-np.arange(1, len(x) + 1) / len(log_ratio))
     return float(x @ y / (x @ x)) if x.any() else np.nan

@@ -1,4 +1,4 @@
-"""Uniformity: how evenly directions are spread over the sphere, by pairs that lie close.
+"""Uniformity: how evenly directions are spread over the sphere, from pairs that lie close.
 
 Formula    log of the mean over distinct pairs of exp(−2‖u − v‖²), u = x/‖x‖. isotropic: the same of directions spread
            evenly over the sphere in d dimensions, log ₀F₁(d/2; 4) − 4, which no cloud of many vectors lies below.
@@ -13,7 +13,7 @@ import numpy as np
 from scipy.spatial.distance import pdist
 from scipy.special import hyp0f1
 
-from anisoscope.metrics.base import Array, Metric, Values, ratio, units_of
+from anisoscope.metrics.base import Array, Metric, Values, normalise, ratio
 from anisoscope.reads import Sample
 from anisoscope.reads.sample import SampledVectors
 
@@ -31,7 +31,7 @@ def compute(sample: SampledVectors) -> Values:
 
 def _closeness(rows: Array, vectors: Array) -> Array:
     """exp(−t‖u − v‖²) of the directions of rows and vectors; ‖u − v‖² = 2 − 2u·v."""
-    cosine = np.minimum(units_of(rows) @ units_of(vectors).T, 1.0)
+    cosine = np.minimum(normalise(rows) @ normalise(vectors).T, 1.0)
     return np.asarray(np.exp(2 * SHARPNESS * (cosine - 1)))
 
 

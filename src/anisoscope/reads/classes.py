@@ -21,7 +21,7 @@ from anisoscope.reads.base import (
     in_batches,
     totals_of,
 )
-from anisoscope.sums.classes import add_class_sums, pooled
+from anisoscope.sums.classes import add_class_sums, pool_sequences
 
 
 class ClassSums(Keeper):
@@ -35,7 +35,7 @@ class ClassSums(Keeper):
 
     def add(self, site: Site, value: Tensor, done: Pass) -> None:
         positions = done.near(done.positions_of(site, value), value.device)
-        vectors = pooled(value, positions.real, done.settings.at)
+        vectors = pool_sequences(value, positions.real, done.settings.at)
         label, group = done.near(done.label, value.device), done.near(done.group, value.device)
         add_class_sums(done.sums, site.name, vectors, label, group, len(done.classes))
 

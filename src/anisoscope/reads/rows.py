@@ -25,7 +25,7 @@ from anisoscope.reads.base import (
     pad,
     totals_of,
 )
-from anisoscope.sums.groups import row_sums
+from anisoscope.sums.groups import sum_rows
 
 SIDES = ("plain", "query", "key")
 """Rows as they are; with queries centred; with keys centred."""
@@ -79,7 +79,7 @@ def add_rows(site: Site, rows: Mapping[str, Tensor], done: Pass, prefix: str = "
     """Add the rows of real queries that see a key; `prefix`: of the names of their terms."""
     keys = rows["keys"]
     real = done.real_queries(site, keys)
-    terms = row_sums(rows, real.unsqueeze(1) & (keys > 0))
+    terms = sum_rows(rows, real.unsqueeze(1) & (keys > 0))
     done.add_sums(site.name, {prefix + name: value for name, value in terms.items()})
 
 

@@ -26,7 +26,7 @@ from anisoscope.reads.base import (
     pad,
     totals_of,
 )
-from anisoscope.sums.groups import COUNTED, vector_sums
+from anisoscope.sums.groups import COUNTED, sum_vectors
 from anisoscope.sums.moments import add_head_moments
 
 OF_VECTORS = ("hidden", "final", "query", "key", "value")
@@ -75,11 +75,11 @@ class VectorSums(Keeper):
 def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], done: Pass) -> None:
     """Vectors without heads [sequence, token, dim]."""
     if is_whole_image(x, done):
-        values, _ = vector_sums(x.unsqueeze(1), positions.real.unsqueeze(1), None, terms & IMAGE_TERMS)
+        values, _ = sum_vectors(x.unsqueeze(1), positions.real.unsqueeze(1), None, terms & IMAGE_TERMS)
         done.sums.add(site.name, values, done.near(done.group, x.device) % FEW_GROUPS)
         return
     subsets = positions.subsets if "subset_unit" in terms else None
-    values, inverse = vector_sums(x.unsqueeze(1), positions.policies, subsets, terms)
+    values, inverse = sum_vectors(x.unsqueeze(1), positions.policies, subsets, terms)
     done.add_sums(site.name, values)
     if "moment" in terms:
         done.moments.add(site.name, x, positions.policies[:, 0] & (inverse[:, 0] > 0), inverse[:, 0])
@@ -87,7 +87,7 @@ def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
 
 def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], done: Pass) -> None:
     """Vectors of heads [sequence, head, token, dim]."""
-    values, inverse = vector_sums(x, positions.policies, None, terms)
+    values, inverse = sum_vectors(x, positions.policies, None, terms)
     done.add_sums(site.name, values)
     if "head_moment" in terms:
         groups = min(done.settings.spectrum_groups or FEW_GROUPS, done.settings.groups)

@@ -1,5 +1,5 @@
-"""Pages: one self-contained HTML file from a run folder, and figures as SVG (PDF and PNG on request).
-Everything on a page is read from records; nothing is computed again.
+"""Pages: one self-contained HTML file from a run folder, and figures as SVG (PDF and PNG on request). Everything on
+a page is read from records; nothing is computed again.
 
 May import: `runs`, `charts`, and what is below them.
 """
@@ -14,8 +14,8 @@ from anisoscope.store import read_run
 __all__ = ["build"]
 
 
-def build(folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:
-    """Write `report.html` and `figures/` into the folder of a finished run or series; the same one always gives the
+def build_page(folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:
+    """Write `report.html` and `figures/` into the folder of a finished run or series; the same run always gives the
     same bytes.
 
     `formats` of the figures beside the page: svg, pdf, png.

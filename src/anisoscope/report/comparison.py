@@ -1,4 +1,4 @@
-"""The page of a comparison: all runs in one figure, the differences in another, every number in a table."""
+"""The page of a comparison: all runs in one figure, their differences in another, every number in a table."""
 
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.report.page import HERE, draw_figures, write_page
-from anisoscope.report.parts import WIDE, Figure, PageTable, extremes
+from anisoscope.report.parts import WIDE, Figure, PageTable, find_extremes
 from anisoscope.runs.comparison import ComparedRuns
 from anisoscope.runs.short_tables import A
 from anisoscope.store import check_output, write_json, write_table
@@ -23,12 +23,13 @@ MOST_LINES = 8
 
 
 def write_comparison(found: ComparedRuns, folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:
-    """Write `report.html`, `figures/`, `differences.parquet` and `comparison.json` into a folder; the page's path.
+    """Write `report.html`, `figures/`, `differences.parquet` and `comparison.json` into a folder, and return the
+    page's path.
 
     formats   of the figures beside the page: svg, pdf, png
     """
     check_output(folder)
-    figures = list(figures_of(found))
+    figures = list(build_figures(found))
     drawn = draw_figures(figures, folder / "figures", formats)
     write_table(folder / "differences.parquet", found.table)
     runs = [
@@ -48,26 +49,28 @@ def write_comparison(found: ComparedRuns, folder: Path, formats: tuple[str, ...]
         figures=figures,
         drawn=drawn,
         formats=formats,
-        table=_table_of(found),
+        table=_build_table(found),
     )
 
 
 def name_metric(metric: str) -> str:
-    """What an axis calls a metric."""
+    """Return the name of a metric as an axis shows it."""
     return "anisotropy A" if metric == A else metric
 
 
-def figures_of(found: ComparedRuns) -> list[Figure]:
-    """The metric of all runs by layer, and the differences from the first run; of heads the differences as a map."""
+def build_figures(found: ComparedRuns) -> list[Figure]:
+    """Build the figures of a comparison: the metric of all runs by layer, and the differences from the first; heads
+    as a map.
+    """
     table = found.table
     if not len(table):
         return []
     if found.heads:
-        return [_map_of_heads(found, table)]
-    values, differences = _values(found), _differences(found, table)
+        return [_head_map_figure(found, table)]
+    values, differences = _collect_values(found), _collect_differences(found, table)
     places = values.drop_duplicates(["panel", "layer", "site"])
     if len(places) < 2:
-        return [_bars(found, values)]
+        return [_bar_figure(found, values)]
     blocks = table[table["site"].ne("final").fillna(True)]
     is_relative = bool(blocks["layer_other"].ne(blocks["layer"]).fillna(False).any())
     axis = "relative depth" if is_relative else "layer"
@@ -80,7 +83,7 @@ def figures_of(found: ComparedRuns) -> list[Figure]:
 
 
 def _line_figure(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, str], is_relative: bool) -> Figure:
-    """Lines over the layers with their intervals as ribbons."""
+    """Build a line figure over the layers, with intervals as ribbons."""
     several = frame["panel"].nunique() > 1
     panel = "panel" if several else None
 
@@ -91,7 +94,7 @@ def _line_figure(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, 
             return charts.trajectory(frame, x="depth", titles=titles, zero=True, **how)
         return charts.layer_curve(frame, title=titles[1], **how)
 
-    low, high = extremes(frame)
+    low, high = find_extremes(frame)
     span = (
         f"lowest {format_number(low['value'])} ({low['run']}), highest {format_number(high['value'])} ({high['run']})"
     )
@@ -102,8 +105,8 @@ def _line_figure(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, 
     return Figure(name, title, caption, basis, f"Line chart of {titles[1]} by {titles[0]}: {span}.", {"": draw})
 
 
-def _bars(found: ComparedRuns, values: pd.DataFrame) -> Figure:
-    """One layer alone: a bar for each run."""
+def _bar_figure(found: ComparedRuns, values: pd.DataFrame) -> Figure:
+    """Build a bar for each run, if there is one layer alone."""
     title = name_metric(found.metric)
 
     def draw(width: int) -> ChartType:
@@ -113,8 +116,8 @@ def _bars(found: ComparedRuns, values: pd.DataFrame) -> Figure:
     return Figure("values", f"{title} of every run", caption, "", f"Bars of {title} by run.", {"": draw})
 
 
-def _map_of_heads(found: ComparedRuns, table: pd.DataFrame) -> Figure:
-    """A cell for each head: the difference, in brackets if its interval holds 0."""
+def _head_map_figure(found: ComparedRuns, table: pd.DataFrame) -> Figure:
+    """Build a cell for each head with its difference, in brackets if the interval holds 0."""
     frame = table[table["head"].notna() & table["layer"].notna()]
     frame = frame.assign(value=frame["difference"], layer=frame["layer"].astype(int), head=frame["head"].astype(int))
     panels = list(dict.fromkeys(frame["run"]))
@@ -128,8 +131,8 @@ def _map_of_heads(found: ComparedRuns, table: pd.DataFrame) -> Figure:
     return Figure("heads", title, caption, "", f"Heat map of differences over {len(frame)} heads.", {"": draw})
 
 
-def _panels(table: pd.DataFrame) -> pd.Series:
-    """The small multiple that a row belongs to: its stack, cross-attention apart, and its component."""
+def _name_panels(table: pd.DataFrame) -> pd.Series:
+    """Name the small multiple of each row: its stack (cross-attention apart) and its component."""
     stack = table["stack"].astype("string").fillna("")
     kind = table["kind"].astype("string").eq("cross").fillna(False)
     parts = stack.mask(kind, stack + ", cross-attention")
@@ -138,35 +141,35 @@ def _panels(table: pd.DataFrame) -> pd.Series:
     return parts.where(component.eq("") | (not few), parts + " " + component).str.strip()
 
 
-def _depths(table: pd.DataFrame, column: str) -> pd.Series:
-    """How far from input (0) to the last block (1) a row stands, of the layers in `column`."""
+def _scale_depths(table: pd.DataFrame, column: str) -> pd.Series:
+    """Return the depth of each row from 0 (input) to 1 (last block), by the layers in `column`."""
     layer = table[column].astype("float64")
     deepest = layer.groupby(table["run"]).transform("max").clip(lower=1)
     return (layer / deepest).mask(table["site"].eq("final").fillna(False), FINAL_AT)
 
 
-def _values(found: ComparedRuns) -> pd.DataFrame:
-    """The value of every run at each of its layers, those without a counterpart too."""
+def _collect_values(found: ComparedRuns) -> pd.DataFrame:
+    """Return the value of every run at each of its layers, unmatched ones included."""
     frame = found.values
-    n = {run.name: _units_of(run.manifest) for run in found.runs}
-    frame = frame.assign(panel=_panels(frame), depth=_depths(frame, "layer"), n=frame["run"].map(n))
+    n = {run.name: _name_units(run.manifest) for run in found.runs}
+    frame = frame.assign(panel=_name_panels(frame), depth=_scale_depths(frame, "layer"), n=frame["run"].map(n))
     stacks = frame.groupby("run")["stack"].nunique()
     if stacks.max() == 1:  # an encoder beside a decoder: both in one panel
         frame = frame.assign(panel=frame["component"].astype("string").fillna(""))
-    return _plain(frame.assign(joined=frame["site"].ne("final").fillna(True)))
+    return _to_plain_types(frame.assign(joined=frame["site"].ne("final").fillna(True)))
 
 
-def _differences(found: ComparedRuns, table: pd.DataFrame) -> pd.DataFrame:
-    """The difference of every run by the first run's layers; the first itself is the line at 0."""
-    frame = table.assign(value=table["difference"], depth=_depths(table, "layer"), panel=_panels(table))
+def _collect_differences(found: ComparedRuns, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the differences of every run by the first run's layers; the first itself is the line at 0."""
+    frame = table.assign(value=table["difference"], depth=_scale_depths(table, "layer"), panel=_name_panels(table))
     frame = frame.assign(n=float("nan"), joined=table["site"].ne("final").fillna(True))
     zero = frame.drop_duplicates(["panel", "layer", "site", "component"])
     zero = zero.assign(run=found.names[0], value=0.0, low=float("nan"), high=float("nan"))
-    return _plain(pd.concat([zero, frame], ignore_index=True))
+    return _to_plain_types(pd.concat([zero, frame], ignore_index=True))
 
 
-def _plain(frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns that a chart needs, as plain types."""
+def _to_plain_types(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns that a chart needs, as plain types."""
     kept = frame[["run", "panel", "layer", "site", "component", "depth", "joined", "value", "low", "high", "n"]]
     kept = kept[kept["value"].notna() & kept["layer"].notna()]
     text = dict.fromkeys(("run", "panel", "site", "component"), "object")
@@ -174,7 +177,8 @@ def _plain(frame: pd.DataFrame) -> pd.DataFrame:
     return kept.astype(text | numbers).astype({"joined": bool})
 
 
-def _units_of(manifest: Any) -> float:
+def _name_units(manifest: Any) -> float:
+    """Return what the units of a run are called."""
     corpus = manifest.get("corpus")
     n = corpus.get("n_units") if hasattr(corpus, "get") else None
     return float("nan") if n is None else float(n)
@@ -185,8 +189,8 @@ def _extent(numbers: pd.Series) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _table_of(found: ComparedRuns) -> PageTable:
-    """Every difference as a row of the page."""
+def _build_table(found: ComparedRuns) -> PageTable:
+    """Build the table of the page, every difference a row."""
     table = found.table
     optional = [name for name in ("stack", "head", "component") if table[name].nunique(dropna=False) > 1]
     head = ("run", "layer", *optional, found.names[0], "run’s own value", "difference")

@@ -1,11 +1,13 @@
-"""Figures of a run's page: functions of the results and an entry of page.toml; none where numbers are missing."""
+"""Figures of a run's page: functions of the results and an entry of page.toml that return no figure if numbers are
+missing.
+"""
 
 import pandas as pd
 
 from anisoscope.axes import SUBSET_FAMILIES
 from anisoscope.charts import builders as charts
-from anisoscope.report.parts import Draw, Entry, Figure, drawing, extremes, figure, span_of
-from anisoscope.report.results import LAYER_SITES, PANEL, Results, extent, in_order_of
+from anisoscope.report.parts import Draw, Entry, Figure, describe_span, find_extremes, make_drawing, make_figure
+from anisoscope.report.results import LAYER_SITES, PANEL, Results, describe_extent, sort_by_keys
 from anisoscope.wording import (
     count_noun,
     format_count,
@@ -26,7 +28,7 @@ LINES_ALT = "Line chart of {axis} by layer: {span}."
 
 
 def policies(results: Results, entry: Entry) -> list[Figure]:
-    """A quantity per layer under each token policy, one shown at a time, over the band of isotropic pairs."""
+    """Plot a quantity per layer, one token policy shown at a time, over the band of isotropic pairs."""
     frame = results.layers(entry["metric"], every_policy=True)
     if frame.empty:
         return []
@@ -36,43 +38,47 @@ def policies(results: Results, entry: Entry) -> list[Figure]:
     drawings = {}
     for policy in results.policies or ["all"]:
         rows = frame[frame["token_policy"].fillna(policy).eq(policy)]
-        drawings[policy] = drawing(charts.layer_curve, rows, entry, series="stack", isotropic=q95)
+        drawings[policy] = make_drawing(charts.layer_curve, rows, entry, series="stack", isotropic=q95)
     facts = {
         "law": "" if q95 is None else entry["law"].format(q95=format_number(q95), dimensions=dimensions),
         "final": entry["final"] if frame["site"].eq("final").any() else "",
-        "span": span_of(results.layers(entry["metric"]), results.place_name),
+        "span": describe_span(results.layers(entry["metric"]), results.place_name),
     }
     one = drawings if len(drawings) > 1 else next(iter(drawings.values()))
-    return [figure(results, entry, frame, one, **facts)]
+    return [make_figure(results, entry, frame, one, **facts)]
 
 
 def layers(results: Results, entry: Entry) -> list[Figure]:
-    """Some metrics per layer, a line each."""
+    """Plot several metrics per layer, a line each."""
     frame = results.stacked(entry["metrics"])
     lacking = "needs" in entry and entry["needs"] not in set(frame["metric"])
     if lacking or frame["series"].nunique() < entry.get("least", 1):
         return []
-    facts = {"sample": _sample(frame), "rank": _rank(results), "accuracy": _accuracy(results)}
+    facts = {
+        "sample": _describe_sample(frame),
+        "rank": _describe_rank(results),
+        "accuracy": _describe_accuracy(results),
+    }
     facts["readings"] = join_words(list(dict.fromkeys(frame["series"])))
-    drawn = drawing(charts.layer_curve, frame, {**entry, "draw": {"series": "series"} | entry["draw"]})
-    return [figure(results, entry, frame, drawn, **facts)]
+    drawn = make_drawing(charts.layer_curve, frame, {**entry, "draw": {"series": "series"} | entry["draw"]})
+    return [make_figure(results, entry, frame, drawn, **facts)]
 
 
-def _sample(frame: pd.DataFrame) -> str:
-    """How many vectors stand behind A after centring, where they are fewer than all."""
-    known = extent(frame.loc[frame["metric"].str.endswith(".centred"), "n_vectors"])
+def _describe_sample(frame: pd.DataFrame) -> str:
+    """Say how many vectors A after centring is computed from, if they are fewer than all."""
+    known = describe_extent(frame.loc[frame["metric"].str.endswith(".centred"), "n_vectors"])
     return f"A after centring is taken on a uniform sample of {known} vectors. " if known else ""
 
 
-def _rank(results: Results) -> str:
-    """The effective rank at the peak of A."""
+def _describe_rank(results: Results) -> str:
+    """Say what the effective rank is at the peak of A."""
     rank = results.at(results.peak, "spectrum.effective_rank") if results.peak is not None else None
     shape = f" of {results.width}" if results.width else ""
     return "" if rank is None else f" The most anisotropic place has an effective rank of {rank['value']:.1f}{shape}."
 
 
-def _accuracy(results: Results) -> str:
-    """The classifier's accuracy, where it has one, beside that of always naming the commonest class."""
+def _describe_accuracy(results: Results) -> str:
+    """Say how often the classifier is right, if the run has one, beside always naming the commonest class."""
     found, chance = results.rows("accuracy"), results.rows("majority")
     if found.empty:
         return ""
@@ -84,7 +90,9 @@ def _accuracy(results: Results) -> str:
 
 
 def steps(results: Results, entry: Entry) -> list[Figure]:
-    """A quantity along training, a line per layer, a panel per seed and stack; of `heads` the mean and the range."""
+    """Plot a quantity along training, a line per layer, a panel per seed and stack; for `heads` the mean and the
+    range.
+    """
     if entry.get("heads"):
         frame, keys = results.heads(entry["metric"]), ["seed", PANEL, "layer", "step"]
         ends = frame.groupby(keys, sort=False)["value"].agg(value="mean", low="min", high="max").reset_index()
@@ -102,47 +110,47 @@ def steps(results: Results, entry: Entry) -> list[Figure]:
     level = float(max(law)) if len(law) else None
     draw = {"x": "step", "series": "layer", "gradient": True, "scale": "symlog", "isotropic": level} | entry["draw"]
     facts = {"alt": LINES_ALT.replace("layer", "step"), "axis": draw["titles"][1]}
-    span = span_of(frame, lambda row: f"step {row['step']:,.0f}, layer {row['layer']}")
-    drawn = drawing(charts.trajectory, frame, {**entry, "draw": draw})
-    return [figure(results, {**facts, **entry}, frame, drawn, span=span, **facts)]
+    span = describe_span(frame, lambda row: f"step {row['step']:,.0f}, layer {row['layer']}")
+    drawn = make_drawing(charts.trajectory, frame, {**entry, "draw": draw})
+    return [make_figure(results, {**facts, **entry}, frame, drawn, span=span, **facts)]
 
 
 def drift_points(results: Results, entry: Entry) -> list[Figure]:
-    """A against the drift share, a point per layer."""
+    """Plot A against the share of the common direction (drift), a point per layer."""
     shares = results.layers("drift.share")[["stack", "layer", "site", "value"]].rename(columns={"value": "share"})
     points = results.layers("mean_cosine").merge(shares, on=["stack", "layer", "site"])
     if len(points) < 2:
         return []
     names = points["layer"].astype(int).astype(str).mask(points["site"].eq("final"), "final")
     points = points.assign(name=names, joined=points["site"].ne("final"))
-    drawn = drawing(charts.scatter, points, entry, series=PANEL, panel=None)
-    return [figure(results, entry, points, drawn, points=len(points))]
+    drawn = make_drawing(charts.scatter, points, entry, series=PANEL, panel=None)
+    return [make_figure(results, entry, points, drawn, points=len(points))]
 
 
 def top_shares(results: Results, entry: Entry) -> list[Figure]:
-    """The share of A of the dimensions that contribute most, per layer."""
+    """Plot the share of A that the largest dimensions contribute, per layer."""
     frame = results.components(entry["metric"])
     frame = frame[frame["site"].isin(LAYER_SITES) & frame["layer"].notna()]
     if frame.empty:
         return []
     frame = frame.loc[frame["component"].astype(int).sort_values(kind="stable").index]
     frame = frame.assign(series="top " + frame["component"].astype(str))
-    return [figure(results, entry, frame, drawing(charts.layer_curve, frame, entry, series="series"))]
+    return [make_figure(results, entry, frame, make_drawing(charts.layer_curve, frame, entry, series="series"))]
 
 
 def top_dimensions(results: Results, entry: Entry) -> list[Figure]:
-    """The dimensions that contribute most at the most anisotropic place."""
+    """Plot the dimensions that contribute most to A at the most anisotropic place."""
     peak, frame = results.peak, results.components(entry["metric"])
     if peak is None or (frame := results.beside(frame, peak)).empty:
         return []
     frame = frame.nlargest(TOP_DIMENSIONS, "value")
     facts = {"n": str(len(frame)), "place": results.place_name(peak), "total": format_measured(peak, None)}
     facts |= {"first": frame.iloc[0]["component"], "largest": format_measured(frame.iloc[0], None)}
-    return [figure(results, entry, frame, drawing(charts.bars, frame, entry, panel=None), **facts)]
+    return [make_figure(results, entry, frame, make_drawing(charts.bars, frame, entry, panel=None), **facts)]
 
 
-def explained(results: Results, entry: Entry) -> list[Figure]:
-    """Variance explained by the k leading axes, a line per layer."""
+def explained_variance(results: Results, entry: Entry) -> list[Figure]:
+    """Plot the variance explained by the k leading axes, a line per layer."""
     frame = results.components(entry["metric"])
     frame = frame[frame["site"].eq("hidden") & frame["layer"].notna()]
     if frame.empty:
@@ -154,7 +162,7 @@ def explained(results: Results, entry: Entry) -> list[Figure]:
         if len(first)
         else ""
     )
-    return [figure(results, entry, frame, drawing(charts.trajectory, frame, entry), most=most)]
+    return [make_figure(results, entry, frame, make_drawing(charts.trajectory, frame, entry), most=most)]
 
 
 def heads(results: Results, entry: Entry) -> list[Figure]:
@@ -170,15 +178,15 @@ def heads(results: Results, entry: Entry) -> list[Figure]:
 
     depth = frame["layer"].nunique()
     height = (12, 12) if depth >= TALL else ROWS
-    facts = dict(zip(("lowest", "highest"), map(name, extremes(frame)), strict=True))
+    facts = dict(zip(("lowest", "highest"), map(name, find_extremes(frame)), strict=True))
     facts |= {"layers": count_noun(depth, "layer"), "heads": count_noun(frame["head"].nunique(), "head")}
     facts["unit"] = entry["draw"]["title"]
-    drawn = drawing(charts.heatmap, frame, {"columns": 1, "height": height, **entry})
-    return [figure(results, {"alt": HEADS_ALT, **entry}, frame, drawn, **facts)]
+    drawn = make_drawing(charts.heatmap, frame, {"columns": 1, "height": height, **entry})
+    return [make_figure(results, {"alt": HEADS_ALT, **entry}, frame, drawn, **facts)]
 
 
-def likeness(results: Results, entry: Entry) -> list[Figure]:
-    """Means over the heads of a layer, with the range from the lowest to the highest head."""
+def head_range(results: Results, entry: Entry) -> list[Figure]:
+    """Plot means over the heads of a layer, with the range from the lowest to the highest head."""
     sites = {"query": "queries", "key": "keys", "value": "values"}
     frame = pd.concat(
         results.heads(metric, site).assign(series=name, reading=label)
@@ -191,39 +199,41 @@ def likeness(results: Results, entry: Entry) -> list[Figure]:
     curve = frame.groupby(keys, sort=False)["value"].agg(value="mean", low="min", high="max").reset_index()
     curve["where"] = curve["series"] + (", " + curve[PANEL] if curve[PANEL].nunique() > 1 else "")
     most = count_noun(int(frame.groupby([PANEL, "layer"])["head"].nunique().max()), "head")
-    return [figure(results, entry, frame, drawing(charts.layer_curve, curve, entry), heads=most)]
+    return [make_figure(results, entry, frame, make_drawing(charts.layer_curve, curve, entry), heads=most)]
 
 
 def subsets(results: Results, entry: Entry) -> list[Figure]:
-    """Mean cosines within and between token subsets, a figure per family of subsets, a matrix per place."""
+    """Plot mean cosines within and between token subsets, a figure per family of subsets, a matrix per place."""
     frame = results.components(entry["metric"])
     frame = frame[frame["component"].str.contains(" × ") & frame["layer"].notna()]
     if frame.empty:
         return []
     families = {name: family for family, names in SUBSET_FAMILIES.items() for name in names}
     ranks = {name: i for i, name in enumerate(families)}
-    shown = _mirrored(_chosen_places(results, frame))
+    shown = _mirror_pairs(_choose_places(results, frame))
     shown["family"] = [families.get(name, name.split(" ")[0]) for name in shown["first"]]
-    shown = in_order_of(shown, shown["layer"], shown["first"].map(ranks), shown["second"].map(ranks))
+    shown = sort_by_keys(shown, shown["layer"], shown["first"].map(ranks), shown["second"].map(ranks))
     made = []
     for family, rows in shown.groupby("family", sort=False):
         short = rows.assign(**{side: rows[side].str.removeprefix(f"{family} ") for side in ("first", "second")})
-        facts = {"family": family, "note": entry["notes"].get(family, ""), "span": span_of(short)}
+        facts = {"family": family, "note": entry["notes"].get(family, ""), "span": describe_span(short)}
         facts |= {"subsets": short["first"].nunique(), "places": join_words(list(dict.fromkeys(short["place"])))}
         drawn = _matrices(short, entry, SQUARE, names=(family, family))
-        made.append(figure(results, entry, short, drawn, **facts))
+        made.append(make_figure(results, entry, short, drawn, **facts))
     return made
 
 
-def _chosen_places(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
-    """First, most anisotropic and last layer of the stack where A is largest; of other stacks, the most anisotropic."""
+def _choose_places(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
+    """Choose the first, most anisotropic and last layer of the stack with the largest A, and the most anisotropic
+    of others.
+    """
     hidden = frame[frame["site"].eq("hidden")]
     curve = results.layers("mean_cosine")
     parts = []
     main = results.peak["stack"] if results.peak is not None else hidden["stack"].iloc[0]
     for stack, rows in hidden.groupby("stack", sort=False):
         among = curve[curve["stack"].eq(stack) & curve["site"].eq("hidden") & curve["layer"].isin(rows["layer"])]
-        peak = float(extremes(among)[1]["layer"]) if len(among) else float(rows["layer"].max())
+        peak = float(find_extremes(among)[1]["layer"]) if len(among) else float(rows["layer"].max())
         marks = {peak: "most anisotropic"}
         if stack == main:
             marks = {float(rows["layer"].min()): "first", float(rows["layer"].max()): "last"} | marks
@@ -234,20 +244,20 @@ def _chosen_places(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def classes(results: Results, entry: Entry) -> list[Figure]:
-    """Mean cosines within and between classes at the first, the middle and the last layer."""
+    """Plot mean cosines within and between classes at the first, the middle and the last layer."""
     frame = results.components(entry["metric"])
     if frame.empty:
         return []
     ends = {frame["layer"].min(), frame["layer"].median() // 1, frame["layer"].max()}
-    frame = _mirrored(frame[frame["layer"].isin(ends)])
-    frame = in_order_of(frame, frame["layer"], frame["first"], frame["second"])
+    frame = _mirror_pairs(frame[frame["layer"].isin(ends)])
+    frame = sort_by_keys(frame, frame["layer"], frame["first"], frame["second"])
     frame = frame.assign(place="layer " + frame["layer"].astype(int).astype(str))
     rows = SQUARE if frame["first"].nunique() < 10 else (20, 20)
-    return [figure(results, entry, frame, _matrices(frame, entry, rows), span=span_of(frame))]
+    return [make_figure(results, entry, frame, _matrices(frame, entry, rows), span=describe_span(frame))]
 
 
-def _mirrored(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of pairs `a × b` with both names apart, and each pair of two names the other way round too."""
+def _mirror_pairs(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of pairs `a × b` with both names apart, and each pair of two names in both orders."""
     names = frame["component"].str.split(" × ", n=1, expand=True)
     frame = frame.assign(first=names[0], second=names[1])
     others = frame[frame["first"].ne(frame["second"])]
@@ -256,11 +266,14 @@ def _mirrored(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _matrices(frame: pd.DataFrame, entry: Entry, height: tuple[int, int], **options: object) -> Draw:
     entry = {"columns": 3, "height": height, **entry}
-    return drawing(charts.heatmap, frame, entry, x="first", y="second", panel="place", diverging=True, **options)
+    return make_drawing(charts.heatmap, frame, entry, x="first", y="second", panel="place", diverging=True, **options)
 
 
 def components(results: Results, entry: Entry) -> list[Figure]:
-    """A line for every component over the layers; nothing where there is one layer. What has no layer is a level."""
+    """Plot a line for every component over the layers; values without a layer become dashed levels.
+
+    What has no layer is a level.
+    """
     frame = results.of(entry["metric"])
     if frame["layer"].nunique() < 2:
         return []
@@ -271,12 +284,12 @@ def components(results: Results, entry: Entry) -> list[Figure]:
     lines = pd.concat([known, *ends]).assign(series=lambda rows: rows["component"])
     axis = entry["axis"]
     caption = f"{axis[0].upper()}{axis[1:]}, by layer." + (" Baselines are level." if len(level) else "")
-    drawn = drawing(charts.layer_curve, lines, entry, series="series", panel=None, title=axis, coincide=True)
+    drawn = make_drawing(charts.layer_curve, lines, entry, series="series", panel=None, title=axis, coincide=True)
     worded = {**entry, "alt": LINES_ALT, "caption": caption}
-    basis = f"n = {extent(frame['n_units'])} utterances"
-    return [figure(results, worded, lines, drawn, basis=basis, axis=axis, span=span_of(lines))]
+    basis = f"n = {describe_extent(frame['n_units'])} utterances"
+    return [make_figure(results, worded, lines, drawn, basis=basis, axis=axis, span=describe_span(lines))]
 
 
-_ALL = (policies, layers, steps, drift_points, top_shares, top_dimensions, explained, heads, likeness)
+_ALL = (policies, layers, steps, drift_points, top_shares, top_dimensions, explained_variance, heads, head_range)
 FIGURES = {made.__name__: made for made in (*_ALL, subsets, classes, components)}
 """By the name that page.toml calls them."""

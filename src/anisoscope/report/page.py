@@ -1,4 +1,4 @@
-"""From a run folder to one HTML file that opens anywhere: charts inlined as SVG, style inlined, nothing fetched."""
+"""Write a run folder's page: one HTML file that opens anywhere, with charts and style inside and nothing fetched."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -14,9 +14,9 @@ from markupsafe import Markup
 from anisoscope.axes import pluralise
 from anisoscope.charts.export import to_svgs, write
 from anisoscope.charts.style import printable
-from anisoscope.report.parts import NARROW, WIDE, Figure, extremes
+from anisoscope.report.parts import NARROW, WIDE, Figure, find_extremes
 from anisoscope.report.results import Results
-from anisoscope.report.sections import sections
+from anisoscope.report.sections import build_sections
 from anisoscope.runs.attention import INDEX, uniform_line
 from anisoscope.runs.findings import findings
 from anisoscope.store import write_atomic
@@ -28,23 +28,23 @@ HERE = files("anisoscope.report")
 
 def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
     """Write the page of a run, and its figures in `formats` (svg, pdf, png) beside it."""
-    built = sections(results)
+    built = build_sections(results)
     drawn = draw_figures([figure for section in built for figure in section.figures], folder / FIGURES, formats)
     sentences = [finding.text for finding in findings(results.records, results.manifest.get("tokens"))]
     return write_page(
         folder,
         HERE.joinpath("report.html.j2"),
-        title=title(results.manifest),
+        make_title=make_title(results.manifest),
         corpus=str(results.corpus.get("name") or "unnamed corpus"),
         headline=sentences or ["This run holds no anisotropy of hidden states."],
-        tiles=tiles(results.last),
-        facts=[*_checkpoints(results.manifest), *facts(results.last)],
-        sections=built,
+        list_tiles=list_tiles(results.last),
+        describe_run=[*_describe_checkpoints(results.manifest), *describe_run(results.last)],
+        build_sections=built,
         numbers={name: i for i, name in enumerate(drawn, start=1)},
         drawn=drawn,
         formats=formats,
-        notices=notices(results.manifest),
-        provenance=list(_provenance(results.manifest)),
+        list_notices=list_notices(results.manifest),
+        provenance=list(_list_provenance(results.manifest)),
         about="series.json" if (folder / "series.json").exists() else "manifest.json",
         sample=(folder / "reservoir.safetensors").exists(),
         command=str(results.manifest.get("command") or ""),
@@ -52,7 +52,7 @@ def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
 
 
 def write_page(folder: Path, template: Traversable, **content: Any) -> Path:
-    """Write a template with its content and the style of every page as `report.html`."""
+    """Write a template with its content, in the style of every page, as `report.html`."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     style = Markup(HERE.joinpath("style.css").read_text("utf-8"))
     page = environment.from_string(template.read_text("utf-8")).render(**content, style=style)
@@ -62,7 +62,7 @@ def write_page(folder: Path, template: Traversable, **content: Any) -> Path:
 
 
 def draw_figures(figures: Sequence[Figure], folder: Path, formats: tuple[str, ...]) -> dict[str, list[dict[str, str]]]:
-    """The drawings of each figure by its name, wide and narrow; the wide ones are also written as files."""
+    """Draw figures by name, wide and narrow; the wide ones are also written as files."""
     draws = {file: draw for figure in figures for file, (_, draw) in figure.files.items()}
     widths = {"": WIDE, "-narrow": NARROW}
     svgs = to_svgs({file + end: partial(draw, width) for file, draw in draws.items() for end, width in widths.items()})
@@ -75,20 +75,20 @@ def draw_figures(figures: Sequence[Figure], folder: Path, formats: tuple[str, ..
     return {figure.name: [choice(file, label) for file, (label, _) in figure.files.items()] for figure in figures}
 
 
-def title(manifest: Mapping[str, Any]) -> str:
-    """The model's name; of a local folder the last part of its path."""
+def make_title(manifest: Mapping[str, Any]) -> str:
+    """Return the title of a page: the model's name, or the last part of the path of a local folder."""
     name = str(manifest.get("model") or "unnamed model")
     return Path(name).name if Path(name).is_absolute() or name.startswith(("./", "../")) else name
 
 
-def _checkpoints(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The number of checkpoints of a series, and from which step to which they go."""
+def _describe_checkpoints(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Say how many checkpoints a series has, and from which step to which they go."""
     steps = [row["step"] for row in manifest.get("checkpoints", ())]
     return [("checkpoints", format_count(len(steps))), ("steps", f"{min(steps):,} to {max(steps):,}")] if steps else []
 
 
-def facts(results: Results) -> list[tuple[str, str]]:
-    """The line under the headline: how much was measured, of what, how long it took."""
+def describe_run(results: Results) -> list[tuple[str, str]]:
+    """Return the line under the headline: how much was measured, of what, how long it took."""
     corpus, layers = results.corpus, results.layers("mean_cosine")
     depth = int(layers.loc[layers["site"].eq("hidden")].groupby("stack")["layer"].max().sum()) if len(layers) else 0
     seconds = results.manifest.get("seconds")
@@ -106,8 +106,10 @@ def facts(results: Results) -> list[tuple[str, str]]:
     return [(label, value) for label, value in found.items() if value]
 
 
-def tiles(results: Results) -> list[tuple[str, str, str]]:
-    """Telling numbers, at the most anisotropic place and of single heads: name, value, and where or how sure."""
+def list_tiles(results: Results) -> list[tuple[str, str, str]]:
+    """List the headline numbers, at the most anisotropic place and of single heads: name, value, and where or how
+    sure.
+    """
     tiles = []
     if (peak := results.peak) is not None:
         place = results.place_name(peak)
@@ -119,23 +121,25 @@ def tiles(results: Results) -> list[tuple[str, str, str]]:
         if (rank := results.at(peak, "spectrum.effective_rank")) is not None:
             out_of = f" of {results.width}" if results.width else ""
             tiles.append(("effective rank there", f"{rank['value']:.0f}{out_of}", "directions used"))
-    return [*tiles, *_tiles_of_heads(results)]
+    return [*tiles, *_list_head_tiles(results)]
 
 
-def _tiles_of_heads(results: Results) -> list[tuple[str, str, str]]:
-    """Telling numbers of single heads, of which uniform ones attend to nothing, whatever their queries and keys."""
+def _list_head_tiles(results: Results) -> list[tuple[str, str, str]]:
+    """List headline numbers of single heads, of which uniform ones attend to nothing, whatever their queries and
+    keys.
+    """
     entropy, cosine = results.heads("attention.entropy_normalised"), results.heads("query_key.cosine")
     uniform = entropy[entropy["low"].gt(uniform_line()).fillna(False)]
     places = [*INDEX, "head"]
     flat = set(uniform[places].itertuples(index=False, name=None))
     tiles = []
     if len(entropy) and len(uniform) == len(entropy):
-        least = extremes(entropy)[0]
+        least = find_extremes(entropy)[0]
         return [
             ("attention", "uniform", f"in every head; lowest entropy {format_number(least['value'])}, {_head(least)}")
         ]
     if len(entropy):
-        sharp = extremes(entropy)[0]
+        sharp = find_extremes(entropy)[0]
         tiles.append(("sharpest head", format_number(sharp["value"]), f"normalised entropy, {_head(sharp)}"))
     cosine = cosine[[place not in flat for place in cosine[places].itertuples(index=False, name=None)]]
     if len(cosine):
@@ -148,8 +152,8 @@ def _head(row: pd.Series) -> str:
     return f"layer {row['layer']}, head {row['head']}"
 
 
-def notices(manifest: Mapping[str, Any]) -> list[str]:
-    """Warnings of the run, and vectors left out that no warning names."""
+def list_notices(manifest: Mapping[str, Any]) -> list[str]:
+    """List warnings of the run, and vectors left out that no warning names."""
     warnings = [str(text) for text in manifest.get("warnings") or ()]
     listed = " ".join(warnings)
     for site, counts in (manifest.get("excluded") or {}).items():
@@ -161,13 +165,13 @@ def notices(manifest: Mapping[str, Any]) -> list[str]:
     return warnings
 
 
-def _provenance(manifest: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Everything else the manifest says, one line per entry, nested names joined by dots."""
+def _list_provenance(manifest: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """List everything else in the manifest, an entry per line, nested names joined by dots."""
     for key, entry in manifest.items():
         if not prefix and key in ("command", "warnings", "excluded", "checkpoints"):
             continue
         if isinstance(entry, Mapping):
-            yield from _provenance(entry, f"{prefix}{key}.")
+            yield from _list_provenance(entry, f"{prefix}{key}.")
         elif isinstance(entry, list | tuple) and entry:
             yield f"{prefix}{key}", ", ".join(map(str, entry))
         elif entry not in (None, "", [], ()):

@@ -1,4 +1,7 @@
-"""What a page is made of: sections of figures and tables, with words. A figure has a drawing for any width."""
+"""The parts of a page: sections of figures and tables, with words.
+
+A figure can be drawn at any width. A figure has a drawing for any width.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -43,7 +46,9 @@ class Figure:
 
 @dataclass(frozen=True)
 class PageTable:
-    """Rows of cells, each a text with an interval under it (or nothing); the first cell of a row is its header."""
+    """Rows of cells for the page, each a text with an interval under it (or nothing); the first cell is the row's
+    header.
+    """
 
     caption: str
     head: tuple[str, ...]
@@ -61,7 +66,7 @@ class Section:
     table: PageTable | None = None
 
 
-def figure(
+def make_figure(
     results: Results,
     entry: Entry,
     frame: pd.DataFrame,
@@ -70,9 +75,11 @@ def figure(
     basis: str = "",
     **facts: Any,
 ) -> Figure:
-    """A figure in the words of its entry, with `facts` for what stands in braces, and in those of the corpus."""
+    """Make a figure with the title and caption of its entry, in the words of the corpus; `facts` fills what stands
+    in braces.
+    """
     if "{span}" in entry["alt"] and "span" not in facts:
-        facts["span"] = span_of(frame, results.place_name)
+        facts["span"] = describe_span(frame, results.place_name)
     name, title, caption, alt = (entry[key].format(**facts).strip() for key in ("name", "title", "caption", "alt"))
     bases = [results.basis(frame[frame["metric"].eq(m)], noun) for m, noun in entry.get("basis", {}).items()]
     basis = basis or "; ".join(filter(None, bases)) or results.basis(frame, entry.get("counts", "vectors"))
@@ -80,8 +87,8 @@ def figure(
     return Figure(name, title, caption, basis, alt, drawn if isinstance(drawn, Mapping) else {"": drawn})
 
 
-def drawing(builder: Callable[..., ChartType], frame: pd.DataFrame, entry: Entry, **options: Any) -> Draw:
-    """A builder's chart of the rows at any width, as the entry wants it; `options` stand above those of the entry."""
+def make_drawing(builder: Callable[..., ChartType], frame: pd.DataFrame, entry: Entry, **options: Any) -> Draw:
+    """Return a builder's chart of the rows, drawable at any width; `options` override those of the entry."""
     options = {"panel": PANEL if frame[PANEL].nunique() > 1 else None} | entry.get("draw", {}) | options
     height, columns = options.pop("height", entry.get("height", (290, 210))), entry.get("columns", 2)
 
@@ -92,14 +99,14 @@ def drawing(builder: Callable[..., ChartType], frame: pd.DataFrame, entry: Entry
     return drawn
 
 
-def extremes(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """The rows of the lowest and of the highest value."""
+def find_extremes(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Return the rows of the lowest and of the highest value."""
     return frame.iloc[int(frame["value"].argmin())], frame.iloc[int(frame["value"].argmax())]
 
 
-def span_of(frame: pd.DataFrame, name: Callable[[pd.Series], str] = lambda row: str(row["component"])) -> str:
-    """Lowest and highest value of a figure in words, for those who cannot see it."""
-    low, high = extremes(frame)
+def describe_span(frame: pd.DataFrame, name: Callable[[pd.Series], str] = lambda row: str(row["component"])) -> str:
+    """Describe the lowest and highest value of a figure in words, for readers who cannot see it."""
+    low, high = find_extremes(frame)
     return (
         f"lowest {format_number(low['value'])} at {name(low)}, highest {format_number(high['value'])} at {name(high)}"
     )

@@ -1,4 +1,4 @@
-"""A run as the report reads it: rows of its long table by metric, one token policy ahead of the others."""
+"""A run as the report reads it: rows of its long table by metric, one token policy first."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,8 @@ PANEL = "panel"
 
 @dataclass(frozen=True)
 class Results:
-    """Records and manifest of one run. `lead` is the token policy that figures without a choice of policy show.
+    """Records and manifest of one run, in the forms that figures need. `lead` is the token policy that figures
+    without a choice of policy show.
 
     replicates   of each record its value without each group of units [record, group]; None: means over heads have no
                  intervals
@@ -69,7 +70,7 @@ class Results:
         return {str(name): rows for name, rows in self.table.groupby("metric", sort=False)}
 
     def of(self, metric: str) -> pd.DataFrame:
-        """All rows of one metric."""
+        """Return all rows of one metric."""
         return self._by_metric.get(metric, self.table[:0])
 
     @cached_property
@@ -86,16 +87,16 @@ class Results:
 
     @cached_property
     def words(self) -> dict[str, str]:
-        """What the corpus calls its positions, sequences and units."""
+        """The corpus's names for its positions, sequences and units."""
         return WORDS | dict(self.corpus.get("words") or {})
 
     @property
     def lead(self) -> str:
-        """The policy shown where a figure has no lines for several."""
+        """The token policy of figures that show one only."""
         return self.policies[0] if self.policies else ""
 
     def rows(self, metric: str, *, every_policy: bool = False, component: str | None = None) -> pd.DataFrame:
-        """Rows of one metric, under the lead policy where the metric knows policies; aggregates or one component."""
+        """Return rows of one metric (under the lead policy, if it knows policies): aggregates, or one component."""
         frame = self.of(metric)
         if not every_policy:
             policy = frame["token_policy"]
@@ -104,20 +105,20 @@ class Results:
         return frame[parts.isna() if component is None else parts.eq(component)]
 
     def components(self, metric: str) -> pd.DataFrame:
-        """Rows of every component of a metric, under the lead policy."""
+        """Return rows of every component of a metric, under the lead policy."""
         frame = self.of(metric)
         frame = frame[frame["component"].notna()]
         policy = frame["token_policy"]
         return frame[policy.eq(self.lead) | policy.isna()]
 
     def layers(self, metric: str, **choice: Any) -> pd.DataFrame:
-        """Rows of hidden states and of the output after the final norm, in order of depth."""
+        """Return rows of hidden states and of the output after the final norm, in order of depth."""
         frame = self.rows(metric, **choice)
         frame = frame[frame["site"].isin(LAYER_SITES) & frame["layer"].notna()]
         return self.by_depth(frame)
 
     def stacked(self, labels: Mapping[str, str]) -> pd.DataFrame:
-        """Layer rows of several metrics in one frame, `series` naming each."""
+        """Return layer rows of several metrics in one frame; `series` names each."""
         return pd.concat([self.layers(metric).assign(series=label) for metric, label in labels.items()])
 
     def heads(self, metric: str, site: str = "", component: str | None = None) -> pd.DataFrame:
@@ -133,8 +134,8 @@ class Results:
         return self.by_depth(frame)
 
     def by_depth(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Rows panel by panel, layer by layer, the output after the final norm last, and by head."""
-        return in_order_of(rows, rows[PANEL].map(self._ranks), rows["layer"], rows["site"].eq("final"), rows["head"])
+        """Sort rows panel by panel, layer by layer (the output after the final norm last), and by head."""
+        return sort_by_keys(rows, rows[PANEL].map(self._ranks), rows["layer"], rows["site"].eq("final"), rows["head"])
 
     @cached_property
     def peak(self) -> pd.Series | None:
@@ -143,12 +144,12 @@ class Results:
         return None if frame.empty else frame.iloc[int(frame["value"].argmax())]
 
     def at(self, place: pd.Series, metric: str, component: str | None = None) -> pd.Series | None:
-        """The row of a metric at the place of another row."""
+        """Return the row of a metric at the place of another row."""
         frame = self.beside(self.rows(metric, component=component), place)
         return None if frame.empty else frame.iloc[0]
 
     def beside(self, frame: pd.DataFrame, place: pd.Series) -> pd.DataFrame:
-        """The rows of a frame that are at the place of another row."""
+        """Return the rows of a frame at the place of another row."""
         keys = ["stack", "layer", "site"]
         return frame[frame[keys].eq(place[keys]).all(axis=1)]
 
@@ -160,34 +161,36 @@ class Results:
         return None if frame.empty else int(frame.groupby(["stack", "layer", "site"]).size().max())
 
     def place_name(self, row: pd.Series) -> str:
-        """`layer 3`, `the final norm`; with the stack before it where there are several."""
+        """Name a row's place: `layer 3`, `the final norm`; with its stack first, if there are several."""
         name = "the final norm" if row["site"] == "final" else f"layer {int(row['layer'])}"
         stacks = self.table.loc[self.table["site"].isin(LAYER_SITES), "stack"].nunique()
         return f"{row['stack']} {name.removeprefix('the ')}" if stacks > 1 else name
 
     def worded(self, text: str) -> str:
-        """A text of the page in the words of the corpus; a per cent sign stays with its number."""
+        """Return a text of the page in the words of the corpus; a per cent sign stays with its number."""
         return re.sub(r"(\d) %", "\\1\N{NO-BREAK SPACE}%", use_words_of_corpus(text, self.words))
 
     def basis(self, frame: pd.DataFrame, what: str = "vectors") -> str:
-        """What the numbers of a figure rest on: how many of what, units, and of vectors the token policy."""
+        """Say what the numbers of a figure are computed from: how many of what, units, and vectors of the token
+        policy.
+        """
         vectors, alone = what in ("vectors", "rows"), frame["n_units"].equals(frame["n_vectors"])
-        parts = [f"n = {extent(frame['n_vectors'])} {what}"] if frame["n_vectors"].notna().any() else []
-        if (units := extent(frame["n_units"])) and (vectors or not alone):
+        parts = [f"n = {describe_extent(frame['n_vectors'])} {what}"] if frame["n_vectors"].notna().any() else []
+        if (units := describe_extent(frame["n_units"])) and (vectors or not alone):
             parts.append(f"in {units} {self.words['unit'] if units == '1' else pluralise(self.words['unit'])}")
         policies = join_words(list(dict.fromkeys(frame["token_policy"].dropna()))) if vectors else ""
         return "; ".join(filter(None, (" ".join(parts), f"tokens: {policies}" if policies else "")))
 
 
-def in_order_of(frame: pd.DataFrame, *keys: pd.Series) -> pd.DataFrame:
-    """The rows sorted by the first key, then by the next; rows that are alike stay in order."""
+def sort_by_keys(frame: pd.DataFrame, *keys: pd.Series) -> pd.DataFrame:
+    """Sort rows by the first key, then the next; equal rows stay in order."""
     names = [str(i) for i in range(len(keys))]
     order = pd.concat(keys, axis=1, keys=names)
     return frame.loc[order.sort_values(names, kind="stable").index]
 
 
-def extent(numbers: pd.Series) -> str:
-    """A count of rows: one number, or from where to where where they differ; nothing where none is known."""
+def describe_extent(numbers: pd.Series) -> str:
+    """Describe a count of rows: one number, or a range if they differ; nothing if none is known."""
     if numbers.isna().all():
         return ""
     low, high = format_count(numbers.min()), format_count(numbers.max())

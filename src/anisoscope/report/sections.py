@@ -1,4 +1,4 @@
-"""The sections of a page in the order of page.toml (of a series: of series.toml), and their tables."""
+"""The sections of a page in the order of page.toml (for a series: series.toml), and their tables."""
 
 import tomllib
 from importlib.resources import files
@@ -7,15 +7,15 @@ import pandas as pd
 
 from anisoscope.report.figures import FIGURES
 from anisoscope.report.parts import Entry, PageTable, Section
-from anisoscope.report.results import Results, extent
+from anisoscope.report.results import Results, describe_extent
 from anisoscope.runs.extremes import activations_table, sinks_table
 from anisoscope.wording import format_count, format_ends, format_number
 
 NOTHING = ("–", "")
 
 
-def sections(results: Results) -> list[Section]:
-    """Every section that the run, or the series, has numbers for."""
+def build_sections(results: Results) -> list[Section]:
+    """Build every section that the run, or the series, has numbers for."""
     found, page = [], "series.toml" if "checkpoints" in results.manifest else "page.toml"
     for entry in tomllib.loads(files("anisoscope.report").joinpath(page).read_text("utf-8"))["section"]:
         figures = [made for one in entry.get("figure", ()) for made in FIGURES[one["by"]](results, one)]
@@ -27,7 +27,7 @@ def sections(results: Results) -> list[Section]:
 
 
 def all_layers(results: Results, entry: Entry) -> PageTable | None:
-    """Every aggregate of every layer, with its interval; metrics of one label share a column."""
+    """Build a table of every aggregate of every layer, with its interval; metrics of one label share a column."""
     frame = results.stacked(entry["columns"])
     if frame.empty:
         return None
@@ -41,7 +41,7 @@ def all_layers(results: Results, entry: Entry) -> PageTable | None:
 
 
 def by_step(results: Results, entry: Entry) -> PageTable | None:
-    """A row for every checkpoint, a column for every layer."""
+    """Build a table with a row for every checkpoint and a column for every layer."""
     frame = results.layers(entry["metric"])
     if frame.empty:
         return None
@@ -57,7 +57,7 @@ def by_step(results: Results, entry: Entry) -> PageTable | None:
 
 
 def attention_by_layer(results: Results, entry: Entry) -> PageTable | None:
-    """Means over the heads of every layer with their intervals, and which kinds of heads there are."""
+    """Build a table of means over the heads of every layer with their intervals, and the kinds of heads."""
     table, means = results.attention, results.attention_layers
     if table.empty:
         return None
@@ -116,14 +116,16 @@ def extremes_by_layer(results: Results, entry: Entry) -> PageTable | None:
 
 
 def embeddings(results: Results, entry: Entry) -> PageTable | None:
-    """Isotropy of the embedding matrices themselves."""
+    """Build a table of the isotropy of the embedding matrices themselves."""
     frame = results.rows(entry["metric"])
     rows = [((str(row["site"]), ""), _cell(row), (format_count(row["n_vectors"]), "")) for _, row in frame.iterrows()]
     return PageTable(results.worded(entry["caption"]), tuple(entry["head"]), tuple(rows)) if rows else None
 
 
 def effects(results: Results, entry: Entry) -> PageTable | None:
-    """A row for every component and layer (`whole`: where there is no layer), a column for every measure there is."""
+    """Build a table with a row for every component and layer (`whole`: without a layer), a column for every
+    measure.
+    """
     frame = results.table[results.table["metric"].str.startswith(entry["prefix"])]
     if frame.empty:
         return None
@@ -134,7 +136,7 @@ def effects(results: Results, entry: Entry) -> PageTable | None:
         cells.setdefault(f"{row['component']}{place}", {})[measure] = (format_number(row["value"]), "")
     columns = {key: label for key, label in entry["columns"].items() if any(key in row for row in cells.values())}
     rows = tuple(((name, ""), *(row.get(key, NOTHING) for key in columns)) for name, row in cells.items())
-    return PageTable(f"{extent(frame['n_units'])} utterances.", (entry["first"], *columns.values()), rows)
+    return PageTable(f"{describe_extent(frame['n_units'])} utterances.", (entry["first"], *columns.values()), rows)
 
 
 def _cell(row: pd.Series) -> tuple[str, str]:

@@ -78,5 +78,5 @@ def _estimate(value: float, left_out: Array | None, bounds: Bounds) -> dict[str,
     if left_out is None:
         return {"value": value, "low": np.nan, "high": np.nan}
     present = left_out[~np.isnan(left_out)]
-    found = jackknife.interval(np.concatenate([[value], present]), bounds=bounds)
+    found = jackknife.jackknife_interval(np.concatenate([[value], present]), bounds=bounds)
     return {"value": value, "low": float(found.low), "high": float(found.high)}

@@ -288,12 +288,12 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
     units = len(measurement.sums.units)
     if not measurement.batches:
         yield "no batch fell to this shard: it is empty, and merges as such"
-    elif missing := jackknife.reason(min(units, measurement.settings.groups)):
+    elif missing := jackknife.explain_no_interval(min(units, measurement.settings.groups)):
         yield f"{missing}; measure more documents, or with more --groups"
     elif units < FEW_UNITS:
         yield f"{units} units only: each forms its own group, so the intervals are rough"
     groups = measurement.moments.groups
-    if groups is not None and (missing := jackknife.reason(min(units, groups))):
+    if groups is not None and (missing := jackknife.explain_no_interval(min(units, groups))):
         yield f"spectrum: {missing}; --spectrum-groups 8 gives them"
     spectra = [s for s in measurement.sites.values() if s.quantity in LAYER_QUANTITIES]
     wide = [s for s in spectra if (s.name, "moment") not in measurement.sums.terms]

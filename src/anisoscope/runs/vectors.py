@@ -46,15 +46,15 @@ def run_vectors(vectors: VectorArrays, job: Job, output: Path | None = None, **h
 
 def _metrics(vectors: VectorArrays, job: Job) -> tuple[str, ...]:
     """Names of the metrics asked for that vectors have."""
-    found = metrics.found()
+    found = metrics.find_all()
     have = [name for name, metric in found.items() if not _missing(metric, vectors)]
     for name in job.settings.metrics:
-        why = _missing(metrics.find(name), vectors)
+        why = _missing(metrics.find_metric_by_name(name), vectors)
         if why:
             raise UsageError(f"metrics of vectors ({', '.join(have)})", repr(name), why)
     chosen = job.settings.metrics
     if not chosen:
-        chosen = tuple(m.name for m in metrics.choose((), job.settings.panel) if m.name in have)
+        chosen = tuple(m.name for m in metrics.choose_metrics((), job.settings.panel) if m.name in have)
     of_classes = (name for name, metric in found.items() if metric.reads.labelled)
     chosen += tuple(name for name in of_classes if name in have and name not in chosen)
     if not chosen:

@@ -1,4 +1,4 @@
-"""What is accumulated, sums over groups of whole units, and what follows from sums alone: intervals, isotropy's law.
+"""Sums over groups of whole units, and what follows from sums alone: intervals, the law of isotropy.
 
 May import: `axes`, `errors`.
 """

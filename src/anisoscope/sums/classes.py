@@ -14,10 +14,10 @@ from anisoscope.sums.device import LARGEST
 from anisoscope.sums.groups import Sums
 
 
-def pooled(
+def pool_sequences(
     x: Float[Tensor, "sequence token dim"], mask: Bool[Tensor, "sequence token"], at: At
 ) -> Float[Tensor, "sequence dim"]:
-    """The vector of each sequence, in float64: of its first real token, of its last, their mean, or their maximum."""
+    """Pool each sequence to one vector in float64: its first real token, its last, their mean, or their maximum."""
     if at == "max":
         return x.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1).double()
     if at == "mean":
@@ -37,7 +37,9 @@ def add_class_sums(
     group: Int[Tensor, " sequence"],
     classes: int,
 ) -> None:
-    """Add directions of float64 vectors to groups and classes, but those of labels below 0, zero or not finite."""
+    """Add directions of float64 vectors to groups and classes; labels below 0 and zero or non-finite vectors are
+    skipped.
+    """
     norm = torch.linalg.vector_norm(x, dim=-1)
     held = (label >= 0) & (norm > 1 / LARGEST) & (norm < LARGEST)  # NaN is neither
     unit, place = x[held] / norm[held, None], group[held] * classes + label[held]

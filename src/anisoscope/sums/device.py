@@ -1,4 +1,4 @@
-"""Sums of vectors on an accelerator: as `sums.groups` makes them, without a question that the host would wait for.
+"""Sums of vectors on an accelerator, as `sums.groups` makes them, without a transfer that the host would wait for.
 
 Each vector is taken times a power of two that makes it about 1 long, so that no square overflows, and no digit is lost.
 """
@@ -13,18 +13,18 @@ LIMITS = {torch.float32: (125, 1.2e-38), torch.float64: (1000, 1 / LARGEST)}
 """Largest power of two that a vector is taken by, and the norm up to which a vector counts as zero."""
 
 
-def summed_on(device: torch.device) -> torch.device:
-    """Where sums of what is on `device` are made: beside it, but for what has no float64."""
+def choose_sum_device(device: torch.device) -> torch.device:
+    """Return the device on which sums are accumulated: the same one, unless it has no float64."""
     return torch.device("cpu") if device.type in SINGLE_ONLY else device
 
 
-def sums_on_device(
+def sum_on_device(
     x: Float[Tensor, "sequence token head dim"],
     masks: Shaped[Tensor, "sequence policy token"],
     subsets: Shaped[Tensor, "sequence subset token"],
     terms: frozenset[str],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence token head"]]:
-    """Terms that add up over tokens, and inverse norms."""
+    """Return terms that add up over tokens, and inverse norms."""
     finite = x.isfinite().all(-1)
     x = torch.where(finite.unsqueeze(-1), x, 0.0)
     most, least = LIMITS[x.dtype]
@@ -42,19 +42,19 @@ def sums_on_device(
     out |= dict(zip(("n", "norm", "norm_square"), lengths.chunk(3, -1), strict=True))
     out["subset_n"] = torch.matmul(subsets, counted.to(x.dtype))
     unit = x * inverse.unsqueeze(-1)
-    found = weighted(torch.cat([masks, subsets], 1), unit)
+    found = sum_weighted(torch.cat([masks, subsets], 1), unit)
     out["unit"], out["subset_unit"] = found[:, : masks.shape[1]], found[:, masks.shape[1] :]
     top = torch.where(held, power, 0.0).amax()
     share = torch.where(held, power / top.clamp(min=least), 0.0)
-    out["vector"] = weighted(masks, x * share.unsqueeze(-1)).double() * top.double()
+    out["vector"] = sum_weighted(masks, x * share.unsqueeze(-1)).double() * top.double()
     if "unit_square" in terms:
-        out["unit_square"] = weighted(masks, unit.square())
+        out["unit_square"] = sum_weighted(masks, unit.square())
     return out, torch.where(held, norm.reciprocal(), 0.0)
 
 
-def weighted(
+def sum_weighted(
     rows: Shaped[Tensor, "sequence row token"], vectors: Shaped[Tensor, "sequence token head dim"]
 ) -> Float[Tensor, "sequence row head dim"]:
-    """Weighted sums over tokens, heads side by side."""
+    """Return weighted sums over tokens, heads side by side."""
     linear = torch.matmul(rows, vectors.flatten(2))
     return linear.view(*linear.shape[:2], *vectors.shape[2:])

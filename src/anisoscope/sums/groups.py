@@ -1,4 +1,4 @@
-"""The only accumulator: sums over groups of whole units, merged by addition.
+"""The accumulator: sums over groups of whole units, merged by addition.
 
 Every vector of a site is summed, in float64, into the group of its unit (`unit mod groups`). A quantity of the papers
 is a pure function of these sums; its interval is the same function with one group left out (`jackknife.py`). Nothing
@@ -30,7 +30,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from anisoscope.errors import MeasureError, suggest_names
-from anisoscope.sums.device import LARGEST, sums_on_device, weighted
+from anisoscope.sums.device import LARGEST, sum_on_device, sum_weighted
 from anisoscope.sums.jackknife import Array
 
 PIECE = 1 << 20
@@ -43,7 +43,7 @@ COUNTS = ("n", "rows", "plain.rows")
 
 
 class Sums:
-    """A value with one `merge` (addition); the empty one is neutral. Keys are (site name, term).
+    """Sums by (site name, term), merged by addition; an empty one is neutral.
 
     `units` holds the indices of the units seen, so that intervals can say how many there were.
     """
@@ -60,7 +60,7 @@ class Sums:
             self.buffer(site, term, (self.groups, *value.shape[1:]), value.device).index_add_(0, group, value.double())
 
     def buffer(self, site: str, term: str, shape: Iterable[int], device: torch.device | str = "cpu") -> Tensor:
-        """The float64 tensor that holds a term, made of zeros when it is first asked for."""
+        """Return the float64 tensor that holds a term, filled with zeros the first time."""
         shape = tuple(shape)
         found = self.terms.get((site, term))
         if found is None:
@@ -73,7 +73,10 @@ class Sums:
         return found
 
     def merge(self, other: "Sums") -> "Sums":
-        """The sums of both. Order does not matter; the group counts must agree."""
+        """Add both sums; the order does not matter, the numbers of groups must agree.
+
+        Order does not matter; the group counts must agree.
+        """
         if self.groups != other.groups:
             cure = "measure both with the same --groups"
             raise MeasureError(f"sums over {self.groups} groups", str(other.groups), cure)
@@ -91,7 +94,7 @@ class Sums:
         return sorted({site for site, _ in self.terms})
 
     def at(self, site: str, needs: Iterable[str] | None = None) -> dict[str, Array]:
-        """Terms of one site as numpy arrays, group axis first: all, or those of `needs` that are there."""
+        """Return terms of one site as numpy arrays, group axis first: all, or those of `needs` that exist."""
         terms = (term for name, term in self.terms if name == site) if needs is None else needs
         return {term: self.terms[site, term].cpu().numpy() for term in terms if (site, term) in self.terms}
 
@@ -113,7 +116,7 @@ class Sums:
         return sums
 
     def all_reduce(self) -> "Sums":
-        """The sums of all processes, by one flattened all-reduce (and one gather of names, shapes and units)."""
+        """Add the sums of all processes by one flattened all-reduce (and one gather of names, shapes and units)."""
         import torch.distributed as dist
 
         world = dist.get_world_size()
@@ -150,17 +153,17 @@ class Totals:
         return int(self.present.sum())
 
     def without(self, index: int) -> "Totals":
-        """The sums without one group, by its place among those that hold anything."""
+        """Return the sums without one group, by its place among those that hold anything."""
         return Totals({term: np.delete(self.groups(term), index, axis=0) for term in self._terms})
 
     def groups(self, term: str) -> Array:
-        """[group, ...] of the groups that hold anything."""
+        """Return [group, ...] of the groups that hold anything."""
         if term not in self._terms:
             raise MeasureError("a sum that the metric names in `needs`", repr(term), suggest_names(term, self._terms))
         return self._terms[term][self.present]
 
     def over(self, per_group: Array) -> Array:
-        """[group, ...] → [replicate, ...]."""
+        """Turn [group, ...] into [replicate, ...]: all groups, then all but each one."""
         total = per_group.sum(axis=0, keepdims=True)
         return np.concatenate([total, total - per_group])
 
@@ -171,13 +174,14 @@ class Totals:
         return term in self._terms
 
 
-def vector_sums(
+def sum_vectors(
     x: Float[Tensor, "sequence head token dim"],
     masks: Shaped[Tensor, "sequence policy token"],
     subsets: Shaped[Tensor, "sequence subset token"] | None,
     terms: frozenset[str],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence head token"]]:
-    """Per-sequence sums of the asked `terms`, and the inverse norm of every vector (0 where it is left out).
+    """Return per-sequence sums of the requested `terms`, and the inverse norm of every vector (0 if it is left
+    out).
 
     Vectors that are zero or not finite are counted and enter no sum. On a CPU the vectors are taken piece by piece, so
     that what is read several times is read from the cache.
@@ -186,10 +190,10 @@ def vector_sums(
         x = x.float()
     x = x.transpose(1, 2)  # [sequence token head dim]: as most models keep heads, so that no copy is made below
     subsets = masks[:, :0] if subsets is None or "subset_unit" not in terms else subsets
-    sequence, sums_of = max(x.shape[1:].numel(), 1), _sums_of
+    sequence, sums_of = max(x.shape[1:].numel(), 1), _sum_piece
     sequences, tokens = max(PIECE // sequence, 1), -(-max(x.shape[1], 1) // -(-sequence // PIECE))  # taken at once
     if x.device.type != "cpu":
-        sums_of, sequences, tokens = sums_on_device, max(len(x), 1), max(x.shape[1], 1)
+        sums_of, sequences, tokens = sum_on_device, max(len(x), 1), max(x.shape[1], 1)
     sums: list[dict[str, Tensor]] = []
     inverses: list[Tensor] = []
     for rows in zip(*(torch.split(y, sequences) for y in (x, masks, subsets)), strict=True):
@@ -199,17 +203,17 @@ def vector_sums(
         inverses.append(torch.cat([inverse for _, inverse in parts], 1))
     out = {name: torch.cat([part[name] for part in sums]) for name in sums[0]}
     if "sequence_cosine" in terms:
-        out |= _inside_sequences(out["n"], out["unit"].double())
+        out |= _cosine_inside_sequences(out["n"], out["unit"].double())
     return {name: value for name, value in out.items() if name in terms | COUNTED}, torch.cat(inverses).transpose(1, 2)
 
 
-def _sums_of(
+def _sum_piece(
     x: Float[Tensor, "sequence token head dim"],
     masks: Shaped[Tensor, "sequence policy token"],
     subsets: Shaped[Tensor, "sequence subset token"],
     terms: frozenset[str],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence token head"]]:
-    """Terms that add up over tokens, and inverse norms, of one piece."""
+    """Return terms that add up over tokens, and inverse norms, of one piece."""
     square = None if x.stride(-1) == 1 else x.square()  # of a map, whose channels lie apart
     norm = torch.linalg.vector_norm(x, dim=-1) if square is None else square.sum(-1).sqrt()
     least, most = torch.stack(norm.aminmax()).tolist() if norm.numel() else (1.0, 1.0)  # NaN where one is
@@ -217,7 +221,7 @@ def _sums_of(
     every = small < least and most < large
     mended = not every and (not most < large or bool(x[norm <= small].any()))
     if mended:
-        x, norm, finite = _mend(x)
+        x, norm, finite = _redo_in_float64(x)
     norm = norm.double()  # norms of a drifting cloud are nearly equal: their variance is a small difference
     if every:
         inverse, counted = norm.reciprocal().to(x.dtype), torch.ones_like(norm)
@@ -233,36 +237,41 @@ def _sums_of(
     out |= dict(zip(("n", "norm", "norm_square"), lengths.chunk(3, -1), strict=True))
     subsets = subsets.to(x.dtype)
     out["subset_n"] = torch.matmul(subsets, counted.to(x.dtype))
-    out["vector"], out["unit"], out["subset_unit"] = _linear_sums(x, inverse, masks, subsets)
+    out["vector"], out["unit"], out["subset_unit"] = _sum_linear_terms(x, inverse, masks, subsets)
     if "unit_square" in terms:
         if x.shape[2] == 1 and not mended:
             square = x.square() if square is None else square
-            out["unit_square"] = weighted(masks * inverse.square().transpose(1, 2), square)
+            out["unit_square"] = sum_weighted(masks * inverse.square().transpose(1, 2), square)
         else:
-            out["unit_square"] = weighted(masks, (x * inverse.unsqueeze(-1)).square())
+            out["unit_square"] = sum_weighted(masks, (x * inverse.unsqueeze(-1)).square())
     return out, inverse
 
 
-def _linear_sums(x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Σx, Σu over masks, and Σu over subsets. Of one head one product: u, its rows over the norm, is never built."""
+def _sum_linear_terms(x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return Σx, Σu over masks, and Σu over subsets.
+
+    Of one head one product: u, its rows over the norm, is never built.
+    """
     rows, n = torch.cat([masks, subsets], 1), masks.shape[1]
     if x.shape[2] == 1:
-        found = weighted(torch.cat([masks, rows * inverse.transpose(1, 2)], 1), x)
+        found = sum_weighted(torch.cat([masks, rows * inverse.transpose(1, 2)], 1), x)
         return found[:, :n], found[:, n : 2 * n], found[:, 2 * n :]
-    found = weighted(rows, x * inverse.unsqueeze(-1))
-    return weighted(masks, x), found[:, :n], found[:, n:]
+    found = sum_weighted(rows, x * inverse.unsqueeze(-1))
+    return sum_weighted(masks, x), found[:, :n], found[:, n:]
 
 
-def _inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
-    """A inside each sequence (F eq. 3), where it has two vectors, and the number of such sequences."""
+def _cosine_inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
+    """Return A inside each sequence (F eq. 3), if it has two vectors, and the number of such sequences."""
     several = n > 1
     cosine = (unit.square().sum(-1) - n) / (n * (n - 1)).clamp(min=1)
     return {"sequence_cosine": torch.where(several, cosine, 0.0), "sequences": several.double()}
 
 
-def _mend(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The rare case, in float64: vectors, norms and which are finite. A vector that is not becomes zero; so does one
-    whose squared norm is beyond float64 itself (norms under 1e-153 are zero, over 1e153 not finite).
+def _redo_in_float64(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Redo the rare case in float64: vectors, norms and which are finite.
+
+    A vector that is not becomes zero; so does one whose squared norm is beyond float64 itself (norms under 1e-153
+    are zero, over 1e153 not finite).
     """
     finite = torch.isfinite(x).all(-1)
     x = torch.where(finite.unsqueeze(-1), x, 0.0).double()
@@ -272,12 +281,11 @@ def _mend(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return torch.where(held.unsqueeze(-1), x, 0.0), torch.where(held, norm, 0.0), finite
 
 
-def row_sums(
+def sum_rows(
     rows: Mapping[str, Tensor], real: Bool[Tensor, "sequence head query"]
 ) -> dict[str, Float[Tensor, "sequence head *edges"]]:
-    """Sums over the real queries' rows of attention, as `capture.rows.attention_rows` gives them [sequence head query];
-    rows that are not finite are counted and left out. `normalised_rows`: of two outcomes or more, which are the
-    visible keys and the head's sink.
+    """Sum attention rows of real queries, as `capture.rows.attention_rows` gives them [sequence head query];
+    `normalised_rows`: of two outcomes or more, which are the visible keys and the head's sink.
     """
     sound = rows["entropy"].isfinite() & rows["score"].isfinite()
     rows = {

@@ -27,15 +27,15 @@ class Estimate(NamedTuple):
     high: Array
 
 
-def reason(groups: int) -> str | None:
-    """Why values of so many groups of units have no interval; None where they have one."""
+def explain_no_interval(groups: int) -> str | None:
+    """Say why values from so many groups of units have no interval; None if they have one."""
     return None if groups >= FEWEST else f"no intervals: {groups} group{'s' * (groups != 1)} of units, {FEWEST} needed"
 
 
-def interval(
+def jackknife_interval(
     replicates: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOUNDED, counted: Array | int | None = None
 ) -> Estimate:
-    """Value and interval from replicates [1 + group, ...]: all groups first, then each one left out.
+    """Return value and interval from replicates [1 + group, ...]: all groups first, then each one left out.
 
     Variance (G − 1)/G · Σ(θ₍g₎ − mean θ₍g₎)², Student t with G − 1 degrees of freedom (Tukey 1958; Shao & Tu 1995,
     eq. 2.9), inside `bounds`. Fewer than three groups, or a replicate that is not defined: no interval (NaN).
@@ -47,15 +47,15 @@ def interval(
         return _without(value)
     with np.errstate(invalid="ignore"):
         error = np.sqrt((groups - 1) / groups * ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0))
-    found = _inside(value, error, _student_quantile(groups - 1, (1 + level) / 2), bounds)
+    found = _ends_inside_bounds(value, error, _student_quantile(groups - 1, (1 + level) / 2), bounds)
     if counted is None:
         return found
-    agree, ends = (left_out == value).all(axis=0), zip(wilson(value, counted, level), found[1:], strict=True)
+    agree, ends = (left_out == value).all(axis=0), zip(wilson_interval(value, counted, level), found[1:], strict=True)
     return Estimate(value, *(np.where(agree, share, end) for share, end in ends))
 
 
-def of_mean(values: ArrayLike, *, bounds: Bounds = UNBOUNDED, groups: int = 32) -> Estimate:
-    """Mean of values [unit] with its 95 % delete-a-group interval; unit i is in group i mod `groups`.
+def estimate_mean(values: ArrayLike, *, bounds: Bounds = UNBOUNDED, groups: int = 32) -> Estimate:
+    """Return the mean of values [unit] with its 95 % delete-a-group interval; unit i is in group i mod `groups`.
 
     Values that all agree have no spread to tell of. If they are whole numbers (right or wrong, or the change of it), as
     far as one more of another value is likely the interval reaches: to the end of Wilson's interval of none in so many.
@@ -63,25 +63,27 @@ def of_mean(values: ArrayLike, *, bounds: Bounds = UNBOUNDED, groups: int = 32) 
     x = np.asarray(values, dtype=np.float64)
     group = np.arange(len(x)) % groups
     left_out = [x[group != g].mean() for g in range(min(groups, len(x)) if len(x) > 1 else 0)]
-    found = interval([x.mean(), *left_out], bounds=bounds)
+    found = jackknife_interval([x.mean(), *left_out], bounds=bounds)
     if len(x) < FEWEST or np.ptp(x) > 0 or not np.isin(x, (-1.0, 0.0, 1.0)).all():
         return found
-    reach = float(wilson(0.0, len(x))[1])
+    reach = float(wilson_interval(0.0, len(x))[1])
     low, high = np.maximum(found.value - reach, bounds[0]), np.minimum(found.value + reach, bounds[1])
     return Estimate(found.value, low, high)
 
 
-def over_seeds(values: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOUNDED) -> Estimate:
-    """Mean over seeds [seed, ...] with a Student t interval (seeds − 1) inside `bounds`; none of a single seed."""
+def estimate_over_seeds(values: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOUNDED) -> Estimate:
+    """Return the mean over seeds [seed, ...] with a Student t interval (seeds − 1) inside `bounds`; none for a
+    single seed.
+    """
     x = np.asarray(values, dtype=np.float64)
     if len(x) < 2:
         return _without(x.mean(axis=0))
     factor = _student_quantile(len(x) - 1, (1 + level) / 2)
-    return _inside(x.mean(axis=0), x.std(axis=0, ddof=1) / np.sqrt(len(x)), factor, bounds)
+    return _ends_inside_bounds(x.mean(axis=0), x.std(axis=0, ddof=1) / np.sqrt(len(x)), factor, bounds)
 
 
-def wilson(share: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
-    """Both ends of the score interval of a share of n independent things (Wilson 1927)."""
+def wilson_interval(share: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
+    """Return both ends of the score interval of a share of n independent things (Wilson 1927)."""
     p, n = np.asarray(share, dtype=np.float64), np.asarray(n, dtype=np.float64)
     z = _normal_quantile((1 + level) / 2)
     middle, half = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + (z / (2 * n)) ** 2)
@@ -106,8 +108,8 @@ def _without(value: Array) -> Estimate:
     return Estimate(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
 
 
-def _inside(value: Array, error: Array, factor: float, bounds: Bounds) -> Estimate:
-    """value ± factor · error, on the logit scale between two bounds, cut at a single one."""
+def _ends_inside_bounds(value: Array, error: Array, factor: float, bounds: Bounds) -> Estimate:
+    """Return value ± factor · error, on the logit scale between two bounds, cut at a single one."""
     least, most = (np.broadcast_to(np.asarray(end, dtype=np.float64), value.shape) for end in bounds)
     low, high = np.maximum(value - factor * error, least), np.minimum(value + factor * error, most)
     width = most - least

@@ -17,7 +17,7 @@ from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor
 
 from anisoscope.sums.groups import Sums
-from anisoscope.sums.threads import in_parallel
+from anisoscope.sums.threads import run_in_parallel
 
 EVERY = 32  # batches summed in float32 before they are added in float64
 FEW = 4
@@ -48,7 +48,7 @@ class Moments:
 
     @property
     def groups(self) -> int | None:
-        """The fewest groups that the moments of a site have."""
+        """The smallest number of groups that the moments of a site have."""
         return min((len(value) for (_, term), value in self.sums.terms.items() if term == "moment"), default=None)
 
     def begin(self, group: Int[Tensor, " sequence"]) -> None:
@@ -64,10 +64,10 @@ class Moments:
         inverse: Float[Tensor, "sequence token"],
     ) -> None:
         """Add the vectors of a site, those of weight 1, with their inverse norms; `n` in `sums` counts them already."""
-        groups = self._groups_of(x.shape[-1])
+        groups = self._count_groups(x.shape[-1])
         if not groups:
             return
-        if self._is_few(site, x, inverse) or (x.device.type == "cpu" and inverse.dtype is torch.float64):
+        if self._needs_float64(site, x, inverse) or (x.device.type == "cpu" and inverse.dtype is torch.float64):
             x = x.double()  # or norms so small or large that float32 has no squares of them
         elif x.dtype.itemsize < 4:
             x = x.float()
@@ -75,7 +75,7 @@ class Moments:
         every = here and bool(weight.all())
         shapes = zip(TERMS, (width * 2, width * 2, width, ()), strict=True)
         buffers = [self.sums.buffer(site, term, (groups, 1, *shape), x.device) for term, shape in shapes]
-        for g, chosen in self._parts_of(groups):
+        for g, chosen in self._split_by_group(groups):
             rows, inv = x[chosen].flatten(0, 1), inverse[chosen].flatten().to(x.dtype)
             real = weight[chosen].flatten()
             if here and not every:
@@ -90,16 +90,18 @@ class Moments:
                 for buffer, product in zip(buffers, products, strict=True):
                     buffer[g, 0] += product
             else:
-                shift = self._held((site, "shift", 0), rows, partial(_mean, rows, count))
+                shift = self._get_pending((site, "shift", 0), rows, partial(_mean, rows, count))
                 shifted = rows.new_ones(len(rows), rows.shape[1] + 1)
                 torch.sub(rows, shift, out=shifted[:, :-1])
                 if not here:
                     shifted *= real.unsqueeze(1)
                 self._update(site, g, {"moment": shifted, "unit_moment": unit})
 
-    def _is_few(self, site: str, x: Tensor, inverse: Tensor) -> bool:
-        """Whether products are in float64: of narrow vectors, and while they are few. On an accelerator this is asked
-        until it is no more, and never again; norms whose squares float32 does not hold stay in float64 there.
+    def _needs_float64(self, site: str, x: Tensor, inverse: Tensor) -> bool:
+        """Tell whether products are made in float64: for narrow vectors, and while they are few.
+
+        On an accelerator this is asked until it is no more, and never again; norms whose squares float32 does not
+        hold stay in float64 there.
         """
         if x.shape[-1] <= NARROW:
             return True
@@ -111,8 +113,8 @@ class Moments:
             self.many |= set() if few else {site}
         return few
 
-    def _parts_of(self, groups: int) -> list[tuple[int, Tensor | slice]]:
-        """Each of so many groups in the batch, and its sequences: a slice where they lie side by side, as most do."""
+    def _split_by_group(self, groups: int) -> list[tuple[int, Tensor | slice]]:
+        """Yield each group of the batch and its sequences: a slice if they lie side by side, as most do."""
         if groups not in self._parts:
             self._parts[groups] = []
             for g in torch.unique(self._group % groups).tolist():
@@ -121,13 +123,13 @@ class Moments:
                 self._parts[groups].append((g, slice(first, last) if last - first == len(chosen) else chosen))
         return self._parts[groups]
 
-    def _groups_of(self, width: int) -> int:
-        """Groups of the moments of a site; 0 where they are too wide to be kept unasked."""
+    def _count_groups(self, width: int) -> int:
+        """Return the number of groups for moments of a width; 0 if they are too wide to keep by default."""
         groups = MOST if width <= WIDE else 1 if width <= self._widest else 0
         return min(self._groups or groups, self.sums.groups)
 
-    def _held(self, key: tuple[str, str, int], rows: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """What is pending, beside the vectors: that of a state lies on the CPU."""
+    def _get_pending(self, key: tuple[str, str, int], rows: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        """Return what is pending beside the vectors, on their device."""
         found = self.pending.get(key)
         if found is None or found.device != rows.device:
             found = self.pending[key] = make() if found is None else found.to(rows.device)
@@ -137,16 +139,16 @@ class Moments:
         """Add rowsᵀ·rows of each term [vector, dim]."""
         pairs = []
         for term, x in rows.items():
-            pairs.append((self._held((site, term, group), x, partial(x.new_zeros, x.shape[1], x.shape[1])), x))
+            pairs.append((self._get_pending((site, term, group), x, partial(x.new_zeros, x.shape[1], x.shape[1])), x))
         if x.device.type != "cpu":
             for into, x in pairs:
                 into.addmm_(x.T, x)
             return
-        with _products_of_numpy().limit(limits=1):
-            in_parallel([partial(_add_product, *pair) for pair in pairs])
+        with _single_numpy_thread().limit(limits=1):
+            run_in_parallel([partial(_add_product, *pair) for pair in pairs])
 
     def flush(self) -> None:
-        """Move what is pending into the sums."""
+        """Add what is pending to the sums."""
         for (site, term, g), matrix in self.pending.items():
             if term == "shift":
                 continue
@@ -178,10 +180,8 @@ def _add_product(into: Tensor, rows: Tensor) -> None:
 
 
 @cache
-def _products_of_numpy() -> ThreadpoolController:
-    """NumPy's own threads, of which a product takes one: others would spin on when they are done, and keep torch's
-    from computing (a pass on two cores took twice as long).
-    """
+def _single_numpy_thread() -> ThreadpoolController:
+    """Limit NumPy to one thread of its own:"""
     return ThreadpoolController().select(user_api="blas")
 
 

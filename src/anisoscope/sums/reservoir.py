@@ -11,8 +11,8 @@ _GOLDEN = -7046029254386353131  # 2⁶⁴ divided by the golden ratio, as a sign
 _NONE = (1 << 63) - 1  # above every hash
 
 
-def token_hash(seed: int, unit: Tensor, index: Tensor) -> Tensor:
-    """63 well-mixed bits per token (splitmix64, Steele et al. 2014); `unit` and `index` broadcast."""
+def hash_tokens(seed: int, unit: Tensor, index: Tensor) -> Tensor:
+    """Hash each token to 63 well-mixed bits (splitmix64, Steele et al. 2014); `unit` and `index` broadcast."""
     x = _mix(unit.long() * _GOLDEN + seed)
     x = _mix(x + (index.long() + 1) * _GOLDEN)
     return x & 0x7FFFFFFFFFFFFFFF
@@ -25,8 +25,9 @@ def _mix(x: Tensor) -> Tensor:
 
 
 class Reservoir:
-    """At most `size` tokens of one stream: their hash and unit, and their vector at every site seen. New ones are
-    appended, and sorted in once there are as many as are kept.
+    """A uniform sample of at most `size` tokens of one stream: their hash and unit, and their vector at every site.
+
+    New ones are appended, and sorted in once there are as many as are kept.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -40,23 +41,23 @@ class Reservoir:
     @property
     def hash(self) -> Int[Tensor, " token"]:
         """Hashes of the tokens kept, rising."""
-        return self._keep()[0]
+        return self._sort_in_new()[0]
 
     @property
     def unit(self) -> Int[Tensor, " token"]:
-        return self._keep()[1]
+        return self._sort_in_new()[1]
 
     @property
     def vectors(self) -> dict[str, Tensor]:
         """Site → [token, ...]."""
-        return self._keep()[2]
+        return self._sort_in_new()[2]
 
     def begin(
         self, unit: Int[Tensor, " sequence"], start: Int[Tensor, " sequence"], real: Bool[Tensor, "sequence token"]
     ) -> None:
         """Choose the tokens of a batch that may belong to the sample; all three lie on the CPU."""
         index = start[:, None] + torch.arange(real.shape[1])
-        hashes = token_hash(self.seed, unit[:, None], index)
+        hashes = hash_tokens(self.seed, unit[:, None], index)
         held = self._kept[0]
         limit = int(held[-1]) if len(held) == self.size else _NONE
         chosen = torch.where(real, hashes, _NONE).flatten()
@@ -80,13 +81,13 @@ class Reservoir:
     def end(self) -> None:
         """Keep the smallest hashes of the old and the new."""
         if self._rows is not None and len(self._rows):
-            self._appended.append((self._new_hash, self._new_unit, _home(self._new)))
+            self._appended.append((self._new_hash, self._new_unit, _to_cpu(self._new)))
             if sum(len(hashes) for hashes, _, _ in self._appended) >= self.size:
-                self._keep()
+                self._sort_in_new()
         self._rows = None
 
-    def _keep(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Hash, unit and vectors by site of what is kept, with what was appended sorted in."""
+    def _sort_in_new(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return hash, unit and vectors by site of what is kept, new tokens included."""
         if self._appended:
             parts = [self._kept] if len(self._kept[0]) else []
             hashes, units, vectors = zip(*parts, *self._appended, strict=True)
@@ -98,16 +99,14 @@ class Reservoir:
 
     def merge(self, other: "Reservoir") -> "Reservoir":
         merged = Reservoir(self.size, self.seed)
-        merged._appended = [part._keep() for part in (self, other) if len(part.hash)]
+        merged._appended = [part._sort_in_new() for part in (self, other) if len(part.hash)]
         return merged
 
     def all_reduce(self) -> "Reservoir":
-        """The sample of all processes: hashes are gathered; then, site by site, the vectors of the tokens that stay are
-        summed, each process having zeros where the token is another's.
-        """
+        """Merge the samples of all processes:"""
         import torch.distributed as dist
 
-        hashes, units, vectors = self._keep()
+        hashes, units, vectors = self._sort_in_new()
         ours = hashes, units, {site: (tuple(x.shape[1:]), x.dtype) for site, x in vectors.items()}
         everyone = [ours] * dist.get_world_size()
         dist.all_gather_object(everyone, ours)
@@ -140,8 +139,8 @@ class Reservoir:
         self._kept = tensors[f"{prefix}hash"], tensors[f"{prefix}unit"], vectors
 
 
-def _home(vectors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The vectors on the CPU: one transfer for all sites of a device and dtype, as the host waits for each."""
+def _to_cpu(vectors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Move vectors to the CPU by one transfer for all sites of a device and dtype, as the host waits for each."""
     found: dict[str, Tensor] = {}
     together: dict[tuple[torch.device, torch.dtype], list[str]] = {}
     for site, x in vectors.items():

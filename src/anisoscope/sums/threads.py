@@ -1,4 +1,4 @@
-"""Parts of a sum in parallel, on as many threads as torch has, each part on one.
+"""Compute parts of a sum in parallel, on as many threads as torch has, each part on one.
 
 Torch's own threads share every operation and meet at its end, which takes longer than an operation of some 20 µs.
 """
@@ -17,9 +17,11 @@ MOST = 8
 """Threads: for a part of the time each holds Python's own lock."""
 
 
-def in_parallel(parts: Sequence[Callable[[], object]], device: torch.device = CPU) -> None:
-    """Call each part once, in any order. None runs when this has returned, or raised what a part or a signal did. What
-    runs on an accelerator is in parallel there: its parts come from this thread.
+def run_in_parallel(parts: Sequence[Callable[[], object]], device: torch.device = CPU) -> None:
+    """Call each part once, in any order.
+
+    None runs when this has returned, or raised what a part or a signal did. What runs on an accelerator is in
+    parallel there: its parts come from this thread.
     """
     threads = min(torch.get_num_threads(), MOST) if device.type == CPU.type else 1
     if threads < 2 or len(parts) < 2:
@@ -39,7 +41,7 @@ def in_parallel(parts: Sequence[Callable[[], object]], device: torch.device = CP
     running: list[Future[None]] = []
     try:
         for _ in range(min(threads, len(parts))):
-            running.append(_pool(os.getpid(), threads).submit(work))
+            running.append(_get_pool(os.getpid(), threads).submit(work))
         while wait(running, 0.5).not_done:  # by the half second: a signal that another thread catches wakes nobody
             pass
     finally:
@@ -50,8 +52,8 @@ def in_parallel(parts: Sequence[Callable[[], object]], device: torch.device = CP
 
 
 @lru_cache(maxsize=1)
-def _pool(_process: int, threads: int) -> ThreadPoolExecutor:
-    """Threads that wait for work; a forked process has none of those of its parent."""
+def _get_pool(_process: int, threads: int) -> ThreadPoolExecutor:
+    """Return the threads that wait for work; a forked process needs its own."""
     own, pool, all_here = torch.get_num_threads(), ThreadPoolExecutor(threads, "anisoscope"), Barrier(threads + 1)
 
     def begin() -> None:

@@ -23,7 +23,7 @@ from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.functional import metric as measure_alone
 from anisoscope.measure.settings import Settings
 from anisoscope.measure.tabulate import columns_of
-from anisoscope.metrics import INVARIANCES, Metric, found, is_own
+from anisoscope.metrics import INVARIANCES, Metric, find_all, is_own
 from anisoscope.metrics.mean_cosine import reference as mean_cosine_of
 from anisoscope.reads.base import Array, Reading, TrialLayout, Unit
 from anisoscope.reads.vectors import MOMENTS
@@ -108,7 +108,7 @@ def laws_of(metric: Metric) -> list[Law]:
 @contextmanager
 def known(metric: Metric) -> Iterator[None]:
     """The metric among those that can be named, while inside."""
-    with nullcontext() if found().get(metric.name) is metric else registered(metric):
+    with nullcontext() if find_all().get(metric.name) is metric else registered(metric):
         yield
 
 

@@ -17,7 +17,7 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
 from anisoscope.sums.isotropic import cosine_quantile
-from anisoscope.sums.jackknife import over_seeds
+from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers.beyond.arms import BASE
 from anisoscope_papers.beyond.trained import LOSS, SKILL, Experiment, Recipe, measure
 from anisoscope_papers.judge import judged, means_over_seeds, of_seeds, stated
@@ -194,7 +194,7 @@ def effects(claim: Claim, records: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for arm in dict.fromkeys(records["model"].astype(str)):
         if arm != BASE and len(pairs := paired(claim, records, arm)) > 1:
-            rows.append({"arm": arm, **over_seeds(pairs.to_numpy(float))._asdict()})
+            rows.append({"arm": arm, **estimate_over_seeds(pairs.to_numpy(float))._asdict()})
     return pd.DataFrame(rows)
 
 

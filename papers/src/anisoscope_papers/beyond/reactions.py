@@ -23,11 +23,11 @@ from anisoscope.charts import builders as charts
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.data.labelled import balanced
 from anisoscope.data.opening import open_labelled
-from anisoscope.metrics.base import units_of
+from anisoscope.metrics.base import normalise
 from anisoscope.models.load import load
 from anisoscope.models.modes import evaluating
 from anisoscope.store import as_records, select
-from anisoscope.sums.jackknife import UNBOUNDED, interval
+from anisoscope.sums.jackknife import UNBOUNDED, jackknife_interval
 from anisoscope_papers.judge import GROUPS, Test, equivalence, judged, of_units
 from anisoscope_papers.needs import Need
 from anisoscope_papers.study import SHARE, SIGNED, Claim, Context, claims, declare
@@ -96,7 +96,7 @@ def see(name: str, plan: Reactions) -> tuple[Seen, Labels]:
             cls.append(torch.stack([x[:, 0].double() for x in layers], 1))
             rows.append(batch.unit)
     order = torch.cat(rows).argsort()
-    seen = Seen(torch.cat(alike)[order].numpy(), units_of(torch.cat(cls)[order].numpy()))
+    seen = Seen(torch.cat(alike)[order].numpy(), normalise(torch.cat(cls)[order].numpy()))
     return seen, np.array(batches.encoded.labels)
 
 
@@ -172,7 +172,7 @@ def measure(plan: Reactions, context: Context) -> pd.DataFrame:
         seen, labels = see(name, plan)
         curves[name] = replicates(seen, labels)
         for metric, theta in curves[name].items():
-            ends = interval(theta, bounds=BOUNDS[metric])
+            ends = jackknife_interval(theta, bounds=BOUNDS[metric])
             frame = pd.DataFrame(dict(zip(("value", "low", "high"), ends, strict=True)))
             frame["layer"] = np.arange(len(frame))
             parts.append(as_records(frame, model=name, metric=metric, site="hidden"))
@@ -181,7 +181,7 @@ def measure(plan: Reactions, context: Context) -> pd.DataFrame:
     bounds = {claim: known.bounds or UNBOUNDED for claim, known in claims("beyond", "reactions").items()}
     rows: list[dict[str, Any]] = []
     for claim, theta in found.items():
-        value, low, high = (float(x) for x in interval(theta, bounds=bounds[claim]))
+        value, low, high = (float(x) for x in jackknife_interval(theta, bounds=bounds[claim]))
         rows.append({"component": claim, "value": value, "low": low, "high": high})
     parts.append(as_records(pd.DataFrame(rows), model=AFTER, metric="claim"))
     return pd.concat(parts, ignore_index=True).assign(corpus=CORPUS, n_units=len(labels))

@@ -22,7 +22,7 @@ from anisoscope.data.labelled import TEST
 from anisoscope.data.local import copy_of
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
-from anisoscope.metrics.base import units_of
+from anisoscope.metrics.base import normalise
 from anisoscope.models.modes import evaluating
 from anisoscope.provenance import make_run_id
 from anisoscope.runs.run import slug
@@ -90,8 +90,8 @@ def _read(model: Reader, made: Sentences) -> tuple[torch.Tensor, torch.Tensor, t
 
 def between(vectors: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str, float]:
     """Mean and largest cosine between the mean directions of two classes."""
-    unit = units_of(vectors)
-    means = units_of(np.stack([unit[labels == c].mean(0) for c in np.unique(labels)]))
+    unit = normalise(vectors)
+    means = normalise(np.stack([unit[labels == c].mean(0) for c in np.unique(labels)]))
     cosine = (means @ means.T)[np.triu_indices(len(means), 1)]
     return {"mean": float(cosine.mean()), "most": float(cosine.max())}
 

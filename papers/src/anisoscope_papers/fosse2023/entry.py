@@ -16,7 +16,7 @@ from altair.typing import ChartType
 from scipy import stats
 
 from anisoscope.store import select
-from anisoscope.sums.jackknife import over_seeds
+from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, TITLES, Cell, Grid, with_options
 from anisoscope_papers.fosse2023.measurements import KEYS, Look, accuracies, gather
 from anisoscope_papers.fosse2023.trained_cells import TOLD, folder_of, untrained
@@ -165,7 +165,7 @@ def _mean(rows: pd.DataFrame, bounds: tuple[float, float] | None = None) -> tupl
     if not len(values):
         return np.nan, np.nan, np.nan, 0
     ends = bounds or bounds_of(str(rows["metric"].iloc[0]))
-    value, low, high = (float(x) for x in over_seeds(values, bounds=ends))
+    value, low, high = (float(x) for x in estimate_over_seeds(values, bounds=ends))
     return value, low, high, len(values)
 
 

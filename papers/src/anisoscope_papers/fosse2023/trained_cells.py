@@ -21,7 +21,7 @@ from anisoscope.data.encoding import Encoded, LabelledPlan, encode
 from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, balanced
 from anisoscope.data.opening import open_labelled
 from anisoscope.errors import CorpusError, DivergedError, ModelError, OutputError
-from anisoscope.metrics.base import units_of
+from anisoscope.metrics.base import normalise
 from anisoscope.provenance import make_run_id
 from anisoscope.runs.run import slug
 from anisoscope.store import make_once, visit_busy_last, write_json
@@ -108,7 +108,7 @@ class Trained:
     def directions(self, model: Any = None) -> Float[np.ndarray, "utterance dim"]:
         """Unit vectors of the [CLS] of every measured utterance after the last layer, or that of another model."""
         model = self.classifier[0] if model is None else model
-        return units_of(pooled_vectors(model, self.batches(self.plan.utterances))[:, -1])
+        return normalise(pooled_vectors(model, self.batches(self.plan.utterances))[:, -1])
 
 
 @dataclass(frozen=True)

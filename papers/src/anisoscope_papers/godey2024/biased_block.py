@@ -34,7 +34,7 @@ from anisoscope.capture import capture
 from anisoscope.metrics import drift, mean_cosine, norms
 from anisoscope.provenance import make_run_id
 from anisoscope.store import as_records, make_records_once
-from anisoscope.sums.groups import Sums, Totals, vector_sums
+from anisoscope.sums.groups import Sums, Totals, sum_vectors
 from anisoscope_papers.godey2024 import row_scores
 from anisoscope_papers.godey2024.untrained_models import FAMILIES, READINGS, WITHOUT_TYPE, Size, Untrained, untrained
 from anisoscope_papers.judge import Array
@@ -230,7 +230,7 @@ class Pass:
 
 def _vector_sums(x: Tensor, terms: frozenset[str]) -> dict[str, Tensor]:
     masks = torch.ones(len(x), 1, x.shape[2], device=x.device)
-    return {k: v for k, v in vector_sums(x, masks, None, terms)[0].items() if k in terms}
+    return {k: v for k, v in sum_vectors(x, masks, None, terms)[0].items() if k in terms}
 
 
 def _row_sums(rows: dict[str, Tensor]) -> dict[str, Tensor]:

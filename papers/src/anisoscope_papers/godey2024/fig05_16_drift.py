@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from anisoscope.store import as_records, select
-from anisoscope.sums.jackknife import holm, interval
+from anisoscope.sums.jackknife import holm, jackknife_interval
 from anisoscope_papers.godey2024 import fig01_04_layers, layer_curves
 from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED
 from anisoscope_papers.judge import Array, Test, judged, of_seeds, stated
@@ -132,7 +132,7 @@ def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     rows = []
     for model, seed, layers in layer_curves.per_system(layer_curves.curves(records)):
         a, drift = (layer_curves.replicates(records, layers, metric) for metric in ("mean_cosine", "drift"))
-        estimate = interval(coefficient(kind, drift, a), bounds=SIGNED)._asdict()
+        estimate = jackknife_interval(coefficient(kind, drift, a), bounds=SIGNED)._asdict()
         test = permutation_test(kind, drift[0], a[0])
         values = (test.p, test.smallest, default_p(kind, drift[0], a[0]), float(test.n))
         numbers = [{end: float(x) for end, x in estimate.items()}, *({"value": value} for value in values)]

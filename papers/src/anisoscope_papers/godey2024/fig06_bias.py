@@ -11,7 +11,7 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import as_records, select
-from anisoscope.sums.jackknife import over_seeds
+from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers import study_charts
 from anisoscope_papers.godey2024 import biased_block, norm_claims
 from anisoscope_papers.godey2024.fig17_18_cosine_law import trained_layers
@@ -69,10 +69,10 @@ def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
     solved = _fixed(records, system, claim.metric)
     if not len(solved):
         return stated(claim, holds, "no N*", n=n, reason=reason, subject=system)
-    at = over_seeds(_fixed(records, system, f"{claim.metric}.norm"), bounds=POSITIVE)
+    at = estimate_over_seeds(_fixed(records, system, f"{claim.metric}.norm"), bounds=POSITIVE)
     reason += f"; norm there {at.value:.4g}" + (f" [{at.low:.4g}, {at.high:.4g}]" if n > 1 else "")
     reason = "; ".join(filter(None, (reason, norm_claims.one_more(solved.to_numpy(float)))))
-    value, low, high = (float(x) for x in over_seeds(solved, bounds=POSITIVE))
+    value, low, high = (float(x) for x in estimate_over_seeds(solved, bounds=POSITIVE))
     return stated(claim, holds, "N* =", value, low, high, len(solved), None, reason, system)
 
 
@@ -93,7 +93,7 @@ def _order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
     if not len(at):
         return Test(TRAINED, "no fixed point", inside=TRAINED.inside, note=f"against {names}", subject=system)
     share = at / np.sqrt(norm_claims.width(records, system))
-    value, low, high = (float(np.exp(x)) for x in over_seeds(np.log(share / known.mean())))
+    value, low, high = (float(np.exp(x)) for x in estimate_over_seeds(np.log(share / known.mean())))
     note = f"‖mean‖/√d = {share.mean():.3f}; in trained layers of {names}: {known.min():.3f} to {known.max():.3f}"
     note = "; ".join(filter(None, (note, norm_claims.one_more((share / known.mean()).to_numpy(float)))))
     numbers = (value, low, high, len(at))
@@ -130,7 +130,7 @@ def _differences(records: pd.DataFrame) -> pd.DataFrame:
     """Output less input, paired over seeds."""
     parts = []
     for below, above in _anisotropy(records):
-        estimate = over_seeds(above.values - below.values, bounds=(-2.0, 2.0))._asdict()
+        estimate = estimate_over_seeds(above.values - below.values, bounds=(-2.0, 2.0))._asdict()
         parts.append(pd.DataFrame({"reading": label(above.system), "N": above.norms, **estimate}))
     return pd.concat(parts, ignore_index=True)
 
@@ -141,7 +141,7 @@ def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
     for system in norm_claims.systems(records):
         found, seeds = _fixed(records, system, kind), len(_fixed(records, system, f"{kind}.crossings", None))
         if len(found):
-            text = "N* = " + _with_error(*(float(x) for x in over_seeds(found, bounds=POSITIVE)))
+            text = "N* = " + _with_error(*(float(x) for x in estimate_over_seeds(found, bounds=POSITIVE)))
             text += f" ({len(found)} of {seeds} seeds)" if len(found) < seeds else ""
             rows.append((label(system), found.mean(), _fixed(records, system, f"{kind}.norm").mean(), text))
     return pd.DataFrame(rows, columns=["reading", "at", "at_value", "at_text"])
