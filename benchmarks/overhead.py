@@ -20,7 +20,7 @@ from transformers import GPT2Config, GPT2Model
 from anisoscope.batch import Batch, Stream
 from anisoscope.capture import capture
 from anisoscope.measure.accumulator import Measurement
-from anisoscope.measure.loop import embedding_terms
+from anisoscope.measure.loop import summarise_embeddings
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import partition
 from anisoscope.models.load import Subject, load
@@ -113,7 +113,7 @@ def compared(model: Any, windows: str, batches: list[list[Batch]], pairs: int) -
 def once(model: Any, measurement: Measurement) -> Iterator[dict[str, object]]:
     """Seconds of what a run does once."""
     for what, do in (
-        ("partition of the embeddings", lambda: embedding_terms(model, {"partition": partition.sum_partition})),
+        ("partition of the embeddings", lambda: summarise_embeddings(model, {"partition": partition.sum_partition})),
         ("table of records", measurement.records),
     ):
         spent = {clock: round(s, 2) for clock, s in seconds(do).items()}

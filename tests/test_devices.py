@@ -10,7 +10,7 @@ from devices import KIND, Machine
 from test_large import PLACE
 
 from anisoscope.errors import MeasureError, ModelError
-from anisoscope.measure.loop import _ahead, moved, run_pass
+from anisoscope.measure.loop import move_batch, prefetch, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.devices import device_of
 from anisoscope.models.load import load
@@ -48,7 +48,7 @@ def spread(model, split):
 
     def move(module, args, kwargs):
         device = next(module.parameters()).device
-        return moved(args, device), moved(kwargs, device)
+        return move_batch(args, device), move_batch(kwargs, device)
 
     for name, module in model.named_modules():
         parts = name.split(".")
@@ -150,7 +150,7 @@ def test_batches_are_made_ahead_and_pinned_before_a_gpu_only(monkeypatch):
 
     for kind in ("cpu", "mps", "cuda"):
         made.clear(), pinned.clear()
-        for index, batch in _ahead(drawn(), torch.device(kind)):
+        for index, batch in prefetch(drawn(), torch.device(kind)):
             assert isinstance(batch.inputs, dict) and made[index][0] == index
         here = {ident == threading.get_ident() for _, ident in made}
         assert here == {kind != "cuda"} and len(made) == 4 and len(pinned) == (8 if kind == "cuda" else 0)
@@ -160,7 +160,7 @@ def test_batches_are_made_ahead_and_pinned_before_a_gpu_only(monkeypatch):
         raise ValueError("a damaged image")
 
     with pytest.raises(ValueError, match="damaged"):
-        list(_ahead(broken(), torch.device("cuda")))
+        list(prefetch(broken(), torch.device("cuda")))
 
 
 def test_a_full_memory_halves_batches_to_the_same_records():

@@ -78,7 +78,7 @@ def test_a_signal_is_heard_while_a_process_waits_for_the_others(monkeypatch: pyt
             monkeypatch.setenv(name, value)
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         try:
-            with pytest.raises(Heard), distributed.process_group():
+            with pytest.raises(Heard), distributed.open_process_group():
                 pass
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -26,7 +26,7 @@ from anisoscope.data.plans import digest
 from anisoscope.data.text import open_text, plan_text
 from anisoscope.errors import MeasureError, ModelError
 from anisoscope.measure import cost as cost_module, loop
-from anisoscope.measure.inputs import Given
+from anisoscope.measure.inputs import GivenInputs
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models import download, hub_memory
@@ -395,9 +395,9 @@ def test_the_fingerprint_of_inputs_knows_everything_given():
     ids = torch.arange(6).view(2, 3)
     given = [ids, ids.flip(0), ids.view(3, 2), ids.int(), {"input_ids": ids}, {"other": ids}, [ids, ids]]
     given += [[ids, ids.flip(0)], [ids.flip(0), ids], {"input_ids": ids, "use_cache": False}]
-    prints = [Given(each).fingerprint for each in given]
-    prints += [Given(ids, units=units).fingerprint for units in ([0, 0], [0, 1])]
-    assert len({*prints}) == len(prints) and Given(ids.clone()).fingerprint == prints[0]
+    prints = [GivenInputs(each).fingerprint for each in given]
+    prints += [GivenInputs(ids, units=units).fingerprint for units in ([0, 0], [0, 1])]
+    assert len({*prints}) == len(prints) and GivenInputs(ids.clone()).fingerprint == prints[0]
 
 
 FAMILY = {"bert": ("encoder", None), "gpt2": ("decoder", None), "t5": ("encoder", 0)}

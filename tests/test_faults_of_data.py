@@ -10,7 +10,7 @@ import torch
 
 from anisoscope.batch import Batch, Stream
 from anisoscope.charts import builders, export
-from anisoscope.charts.style import printable, printable_in
+from anisoscope.charts.style import escape_control, escape_control_in
 from anisoscope.data.speech import open_speech
 from anisoscope.data.text import open_text
 from anisoscope.errors import CorpusError, UsageError
@@ -57,8 +57,8 @@ LABEL = "bad\x1b[31m\x00\x0b\uffff\x7f"
 
 
 def test_control_characters_are_shown_as_signs():
-    assert printable(LABEL) == "bad␛[31m␀␋\ufffd␡" and printable("a\n\tb é 漢") == "a\n\tb é 漢"
-    assert printable_in({"a\0": [LABEL, 1, None]}) == {"a␀": [printable(LABEL), 1, None]}
+    assert escape_control(LABEL) == "bad␛[31m␀␋\ufffd␡" and escape_control("a\n\tb é 漢") == "a\n\tb é 漢"
+    assert escape_control_in({"a\0": [LABEL, 1, None]}) == {"a␀": [escape_control(LABEL), 1, None]}
 
 
 def test_a_chart_with_a_control_character_is_drawn(tmp_path):

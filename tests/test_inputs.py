@@ -22,7 +22,7 @@ import anisoscope.errors
 from anisoscope.data.vector_files import open_vectors
 from anisoscope.errors import UsageError
 from anisoscope.measure.calls import Caller
-from anisoscope.measure.inputs import Given
+from anisoscope.measure.inputs import GivenInputs
 from anisoscope.store import select
 
 QUICK = {"panel": "hidden", "sample": 0}
@@ -157,7 +157,7 @@ def test_the_second_of_a_pair_is_of_the_model_unless_it_labels_sequences(model, 
 
 @pytest.mark.parametrize(("labels", "classes"), [([[0, 2], [1, 0]], ("0", "1", "2")), ([[0, 0]], ("0",))])
 def test_classes_of_numbered_labels_reach_to_the_largest(labels, classes):
-    assert Given([{"x": torch.zeros(2, 3), "labels": torch.tensor(each)} for each in labels]).classes == classes
+    assert GivenInputs([{"x": torch.zeros(2, 3), "labels": torch.tensor(each)} for each in labels]).classes == classes
 
 
 def test_a_mask_that_only_the_model_reads_is_told():

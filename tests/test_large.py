@@ -12,7 +12,7 @@ from anisoscope.batch import Batch, Stream
 from anisoscope.errors import UsageError
 from anisoscope.measure import cost
 from anisoscope.measure.accumulator import Measurement
-from anisoscope.measure.cost import cost_of, shapes_from, shapes_of
+from anisoscope.measure.cost import estimate_cost, find_shapes, find_shapes_on_meta
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.store import KEYS
@@ -33,7 +33,7 @@ def _nothing_remembered():
     """What a site costs is remembered by its shape and the settings, not by the constants that tests change."""
 
     def forget():
-        for remembered in (cost._bytes_of, cost._flops_of):
+        for remembered in (cost._count_bytes, cost._count_flops):
             remembered.cache_clear()
 
     forget()
@@ -120,16 +120,16 @@ def like(width, layers):
 def test_the_cost_of_a_pass_with_classes_is_told_too():
     """`anisoscope classes` ended before its pass: the batch whose cost is told has no labels."""
     model = llama("meta", **like(32, 2), vocab_size=tiny.VOCABULARY)
-    shapes = shapes_from(model, Settings(panel=("hidden", "class")))
+    shapes = find_shapes_on_meta(model, Settings(panel=("hidden", "class")))
     for chosen in ({"panel": ("hidden", "class")}, {"metrics": ("class_direction",)}):
-        assert cost_of(shapes, Settings(**chosen)).state > 0
+        assert estimate_cost(shapes, Settings(**chosen)).state > 0
 
 
 @pytest.mark.parametrize("panels", [PANELS, ("hidden",), ("alignment", "attention")])
 def test_the_cost_is_what_a_pass_allocates_to_the_byte(panels):
     settings = Settings(panel=panels, sample=8, groups=4)
     model, plan = llama("cpu", **like(32, 2), vocab_size=tiny.VOCABULARY), tiny.Plan(tiny.documents(8), batch=6)
-    said = cost_of(shapes_of(model, plan[0], settings), settings)
+    said = estimate_cost(find_shapes(model, plan[0], settings), settings)
     measured = run_pass(model, plan, settings)
     assert said.state == measured.nbytes
 
@@ -142,7 +142,7 @@ def test_the_cost_of_each_architecture_is_allocated_and_saved_to_the_byte(name, 
     settings, model = Settings(panel=PANELS, sample=8, groups=4), tiny.build(name, dtype)
     units = 24 if (dtype, narrow) == (torch.float32, 0) else 8  # products are in float32 once vectors are many
     plan = tiny.Plan(tiny.documents(units), batch=6, decoder=name in tiny.TWO_STACKS)
-    said = cost_of(shapes_of(model, plan[0], settings), settings)
+    said = estimate_cost(find_shapes(model, plan[0], settings), settings)
     measured = run_pass(model, plan, settings)
     assert said.state == measured.nbytes
     measured.save(tmp_path / "state")
@@ -165,7 +165,7 @@ def test_the_cost_of_8_billion_parameters_is_that_of_a_small_model_scaled(of_8_b
     measured = run_pass(
         llama("cpu", vocab_size=tiny.VOCABULARY, **small), tiny.Plan(tiny.documents(12, longest=48), batch=4), settings
     )
-    said = cost_of(shapes_from(of_8_billion, settings), settings).state
+    said = estimate_cost(find_shapes_on_meta(of_8_billion, settings), settings).state
     sites = (32 + 2) / (3 + 2) if panel != "attention" else 32 / 3
     assert said / (measured.nbytes * sites * 64**power) == pytest.approx(1, rel=0.05)
 
@@ -173,7 +173,7 @@ def test_the_cost_of_8_billion_parameters_is_that_of_a_small_model_scaled(of_8_b
 def test_flops_are_those_of_the_products():
     width, layers, tokens = 64, 3, 200
     model = llama("meta", vocab_size=tiny.VOCABULARY, **like(width, layers))
-    cost = cost_of(shapes_from(model, Settings(spectrum_groups=1)), Settings(spectrum_groups=1), tokens)
+    cost = estimate_cost(find_shapes_on_meta(model, Settings(spectrum_groups=1)), Settings(spectrum_groups=1), tokens)
     of_block = 2 * (2 * width**2 + 2 * width * width // 2 + 3 * width * 2 * width) + 4 * tokens * width
     assert cost.model == pytest.approx(layers * of_block, rel=0.01)
     products = (layers + 2) * 2 * ((width + 1) ** 2 + width**2)
@@ -181,7 +181,8 @@ def test_flops_are_those_of_the_products():
     assert cost.panels["attention"] > layers * 2 * tokens * width
     for panel in ("hidden", "attention", "alignment"):  # whatever is measured, the model's own scores grow with windows
         assert (
-            cost_of(shapes_from(model, Settings(panel=(panel,))), Settings(panel=(panel,)), tokens).model == cost.model
+            estimate_cost(find_shapes_on_meta(model, Settings(panel=(panel,))), Settings(panel=(panel,)), tokens).model
+            == cost.model
         )
 
 
@@ -227,8 +228,8 @@ def test_the_shapes_of_a_pass_are_seen_by_the_first_real_tokens():
         "type": torch.ones(3),
     }
     batch = Batch(inputs, torch.tensor([0, 1]), {"encoder": Stream(real, ~real, torch.zeros(2, dtype=torch.int64))})
-    seen = cost._beginning(batch)
+    seen = cost._cut_first_sequence(batch)
     assert seen["ids"].tolist() == [[*range(7, 23)]] and seen["mask"].tolist() == [[1] * 16]
     assert torch.equal(seen["x"], inputs["x"][:1]) and torch.equal(seen["type"], inputs["type"])
     real[0, 12:] = False
-    assert cost._beginning(batch)["ids"].tolist() == [[*range(7, 12)]]
+    assert cost._cut_first_sequence(batch)["ids"].tolist() == [[*range(7, 12)]]

@@ -23,8 +23,8 @@ from anisoscope.errors import CorpusError, MeasureError, UsageError
 from anisoscope.measure import loop
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.calls import Caller
-from anisoscope.measure.inputs import Given
-from anisoscope.measure.loop import Interrupted, head_means, run_pass
+from anisoscope.measure.inputs import GivenInputs
+from anisoscope.measure.loop import Interrupted, measure_head_means, run_pass
 from anisoscope.measure.masks import Masks
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import Sample, attention, calibrated, intra_sequence, mean_cosine, scan
@@ -160,7 +160,7 @@ def test_the_sample_of_plain_batches_takes_each_token_once(side):
             yield {"input_ids": ids, "attention_mask": mask, "unit": units[first : first + size]}
 
     settings = Settings(metrics=("calibrated",), sample=20, groups=3)
-    runs = [run_pass(model, Given(batches(size)), settings).reservoirs["decoder"] for size in (1, 2, 6)]
+    runs = [run_pass(model, GivenInputs(batches(size)), settings).reservoirs["decoder"] for size in (1, 2, 6)]
     assert len(set(runs[0].hash.tolist())) == 20
     for other in runs[1:]:
         assert torch.equal(other.hash, runs[0].hash) and torch.equal(other.unit, runs[0].unit)
@@ -565,13 +565,13 @@ class Again:
 def test_means_of_heads_take_what_can_be_read_twice():
     model, plan = tiny.build("bert"), tiny.Plan(tiny.documents(4), batch=2)
     listed = [plan[i] for i in range(len(plan))]
-    means = head_means(model, listed, Settings())
-    again = head_means(model, Again(listed), Settings())
+    means = measure_head_means(model, listed, Settings())
+    again = measure_head_means(model, Again(listed), Settings())
     assert means and means.keys() == again.keys()
     for place, pair in means.items():
         torch.testing.assert_close(again[place], pair, msg=str(place))
     with pytest.raises(UsageError, match="batches that can be read twice"):
-        head_means(model, iter(listed), Settings())
+        measure_head_means(model, iter(listed), Settings())
 
 
 def test_metrics_of_the_sample_are_at_every_layer_and_say_whose_tokens_they_are_of():
@@ -585,9 +585,7 @@ def test_metrics_of_the_sample_are_at_every_layer_and_say_whose_tokens_they_are_
     assert set(records[records["metric"].eq("mean_cosine")]["token_policy"]) == {"content", "all"}
 
 
-@pytest.mark.parametrize(
-    "name", sorted(name for name, metric in scan().items() if isinstance(metric.reads, Sample))
-)
+@pytest.mark.parametrize("name", sorted(name for name, metric in scan().items() if isinstance(metric.reads, Sample)))
 def test_a_metric_of_the_sample_is_of_the_first_policy(name):
     settings = Settings(metrics=(name,), tokens=("content", "all"), sample=16)
     records = run_pass(tiny.build("bert"), tiny.Plan(tiny.documents(6), batch=3), settings).records()

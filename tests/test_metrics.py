@@ -54,7 +54,7 @@ def cloud(seed=0, sizes=(9, 5, 1, 7, 12), d=7):
 def values(metric, units, **layout):
     """Values of test data; those of token subsets from units that are one subset each."""
     if "subset_unit" not in metric.needs:
-        return laws.values(metric, units, **layout)
+        return laws.compute_values(metric, units, **layout)
     x = torch.as_tensor(np.concatenate(units))[None, None]
     owner = torch.arange(len(units)).repeat_interleave(torch.tensor([len(unit) for unit in units]))
     subsets = torch.stack([owner == i for i in range(N_SUBSETS)])[None]

@@ -15,7 +15,7 @@ from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, 
 import anisoscope
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.integrations.transformers_callback import TrainerMonitor
-from anisoscope.monitor.monitor import Monitor, _body
+from anisoscope.monitor.monitor import Monitor, _unwrap_body
 from anisoscope.store import as_records, select
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
@@ -125,8 +125,8 @@ def test_it_logs_what_measure_says(tmp_path):
 
 
 def test_steps_that_are_due():
-    assert [s for s in range(1100) if Monitor(probe()).due(s)] == [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 1000]
-    assert [s for s in range(30) if Monitor(probe(), every=10, early=False).due(s)] == [0, 10, 20]
+    assert [s for s in range(1100) if Monitor(probe()).is_due(s)] == [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 1000]
+    assert [s for s in range(30) if Monitor(probe(), every=10, early=False).is_due(s)] == [0, 10, 20]
     monitor, model = Monitor(probe(), every=1), model_of()
     assert monitor(model, 3) is not None and monitor(model, 3) is None
 
@@ -292,7 +292,7 @@ def test_texts_are_a_probe_with_their_tokenizer(minilm):
     a = select(expected, metric="mean_cosine", site="hidden", layer=3, component=None)["value"].item()
     assert values["anisoscope/encoder.3/A"] == pytest.approx(a, abs=1e-12)
     windows = Monitor("builtin:python-docs", processor=minilm.processor)
-    assert sum(len(batch.unit) for batch in windows._batches_for(_body(minilm.model))) == 64
+    assert sum(len(batch.unit) for batch in windows._batches_for(_unwrap_body(minilm.model))) == 64
     for probe_of_texts in (texts, "builtin:python-docs"):
         with pytest.raises(UsageError, match="a tokenizer for a probe of texts"):
             Monitor(probe_of_texts)
@@ -303,7 +303,7 @@ def test_a_call_of_one_s_own_and_units_of_the_probe():
     units = torch.tensor([0, 0, 1, 1])
     own = Monitor({"x": IDS, "unit": units}, forward=lambda net, given: net(input_ids=given["x"]))
     assert own.look(model, 0) == Monitor({"input_ids": IDS}).look(model, 0)
-    (batch,) = own._batches_for(_body(model))
+    (batch,) = own._batches_for(_unwrap_body(model))
     assert batch.unit.tolist() == [0, 0, 1, 1]
 
 
@@ -456,13 +456,13 @@ def test_a_probe_is_read_as_it_is_asked_for(monkeypatch, given):
 def test_the_body_is_found_below_every_wrapper():
     """Data parallelism and compilation wrap a model; its head is left out."""
     model = model_of()
-    assert _body(model) is model.bert and _body(torch.nn.Linear(2, 2)).in_features == 2
+    assert _unwrap_body(model) is model.bert and _unwrap_body(torch.nn.Linear(2, 2)).in_features == 2
     for name in ("module", "_orig_mod"):
         wrapped = torch.nn.Module()
         setattr(wrapped, name, model)
         again = torch.nn.Module()
         again.module = wrapped
-        assert _body(wrapped) is _body(again) is model.bert
+        assert _unwrap_body(wrapped) is _unwrap_body(again) is model.bert
 
 
 def test_cross_attention_is_kept_and_not_logged():

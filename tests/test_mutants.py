@@ -307,13 +307,13 @@ MUTANTS = {
         test_measuring.check_resume,
     ),
     "batch skipped on resume": (
-        measuring._to_do,
+        measuring.pending_batches,
         "index not in held",
         "index not in held | {1 + max(held, default=-2)}",
         test_measuring.check_resume,
     ),
     "batch measured twice on resume": (
-        measuring._to_do,
+        measuring.pending_batches,
         "index not in held",
         "index not in held - {max(held, default=-1)}",
         test_measuring.check_resume,

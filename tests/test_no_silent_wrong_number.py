@@ -810,14 +810,14 @@ def test_the_meta_device_is_refused_in_one_line(program):
 
 def test_nan_in_outputs_is_counted_and_said():
     """Already so; it stays so: a model that puts out NaN is measured on the rest, which is counted."""
-    from anisoscope.measure.inputs import Given
+    from anisoscope.measure.inputs import GivenInputs
     from anisoscope.measure.loop import run_pass
 
     model = Stack().eval()
     x = torch.randn(4, 5, 16)
     x[2, 3] = torch.nan
     settings = Settings(panel=("hidden",), sample=0, blocks=("layers.*",))
-    found = run_pass(model, Given([{"x": x}], model), settings).excluded()
+    found = run_pass(model, GivenInputs([{"x": x}], model), settings).excluded()
     assert found["encoder.0.hidden"]["nonfinite"] == 1
     assert found["encoder.1.hidden"]["nonfinite"] == 5  # attention spreads it over its sequence
 

@@ -14,7 +14,7 @@ import pytest
 from anisoscope import Run
 from anisoscope.axes import POLICIES
 from anisoscope.charts import builders as charts, export, style
-from anisoscope.charts.style import compact
+from anisoscope.charts.style import format_compact
 from anisoscope.errors import OutputError, UsageError
 from anisoscope.report import build_page, figures, page as pages
 from anisoscope.report.page import list_notices
@@ -463,7 +463,7 @@ def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_numbers(value: float, cell: str, prose: str) -> None:
-    assert compact(value) == cell
+    assert format_compact(value) == cell
     assert format_number(value) == format_number(np.float64(value)) == prose
 
 

@@ -23,7 +23,7 @@ from anisoscope.capture.vectors import output_of
 from anisoscope.errors import UsageError
 from anisoscope.measure import cost, masks
 from anisoscope.measure.accumulator import Measurement
-from anisoscope.measure.inputs import _batches_of
+from anisoscope.measure.inputs import _open_batches
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import calibrated, common_direction, mean_cosine, query_key, scan
@@ -350,7 +350,7 @@ def test_a_sample_holds_queries_and_keys_where_asked_for_and_no_other_vectors_of
     [(999, "999 "), (999.4, "999 "), (1000, "1 k"), (999_600, "1 M"), (2.5e9, "2.5 G"), (7e12, "7 T")],
 )
 def test_sizes_are_told_in_the_unit_that_fits(count, text):
-    assert cost.scaled(count) == text
+    assert cost.format_scaled(count) == text
 
 
 def test_a_batch_falls_into_as_many_parts_as_asked_for():
@@ -368,14 +368,14 @@ def test_a_batch_falls_into_as_many_parts_as_asked_for():
 
 def test_tensors_go_to_where_sums_are_made_and_nothing_else_does(monkeypatch):
     monkeypatch.setattr(masks, "choose_sum_device", lambda _device: torch.device("meta"))
-    given = masks.summable({"rows": {"entropy": torch.ones(2)}, "name": "x"})
+    given = masks.to_accumulation_device({"rows": {"entropy": torch.ones(2)}, "name": "x"})
     assert given["name"] == "x" and given["rows"]["entropy"].device.type == "meta"
 
 
 def test_layers_counted_from_the_end_are_those_of_their_own_stack():
     sites = [Site("encoder", k, "hidden") for k in range(4)] + [Site("decoder", k, "hidden") for k in range(6)]
     sites += [Site("encoder", 3, "final"), Site("decoder", 5, "attention")]
-    chosen = [site for site in sites if cost._chosen(site, sites, Settings(layers=(-1, 0)))]
+    chosen = [site for site in sites if cost._is_chosen(site, sites, Settings(layers=(-1, 0)))]
     assert [(site.stack, site.layer) for site in chosen if site.quantity == "hidden"] == [
         ("encoder", 0),
         ("encoder", 3),
@@ -383,12 +383,12 @@ def test_layers_counted_from_the_end_are_those_of_their_own_stack():
         ("decoder", 5),
     ]
     assert sites[-2:] == [site for site in chosen if site.quantity != "hidden"]
-    assert [site for site in sites if cost._chosen(site, sites, Settings())] == sites
+    assert [site for site in sites if cost._is_chosen(site, sites, Settings())] == sites
 
 
 def test_lists_within_a_list_hold_tensors_or_are_refused():
     given = [[torch.ones(1, 2)], [np.ones((1, 2))]]
     for item in given:
-        assert _batches_of([item]) == [item]
+        assert _open_batches([item]) == [item]
     with pytest.raises(UsageError, match="got a list of lists of int"):
-        _batches_of([[1, 2], [3]])
+        _open_batches([[1, 2], [3]])

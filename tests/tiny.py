@@ -202,11 +202,11 @@ def documents(units=30, seed=0, shortest=1, longest=24):
 
 def measure(model, batches, metrics=(), **settings):
     """The long table of a pass over batches as a caller hands them over."""
-    from anisoscope.measure.inputs import Given
+    from anisoscope.measure.inputs import GivenInputs
     from anisoscope.measure.loop import run_pass
     from anisoscope.measure.settings import Settings
 
-    return run_pass(model, Given(batches, model), Settings(metrics=tuple(metrics), **settings)).records()
+    return run_pass(model, GivenInputs(batches, model), Settings(metrics=tuple(metrics), **settings)).records()
 
 
 WORDS = [f"w{i}" for i in range(60)]

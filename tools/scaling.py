@@ -8,7 +8,7 @@ from typing import Any
 import speed
 import torch
 
-from anisoscope.measure.cost import Cost, cost_of, scaled, shapes_from, size
+from anisoscope.measure.cost import Cost, estimate_cost, find_shapes_on_meta, format_bytes, format_scaled
 from anisoscope.measure.settings import PANELS, Settings
 from anisoscope.models.load import without_values
 
@@ -54,7 +54,7 @@ def costs() -> dict[str, tuple[Cost, Cost]]:
         small = [_made(made(**sizes, num_hidden_layers=depth, use_cache=False)) for depth in (1, 2)]
         pair = []
         for settings in (Settings(), Settings(spectrum_groups=1)):
-            one, two = (cost_of(shapes_from(model, settings), settings, WINDOWS) for model in small)
+            one, two = (estimate_cost(find_shapes_on_meta(model, settings), settings, WINDOWS) for model in small)
             pair.append(_grown(one, two, layers - 1))
         found[name] = (pair[0], pair[1])
     return found
@@ -86,9 +86,9 @@ PARTS = {"hidden": ("hidden",), "hidden + spectrum": ("hidden", "spectrum"), "al
 def checked() -> list[str]:
     """Rows: what products say that panels add to a pass of the built-in encoder, beside what was measured."""
     settings = Settings(panel=PANELS, spectrum_groups=1)
-    shapes, rows = shapes_from(without_values("builtin:minilm"), settings), []
+    shapes, rows = find_shapes_on_meta(without_values("builtin:minilm"), settings), []
     held = json.loads(speed.RESULTS.read_text("utf-8"))["overhead"]
-    cost_at = cache(lambda windows: cost_of(shapes, settings, windows))
+    cost_at = cache(lambda windows: estimate_cost(shapes, settings, windows))
     for row in sorted((row for row in held if row["windows"].isdigit()), key=lambda row: int(row["windows"])):
         if row["threads"] == 1 and row["panels"] in PARTS:
             cost = cost_at(int(row["windows"]))
@@ -101,12 +101,18 @@ def page() -> str:
     """docs/scaling.md."""
     rows, run = [], []
     for name, (plain, spectrum) in costs().items():
-        cells = [size(plain.weights), size(plain.sums), size(plain.sample), size(plain.moments), size(spectrum.moments)]
-        rows.append(f"| {name} | {' | '.join(cells)} | {size(plain.state)} |")
+        cells = [
+            format_bytes(plain.weights),
+            format_bytes(plain.sums),
+            format_bytes(plain.sample),
+            format_bytes(plain.moments),
+            format_bytes(spectrum.moments),
+        ]
+        rows.append(f"| {name} | {' | '.join(cells)} | {format_bytes(plain.state)} |")
         parts = {"hidden": plain, "attention": plain, "spectrum": spectrum}
         shares = [f"{cost.panels[panel] / cost.model:.2%}" for panel, cost in parts.items()]
         hours = plain.model * TOKENS / FLOPS / 3600
-        run.append(f"| {name} | {scaled(plain.model)}flop | {' | '.join(shares)} | {hours:,.1f} |")
+        run.append(f"| {name} | {format_scaled(plain.model)}flop | {' | '.join(shares)} | {hours:,.1f} |")
     return TEXT.format(
         memory="\n".join(rows),
         products="\n".join(run),

@@ -98,7 +98,7 @@ def test_an_interval_without_one_of_its_ends_is_none() -> None:
     ends = pd.DataFrame(
         {"layer": 1, "value": 0.5, "low": [0.4, np.nan, 0.4, np.nan], "high": [0.6, 0.6, np.nan, np.nan]}
     )
-    shown = [text.partition("]")[0].partition("[")[2] for text in style.tooltips(ends, "layer")]
+    shown = [text.partition("]")[0].partition("[")[2] for text in style.make_tooltips(ends, "layer")]
     assert shown == ["0.4, 0.6", "", "", ""]
 
 

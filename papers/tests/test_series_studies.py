@@ -15,7 +15,7 @@ from scipy import stats
 from anisoscope.capture.masking import Masking
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import score_sums
-from anisoscope.measure.loop import head_means, run_pass
+from anisoscope.measure.loop import measure_head_means, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import centred_attention, score_terms
 from anisoscope.store import as_records, select
@@ -537,7 +537,7 @@ def test_centring_keys_changes_no_attention(name, left):
 def test_centred_attention_is_that_of_centred_queries():
     plan = tiny.Plan(tiny.documents(10))
     model = tiny.model("bert")
-    means = head_means(model, plan, CENTRED)
+    means = measure_head_means(model, plan, CENTRED)
     records = run_pass(model, plan, CENTRED).records()
     kept = {"query": [], "key": []}
     from anisoscope.capture import capture

@@ -150,7 +150,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "anisoscope.measure.accumulator": ("Measurement",),
     "anisoscope.measure.distributed": ("rank_and_world",),
     "anisoscope.measure.loop": (
-        "glance",
+        "measure_probe",
         "run_pass",
     ),
     "anisoscope.measure.settings": ("Settings",),

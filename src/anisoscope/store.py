@@ -277,10 +277,7 @@ class RunFolder:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What was measured, with what and from where; OutputError if the run is not finished.
-
-       
-        """
+        """What was measured, with what and from where; OutputError if the run is not finished."""
         self._check_finished()
         return _read_json(self.manifest_path)
 

@@ -203,7 +203,7 @@ def _open_inputs(
     document (and unit) each.
     """
     from anisoscope.measure.calls import check_module
-    from anisoscope.measure.inputs import Given
+    from anisoscope.measure.inputs import GivenInputs
     from anisoscope.runs.run import OpenedCorpus, plan_of, subject_of
 
     subject = loaded or subject_of(job)
@@ -225,7 +225,7 @@ def _open_inputs(
         **{n: options[n] for n in list_field_names(ReadOptions) if n in options},
     )
     check_module(subject.model)
-    plan = Given(inputs, subject.model, units=units, forward=forward)
+    plan = GivenInputs(inputs, subject.model, units=units, forward=forward)
     named = replace(job, corpus=job.corpus or "inputs")
     described = {"name": named.corpus, "kind": type(inputs).__name__, "warnings": plan.warnings}
     if place.resume and not isinstance(plan.batches, list):

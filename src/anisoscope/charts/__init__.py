@@ -1,4 +1,4 @@
-"""Charts: builders of every kind that is drawn, one style, and files that are the same whenever they are drawn again.
+"""Charts: builders of every kind of plot, one style, and files that are identical whenever they are drawn again.
 
 May import: `sums`, `axes`, `errors`, `extras`, `store`.
 """

@@ -38,13 +38,13 @@ def trajectory(
     size: Size = (640, 300),
     columns: int = 2,
 ) -> ChartType:
-    """Lines of `value` against a numeric `x`, one per series, with a ribbon from `low` to `high` (`band`).
+    """Draw lines of `value` against a numeric `x`, one per series, with a ribbon from `low` to `high` (`band`).
 
     `gradient` colours the series, then numbers, from orange to violet. `isotropic` marks what 95 % of isotropic pairs
     stay below: one height or one per series. `independent` gives each panel its own vertical axis, `coincide` keeps
     lines visible that lie on each other. Rows with a false `joined` stand alone as open diamonds.
     """
-    data = _line_table(frame, x, series, panel)
+    data = _prepare_lines(frame, x, series, panel)
     height = alt.Y("value:Q", title=titles[1], scale=alt.Scale(zero=zero))
     hue = style.colour(frame[series], series, size[0], gradient=gradient)
     place = style.number_axis(x, titles[0], data[x], scale)
@@ -60,7 +60,7 @@ def trajectory(
         layers += [style.between(0, isotropic, titles[1], opacity=0.1), *style.level(isotropic, titles[1])]
     if band:
         layers.append(style.ribbon(line, titles[1]))
-    dash, point = _layered(frame[series].nunique()) if coincide else ({}, {})
+    dash, point = _dash_overlaps(frame[series].nunique()) if coincide else ({}, {})
     layers.append(line.mark_line().encode(y=height, **dash))
     if len(data) <= MARKED * data.groupby(list(filter(None, (series, panel)))).ngroups:
         shape = {} if gradient else {"shape": style.shape(frame[series], series, size[0])}
@@ -74,7 +74,9 @@ def trajectory(
 
 
 def layer_curve(frame: pd.DataFrame, *, title: str = "anisotropy A", zero: bool = True, **options: Any) -> ChartType:
-    """A quantity per layer, one line per series, `final` a diamond past the last; `options` as of `trajectory`."""
+    """Draw a quantity per layer, one line per series, `final` a diamond past the last; `options` as of
+    `trajectory`.
+    """
     final = frame["site"].eq("final").fillna(False).astype(bool) if "site" in frame else False
     data = frame.assign(layer=frame["layer"].astype(float) + 0.5 * final, joined=~pd.Series(final, index=frame.index))
     return trajectory(data, x="layer", titles=("layer", title), zero=zero, **options)
@@ -92,18 +94,19 @@ def heatmap(
     size: Size = (640, 26),
     columns: int = 1,
 ) -> ChartType:
-    """Cells of `value` over two discrete axes, first row on top; `size` is the whole width and the height of one row.
+    """Draw cells of `value` over two discrete axes, first row on top; `size` is the whole width and the height of
+    one row.
 
     `diverging` centres the colours at 0 and puts a value whose interval holds 0 in brackets. Where numbers do not
     fit, such a cell bears a dot.
     """
-    across, down = _levels(frame[x]), _levels(frame[y])
+    across, down = _sort_levels(frame[x]), _sort_levels(frame[y])
     largest = float(frame["value"].abs().max()) or 1.0
     bounds = (-largest, largest) if diverging else (float(frame["value"].min()), float(frame["value"].max()))
     share = size[0] / (len(across) * min(columns, frame[panel].nunique() if panel else 1))
-    data = _columns(frame, x, y, "value", panel).astype({x: str, y: str})
-    data["tooltip"] = style.tooltips(frame, panel, y, x)
-    data["label"] = _cell_labels(frame, diverging, numbers=share >= 30 and size[1] >= 16)
+    data = _keep_columns(frame, x, y, "value", panel).astype({x: str, y: str})
+    data["tooltip"] = style.make_tooltips(frame, panel, y, x)
+    data["label"] = _label_cells(frame, diverging, numbers=share >= 30 and size[1] >= 16)
     depth = data["value"].abs() / largest if diverging else (data["value"] - bounds[0]) / (bounds[1] - bounds[0] or 1)
     data["dark"] = depth > DARK_FROM
     shades = list(style.DIVERGING if diverging else style.SEQUENTIAL)
@@ -139,8 +142,10 @@ def scatter(
     size: Size = (640, 320),
     columns: int = 2,
 ) -> ChartType:
-    """Points of `value` against `x` and intervals; with `label` named, joined in order unless `joined` is false."""
-    tips = style.tooltips(frame, series, label)
+    """Draw points of `value` against `x` with intervals; with `label` named, joined in order unless `joined` is
+    false.
+    """
+    tips = style.make_tooltips(frame, series, label)
     data = frame.assign(row=range(len(frame)), joined=frame.get("joined", True), tooltip=tips)
     place = alt.X(f"{x}:Q", title=titles[0], scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=6))
     height = alt.Y("value:Q", title=titles[1], scale=alt.Scale(zero=False, nice=True))
@@ -157,7 +162,7 @@ def scatter(
         ]
     if {"low", "high"} <= set(frame):
         layers.insert(0, style.whisker(base, titles[1], opacity=0.6))
-    data = _columns(data, x, "value", series, panel, label, "low", "high", "row", "joined", "tooltip")
+    data = _keep_columns(data, x, "value", series, panel, label, "low", "high", "row", "joined", "tooltip")
     return style.facet(layers, data, panel, size, columns)
 
 
@@ -170,38 +175,40 @@ def bars(
     size: Size = (640, 22),
     columns: int = 2,
 ) -> ChartType:
-    """Horizontal bars in row order with the interval over each; `size` is the whole width and the height of one bar."""
+    """Draw horizontal bars in row order with the interval over each; `size` is the whole width and the height of
+    one bar.
+    """
     data = frame.astype({category: str})
     order = style.appearance(data[category])
     base = alt.Chart().encode(y=alt.Y(f"{category}:N", sort=order, title=titles[1], axis=alt.Axis(ticks=False)))
-    data["tooltip"] = style.tooltips(data, panel, category)
+    data["tooltip"] = style.make_tooltips(data, panel, category)
     lengths = base.mark_bar(color=style.PALETTE[0], opacity=0.6, height={"band": 0.62})
     layers = [lengths.encode(x=alt.X("value:Q", title=titles[0]), description=alt.Description("tooltip:N"))]
     if {"low", "high"} <= set(frame):
         layers.append(style.whisker(base, titles[0], flat=True, color=style.INK))
-    data = _columns(data, category, panel, "value", "low", "high", "tooltip")
+    data = _keep_columns(data, category, panel, "value", "low", "high", "tooltip")
     return style.facet(layers, data, panel, (size[0], size[1] * len(order)), columns)
 
 
-def _columns(frame: pd.DataFrame, *names: str | None) -> pd.DataFrame:
-    """Those of the columns that are there."""
+def _keep_columns(frame: pd.DataFrame, *names: str | None) -> pd.DataFrame:
+    """Return those of the columns that exist."""
     return frame[[name for name in dict.fromkeys(names) if name in frame]]
 
 
-def _line_table(frame: pd.DataFrame, x: str, series: str, panel: str | None) -> pd.DataFrame:
-    """Columns of a line chart, sorted along `x`, panels as they came; missing intervals and `joined` filled in."""
-    data = _columns(frame, x, series, panel, "value").assign(
+def _prepare_lines(frame: pd.DataFrame, x: str, series: str, panel: str | None) -> pd.DataFrame:
+    """Return the columns of a line chart, sorted along `x`, with missing intervals and `joined` filled in."""
+    data = _keep_columns(frame, x, series, panel, "value").assign(
         **{end: frame[end].astype(float) if end in frame else float("nan") for end in ("low", "high")},
         rank=pd.factorize(frame[series])[0],
-        tooltip=style.tooltips(frame, panel, series, x),
+        tooltip=style.make_tooltips(frame, panel, series, x),
         joined=frame.get("joined", True),
         place=pd.factorize(frame[panel])[0] if panel else 0,
     )
     return data.sort_values(["place", x], ignore_index=True).drop(columns="place")
 
 
-def _layered(count: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Dashes for lines and sizes for points of series that lie on each other, by `rank`: what lies on top is less."""
+def _dash_overlaps(count: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return dashes for lines and sizes for points that lie on each other, by `rank`: what lies on top is smaller."""
     dashes = [[1, 0], [6, 5], [1, 5], [10, 5]]
     ranks = list(range(count))
     dash = alt.Scale(domain=ranks, range=[dashes[i % len(dashes)] for i in ranks])
@@ -212,18 +219,18 @@ def _layered(count: int) -> tuple[dict[str, Any], dict[str, Any]]:
     )
 
 
-def _levels(values: pd.Series) -> list[str]:
-    """Ticks of a discrete axis: numbers ascending, names in order of appearance."""
+def _sort_levels(values: pd.Series) -> list[str]:
+    """Return the ticks of a discrete axis: numbers ascending, names in order of appearance."""
     found = style.appearance(values)
     return [str(level) for level in (sorted(found) if pd.api.types.is_numeric_dtype(values) else found)]
 
 
-def _cell_labels(frame: pd.DataFrame, diverging: bool, *, numbers: bool) -> list[str]:
-    """Text of each cell: its number where there is room, marked where the interval holds 0."""
+def _label_cells(frame: pd.DataFrame, diverging: bool, *, numbers: bool) -> list[str]:
+    """Return the text of each cell: its number if there is room, marked if the interval holds 0."""
     unsure = [False] * len(frame)
     if diverging and {"low", "high"} <= set(frame):
         unsure = list((frame["low"] < 0) & (frame["high"] > 0))
-    texts = [(style.compact(float(value)), doubt) for value, doubt in zip(frame["value"], unsure, strict=True)]
+    texts = [(style.format_compact(float(value)), doubt) for value, doubt in zip(frame["value"], unsure, strict=True)]
     if numbers:
         return [f"({text})" if doubt and text else text for text, doubt in texts]
     return ["·" if doubt and text else "" for text, doubt in texts]

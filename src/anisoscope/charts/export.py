@@ -1,4 +1,4 @@
-"""Drawings as SVG, PDF and PNG; the same chart always gives the same bytes."""
+"""Write drawings as SVG, PDF and PNG; the same chart always gives the same bytes."""
 
 import os
 import re
@@ -13,17 +13,22 @@ import vl_convert
 from altair.typing import ChartType
 from altair.utils import schemapi
 
-from anisoscope.charts.style import THEME, TOOLTIP, printable_in
+from anisoscope.charts.style import THEME, TOOLTIP, escape_control_in
 from anisoscope.errors import UsageError
 
 
 def to_svg(chart: ChartType, name: str = "mark") -> str:
-    """The chart as SVG; its ids count from 0 behind `name`, so redraws are identical and a page can hold many."""
+    """Return the chart as SVG; its ids count from 0 behind `name`, so redraws are identical and a page can hold
+    many.
+    """
     return to_svgs({name: lambda: chart})[name]
 
 
 def to_svgs(charts: Mapping[str, Callable[[], ChartType]]) -> dict[str, str]:
-    """Charts by name as SVG. The renderer works outside the interpreter's lock: it draws one while the next is made."""
+    """Return charts by name as SVG, drawing one while the next is prepared.
+
+    The renderer works outside the interpreter's lock: it draws one while the next is made.
+    """
     drawn = {}
     with (
         ThreadPoolExecutor(os.cpu_count()) as pool,
@@ -31,12 +36,14 @@ def to_svgs(charts: Mapping[str, Callable[[], ChartType]]) -> dict[str, str]:
         schemapi.debug_mode(False),  # each part of a chart would be held against the whole schema as it is made
     ):
         for name, make in charts.items():
-            drawn[name] = pool.submit(_drawn, printable_in(make().to_dict(validate=False)), name)
+            drawn[name] = pool.submit(_clean_svg, escape_control_in(make().to_dict(validate=False)), name)
     return {name: future.result() for name, future in drawn.items()}
 
 
-def _drawn(described: dict[str, Any], name: str) -> str:
-    """Descriptions after `TOOLTIP` become native tooltips; others go: the page gives one description of a chart."""
+def _clean_svg(described: dict[str, Any], name: str) -> str:
+    """Turn descriptions after `TOOLTIP` into native tooltips and remove the others: the page gives one description
+    of a chart.
+    """
     mark = re.compile(rf'<path aria-label="{TOOLTIP}([^"]*)"([^>]*?)(?:/>|></path>)')
     drawn = mark.sub(r"<path\2><title>\1</title></path>", vl_convert.vegalite_to_svg(described, config=THEME))
     drawn = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", drawn)
@@ -63,14 +70,14 @@ class _Offline:
 
 
 def show_alone(chart: ChartType, title: str) -> ChartType:
-    """A figure of a page as it is shown outside of it: under its title, on white, without a network."""
+    """Show a figure of a page outside of it: under its title, on white, without a network."""
     titled = chart.properties(title=title)
     titled.config = alt.Config.from_dict(THEME | {"background": "white"})
     return show_offline(titled)
 
 
 def show_offline(chart: ChartType) -> ChartType:
-    """The same chart, shown by a notebook as the picture of `to_svg`.
+    """Return the chart so that a notebook shows the picture of `to_svg`, without a network.
 
     Altair's own display loads Vega from a network address, which fails without one. Everything else about the chart
     stays Altair's: its methods, its type, and what is made of it by `+` or `.interactive()`.
@@ -96,7 +103,7 @@ def write(svg: str, stem: Path, formats: Iterable[str]) -> list[Path]:
         if suffix == "svg":
             content = svg.encode()
         elif suffix == "pdf":
-            content = stable_pdf(vl_convert.svg_to_pdf(svg))
+            content = sort_pdf(vl_convert.svg_to_pdf(svg))
         elif suffix == "png":
             on_white = svg.replace(">", '><rect width="100%" height="100%" fill="white"/>', 1)
             content = vl_convert.svg_to_png(on_white, scale=2)
@@ -111,8 +118,8 @@ _REFERENCE = re.compile(rb"\b(\d+) 0 R\b")
 _ENTRIES = re.compile(rb"(?:^ +/\w+ \d+ 0 R\n){2,}", re.MULTILINE)
 
 
-def stable_pdf(content: bytes) -> bytes:
-    """`content` with resources sorted by name and objects numbered in the order in which they are first referred to."""
+def sort_pdf(content: bytes) -> bytes:
+    """Return `content` with resources sorted by name and objects numbered in the order of first reference."""
     objects, trailer = _objects(content)
     order = [int(number) for number in _REFERENCE.findall(trailer)]
     for number in order:  # grows while it is walked

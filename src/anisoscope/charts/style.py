@@ -1,4 +1,6 @@
-"""The look of every chart: theme, palettes that colour-blind readers can tell apart, and the parts builders share."""
+"""The look of every chart: theme, palettes that colour-blind readers can distinguish, and parts that builders
+share.
+"""
 
 import json
 from collections.abc import Sequence
@@ -45,43 +47,45 @@ of each, so that names that differ in them still differ; one sign for all halves
 """
 
 
-def printable(text: str) -> str:
-    """A text with a visible sign in place of each control character and each half of a character."""
+def escape_control(text: str) -> str:
+    """Replace each control character and each half of a character by a visible sign."""
     return text.translate(_SIGNS)
 
 
-def printable_in(value: Any) -> Any:
-    """The same for every text inside dictionaries and lists."""
+def escape_control_in(value: Any) -> Any:
+    """Replace control characters in every text inside dictionaries and lists."""
     if isinstance(value, str):
-        return printable(value)
+        return escape_control(value)
     if isinstance(value, dict):
-        return {printable_in(key): printable_in(inner) for key, inner in value.items()}
-    return [printable_in(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {escape_control_in(key): escape_control_in(inner) for key, inner in value.items()}
+    return [escape_control_in(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def appearance(values: pd.Series) -> list[Any]:
-    """Distinct values in order of appearance."""
+    """Return distinct values in order of appearance."""
     return list(dict.fromkeys(values))
 
 
 def colour(values: pd.Series, name: str, width: int, *, gradient: bool = False) -> alt.Color:
-    """One palette colour per series in order of appearance, or orange to violet over numbers; no legend for one."""
+    """Return one palette colour per series in order of appearance, or orange to violet over numbers; no legend for
+    one.
+    """
     if gradient:
         legend = alt.Legend(title=name, type="gradient", gradientLength=160, gradientThickness=9, tickMinStep=1)
         return alt.Color(f"{name}:Q", scale=alt.Scale(range=list(GRADIENT), interpolate="lab"), legend=legend)
     order = appearance(values)
-    return alt.Color(f"{name}:N", scale=alt.Scale(domain=order), legend=_legend(order, width))
+    return alt.Color(f"{name}:N", scale=alt.Scale(domain=order), legend=_make_legend(order, width))
 
 
 def shape(values: pd.Series, name: str, width: int) -> alt.Shape:
-    """One point shape per series, so that colour is never the only cue."""
+    """Return one point shape per series, so that colour is never the only cue."""
     order = appearance(values)
     scale = alt.Scale(domain=order, range=[SHAPES[i % len(SHAPES)] for i in range(len(order))])
-    return alt.Shape(f"{name}:N", scale=scale, legend=_legend(order, width))
+    return alt.Shape(f"{name}:N", scale=scale, legend=_make_legend(order, width))
 
 
-def _legend(order: list[Any], width: int) -> alt.Legend | None:
-    """Legend in one row where the names fit the width, else in columns; none for a single series."""
+def _make_legend(order: list[Any], width: int) -> alt.Legend | None:
+    """Make a legend in one row if the names fit the width, else in columns; none for a single series."""
     lengths = [7 * len(str(name)) + 26 for name in order]
     if len(order) < 2:
         return None
@@ -97,7 +101,7 @@ def facet(
     *,
     independent: bool = False,
 ) -> ChartType:
-    """The layers over one table; with `panel`, small multiples that share the width among them."""
+    """Draw the layers over one table; with `panel`, small multiples that share the width among them."""
     if panel is None:
         return _layered(layers, size[0], size[1], data)
     order = appearance(data[panel])
@@ -116,8 +120,8 @@ def _layered(layers: Sequence[alt.Chart], width: int, height: int, data: Any = a
     return chart
 
 
-def tooltips(frame: pd.DataFrame, *names: str | None) -> list[str]:
-    """Text shown where a pointer rests on a mark: its names, its value, and the interval where there is one."""
+def make_tooltips(frame: pd.DataFrame, *names: str | None) -> list[str]:
+    """Return the text shown at a mark: its names, its value, and its interval if there is one."""
     named = dict.fromkeys(filter(None, names))
     worded = [[e if isinstance(e, str) else f"{name} {e:g}" for e in frame[name]] for name in named]
     labels = [" · ".join(row) for row in zip(*worded, strict=True)]
@@ -129,8 +133,8 @@ def tooltips(frame: pd.DataFrame, *names: str | None) -> list[str]:
     return [f"{TOOLTIP}{name}: {value:.4g}{ends}" for name, value, ends in numbers]
 
 
-def compact(value: float) -> str:
-    """A number in the few characters of a cell: `.42`, `−.07`, `3.1`, `128`, `2e5`; nothing for an undefined one."""
+def format_compact(value: float) -> str:
+    """Format a number in the few characters of a cell: `.42`, `−.07`, `3.1`, `128`, `2e5`; nothing if undefined."""
     size = abs(value)
     if size != size:
         return ""
@@ -144,13 +148,13 @@ def compact(value: float) -> str:
 
 
 def ribbon(base: alt.Chart, title: str, low: str = "low", high: str = "high", *, opacity: float = 0.2) -> alt.Chart:
-    """The band from `low` to `high` under a line, where there is an interval."""
+    """Draw the band from `low` to `high` under a line, if there is an interval."""
     area: alt.Chart = base.transform_filter(f"isValid(datum.{low})").mark_area(opacity=opacity)
     return area.encode(y=alt.Y(f"{low}:Q", title=title), y2=alt.Y2(f"{high}:Q"))
 
 
 def whisker(base: alt.Chart, title: str, *, flat: bool = False, **look: Any) -> alt.Chart:
-    """The line from `low` to `high` through a point, or `flat` over a bar, where there is an interval."""
+    """Draw the line from `low` to `high` through a point, or `flat` over a bar, if there is an interval."""
     rule = base.transform_filter("isValid(datum.low)").mark_rule(**look)
     ends = {"x": alt.X("low:Q", title=title), "x2": alt.X2("high:Q")}
     drawn: alt.Chart = rule.encode(**ends) if flat else rule.encode(y=alt.Y("low:Q", title=title), y2=alt.Y2("high:Q"))
@@ -158,7 +162,7 @@ def whisker(base: alt.Chart, title: str, *, flat: bool = False, **look: Any) -> 
 
 
 def level(value: float, title: str, name: str = "") -> list[alt.Chart]:
-    """A dashed line across at `value`, named at its right end."""
+    """Draw a dashed line across at `value`, named at its right end."""
     at = alt.Chart().transform_aggregate(rows="count()").transform_calculate(at=str(value), name=f"'{name}'")
     at = at.encode(y=alt.Y("at:Q", title=title))
     line = at.mark_rule(strokeDash=DASHED, color=MUTED)
@@ -167,7 +171,7 @@ def level(value: float, title: str, name: str = "") -> list[alt.Chart]:
 
 
 def between(low: float, high: float, title: str, *, opacity: float) -> alt.Chart:
-    """A grey band across from `low` to `high`."""
+    """Draw a grey band across from `low` to `high`."""
     ends = {"floor": str(low), "ceiling": str(high)}
     across = alt.Chart().transform_aggregate(rows="count()").transform_calculate(**ends)
     band: alt.Chart = across.mark_rect(color=MUTED, opacity=opacity)

@@ -90,13 +90,15 @@ def _show_cost(job: Job, quiet: bool) -> None:
     """Show what measuring one model costs, from its configuration alone."""
     require_extra("models", f"to read the configuration of {job.model}")
     with show_spinner(f"reading the configuration of {job.model}", quiet=quiet):
-        from anisoscope.measure.cost import size
+        from anisoscope.measure.cost import format_bytes
         from anisoscope.runs.run import cost_before
 
         cost = cost_before(job)
-    echo_wrapped(f"{job.model}: weights {size(cost.weights)} in {job.dtype}", indent="  ")
+    echo_wrapped(f"{job.model}: weights {format_bytes(cost.weights)} in {job.dtype}", indent="  ")
     echo_wrapped(cost.line, indent="  ")
-    echo_wrapped(f"a state that --resume reads: {size(cost.state)}; windows of {cost.tokens:,} tokens", indent="  ")
+    echo_wrapped(
+        f"a state that --resume reads: {format_bytes(cost.state)}; windows of {cost.tokens:,} tokens", indent="  "
+    )
     if cost.unmeasured:
         echo_wrapped(cost.without_spectrum, indent="  ")
 

@@ -1,4 +1,4 @@
-"""Thin forms of Anisoscope for other libraries (transformers' Trainer, Lightning), imported where they are used only.
+"""Callbacks for other libraries (transformers' Trainer, Lightning), imported only if they are used.
 
 May import: `monitor` and what is below it; nothing imports it.
 """

@@ -14,7 +14,7 @@ from anisoscope.monitor.monitor import Monitor
 
 
 class LightningMonitor(Callback):  # type: ignore[misc]  # lightning may be absent
-    """Looks at the model as `monitor` says and logs to every logger of the trainer, at the step of the look.
+    """Measures the model when `monitor` says so, and logs to every logger of the trainer at that step.
 
     model   finds the network in the Lightning module; default: its first transformers model, else the module itself
     """

@@ -15,7 +15,8 @@ from anisoscope.monitor.monitor import Monitor
 
 
 class TrainerMonitor(TrainerCallback):
-    """Looks at the model as `monitor` says and logs through the trainer, hence to every tracker that it reports to.
+    """Measures the model when `monitor` says so, and logs through the trainer, hence to every tracker that it
+    reports to.
 
     Give it as `callbacks=[TrainerMonitor(monitor)]`, or to `trainer.add_callback`; it finds its trainer itself. The
     values reach the trainer's trackers (TensorBoard, W&B …), its log history and the monitor's output folder, at the
@@ -36,14 +37,17 @@ class TrainerMonitor(TrainerCallback):
             return
         # logging clears this flag, by which the trainer knows that its own loss of this step is to be logged
         due = control.should_log
-        with _without_printers(trainer):
+        with _mute_printers(trainer):
             trainer.log(values)
         control.should_log = due
 
     on_train_begin = on_step_end
 
     def _find_trainer(self, frame: FrameType | None) -> Trainer | None:
-        """The trainer that is running and holds this callback. Events name no trainer, but it is on the call stack."""
+        """Return the running trainer that holds this callback, from the call stack: events name no trainer.
+
+        Events name no trainer, but it is on the call stack.
+        """
         while frame is not None:
             owner = frame.f_locals.get("self")
             if isinstance(owner, Trainer) and any(each is self for each in owner.callback_handler.callbacks):
@@ -53,7 +57,7 @@ class TrainerMonitor(TrainerCallback):
 
 
 @contextmanager
-def _without_printers(trainer: Trainer) -> Iterator[None]:
+def _mute_printers(trainer: Trainer) -> Iterator[None]:
     """Leave out the callbacks that print what is logged."""
     handler = trainer.callback_handler
     every = handler.callbacks

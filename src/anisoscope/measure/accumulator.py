@@ -1,4 +1,4 @@
-"""Everything that a pass has accumulated so far."""
+"""What a pass accumulates: sums and samples that can be saved, restored, merged and tabulated."""
 
 import json
 from collections import defaultdict
@@ -19,9 +19,9 @@ from anisoscope.axes import EVERYWHERE, LAYER_QUANTITIES, Place, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.capture.proof import Proof
 from anisoscope.errors import MeasureError, OutputError, UsageError
-from anisoscope.measure.masks import CPU, Masks, Near, labels_of, summable
+from anisoscope.measure.masks import CPU, Masks, Near, require_labels, to_accumulation_device
 from anisoscope.measure.settings import Settings
-from anisoscope.measure.tabulate import Replicates, tabulate
+from anisoscope.measure.tabulate import Replicates, build_long_table
 from anisoscope.models.blocks import Layout
 from anisoscope.reads.base import Gathered
 from anisoscope.store import write_atomic
@@ -34,7 +34,7 @@ from anisoscope.sums.reservoir import Reservoir
 
 @dataclass
 class Measurement:
-    """Everything accumulated so far: a value that can be saved, restored, merged and tabulated.
+    """What a pass has accumulated so far: a value that can be saved, restored, merged and tabulated.
 
     plan, batches    the plan's fingerprint, and the indices in it of the batches summed
     weights          terms of the model's matrices by name, the same whichever batches were seen
@@ -67,7 +67,7 @@ class Measurement:
         self.reservoirs = defaultdict(partial(Reservoir, self._sampled, self.settings.seed))
 
     def take(self, sums: Sums) -> None:
-        """Go on from `sums`."""
+        """Continue from `sums`."""
         widest = inf if {metric.name for metric in self.settings.chosen} == {"spectrum"} else WIDEST
         self.sums, self.moments = sums, Moments(sums, self.settings.spectrum_groups, widest)
 
@@ -76,7 +76,7 @@ class Measurement:
         self._layout = layout
         self._unit = batch.unit.to(CPU)
         self.group = self._unit % self.settings.groups
-        self.label = labels_of(batch, self.classes) if self.settings.labelled else None
+        self.label = require_labels(batch, self.classes) if self.settings.labelled else None
         self.moments.begin(self.group)
         start = next((stream.start for stream in batch.streams.values()), torch.zeros_like(self._unit))
         self._start = start.to(CPU)
@@ -96,7 +96,7 @@ class Measurement:
         return Masks.of(stream, self.settings.tokens, unit, None if ids is None else ids.to(CPU))
 
     def near(self, item: Near, device: torch.device) -> Near:
-        """What is known of the batch, beside the vectors of a site: moved to each device once a batch."""
+        """Move what is known of the batch (masks, units, labels) to a device, once per batch and device."""
         if device == CPU:
             return item
         key = id(item), device
@@ -110,7 +110,7 @@ class Measurement:
         return self.reservoirs[name]
 
     def end(self, index: int | None = None) -> None:
-        """After a batch's forward call; `index` of the batch in its plan (none given: the next)."""
+        """Finish a batch after its forward call; `index` of the batch in its plan (none given: the next)."""
         for reservoir in self.reservoirs.values():
             reservoir.end()
         self.batches.add(len(self.batches) if index is None else index)
@@ -118,7 +118,7 @@ class Measurement:
             self.moments.flush()
 
     def refuse(self, refused: Mapping[Place, str]) -> None:
-        """Let go of all that attention showed at some places, if it turned out that it cannot be seen whole there."""
+        """Discard what attention showed at some places, if it turned out that it cannot be read whole there."""
         if refused.keys() <= self.refused.keys():
             return
         self.refused = {**refused, **self.refused}
@@ -134,22 +134,22 @@ class Measurement:
         return of_head and (site.place in self.refused or EVERYWHERE in self.refused)
 
     def note_proof(self, proof: Proof | None) -> None:
-        """Keep the worse of this proof and the one there is."""
+        """Keep the worse of this proof and the present one."""
         if proof is not None:
             self.proof = proof if self.proof is None else self.proof.merge(proof)
 
     def receive(self, site: Site, value: Any) -> None:
-        """Reduce to sums, on the spot, what the tap hands on."""
+        """Reduce a tensor from the tap to sums at once."""
         if self._is_refused(site):  # in an earlier part of the pass
             return
         self.sites[site.name] = site
-        value = summable(value)
+        value = to_accumulation_device(value)
         for keeper in self._keepers:
             if keeper.takes(site):
                 keeper.add(site, value, self)
 
     def add_sums(self, site: str, values: Mapping[str, Tensor]) -> None:
-        """Add sums of each sequence of the batch at hand, into the groups of their units."""
+        """Add sums of each sequence of the current batch to the groups of their units."""
         self.sums.add(site, values, self.near(self.group, next(iter(values.values())).device))
 
     def add_sample(self, site: Site, x: Tensor) -> None:
@@ -163,7 +163,8 @@ class Measurement:
             reservoir.add(site.name, x)
 
     def real_queries(self, site: Site, keys: Tensor) -> Tensor:
-        """Which queries of attention rows are real [sequence, query]: all of them if no stream of that length is known.
+        """Tell which queries of attention rows are real [sequence, query]: all of them if no stream of that length
+        is known.
 
         keys  any value of the rows [sequence, head, query]
         """
@@ -184,7 +185,7 @@ class Measurement:
         return self.near(masks, keys.device).places
 
     def positions_of(self, site: Site, x: Tensor) -> Masks:
-        """Which positions count of vectors [sequence, token, dim], or of heads [sequence, head, token, dim]."""
+        """Tell which positions count, for vectors [sequence, token, dim] or heads [sequence, head, token, dim]."""
         if site.quantity in LAYER_QUANTITIES:
             return self._stream_masks(site, site.stack, x)
         if site.kind == "cross" and site.quantity != "query":
@@ -228,7 +229,10 @@ class Measurement:
         return masks
 
     def merge(self, other: "Measurement") -> "Measurement":
-        """Both together, as if measured in one go. UsageError: other settings; MeasureError: batches that both hold."""
+        """Combine two measurements as if measured in one go.
+
+        UsageError: other settings; MeasureError: batches that both hold.
+        """
         if self.settings != other.settings:
             ours, theirs = vars(self.settings), vars(other.settings)
             name = next(name for name in ours if ours[name] != theirs.get(name))
@@ -258,23 +262,25 @@ class Measurement:
         return merged
 
     def records(self, replicates: Replicates | None = None) -> pd.DataFrame:
-        """The long table of all chosen metrics at all sites; `replicates` takes its values without each group."""
-        return tabulate(self.kept(), self.settings.chosen, self.settings.tokens, replicates)
+        """Return the long table of all chosen metrics at all sites; `replicates` receives the values without each
+        group.
+        """
+        return build_long_table(self.kept(), self.settings.chosen, self.settings.tokens, replicates)
 
     def kept(self) -> Gathered:
-        """What metrics read of all that is kept."""
+        """Return everything that is kept, as metrics read it."""
         self.moments.flush()
         return Gathered(self.sums, self.sites, self.reservoirs, self.weights, self.classes, self.extremes)
 
     @property
     def nbytes(self) -> int:
-        """What is kept of the pass."""
+        """Bytes that the pass keeps."""
         kept = [*self.sums.terms.values(), *self.moments.pending.values()]
         kept += [x for sample in self.reservoirs.values() for x in sample.vectors.values()]
         return sum(x.numel() * x.itemsize for x in kept) + self.extremes.nbytes
 
     def excluded(self) -> dict[str, dict[str, int]]:
-        """Vectors left out, by site that has some: {"encoder.3.hidden": {"zero": 2, "nonfinite": 0}}."""
+        """Count vectors left out, by site that has some: {"encoder.3.hidden": {"zero": 2, "nonfinite": 0}}."""
         terms = self.sums.terms
         counts = {
             site: {term: int(terms[site, term].sum()) for term in ("zero", "nonfinite") if (site, term) in terms}
@@ -300,7 +306,10 @@ class Measurement:
 
     @classmethod
     def restore(cls, path: Path, settings: Settings, plan: str | None = None) -> "Measurement":
-        """What `save` wrote. MeasureError where it belongs to another plan, OutputError where the file is damaged."""
+        """Read what `save` wrote.
+
+        MeasureError where it belongs to another plan, OutputError where the file is damaged.
+        """
         try:
             with safe_open(path, framework="pt") as file:
                 described, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)

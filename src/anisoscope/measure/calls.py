@@ -1,4 +1,4 @@
-"""A batch as one call of a model: what its arguments are called, which of them it takes, what goes wrong in it."""
+"""Call a model with a batch: what its arguments are called, which of them it takes, what can go wrong."""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anisoscope.errors import AnisoscopeError, UsageError, suggest_names
-from anisoscope.measure.loop import device_of_model, moved
+from anisoscope.measure.loop import find_device, move_batch
 
 TARGETS = ("labels", "label", "target", "targets")
 """Entries that a model which does not take them can do without."""
@@ -21,7 +21,7 @@ OF_CALLS = (TypeError, ValueError, RuntimeError, IndexError, KeyError, Attribute
 
 
 class Caller:
-    """Calls of `model`, or `forward(model, inputs)` on its device; `warnings` say what was done unasked."""
+    """Calls `model`, or `forward(model, inputs)`, on its device; `warnings` say what was done without being asked."""
 
     def __init__(self, model: nn.Module | None, forward: Callable[[nn.Module, Any], Any] | None) -> None:
         self.model, self.forward, self.warnings = model, forward, list[str]()
@@ -29,17 +29,17 @@ class Caller:
         self._dtype = next((p.dtype for p in weights if p.is_floating_point()), None)
 
     def named(self, item: Any) -> dict[str, Any]:
-        """The arguments of one call by name; those of a tuple by what `forward` calls them."""
+        """Return the arguments of one call by name; those of a tuple by what `forward` calls them."""
         model = self.model
         if isinstance(item, Mapping):
-            return {str(name): self._tensor(value, str(name)) for name, value in item.items()}
+            return {str(name): self._to_tensor(value, str(name)) for name, value in item.items()}
         given = list(item) if isinstance(item, tuple | list) else [item]
         if model is None:
             name = "pixel_values" if isinstance(given[0], Tensor) and given[0].is_floating_point() else "input_ids"
             return {name: given[0]}
-        tensors = [self._tensor(value, f"argument {i + 1}") for i, value in enumerate(given)]
+        tensors = [self._to_tensor(value, f"argument {i + 1}") for i, value in enumerate(given)]
         first, second = tensors[0], tensors[1] if len(tensors) == 2 else None
-        names = _parameters(model, Parameter.POSITIONAL_OR_KEYWORD)
+        names = _list_parameters(model, Parameter.POSITIONAL_OR_KEYWORD)
         if not names:
             cure = "give forward=lambda model, inputs: model(*inputs)"
             raise UsageError(f"{type(model).__name__}.forward with named arguments", "none", cure)
@@ -54,11 +54,16 @@ class Caller:
             raise UsageError(expected, str(len(tensors)), "give a dict with their names, or forward=")
         return dict(zip(names, tensors, strict=False))
 
-    def taken(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Arguments that `forward` takes, less labels and masks of ours. UsageError: others, what it cannot read."""
+    def select_accepted(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments that `forward` accepts, without labels and masks of ours.
+
+        UsageError: others, what it cannot read.
+        """
         model: Any = self.model
-        names = _parameters(model, Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-        more = bool(_parameters(model, Parameter.VAR_KEYWORD))
+        names = _list_parameters(
+            model, Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
+        )
+        more = bool(_list_parameters(model, Parameter.VAR_KEYWORD))
         for name in list(arguments):
             if name in names or (more and not (names and isinstance(arguments[name], Tensor))):
                 continue  # tensors among options that a model takes by any name would be lost unseen
@@ -93,7 +98,7 @@ class Caller:
         try:
             if self.forward is None:
                 return model(**inputs)
-            output = self.forward(model, moved(inputs["inputs"], device_of_model(model)))
+            output = self.forward(model, move_batch(inputs["inputs"], find_device(model)))
             if len(calls) != 1:  # its layers could not be counted
                 cure = "measure the part that it calls, or give one batch a call"
                 raise UsageError("forward= to call the model once", f"{len(calls)} calls", cure)
@@ -108,11 +113,11 @@ class Caller:
         finally:
             handle.remove()
 
-    def _tensor(self, value: Any, name: str) -> Any:
-        """Arrays and rectangular lists as tensors; floats of an array in the model's own type."""
+    def _to_tensor(self, value: Any, name: str) -> Any:
+        """Turn arrays and rectangular lists into tensors; floats of an array get the model's own type."""
         if not isinstance(value, list | np.ndarray):
             return value
-        array = array_of(value)
+        array = to_array(value)
         if array.dtype == object and isinstance(value, list):
             cure = "padding=True, return_tensors='pt' in the tokenizer's call"
             raise UsageError(f"{name} as a tensor", "lists of different lengths", cure)
@@ -126,10 +131,13 @@ class Caller:
             self.warnings.append(text)
 
 
-def called_by_name(model: nn.Module, names: Collection[str]) -> Caller:
-    """Calls of a module of one's own with a corpus' inputs of these names. UsageError where it does not take them."""
+def check_called_by_name(model: nn.Module, names: Collection[str]) -> Caller:
+    """Raise UsageError unless a module of one's own accepts the inputs of a corpus by these names.
+
+    UsageError where it does not take them.
+    """
     taken = inspect.signature(model.forward).parameters
-    if not _parameters(model, Parameter.VAR_KEYWORD) and not set(names) <= taken.keys():
+    if not _list_parameters(model, Parameter.VAR_KEYWORD) and not set(names) <= taken.keys():
         expected = f"a model that takes {' and '.join(names)}, which the corpus gives it"
         cure = "wrap it in a module that does, or measure it in Python with inputs of its own"
         raise UsageError(expected, f"{type(model).__name__}.forward({', '.join(taken)})", cure)
@@ -137,7 +145,7 @@ def called_by_name(model: nn.Module, names: Collection[str]) -> Caller:
 
 
 def check_module(model: Any) -> None:
-    """UsageError where `model` is no module that can be run."""
+    """Raise UsageError unless `model` is a module that can be run."""
     if isinstance(model, type):
         raise UsageError("a model", f"the class {model.__name__}", f"make one: {model.__name__}(…)")
     if not isinstance(model, nn.Module):
@@ -147,8 +155,8 @@ def check_module(model: Any) -> None:
         raise UsageError("a model with weights", "weights on the device meta", "load it on cpu, cuda or mps")
 
 
-def array_of(value: Any) -> np.ndarray[Any, Any]:
-    """An array of anything; of objects where lists have different lengths."""
+def to_array(value: Any) -> np.ndarray[Any, Any]:
+    """Turn anything into an array; lists of different lengths into an array of objects."""
     try:
         return np.asarray(value)
     except ValueError:
@@ -159,8 +167,8 @@ def _is_floating(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _parameters(model: nn.Module, *kinds: Any) -> list[str]:
-    """Names of the arguments of these kinds that `forward` takes, in order."""
+def _list_parameters(model: nn.Module, *kinds: Any) -> list[str]:
+    """List the arguments of `forward` of these kinds, in order."""
     return [name for name, p in inspect.signature(model.forward).parameters.items() if p.kind in kinds]
 
 

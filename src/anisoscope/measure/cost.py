@@ -1,4 +1,4 @@
-"""What a pass costs, before it: bytes of what it keeps, flops of a token in the model and in each panel.
+"""The cost of a pass before it starts: bytes that it keeps, and flops a token in the model and in each panel.
 
 Nothing is estimated by a formula of its own: a measurement is made on the meta device, which has shapes and no values,
 of sites as one short sequence shows them; its tensors are those that a pass allocates, its products those that it
@@ -23,7 +23,7 @@ from anisoscope.capture import capture
 from anisoscope.capture.masking import Masking
 from anisoscope.capture.rows import attention_rows
 from anisoscope.measure.accumulator import Measurement
-from anisoscope.measure.loop import moved
+from anisoscope.measure.loop import move_batch
 from anisoscope.measure.settings import PANELS, Panel, Settings
 from anisoscope.models.blocks import has_attention, stack_of
 from anisoscope.models.modes import evaluating
@@ -76,21 +76,21 @@ class Cost:
 
     @property
     def line(self) -> str:
-        """The cost in a line."""
+        """The cost in one line."""
         parts = {"sums": self.sums, "second moments": self.moments, "sample": self.sample}
-        kept = ", ".join(f"{name} {size(count)}" for name, count in parts.items() if count)
+        kept = ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items() if count)
         more = ", ".join(f"{name} {flops / max(self.model, 1):.1%}" for name, flops in self.panels.items() if flops)
-        work = f"; extra work per token, of the model's {scaled(self.model)}flop: {more}" if more else ""
-        return f"memory {size(self.state)} ({kept}){work}"
+        work = f"; extra work per token, of the model's {format_scaled(self.model)}flop: {more}" if more else ""
+        return f"memory {format_bytes(self.state)} ({kept}){work}"
 
     @property
     def without_spectrum(self) -> str:
-        """What is left out because of its width, in a sentence; empty where nothing is."""
-        return without_spectrum(self.unmeasured, self.sites)
+        """Which spectra are left out because of their width, in a sentence; empty if none."""
+        return explain_missing_spectrum(self.unmeasured, self.sites)
 
 
-def without_spectrum(unmeasured: int, sites: int) -> str:
-    """What is said where wide sites have no spectrum; empty where all have one."""
+def explain_missing_spectrum(unmeasured: int, sites: int) -> str:
+    """Say that wide sites have no spectrum; empty if all have one."""
     if not unmeasured:
         return ""
     return (
@@ -99,22 +99,23 @@ def without_spectrum(unmeasured: int, sites: int) -> str:
     )
 
 
-def size(count: float) -> str:
-    """Bytes in words."""
-    return f"{scaled(count)}B"
+def format_bytes(count: float) -> str:
+    """Format a number of bytes."""
+    return f"{format_scaled(count)}B"
 
 
-def scaled(count: float) -> str:
-    """A number in words: `13.7 G`."""
+def format_scaled(count: float) -> str:
+    """Format a large number: `13.7 G`."""
     for power, letter in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if count >= 0.9995 * 10**power:
             return f"{count / 10**power:.3g} {letter}"
     return f"{count:.0f} "
 
 
-def shapes_of(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
-    """Sites and flops of a model, by one call with the beginning of a batch's first sequence. Works on shapes alone
-    too, where weights and batch lie on the meta device.
+def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
+    """Find sites and flops of a model by one call with the beginning of a batch's first sequence.
+
+    Works on shapes alone too, where weights and batch lie on the meta device.
     """
     what, spare = settings.what_of(model)
     rows = what - {*LAYER_QUANTITIES, "query", "key", "value"}
@@ -127,7 +128,7 @@ def shapes_of(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
         tokens = max(tokens, x.shape[-2])
         found[site] = (x.shape[1] if x.dim() == 4 else 0, x.shape[-1])
 
-    inputs = _beginning(batch)
+    inputs = _cut_first_sequence(batch)
     weight = next(iter(model.parameters()), torch.empty(0))
     options: dict[str, Any] = {name: getattr(settings, name) for name in ("blocks", "tokens_first", "flatten")}
     with (
@@ -138,28 +139,26 @@ def shapes_of(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
         FakeTensorMode(allow_non_fake_inputs=True) if weight.is_meta else nullcontext(),
         FlopCounterMode(display=False) as counter,
     ):
-        (batch.call or model)(**moved(inputs, weight.device))
+        (batch.call or model)(**move_batch(inputs, weight.device))
     for site in [site for site in found if site.quantity == "query"]:
         for quantity in rows:
             found[Site(site.stack, site.layer, quantity, kind=site.kind)] = found[site]  # type: ignore[arg-type]
-    wanted = {s: shape for s, shape in found.items() if {s.quantity, s.label} & what and _chosen(s, found, settings)}
+    wanted = {s: shape for s, shape in found.items() if {s.quantity, s.label} & what and _is_chosen(s, found, settings)}
     count = sum(parameter.numel() for parameter in model.parameters())
     heads = {(s.stack, s.layer, s.kind): h * d for s, (h, d) in found.items() if s.quantity == "query"}
     known = Shapes(wanted, 0.0, 4.0 * sum(heads.values()), tokens, count, weight.dtype)
     return replace(known, flops=counter.get_total_flops() / tokens - known.attention * tokens)
 
 
-def _chosen(site: Site, sites: Iterable[Site], settings: Settings) -> bool:
-    """Whether a site is of a layer that was asked for."""
+def _is_chosen(site: Site, sites: Iterable[Site], settings: Settings) -> bool:
+    """Tell whether a site belongs to a layer that was asked for."""
     depth = max((other.layer or 0 for other in sites if other.stack == site.stack), default=0)
     layer = depth if site.layer is None else site.layer
     return not settings.layers or bool({layer, layer - depth - 1} & {*settings.layers})
 
 
-def _beginning(batch: Batch) -> dict[str, Any]:
-    """The inputs of a batch's first sequence, of ids and masks the first `SHORT` that are real; all real ones of a
-    labelled sequence, since a classifier may look for the mark at its end.
-    """
+def _cut_first_sequence(batch: Batch) -> dict[str, Any]:
+    """Return the inputs of a batch's first sequence, cut to the first `SHORT` real ids;"""
     stream = next(iter(batch.streams.values()), None)
     inputs: dict[str, Any] = {}
     for name, value in batch.inputs.items():
@@ -172,17 +171,20 @@ def _beginning(batch: Batch) -> dict[str, Any]:
     return inputs
 
 
-def shapes_from(model: nn.Module, settings: Settings) -> Shapes:
-    """The same of a text model whose weights lie on the meta device, by ids without values."""
+def find_shapes_on_meta(model: nn.Module, settings: Settings) -> Shapes:
+    """Find sites and flops of a text model whose weights lie on the meta device, by ids without values."""
     real, row = torch.ones(1, SHORT, dtype=torch.bool), torch.zeros(1, dtype=torch.int64)
     ids = {"input_ids": torch.zeros(1, SHORT, dtype=torch.int64, device=META)}
     if getattr(model.config, "is_encoder_decoder", False):
         ids["decoder_input_ids"] = ids["input_ids"]
-    return shapes_of(model, Batch(ids, row, {stack_of(model): Stream(real, ~real, row)}), settings)
+    return find_shapes(model, Batch(ids, row, {stack_of(model): Stream(real, ~real, row)}), settings)
 
 
-def cost_of(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Cost:
-    """What a pass of these sites costs, in windows of `tokens`. Sites that are alike are looked at once."""
+def estimate_cost(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Cost:
+    """Estimate what a pass of these sites costs, in windows of `tokens`.
+
+    Sites that are alike are looked at once.
+    """
     tokens = tokens or shapes.tokens
     of_all: tuple[Panel, ...] = tuple(panel for panel in settings.panel if panel != "class")  # of classes there are few
     metrics = tuple(name for name in settings.metrics if not name.startswith("class"))
@@ -197,14 +199,14 @@ def cost_of(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Co
     for (_, heads, width), (site, *others) in alike.items():
         count = 1 + len(others)
         of_one: tuple[int, ...] = (heads, width) if heads else (width,)
-        of_sums, of_moments, without = _bytes_of(site, of_one, shapes.dtype, looked_for)
+        of_sums, of_moments, without = _count_bytes(site, of_one, shapes.dtype, looked_for)
         moments += count * of_moments
         sums += count * of_sums
         unmeasured += count * without
         for panel in chosen:
             if panel != "spectrum" or of_moments:
                 alone = replace(looked_for, panel=(panel,), bins=(), medians=False)
-                panels[panel] += count * _flops_of(site, of_one, shapes.dtype, tokens, alone) / tokens
+                panels[panel] += count * _count_flops(site, of_one, shapes.dtype, tokens, alone) / tokens
     layers = {site: width for site, (_, width) in shapes.sites.items() if site.quantity in LAYER_QUANTITIES}
     sampled = settings.sampled * sum(layers.values())
     model = shapes.flops + shapes.attention * tokens
@@ -212,15 +214,17 @@ def cost_of(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Co
     return Cost(sums, moments, sampled * least, model, panels, weights, tokens, unmeasured, len(layers))
 
 
-def _sequence(shape: tuple[int, ...], tokens: int, dtype: torch.dtype) -> Tensor:
-    """One sequence at a site of [head, dim] or [dim], without values."""
+def _make_sequence(shape: tuple[int, ...], tokens: int, dtype: torch.dtype) -> Tensor:
+    """Make one sequence at a site of [head, dim] or [dim], without values."""
     return torch.empty(1, *shape[:-1], tokens, shape[-1], dtype=dtype, device=META)
 
 
 @lru_cache(maxsize=512)  # the checkpoints of a series are alike
-def _bytes_of(site: Site, shape: tuple[int, ...], dtype: torch.dtype, settings: Settings) -> tuple[int, int, bool]:
-    """Bytes of sums and of second moments at a site, and whether its spectrum is left out because of its width."""
-    kept = _on_meta(site, _sequence(shape, 1, dtype), settings)
+def _count_bytes(site: Site, shape: tuple[int, ...], dtype: torch.dtype, settings: Settings) -> tuple[int, int, bool]:
+    """Count bytes of sums and of second moments at a site, and whether its spectrum is left out because of its
+    width.
+    """
+    kept = _measure_on_meta(site, _make_sequence(shape, 1, dtype), settings)
     groups = len(kept.sums.terms.get((site.name, "moment"), ()))  # one of which the sequence is in
     pending = sum((1 if term == "shift" else groups) * _bytes(x) for (_, term, _), x in kept.moments.pending.items())
     of_moments = sum(_bytes(x) for (_, term), x in kept.sums.terms.items() if term in MOMENTS) + pending
@@ -230,16 +234,16 @@ def _bytes_of(site: Site, shape: tuple[int, ...], dtype: torch.dtype, settings: 
 
 
 @lru_cache(maxsize=512)
-def _flops_of(site: Site, shape: tuple[int, ...], dtype: torch.dtype, tokens: int, settings: Settings) -> int:
-    """Flops of the products of a panel at a site, over one sequence."""
-    several = _sequence(shape, tokens, dtype)
-    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _added}) as counter:
-        _on_meta(site, several, settings)
+def _count_flops(site: Site, shape: tuple[int, ...], dtype: torch.dtype, tokens: int, settings: Settings) -> int:
+    """Count flops of the products of a panel at a site, over one sequence."""
+    several = _make_sequence(shape, tokens, dtype)
+    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _count_added_flops}) as counter:
+        _measure_on_meta(site, several, settings)
     return int(counter.get_total_flops())
 
 
-def _added(_into: Any, rows: Any, columns: Any, **_: Any) -> int:
-    """Flops of a product that is added in place, which torch does not count."""
+def _count_added_flops(_into: Any, rows: Any, columns: Any, **_: Any) -> int:
+    """Count flops of a product that is added in place, which torch does not count."""
     return 2 * rows[0] * rows[1] * columns[1]  # type: ignore[no-any-return]
 
 
@@ -247,8 +251,8 @@ def _bytes(x: Tensor) -> int:
     return x.numel() * x.itemsize
 
 
-def _on_meta(site: Site, x: Float[Tensor, "1 *head token dim"], settings: Settings) -> Measurement:
-    """A measurement of one sequence at a site, without values."""
+def _measure_on_meta(site: Site, x: Float[Tensor, "1 *head token dim"], settings: Settings) -> Measurement:
+    """Measure one sequence at a site, without values."""
     measurement = Measurement(replace(settings, sample=0))
     real = torch.ones(1, x.shape[-2], dtype=torch.bool)
     stream = Stream(real, ~real, torch.zeros(1, dtype=torch.int64))

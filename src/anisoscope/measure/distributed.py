@@ -1,4 +1,4 @@
-"""Processes started by torchrun: which part of a plan each of them measures, and the whole from the parts."""
+"""Processes started by torchrun: split a plan among them, and combine their parts."""
 
 import os
 import time
@@ -25,21 +25,19 @@ T = TypeVar("T")
 
 
 def rank_and_world() -> tuple[int, int]:
-    """This process' rank and the number of processes, of its group or as torchrun gives them; else (0, 1)."""
+    """Return this process' rank and the number of processes, from its group or from torchrun; else (0, 1)."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
 @contextmanager
-def process_group(device: str = "cpu") -> Iterator[None]:
-    """The process group of a torchrun job on `device` while inside: of NCCL where each process has a GPU, else of Gloo;
-    nothing where there is one process, or a group already.
-    """
+def open_process_group(device: str = "cpu") -> Iterator[None]:
+    """Open the process group of a torchrun job on `device` for the length of a `with` block:"""
     _, world = rank_and_world()
     ours = world > 1 and not dist.is_initialized()
     if ours:
-        with _together():
+        with _explain_lost_process():
             here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # NCCL refuses two processes on one GPU
             alone = device.startswith("cuda") and here <= torch.accelerator.device_count()
             if device.startswith("cuda"):
@@ -47,7 +45,7 @@ def process_group(device: str = "cpu") -> Iterator[None]:
             store, rank, world = next(rendezvous("env://", timeout=PATIENCE))
             _Notices.groups += 1
             _Notices.store = PrefixStore(f"anisoscope {_Notices.groups}", store)
-            _all_here(_Notices.store, rank, world)
+            _wait_for_all(_Notices.store, rank, world)
             group = {"store": _Notices.store, "rank": rank, "world_size": world}
             dist.init_process_group("nccl" if alone else "gloo", timeout=PATIENCE, **group)
     try:
@@ -58,22 +56,24 @@ def process_group(device: str = "cpu") -> Iterator[None]:
             dist.destroy_process_group()
 
 
-def _all_here(store: Store, rank: int, world: int) -> None:
-    """Wait for the others, who may still load, where a signal is heard: within the backend none is."""
+def _wait_for_all(store: Store, rank: int, world: int) -> None:
+    """Wait for the other processes, which may still load, at a place where signals are heard: inside the backend
+    none is.
+    """
     store.set(f"here {rank}", "")
     while not store.check([f"here {each}" for each in range(world)]):
         time.sleep(0.02)
 
 
 class _Notices:
-    """Where the processes of a torchrun job tell each other that they are to end, and how many groups there were."""
+    """A store in which the processes of a torchrun job announce that they are to end, and count their groups."""
 
     store: Store | None = None
     groups = 0
 
 
-def stopped_by(own: list[int]) -> int:
-    """The signal that ends the job: the first of our `own`, or one that came to another process; 0: none."""
+def find_stop_signal(own: list[int]) -> int:
+    """Return the signal that ends the job: the first of our `own`, or one that came to another process; 0: none."""
     with suppress(RuntimeError):  # whoever held the store has ended, which the next collective call tells
         if _Notices.store is not None:
             if own:
@@ -82,8 +82,8 @@ def stopped_by(own: list[int]) -> int:
     return next(iter(own), 0)
 
 
-class _Sharing:
-    """A tokenizer that reads this process' share of the texts, and has the tokens of the rest from the others."""
+class _SharedTokenizer:
+    """A tokenizer that tokenises this process' share of the texts, and gets the tokens of the rest from the others."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -98,7 +98,7 @@ class _Sharing:
         rank, world = rank_and_world()
         share = texts[rank::world]
         parts = [list(self._tokenizer(share, **options)["input_ids"]) if share else []] * world
-        with _together():
+        with _explain_lost_process():
             dist.all_gather_object(parts, parts[rank])
         if [len(part) for part in parts] != [len(texts[i::world]) for i in range(world)]:
             expected, came = "the same corpus for every process", "texts that differ in number"
@@ -106,15 +106,15 @@ class _Sharing:
         return {"input_ids": [parts[i % world][i // world] for i in range(len(texts))]}
 
 
-def sharing(processor: Any) -> Any:
-    """What a process of a torchrun job tokenises with; anything but a tokenizer as it is."""
+def share_tokenizer(processor: Any) -> Any:
+    """Return a tokenizer that shares the work among processes; anything else unchanged."""
     shared = dist.is_initialized() and rank_and_world()[1] > 1 and hasattr(processor, "tokenize")
-    return _Sharing(processor) if shared else processor
+    return _SharedTokenizer(processor) if shared else processor
 
 
 @contextmanager
-def _together() -> Iterator[None]:
-    """MeasureError where another process has ended, in place of what the backend says of it."""
+def _explain_lost_process() -> Iterator[None]:
+    """Raise MeasureError if another process has ended, instead of the backend's own message."""
     try:
         yield
     except RuntimeError as error:
@@ -127,8 +127,7 @@ def _ended() -> MeasureError:
 
 
 def is_in_step(model: nn.Module) -> bool:
-    """Whether a forward call of `model` waits for the other processes, which have to call it as often: its weights are
-    spread over them (FSDP, DeepSpeed's ZeRO), or its buffers are kept alike (data parallelism).
+    """Tell whether a forward call of `model` waits for the other processes, which must then call it equally often:
 
     MeasureError for tensor and expert parallelism, whose processes would have to read the same batches.
     """
@@ -139,7 +138,7 @@ def is_in_step(model: nn.Module) -> bool:
     wrappers = (FSDPModule, FullyShardedDataParallel, nn.parallel.DistributedDataParallel)
     wrapped = any(isinstance(module, wrappers) for module in model.modules())
     parameters = list(model.parameters())
-    split = max((_split_axes(parameter) for parameter in parameters), default=0)
+    split = max((_count_split_axes(parameter) for parameter in parameters), default=0)
     if split > wrapped or (getattr(model, "_tp_size", None) or 1) > 1:
         expected = "a model whose processes can each read batches of their own"
         cure = "spread its weights with FSDP2 (torch.distributed.fsdp.fully_shard), or over devices (device_map)"
@@ -147,14 +146,14 @@ def is_in_step(model: nn.Module) -> bool:
     return wrapped or any(hasattr(parameter, "ds_id") for parameter in parameters)
 
 
-def _split_axes(parameter: Any) -> int:
-    """Along how many axes of a mesh of processes a parameter is cut: FSDP cuts along one."""
+def _count_split_axes(parameter: Any) -> int:
+    """Count the axes of a mesh of processes along which a parameter is split: one for FSDP."""
     placements = getattr(parameter, "placements", ())
     return sum(not placement.is_replicate() for placement in placements)
 
 
 def reshard(model: nn.Module) -> None:
-    """Have FSDP2 free the whole weights that its last call has left: each process holds its part alone again."""
+    """Let FSDP2 free the whole weights that its last call has left."""
     from torch.distributed.fsdp import FSDPModule
 
     for module in model.modules():
@@ -163,7 +162,7 @@ def reshard(model: nn.Module) -> None:
 
 
 class Steps:
-    """Keeps the processes of a torchrun job at the same batch, where the model of each waits for those of the others.
+    """Keeps the processes of a torchrun job at the same batch, if each model waits for those of the others.
 
     A process without further batches goes on calling the model (`idle`) until the last one is through. Of any other
     model each process goes its own way.
@@ -173,19 +172,19 @@ class Steps:
         self.together, self._device = is_in_step(model), device
 
     def agree(self, busy: bool, signal: int) -> tuple[bool, int]:
-        """Whether any process has a further batch, and the signal that any of them is to end by (0: none)."""
+        """Tell whether any process has another batch, and the signal that any of them is to end by (0: none)."""
         if not self.together:
             return busy, signal
         flags = torch.tensor([int(busy), signal], device=self._device)
-        with _together():
+        with _explain_lost_process():
             dist.all_reduce(flags, dist.ReduceOp.MAX)
         anybody, number = flags.tolist()
         return bool(anybody), number
 
 
 @contextmanager
-def calling_together(together: bool) -> Iterator[None]:
-    """MeasureError where another process has ended within a forward call that waits for it."""
+def explain_lost_process_in_call(together: bool) -> Iterator[None]:
+    """Raise MeasureError if another process has ended within a forward call that waits for it."""
     try:
         yield
     except RuntimeError as error:
@@ -195,27 +194,29 @@ def calling_together(together: bool) -> Iterator[None]:
         raise _ended() from error
 
 
-def from_first(value: T) -> T:
-    """The `value` of the process of rank 0, which the others wait for."""
+def broadcast_from_first(value: T) -> T:
+    """Return the `value` of the process of rank 0, which the others wait for."""
     if rank_and_world()[1] == 1:
         return value
     box = [value]
-    with _together():
+    with _explain_lost_process():
         dist.broadcast_object_list(box)
     return box[0]
 
 
-def any_of_all(value: bool) -> bool:
-    """Whether `value` holds in any process; each has to ask."""
+def is_true_anywhere(value: bool) -> bool:
+    """Tell whether `value` is true in any process; each has to ask."""
     every = [value] * rank_and_world()[1]
     if len(every) > 1:
-        with _together():
+        with _explain_lost_process():
             dist.all_gather_object(every, value)
     return any(every)
 
 
-def taken_over(states: Sequence[Path], settings: Settings, plan: str, own: Path) -> frozenset[int]:
-    """Batches that an interrupted run holds: the states of its processes are summed into `own`, each batch once."""
+def take_over_states(states: Sequence[Path], settings: Settings, plan: str, own: Path) -> frozenset[int]:
+    """Sum the states of an interrupted run's processes into `own`, each batch once, and return the batches they
+    hold.
+    """
     parts: list[Measurement] = []
     held: frozenset[int] = frozenset()
     for part in sorted((Measurement.restore(p, settings, plan) for p in states), key=lambda p: -len(p.batches)):
@@ -230,8 +231,10 @@ def taken_over(states: Sequence[Path], settings: Settings, plan: str, own: Path)
     return held
 
 
-def gathered(part: Measurement) -> Measurement:
-    """The whole from each process' part: one flat all-reduce of the sums, one of each sample, a gather of the rest."""
+def gather_parts(part: Measurement) -> Measurement:
+    """Combine the parts of all processes: one flat all-reduce of the sums, one of each sample, a gather of the
+    rest.
+    """
     _, world = rank_and_world()
     if world == 1:
         return part
@@ -239,7 +242,7 @@ def gathered(part: Measurement) -> Measurement:
     rest = Measurement(part.settings, part.plan, part.batches, part.weights, part.classes, part.unseen)
     rest.sites, rest.pieces, rest.refused, rest.proof = part.sites, part.pieces, part.refused, part.proof
     every = [(rest, [*part.reservoirs])] * world
-    with _together():
+    with _explain_lost_process():
         sums = part.sums.all_reduce()
         extremes = part.extremes.all_reduce()
         dist.all_gather_object(every, (rest, [*part.reservoirs]))

@@ -1,4 +1,4 @@
-"""Each metric alone, on a tensor of vectors."""
+"""Measure one metric on a tensor of vectors."""
 
 import warnings
 from collections.abc import Sequence
@@ -51,12 +51,12 @@ def metric(
     (given,) = all_metrics.list_metric_names(name)
     given, value = all_metrics.resolve_alias(given)
     chosen = all_metrics.find_metric_by_name(given)
-    layers = _layers(chosen, x)
-    real = _mask(layers[0], mask)
+    layers = _split_layers(chosen, x)
+    real = _to_mask(layers[0], mask)
     settings = Settings(metrics=(given,), tokens=("all",), groups=groups, spectrum_groups=min(groups, 8))
     measurement = Measurement(settings)
     stream = Stream(real, torch.zeros_like(real), torch.arange(len(real), device=real.device) * real.shape[1])
-    measurement.begin(Batch({}, _units(layers[0], unit), {"encoder": stream}), real.device)
+    measurement.begin(Batch({}, _to_units(layers[0], unit), {"encoder": stream}), real.device)
     for layer, vectors in enumerate(layers):
         measurement.receive(Site("encoder", layer, "hidden"), vectors)
     measurement.end()
@@ -74,19 +74,19 @@ def metric(
     return wanted
 
 
-def _layers(chosen: Metric, x: Any) -> list[Tensor]:
-    """The vectors of each layer that a metric takes, as tensors [sequence, token, dim]."""
+def _split_layers(chosen: Metric, x: Any) -> list[Tensor]:
+    """Return the vectors of each layer that a metric takes, as tensors [sequence, token, dim]."""
     reads = chosen.reads
     if not reads.arrays:
         cure = "use anisoscope classes" if reads.labelled else "use anisoscope.measure(model, …)"
         raise UsageError("a metric of hidden vectors", f"{chosen.name}, of {reads.word}", cure)
     if reads.arrays == 1:
-        return [_vectors(x)]
+        return [_to_vectors(x)]
     if not isinstance(x, tuple | list) or len(x) != reads.arrays:
         came = f"{type(x).__name__} of {len(x)}" if isinstance(x, tuple | list) else type(x).__name__
         cure = f"anisoscope.metric({chosen.name!r}, (x, y))"
         raise UsageError(f"two arrays of the same tokens for {chosen.name}", came, cure)
-    layers = [_vectors(each) for each in x]
+    layers = [_to_vectors(each) for each in x]
     if layers[0].shape[:2] != layers[1].shape[:2]:
         shapes = " and ".join(str(tuple(layer.shape)) for layer in layers)
         raise UsageError("two arrays of the same tokens", shapes, "give both for the same sequences and tokens")
@@ -103,8 +103,8 @@ def _warn_of_left_out(measurement: Measurement, name: str, count: int) -> None:
         warnings.warn(f"{name}: vectors left out of {count}: {left_out}", stacklevel=3)
 
 
-def _vectors(x: Any) -> Tensor:
-    """`x` as a tensor [sequence, token, dim]."""
+def _to_vectors(x: Any) -> Tensor:
+    """Return `x` as a tensor [sequence, token, dim]."""
     x = as_dense(x)
     if isinstance(x, np.ndarray) and x.dtype.kind == "f":
         x = torch.from_numpy(native(x))
@@ -119,8 +119,8 @@ def _vectors(x: Any) -> Tensor:
     return x.detach().unsqueeze(1) if x.dim() == 2 else x.detach()
 
 
-def _mask(x: Tensor, mask: Any) -> Tensor:
-    """Real tokens [sequence, token] of `x`; of a matrix its mask may be [token]."""
+def _to_mask(x: Tensor, mask: Any) -> Tensor:
+    """Return the real tokens [sequence, token] of `x`; for a matrix the mask may be [token]."""
     if mask is None:
         return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
     real = torch.as_tensor(mask).bool().to(x.device)
@@ -133,8 +133,8 @@ def _mask(x: Tensor, mask: Any) -> Tensor:
     return real
 
 
-def _units(x: Tensor, unit: Any) -> Tensor:
-    """The unit of each sequence of `x`."""
+def _to_units(x: Tensor, unit: Any) -> Tensor:
+    """Return the unit of each sequence of `x`."""
     if unit is None:
         return torch.arange(len(x), device=x.device)
     owner = torch.as_tensor(unit).to(x.device)

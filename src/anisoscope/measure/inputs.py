@@ -1,4 +1,4 @@
-"""What a caller hands over, as batches: tensors, tuples, dicts, arrays, loaders, generators; nothing else."""
+"""Turn what a caller hands over into batches: tensors, tuples, dicts, arrays, loaders, generators."""
 
 import uuid
 from collections import Counter
@@ -15,14 +15,14 @@ from anisoscope.batch import Batch, Stream
 from anisoscope.data.arrays import as_dense
 from anisoscope.data.plans import digest
 from anisoscope.errors import CorpusError, UsageError
-from anisoscope.measure.calls import PADDING_MASKS, TARGETS, Caller, array_of, said
+from anisoscope.measure.calls import PADDING_MASKS, TARGETS, Caller, said, to_array
 
 LONGEST = 1 << 32  # more tokens than a sequence has
 ACCEPTED = "a tensor, an array, a dict, a tuple of arguments, a list of those, a DataLoader or a generator"
 
 
-class Given:
-    """Inputs as they were handed over, as a plan of batches: `Batch`es pass as they are.
+class GivenInputs:
+    """Inputs as they were handed over, as a plan of batches; a `Batch` passes unchanged.
 
     model    the module they are for: what its `forward` takes decides what an argument is called
     units    the unit of every sequence, in order (any labels); none: `unit` in the dicts, else each its own
@@ -39,8 +39,8 @@ class Given:
         units: Iterable[Hashable] | None = None,
         forward: Callable[[nn.Module, Any], Any] | None = None,
     ) -> None:
-        self.batches, self._caller = _batches_of(inputs), Caller(model, forward)
-        self.units = None if units is None else _numbered(units)
+        self.batches, self._caller = _open_batches(inputs), Caller(model, forward)
+        self.units = None if units is None else _number_units(units)
         self.tokens = [0] * len(self.batches)
         self.warnings = self._caller.warnings
 
@@ -62,7 +62,7 @@ class Given:
         """Names of the classes of labels: a plan's, else numbers up to the largest; none of a loader, not read yet."""
         if not isinstance(self.batches, list):
             return tuple(getattr(self.batches, "classes", ()))
-        labels = (label for item in self.batches if (label := _labels(item)) is not None)
+        labels = (label for item in self.batches if (label := _find_labels(item)) is not None)
         return tuple(map(str, range(max((int(label.max()) + 1 for label in labels), default=0))))
 
     @cached_property
@@ -71,12 +71,12 @@ class Given:
         if not isinstance(self.batches, list) or any(isinstance(item, Batch) for item in self.batches):
             return uuid.uuid4().hex
         units = [] if self.units is None else [self.units.numpy()]
-        return digest([*units, *(part for item in self.batches for part in _parts(item))])
+        return digest([*units, *(part for item in self.batches for part in _iter_parts(item))])
 
     def _batch(self, item: Any, seen: int, nth: Counter[int]) -> Batch:
         """One batch, after `seen` sequences, `nth` of each unit among them."""
         caller = self._caller
-        arguments = caller.named(item) if caller.forward is None else _entries(item)
+        arguments = caller.named(item) if caller.forward is None else _select_entries(item)
         special, unit = arguments.pop("special_tokens_mask", None), arguments.pop("unit", None)
         first = next((value for value in arguments.values() if isinstance(value, Tensor) and value.dim()), None)
         if first is None:
@@ -91,15 +91,18 @@ class Given:
         for owner in unit.tolist():
             start.append(nth[owner] * LONGEST)  # a range of its own for every sequence of a unit
             nth[owner] += 1
-        streams, label = _streams(arguments, special, torch.tensor(start)), _labels(item)
+        streams, label = _build_streams(arguments, special, torch.tensor(start)), _find_labels(item)
         if caller.model is None:
             return Batch(arguments, unit, streams, label=label)
-        inputs = {"inputs": item} if caller.forward is not None else caller.taken(arguments)
+        inputs = {"inputs": item} if caller.forward is not None else caller.select_accepted(arguments)
         return Batch(inputs, unit, streams, caller, label)
 
 
-def _batches_of(inputs: Any) -> Any:
-    """A sized iterable of batches. UsageError where it holds none, or what no model reads."""
+def _open_batches(inputs: Any) -> Any:
+    """Return a sized iterable of batches; UsageError if it holds none, or what no model reads.
+
+    UsageError where it holds none, or what no model reads.
+    """
     if isinstance(inputs, Tensor):
         return [as_dense(inputs)]
     if isinstance(inputs, np.ndarray | Mapping | tuple | Batch):
@@ -135,37 +138,37 @@ def _batches_of(inputs: Any) -> Any:
     return found
 
 
-def _entries(item: Any) -> dict[str, Any]:
-    """Entries of a batch for `forward=`: those of a dict, else its first tensor."""
+def _select_entries(item: Any) -> dict[str, Any]:
+    """Return the entries of a batch for `forward=`: those of a dict, else its first tensor."""
     if isinstance(item, Mapping):
         return {str(name): value for name, value in item.items() if isinstance(value, Tensor)}
     first = item[0] if isinstance(item, tuple | list) else item
     return {"0": torch.as_tensor(first) if isinstance(first, np.ndarray) else first}
 
 
-def _labels(item: Any) -> Tensor | None:
-    """The class of each sequence [sequence], where a batch or a dict tells whole numbers for them."""
+def _find_labels(item: Any) -> Tensor | None:
+    """Return the class of each sequence [sequence], if a batch or a dict gives whole numbers for them."""
     if isinstance(item, Batch):
         return item.label
     given = next((item[name] for name in TARGETS if name in item), None) if isinstance(item, Mapping) else None
-    classes = array_of(given.cpu() if isinstance(given, Tensor) else given)
+    classes = to_array(given.cpu() if isinstance(given, Tensor) else given)
     if classes.dtype.kind not in "iu" or classes.ndim != 1 or not len(classes):
         return None
     return torch.from_numpy(classes.astype(np.int64))
 
 
-def _numbered(units: Iterable[Hashable]) -> Tensor:
-    """Units of any labels as numbers, in order of appearance."""
+def _number_units(units: Iterable[Hashable]) -> Tensor:
+    """Number units with any labels in order of appearance."""
     names = units.tolist() if isinstance(units, Tensor | np.ndarray) else list(units)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return torch.tensor([numbers[name] for name in names], dtype=torch.int64)
 
 
-def _parts(item: Any) -> Iterator[Any]:
-    """Everything in a batch that a hash can take."""
+def _iter_parts(item: Any) -> Iterator[Any]:
+    """Iterate over everything in a batch that can be hashed."""
     if isinstance(item, Mapping | tuple | list):
         for value in chain.from_iterable(item.items()) if isinstance(item, Mapping) else item:
-            yield from _parts(value)
+            yield from _iter_parts(value)
     elif isinstance(item, Tensor):
         yield item.detach().cpu().contiguous().flatten().view(torch.uint8).numpy() if item.numel() else "empty"
         yield f"{item.dtype} {list(item.shape)}"
@@ -173,8 +176,8 @@ def _parts(item: Any) -> Iterator[Any]:
         yield item if isinstance(item, np.ndarray) else repr(item)
 
 
-def _streams(inputs: Mapping[str, Any], special: Tensor | None, start: Tensor) -> dict[str, Stream]:
-    """Streams of both stacks from attention masks, or from the ids' shape; of sound the samples or frames."""
+def _build_streams(inputs: Mapping[str, Any], special: Tensor | None, start: Tensor) -> dict[str, Stream]:
+    """Build streams of both stacks from attention masks, or from the ids' shape; for sound from samples or frames."""
     streams: dict[str, Stream] = {}
     sound = [name for key, name in (("input_values", "samples"), ("input_features", "frames")) if key in inputs][:1]
     sound = [] if "input_ids" in inputs else sound  # then masks are those of the text

@@ -1,4 +1,4 @@
-"""The loop: one pass over a corpus, every metric at every site, resumable, over any number of processes."""
+"""The loop: one pass over a corpus, every metric at every site, resumable, in any number of processes."""
 
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sized
@@ -21,12 +21,12 @@ from anisoscope.errors import CorpusError, Interrupted, MeasureError, UnseenErro
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.distributed import (
     Steps,
-    calling_together,
-    gathered,
+    explain_lost_process_in_call,
+    find_stop_signal,
+    gather_parts,
     is_in_step,
     rank_and_world,
     reshard,
-    stopped_by,
 )
 from anisoscope.measure.settings import Settings
 from anisoscope.measure.trial import MovedError, Trial
@@ -52,7 +52,7 @@ def run_pass(
     only: Container[int] | None = None,
     prove: bool = False,
 ) -> Measurement:
-    """One pass of `model` over `plan`, or over the batches of it whose indices are in `only` (there may be none).
+    """Run one pass of `model` over `plan`, or over the batches whose indices are in `only` (possibly none).
 
     With `state` the measurement is saved there by time and size (`SAVE_SECONDS`), and on SIGINT/SIGTERM (then
     `Interrupted`); `resume` continues from it, to the same numbers as an uninterrupted pass. Where the memory is full
@@ -63,17 +63,17 @@ def run_pass(
     """
     what, spare = settings.what_of(model)
     try:
-        means = head_means(model, plan, settings) if "centred" in what else {}
+        means = measure_head_means(model, plan, settings) if "centred" in what else {}
     except UnseenError:
         if "centred" not in spare:
             raise
         what, means = what - {"centred"}, {}
     pieces, saves, moved_by = 1, [resume], None
     while True:
-        seen = _Seen(what, spare, means, prove, moved_by)
+        seen = _Captured(what, spare, means, prove, moved_by)
         try:
-            return _pass(model, plan, settings, seen, state, saves, progress, only, pieces)
-        except _Full as full:
+            return _run_pass_in_pieces(model, plan, settings, seen, state, saves, progress, only, pieces)
+        except _MemoryFull as full:
             sequences = full.sequences
         except MovedError as moved:
             if not spare:
@@ -93,8 +93,8 @@ def run_pass(
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What is captured in a pass: places, those of them that may be missing, means to centre on.
+class _Captured:
+    """What a pass captures: places, those that may be missing, means to centre on.
 
     prove      whether the capture is tried on the first batch
     moved_by   why attention was given up, in a pass before
@@ -107,7 +107,7 @@ class _Seen:
     moved_by: str | None = None
 
 
-class _Full(Exception):
+class _MemoryFull(Exception):
     """The memory is full, at a batch of so many sequences."""
 
     def __init__(self, sequences: int) -> None:
@@ -115,28 +115,28 @@ class _Full(Exception):
 
 
 @contextmanager
-def _within_memory(batch: Batch) -> Iterator[None]:
-    """_Full where the memory does not hold what a batch takes."""
+def _detect_full_memory(batch: Batch) -> Iterator[None]:
+    """Raise _MemoryFull if the memory cannot hold what a batch takes."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise _Full(len(batch.unit)) from error
+        raise _MemoryFull(len(batch.unit)) from error
 
 
-def _pass(
+def _run_pass_in_pieces(
     model: nn.Module,
     plan: BatchPlan | Iterable[Batch],
     settings: Settings,
-    seen: _Seen,
+    seen: _Captured,
     state: Path | None,
     saves: list[bool],
     progress: Progress | None,
     only: Container[int] | None,
     pieces: int,
 ) -> Measurement:
-    """A pass with batches in `pieces`, from the state where `saves` holds that there is one of this pass."""
+    """Run a pass with batches split into `pieces`, from the saved state if `saves` says that there is one."""
     classes = getattr(plan, "classes", ()) if settings.labelled else ()
     measurement = Measurement(settings, getattr(plan, "fingerprint", ""), classes=classes)
     if any(saves) and state is not None and state.exists():
@@ -144,26 +144,26 @@ def _pass(
     measurement.pieces = pieces
     tokens = {i: n for i, n in enumerate(getattr(plan, "tokens", [])) if only is None or i in only}
     total, done = sum(tokens.values()), sum(tokens.pop(i, 0) for i in measurement.batches)
-    steps, last, number = Steps(model, device_of_model(model)), None, 0
+    steps, last, number = Steps(model, find_device(model)), None, 0
     with deferred_signals() as stopped:
         if seen.moved_by is not None:
             measurement.refuse({EVERYWHERE: seen.moved_by})
-        with _looking(model, measurement, seen, together=steps.together) as look:
+        with capture_into(model, measurement, seen, together=steps.together) as look:
             # of a model in step every process takes part, whatever a state of this one holds already
             summaries = settings.summaries
             if summaries and (steps.together or not measurement.weights):
                 if steps.together:
                     reshard(model)
-                measurement.weights = embedding_terms(model, summaries)
+                measurement.weights = summarise_embeddings(model, summaries)
             saved = time.monotonic()
-            batches = _ahead(_to_do(plan, only, frozenset(measurement.batches)), device_of_model(model))
+            batches = prefetch(pending_batches(plan, only, frozenset(measurement.batches)), find_device(model))
             while True:
                 item = next(batches, None)
-                busy, number = steps.agree(item is not None, stopped_by(stopped))
+                busy, number = steps.agree(item is not None, find_stop_signal(stopped))
                 if number or item is None:
                     break
                 index, last = item
-                with _within_memory(last), calling_together(steps.together):
+                with _detect_full_memory(last), explain_lost_process_in_call(steps.together):
                     look(last, index)
                 done += last.n_tokens
                 if progress is not None:
@@ -174,9 +174,9 @@ def _pass(
                     saves.append(True)
                     saved = time.monotonic()
         if busy and not number:
-            number = _keep_in_step(model, last or _first(plan), steps, stopped)
+            number = _keep_in_step(model, last or _get_first_batch(plan), steps, stopped)
         if not steps.together:
-            number = number or stopped_by(stopped)
+            number = number or find_stop_signal(stopped)
         if number:
             if state is not None:
                 measurement.save(state)
@@ -187,66 +187,67 @@ def _pass(
 
 
 def _keep_in_step(model: nn.Module, batch: Batch, steps: Steps, stopped: list[int]) -> int:
-    """Call the model, for nothing that counts, as long as other processes have batches; the signal to end by (0: none).
+    """Call the model, without counting, as long as other processes have batches; return the signal to end by (0:
+    none).
 
     The model of each of them waits in every forward call until all have called theirs.
     """
     busy, number = True, 0
     with evaluating(model), torch.no_grad():
         while busy and not number:
-            with calling_together(steps.together):
-                (batch.call or model)(**moved(batch.inputs, device_of_model(model)))
-            busy, number = steps.agree(False, stopped_by(stopped))
+            with explain_lost_process_in_call(steps.together):
+                (batch.call or model)(**move_batch(batch.inputs, find_device(model)))
+            busy, number = steps.agree(False, find_stop_signal(stopped))
     return number
 
 
-def _first(plan: BatchPlan | Iterable[Batch]) -> Batch:
-    """The first batch of a plan."""
+def _get_first_batch(plan: BatchPlan | Iterable[Batch]) -> Batch:
+    """Return the first batch of a plan."""
     return plan[0] if hasattr(plan, "__getitem__") else next(iter(plan))
 
 
-def glance(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Measurement:
-    """A quick pass in the midst of a training: signals, modes, gradients and random numbers stay as they are."""
+def measure_probe(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Measurement:
+    """Run a quick pass during a training; signals, modes, gradients and random numbers stay as they are."""
     measurement = Measurement(settings)
-    device = device_of_model(model)
+    device = find_device(model)
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
         torch.autocast(device.type, enabled=False),
-        _looking(model, measurement, _Seen(*settings.what_of(model), {})) as look,
+        capture_into(model, measurement, _Captured(*settings.what_of(model), {})) as look,
     ):
         for index, batch in enumerate(batches):
             look(batch, index)
     return measurement
 
 
-def device_of_model(model: nn.Module) -> torch.device:
-    """Where a model's weights are."""
+def find_device(model: nn.Module) -> torch.device:
+    """Return the device of a model's weights."""
     return next((p.device for p in model.parameters() if not p.is_meta), torch.device("cpu"))
 
 
-def moved(item: Any, device: torch.device) -> Any:
-    """Every tensor of a batch on a device; what is pinned goes to a GPU without the host waiting for it."""
-    return _each(lambda x: x.to(device, non_blocking=device.type == "cuda"), item)
+def move_batch(item: Any, device: torch.device) -> Any:
+    """Move every tensor of a batch to a device; pinned ones go to a GPU without the host waiting."""
+    return _map_tensors(lambda x: x.to(device, non_blocking=device.type == "cuda"), item)
 
 
-def _each(act: Callable[[Tensor], Tensor], item: Any) -> Any:
-    """The same with `act` done to every tensor."""
+def _map_tensors(act: Callable[[Tensor], Tensor], item: Any) -> Any:
+    """Apply `act` to every tensor of a batch."""
     if isinstance(item, Mapping):
-        return {name: _each(act, value) for name, value in item.items()}
+        return {name: _map_tensors(act, value) for name, value in item.items()}
     if isinstance(item, tuple | list):
-        return type(item)(_each(act, value) for value in item)
+        return type(item)(_map_tensors(act, value) for value in item)
     return act(item) if isinstance(item, Tensor) else item
 
 
-def _ahead(batches: Iterator[tuple[int, Batch]], device: torch.device) -> Iterator[tuple[int, Batch]]:
-    """The batches; before a GPU each is made and pinned in a thread while the one before it is measured."""
+def prefetch(batches: Iterator[tuple[int, Batch]], device: torch.device) -> Iterator[tuple[int, Batch]]:
+    """Yield the batches; for a GPU, prepare and pin each in a thread while the one before it is measured."""
     if device.type != "cuda":
         yield from batches
         return
 
     def following() -> tuple[int, Batch] | None:
         for index, batch in batches:
-            on_host = partial(_each, lambda x: x.pin_memory() if x.device.type == "cpu" else x)
+            on_host = partial(_map_tensors, lambda x: x.pin_memory() if x.device.type == "cpu" else x)
             return index, replace(batch, inputs=on_host(batch.inputs))
         return None
 
@@ -262,15 +263,17 @@ class Arrays(nn.Module):
 
 
 @contextmanager
-def _looking(
-    model: nn.Module, measurement: Measurement, seen: _Seen, *, together: bool = False
+def capture_into(
+    model: nn.Module, measurement: Measurement, seen: _Captured, *, together: bool = False
 ) -> Iterator[Callable[[Batch, int], None]]:
-    """A function that runs the model on a batch, given its index, and adds what is seen to `measurement`."""
+    """Return a function that runs the model on a batch, given its index, and adds what it captures to
+    `measurement`.
+    """
     if isinstance(model, Arrays):
-        yield partial(_look_at_arrays, measurement)
+        yield partial(_add_arrays, measurement)
         return
     settings, layout = measurement.settings, Layout(model)
-    device = device_of_model(model)
+    device = find_device(model)
     with (
         evaluating(model),
         whole_digits(),
@@ -295,7 +298,7 @@ def _looking(
         def look(batch: Batch, index: int) -> None:
             for part in batch.parts(measurement.pieces):
                 tap.real = measurement.begin(part, device, layout)
-                run, inputs = part.call or model, moved(part.inputs, device)
+                run, inputs = part.call or model, move_batch(part.inputs, device)
                 with torch.no_grad():
                     if seen.prove and trial.proof is None:
                         trial(run, inputs)
@@ -309,7 +312,8 @@ def _looking(
         yield look
 
 
-def _look_at_arrays(measurement: Measurement, batch: Batch, index: int) -> None:
+def _add_arrays(measurement: Measurement, batch: Batch, index: int) -> None:
+    """Add the arrays of a batch as hidden states of layers."""
     measurement.begin(batch, torch.device("cpu"))
     (stack,) = batch.streams
     chosen, count = {*measurement.settings.layers}, len(batch.inputs)
@@ -321,10 +325,8 @@ def _look_at_arrays(measurement: Measurement, batch: Batch, index: int) -> None:
     measurement.end(index)
 
 
-def head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Settings) -> Means:
-    """Mean query and key of every head over the whole plan, as they are scored, whatever the shard; the processes of a
-    torchrun job share the pass.
-    """
+def measure_head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Settings) -> Means:
+    """Measure the mean query and key of every head over the whole plan;"""
     source = getattr(plan, "batches", plan)
     if not hasattr(source, "__getitem__") and iter(source) is source:
         expected = "batches that can be read twice (attention is centred on means, which take a pass of their own)"
@@ -333,7 +335,7 @@ def head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Se
     terms = Settings(metrics=("score_terms",), groups=2, tokens=settings.tokens[:1], **kept)
     rank, world = rank_and_world()
     if world > 1 and dist.is_initialized() and isinstance(plan, Sized) and len(plan) >= world:
-        measured = gathered(run_pass(model, plan, terms, only=range(rank, len(plan), world)))
+        measured = gather_parts(run_pass(model, plan, terms, only=range(rank, len(plan), world)))
     else:
         measured = run_pass(model, plan, terms)
     means: Means = {}
@@ -344,16 +346,18 @@ def head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Se
     return means
 
 
-def _to_do(plan: Any, only: Container[int] | None, held: Container[int]) -> Iterator[tuple[int, Batch]]:
-    """Index and batch of those asked for that are not `held`; others are not made where the plan can be indexed."""
+def pending_batches(plan: Any, only: Container[int] | None, held: Container[int]) -> Iterator[tuple[int, Batch]]:
+    """Yield index and batch of those requested that are not `held`; others are not built if the plan can be
+    indexed.
+    """
     indexed = hasattr(plan, "__getitem__")
     for index, item in enumerate(range(len(plan)) if indexed else plan):
         if index not in held and (only is None or index in only):
             yield index, plan[index] if indexed else item
 
 
-def embedding_terms(model: nn.Module, summaries: Mapping[str, Summary]) -> dict[str, dict[str, Tensor]]:
-    """What metrics make of the input and output embedding matrices, if the model has them."""
+def summarise_embeddings(model: nn.Module, summaries: Mapping[str, Summary]) -> dict[str, dict[str, Tensor]]:
+    """Return what metrics need of the input and output embedding matrices, if the model has them."""
     found: dict[str, dict[str, Tensor]] = {}
     for side, get in (("input", "get_input_embeddings"), ("output", "get_output_embeddings")):
         try:

@@ -16,10 +16,10 @@ CPU = torch.device("cpu")
 Near = TypeVar("Near", Tensor, "Masks")
 
 
-def summable(value: Any) -> Any:
-    """Tensors where their sums are made."""
+def to_accumulation_device(value: Any) -> Any:
+    """Move tensors to the device on which they are summed."""
     if isinstance(value, Mapping):
-        return {name: summable(x) for name, x in value.items()}
+        return {name: to_accumulation_device(x) for name, x in value.items()}
     return value.to(choose_sum_device(value.device)) if isinstance(value, Tensor) else value
 
 
@@ -70,8 +70,11 @@ class Masks:
         return Masks(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
 
 
-def labels_of(batch: Batch, classes: Sequence[str]) -> Tensor:
-    """The class of each sequence, for metrics of classes. UsageError where the batch tells none."""
+def require_labels(batch: Batch, classes: Sequence[str]) -> Tensor:
+    """Return the class of each sequence, for metrics of classes; UsageError if the batch has none.
+
+    UsageError where the batch tells none.
+    """
     if batch.label is None or not classes:
         came = "batches without labels" if batch.label is None else "labels whose classes the plan does not tell"
         cure = "use anisoscope classes; or give vectors with labels, or `labels` [sequence] in a list of dicts"

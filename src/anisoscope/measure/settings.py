@@ -1,4 +1,4 @@
-"""What a measurement computes: the settings, which are part of a run's identity."""
+"""The settings of a measurement, which are part of a run's identity."""
 
 from itertools import pairwise
 from math import inf
@@ -45,7 +45,7 @@ RENAMED = {"panels": "panel", "policies": "tokens", "median": "medians"}
 
 
 def name_metrics(given: Any) -> Any:
-    """Names of metrics, of which some may be given as they are; those are registered."""
+    """Return the names of metrics, some of which may be given as objects; those are registered."""
     if not given or isinstance(given, str):
         return given
     from anisoscope import metrics
@@ -181,7 +181,7 @@ class Settings:
 
     @classmethod
     def read(cls, saved: dict[str, Any]) -> "Settings":
-        """The settings that a manifest or a file of sums holds, which may be an older one."""
+        """Read the settings in a manifest or a file of sums, older ones too."""
         return cls(**{RENAMED.get(name, name): value for name, value in saved.items()})
 
     @property
@@ -193,7 +193,7 @@ class Settings:
 
     @property
     def keepers(self) -> "list[Keeper]":
-        """What a pass keeps for the chosen metrics: of each kind one that keeps what all of them need."""
+        """What a pass keeps for the chosen metrics, one keeper of each kind for all of them."""
         from anisoscope.reads.sample import KeptSample  # loads torch
         from anisoscope.reads.vectors import VectorSums
 
@@ -221,12 +221,12 @@ class Settings:
 
     @property
     def summaries(self) -> "dict[str, Callable[[Any], Any]]":
-        """What is kept of the embedding matrices for the chosen metrics, by their names."""
+        """What is kept of the embedding matrices for the chosen metrics, by name."""
         found = {metric.name: metric.reads.summary() for metric in self.chosen}
         return {name: summary for name, summary in found.items() if summary is not None}
 
     def terms_at(self, quantity: str) -> frozenset[str]:
-        """Sums that the chosen metrics need of vectors of a quantity."""
+        """Return the sums that the chosen metrics need of vectors of a quantity."""
         from anisoscope.reads.vectors import VectorSums  # loads torch
 
         return next(keeper.terms_at(quantity) for keeper in self.keepers if isinstance(keeper, VectorSums))
@@ -245,9 +245,7 @@ class Settings:
         return layers | heads
 
     def what_of(self, model: "nn.Module") -> tuple[set[str], set[str]]:
-        """The same for one model, and which of it may be missing: with all panels, or metrics that are of hidden states
-        too, a model without attention, or whose attention cannot be seen, is measured in its hidden states.
-        """
+        """Return the places to capture for one model, and which of them may be missing:"""
         from anisoscope.models.blocks import has_attention  # loads torch
         from anisoscope.models.families import family_of
 

@@ -1,4 +1,4 @@
-"""From sums to the long table: every metric at every site it applies to, each value with its jackknife interval."""
+"""Turn sums into the long table: every metric at every site it applies to, each value with its jackknife interval."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ MOST_COMPONENTS = 64
 
 
 class Replicates:
-    """Values with one group of units left out, beside the rows of a long table: what paired differences are made of."""
+    """Values with one group of units left out, beside the rows of a long table; paired differences need them."""
 
     def __init__(self, groups: int) -> None:
         self.groups = groups
@@ -41,18 +41,18 @@ class Replicates:
         return np.concatenate(self._rows), np.concatenate(self._values)
 
 
-def tabulate(
+def build_long_table(
     kept: Gathered, metrics: Iterable[Metric], policies: Sequence[str], replicates: Replicates | None = None
 ) -> pd.DataFrame:
-    """The long table of `metrics` of all that a pass has kept, without model and corpus.
+    """Build the long table of `metrics` from all that a pass has kept, without model and corpus.
 
     replicates   takes the values with one group left out, row by row; None: they are not kept
     """
     columns: Columns = {}  # one table is made in the end: thousands of small ones take longer than the model
     for metric in metrics:
         for reading in metric.reads.readings(metric, kept):
-            present = _present_groups(reading.data)
-            for part, left_out in columns_of(metric, reading, policies):
+            present = _list_present_groups(reading.data)
+            for part, left_out in build_columns(metric, reading, policies):
                 if replicates is not None and len(part["value"]) and left_out is not None:
                     replicates.add(len(columns.get("value", ())), left_out, present)
                 for column, entries in part.items():
@@ -60,16 +60,16 @@ def tabulate(
     return as_records(pd.DataFrame(columns))
 
 
-def columns_of(metric: Metric, reading: Reading, policies: Sequence[str]) -> Iterable[tuple[Columns, Array | None]]:
-    """Columns of the long table for each value of a metric at one place, and its rows with each group left out
-    [row, group]; None instead of those of values with very many components.
+def build_columns(metric: Metric, reading: Reading, policies: Sequence[str]) -> Iterable[tuple[Columns, Array | None]]:
+    """Build columns of the long table for each value of a metric at one place, and its rows with each group left
+    out [row, group];
     """
     for name, replicates in metric.compute(reading.data).items():
-        counted = _along(reading.count, replicates[0]) if name in metric.counted else None
+        counted = _broadcast_count(reading.count, replicates[0]) if name in metric.counted else None
         bounds = metric.range_of(name, reading.data)
         estimate = jackknife.jackknife_interval(replicates, bounds=bounds, counted=counted)
-        rows = _rows_of(metric, estimate.value)
-        columns = _columns(metric, name, estimate, reading, policies, rows)
+        rows = _select_rows(metric, estimate.value)
+        columns = _build_columns_of_value(metric, name, estimate, reading, policies, rows)
         columns |= {column: [entry] * len(rows) for column, entry in reading.columns.items()}
         has_components = estimate.value.ndim > len(metric.axes)
         is_small = not has_components or estimate.value.shape[-1] <= MOST_COMPONENTS
@@ -79,26 +79,26 @@ def columns_of(metric: Metric, reading: Reading, policies: Sequence[str]) -> Ite
         yield columns, left_out
 
 
-def _present_groups(data: Any) -> NDArray[np.int64]:
-    """Numbers of the groups that hold anything of a place, in the order in which they are left out."""
+def _list_present_groups(data: Any) -> NDArray[np.int64]:
+    """List the numbers of the groups that hold anything of a place, in the order in which they are left out."""
     data = getattr(data, "first", data)  # of a pair of places: both have the same groups
     present = np.asarray(getattr(data, "present", ()))
     numbers = np.flatnonzero(present) if present.dtype == bool else present
     return numbers.astype(np.int64)
 
 
-def _rows_of(metric: Metric, value: Array) -> NDArray[np.int64]:
-    """Entries of a value that become rows: all, but of those with components only the ones that are defined."""
+def _select_rows(metric: Metric, value: Array) -> NDArray[np.int64]:
+    """Choose the entries of a value that become rows: all, but for values with components only the defined ones."""
     flat = value.ravel()
     return np.flatnonzero(~np.isnan(flat)) if value.ndim > len(metric.axes) else np.arange(flat.size)
 
 
-def _along(count: Array, value: Array) -> Array:
-    """`count` over the axes of `value`, of which it has the first."""
+def _broadcast_count(count: Array, value: Array) -> Array:
+    """Broadcast `count` over the axes of `value`, of which it has the first."""
     return np.broadcast_to(count.reshape(count.shape + (1,) * (value.ndim - count.ndim)), value.shape)
 
 
-def _columns(
+def _build_columns_of_value(
     metric: Metric,
     name: str,
     estimate: jackknife.Estimate,
@@ -106,10 +106,10 @@ def _columns(
     policies: Sequence[str],
     rows: NDArray[np.int64],
 ) -> Columns:
-    """A row per entry of a value of `metric.axes`, with a component axis if it has one more."""
+    """Build a row per entry of a value over `metric.axes`, with a component axis if it has one more."""
     value, axes = estimate.value, metric.axes
     index = dict(zip((*axes, "component"), np.indices(value.shape).reshape(value.ndim, value.size), strict=False))
-    counts = _along(reading.count, value)
+    counts = _broadcast_count(reading.count, value)
     labels = metric.labels_of(name, value.shape[-1] if value.ndim else 0, reading.names)
     policy = policies[0] if metric.first_policy else None
     return {

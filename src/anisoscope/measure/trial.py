@@ -1,4 +1,4 @@
-"""The first batch of a pass, run without the capture too: does the model compute the same, and what is handed on?"""
+"""Try the first batch of a pass without the capture too: does the model compute the same, and what is handed on?"""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ EXACT = 0.0
 
 
 class MovedError(Exception):
-    """The outputs of a model are others within a capture, or it ends with an exception there: `why`."""
+    """The outputs of a model change within a capture, or it fails there; `why` says which."""
 
     def __init__(self, proof: Proof, why: str) -> None:
         super().__init__(why)
@@ -23,7 +23,7 @@ class MovedError(Exception):
 
 
 class Trial:
-    """The first call of a pass: `proof` tells what it came to.
+    """The first call of a pass; `proof` is its result.
 
     `gives_up`: whether to raise MovedError if the capture moves the outputs, so that less can be captured; else that is
     noted alone.
@@ -54,7 +54,7 @@ class Trial:
             self._compare(proof, plain, Outputs(output), run, inputs)
 
     def _run_plain(self, run: Callable[..., Any], inputs: dict[str, Any]) -> Outputs:
-        """The outputs without the capture; random numbers are the same again afterwards."""
+        """Run the model without the capture; random numbers are restored afterwards."""
         devices = sorted({x.device.index or 0 for x in self.tap.model.parameters() if x.device.type == "cuda"})
         with self.tap.detached(), torch.random.fork_rng(devices):
             return Outputs(run(**copied(inputs)))
@@ -70,7 +70,7 @@ class Trial:
             raise MovedError(proof, f"the capture moves the outputs by {proof.outputs:.1e} of the largest")
 
     def _may_round(self) -> bool:
-        """Whether operations are put together in another order within the capture."""
+        """Tell whether the capture computes operations in another order, so that results may round differently."""
         compiled = any(
             module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
             for module in self.tap.model.modules()

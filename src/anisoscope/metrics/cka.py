@@ -40,7 +40,7 @@ class Gram(NamedTuple):
 
 
 def compute(pair: SampledPair) -> Values:
-    x, y = pair.first.made_once(make_gram), pair.second.made_once(make_gram)
+    x, y = pair.first.get_cached(make_gram), pair.second.get_cached(make_gram)
     shared = _hsic(pair.first, x, y)
     size = np.where((x.variance > 0) & (y.variance > 0), x.variance * y.variance, np.nan)
     return {"": shared / np.sqrt(size)}

@@ -1,4 +1,4 @@
-"""Watching a training: the geometry of a model on a fixed probe, now and then, without touching the training.
+"""Watch a training: measure a model's geometry on a fixed probe now and then, without touching the training.
 
 May import: `measure`, and what is below it.
 """

@@ -1,4 +1,4 @@
-"""The geometry of a model while it trains, on a fixed probe, without touching the training.
+"""Measure a model's geometry while it trains, on a fixed probe, without touching the training.
 
 >>> monitor = Monitor(probe, output="runs/monitor")      # probe: a few batches or texts, as `measure` takes them
 >>> for step, batch in enumerate(batches, start=1):
@@ -19,8 +19,8 @@ from torch import nn
 from anisoscope.batch import Batch
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.measure.distributed import is_in_step, rank_and_world
-from anisoscope.measure.inputs import Given
-from anisoscope.measure.loop import glance
+from anisoscope.measure.inputs import GivenInputs
+from anisoscope.measure.loop import measure_probe
 from anisoscope.measure.settings import Settings
 from anisoscope.provenance import describe_environment
 from anisoscope.store import as_records, read_table, write_json, write_table
@@ -80,7 +80,7 @@ class Monitor:
     ) -> None:
         if every < 1:
             raise UsageError("at least 1 step between two looks", str(every), "raise `every`")
-        self.probe = _read_once(probe, processor)
+        self.probe = _to_repeatable_probe(probe, processor)
         self.every, self.early, self.prefix = every, early, prefix
         self.output = None if output is None else Path(output)
         self.processor, self.forward = processor, forward
@@ -99,20 +99,20 @@ class Monitor:
         limit: int | None = None,
         **given: Any,
     ) -> "Monitor":
-        """A monitor on `sequences` windows of a text corpus, evenly spread over it (its first `limit` units), as
-        `anisoscope measure` reads it. Other keywords as for the class.
+        """Make a monitor on `sequences` windows of a text corpus, evenly spread over it (its first `limit` units),
+        as `anisoscope measure` reads it. Other keywords as for the class.
         """
-        return cls(_windows_of(corpus, model, processor, sequences=sequences, limit=limit), **given)
+        return cls(_choose_windows(corpus, model, processor, sequences=sequences, limit=limit), **given)
 
-    def due(self, step: int) -> bool:
-        """Whether this step is looked at."""
+    def is_due(self, step: int) -> bool:
+        """Tell whether this step is measured."""
         return step % self.every == 0 or (self.early and step < self.every and step & (step - 1) == 0)
 
     def __call__(self, model: nn.Module, step: int) -> dict[str, float] | None:
         """Look at `model` if `step` is due, once a step: {"anisoscope/encoder.3/A": .21, …}; None where it is not, and
         in every process but the first.
         """
-        if not self.due(step) or step == self.last:
+        if not self.is_due(step) or step == self.last:
             return None
         first = rank_and_world()[0] == 0
         if not first and not is_in_step(model):
@@ -121,37 +121,37 @@ class Monitor:
         return values if first else None
 
     def look(self, model: nn.Module, step: int) -> dict[str, float]:
-        """Look at `model` whatever the step."""
+        """Measure `model` whatever the step."""
         self.last = step
-        body = model if is_in_step(model) else _body(model)
-        batches = self._batches_for(body)
-        records = glance(body, batches, self.settings).records()
+        body = model if is_in_step(model) else _unwrap_body(model)
+        batches = self._get_batches(body)
+        records = measure_probe(body, batches, self.settings).records()
         if self.output is not None and rank_and_world()[0] == 0:
             described = {"settings": asdict(self.settings), "every": self.every, "batches": len(batches)}
             if not (self.output / "monitor.json").exists():
                 write_json(self.output / "monitor.json", described | describe_environment())
             kept = as_records(records.drop(columns="step"), step=step)
             write_table(self.output / f"step-{step}.parquet", kept)
-        return self._logged(records)
+        return self._summarise_layers(records)
 
-    def _batches_for(self, model: nn.Module) -> list[Batch]:
-        """The probe as batches of `model`, whose `forward` says what an argument is called: made once."""
+    def _get_batches(self, model: nn.Module) -> list[Batch]:
+        """Return the probe as batches of `model`, whose `forward` says what an argument is called; built once."""
         if self._batches is None or self._batches[0] is not model:
             self._batches = model, self._make_batches(model)
         return self._batches[1]
 
     def _make_batches(self, model: nn.Module) -> list[Batch]:
         if isinstance(self.probe, str | Path):
-            return _windows_of(str(self.probe), model, self.processor, sequences=SEQUENCES)
+            return _choose_windows(str(self.probe), model, self.processor, sequences=SEQUENCES)
         if _are_texts(self.probe):
             from anisoscope.data.opening import open_texts
 
             plan, _ = open_texts(self.probe, model, self.processor, sequences=SEQUENCES)
             return list(plan)
-        return list(Given(self.probe, model, forward=self.forward))
+        return list(GivenInputs(self.probe, model, forward=self.forward))
 
-    def _logged(self, records: pd.DataFrame) -> dict[str, float]:
-        """By layer: means over heads, and the largest value of a head."""
+    def _summarise_layers(self, records: pd.DataFrame) -> dict[str, float]:
+        """Return values to log by layer: means over heads, and the largest value of a head."""
         rows = records[records["metric"].isin(LOGGED) & records["component"].isna() & (records["kind"] != "cross")]
         rows = rows[rows["site"].isin(("hidden", "query.raw", "attention"))]
         rows = rows.assign(value=rows["value"].where(rows["metric"] != "query_key.cosine", rows["value"].abs()))
@@ -167,7 +167,7 @@ class Monitor:
 
     @property
     def records(self) -> pd.DataFrame:
-        """Records of all looks in the output folder, by step."""
+        """Records of all measurements in the output folder, by step."""
         if self.output is None:
             raise UsageError("a monitor with an output folder", "none", "give it output=…")
         paths = sorted(self.output.glob("step-*.parquet"), key=lambda path: int(path.stem.split("-")[1]))
@@ -175,8 +175,10 @@ class Monitor:
         return pd.concat(frames, ignore_index=True)
 
 
-def _read_once(probe: Any, processor: Any) -> Any:
-    """The probe as it can be read again and again. UsageError, CorpusError: what `measure` would not take."""
+def _to_repeatable_probe(probe: Any, processor: Any) -> Any:
+    """Return the probe in a form that can be read again and again; UsageError or CorpusError for what `measure`
+    would refuse. UsageError, CorpusError: what `measure` would not take.
+    """
     if isinstance(probe, str | Path) or _are_texts(probe):
         if not hasattr(processor, "tokenize"):
             got = "none" if processor is None else type(processor).__name__
@@ -185,7 +187,7 @@ def _read_once(probe: Any, processor: Any) -> Any:
     # a loader may shuffle: its batches are drawn here, so that every look has the same, and no number that the
     # training draws later is another one
     with torch.random.fork_rng(devices=[]):
-        batches = Given(probe).batches
+        batches = GivenInputs(probe).batches
         kept = batches if isinstance(batches, list) else list(batches)
     if not kept:
         raise CorpusError("a probe with at least one batch", "none", "give it a few batches")
@@ -196,18 +198,18 @@ def _are_texts(probe: Any) -> bool:
     return isinstance(probe, list | tuple) and bool(probe) and all(isinstance(text, str) for text in probe)
 
 
-def _windows_of(
+def _choose_windows(
     corpus: str, model: nn.Module, processor: Any, *, sequences: int, limit: int | None = None
 ) -> list[Batch]:
-    """Windows of a text corpus, evenly spread over it."""
+    """Choose windows of a text corpus, evenly spread over it."""
     from anisoscope.data.opening import open_plan
 
     plan, _ = open_plan(corpus, model, processor, modality="text", sequences=sequences, limit=limit)
     return [plan[i] for i in range(len(plan))]
 
 
-def _body(model: nn.Module) -> nn.Module:
-    """The model without its head, and out of the wrappers of data parallelism and compilation."""
+def _unwrap_body(model: nn.Module) -> nn.Module:
+    """Return the model without its head, and without the wrappers of data parallelism and compilation."""
     for wrapper in ("module", "_orig_mod"):
         while isinstance(getattr(model, wrapper, None), nn.Module) and len(list(model.children())) == 1:
             model = getattr(model, wrapper)

@@ -22,13 +22,13 @@ from anisoscope.reads.base import (
     in_batches,
     pad,
 )
-from anisoscope.reads.sample import OfSample, SampledVectors, is_usable, reservoir_of, sample_at
+from anisoscope.reads.sample import OfSample, SampledVectors, is_usable, find_reservoir, select_sample
 from anisoscope.sums.reservoir import Reservoir
 
 
 @dataclass(frozen=True)
 class SampledPair:
-    """The same tokens seen in two places: `first` and `second` have the same vectors' order and groups."""
+    """The same tokens in two places: `first` and `second` have the same order of vectors and groups."""
 
     first: SampledVectors
     second: SampledVectors
@@ -76,7 +76,7 @@ class LayerPair(OfSample):
             usable = np.logical_and.reduce(
                 [is_usable(reservoir.vectors[name][: self.most].double().numpy()) for name in layers]
             )
-            samples = {name: sample_at(name, reservoir, kept, self.most, usable) for name in layers}
+            samples = {name: select_sample(name, reservoir, kept, self.most, usable) for name in layers}
             for name, other_name in combinations(layers, 2):
                 first, second, other = samples[name], samples[other_name], layers[other_name]
                 if first is None or second is None:
@@ -104,7 +104,7 @@ def _layers_of_each_sample(kept: Gathered) -> Iterator[tuple[Reservoir, dict[str
     """Each sample of tokens, with the layers that it was taken at; without those of which no vector can be used."""
     found: dict[int, tuple[Reservoir, dict[str, Site]]] = {}
     for name, site in kept.sites.items():
-        reservoir = reservoir_of(name, site, kept) if site.quantity in ("hidden", "final") else None
+        reservoir = find_reservoir(name, site, kept) if site.quantity in ("hidden", "final") else None
         if reservoir is not None and is_usable(reservoir.vectors[name].double().numpy()).any():
             found.setdefault(id(reservoir), (reservoir, {}))[1][name] = site
     yield from found.values()

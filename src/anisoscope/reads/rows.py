@@ -1,4 +1,4 @@
-"""Rows: sums over rows of attention, of each head; the same with queries or keys centred; and sums of scores."""
+"""Rows: sums over attention rows of each head; the same with queries or keys centred; and sums of attention logits."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -76,7 +76,7 @@ class ScoreSums(OfQuantity):
 
 
 def add_rows(site: Site, rows: Mapping[str, Tensor], done: Pass, prefix: str = "") -> None:
-    """Add the rows of real queries that see a key; `prefix`: of the names of their terms."""
+    """Add the rows of real queries that see a key, under names with a `prefix`."""
     keys = rows["keys"]
     real = done.real_queries(site, keys)
     terms = sum_rows(rows, real.unsqueeze(1) & (keys > 0))
@@ -126,8 +126,8 @@ class _OfAttention(Reads):
         """What the tap hands on, of queries and keys [sequence, head, token, dim]; `means` over all of them."""
 
 
-def rows_between(query: Tensor, key: Tensor, real: Tensor) -> dict[str, Tensor]:
-    """Attention rows of queries over real keys, as the tap hands them on; scale 1."""
+def compute_rows(query: Tensor, key: Tensor, real: Tensor) -> dict[str, Tensor]:
+    """Return attention rows of queries over real keys, as the tap hands them on; scale 1."""
     from anisoscope.capture.masking import Masking
     from anisoscope.capture.rows import attention_rows
 
@@ -149,7 +149,7 @@ class Rows(_OfAttention):
         yield RowSums()
 
     def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
-        return rows_between(query, key, real)
+        return compute_rows(query, key, real)
 
 
 class CentredRows(_OfAttention):
@@ -169,7 +169,7 @@ class CentredRows(_OfAttention):
     def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:
         of_query, of_key = query - means[0], key - means[1]
         sides = ((query, key), (of_query, key), (query, of_key))
-        return {side: rows_between(q, k, real) for side, (q, k) in zip(SIDES, sides, strict=True)}
+        return {side: compute_rows(q, k, real) for side, (q, k) in zip(SIDES, sides, strict=True)}
 
 
 class Scores(_OfAttention):

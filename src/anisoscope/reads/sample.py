@@ -57,7 +57,7 @@ class KeptSample(Keeper):
 
 @dataclass(frozen=True)
 class SampledVectors:
-    """Vectors of a layer, a uniform sample of those of the first token policy.
+    """Vectors of a layer: a uniform sample of those of the first token policy.
 
     vectors  [vector, dim]: finite, not zero; in the order of their hashes, so that the first k are a sample too
     group    [vector]: the group of units that each is of, below `groups`
@@ -91,7 +91,7 @@ class SampledVectors:
         return self.take(self.group != self.present[index])
 
     def take(self, chosen: Any) -> "SampledVectors":
-        """Some of the vectors."""
+        """Return some of the vectors."""
         return replace(self, vectors=self.vectors[chosen], group=self.group[chosen], _made={})
 
     def replicates(self, function: Callable[[Array], Any]) -> Array:
@@ -124,8 +124,8 @@ class SampledVectors:
         n = len(self) - np.concatenate([[0.0], self.member.sum(0)])
         return np.asarray(n * (n - 1))
 
-    def made_once(self, function: "Callable[[SampledVectors], T]") -> T:
-        """`function` of this sample, made when it is first asked for: layers are in many pairs."""
+    def get_cached(self, function: "Callable[[SampledVectors], T]") -> T:
+        """Return `function` of this sample, computed once: layers are in many pairs."""
         if function not in self._made:
             self._made[function] = function(self)
         return self._made[function]  # type: ignore[no-any-return]
@@ -167,8 +167,8 @@ class Sample(OfSample):
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:  # noqa: ARG002
         for name, site in kept.sites.items():
-            reservoir = reservoir_of(name, site, kept)
-            sample = sample_at(name, reservoir, kept) if reservoir is not None else None
+            reservoir = find_reservoir(name, site, kept)
+            sample = select_sample(name, reservoir, kept) if reservoir is not None else None
             if sample is not None:
                 yield Reading(sample, kept.columns_of(site), np.array(float(len(sample))))
 
@@ -182,8 +182,8 @@ class Sample(OfSample):
                 trial.end()
 
 
-def reservoir_of(name: str, site: Site, kept: Gathered) -> Reservoir | None:
-    """The reservoir that holds vectors of a layer; None if none does."""
+def find_reservoir(name: str, site: Site, kept: Gathered) -> Reservoir | None:
+    """Return the reservoir that holds vectors of a layer; None if none does."""
     if site.quantity not in LAYER_QUANTITIES:
         return None
     reservoir = kept.reservoirs.get(site.stack) or kept.reservoirs.get(name)
@@ -191,14 +191,14 @@ def reservoir_of(name: str, site: Site, kept: Gathered) -> Reservoir | None:
 
 
 def is_usable(vectors: Array) -> NDArray[np.bool_]:
-    """[vector]: finite, and not zero."""
+    """Tell which vectors [vector] are finite and not zero."""
     return np.asarray(np.isfinite(vectors).all(1) & (np.abs(vectors).sum(1) > 0))
 
 
-def sample_at(
+def select_sample(
     name: str, reservoir: Reservoir, kept: Gathered, most: int | None = None, usable: NDArray[np.bool_] | None = None
 ) -> SampledVectors | None:
-    """The sample of a layer: of the first `most` vectors that are kept the `usable` ones; None if they are not two."""
+    """Return the sample of a layer: the `usable` ones of the first `most` vectors; None if fewer than two."""
     vectors = reservoir.vectors[name][:most].double().numpy()
     chosen = is_usable(vectors) if usable is None else usable
     if chosen.sum() < 2:

@@ -96,7 +96,7 @@ def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
 
 
 def is_whole_image(x: Tensor, done: Pass) -> bool:
-    """Whether vectors are whole images, which have millions of dimensions."""
+    """Tell whether vectors are whole images, which have millions of dimensions."""
     return done.settings.flatten == "image" and x.shape[1] == 1
 
 
@@ -159,10 +159,10 @@ class Vectors(Reads):
                 continue
             totals = totals_of(kept.sums.at(name, metric.needs))
             if totals is not None:
-                yield Reading(totals, kept.columns_of(site), self._count(metric.needs, kept, name))
+                yield Reading(totals, kept.columns_of(site), self._count_vectors(metric.needs, kept, name))
 
-    def _count(self, needs: frozenset[str], kept: Gathered, site: str) -> Array:
-        """How many vectors are behind the values, by policy and head (of similarity inside sequences: sequences)."""
+    def _count_vectors(self, needs: frozenset[str], kept: Gathered, site: str) -> Array:
+        """Count the vectors behind the values, by policy and head (for similarity inside sequences: sequences)."""
         if needs & SUBSETS:
             return np.asarray(kept.sums.at(site, ("subset_n",))["subset_n"].sum(0)[:KINDS].sum(0))
         term = "moment_n" if needs & MOMENTS else "sequences" if needs & INSIDE and "n" not in needs else "n"

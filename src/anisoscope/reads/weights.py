@@ -1,4 +1,4 @@
-"""Weights: the input and output embedding matrices of a model, each summed up once."""
+"""Weights: the input and output embedding matrices of a model, each summarised once."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Summary = Callable[[NDArray[Any]], Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Weights(Reads):
-    """The embedding matrices of a model, as what `summarise` makes of each.
+    """The embedding matrices of a model, as `summarise` reduces each.
 
     summarise  matrix [row, dim] → {term: array with a leading axis of 1}, which is all that is kept of it
 
@@ -52,7 +52,7 @@ class Weights(Reads):
 
 
 def summarise_matrix(matrix: NDArray[Any], summaries: Mapping[str, Summary]) -> dict[str, torch.Tensor]:
-    """What is kept of a matrix: its `rows`, and what each metric makes of it, by the metric's name and a term's."""
+    """Return what is kept of a matrix: its `rows`, and what each metric needs, by the metric's name and a term's."""
     terms = {"rows": np.array([float(len(matrix))])}
     for name, summarise in summaries.items():
         terms |= {f"{name}.{term}": value for term, value in summarise(matrix).items()}

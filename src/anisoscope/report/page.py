@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from anisoscope.axes import pluralise
 from anisoscope.charts.export import to_svgs, write
-from anisoscope.charts.style import printable
+from anisoscope.charts.style import escape_control
 from anisoscope.report.parts import NARROW, WIDE, Figure, find_extremes
 from anisoscope.report.results import Results
 from anisoscope.report.sections import build_sections
@@ -57,7 +57,7 @@ def write_page(folder: Path, template: Traversable, **content: Any) -> Path:
     style = Markup(HERE.joinpath("style.css").read_text("utf-8"))
     page = environment.from_string(template.read_text("utf-8")).render(**content, style=style)
     path = folder / "report.html"
-    write_atomic(path, lambda temporary: temporary.write_text(printable(page), encoding="utf-8"))
+    write_atomic(path, lambda temporary: temporary.write_text(escape_control(page), encoding="utf-8"))
     return path
 
 

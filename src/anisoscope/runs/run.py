@@ -18,17 +18,17 @@ from anisoscope.data.plans import Plan
 from anisoscope.data.windows import TextPlan
 from anisoscope.errors import MeasureError, UsageError
 from anisoscope.measure.accumulator import Measurement
-from anisoscope.measure.calls import called_by_name
-from anisoscope.measure.cost import Cost, cost_of, shapes_from, shapes_of, without_spectrum
+from anisoscope.measure.calls import check_called_by_name
+from anisoscope.measure.cost import Cost, estimate_cost, explain_missing_spectrum, find_shapes, find_shapes_on_meta
 from anisoscope.measure.distributed import (
-    any_of_all,
-    from_first,
-    gathered,
+    broadcast_from_first,
+    gather_parts,
     is_in_step,
-    process_group,
+    is_true_anywhere,
+    open_process_group,
     rank_and_world,
-    sharing,
-    taken_over,
+    share_tokenizer,
+    take_over_states,
 )
 from anisoscope.measure.loop import Arrays, run_pass
 from anisoscope.measure.tabulate import Replicates
@@ -86,8 +86,8 @@ def run(
         return done
     subject = subject or subject_of(job)
     job = replace(settled(job, subject), corpus=job.corpus or default_corpus(subject.modality))
-    with process_group(job.device):
-        shared = replace(subject, processor=sharing(subject.processor))
+    with open_process_group(job.device):
+        shared = replace(subject, processor=share_tokenizer(subject.processor))
         reading = reading or OpenedCorpus(*plan_of(job, shared))
         set_counted_unit(progress, pluralise(reading.corpus.get("words", WORDS)["counted"]))
         identity = job.identity(subject, reading.plan, reading.more) | reading.identity
@@ -95,7 +95,7 @@ def run(
         rank, _ = rank_and_world()
         if rank == 0:
             RunFolder.start(target.folder, identity, resume=resume, overwrite=overwrite)
-        if from_first(target.complete and resume):
+        if broadcast_from_first(target.complete and resume):
             if key is not None:  # as it will be asked for from now on
                 write_json(target.manifest_path, target.manifest | {"asked": key})
             return target
@@ -108,7 +108,7 @@ def run(
         with interrupt_hint(lambda: _kept(target, part)):
             try:
                 part.append(_part(target, subject, job, reading, progress))
-                measurement = gathered(part[0])
+                measurement = gather_parts(part[0])
             finally:
                 if rank == 0:
                     target.note(identity)  # somebody may have removed the folder
@@ -137,11 +137,11 @@ def _words_of(measurement: Measurement, processor: Any) -> dict[str, dict[str, s
 
 def _spread(target: RunFolder) -> None:
     """Write the finished run in folders of other processes too, which lie elsewhere: on other machines, in memory."""
-    from_first(None)  # nobody reads what is not written yet
-    if not any_of_all(not target.complete):
+    broadcast_from_first(None)  # nobody reads what is not written yet
+    if not is_true_anywhere(not target.complete):
         return
     held: Any = (target.records, target.manifest) if rank_and_world()[0] == 0 else ()
-    finished_run = from_first(held)
+    finished_run = broadcast_from_first(held)
     if not target.complete:
         target.finish(*finished_run)
 
@@ -159,7 +159,9 @@ def _part(target: RunFolder, subject: Subject, job: Job, reading: OpenedCorpus, 
     """What this process measures: of the batches of the job's shard that no state holds, as many as every other."""
     rank, world = rank_and_world()
     plan, own = reading.plan, target.state_path(rank)
-    held = from_first(taken_over(target.states(), job.settings, plan.fingerprint, own) if rank == 0 else frozenset())
+    held = broadcast_from_first(
+        take_over_states(target.states(), job.settings, plan.fingerprint, own) if rank == 0 else frozenset()
+    )
     of_shard = range(job.shard[0], len(plan), job.shard[1])
     todo = [i for i in of_shard if i not in held][rank::world]
     only = frozenset(todo) | (held if rank == 0 else frozenset())
@@ -237,7 +239,7 @@ def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
     corpus, reading = job.corpus or default_corpus(subject.modality), select_fields(job, ReadOptions)
     plan, described = open_plan(corpus, subject.model, subject.processor, modality=subject.modality, **reading)
     if subject.config is None and len(plan):  # a module of one's own
-        plan.call = called_by_name(subject.model, plan[0].inputs)
+        plan.call = check_called_by_name(subject.model, plan[0].inputs)
     return plan, described
 
 
@@ -248,7 +250,7 @@ def _cost_of(subject: Subject, job: Job, plan: BatchPlan) -> Cost | None:
     if not isinstance(plan, Plan) or not len(plan) or isinstance(subject.model, Arrays) or is_in_step(subject.model):
         return None
     longest = int(plan.lengths.max()) if isinstance(plan, TextPlan) else None
-    return cost_of(shapes_of(subject.model, plan[0], job.settings), job.settings, longest)
+    return estimate_cost(find_shapes(subject.model, plan[0], job.settings), job.settings, longest)
 
 
 def cost_before(job: Job) -> Cost:
@@ -260,7 +262,7 @@ def cost_before(job: Job) -> Cost:
         expected, came = "--dry-run of a text model or a series", f"{job.model}, which reads {modality_of(model)}"
         raise UsageError(expected, came, "measure with --limit 1: it says what it costs before it begins")
     longest = job.max_length or min(longest_input(model.config, None) or DEFAULT_LENGTH, DEFAULT_LENGTH)
-    return cost_of(shapes_from(model, job.settings), job.settings, longest)
+    return estimate_cost(find_shapes_on_meta(model, job.settings), job.settings, longest)
 
 
 def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collection[int]) -> dict[str, Any]:
@@ -298,7 +300,7 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
     spectra = [s for s in measurement.sites.values() if s.quantity in LAYER_QUANTITIES]
     wide = [s for s in spectra if (s.name, "moment") not in measurement.sums.terms]
     if "moment" in measurement.settings.terms_at("hidden") and measurement.settings.flatten != "image":
-        yield from filter(None, [without_spectrum(len(wide), len(spectra))])
+        yield from filter(None, [explain_missing_spectrum(len(wide), len(spectra))])
     if measurement.pieces > 1:
         yield f"out of memory: batches were measured in {measurement.pieces} parts each, to the same sums"
     if measurement.unseen:

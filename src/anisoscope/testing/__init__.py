@@ -1,4 +1,4 @@
-"""Checks that anybody's metric undergoes, as ours do: `check_metric(METRIC)` in a test, or law by law.
+"""Check a metric of your own as ours are checked: `check_metric(METRIC)` in a test, or law by law.
 
 May import anything below.
 """

@@ -1,4 +1,4 @@
-"""What every metric must obey, each as a law that says what is broken and what to do about it.
+"""Laws that every metric must obey; each says how it is broken and what to do about it.
 
     from anisoscope.testing import check_metric
     from my_package.my_metric import METRIC
@@ -22,7 +22,7 @@ import torch
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.functional import metric as measure_alone
 from anisoscope.measure.settings import Settings
-from anisoscope.measure.tabulate import columns_of
+from anisoscope.measure.tabulate import build_columns
 from anisoscope.metrics import INVARIANCES, Metric, find_all, is_own
 from anisoscope.metrics.mean_cosine import reference as mean_cosine_of
 from anisoscope.reads.base import Array, Reading, TrialLayout, Unit
@@ -48,15 +48,15 @@ SMALLEST = {
 
 
 class LawBroken(AssertionError):
-    """A metric that breaks a law: which one, how it shows, and what to do."""
+    """A metric breaks a law: which one, how it shows, and what to do."""
 
 
 class _Broken(Exception):
-    """How it shows that a law is broken."""
+    """A law is broken, and this is how it shows."""
 
 
 class Law(NamedTuple):
-    """One law.
+    """One law that metrics must obey.
 
     name     what holds
     cure     what to look at if it does not
@@ -71,7 +71,7 @@ class Law(NamedTuple):
 
     def hold(self, metric: Metric) -> None:
         """Check the law. LawBroken if it does not hold; errors of the metric itself are told as such."""
-        with known(metric):
+        with temporarily_register(metric):
             try:
                 self.check(metric)
             except _Broken as broken:
@@ -106,14 +106,14 @@ def laws_of(metric: Metric) -> list[Law]:
 
 
 @contextmanager
-def known(metric: Metric) -> Iterator[None]:
-    """The metric among those that can be named, while inside."""
+def temporarily_register(metric: Metric) -> Iterator[None]:
+    """Register a metric under its name for the length of a `with` block."""
     with nullcontext() if find_all().get(metric.name) is metric else registered(metric):
         yield
 
 
-def pass_on(metric: Metric, units: Sequence[Unit], **layout: Any) -> Measurement:
-    """A pass over test data, without a model: every unit a group of its own.
+def run_test_pass(metric: Metric, units: Sequence[Unit], **layout: Any) -> Measurement:
+    """Run a pass over test data, without a model: every unit a group of its own.
 
     layout  fields of `reads.base.TrialLayout`
     """
@@ -125,32 +125,30 @@ def pass_on(metric: Metric, units: Sequence[Unit], **layout: Any) -> Measurement
     return done
 
 
-def read(metric: Metric, units: Sequence[Unit], **layout: Any) -> Reading | None:
-    """What the metric reads of test data; None if there is nothing."""
-    return read_of(metric, pass_on(metric, units, **layout))
+def read_test_data(metric: Metric, units: Sequence[Unit], **layout: Any) -> Reading | None:
+    """Return what the metric reads of test data; None if there is nothing."""
+    return read_pass(metric, run_test_pass(metric, units, **layout))
 
 
-def read_of(metric: Metric, done: Measurement) -> Reading | None:
-    """What the metric reads of a pass over test data."""
+def read_pass(metric: Metric, done: Measurement) -> Reading | None:
+    """Return what the metric reads of a pass over test data."""
     return next(metric.reads.readings(metric, done.kept()), None)
 
 
-def replicates(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict[str, Array]:
-    """The values of test data, with every group left out in turn."""
-    reading = read(metric, units, **layout)
+def compute_replicates(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict[str, Array]:
+    """Compute the values of test data, with every group left out in turn."""
+    reading = read_test_data(metric, units, **layout)
     return {} if reading is None else metric.compute(reading.data)
 
 
-def values(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict[str, float]:
-    """The values of test data, of the first policy and head, by their names in the reference: those of components are
-    the value's name and the component's.
-    """
-    reading = read(metric, units, **layout)
-    return {} if reading is None else named_values(metric, reading, metric.compute(reading.data))
+def compute_values(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict[str, float]:
+    """Compute the values of test data, for the first policy and head, by their names in the reference:"""
+    reading = read_test_data(metric, units, **layout)
+    return {} if reading is None else name_values(metric, reading, metric.compute(reading.data))
 
 
-def named_values(metric: Metric, reading: Reading, computed: Mapping[str, Array]) -> dict[str, float]:
-    """Values of all groups together, each component by name."""
+def name_values(metric: Metric, reading: Reading, computed: Mapping[str, Array]) -> dict[str, float]:
+    """Return values of all groups together, each component by name."""
     named: dict[str, float] = {}
     for name, of_groups in computed.items():
         value = of_groups[0].reshape(-1, *of_groups.shape[1 + len(metric.axes) :])[0]  # first policy and head
@@ -163,13 +161,13 @@ def named_values(metric: Metric, reading: Reading, computed: Mapping[str, Array]
     return named
 
 
-def change(units: Sequence[Unit], by: Callable[[Array], Array]) -> list[Unit]:
-    """The units with their vectors changed, of pairs both sides alike."""
+def change_units(units: Sequence[Unit], by: Callable[[Array], Array]) -> list[Unit]:
+    """Return the units with their vectors changed, both sides of a pair alike."""
     return change_sides(units, (by, by))
 
 
 def change_sides(units: Sequence[Unit], by: Sequence[Callable[[Array], Array]]) -> list[Unit]:
-    """The units with their vectors changed, of pairs each side in a way of its own."""
+    """Return the units with their vectors changed, each side of a pair in its own way."""
     changed: list[Unit] = []
     for unit in units:
         if isinstance(unit, tuple):
@@ -188,7 +186,7 @@ def _label(name: str) -> str:
 
 
 def _require_equal(got: Mapping[str, Any], expected: Mapping[str, Any], how: tuple[str, str], tolerance: float) -> None:
-    """_Broken unless two ways give the same values; `how`: the two ways, in words."""
+    """Raise _Broken unless two ways give the same values; `how` names the two ways."""
     if got.keys() != expected.keys():
         raise _Broken(f"it gives {sorted(got)} {how[0]} and {sorted(expected)} {how[1]}")
     for name, value in expected.items():
@@ -220,7 +218,7 @@ def _check_declaration(metric: Metric) -> None:
         raise _Broken(f"it declares the panel {metric.panel!r}; what another package adds is measured if it is named")
     if metric.reference is None:
         raise _Broken("it has no reference, so that nothing says what its values should be")
-    named = set(replicates(metric, metric.reads.draw()))
+    named = set(compute_replicates(metric, metric.reads.draw()))
     declared = (("bounds", {*metric.bounds}), ("counted", {*metric.counted}), ("extremes", {*metric.extremes}))
     for what, names in declared:
         optional = {"row_median", "score_histogram"}  # of attention rows, on request
@@ -229,7 +227,7 @@ def _check_declaration(metric: Metric) -> None:
 
 
 def _check_shapes(metric: Metric) -> None:
-    reading = read(metric, metric.reads.draw())
+    reading = read_test_data(metric, metric.reads.draw())
     assert reading is not None
     expected, axes = 1 + reading.data.n_groups, len(metric.axes)
     for name, value in metric.compute(reading.data).items():
@@ -256,9 +254,9 @@ def _check_reference(metric: Metric) -> None:
 
 
 def require_reference(metric: Metric, units: list[Unit], tolerance: float = EXACT, **layout: Any) -> None:
-    """_Broken unless the values of test data are those of the definition."""
+    """Raise _Broken unless the values of test data equal those of the definition."""
     assert metric.reference is not None
-    expected, got = metric.reference(units), values(metric, units, **layout)
+    expected, got = metric.reference(units), compute_values(metric, units, **layout)
     if not expected:
         raise _Broken("its reference names no value")
     if missing := sorted(expected.keys() - got.keys()):
@@ -274,8 +272,8 @@ def _check_float32(metric: Metric) -> None:
     to it, 1/(1 − A), is its condition. Norms and their variance are summed in float64 and keep their digits.
     """
     for drift in (0, 20):
-        drawn = change(metric.reads.draw(1, (300, 200, 500), 48), partial(np.add, drift))
-        units = change(drawn, lambda x: x.astype(np.float32).astype(np.float64))
+        drawn = change_units(metric.reads.draw(1, (300, 200, 500), 48), partial(np.add, drift))
+        units = change_units(drawn, lambda x: x.astype(np.float32).astype(np.float64))
         tolerance = np.sqrt(1000) * np.finfo(np.float32).eps
         if metric.needs & MOMENTS:
             tolerance /= 1 - mean_cosine_of(units)[""]  # type: ignore[arg-type]
@@ -285,8 +283,8 @@ def _check_float32(metric: Metric) -> None:
 def _check_invariance(invariance: str) -> Callable[[Metric], None]:
     def check(metric: Metric) -> None:
         units = metric.reads.draw(2)
-        changed = _changed(metric, units, invariance)
-        before, after = values(metric, units), values(metric, changed)
+        changed = _transform_units(metric, units, invariance)
+        before, after = compute_values(metric, units), compute_values(metric, changed)
         assert metric.reference is not None
         names = metric.reference(units).keys()
         change = max(abs(after[name] - before[name]) / max(1, abs(before[name])) for name in names)
@@ -298,8 +296,8 @@ def _check_invariance(invariance: str) -> Callable[[Metric], None]:
     return check
 
 
-def _changed(metric: Metric, units: list[Unit], invariance: str) -> list[Unit]:
-    """Test data turned, scaled, moved or in another order."""
+def _transform_units(metric: Metric, units: list[Unit], invariance: str) -> list[Unit]:
+    """Return test data rotated, scaled, moved or in another order."""
     rng = np.random.default_rng(5)
     first = units[0]
     d = (first[0] if isinstance(first, tuple) else first).shape[1]
@@ -309,34 +307,36 @@ def _changed(metric: Metric, units: list[Unit], invariance: str) -> list[Unit]:
             other_turn = first_turn
         return change_sides(units, (lambda x: x @ first_turn, lambda x: x @ other_turn))
     if invariance == "scaling":
-        return change(units, lambda x: x * np.exp(rng.standard_normal((len(x), 1))))
+        return change_units(units, lambda x: x * np.exp(rng.standard_normal((len(x), 1))))
     if invariance == "translation":
-        return change(units, lambda x: x + np.linspace(1, 2, d))
+        return change_units(units, lambda x: x + np.linspace(1, 2, d))
     shuffled: list[Unit] = []
     for unit in units:
         order = rng.permutation(length_of(unit))
-        shuffled += change([unit], partial(np.take, indices=order, axis=0))
+        shuffled += change_units([unit], partial(np.take, indices=order, axis=0))
     return shuffled if metric.reads.has_roles(metric.needs) else shuffled[::-1]
 
 
 def _check_batches(metric: Metric) -> None:
     units = metric.reads.draw()
-    whole = replicates(metric, units)
+    whole = compute_replicates(metric, units)
     for batch in (1, 2):
         how = f"in batches of {batch}", "in one batch"
-        _require_equal(replicates(metric, units, batch=batch), whole, how, EXACT)
+        _require_equal(compute_replicates(metric, units, batch=batch), whole, how, EXACT)
 
 
 def _check_halves(metric: Metric) -> None:
     units = metric.reads.draw()
     halves = []
     for half in (0, 1):
-        kept = change(units, lambda x: x[:0])
+        kept = change_units(units, lambda x: x[:0])
         kept[half::2] = units[half::2]
-        halves.append(pass_on(metric, kept))
-    reading = read_of(metric, halves[0].merge(halves[1]))
+        halves.append(run_test_pass(metric, kept))
+    reading = read_pass(metric, halves[0].merge(halves[1]))
     assert reading is not None
-    _require_equal(metric.compute(reading.data), replicates(metric, units), ("of two halves", "of the whole"), EXACT)
+    _require_equal(
+        metric.compute(reading.data), compute_replicates(metric, units), ("of two halves", "of the whole"), EXACT
+    )
 
 
 def _check_padding(metric: Metric) -> None:
@@ -345,11 +345,11 @@ def _check_padding(metric: Metric) -> None:
 
 
 def require_no_padding(metric: Metric, filler: float) -> None:
-    """_Broken unless padding that holds `filler` changes nothing."""
+    """Raise _Broken if padding that holds `filler` changes anything."""
     units = metric.reads.draw()
-    padded = replicates(metric, units, padding=3, filler=filler, batch=2)
+    padded = compute_replicates(metric, units, padding=3, filler=filler, batch=2)
     how = f"with three positions of {filler} behind each sequence", "without padding"
-    _require_equal(padded, replicates(metric, units), how, EXACT)
+    _require_equal(padded, compute_replicates(metric, units), how, EXACT)
 
 
 def _check_unusable(metric: Metric) -> None:
@@ -359,9 +359,9 @@ def _check_unusable(metric: Metric) -> None:
         bad = np.array([np.zeros(x.shape[1]), np.full(x.shape[1], np.nan)])
         return np.concatenate([x[:2], bad, x[2:]])
 
-    spoiled = change(units, spoil)
+    spoiled = change_units(units, spoil)
     how = "with zero vectors and NaN among others", "without them"
-    got, expected = replicates(metric, spoiled), replicates(metric, units)
+    got, expected = compute_replicates(metric, spoiled), compute_replicates(metric, units)
     for name in metric.extremes:
         if name.endswith("position"):  # which is another one with more tokens before it
             del got[name], expected[name]
@@ -374,14 +374,14 @@ def _check_smallest(metric: Metric) -> None:
 
 
 def require_decided(metric: Metric, case: str, sizes: Sequence[int]) -> None:
-    """_Broken unless a small input gives a row or none, a value or NaN: never a warning, or an infinity."""
+    """Raise _Broken unless a small input gives a row or none, a value or NaN: never a warning, or an infinity."""
     drawn = metric.reads.draw(sum(map(abs, sizes)), [abs(n) for n in sizes], 5)
-    units = change(drawn, np.zeros_like) if min(sizes) < 0 else drawn
+    units = change_units(drawn, np.zeros_like) if min(sizes) < 0 else drawn
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            reading = read(metric, units)
-            rows = [] if reading is None else list(columns_of(metric, reading, ("all",)))
+            reading = read_test_data(metric, units)
+            rows = [] if reading is None else list(build_columns(metric, reading, ("all",)))
         except Warning as warning:
             raise _Broken(f"{case}: it warns ({warning})") from None
     for columns, _ in rows:
@@ -396,7 +396,7 @@ def require_decided(metric: Metric, case: str, sizes: Sequence[int]) -> None:
 
 
 def _check_replicates(metric: Metric) -> None:
-    reading = read(metric, metric.reads.draw(3))
+    reading = read_test_data(metric, metric.reads.draw(3))
     assert reading is not None
     whole = {name: value for name, value in metric.compute(reading.data).items() if name not in metric.extremes}
     for index in range(reading.data.n_groups):
@@ -410,7 +410,7 @@ def _check_bounds(metric: Metric) -> None:
     for seed, drift in ((0, 0.0), (1, 30.0)):
         for count in (3, 4, 9):
             drawn = metric.reads.draw(seed, (4,) * count, 5)
-            reading = read(metric, change(drawn, partial(np.add, drift)))
+            reading = read_test_data(metric, change_units(drawn, partial(np.add, drift)))
             if reading is None:
                 continue
             for name, computed in metric.compute(reading.data).items():
@@ -423,7 +423,7 @@ def _check_bounds(metric: Metric) -> None:
 
 
 def _check_purity(metric: Metric) -> None:
-    reading = read(metric, metric.reads.draw(4))
+    reading = read_test_data(metric, metric.reads.draw(4))
     assert reading is not None
     first = {name: np.array(value) for name, value in metric.compute(reading.data).items()}
     again = metric.compute(reading.data)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from anisoscope.data.local import find_path
 from anisoscope.data.opening import open_plan
-from anisoscope.measure.loop import glance, run_pass
+from anisoscope.measure.loop import measure_probe, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.modes import evaluating
 from anisoscope.provenance import make_run_id
@@ -205,7 +205,7 @@ def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
         with evaluating(model):
             measurement = run_pass(model.base_model, plan, settings)
     else:
-        measurement = glance(model.base_model, batches, settings)
+        measurement = measure_probe(model.base_model, batches, settings)
     form = arms.form_of(getattr(model.config, "arm", arms.BASE))
     sites = [site for site in SITES if not (form and site in OF_SOFTMAX)]
     rows = select(measurement.records(), site=sites, component=None)
