@@ -18,7 +18,7 @@ from anisoscope.errors import OutputError, UsageError
 from anisoscope.models.load import load
 from anisoscope.runs.across import COLUMNS, compare_layers
 from anisoscope.runs.differences import SAMPLE, open_kept_run
-from anisoscope.sums.jackknife import interval
+from anisoscope.sums.jackknife import jackknife_interval
 
 TEXTS = [f"Document {i} says that {i * 7} of the {i + 40} words are words, and {i} more." for i in range(12)]
 
@@ -81,7 +81,7 @@ def test_the_interval_leaves_out_groups_of_units(runs):
     x, y = ours["encoder at encoder.1.hidden"].double().numpy(), theirs["encoder at encoder.2.hidden"].double().numpy()
     group = ours["encoder unit"].numpy() % 6
     left_out = np.array([debiased_cka(x[group != g], y[group != g]) for g in range(6)])
-    expected = interval([debiased_cka(x, y), *left_out], bounds=(-1, 1))
+    expected = jackknife_interval([debiased_cka(x, y), *left_out], bounds=(-1, 1))
     row = next(row for row in found.itertuples() if (row.layer, row.layer_other) == (1, 2))
     assert (row.low, row.high) == pytest.approx((expected.low, expected.high), rel=1e-7)
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from anisoscope import metrics
 from anisoscope.errors import OutputError, UsageError
-from anisoscope.measure.tabulate import columns_of
+from anisoscope.measure.tabulate import build_columns
 from anisoscope.metrics import Metric
 from anisoscope.reads.base import Reading
 from anisoscope.reads.pairs import LayerPair
@@ -63,16 +63,16 @@ def _tabulate(metric: Metric, readings: Iterable[Reading]) -> pd.DataFrame:
     """A row for each value of a metric at each pair of layers."""
     parts = []
     for reading in readings:
-        for columns, _ in columns_of(metric, reading, ("",)):
+        for columns, _ in build_columns(metric, reading, ("",)):
             parts.append(pd.DataFrame(columns))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def find_metric_of_pairs(name: str) -> Metric:
     """A metric that reads two layers, by name. UsageError for another."""
-    metric = metrics.find(metrics.look_up(name)[0])
+    metric = metrics.find_metric_by_name(metrics.resolve_alias(name)[0])
     if not isinstance(metric.reads, LayerPair):
-        known = sorted(each.name for each in metrics.found().values() if isinstance(each.reads, LayerPair))
+        known = sorted(each.name for each in metrics.find_all().values() if isinstance(each.reads, LayerPair))
         came = f"{metric.name}, of {metric.reads.word}"
         raise UsageError("a metric of two layers", came, f"name {' or '.join(known)}")
     return metric
