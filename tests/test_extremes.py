@@ -13,7 +13,7 @@ import anisoscope
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.windows import is_punctuation
 from anisoscope.measure.accumulator import Measurement
-from anisoscope.measure.inputs import Given
+from anisoscope.measure.inputs import GivenInputs
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.reads.extremes import EPSILONS, FEWEST_QUERIES, PARTS
@@ -26,7 +26,7 @@ LENGTH, SEQUENCES = 14, 9
 
 
 def measure(model, batches, **settings):
-    return run_pass(model, Given(batches, model), Settings(metrics=METRICS, **settings)).records()
+    return run_pass(model, GivenInputs(batches, model), Settings(metrics=METRICS, **settings)).records()
 
 
 def value_of(records, metric, component=None, **place):

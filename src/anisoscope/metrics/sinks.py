@@ -17,7 +17,7 @@ Source     Gu et al. 2025 (When Attention Sink Emerges), equation 3 and section 
 
 import numpy as np
 
-from anisoscope.metrics.attention import weights_of
+from anisoscope.metrics.attention import softmax_rows
 from anisoscope.metrics.base import POSITIVE, SHARE, Array, Metric, Values, ratio
 from anisoscope.reads import Keys
 from anisoscope.reads.extremes import EPSILONS, FEWEST_QUERIES, PARTS, SumsAndExtremes
@@ -47,7 +47,7 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
     """Queries and keys of one head, sequence by sequence, all seen, scale 1; values are the keys."""
     first_rate, rate, strongest, masses, norms, places = [], [], [], [], [], []
     for query, key in units:
-        p = weights_of(query @ key.T)
+        p = softmax_rows(query @ key.T)
         alpha = p.mean(axis=0)
         first_rate.append([alpha[0] > epsilon for epsilon in EPSILONS])
         last = alpha[-1] if len(key) > 1 else 0.0

@@ -63,9 +63,9 @@ def write_publication(run: Path, folder: Path, repository: str, licence: str = "
     records, manifest = read_run(folder)
     page = has_extra("report")
     if page:
-        from anisoscope.report import build
+        from anisoscope.report import build_page
 
-        build(folder)
+        build_page(folder)
     (folder / "badge.svg").write_text(draw_badge(records), encoding="utf-8")
     card = write_dataset_card(records, manifest, repository, licence=licence, page=page)
     (folder / "README.md").write_text(card, encoding="utf-8")
