@@ -22,7 +22,7 @@ from anisoscope.reads.base import (
     in_batches,
     pad,
 )
-from anisoscope.reads.sample import OfSample, SampledVectors, is_usable, find_reservoir, select_sample
+from anisoscope.reads.sample import OfSample, SampledVectors, find_reservoir, is_usable, select_sample
 from anisoscope.sums.reservoir import Reservoir
 
 
