@@ -24,7 +24,7 @@ model = "{checkpoints}/seed-0/step-10"
 
 [[network]]
 name = "second"
-model = "{checkpoints}/seed-0/step-1"
+model = "$ATLAS_OF_TESTS/seed-0/step-1"
 modality = "text"
 family = "tiny"
 
@@ -44,7 +44,9 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("atlas")
     tiny.series(path)
     path.joinpath("list.toml").write_text(LIST.format(text=path / "text.jsonl", checkpoints=path / "checkpoints"))
-    done = invoke(["atlas", path / "list.toml", "-o", path / "out", "--format", "json"])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("ATLAS_OF_TESTS", str(path / "checkpoints"))
+        done = invoke(["atlas", path / "list.toml", "-o", path / "out", "--format", "json"])
     assert done.exit_code == 7, done.output
     path.joinpath("answer.json").write_text(done.stdout)
     path.joinpath("talk.txt").write_text(done.stderr)
@@ -76,6 +78,7 @@ def test_a_row_says_what_the_records_of_its_run_say(folder):
         assert row["heads"] == len(entropy)
         first = records[records["metric"].eq("attention.first_mass")]
         assert row["sink_heads"] == (first["low"] > 0.5).sum()
+    assert table.loc["second", "model"] == "$ATLAS_OF_TESTS/seed-0/step-1", "a table names no folder of this machine"
     assert list(table["family"])[1] == "tiny" and set(table["modality"]) == {"text"}
     page = folder.joinpath("out", "report.html").read_text()
     assert "first" in page and "nowhere: expected" in page and "<svg" in page
@@ -87,6 +90,7 @@ def test_what_is_finished_is_not_measured_again(folder, monkeypatch):
 
     before = read_csv(folder / "out" / "atlas.csv")
     monkeypatch.setattr("anisoscope.runs.run.run_pass", refuse)
+    monkeypatch.setenv("ATLAS_OF_TESTS", str(folder / "checkpoints"))
     done = invoke(["atlas", folder / "list.toml", "-o", folder / "out", "--only", "first,second", "--format", "csv"])
     assert done.exit_code == 0, done.output
     pd.testing.assert_frame_equal(read_csv(folder / "out" / "atlas.csv"), before)

@@ -144,6 +144,9 @@ def _read_network(network: Any, defaults: dict[str, Any], where: str) -> Listed:
     if not isinstance(network, dict) or not isinstance(network.get("model"), str):
         raise UsageError(f"a model in {where}", repr(network), 'write model = "a hub id, a folder, builtin:…"')
     said = {key: str(network[key]) for key in OWN_KEYS if key in network}
+    # As they are written: with the names of variables, not with folders of one machine.
+    said["model"] = network["model"]
+    said["corpus"] = str(network.get("corpus", defaults.get("corpus", "")))
     options = {key: value for key, value in {**defaults, **network}.items() if key not in OWN_KEYS}
     for key in ("model", "corpus"):
         if isinstance(options.get(key), str):
@@ -242,7 +245,8 @@ def summarise_run(done: RunFolder, listed: Listed) -> Iterator[dict[str, Any]]:
         raise MeasureError("A of hidden states", "none in this run", "add hidden to panel")
     for stack, depth in zip(stacks, found, strict=True):
         if wanted in (None, stack):
-            row = {"network": listed.name, "model": manifest["model"], "corpus": manifest["settings"]["corpus"]}
+            row = {"network": listed.name, "model": listed.said["model"]}
+            row["corpus"] = listed.said["corpus"] or manifest["settings"]["corpus"]
             row |= {"modality": _find_modality(listed, manifest), "parameters": manifest["parameters"]}
             row |= {"family": listed.said.get("family", manifest["architecture"]), "stack": stack}
             yield row | _summarise_depth(depth) | _summarise_attention(records, replicates, stack)
