@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from typed import invoke
 
+import anisoscope
 from anisoscope.cures import tasks
 from anisoscope.cures.transforms import Fit, expand_cures, find_dominant_dimensions, fit_cure
-from anisoscope.cures.trial import try_cures
+from anisoscope.cures.trial import _split_units, try_cures
 from anisoscope.errors import MeasureError, OutputError, UsageError
 from anisoscope.metrics.spectrum import isoscore
+from anisoscope.runs.curing import read_layer_of_run
 
 NAMES = ("centre", "standardise", "whiten", "remove-top:1", "remove-top:3", "drop-dims:auto", "drop-dims:0,3")
 
@@ -198,3 +200,67 @@ def test_a_group_without_a_score_is_no_group_of_the_interval():
     group = np.array([0, 0, 1, 3, 3])
     np.testing.assert_allclose(tasks.grouped_mean(scores, group, 5), [2 / 3, 1, 1 / 2])
     assert np.isnan(tasks.grouped_mean(scores[[2]], group[[2]], 5)).tolist() == [True]
+
+
+# ---- of a run, and of a model ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def drifted(tmp_path_factory):
+    """A run of 40 sequences at two layers, the second with a common offset; and its vectors [token, dim] by layer."""
+    rng = np.random.default_rng(3)
+    first, second = rng.normal(size=(2, 40, 6, 12))
+    second += 3 * rng.normal(size=12)
+    folder = tmp_path_factory.mktemp("runs") / "drifted"
+    layers = {"first": first.astype(np.float32), "second": second.astype(np.float32)}
+    anisoscope.measure(layers, panel="hidden", tokens="all", output=folder)
+    return folder, [x.reshape(-1, 12).astype(np.float64) for x in layers.values()]
+
+
+def test_a_cure_of_a_run_is_that_of_its_vectors_and_equals_measuring_again(drifted, tmp_path):
+    folder, (_, second) = drifted
+    kept = read_layer_of_run(folder)
+    assert kept.layer == "vectors layer 1"  # where A is highest
+    np.testing.assert_allclose(np.sort(kept.vectors, 0), np.sort(second, 0))
+    assert len(np.unique(kept.units)) == 40
+    found = try_cures(kept.vectors, "centre,standardise,whiten,remove-top:2", units=kept.units)
+    fitting, _ = _split_units(kept.units, 0, 32)
+    for trial in found.trials:
+        again = fit_cure(trial.fit.name, kept.vectors[fitting]).apply(kept.vectors[~fitting])
+        measured = anisoscope.metric("mean_cosine", again)["mean_cosine"].value
+        assert abs(trial.scores["A"].after.value - measured) <= 1e-9
+        assert trial.isotropic
+    saved = tmp_path / "fit.safetensors"
+    done = invoke(["cure", str(folder), "--layer", "1", "--cures", "centre", "--save", str(saved), "-q"])
+    assert done.exit_code == 0 and "centre fits" in done.stdout
+    np.testing.assert_allclose(Fit.load(saved).mean, second.mean(0), atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (["--layer", "7"], "a layer of this run"),
+        (["--corpus", "text.txt"], "--corpus with a model"),
+        (["--limit", "3"], "--limit with a model"),
+    ],
+)
+def test_what_a_run_cannot_give_is_said(drifted, more, text):
+    folder, _ = drifted
+    done = invoke(["cure", str(folder), *more, "-q"])
+    assert done.exit_code == 2 and text in str(done.exception)
+
+
+def test_a_run_without_a_sample_is_refused(tmp_path):
+    x = np.random.default_rng(0).normal(size=(20, 3, 5)).astype(np.float32)
+    anisoscope.measure(x, panel="hidden", sample=0, output=tmp_path / "run")
+    with pytest.raises(UsageError, match="a sample of vectors"):
+        read_layer_of_run(tmp_path / "run")
+
+
+def test_a_model_is_measured_for_its_vectors(tmp_path, monkeypatch):
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"Document {i} tells of {i + 3} dogs and {2 * i} cats." for i in range(12)))
+    monkeypatch.chdir(tmp_path)
+    done = invoke(["cure", "builtin:minilm", "--corpus", str(text), "--layer", "6", "--cures", "centre", "-q"])
+    assert done.exit_code == 0 and "sampled vectors of encoder layer 6" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt"]  # nothing is left behind

@@ -1,6 +1,7 @@
 """`anisoscope cure`, `apply` and `doctor`: what to do about it, and whether this installation can."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,6 +27,7 @@ from anisoscope.runs.job import VectorColumns
 if TYPE_CHECKING:
     from anisoscope.cures.trial import Trials
     from anisoscope.doctor import Diagnosis
+    from anisoscope.store import RunFolder
 
 FORMAT, COLUMNS = Format(), VectorColumns()
 CURES_HELP = (
@@ -34,14 +36,19 @@ CURES_HELP = (
 
 
 def cure(
-    vectors: Annotated[FilePath, option("file of vectors, as measure takes it", INPUT)],
+    vectors: Annotated[Text, option("file of vectors, run folder, or model, as measure takes them", INPUT)],
     /,
     columns: VectorColumns = COLUMNS,
     view: Format = FORMAT,
     *,
+    corpus: Annotated[Text | None, option("of a model: what it is measured on, as measure takes it", INPUT)] = None,
+    limit: Annotated[Whole | None, Field(ge=1), option("of a model: the first units of the corpus only", INPUT)] = None,
     cures: Annotated[Text, option(CURES_HELP, WHAT)] = "",
     pairs: Annotated[FilePath | None, option("file of as many vectors: row i is the pair of row i", INPUT)] = None,
-    layer: Annotated[Text | None, option("of a file of several layers: which one", INPUT)] = None,
+    layer: Annotated[
+        Text | None,
+        option("of several layers: which one (5, final, decoder 5); of a run or model by default the highest A", INPUT),
+    ] = None,
     seed: Annotated[Whole, Field(ge=0), option("which half of the units cures are fitted on", WHAT)] = 0,
     write: Annotated[FilePath | None, option("write the vectors that the chosen cure gives (.npy)", OUTPUT)] = None,
     save: Annotated[
@@ -50,21 +57,23 @@ def cure(
     quiet: Quiet = False,
 ) -> None:
     """Try cures on vectors, and say which one fits."""
+    from anisoscope.cures.transforms import DEFAULT, expand_cures, fit_cure
+
+    names = expand_cures(cures or DEFAULT)
+    given = _read_vectors_to_cure(vectors, columns, corpus, limit, layer, quiet)
     with show_spinner(f"trying cures on {vectors}", quiet=quiet):
-        from anisoscope.cures.transforms import DEFAULT, expand_cures, fit_cure
         from anisoscope.cures.trial import try_cures
         from anisoscope.data.vector_files import open_vectors
 
-        names = expand_cures(cures or DEFAULT)
-        opened = open_vectors(vectors, **select_fields(columns, VectorColumns))
-        x = _read_layer(opened, layer)
+        x = given.vectors
         partner = None if pairs is None else _read_layer(open_vectors(pairs), layer)
-        found = try_cures(x, names, units=opened.units, labels=opened.labels, partner=partner, seed=seed)
+        found = try_cures(x, names, units=given.units, labels=given.labels, partner=partner, seed=seed)
     from anisoscope.runs.finding import Finding
 
     chosen = None if found.chosen is None else found.chosen.fit.name
-    show([_tabulate_cures(found)], view, [Finding("cure", found.text)], found.notes, {"chosen": chosen})
-    for note in found.notes:
+    notes = [*given.notes, *found.notes]
+    show([_tabulate_cures(found)], view, [Finding("cure", found.text)], notes, {"chosen": chosen})
+    for note in notes:
         echo_wrapped(f"note: {note}", err=True, indent="  ")
     if write is None and save is None:
         return
@@ -83,6 +92,57 @@ def cure(
             f"saved: {format_path(save)}; for other vectors: anisoscope apply {format_path(save, typed=True)} FILE",
             err=True,
         )
+
+
+@dataclass(frozen=True)
+class _VectorsToCure:
+    """Vectors [vector, dim] that cures are tried on, the unit and the class of each if they are known, and remarks."""
+
+    vectors: Any
+    units: Any = None
+    labels: Any = None
+    notes: tuple[str, ...] = ()
+
+
+def _read_vectors_to_cure(
+    name: str, columns: VectorColumns, corpus: str | None, limit: int | None, layer: str | None, quiet: bool
+) -> _VectorsToCure:
+    """Read the vectors of a file, or those that a run kept; a model is measured for them first."""
+    path = Path(name).expanduser()
+    with show_spinner(f"reading {name}", quiet=quiet):
+        from anisoscope.data.vector_files import holds_vectors, open_vectors
+        from anisoscope.runs.curing import is_run_folder, measure_layer, read_layer_of_run
+
+        is_run = is_run_folder(path)
+        is_model = not is_run and not path.is_file() and not holds_vectors(name)
+    if not is_model:
+        refused = {"corpus": corpus, "limit": limit}
+        for option_name, value in refused.items():
+            if value is not None:
+                raise UsageError(f"--{option_name} with a model", f"it with {name}", "leave it out")
+    if is_run:
+        of_run = read_layer_of_run(path, layer)
+        return _VectorsToCure(of_run.vectors, of_run.units, None, of_run.notes)
+    if is_model:
+        from anisoscope.data.check_names import check_corpus, check_model
+
+        check_model(name)
+        check_corpus(corpus or "")
+        measured = measure_layer(lambda folder: _measure_for_cures(name, corpus, limit, folder, quiet), layer)
+        return _VectorsToCure(measured.vectors, measured.units, None, measured.notes)
+    opened = open_vectors(path, **select_fields(columns, VectorColumns))
+    return _VectorsToCure(_read_layer(opened, layer), opened.units, opened.labels)
+
+
+def _measure_for_cures(name: str, corpus: str | None, limit: int | None, folder: Path, quiet: bool) -> "RunFolder":
+    """Measure A of every layer of a model, and keep a sample of its vectors."""
+    from anisoscope.api.functions import measure_job
+    from anisoscope.measure.settings import Settings
+    from anisoscope.runs.curing import METRICS
+    from anisoscope.runs.job import Job, OutputOptions
+
+    job = Job(model=name, corpus=corpus or "", limit=limit, settings=Settings(metrics=METRICS, tokens=("all",)))
+    return measure_job(job, OutputOptions(output=folder), quiet)
 
 
 def apply(

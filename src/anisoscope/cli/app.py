@@ -68,9 +68,10 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "cure": Command(
         "anisoscope.cli.answers:cure",
-        "Try cures for anisotropy on vectors, and say which one fits.\n\n"
-        "Each is fitted on one half of the units and tried on the other: A, neighbours, and with labels or pairs what "
-        "it does to the task, with paired intervals. A cure that harms the task is shown as such.",
+        "Try cures for anisotropy on vectors, a run or a model, and say which one fits.\n\n"
+        "Of a run the vectors that it sampled are taken, of one layer; a model is measured for them. Each cure is "
+        "fitted on one half of the units and tried on the other: A, neighbours, and with labels or pairs what it does "
+        "to the task, with paired intervals. A cure that harms the task is shown as such.",
         "anisoscope cure vectors.npy --cures centre,whiten,remove-top:1..3",
     ),
     "apply": Command(

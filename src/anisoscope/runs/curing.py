@@ -1,0 +1,112 @@
+"""Vectors to try cures on from a run, or from a model that is measured for it: the tokens that the run sampled.
+
+A run keeps a uniform sample of its tokens with their vectors at every layer (`--sample` says how many, 2,048 if nothing
+is said). A after a cure is no function of means and second moments, since each vector gets a norm of its own: cures are
+fitted and tried on these vectors, with the units that they are of.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.torch import load_file
+
+from anisoscope.axes import Site
+from anisoscope.errors import UsageError, suggest_names
+from anisoscope.reads.base import Array
+from anisoscope.reads.run_pairs import read_sampled_stacks
+from anisoscope.runs.differences import SAMPLE
+from anisoscope.store import RunFolder, select
+
+METRICS = ("mean_cosine", "calibrated")
+"""What a model is measured for: A, by which the layer is chosen, and a metric that reads the sample."""
+
+
+@dataclass(frozen=True)
+class LayerVectors:
+    """The vectors of one layer that a run kept [token, dim], the unit of each, the layer's name, and remarks."""
+
+    vectors: Array
+    units: NDArray[np.int64]
+    layer: str
+    notes: tuple[str, ...]
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a path is the folder of a run, finished or not."""
+    return path.is_dir() and any((path / name).exists() for name in ("manifest.json", "identity.json"))
+
+
+def read_layer_of_run(folder: Path, layer: str | None = None) -> LayerVectors:
+    """Read the vectors of one layer that a finished run kept.
+
+    layer   as `5`, `final`, or with the stack before it (`decoder 5`); None: the layer of the highest A
+
+    UsageError if the run kept none, or has no such layer.
+    """
+    run = RunFolder(folder)
+    records = run.records
+    path = folder / SAMPLE
+    layers: dict[str, tuple[Site, Array, NDArray[np.int64]]] = {}
+    for stack in read_sampled_stacks(load_file(path) if path.exists() else {}).values():
+        for site, vectors in stack.layers.items():
+            layers[_name_of(site)] = site, vectors, stack.unit
+    if not layers:
+        cure = "measure it with a panel that keeps one (--panel hidden), and --sample above 0"
+        raise UsageError(f"a sample of vectors of hidden states in {folder}", "none", cure)
+    name = _find_layer(layer, list(layers)) if layer is not None else _highest(records, layers)
+    _, vectors, units = layers[name]
+    chosen = "" if layer is not None else ", where A is highest"
+    notes = [f"{len(vectors):,} sampled vectors of {name}{chosen} (another: --layer)"]
+    everything = select(records, metric="mean_cosine", component=None, head=None)["n_vectors"].max()
+    if everything == everything and len(vectors) < everything:
+        notes.append(f"the run measured {int(everything):,} vectors: --sample keeps more of them")
+    return LayerVectors(np.asarray(vectors, dtype=np.float64), units, name, tuple(notes))
+
+
+def measure_layer(measure: Callable[[Path], RunFolder], layer: str | None = None) -> LayerVectors:
+    """Measure a model into a folder that is deleted afterwards, and read the vectors of one layer.
+
+    measure  writes a run into the folder that it is given
+    """
+    with TemporaryDirectory() as folder:
+        return read_layer_of_run(measure(Path(folder) / "run").folder, layer)
+
+
+def _name_of(site: Site) -> str:
+    """`encoder layer 5`, `decoder final norm`."""
+    return f"{site.stack} final norm" if site.layer is None else f"{site.stack} layer {site.layer}"
+
+
+def _find_layer(asked: str, names: list[str]) -> str:
+    """The layer that a person means by `5`, `final`, `decoder 5`."""
+    wanted = asked.replace("layer", " ").replace("norm", " ").replace(".", " ").split()
+    found = []
+    for name in names:
+        words = [word for word in name.split() if word not in ("layer", "norm")]
+        if wanted in (words, words[1:]):
+            found.append(name)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError("one layer", f"{asked!r}, which is {' or '.join(found)}", f"say {found[0]!r}")
+    raise UsageError(
+        "a layer of this run", repr(asked), suggest_names(asked, [name.split(" ", 1)[1] for name in names])
+    )
+
+
+def _highest(records: object, layers: dict[str, tuple[Site, Array, NDArray[np.int64]]]) -> str:
+    """The layer of the highest A among those that were sampled; without A the last one."""
+    rows = select(records, metric="mean_cosine", component=None, head=None)  # type: ignore[arg-type]
+    best, highest = list(layers)[-1], -np.inf
+    for name, (site, _, _) in layers.items():
+        here = rows[rows["stack"].eq(site.stack) & rows["site"].eq(site.label)]
+        if site.layer is not None:
+            here = here[here["layer"].eq(site.layer)]
+        value = float(here["value"].iloc[0]) if len(here) else np.nan
+        if value > highest:
+            best, highest = name, value
+    return best
