@@ -446,6 +446,14 @@ def test_ends_of_packed_sequences_say_so_too():
     assert torch.equal(read.keys[0, 0], expected)
 
 
+def test_ends_of_sequences_in_several_rows_go_on_from_row_to_row():
+    query, settings = torch.zeros(2, HEADS, 4, DIM), {"cu_seq_lens_k": torch.tensor([0, 1, 4, 6, 8])}
+    read = Masking.read(SimpleNamespace(is_causal=False), query, None, settings, backend="flash_attention_2")
+    for row, lengths in enumerate([(1, 3), (2, 2)]):
+        expected = torch.block_diag(*(torch.ones(n, n) for n in lengths)).bool()
+        assert torch.equal(read.keys[row, 0], expected)
+
+
 def test_fewer_queries_than_keys_stand_at_the_end_in_flash_attention():
     """As with a cache."""
     query, module = torch.zeros(1, HEADS, 3, DIM), SimpleNamespace(is_causal=True)

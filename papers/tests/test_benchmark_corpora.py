@@ -102,3 +102,14 @@ def test_a_damaged_line_of_a_copy_is_named(tmp_path, monkeypatch):
 def test_a_name_that_is_nearly_right_is_told():
     with pytest.raises(CorpusError, match="did you mean hatexplain"):
         open_labelled("hatexplane")
+
+
+@pytest.mark.parametrize(
+    ("premise", "hypothesis", "shares"),
+    [([1], [0], (0, 1, 1, 0)), ([2], [0], None), ([1], [2], None), ([], [], (0, 0, 0, 0))],
+    ids=["within", "behind the premise", "behind the hypothesis", "none"],
+)
+def test_highlights_behind_the_last_word_of_a_sentence_are_no_rationale(premise, hypothesis, shares):
+    notes = [{"premise_highlight": premise, "hypothesis_highlight": hypothesis}]
+    row = {"premise": "a cat", "hypothesis": "it sleeps", "label": "neutral", "annotations": notes}
+    assert benchmarks._pair(row, ("entailment", "neutral")).rationale == shares
