@@ -1,5 +1,7 @@
 """My checkpoint: how anisotropic is each layer, and what causes it?"""
 
+# pip install 'anisoscope[demo]'
+
 # %%
 import anisoscope
 

@@ -1,4 +1,6 @@
-"""My vectors: embeddings from anywhere, with the documents they came from and their classes."""
+"""My vectors: which cosine is noise, what makes them alike, and does a cure help?"""
+
+# pip install 'anisoscope[report]'
 
 # %%
 import numpy as np
@@ -17,10 +19,24 @@ run = anisoscope.measure(vectors, units=documents, labels=classes)
 run
 
 # %%
+# The cause: one dimension, a few, or the mean vector?
 for finding in run.findings:
     print(finding.text)
 
 # %%
-# Centred, and compared: what is left once the mean is gone?
+# The floor: below which cosine are pairs of unrelated documents?
+floor = anisoscope.measure(vectors, units=documents, metrics="floor")
+floor.table().round(3)
+
+# %%
+# The cure, tried on documents that it was not fitted on. With labels it is said, too, if a class is harder to find.
+from anisoscope.cures.trial import try_cures
+
+trial = try_cures(vectors, ("centre", "whiten", "remove-top:1"), units=documents, labels=classes)
+print(trial.text)
+trial.table().round(3)
+
+# %%
+# Applied, and compared: what is left once the mean is gone?
 centred = anisoscope.measure(vectors - vectors.mean(0), units=documents)
 anisoscope.compare(run, centred)
