@@ -12,9 +12,9 @@ import transformers
 from torch import nn
 
 from anisoscope.batch import Batch, Stream
-from anisoscope.classes.ablation import changed, outcome_of_utterances, seen_pairs
-from anisoscope.classes.attributions import attributions, class_directions, seen
-from anisoscope.classes.pooling import class_logits, fit_padding
+from anisoscope.classes.ablation import find_visible_pairs, outcome_of_utterances, replace_weights
+from anisoscope.classes.attributions import compute_attributions, iter_seen, measure_class_directions
+from anisoscope.classes.pooling import find_neutral_padding, predict_logits
 from anisoscope.classes.readout import read_tokens
 from anisoscope.data.encoding import Encoded, LabelledPlan, Padding
 from anisoscope.errors import MeasureError
@@ -100,7 +100,7 @@ def build(family, **changes):
 def centred(model, rows):
     """The model with a bias that makes all classes as likely, so that the texts are not all found to be of one."""
     head = [m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features == CLASSES][-1]
-    logits = torch.cat([class_logits(model, [row], 0) for row in rows])
+    logits = torch.cat([predict_logits(model, [row], 0) for row in rows])
     bias = torch.zeros(CLASSES, dtype=torch.float64) if head.bias is None else head.bias.detach()
     head.bias = nn.Parameter(bias - logits.mean(0))
     return model
@@ -170,21 +170,21 @@ def by_hand(model, row, family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_maps_are_those_of_each_text_alone_in_float64(family):
     model, rows, way = build(family), texts(family), FAMILIES[family][2]
-    padding = fit_padding(model, rows, 0)
+    padding = find_neutral_padding(model, rows, 0)
     assert padding.side == ("left" if family == "xlnet" else "right")
     plan, notes = plan_of(rows, padding, family, batch_tokens=30), []
     assert len(plan) > 1
-    ones = dict(seen(model, plan, notes))
+    ones = dict(iter_seen(model, plan, notes))
     assert bool(notes) == (family in CROSSED)
     expected = [by_hand(model, row, family) for row in rows]
     found = [int(logits.argmax()) for logits, *_ in expected]
     assert len(set(found)) > 1
-    directions = class_directions(model, plan, CLASSES)
+    directions = measure_class_directions(model, plan, CLASSES)
     for i, (logits, attention, values, hidden) in enumerate(expected):
         one = ones[i]
         np.testing.assert_allclose(one.logits, logits, atol=1e-9)
         assert one.found == found[i]
-        maps = attributions(one, directions)
+        maps = compute_attributions(one, directions)
         for layer in (1, 2):
             np.testing.assert_allclose(maps["attention", layer], attention[layer - 1], atol=1e-10)
             if layer == 1 and family not in CROSSED:  # transformers hands out the last layer after its norm
@@ -214,7 +214,7 @@ def test_a_head_of_no_known_kind_is_found_too():
     torch.manual_seed(0)
     model = widen(MaxPooled(transformers.BertConfig(**WIDE)).double().eval())
     rows = texts()
-    plan = plan_of(rows, fit_padding(model, rows, 0))
+    plan = plan_of(rows, find_neutral_padding(model, rows, 0))
     reading = read_tokens(model, plan[0])
     assert reading.at == "max" and (reading.weights > 0).sum(1).min() > 2
     numbers = plan[0].unit.tolist()
@@ -259,7 +259,7 @@ def test_a_head_that_takes_the_end_for_padding_reads_the_token_before_it():
     model, rows = build("llama", pad_token_id=2), texts("bart")
     assert all(row["input_ids"][-1] == 2 for row in rows)
     plan = plan_of(rows, Padding(2))
-    for i, one in seen(model, plan):
+    for i, one in iter_seen(model, plan):
         assert one.read.argmax() == len(rows[i]["input_ids"]) - 2 and one.read.max() == 1
     assert read_tokens(model, plan[0]).at is None
 
@@ -267,9 +267,9 @@ def test_a_head_that_takes_the_end_for_padding_reads_the_token_before_it():
 def test_a_text_says_the_same_alone_and_among_others():
     """XLNet's head reads the last position: with padding on the right, of all texts but the longest padding."""
     model, rows = build("xlnet"), texts()
-    alone = torch.cat([class_logits(model, [row], 0) for row in rows])
-    wrong = class_logits(model, rows, Padding(0))
-    right = class_logits(model, rows, fit_padding(model, rows, 0))
+    alone = torch.cat([predict_logits(model, [row], 0) for row in rows])
+    wrong = predict_logits(model, rows, Padding(0))
+    right = predict_logits(model, rows, find_neutral_padding(model, rows, 0))
     assert (wrong - alone).abs().max() > 0.01
     torch.testing.assert_close(right, alone, atol=1e-9, rtol=0)
 
@@ -280,14 +280,14 @@ def test_texts_of_one_length_are_put_together_if_padding_changes_what_is_said():
     torch.manual_seed(0)
     model = widen(transformers.FNetForSequenceClassification(config).double().eval())
     rows = texts(lengths=(4, 6, 6, 4, 9, 7))
-    padding = fit_padding(model, rows, 0)
+    padding = find_neutral_padding(model, rows, 0)
     assert padding.side == "none"
-    alone = torch.cat([class_logits(model, [row], 0) for row in rows])
-    torch.testing.assert_close(class_logits(model, rows, padding), alone, atol=1e-9, rtol=0)
+    alone = torch.cat([predict_logits(model, [row], 0) for row in rows])
+    torch.testing.assert_close(predict_logits(model, rows, padding), alone, atol=1e-9, rtol=0)
     plan = plan_of(rows, padding)
     assert sorted(len({len(rows[i]["input_ids"]) for i in batch.unit.tolist()}) for batch in plan) == [1] * 4
     notes = []
-    (_, one), *_ = seen(model, plan, notes)
+    (_, one), *_ = iter_seen(model, plan, notes)
     assert any("maps of attention left out" in note for note in notes) and set(one.vectors) == {"hidden"}
 
 
@@ -296,7 +296,7 @@ def test_a_head_of_every_token_is_told_apart():
     model = transformers.BertForTokenClassification(config).eval()
     rows = texts()
     with pytest.raises(MeasureError, match="names a class for each sequence; got logits of shape"):
-        next(iter(seen(model, plan_of(rows, 0))))
+        next(iter(iter_seen(model, plan_of(rows, 0))))
 
 
 # ---- attention replaced in decoders ----------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def test_weights_of_a_decoder_are_replaced_by_those_of_tokens_it_may_see(kind, s
     visible = mask[:, None, None, :] & causal & mask[:, None, :, None] | (~mask[:, None, :, None] & mask[:, None, None])
     scores = torch.randn(3, 2, width, width, generator=torch.Generator().manual_seed(0)).double()
     weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
-    other = changed(weights, mask, kind, 3, None, visible)
+    other = replace_weights(weights, mask, kind, 3, None, visible)
     assert not (other * ~visible).any()
     for i, n in enumerate(lengths):
         real = mask[i].nonzero().flatten()
@@ -350,5 +350,5 @@ def test_who_sees_whom_is_kept_of_a_window():
 
     mask = torch.tensor([[True, True, True, False]])
     near = (torch.arange(4)[:, None] - torch.arange(4)).abs() < 2
-    pairs = seen_pairs(Masking(near[None, None], False, None), mask)
+    pairs = find_visible_pairs(Masking(near[None, None], False, None), mask)
     assert pairs[0, 0, :3].tolist() == (near & mask).tolist()[:3]

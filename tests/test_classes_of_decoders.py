@@ -8,9 +8,14 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from anisoscope.classes.attributions import attributions, class_directions, over_words, seen
-from anisoscope.classes.faithfulness import erased, probabilities
-from anisoscope.classes.pooling import predicted
+from anisoscope.classes.attributions import (
+    average_over_words,
+    compute_attributions,
+    iter_seen,
+    measure_class_directions,
+)
+from anisoscope.classes.faithfulness import erase_words, predict_probabilities
+from anisoscope.classes.pooling import predict_classes
 from anisoscope.data.encoding import LabelledPlan, Padding, encode
 from anisoscope.data.labelled import Example
 from anisoscope.data.opening import open_labelled
@@ -95,18 +100,18 @@ def test_maps_of_a_tiny_llama_point_where_erasure_does(llama, tokenizer, corpus)
     encoded = encode(examples, tokenizer, 256)
     plan = LabelledPlan(encoded, Padding(0), stack="decoder")
     held = LabelledPlan(encode(corpus.splits["validation"][:100], tokenizer, 256), Padding(0), stack="decoder")
-    directions = class_directions(model, held, 2)
-    ones = dict(seen(model, plan))
+    directions = measure_class_directions(model, held, 2)
+    ones = dict(iter_seen(model, plan))
     assert np.mean([one.found == example.label for one, example in zip(_in_order(ones), examples, strict=True)]) > 0.85
-    whole = probabilities(model, encoded.rows, 0)
+    whole = predict_probabilities(model, encoded.rows, 0)
     agree = {name: [] for name in ("value, contrast", "value norm", "attention", "first")}
     for i, example in enumerate(examples):
         words, count = encoded.words[i], len(example.words)
         keep = ~np.eye(count, dtype=bool)
-        without = [erased(encoded.rows[i], words, keep[n]) for n in range(count)]
-        fall = whole[i, ones[i].found] - probabilities(model, without, 0)[:, ones[i].found]
-        maps = attributions(ones[i], directions)
-        by_map = {name: over_words(maps[name, 1], words, count) for name in agree if name != "first"}
+        without = [erase_words(encoded.rows[i], words, keep[n]) for n in range(count)]
+        fall = whole[i, ones[i].found] - predict_probabilities(model, without, 0)[:, ones[i].found]
+        maps = compute_attributions(ones[i], directions)
+        by_map = {name: average_over_words(maps[name, 1], words, count) for name in agree if name != "first"}
         by_map["first"] = -np.arange(count)
         for name, values in by_map.items():
             agree[name].append(int(np.argmax(values) in np.argsort(-fall)[:2]))
@@ -190,7 +195,7 @@ def test_an_adapter_is_a_classifier_with_its_head(tokenizer, tmp_path):
     assert accuracy == pytest.approx(np.mean([a == e.label for a, e in zip(alone, examples, strict=True)]))
     ours = load(str(tmp_path / "adapter"), classifier=True).model
     ours.config.pad_token_id = 0
-    assert predicted(ours, encode(examples, tokenizer, 256), 0) == alone
+    assert predict_classes(ours, encode(examples, tokenizer, 256), 0) == alone
 
 
 def test_an_encoder_decoder_is_read_at_the_mark_of_the_end(tmp_path):

@@ -9,9 +9,16 @@ import pandas as pd
 import pytest
 
 from anisoscope.data import hub, synthetic
-from anisoscope.data.encoding import LabelledPlan, collated, encode, vocabulary_tokenizer
+from anisoscope.data.encoding import LabelledPlan, collate, encode, vocabulary_tokenizer
 from anisoscope.data.hub import HubSet
-from anisoscope.data.labelled import Example, LabelledCorpus, balanced, checked, choose_split, divided
+from anisoscope.data.labelled import (
+    Example,
+    LabelledCorpus,
+    choose_split,
+    require_usable,
+    split_at_random,
+    take_balanced,
+)
 from anisoscope.data.labelled_tables import _words
 from anisoscope.data.opening import open_labelled
 from anisoscope.errors import AnisoscopeError, CorpusError, UsageError
@@ -174,12 +181,12 @@ def test_without_the_hub_a_labelled_corpus_is_advised(monkeypatch):
 
 def test_limits_are_spread_over_the_classes():
     examples = [Example((str(i),), int(i > 5)) for i in range(12)]
-    assert [e.words[0] for e in balanced(examples, 6, 2)] == ["0", "1", "2", "6", "7", "8"]
-    assert len(balanced(examples, 5, 2)) == 5
+    assert [e.words[0] for e in take_balanced(examples, 6, 2)] == ["0", "1", "2", "6", "7", "8"]
+    assert len(take_balanced(examples, 5, 2)) == 5
     assert len(open_labelled("planted:3", limit=30).splits["train"]) == 30
-    parts = divided(examples, {"a": 0.5, "b": 0.5}, 0)
+    parts = split_at_random(examples, {"a": 0.5, "b": 0.5}, 0)
     assert sorted(e.words for e in parts["a"] + parts["b"]) == sorted(e.words for e in examples)
-    assert divided(examples, {"a": 0.5, "b": 0.5}, 1) != parts
+    assert split_at_random(examples, {"a": 0.5, "b": 0.5}, 1) != parts
 
 
 def test_the_papers_vocabulary():
@@ -216,7 +223,7 @@ def test_a_plan_holds_every_example_once_and_knows_special_tokens():
     assert sorted(i for b in batches for i in b.unit.tolist()) == list(range(300))
     assert sum(int(b.streams["encoder"].mask.sum()) for b in batches) == sum(encoded.lengths) == sum(plan.tokens)
     assert all(int(b.streams["encoder"].special.sum()) == len(b.unit) for b in batches)
-    padded = collated(encoded.rows[:3], 0)
+    padded = collate(encoded.rows[:3], 0)
     assert padded["attention_mask"].sum(1).tolist() == encoded.lengths[:3]
     assert np.array_equal(padded["labels"], encoded.labels[:3])
 
@@ -225,7 +232,7 @@ def test_padding_is_the_pad_token_and_nothing_in_other_columns():
     """The kind of a padded token is 0, whatever the number of the pad token."""
     rows = [{"input_ids": [5, 6, 7], "token_type_ids": [0, 1, 1], "labels": 1}, {"input_ids": [5], "labels": 0}]
     rows[1]["token_type_ids"] = [1]
-    found = {name: column.tolist() for name, column in collated(rows, 9).items()}
+    found = {name: column.tolist() for name, column in collate(rows, 9).items()}
     assert found == {
         "input_ids": [[5, 6, 7], [5, 9, 9]],
         "token_type_ids": [[0, 1, 1], [1, 0, 0]],
@@ -292,13 +299,13 @@ def test_other_bad_input_is_explained(tmp_path):
     with pytest.raises(CorpusError, match="did you mean text"):
         open_labelled(table(tmp_path / "t.jsonl", rows()), columns={"text": "texts"})
     with pytest.raises(CorpusError, match="at least 2 examples of every class in the train split"):
-        checked(corpus(TWO[:2]))
+        require_usable(corpus(TWO[:2]))
     sound = corpus(TWO)
-    assert checked(sound) is sound
+    assert require_usable(sound) is sound
     two = Example(("x",), 0, ("y",))
     for examples, expected in (((*TWO, two), "expected two texts in every row"), ((), "a train split")):
         with pytest.raises(CorpusError, match=expected):
-            checked(corpus(examples))
+            require_usable(corpus(examples))
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ import anisoscope.data
 from anisoscope.data import builtin, check_names, hub as hub_module
 from anisoscope.data.builtin import python_docs
 from anisoscope.data.corpora import CORPORA, OPENERS, HubPart, NamedCorpus, list_corpora, named_corpora, open_corpus
-from anisoscope.data.plans import digest
-from anisoscope.data.splitting import articles
+from anisoscope.data.plans import hash_parts
+from anisoscope.data.splitting import split_articles
 from anisoscope.data.text import TextCorpus, open_text
 from anisoscope.errors import CorpusError, ModelError, UsageError
 
@@ -54,7 +54,7 @@ def test_wikitext_articles_begin_at_level_one_titles_after_a_blank_line(tmp_path
 
 @pytest.mark.parametrize(("line", "count"), [(" = A = ", 2), (" = a = b = ", 2), (" = = A = = ", 1), (" = A = = ", 1)])
 def test_titles_have_one_sign_on_each_side(line: str, count: int) -> None:
-    assert len(list(articles(f" = Title = \n \n text \n \n{line}\n \n text \n".split("\n")))) == count
+    assert len(list(split_articles(f" = Title = \n \n text \n \n{line}\n \n text \n".split("\n")))) == count
 
 
 def test_blank_lines_separate_documents_but_not_paragraphs(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_names_under_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_fingerprint_is_that_of_the_texts(tmp_path: Path) -> None:
     one, same, other = (open_text(write(tmp_path / f"{k}.txt", text)) for k, text in enumerate(["ab", "ab", "ac"]))
     assert one.fingerprint == same.fingerprint != other.fingerprint and len(one.fingerprint) == 64
-    assert digest(["a", "bc"]) != digest(["ab", "c"])
+    assert hash_parts(["a", "bc"]) != hash_parts(["ab", "c"])
 
 
 # ---- sources that cannot be read
@@ -265,7 +265,7 @@ def test_a_connection_that_breaks_while_reading() -> None:
         yield {"text": "one"}
         raise ConnectionResetError
 
-    reading = hub_module.numbered(rows(), "some/set")
+    reading = hub_module.number_rows(rows(), "some/set")
     assert next(reading) == ("row 1", {"text": "one"})
     with pytest.raises(CorpusError, match=r"all rows of some/set; got a broken connection \(ConnectionResetError\)"):
         next(reading)
@@ -368,7 +368,7 @@ def test_the_registry_imports_nothing_heavy() -> None:
     + [("safetensors", False), ("wikitext-103", False), ("org/name.txt.old", False)],
 )
 def test_what_can_only_be_a_path(name: str, can_only_be_one: bool) -> None:
-    assert check_names._is_path(name) is can_only_be_one
+    assert check_names._must_be_path(name) is can_only_be_one
 
 
 def test_a_table_that_is_none_is_one_bad_row_of_its_folder(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from anisoscope.data import hub, sound
 from anisoscope.data.corpora import list_corpora
 from anisoscope.data.hub import HubSet
 from anisoscope.data.opening import default_corpus, open_plan
-from anisoscope.data.sound import samples
+from anisoscope.data.sound import decode_samples
 from anisoscope.data.speech import SpeechPlan, open_speech
 from anisoscope.errors import CorpusError, UsageError
 
@@ -111,13 +111,13 @@ def test_the_manifest_in_or_above_a_folder_is_used_and_common_voice_keeps_its_cl
 def test_channels_are_averaged_and_the_rate_is_changed(folder):
     left, right = tone(0.3, 44_100), tone(0.3, 44_100, pitch=880.0)
     data = clip(folder / "two.wav", np.stack([left, right], 1), 44_100).read_bytes()
-    sound = samples("two", data, RATE)
+    sound = decode_samples("two", data, RATE)
     assert sound.dtype == np.float32 and len(sound) == open_speech(str(folder / "two.wav")).infos[0].resampled(RATE)
     wanted = (tone(0.3) + tone(0.3, pitch=880.0)) / 2
     inner = slice(200, -200)
     assert np.corrcoef(sound[inner], wanted[inner])[0, 1] > 0.995
     assert np.sqrt(np.mean((sound[inner] - wanted[inner]) ** 2)) < 0.02
-    assert np.array_equal(samples("a", (folder / "a.wav").read_bytes(), RATE).shape, (8000,))
+    assert np.array_equal(decode_samples("a", (folder / "a.wav").read_bytes(), RATE).shape, (8000,))
 
 
 @pytest.mark.usefixtures("data_folder")
@@ -127,7 +127,7 @@ def test_the_stereo_clip_of_1961():
     info = corpus.infos[0]
     assert (info.rate, info.channels) == (44_100, 2)
     stored, _ = soundfile.read(corpus.items[0].place)
-    sound = samples("jfk", corpus.items[0].read(), RATE)
+    sound = decode_samples("jfk", corpus.items[0].read(), RATE)
     assert len(sound) == info.resampled(RATE) == -(-len(stored) * 160 // 441)
     assert np.std(sound) == pytest.approx(np.std(stored.mean(1)), rel=0.02)
     spectrum = [np.abs(np.fft.rfft(x))[: 4000 * 11] for x in (sound * 441 / 160, stored.mean(1))]
@@ -193,7 +193,7 @@ def test_a_long_clip_is_cut_into_equal_windows_that_lose_nothing(tmp_path):
     mel = next(iter(SpeechPlan(corpus, WHISPER, batch_tokens=100_000))).streams
     assert (mel["frames"].start.tolist(), mel["decoder"].start.tolist()) == ([0, 100, 200, 300], [0, 1, 2, 3])
     pieces = np.concatenate([plan._window(k) for k in range(3)])
-    assert np.array_equal(pieces, samples("long", (tmp_path / "long.wav").read_bytes(), RATE))
+    assert np.array_equal(pieces, decode_samples("long", (tmp_path / "long.wav").read_bytes(), RATE))
 
 
 def test_whisper_reads_windows_of_one_length_and_a_fixed_prompt(folder):
@@ -362,7 +362,7 @@ def test_a_clip_may_end_a_hundredth_of_a_second_early(monkeypatch, missing, whol
     soundfile.write(data, np.zeros(1000, np.float32), 16_000, format="WAV")
     monkeypatch.setattr(sound.soundfile, "read", lambda *_args, **_how: (np.zeros((1000 - missing, 1)), 16_000))
     if whole:
-        assert sound.samples("a.wav", data.getvalue(), 16_000).shape == (1000 - missing,)
+        assert sound.decode_samples("a.wav", data.getvalue(), 16_000).shape == (1000 - missing,)
     else:
         with pytest.raises(CorpusError, match=f"it ends after {1000 - missing} of 1000 samples"):
-            sound.samples("a.wav", data.getvalue(), 16_000)
+            sound.decode_samples("a.wav", data.getvalue(), 16_000)

@@ -11,7 +11,7 @@ import transformers
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from anisoscope.data.plans import digest, pack
+from anisoscope.data.plans import hash_parts, pack
 from anisoscope.data.splitting import BLOCK, split_text
 from anisoscope.data.text import TextCorpus, TextPlan, open_text, plan_text
 from anisoscope.data.windows import Affixes, affixes, check_vocabulary, frequency_bins, tokenise
@@ -65,7 +65,7 @@ each_tokenizer = pytest.mark.parametrize("name", TOKENIZERS)
 
 
 def corpus(*documents: str, block: int | None = None, limit: int | None = None) -> TextCorpus:
-    return TextCorpus("test", list(documents), digest(documents), {}, block, limit)
+    return TextCorpus("test", list(documents), hash_parts(documents), {}, block, limit)
 
 
 def named_tokens(plan: TextPlan, stack: str) -> dict[tuple[int, int], int]:

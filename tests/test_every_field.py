@@ -20,9 +20,9 @@ from anisoscope.data.corpora import HubPart
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode, vocabulary_tokenizer
 from anisoscope.data.hub import HubSet
 from anisoscope.data.labelled import Example
-from anisoscope.data.local import copies
+from anisoscope.data.local import use_copies
 from anisoscope.data.opening import open_labelled, open_plan
-from anisoscope.data.plans import digest
+from anisoscope.data.plans import hash_parts
 from anisoscope.data.text import open_text, plan_text
 from anisoscope.errors import MeasureError, ModelError
 from anisoscope.measure import cost as cost_module, loop
@@ -171,7 +171,7 @@ def test_the_state_of_a_corpus_is_of_its_split_its_files_and_what_lists_them(tmp
         os.utime(tmp_path / place, ns=(1, 1))
     manifest, listed = tmp_path / "manifest.csv", "path,speaker\nclips/a.wav,{}\n"
     manifest.write_text(listed.format("x"))
-    with copies({"wikitext-103": tmp_path / "set"}):
+    with use_copies({"wikitext-103": tmp_path / "set"}):
         jobs = {split: Job(corpus="wikitext-103", split=split) for split in ("train", "test")}
         before = {split: corpus_state(job) for split, job in jobs.items()}
         os.utime(tmp_path / "set" / "test.txt", ns=(2, 2))
@@ -282,7 +282,7 @@ def test_what_is_kept_of_a_data_set_is_of_its_part_column_and_commit(monkeypatch
     monkeypatch.setattr("huggingface_hub.constants.HF_HOME", str(tmp_path))
     monkeypatch.setattr(items.hub, "find_set", lambda part: HubSet(part.id, part.revision))
     folders = []
-    monkeypatch.setattr(items, "Kept", lambda folder: folders.append(folder) or pytest.skip.Exception("stop"))
+    monkeypatch.setattr(items, "StreamCache", lambda folder: folders.append(folder) or pytest.skip.Exception("stop"))
     parts = [HubPart("name", "speech", "some/set", "config", "test", "commit")]
     for name, value in {
         "modality": "image",
@@ -367,7 +367,7 @@ def test_a_plan_knows_tokens_units_prompt_and_batches(small_series, tmp_path):
 
 def test_parts_of_a_hash_and_rows_after_a_break_are_told_apart():
     texts = [["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"], [["ab", "c"]]]
-    assert len({digest(parts) for parts in texts}) == len(texts)
+    assert len({hash_parts(parts) for parts in texts}) == len(texts)
     rows = SimpleNamespace(skip=lambda count: [{"x": count + i} for i in range(2)])
     assert list(items.hub.numbered(rows, "set", 3)) == [("row 4", {"x": 3}), ("row 5", {"x": 4})]
 

@@ -369,11 +369,11 @@ def one_batch(ids):
 @pytest.mark.parametrize("who", ["pooled_vectors", "entropies"])
 def test_5_modes_come_back_module_by_module(who, fails):
     """`model.train(before)` woke the frozen block, and an exception left all modules in evaluation mode."""
-    from anisoscope.classes.cls_entropy import entropies
-    from anisoscope.classes.pooling import pooled_vectors
+    from anisoscope.classes.cls_entropy import measure_entropies
+    from anisoscope.classes.pooling import pool_vectors
 
     model, before = partly_frozen()
-    run = {"pooled_vectors": pooled_vectors, "entropies": entropies}[who]
+    run = {"pooled_vectors": pool_vectors, "entropies": measure_entropies}[who]
     ids = torch.full((2, 4), 10_000 if fails else 5)  # beyond the vocabulary
     if fails:
         with pytest.raises(IndexError):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from anisoscope.batch import Batch, Stream
-from anisoscope.data.plans import digest
+from anisoscope.data.plans import hash_parts
 
 VOCABULARY = 100
 LAYERS, HEADS, HEAD_DIM, WINDOW = 3, 4, 8, 4
@@ -162,7 +162,7 @@ class Plan:
         self._make = partial(_batch, documents, window, decoder, left)
         self.batches = [rows[i : i + batch] for i in range(0, len(rows), batch)]
         self.tokens = [sum(len(documents[u][s : s + window]) for u, s in rows) for rows in self.batches]
-        self.fingerprint = digest([documents, self.batches, decoder, left])
+        self.fingerprint = hash_parts([documents, self.batches, decoder, left])
 
     def __len__(self):
         return len(self.batches)

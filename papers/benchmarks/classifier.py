@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from pairs import CLOCKS, keep, middle, options, seconds, told, with_threads
 from torch import Tensor, nn
 
-from anisoscope.classes.pooling import predicted
-from anisoscope.data.encoding import Encoded, collated
+from anisoscope.classes.pooling import predict_classes
+from anisoscope.data.encoding import Encoded, collate
 from anisoscope.data.opening import open_labelled
 from anisoscope_papers.networks.attention_classifier import sinusoids
 from anisoscope_papers.training.classifier import Buckets
@@ -70,7 +70,7 @@ class Plain(nn.Module):
 def plain_epoch(model: Plain, optimizer: torch.optim.Optimizer, train: Encoded) -> None:
     model.train()
     for first in range(0, len(train), BATCH):
-        batch = collated(train.rows[first : first + BATCH], 0)
+        batch = collate(train.rows[first : first + BATCH], 0)
         optimizer.zero_grad()
         logits = model(batch["input_ids"], batch["attention_mask"].bool())
         nn.functional.cross_entropy(logits, batch["labels"]).backward()
@@ -82,7 +82,7 @@ def plain_accuracy(model: Plain, test: Encoded) -> float:
     model.eval()
     right = 0
     for first in range(0, len(test), BATCH):
-        batch = collated(test.rows[first : first + BATCH], 0)
+        batch = collate(test.rows[first : first + BATCH], 0)
         logits = model(batch["input_ids"], batch["attention_mask"].bool())
         right += int((logits.argmax(-1) == batch["labels"]).sum())
     return right / len(test)
@@ -132,7 +132,7 @@ def compare(recipe: ClassifierRecipe, epochs: int, *, weights: bool) -> dict[str
 
     ours = train_ours(parts, recipe.seed, epochs, plain_turn)
     truth = test.labels
-    accuracy = sum(a == b for a, b in zip(predicted(parts.model, test, 0), truth, strict=True)) / len(truth)
+    accuracy = sum(a == b for a, b in zip(predict_classes(parts.model, test, 0), truth, strict=True)) / len(truth)
     times = {clock: middle([b[clock] / a[clock] for a, b in zip(ours, theirs, strict=True)]) for clock in CLOCKS}
     rates = [len(train) / statistics.median(each["processor"] for each in side) for side in (ours, theirs)]
     print(f"{recipe.corpus}, {recipe.layers} layers, {parts.described['parameters']:,} parameters, {epochs} epochs:")

@@ -13,9 +13,9 @@ from transformers import BertConfig, BertModel
 
 import anisoscope
 from anisoscope.batch import Batch
-from anisoscope.classes.cls_entropy import entropies
-from anisoscope.classes.pooling import pooled_vectors, separability_records
-from anisoscope.data.arrays import VectorPlan, given_vectors
+from anisoscope.classes.cls_entropy import measure_entropies
+from anisoscope.classes.pooling import pool_vectors, separability_records
+from anisoscope.data.arrays import VectorPlan, wrap_vectors
 from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
 from anisoscope.data.opening import open_labelled
 from anisoscope.errors import AnisoscopeError, MeasureError, UsageError
@@ -47,7 +47,7 @@ BY_NAME = Settings(metrics=("class_direction",), tokens=("all",), sample=0)
 
 def of_vectors(x, labels, **more):
     """Records of the matrix alone, of vectors [vector, dim]."""
-    vectors = given_vectors(x, labels=[f"c{label}" for label in labels], **more)
+    vectors = wrap_vectors(x, labels=[f"c{label}" for label in labels], **more)
     return run_pass(Arrays(), VectorPlan(vectors), BY_NAME).records()
 
 
@@ -225,7 +225,7 @@ def test_layer_0_of_cls_has_no_auc(fixed):
     vocabulary = 1 + max(max(row["input_ids"]) for row in encoded.rows)
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     model = BertModel(BertConfig(vocab_size=vocabulary, **shape)).eval()
-    states = pooled_vectors(model, plan)
+    states = pool_vectors(model, plan)
     records = separability_records(states, np.array(encoded.labels), ("a", "b", "c"))
     defined = select(records, metric="class_direction.auc").groupby("layer")["value"].apply(lambda x: x.notna().all())
     assert not defined[0] and defined[1:].all()
@@ -294,7 +294,7 @@ def test_similarities_and_norms_equal_a_slow_evaluation(fixed, policy):
 
 def test_entropies_equal_a_slow_evaluation(fixed):
     model, encoded, plan = fixed
-    found = entropies(model, plan, (1,))
+    found = measure_entropies(model, plan, (1,))
     for i, (layers, _) in enumerate(slowly(model, encoded)):
         weights, n = layers[0][3], len(layers[0][0])
         h = entropy(weights[0].tolist())
@@ -306,7 +306,7 @@ def test_entropies_equal_a_slow_evaluation(fixed):
 
 def test_states_of_utterances_come_in_order_of_the_utterances(fixed):
     model, encoded, plan = fixed
-    found = pooled_vectors(model.train(), plan)
+    found = pool_vectors(model.train(), plan)
     assert model.training and found.shape == (100, 3, 24)
     for i, (layers, last) in enumerate(slowly(model.eval(), encoded)):
         expected = torch.stack([layers[0][0][0], layers[1][0][0], last[0]]).numpy()

@@ -39,7 +39,7 @@ def random_weights(seed=0):
 @pytest.mark.parametrize("kind", replaced.KINDS)
 def test_replaced_weights_are_weights_over_the_real_tokens(kind):
     weights, mask = random_weights()
-    changed = replaced.changed(weights, mask, kind, seed=1)
+    changed = replaced.replace_weights(weights, mask, kind, seed=1)
     for i, n in enumerate(mask.sum(1).tolist()):
         rows = changed[i, :, :n]
         torch.testing.assert_close(rows.sum(-1), torch.ones(2, n))
@@ -81,14 +81,14 @@ def test_two_tokens_take_both_ends_of_the_weights_of_another():
     weights = torch.eye(4).expand(2, 1, 4, 4).clone()
     weights[:, :, 0, 3] = 1
     real = torch.tensor([[True, True, False, False], [True] * 4])
-    found = replaced.changed(weights, real, "another")[0, 0]
+    found = replaced.replace_weights(weights, real, "another")[0, 0]
     assert found[:2, :2].tolist() == [[0.5, 0.5], [0, 1]] and not found[2:].any() and not found[:, 2:].any()
 
 
 def test_a_sentence_alone_in_its_batch_takes_the_weights_of_the_one_before():
     weights, mask = random_weights()
     other = weights[2:], mask[2:]
-    changed = replaced.changed(weights[1:2], mask[1:2], "another", other=other)
+    changed = replaced.replace_weights(weights[1:2], mask[1:2], "another", other=other)
     source = torch.tensor([0, 1, 3, 4])
     taken = weights[2][:, source][:, :, source]
     torch.testing.assert_close(changed[0, :, :4, :4], taken / taken.sum(-1, keepdim=True))
@@ -136,12 +136,12 @@ def test_where_values_coincide_attention_does_not_matter(classifier):
 
 def test_rollout_and_attention_are_their_definitions(classifier):
     model, plan = classifier
-    number, one = next(attributions.seen(model, plan))
+    number, one = next(attributions.iter_seen(model, plan))
     alone = list(one_by_one(model, plan))[number]
     np.testing.assert_allclose(one.attention[0], alone[3].numpy(), atol=1e-5)
     np.testing.assert_allclose(one.norms[0], alone[2].norm(dim=1).numpy(), rtol=1e-4)
-    directions = attributions.class_directions(model, plan, 3)
-    found = attributions.attributions(one, directions)
+    directions = attributions.measure_class_directions(model, plan, 3)
+    found = attributions.compute_attributions(one, directions)
     first, second = ((a + np.eye(len(a))) / 2 for a in one.attention)
     np.testing.assert_allclose(found["rollout", 2], (second @ first)[0], atol=1e-12)
     np.testing.assert_allclose(found["value norm", 1], one.attention[0][0] * one.norms[0])
@@ -152,25 +152,25 @@ def test_rollout_and_attention_are_their_definitions(classifier):
 
 def test_words_and_erasure():
     values = np.array([9.0, 1.0, 3.0, 5.0])
-    assert attributions.over_words(values, [-1, 0, 0, 2], 4).tolist() == [2, 1, 5, 1]
+    assert attributions.average_over_words(values, [-1, 0, 0, 2], 4).tolist() == [2, 1, 5, 1]
     row = {"input_ids": [7, 1, 2, 3], "labels": 2}
-    left = explained.erased(row, [-1, 0, 0, 1], np.array([False, True]))
+    left = explained.erase_words(row, [-1, 0, 0, 1], np.array([False, True]))
     assert left == {"input_ids": [7, 3], "labels": 2}
-    assert explained.highest(np.array([1.0, 4.0, 2.0, 3.0]), 0.5).tolist() == [False, True, False, True]
-    assert explained.highest(np.array([1.0, 4.0]), 0.01).sum() == 1
+    assert explained.select_highest(np.array([1.0, 4.0, 2.0, 3.0]), 0.5).tolist() == [False, True, False, True]
+    assert explained.select_highest(np.array([1.0, 4.0]), 0.01).sum() == 1
     marks, top = np.array([True, True, False, False]), np.array([4.0, 1.0, 3.0, 2.0])
-    assert explained._overlap(marks, top, 0.5) == pytest.approx(1 / 3)
+    assert explained._intersection_over_union(marks, top, 0.5) == pytest.approx(1 / 3)
 
 
 def test_words_cut_off_divide_by_nothing():
     with np.errstate(all="raise"):
-        assert attributions.over_words(np.array([2.0, 4.0]), [0, 0], 3).tolist() == [3, 2, 2]
+        assert attributions.average_over_words(np.array([2.0, 4.0]), [0, 0], 3).tolist() == [3, 2, 2]
 
 
 def test_as_many_of_each_class_are_explained_and_only_where_a_rationale_tells_words_apart():
     marks = {"half": (0.5, 0.0), "none": (0.49, 0.0), "all": (1.0, 0.5)}
     made = [Example((f"{name}{i}", "b"), i % 2, rationale=marks[name]) for i in range(8) for name in marks]
-    assert [e.words[0] for e in explained.chosen(tuple(made), 5, 2)] == [f"half{i}" for i in range(6)]
+    assert [e.words[0] for e in explained.choose_marked(tuple(made), 5, 2)] == [f"half{i}" for i in range(6)]
     assert explained._rationale(made[0]).tolist() == [True, False]
 
 
@@ -178,10 +178,10 @@ def test_a_fall_is_what_is_lost_of_the_class_that_was_found(monkeypatch):
     """Without the highest word the model is at .2 of .9, with it alone at .6."""
     given = {3: [0.1, 0.9], 2: [0.8, 0.2], 1: [0.4, 0.6]}
     found = lambda _model, rows, _pad: np.array([given[len(row["input_ids"])] for row in rows])  # noqa: E731
-    monkeypatch.setattr(explained, "probabilities", found)
+    monkeypatch.setattr(explained, "predict_probabilities", found)
     encoded = SimpleNamespace(rows=[{"input_ids": [7, 8, 9]}], words=[[0, 1, 2]])
     scores = [{("attention", 1): np.array([0.1, 3.0, 0.2])}]
-    falls = explained._faithfulness(None, 0, encoded, scores, list(scores[0]), lambda _done, _total: None)
+    falls = explained._compute_faithfulness(None, 0, encoded, scores, list(scores[0]), lambda _done, _total: None)
     first = {measure: float(values[0][0]) for (_, measure), values in falls.items()}
     assert first == pytest.approx({"comprehensiveness": 0.7, "sufficiency": 0.3})
     assert all(len(values) == len(explained.SHARES) for values in falls.values())
@@ -499,14 +499,14 @@ def test_how_far_outputs_turn_is_of_cls_and_of_real_rows(classifier):
 def test_every_batch_and_layer_is_dealt_anew(classifier, monkeypatch):
     model, plan = classifier
     seeds = []
-    monkeypatch.setattr(replaced, "changed", lambda weights, *given: seeds.append(given[2]) or weights)
+    monkeypatch.setattr(replaced, "replace_weights", lambda weights, *given: seeds.append(given[2]) or weights)
     small = LabelledPlan(plan.encoded, 0, batch_tokens=200)
     replaced.outcome(model, small, "permuted", (1, 2))
     assert len(seeds) == len(set(seeds)) == 2 * len(small) > 4
 
 
 def test_rarity_is_that_of_the_word_in_training_however_it_is_written():
-    found = attributions.baselines(
+    found = attributions.compute_baselines(
         Example(("The", "cat", "sat"), 0), Counter({"the": 8, "cat": 1}), np.random.default_rng(0)
     )
     assert found["rare"] == pytest.approx(-np.log([0.9, 0.2, 0.1])) and len(set(found["random"])) == 3
@@ -536,9 +536,9 @@ def test_directions_are_of_utterances_that_are_not_explained_and_rarity_of_train
         seen.update(frequency=frequency)
         raise Stop
 
-    monkeypatch.setattr(explained, "class_directions", class_directions)
-    monkeypatch.setattr(explained, "seen", lambda *_: ())
-    monkeypatch.setattr(explained, "baselines", baselines)
+    monkeypatch.setattr(explained, "measure_class_directions", class_directions)
+    monkeypatch.setattr(explained, "iter_seen", lambda *_: ())
+    monkeypatch.setattr(explained, "compute_baselines", baselines)
     model, tokenizer = torch.nn.Linear(1, 1), SimpleNamespace(pad_token_id=0)
     with pytest.raises(Stop):
         explained.explanations(model, tokenizer, corpus, split=split, limit=4)
@@ -552,7 +552,7 @@ def test_as_many_words_are_highest_as_rationales_have_on_average():
     examples = tuple(Example(tuple("abcdefgh"[: len(m)]), 0, rationale=m) for m in marks)
     key = ("attention", 1)
     scores = [{key: np.array([4.0, 3.0, 2.0, 1.0])}, {key: np.array([8.0, 1, 7, 6, 5, 4, 3, 2])}]
-    found = explained._plausibility(examples, scores)
+    found = explained._compute_plausibility(examples, scores)
     assert found[key, "iou"] == pytest.approx([1.0, 1 / 4])
     assert found[key, "auroc"] == pytest.approx([1.0, 6 / 12])
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 from typed import invoke
 
-from anisoscope.classes.cls_entropy import entropies
-from anisoscope.classes.pooling import predicted
+from anisoscope.classes.cls_entropy import measure_entropies
+from anisoscope.classes.pooling import predict_classes
 from anisoscope.cli import printed_tables
 from anisoscope.cli.faults import explain_usage_error
 from anisoscope.data.corpora import named_corpora
@@ -72,7 +72,7 @@ def test_the_folder_is_a_checkpoint_like_any_other_and_holds_the_best_epoch(lear
         for r in rows.rows
     )
     assert loss / len(rows) == pytest.approx(min(history.values()), abs=1e-4)
-    assert predicted(model, rows, 0).count(0) == learnt.training["results"]["validation"]["predicted"]["class 1"]
+    assert predict_classes(model, rows, 0).count(0) == learnt.training["results"]["validation"]["predicted"]["class 1"]
     subject = load(str(learnt.folder))
     assert type(subject.model).__name__ == "AttentionClassifierModel"
 
@@ -109,7 +109,7 @@ def test_a_penalty_lowers_its_entropy(tmp_path, variant):
         trained = train_classifier(recipe, tmp_path / str(weight))
         model, tokenizer = trained.classifier()
         encoded = encode(recipe.open().splits["test"], tokenizer, 64)
-        values = entropies(model, LabelledPlan(encoded, 0), (1,))
+        values = measure_entropies(model, LabelledPlan(encoded, 0), (1,))
         found.append(float(values["row" if variant == "entropy" else "columns"].mean()))
     assert found[1] < found[0] - 0.2
 
@@ -287,7 +287,7 @@ def test_a_training_has_collapsed_that_is_above_the_majority_by_chance_alone(mon
         wrong = len(encoded) // 2 - more
         return [1 - e.label if i < wrong else e.label for i, e in enumerate(corpus.splits[encoded.split])]
 
-    monkeypatch.setattr(classifier, "predicted", found)
+    monkeypatch.setattr(classifier, "predict_classes", found)
     encoded = {split: SplitOnly(split, len(examples)) for split, examples in corpus.splits.items()}
     model = SimpleNamespace(attention_classifier=SimpleNamespace())
     parts = SimpleNamespace(model=model, encoded=encoded, pad_id=0, material=None, described={})
@@ -337,7 +337,7 @@ def test_attention_that_is_not_learned_is_what_it_is_called(tmp_path, kind):
     done = train_classifier(replace(SMALL, attention=kind, epochs=1, layers=2, seed=4), tmp_path / "run")
     model, tokenizer = done.classifier()
     encoded = encode(done.recipe.open().splits["test"][:40], tokenizer, 64)
-    found = entropies(model, LabelledPlan(encoded, 0))
+    found = measure_entropies(model, LabelledPlan(encoded, 0))
     assert bool((found["row"] - 1).abs().max() < 1e-5) == (kind == "uniform")
     assert model.config.attention_seed == 4 and float(found["row"].min()) > 0.6
 

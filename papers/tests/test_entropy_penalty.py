@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import softmax
 
 from anisoscope.batch import Batch, Stream
-from anisoscope.classes.cls_entropy import entropies
+from anisoscope.classes.cls_entropy import measure_entropies
 from anisoscope.errors import MeasureError, UsageError
 from anisoscope_papers.networks.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 from anisoscope_papers.training.entropy_forms import FORMS, definition, ends
@@ -154,7 +154,7 @@ def test_entropies_of_a_corpus_come_in_its_order():
         mask = MASK[part]
         stream = Stream(mask, torch.zeros_like(mask), torch.zeros(2, dtype=torch.int64))
         batches.append(Batch({"input_ids": IDS[part], "attention_mask": mask.long()}, part, {"encoder": stream}))
-    found = entropies(model, batches)
+    found = measure_entropies(model, batches)
     with torch.no_grad():
         assert found["row"].tolist() == pytest.approx(row_by_definition(model, (1,)), abs=1e-12)
         assert found["reported.1"].tolist() == pytest.approx(row_by_definition(model, (1,), 1), abs=1e-12)

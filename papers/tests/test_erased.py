@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from anisoscope.charts import export
-from anisoscope.classes.faithfulness import highest
+from anisoscope.classes.faithfulness import select_highest
 from anisoscope.data.labelled import SPLITS, Example
 from anisoscope.store import as_records, select
 from anisoscope_papers import runner
@@ -66,7 +66,7 @@ def test_directions_take_the_planted_words_whichever_class_is_found_and_chance_d
     for name in MAPS:
         marked = []
         for example, (_, scores) in zip(corpus.splits["test"], maps.scored["test"], strict=True):
-            marked += highest(scores[name], HALF)[np.array(example.rationale) > 0].tolist()
+            marked += select_highest(scores[name], HALF)[np.array(example.rationale) > 0].tolist()
         taken[name] = np.mean(marked)
     assert abs(taken[RANDOM] - 0.5) < 0.06 and min(taken[DIRECTIONS], taken[FOUND], taken[ATTENTION]) > 0.8, taken
 

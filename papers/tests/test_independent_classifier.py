@@ -15,7 +15,7 @@ from scipy import stats
 
 from anisoscope.classes.ablation import outcome
 from anisoscope.data.encoding import LabelledPlan, encode
-from anisoscope.data.local import copy_of
+from anisoscope.data.local import find_copy
 from anisoscope.data.opening import open_labelled
 from anisoscope.models.vectors import word_vectors
 from anisoscope.store import read_table
@@ -31,7 +31,7 @@ SCALES = {"no positions": 0.0, "sinusoids": 1.0}
 LIMIT, DIM, SEEDS, EPOCHS = 400, 16, 3, 12
 LEVEL = 0.001
 """Two-sided; ten comparisons, so that a right implementation fails in one suite of a hundred at most."""
-needs_yelphat = pytest.mark.skipif(copy_of("yelphat") is None, reason="ANISOSCOPE_DATA holds no YelpHat")
+needs_yelphat = pytest.mark.skipif(find_copy("yelphat") is None, reason="ANISOSCOPE_DATA holds no YelpHat")
 
 
 def write_vectors(path, splits, dim, norm):

@@ -29,9 +29,9 @@ def test_a_changed_formula_finds_no_piece_that_a_study_kept(tmp_path, monkeypatc
 def test_5_predictions_and_attributions_leave_modes_alone(classifier):
     """They left the classifier in evaluation mode, or ran with its dropout on."""
     from anisoscope.classes.ablation import outcome
-    from anisoscope.classes.attributions import seen
-    from anisoscope.classes.faithfulness import probabilities
-    from anisoscope.classes.pooling import predicted
+    from anisoscope.classes.attributions import iter_seen
+    from anisoscope.classes.faithfulness import predict_probabilities
+    from anisoscope.classes.pooling import predict_classes
 
     model, plan = classifier
     try:
@@ -39,10 +39,10 @@ def test_5_predictions_and_attributions_leave_modes_alone(classifier):
         before = [module.training for module in model.modules()]
         pad = plan.pad_id
         for look in (
-            lambda: predicted(model, plan.encoded, pad),
-            lambda: probabilities(model, plan.encoded.rows, pad),
+            lambda: predict_classes(model, plan.encoded, pad),
+            lambda: predict_probabilities(model, plan.encoded.rows, pad),
             lambda: outcome(model, plan, "uniform", (1,)),
-            lambda: list(seen(model, plan)),
+            lambda: list(iter_seen(model, plan)),
         ):
             look()
             assert [module.training for module in model.modules()] == before

@@ -11,8 +11,8 @@ import pytest
 from paper_hub import paper_hub
 from program import Program
 
-from anisoscope.data.corpora import Asked, located
-from anisoscope.data.local import copies, part_of_copy
+from anisoscope.data.corpora import CorpusOptions, resolve_corpus
+from anisoscope.data.local import find_part_of_copy, use_copies
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope_papers import runner
 from anisoscope_papers.fosse2023 import trained_cells
@@ -131,30 +131,30 @@ def test_a_copy_goes_before_the_hub_and_its_split_is_found(tmp_path, monkeypatch
     for name in ("train.tsv", "dev.tsv", "validated.tsv", "test.tsv"):
         (copy / name).write_text("client_id\tpath\na\tone.mp3\n")
     monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
-    assert located("common-voice", "speech", Asked()) == copy / "dev.tsv"
-    assert located("common-voice", "speech", Asked(split="train")) == copy / "train.tsv"
-    with copies({"common-voice": str(tmp_path / "elsewhere.tsv")}), pytest.raises(CorpusError, match="not there"):
-        located("common-voice", "speech", Asked())
-    assert located("common-voice@main", "speech", Asked()).id == "mozilla-foundation/common_voice_11_0"
+    assert resolve_corpus("common-voice", "speech", CorpusOptions()) == copy / "dev.tsv"
+    assert resolve_corpus("common-voice", "speech", CorpusOptions(split="train")) == copy / "train.tsv"
+    with use_copies({"common-voice": str(tmp_path / "elsewhere.tsv")}), pytest.raises(CorpusError, match="not there"):
+        resolve_corpus("common-voice", "speech", CorpusOptions())
+    assert resolve_corpus("common-voice@main", "speech", CorpusOptions()).id == "mozilla-foundation/common_voice_11_0"
     (copy / "dev.tsv").unlink()
     with pytest.raises(CorpusError, match="one file or folder of the validation split"):
-        located("common-voice", "speech", Asked())
+        resolve_corpus("common-voice", "speech", CorpusOptions())
 
 
 def test_a_copy_whose_split_is_not_one_file_is_refused(tmp_path):
     for config in ("wikitext-103-raw-v1", "wikitext-2-raw-v1"):
         (tmp_path / config).mkdir()
         (tmp_path / config / "validation-00000-of-00001.parquet").touch()
-    found = part_of_copy(tmp_path, "text", "validation", "wikitext-103-raw-v1")
+    found = find_part_of_copy(tmp_path, "text", "validation", "wikitext-103-raw-v1")
     assert found.parent.name == "wikitext-103-raw-v1"
     with pytest.raises(CorpusError, match="got 2"):
-        part_of_copy(tmp_path, "text", "validation")
+        find_part_of_copy(tmp_path, "text", "validation")
     with pytest.raises(CorpusError, match=r"of the test split in .*; got none, but validation-00000-of-00001.parquet"):
-        part_of_copy(tmp_path / "wikitext-2-raw-v1", "text", "test")
+        find_part_of_copy(tmp_path / "wikitext-2-raw-v1", "text", "test")
     plain = tmp_path / "photographs"
     plain.mkdir()
     (plain / "a.png").touch()
-    assert part_of_copy(plain, "image", "validation") == plain
+    assert find_part_of_copy(plain, "image", "validation") == plain
 
 
 @pytest.mark.parametrize("given", ["common-voice", "=folder", "common-voice="])

@@ -60,8 +60,7 @@ def _check_readable(path: Path) -> Path:
 
 
 def check_device(name: str) -> str:
-    """Return the name of a device; UsageError unless it is a kind of device, with or without a number. UsageError
-    unless it is a kind of device, with a number or without one.
+    """Return the name of a device; UsageError unless it is a kind of device, with or without a number.
 
     Whether this machine has the device is seen later.
     """

@@ -82,12 +82,12 @@ def reproduce(
     `attrs["without"]` of the table what could not be had, by its reason. UsageError for
     a paper, study or settings that are not known.
     """
-    from anisoscope.data.local import copies
+    from anisoscope.data.local import use_copies
     from anisoscope_papers import runner
     from anisoscope_papers.exporting import verdict_table
 
     studies, folder = runner.choose(paper, only), Path(output) / paper / settings
-    with copies(data or {}):
+    with use_copies(data or {}):
         for _ in verdicts(studies, folder, device, quiet):
             pass
     table = verdict_table(studies, folder)

@@ -13,9 +13,9 @@ from html import unescape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, Example, LabelledCorpus, divided
-from anisoscope.data.local import copy_of
-from anisoscope.data.table_rows import sound_rows
+from anisoscope.data.labelled import TEST, TRAIN, VALIDATION, Example, LabelledCorpus, split_at_random
+from anisoscope.data.local import find_copy
+from anisoscope.data.table_rows import read_rows_strict
 from anisoscope.errors import CorpusError
 
 RAW = "https://raw.githubusercontent.com"
@@ -33,17 +33,17 @@ def open_benchmark(name: str, seed: int) -> LabelledCorpus:
     """A benchmark in its official splits. Where it has none for validation (YELP-HAT), its training part is divided by
     `seed`, and all its test sets are `test`, beside splits of their own.
     """
-    known, folder = BENCHMARKS[name], copy_of(name) or Path()
+    known, folder = BENCHMARKS[name], find_copy(name) or Path()
     source: dict[str, Any] = {"kind": "ANISOSCOPE_DATA" if folder.name else "public home"}
     if folder.name:
         paths = {split: folder / f"{file}.jsonl.gz" for split, file in known.files.items()}
         cure = "copy the file again"
-        rows = {split: [row.columns for row in sound_rows(path, cure)] for split, path in paths.items()}
+        rows = {split: [row.columns for row in read_rows_strict(path, cure)] for split, path in paths.items()}
     else:
         rows = known.home()
     splits = {split: tuple(known.example(row, known.labels) for row in found) for split, found in rows.items()}
     if VALIDATION not in splits:
-        parts = divided(list(splits.pop(TRAIN)), {TRAIN: YELPHAT_TRAIN, VALIDATION: 1 - YELPHAT_TRAIN}, seed)
+        parts = split_at_random(list(splits.pop(TRAIN)), {TRAIN: YELPHAT_TRAIN, VALIDATION: 1 - YELPHAT_TRAIN}, seed)
         splits = {**parts, TEST: tuple(e for test in splits.values() for e in test), **splits}
         source["split_seed"] = seed
     if marked := sum(bool(row.get("annotations")) for found in rows.values() for row in found):

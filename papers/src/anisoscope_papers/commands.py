@@ -53,7 +53,7 @@ def reproduce(
     quiet: Quiet = False,
 ) -> int | None:
     """Reproduce a paper and show each verdict as it comes; the exit code if something could not be had."""
-    from anisoscope.data.local import copies, pairs
+    from anisoscope.data.local import pairs, use_copies
     from anisoscope_papers import study_names
 
     study_names.check(paper, only, settings)
@@ -68,7 +68,7 @@ def reproduce(
         return None
     folder = output / paper / settings
     try:
-        with copies(given):
+        with use_copies(given):
             for verdict in verdicts(studies, folder, device, quiet):
                 echo_wrapped(verdict, err=view.format != "table", indent="        ")
     finally:

@@ -132,7 +132,7 @@ def measure_vectors(
     if job.corpus:
         raise UsageError("vectors alone", f"the corpus {job.corpus}", "leave it out: the file is what will be measured")
     with show_progress(str(vectors) if named else "vectors", "vectors", quiet=quiet) as progress:
-        from anisoscope.data.arrays import given_vectors
+        from anisoscope.data.arrays import wrap_vectors
         from anisoscope.data.vector_files import open_vectors
         from anisoscope.runs.vectors import run_vectors
 
@@ -150,7 +150,7 @@ def measure_vectors(
             found = open_vectors(vectors, **select_fields(job, VectorColumns), split=job.split)
         else:
             _refuse_columns_of_vectors(job)
-            found = given_vectors(vectors, units=units, labels=labels, mask=mask)
+            found = wrap_vectors(vectors, units=units, labels=labels, mask=mask)
         return run_vectors(found, job, **asdict(place), progress=progress)
 
 

@@ -35,7 +35,7 @@ def read_vectors_of_table(table: Any, *, units: Any = None, labels: Any = None, 
     """Read the vectors in a table in memory by the rules for files."""
     import numpy as np
 
-    from anisoscope.data.vector_files import vectors_of
+    from anisoscope.data.vector_files import read_vectors_of
 
     content = read_columns_of_table(table)
     for role, given in (("unit", units), ("label", labels)):
@@ -46,7 +46,7 @@ def read_vectors_of_table(table: Any, *, units: Any = None, labels: Any = None, 
         name = f"{role}s that were given"
         content.columns[name] = np.asarray(given)
         asked[f"{role}_column"] = name
-    return vectors_of(content, f"the {type(table).__name__}", {"class": type(table).__name__}, **asked)
+    return read_vectors_of(content, f"the {type(table).__name__}", {"class": type(table).__name__}, **asked)
 
 
 def read_columns_of_table(table: Any) -> "Content":

@@ -1,4 +1,4 @@
-"""The direct test: what becomes of a trained model whose attention weights are replaced.
+"""Ablation of attention: replace the attention weights of a trained model and see what changes.
 
 uniform    every token that may be seen weighs the same
 permuted   the weights of each row are dealt anew among the tokens that it may see
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from anisoscope.capture.backends import intercept_attention
 from anisoscope.capture.masking import Call, Masking
-from anisoscope.classes.readout import HeadReading, logits_of, read_tokens, real_tokens
+from anisoscope.classes.readout import HeadReading, find_real_tokens, get_logits, read_tokens
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.errors import MeasureError
 from anisoscope.metrics.base import normalise
@@ -40,7 +40,7 @@ COSINE, SHARE, CHANGE = (-1.0, 1.0), (0.0, 1.0), (-1.0, 1.0)
 
 
 class Ablation:
-    """Which weights replace those of which layers (from 1), and how far the layers' outputs turned.
+    """Which weights replace those of which layers (from 1), and how far the layers' outputs turn.
 
     cosine  layer → [utterance, 2]: cosine between the output, before and after, of the token that the head reads, and
             its mean over all tokens; before W_O, both from the same values
@@ -67,8 +67,8 @@ class Ablation:
         out = weights @ value
         if self.layer in self.layers:
             other = self.others.get(self.layer) if len(weights) == 1 else None
-            allowed = seen_pairs(call.masking, self.mask)
-            instead = changed(weights, self.mask, self.kind, self.seed + self.layer, other, allowed)
+            allowed = find_visible_pairs(call.masking, self.mask)
+            instead = replace_weights(weights, self.mask, self.kind, self.seed + self.layer, other, allowed)
             if call.settings.get("s_aux") is not None and self.kind != "permuted":  # what goes to a sink stays with it
                 instead = instead * weights.sum(-1, keepdim=True)
             before, out = out, instead @ value
@@ -87,8 +87,8 @@ class Ablation:
             raise MeasureError("self-attention of every token", got, "replace the attention of one stack of tokens")
 
 
-def seen_pairs(masking: Masking, mask: Tensor) -> Tensor:
-    """Which real tokens each token may see [sequence, 1 or head, query, key]."""
+def find_visible_pairs(masking: Masking, mask: Tensor) -> Tensor:
+    """Tell which real tokens each token may see [sequence, 1 or head, query, key]."""
     tokens = mask.shape[1]
     allowed = mask[:, None, None, :].expand(-1, 1, tokens, -1)
     if masking.keys is not None:
@@ -99,7 +99,7 @@ def seen_pairs(masking: Masking, mask: Tensor) -> Tensor:
     return torch.where(allowed.any(-1, keepdim=True), allowed, mask[:, None, None, :])
 
 
-def changed(
+def replace_weights(
     weights: Tensor,
     mask: Tensor,
     kind: str,
@@ -107,7 +107,7 @@ def changed(
     other: Weighed | None = None,
     allowed: Tensor | None = None,
 ) -> Tensor:
-    """Other weights [sequence, head, query, key] that add up to 1 over the keys that may be seen.
+    """Return other weights [sequence, head, query, key] that add up to 1 over the keys that may be seen.
 
     mask     [sequence, key]: the real tokens
     other    what a sentence alone in its batch takes from `another`
@@ -133,22 +133,22 @@ def changed(
         source = theirs[(position * ((len(theirs) - 1) / max(n - 1, 1))).round().long()]
         taken = given[taken_from][:, source][:, :, source]
         if allowed is not None:
-            taken = _of_allowed(taken, allowed[i][:, ours][:, :, ours])
+            taken = _limit_to_visible(taken, allowed[i][:, ours][:, :, ours])
         rows = torch.zeros_like(out[i][:, ours])
         rows[:, :, ours] = taken / taken.sum(-1, keepdim=True)
         out[i] = out[i].index_copy(1, ours, rows)
     return out
 
 
-def _of_allowed(taken: Tensor, allowed: Tensor) -> Tensor:
-    """Weights [head, query, key] of the keys that may be seen; equal ones for a row that has no weight there."""
+def _limit_to_visible(taken: Tensor, allowed: Tensor) -> Tensor:
+    """Limit weights [head, query, key] to the keys that may be seen; equal ones for a row that has no weight there."""
     kept = taken * allowed
     return torch.where(kept.sum(-1, keepdim=True) > 0, kept, allowed.to(taken).expand_as(taken))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a model says with some attention replaced, by utterance.
+    """What a model decides with some attention replaced, text by text.
 
     found   the class [utterance]
     final   unit vector [utterance, dim] of the last hidden state that the head reads
@@ -161,7 +161,10 @@ class Outcome:
 
 
 def read_batches(model: Any, batches: LabelledPlan) -> list[HeadReading]:
-    """What the head reads of each batch. MeasureError if the stack that it reads is one of several."""
+    """Find what the head reads of each batch;
+
+    MeasureError if the stack that it reads is one of several.
+    """
     if len(batches.stacks) > 1:
         got = f"{type(model).__name__}, an encoder–decoder"
         raise MeasureError("a model of one stack", got, "replace the attention of an encoder or a decoder alone")
@@ -172,7 +175,7 @@ def read_batches(model: Any, batches: LabelledPlan) -> list[HeadReading]:
 def outcome_of_utterances(
     model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int], readings: Sequence[HeadReading] | None = None
 ) -> Outcome:
-    """What the model says with the attention of `layers` replaced; `readings` of `read_batches`, if they are known."""
+    """Run the model with the attention of `layers` replaced; `readings` of `read_batches`, if they are known."""
     found, final, units, last = [], [], [], []
     readings = read_batches(model, batches) if readings is None else readings
     ablation, layout = Ablation(kind, layers), Layout(model)
@@ -185,9 +188,9 @@ def outcome_of_utterances(
     try:
         with evaluating(model), intercept_attention(model, ablation.attend):
             for number, (batch, reading) in enumerate(zip(batches, readings, strict=True)):
-                mask = real_tokens(layout.streams(batch), reading.stack)
+                mask = find_real_tokens(layout.streams(batch), reading.stack)
                 ablation.begin(mask, 1000 * number, reading.weights)
-                found.append(logits_of(model(**batch.inputs)).argmax(-1).cpu())
+                found.append(get_logits(model(**batch.inputs)).argmax(-1).cpu())
                 final.append(normalise(reading.pool(last.pop()).cpu().numpy()))
                 units.append(batch.unit)
     finally:
@@ -214,7 +217,7 @@ def outcome(
 
 
 def count_layers(model: Any) -> int:
-    """How many layers a model of text has, by its configuration."""
+    """Return the number of layers of a text model, from its configuration."""
     config = model.config
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     return int(config.num_hidden_layers)

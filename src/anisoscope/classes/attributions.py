@@ -1,4 +1,4 @@
-"""Attributions: numbers for the words of an utterance that are said to explain a classifier's decision, by layer.
+"""Attributions: numbers for the words of a text that are said to explain a classifier's decision, by layer.
 
 attention     the row of the token that the head reads ([CLS], the last token; of several, as of a mean, their rows by
               their shares), mean over heads; of an encoder–decoder the cross-attention of that token
@@ -27,7 +27,7 @@ from anisoscope.axes import Kind, Site
 from anisoscope.batch import Batch
 from anisoscope.capture.masking import Call
 from anisoscope.capture.tap import capture, describe_refused
-from anisoscope.classes.readout import HeadReading, logits_of, read_tokens
+from anisoscope.classes.readout import HeadReading, get_logits, read_tokens
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.data.labelled import Example
 from anisoscope.errors import MeasureError
@@ -43,8 +43,8 @@ OF_LAYERS = ("attention", "rollout", "value norm", *SPACES, *(f"{space}, contras
 
 
 @dataclass
-class Seen:
-    """One utterance by layer from 1.
+class SeenText:
+    """Hidden states, attention and values of one text, by layer from 1.
 
     attention  [query, key], mean over heads; None: a layer whose attention is not seen
     vectors    space → unit vectors [token, dim], heads joined; a space that is not seen in all layers is not there
@@ -66,7 +66,7 @@ class Seen:
     logits: Array = field(default_factory=lambda: np.zeros(0))
 
 
-class _Watched:
+class _Capture:
     """What one forward call shows of the stack that the head reads."""
 
     def __init__(self, stack: str, kind: Kind) -> None:
@@ -96,8 +96,8 @@ class _Watched:
 
 
 @torch.no_grad()
-def seen(model: Any, batches: LabelledPlan, notes: list[str] | None = None) -> Iterator[tuple[int, Seen]]:
-    """(number, what is seen) of every utterance; `notes` is told once what is left out.
+def iter_seen(model: Any, batches: LabelledPlan, notes: list[str] | None = None) -> Iterator[tuple[int, SeenText]]:
+    """Yield (number, what is captured) for every text; `notes` receives once what is left out.
 
     MeasureError if it cannot be found which tokens the head reads, or if the stack that it reads has other tokens than
     the words.
@@ -110,20 +110,20 @@ def seen(model: Any, batches: LabelledPlan, notes: list[str] | None = None) -> I
         if reading.mask.shape != words.shape or (not crossed and not torch.equal(reading.mask, words)):
             got = f"{reading.stack}, whose positions are not those of the words"
             raise MeasureError("a head that reads the tokens of words", got, "look at its directions alone")
-        watched = _Watched(reading.stack, "cross" if crossed else "self")
+        watched = _Capture(reading.stack, "cross" if crossed else "self")
         what, optional = tuple(SITES.values()), tuple(SITES.values())[1:]
         with capture(model, what, receive=watched.receive, optional=optional) as tap, evaluating(model):
             tap.on_call = watched.look
             tap.real = {stack: stream.mask for stack, stream in layout.streams(batch).items()}
-            logits = logits_of(model(**batch.inputs))
+            logits = get_logits(model(**batch.inputs))
         if first and notes is not None:
-            notes += _left_out(watched, reading, describe_refused(tap.refused), crossed=crossed)
+            notes += _explain_left_out(watched, reading, describe_refused(tap.refused), crossed=crossed)
         first = False
-        yield from _of_batch(batch, watched, reading, words, logits, crossed=crossed)
+        yield from _iter_seen_of_batch(batch, watched, reading, words, logits, crossed=crossed)
 
 
-def _left_out(watched: _Watched, reading: HeadReading, why: list[str], *, crossed: bool) -> list[str]:
-    """What is not seen of a model, in sentences."""
+def _explain_left_out(watched: _Capture, reading: HeadReading, why: list[str], *, crossed: bool) -> list[str]:
+    """Say in sentences what cannot be captured of a model."""
     notes = []
     layers = sorted(watched.states)
     missing = [layer for layer in layers if layer not in watched.attention]
@@ -144,10 +144,10 @@ def _left_out(watched: _Watched, reading: HeadReading, why: list[str], *, crosse
     return notes
 
 
-def _of_batch(
-    batch: Batch, watched: _Watched, reading: HeadReading, words: Tensor, logits: Tensor, *, crossed: bool
-) -> Iterator[tuple[int, Seen]]:
-    """(number, what is seen) of every utterance of a batch."""
+def _iter_seen_of_batch(
+    batch: Batch, watched: _Capture, reading: HeadReading, words: Tensor, logits: Tensor, *, crossed: bool
+) -> Iterator[tuple[int, SeenText]]:
+    """Yield (number, what is captured) for every text of a batch."""
     layers = sorted(watched.states)
     pooled = [reading.pool(watched.states[layer]).cpu().numpy() for layer in layers]
     spaces: dict[str, list[Tensor]] = {}
@@ -167,7 +167,7 @@ def _of_batch(
         read = reading.weights[row, queries]
         yield (
             unit,
-            Seen(
+            SeenText(
                 weights,
                 {space: [normalise(x) for x in found] for space, found in vectors.items()},
                 [np.linalg.norm(x, axis=1) for x in vectors.get("value", [])],
@@ -180,10 +180,12 @@ def _of_batch(
         )
 
 
-def class_directions(model: Any, batches: LabelledPlan, classes: int) -> dict[str, list[Array]]:
-    """Space → for every layer from 1 the direction of each class [class, dim]; zeros for one that is never found."""
+def measure_class_directions(model: Any, batches: LabelledPlan, classes: int) -> dict[str, list[Array]]:
+    """Return for each space and layer (from 1) the direction of each class [class, dim]; zeros for one that is
+    never found.
+    """
     total: dict[str, list[Array]] = {}
-    for _, one in seen(model, batches):
+    for _, one in iter_seen(model, batches):
         for space, layers in one.vectors.items():
             sums = total.setdefault(space, [np.zeros((classes, x.shape[1])) for x in layers])
             for i, x in enumerate(layers):
@@ -191,8 +193,8 @@ def class_directions(model: Any, batches: LabelledPlan, classes: int) -> dict[st
     return {space: [normalise(x) for x in sums] for space, sums in total.items()}
 
 
-def attributions(one: Seen, directions: dict[str, list[Array]]) -> dict[tuple[str, int], Array]:
-    """(name, layer) → a number for every token, special ones among them."""
+def compute_attributions(one: SeenText, directions: dict[str, list[Array]]) -> dict[tuple[str, int], Array]:
+    """Return (name, layer) → a number for every token, special ones included."""
     out: dict[tuple[str, int], Array] = {}
     every = len(one.attention)
     rolled = np.eye(len(one.read))
@@ -214,16 +216,16 @@ def attributions(one: Seen, directions: dict[str, list[Array]]) -> dict[tuple[st
     return out
 
 
-def baselines(example: Example, frequency: Counter[str], draw: np.random.Generator) -> dict[str, Array]:
-    """Name → a number for every word."""
+def compute_baselines(example: Example, frequency: Counter[str], draw: np.random.Generator) -> dict[str, Array]:
+    """Return baselines by name: a number for every word."""
     words = example.all_words
     total = sum(frequency.values())
     rare = np.array([-np.log((frequency[w.lower()] + 1) / (total + 1)) for w in words])
     return {"random": draw.random(len(words)), "rare": rare}
 
 
-def over_words(values: Array, words: list[int], count: int) -> Array:
-    """The mean over each word's tokens (−1: of none); the smallest value for a word that was cut off."""
+def average_over_words(values: Array, words: list[int], count: int) -> Array:
+    """Average over each word's tokens (−1: of none); a word that was cut off gets the smallest value."""
     index = np.array(words)
     real = index >= 0
     total, n = (np.bincount(index[real], weights, count) for weights in (values[real], None))

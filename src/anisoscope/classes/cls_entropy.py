@@ -1,4 +1,4 @@
-"""The entropy of attention from the first token ([CLS]) of utterances, in any model on the attention interface.
+"""Entropy of the attention of the first token ([CLS]), in any model on the attention interface.
 
 `row`       H of the softmax row of the first token, over all its keys, divided by ln n
 `reported`  the same divided by ln(n − 1)
@@ -27,7 +27,7 @@ Layers = tuple[int, ...]
 
 
 class Watch:
-    """What one forward call shows: rows of the first token, and sums of columns, of the chosen layers."""
+    """Captures rows of the first token, and sums of columns, of the chosen layers in one forward call."""
 
     def __init__(self, mask: Shaped[Tensor, "sequence token"], layers: Layers, *, columns: bool) -> None:
         self.mask, self.layers, self.columns, self._called = mask.bool(), layers, columns, 0
@@ -101,10 +101,10 @@ def _normalised(nats: Tensor, count: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def entropies(model: nn.Module, batches: Iterable[Batch], layers: Layers = ()) -> dict[str, Float[Tensor, " unit"]]:
-    """Entropies of every utterance, in the order of its unit, by form: of the layers together,
-    and all but `columns` of each layer (`row.1`, `reported.1`, `again.1`, …).
-    """
+def measure_entropies(
+    model: nn.Module, batches: Iterable[Batch], layers: Layers = ()
+) -> dict[str, Float[Tensor, " unit"]]:
+    """Measure the entropies of every text, in the order of its unit, by form:"""
     kept: dict[str, list[Tensor]] = {}
     units: list[Tensor] = []
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Do attributions point where people point (plausibility), and where the model looks (faithfulness)?
+"""Do attributions point to the words that people mark (plausibility), and to those the model uses (faithfulness)?
 
 auprc, auroc       of an attribution against the rationale, the words that half of the people marked or more; mean over
                    utterances
@@ -17,8 +17,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from anisoscope.classes.ablation import count_layers
-from anisoscope.classes.attributions import attributions, baselines, class_directions, over_words, seen
-from anisoscope.classes.pooling import class_logits
+from anisoscope.classes.attributions import (
+    average_over_words,
+    compute_attributions,
+    compute_baselines,
+    iter_seen,
+    measure_class_directions,
+)
+from anisoscope.classes.pooling import predict_logits
 from anisoscope.data.encoding import Encoded, LabelledPlan, Padding, encode
 from anisoscope.data.labelled import (
     ALL,
@@ -29,7 +35,7 @@ from anisoscope.data.labelled import (
     Example,
     Examples,
     LabelledCorpus,
-    balanced,
+    take_balanced,
 )
 from anisoscope.errors import MeasureError
 from anisoscope.models.families import family_of
@@ -72,7 +78,7 @@ def explanations(
     """
     marked = any(example.rationale is not None for example in corpus.splits[split])
     classes = len(corpus.labels)
-    examples = (chosen if marked else balanced)(corpus.splits[split], limit, classes)
+    examples = (choose_marked if marked else take_balanced)(corpus.splits[split], limit, classes)
     if not examples:
         return as_records(pd.DataFrame())
     pad = Padding(int(tokenizer.pad_token_id or 0)) if padding is None else padding
@@ -84,17 +90,19 @@ def explanations(
     if not others:
         expected = "more examples than those that are explained, for the directions of classes"
         raise MeasureError(expected, "none", "lower --few, or give more examples")
-    held = encode(balanced(others, DIRECTED, classes), tokenizer, max_length)
-    directions = class_directions(model, LabelledPlan(held, pad, device=device, stack=stack), classes)
+    held = encode(take_balanced(others, DIRECTED, classes), tokenizer, max_length)
+    directions = measure_class_directions(model, LabelledPlan(held, pad, device=device, stack=stack), classes)
     frequency = Counter(w.lower() for e in corpus.splits[TRAIN] for w in e.all_words)
     draw = np.random.default_rng(0)
     scores: list[dict[Key, Array]] = [{} for _ in examples]
-    for number, one in seen(model, LabelledPlan(encoded, pad, device=device, stack=stack), notes):
+    for number, one in iter_seen(model, LabelledPlan(encoded, pad, device=device, stack=stack), notes):
         words, count = encoded.words[number], len(examples[number].all_words)
-        scores[number] |= {key: over_words(x, words, count) for key, x in attributions(one, directions).items()}
+        scores[number] |= {
+            key: average_over_words(x, words, count) for key, x in compute_attributions(one, directions).items()
+        }
     for example, scored in zip(examples, scores, strict=True):
-        scored |= {(name, None): x for name, x in baselines(example, frequency, draw).items()}
-    found: dict[tuple[Key, str], Any] = _plausibility(examples, scores) if marked else {}
+        scored |= {(name, None): x for name, x in compute_baselines(example, frequency, draw).items()}
+    found: dict[tuple[Key, str], Any] = _compute_plausibility(examples, scores) if marked else {}
     shallow = count_layers(model) == 1
     keys = [key for key in scores[0] if shallow or key[0] in OF_DEEP]
     with ExitStack() as ends:
@@ -103,12 +111,12 @@ def explanations(
         if base is not None:
             ends.callback(setattr, base, "row_only", base.row_only)
             base.row_only = "always"  # the last layer computes the row of [CLS] alone
-        found |= _faithfulness(model, pad, encoded, scores, keys, progress)
-    return _records(found, len(examples))
+        found |= _compute_faithfulness(model, pad, encoded, scores, keys, progress)
+    return _average_over_texts(found, len(examples))
 
 
-def _records(found: dict[tuple[Key, str], Any], count: int) -> pd.DataFrame:
-    """Means over utterances of what was found of each, with their 95 % intervals."""
+def _average_over_texts(found: dict[tuple[Key, str], Any], count: int) -> pd.DataFrame:
+    """Return means over texts of each result, with their 95 % intervals."""
     rows = []
     for (key, measure), values in found.items():
         of_utterance = np.array(values, dtype=float)
@@ -121,8 +129,8 @@ def _records(found: dict[tuple[Key, str], Any], count: int) -> pd.DataFrame:
     return as_records(pd.DataFrame(rows), n_units=count)
 
 
-def chosen(examples: Examples, limit: int, classes: int) -> Examples:
-    """The first utterances with words in their rationale and words that are not, ⌈limit / classes⌉ of each class."""
+def choose_marked(examples: Examples, limit: int, classes: int) -> Examples:
+    """Choose the first texts with words in their rationale and words that are not, ⌈limit / classes⌉ of each class."""
     room = -(-limit // classes)
     taken: Counter[int] = Counter()
     out = []
@@ -137,8 +145,8 @@ def _rationale(example: Example) -> Marks:
     return np.array(example.rationale or (), float) >= MARKED
 
 
-def _plausibility(examples: Examples, scores: list[dict[Key, Array]]) -> dict[tuple[Key, str], Any]:
-    """(attribution, measure) → the value of every utterance."""
+def _compute_plausibility(examples: Examples, scores: list[dict[Key, Array]]) -> dict[tuple[Key, str], Any]:
+    """Return (attribution, measure) → the value of every text."""
     from sklearn.metrics import average_precision_score, roc_auc_score  # type: ignore[import-untyped]
 
     rationales = [_rationale(example) for example in examples]
@@ -146,7 +154,7 @@ def _plausibility(examples: Examples, scores: list[dict[Key, Array]]) -> dict[tu
     measures = {
         "auprc": average_precision_score,
         "auroc": roc_auc_score,
-        "iou": lambda marks, x: _overlap(marks, x, share),
+        "iou": lambda marks, x: _intersection_over_union(marks, x, share),
     }
     return {
         (key, name): [measure(marks, s[key]) for marks, s in zip(rationales, scores, strict=True)]
@@ -155,55 +163,59 @@ def _plausibility(examples: Examples, scores: list[dict[Key, Array]]) -> dict[tu
     }
 
 
-def _overlap(marks: Marks, values: Array, share: float) -> float:
-    """Intersection over union of the marked words and the highest ones."""
-    high = highest(values, share)
+def _intersection_over_union(marks: Marks, values: Array, share: float) -> float:
+    """Return the intersection over union of the marked words and the highest ones."""
+    high = select_highest(values, share)
     return float((high & marks).sum() / (high | marks).sum())
 
 
-def highest(values: Array, share: float) -> Marks:
-    """The highest share of the words, one at least."""
+def select_highest(values: Array, share: float) -> Marks:
+    """Select the highest share of the words, at least one."""
     top = np.zeros(len(values), bool)
     top[np.argsort(-values, kind="stable")[: max(1, round(share * len(values)))]] = True
     return top
 
 
-def _faithfulness(
+def _compute_faithfulness(
     model: Any, pad: Padding, encoded: Encoded, scores: list[dict[Key, Array]], keys: list[Key], progress: Progress
 ) -> dict[tuple[Key, str], Any]:
-    """(attribution, measure) → for every share the falls of all utterances, of the attributions that `keys` name."""
-    whole = probabilities(model, encoded.rows, pad)
+    """Return (attribution, measure) → for every share the fall of the probability of all texts, for the
+    attributions in `keys`.
+    """
+    whole = predict_probabilities(model, encoded.rows, pad)
     found, sure = whole.argmax(1), whole.max(1)
     falls: dict[tuple[Key, str], list[Array]] = {}
     for number, key in enumerate(keys):
         for share in SHARES:
-            tops = [highest(s[key], share) for s in scores]
+            tops = [select_highest(s[key], share) for s in scores]
             for measure, keep_top in (("comprehensiveness", False), ("sufficiency", True)):
                 parts = zip(encoded.rows, encoded.words, tops, strict=True)
-                left = [not_empty(erased(row, words, top == keep_top), pad) for row, words, top in parts]
-                after = probabilities(model, left, pad)[np.arange(len(found)), found]
+                left = [fill_if_empty(erase_words(row, words, top == keep_top), pad) for row, words, top in parts]
+                after = predict_probabilities(model, left, pad)[np.arange(len(found)), found]
                 falls.setdefault((key, measure), []).append(sure - after)
         progress(number + 1, len(keys))
     return falls
 
 
-def erased(row: dict[str, Any], words: list[int], keep: Marks) -> dict[str, Any]:
-    """What a model reads of an utterance when only the words of `keep` are left; special tokens always are."""
+def erase_words(row: dict[str, Any], words: list[int], keep: Marks) -> dict[str, Any]:
+    """Return what a model reads of a text if only the words of `keep` are left; special tokens always stay."""
     kept_tokens = [i for i, word in enumerate(words) if word < 0 or keep[word]]
     return {name: [x[i] for i in kept_tokens] if isinstance(x, list) else x for name, x in row.items()}
 
 
-def not_empty(row: dict[str, Any], pad: Padding) -> dict[str, Any]:
-    """The row, or one token of padding if nothing is left of an utterance, as of one word without special tokens."""
+def fill_if_empty(row: dict[str, Any], pad: Padding) -> dict[str, Any]:
+    """Return the row, or one token of padding if nothing is left of a text."""
     if row["input_ids"]:
         return row
     blank = {"input_ids": pad.id}
     return {name: [blank.get(name, 0)] if isinstance(x, list) else x for name, x in row.items()}
 
 
-def probabilities(model: Any, rows: list[dict[str, Any]], pad: int | Padding) -> Array:
-    """Probability of every class [utterance, class]; of a classifier of several labels at once, of each on its own."""
-    logits = class_logits(model, rows, pad, batch=128).double()
+def predict_probabilities(model: Any, rows: list[dict[str, Any]], pad: int | Padding) -> Array:
+    """Return the probability of every class [text, class]; for a classifier of several labels at once, of each on
+    its own.
+    """
+    logits = predict_logits(model, rows, pad, batch=128).double()
     several = getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification"
     found: Array = (logits.sigmoid() if several else logits.softmax(-1)).numpy()
     return found

@@ -1,6 +1,4 @@
-"""Utterances as a model gives them: the vector that stands for each, layer by layer, and what its head says of it; in
-records, how well directions of classes tell the vectors apart, and how well the head does.
-"""
+"""Texts as a model represents them: one vector for each, layer by layer, and the prediction of its head."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -16,8 +14,8 @@ from torch import Tensor, nn
 from anisoscope.axes import At, Site
 from anisoscope.batch import Batch
 from anisoscope.capture.tap import capture
-from anisoscope.classes.readout import logits_of, real_tokens
-from anisoscope.data.encoding import Encoded, Padding, as_padding, collated
+from anisoscope.classes.readout import find_real_tokens, get_logits
+from anisoscope.data.encoding import Encoded, Padding, collate, to_padding
 from anisoscope.metrics.class_direction import GROUPS, separability
 from anisoscope.models.blocks import Layout
 from anisoscope.models.modes import evaluating
@@ -32,10 +30,9 @@ TRIED = 4
 
 
 @torch.no_grad()
-def pooled_vectors(
-    model: nn.Module, batches: Iterable[Batch], at: At = "first", stack: str = ""
-) -> NDArray[np.float64]:
-    """Vectors [unit, layer, dim], layer 0 the input of the first block, i the output of block i; in evaluation mode.
+def pool_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first", stack: str = "") -> NDArray[np.float64]:
+    """Return vectors [unit, layer, dim], layer 0 the input of the first block, i the output of block i; in
+    evaluation mode.
 
     `stack`: of a model that has several, the one that is looked at.
     """
@@ -51,7 +48,7 @@ def pooled_vectors(
     with evaluating(model), capture(model, ("hidden",), receive=receive):
         for batch in batches:
             streams = layout.streams(batch)
-            mask = real_tokens(streams, stack or next(iter(streams)))
+            mask = find_real_tokens(streams, stack or next(iter(streams)))
             states.clear()
             model(**batch.inputs)
             kept.append(torch.stack([states[layer] for layer in sorted(states)], 1))
@@ -60,24 +57,24 @@ def pooled_vectors(
 
 
 @torch.no_grad()
-def class_logits(
+def predict_logits(
     model: Any, rows: list[dict[str, Any]], pad: int | Padding, batch: int = 256
 ) -> Float[Tensor, "unit class"]:
-    """What the head of `model` says of every utterance, in order."""
-    padding = as_padding(pad)
+    """Return the logits of the head of `model` for every text, in order."""
+    padding = to_padding(pad)
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
     device = next(model.parameters()).device
     found: list[Tensor] = []
     with evaluating(model):
-        for part in _in_batches(rows, order, batch, padding):
-            inputs = collated([rows[i] for i in part], padding)
+        for part in _iter_batches(rows, order, batch, padding):
+            inputs = collate([rows[i] for i in part], padding)
             del inputs["labels"]
-            found.append(logits_of(model(**{name: value.to(device) for name, value in inputs.items()})).cpu())
+            found.append(get_logits(model(**{name: value.to(device) for name, value in inputs.items()})).cpu())
     return torch.cat(found)[torch.tensor(order).argsort()]
 
 
-def _in_batches(rows: list[dict[str, Any]], order: list[int], batch: int, padding: Padding) -> Iterator[list[int]]:
-    """The numbers in `order`, so many at a time; without padding, of one length only."""
+def _iter_batches(rows: list[dict[str, Any]], order: list[int], batch: int, padding: Padding) -> Iterator[list[int]]:
+    """Yield the numbers in `order`, so many at a time; without padding, of one length only."""
     if padding.side != "none":
         yield from (order[first : first + batch] for first in range(0, len(order), batch))
         return
@@ -86,13 +83,13 @@ def _in_batches(rows: list[dict[str, Any]], order: list[int], batch: int, paddin
         yield from (part[first : first + batch] for first in range(0, len(part), batch))
 
 
-def predicted(model: Any, encoded: Encoded, pad: int | Padding) -> list[int]:
-    """The class of every example, in order."""
-    return class_logits(model, encoded.rows, pad).argmax(-1).tolist()
+def predict_classes(model: Any, encoded: Encoded, pad: int | Padding) -> list[int]:
+    """Predict the class of every example, in order."""
+    return predict_logits(model, encoded.rows, pad).argmax(-1).tolist()
 
 
-def fit_padding(model: Any, rows: list[dict[str, Any]], token: int) -> Padding:
-    """The padding under which a classifier says the same of utterances together as of each alone.
+def find_neutral_padding(model: Any, rows: list[dict[str, Any]], token: int) -> Padding:
+    """Find the padding under which a classifier gives texts in a batch the same logits as each alone.
 
     On the right, as the sums of a run have it; on the left, if only that does (XLNet reads its last position); none, if
     padding changes what the model says on either side.
@@ -101,11 +98,11 @@ def fit_padding(model: Any, rows: list[dict[str, Any]], token: int) -> Padding:
     few = [rows[by_length[place * (len(rows) - 1) // (TRIED - 1)]] for place in range(TRIED)] if rows else []
     if len({len(row["input_ids"]) for row in few}) < 2:
         return Padding(token)
-    alone = torch.cat([class_logits(model, [row], token) for row in few])
+    alone = torch.cat([predict_logits(model, [row], token) for row in few])
     near = torch.finfo(alone.dtype).eps ** 0.5 * max(1.0, float(alone.abs().max()))
     sides: tuple[Literal["right", "left"], ...] = ("right", "left")
     for side in sides:
-        together = class_logits(model, few, Padding(token, side))
+        together = predict_logits(model, few, Padding(token, side))
         if bool(((together - alone).abs() <= near).all()):
             return Padding(token, side)
     return Padding(token, "none")

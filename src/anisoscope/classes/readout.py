@@ -1,4 +1,4 @@
-"""Which tokens the head of a classifier reads, found by asking the model itself.
+"""Find which tokens the head of a classifier reads, by asking the model itself.
 
 No list of names says it: a model reads its first token, its last real one, the last before an end-of-text mark, the
 mean or the maximum of all, or something else. So the last hidden states of every stack are made variables, and the
@@ -40,7 +40,7 @@ EQUAL = 1e-3
 
 @dataclass(frozen=True)
 class HeadReading:
-    """What the head reads of the sequences of one batch.
+    """Which tokens the head reads of the sequences of one batch.
 
     stack     the stack whose last hidden states it reads
     at        the way in which it makes one vector of them, the same in all sequences; None: in another way
@@ -61,7 +61,7 @@ class HeadReading:
         return WORDS[self.at]
 
     def pool(self, x: Float[Tensor, "sequence token dim"]) -> Float[Tensor, "sequence dim"]:
-        """One vector of each sequence, in float64, in the way of the head."""
+        """Pool each sequence to one vector, in float64, in the way of the head."""
         x = x[:, : self.mask.shape[1]]
         if self.at is not None:
             return pool_sequences(x, self.mask.to(x.device), self.at)
@@ -101,7 +101,7 @@ class _LastStates:
             self.variables.pop(stack, None)  # so that the stack that ran last stands last
             self.variables[stack] = [variable]
             self.handed_on[stack] = handed
-            return _with_vectors(output, x, handed)
+            return _replace_vectors(output, x, handed)
 
         return leave
 
@@ -120,8 +120,8 @@ class _LastStates:
         return variable, variable.clone()
 
 
-def _with_vectors(output: Any, old: Tensor, new: Tensor) -> Any:
-    """The output of a block with other vectors in their place."""
+def _replace_vectors(output: Any, old: Tensor, new: Tensor) -> Any:
+    """Return the output of a block with other vectors in it."""
     if output is old:
         return new
     if isinstance(output, Mapping):
@@ -130,12 +130,13 @@ def _with_vectors(output: Any, old: Tensor, new: Tensor) -> Any:
                 output[name] = new  # type: ignore[index]
         return output
     if isinstance(output, list | tuple):
-        return type(output)(_with_vectors(part, old, new) if i == 0 else part for i, part in enumerate(output))
+        return type(output)(_replace_vectors(part, old, new) if i == 0 else part for i, part in enumerate(output))
     return output
 
 
-def logits_of(output: Any) -> Tensor:
-    """The scores that a classifier gives: `logits` of an output of transformers, a tensor, the first of a tuple.
+def get_logits(output: Any) -> Tensor:
+    """Return the logits of a classifier's output: `logits` of an output of transformers, a tensor, or the first of
+    a tuple.
 
     MeasureError for an output without them.
     """
@@ -170,7 +171,7 @@ def read_tokens(model: nn.Module, batch: Batch) -> HeadReading:
     name = type(model).__name__
     try:
         with evaluating(model), torch.enable_grad(), _last_states(model) as states:
-            logits = logits_of(model(**batch.inputs))
+            logits = get_logits(model(**batch.inputs))
             if logits.dim() != 2:
                 expected = f"a head of {name} that names a class for each sequence"
                 raise MeasureError(expected, f"logits of shape {tuple(logits.shape)}", "name a classifier of sequences")
@@ -198,14 +199,14 @@ def read_tokens(model: nn.Module, batch: Batch) -> HeadReading:
                 parts.append(gradient.transpose(0, 1) if stack in states.turned else gradient)
         total = sum(x.detach().double().abs() for x in parts)
         if isinstance(total, Tensor) and total.dim() == 3 and bool(total.any()):
-            mask = real_tokens(masks, stack).to(total.device)
-            return _reading(stack, total, mask, logits.detach(), name)
+            mask = find_real_tokens(masks, stack).to(total.device)
+            return _decide_reading(stack, total, mask, logits.detach(), name)
     expected = f"logits of {name} that depend on the last hidden states"
     raise MeasureError(expected, "no gradient there", "name a classifier whose head reads its last block")
 
 
-def real_tokens(streams: Mapping[str, Stream], stack: str) -> Tensor:
-    """Which tokens of a stack are real: by its own stream, or by the only one, whatever it is called.
+def find_real_tokens(streams: Mapping[str, Stream], stack: str) -> Tensor:
+    """Tell which tokens of a stack are real: by its own stream, or by the only one, whatever it is called.
 
     MeasureError if there are several, and none is of this stack.
     """
@@ -217,8 +218,8 @@ def real_tokens(streams: Mapping[str, Stream], stack: str) -> Tensor:
     return streams[stack].mask
 
 
-def _reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, name: str) -> HeadReading:
-    """The reading that gradients [sequence, token, dim] without their signs tell."""
+def _decide_reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, name: str) -> HeadReading:
+    """Decide how the head reads a batch from gradients [sequence, token, dim] without their signs."""
     tokens = mask.shape[1]
     if gradient.shape[1] > tokens and not bool(gradient[:, tokens:].any()):
         gradient = gradient[:, :tokens]  # the model fills up to a multiple of its window (Longformer)
@@ -232,7 +233,7 @@ def _reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, name: s
         if at is None and all(_is_way(way, g, m) for g, m, b in zip(gradient, mask, blind, strict=True) if not b):
             at = way
     if bool(blind.any()):
-        of_token = torch.where(blind[:, None], _usual(at, mask), of_token)
+        of_token = torch.where(blind[:, None], _expected_shares(at, mask), of_token)
     weights = of_token / of_token.sum(1, keepdim=True)
     return HeadReading(stack, at, weights, mask, logits)
 
@@ -253,8 +254,8 @@ def _is_way(way: At, gradient: Tensor, mask: Tensor) -> bool:
     return bool((of_real - of_real.mean(0)).abs().max() <= EQUAL * of_real.abs().max())
 
 
-def _usual(at: At | None, mask: Tensor) -> Tensor:
-    """The shares that a way of reading gives to the tokens, if they cannot be told from gradients."""
+def _expected_shares(at: At | None, mask: Tensor) -> Tensor:
+    """Return the shares that a way of reading gives to the tokens, if gradients cannot tell them."""
     first, last = mask.int().cumsum(1), mask.flip(1).int().cumsum(1).flip(1)
     if at == "first":
         return (mask & (first == 1)).double()

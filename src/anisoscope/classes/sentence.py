@@ -1,4 +1,4 @@
-"""One text explained: its words by attention, by values along the direction of the class, by gradient and by erasure.
+"""Explain one text: its words by attention, by values along the class direction, by gradient and by erasure.
 
 attention          the row of the token that the head reads, in the last layer whose attention is seen
 value, contrast    cosine of a word's value to the direction of the class found, less that to the others, same layer
@@ -19,9 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anisoscope.classes.attributions import Seen, attributions, over_words, seen
-from anisoscope.classes.faithfulness import SHARES, erased, highest, not_empty, probabilities
-from anisoscope.classes.readout import logits_of
+from anisoscope.classes.attributions import SeenText, average_over_words, compute_attributions, iter_seen
+from anisoscope.classes.faithfulness import SHARES, erase_words, fill_if_empty, predict_probabilities, select_highest
+from anisoscope.classes.readout import get_logits
 from anisoscope.data.encoding import Encoded, LabelledPlan, Padding, encode
 from anisoscope.data.labelled import Example
 from anisoscope.errors import UsageError
@@ -35,7 +35,7 @@ DRAWS = 19
 
 @dataclass(frozen=True)
 class Classifier:
-    """A classifier with what is needed to read a text as it does.
+    """A classifier with everything needed to read a text as it does.
 
     names       of its classes
     directions  of the classes by space and layer (`class_directions`); none: no attribution by values
@@ -52,7 +52,7 @@ class Classifier:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What explains the class found for a text.
+    """The explanation of the class that a classifier gives to a text.
 
     found, probability  the class, and how sure the classifier is of it, in [0, 1]
     words         a row for each word: `word` and its attributions (columns, as far as the model shows them)
@@ -79,7 +79,7 @@ class Explanation:
 
         lines = [f"<p><b>{escape(self.found)}</b> ({self.probability:.3f})</p>"]
         for name in self.words.columns[1:]:
-            shades = strengths(self.words[name].to_numpy())
+            shades = scale_for_colours(self.words[name].to_numpy())
             spans = []
             for word, shade in zip(self.words["word"], shades, strict=True):
                 colour = f"rgba({'214,90,40' if shade >= 0 else '40,100,200'},{abs(shade):.2f})"
@@ -88,14 +88,14 @@ class Explanation:
         return "".join(lines)
 
 
-def strengths(values: Array) -> Array:
-    """Numbers of words in [−1, 1] for their colours: the strongest has size 1, and 0 stays 0."""
+def scale_for_colours(values: Array) -> Array:
+    """Scale numbers of words to [−1, 1] for their colours: the strongest has size 1, and 0 stays 0."""
     largest = float(np.abs(values).max(initial=0.0))
     return values / largest if largest > 0 else values
 
 
 def explain(classifier: Classifier, text: str) -> Explanation:
-    """Explain the class that is found for a text. UsageError for a text without words."""
+    """Explain the class that is predicted for a text. UsageError for a text without words."""
     words = tuple(text.split())
     if not words:
         raise UsageError("a text with words", repr(text[:40]), "give it some")
@@ -104,18 +104,18 @@ def explain(classifier: Classifier, text: str) -> Explanation:
     counts = [len(window) for window in windows]
     notes = [f"{encoded.truncated} words longer than the model reads were cut"] if encoded.truncated else []
     if len(words) == 1:  # a formula, or a language without blanks
-        words, encoded = _by_tokens(words, encoded, classifier.tokenizer)
+        words, encoded = _split_single_word(words, encoded, classifier.tokenizer)
         counts = [len(words)]
         notes += ["the text has no blanks: its tokens are explained in place of words"] * (len(words) > 1)
-    whole = probabilities(classifier.model, encoded.rows, classifier.padding).mean(0)
+    whole = predict_probabilities(classifier.model, encoded.rows, classifier.padding).mean(0)
     found = int(whole.argmax())
-    layer, columns = _of_layers(classifier, encoded, counts, found, notes)
+    layer, columns = _attribute_by_layer(classifier, encoded, counts, found, notes)
     gradient = _gradient_times_input(classifier, encoded, counts, found)
     if gradient is None:
         notes.append(f"{GRADIENT} left out: the model does not read its words through its input embeddings")
     else:
         columns[GRADIENT] = gradient
-    erasing = _Erasing(classifier, encoded, counts, found)
+    erasing = _ErasedTexts(classifier, encoded, counts, found)
     columns[ERASURE] = erasing.of_each_word()
     scores = {name: columns[name] for name in OF_WORDS if name in columns}
     table = pd.DataFrame({"word": list(words), **scores})
@@ -132,8 +132,8 @@ def explain(classifier: Classifier, text: str) -> Explanation:
     )
 
 
-def _by_tokens(words: tuple[str, ...], encoded: Encoded, tokenizer: Any) -> tuple[tuple[str, ...], Encoded]:
-    """A text of one word as its tokens, each a word; as it is if it has one token."""
+def _split_single_word(words: tuple[str, ...], encoded: Encoded, tokenizer: Any) -> tuple[tuple[str, ...], Encoded]:
+    """Split a text of one word into its tokens, each a word; leave it if it has one token."""
     ids = [token for token, word in zip(encoded.rows[0]["input_ids"], encoded.words[0], strict=True) if word >= 0]
     if len(ids) < 2:
         return words, encoded
@@ -158,20 +158,20 @@ def cut_into_windows(words: Sequence[str], tokenizer: Any, max_length: int) -> l
     return [tuple(window) for window in windows]
 
 
-def _of_layers(
+def _attribute_by_layer(
     classifier: Classifier, encoded: Encoded, counts: list[int], found: int, notes: list[str]
 ) -> tuple[int | None, dict[str, Array]]:
-    """The layer that is shown, and attributions of words by attention and values there."""
+    """Return the layer that is shown, and attributions of words by attention and values there."""
     device = next(classifier.model.parameters()).device
     plan = LabelledPlan(encoded, classifier.padding, stack=classifier.stack, device=device)
-    ones: dict[int, Seen] = dict(seen(classifier.model, plan, notes))
+    ones: dict[int, SeenText] = dict(iter_seen(classifier.model, plan, notes))
     directions = classifier.directions
     if directions is None:
         notes.append(f"{VALUE} left out: it needs the directions of classes, from a labelled corpus")
     maps = []
     for number in range(len(encoded)):
         vectors = {} if directions is None else {s: x for s, x in ones[number].vectors.items() if s in directions}
-        maps.append(attributions(replace(ones[number], found=found, vectors=vectors), directions or {}))
+        maps.append(compute_attributions(replace(ones[number], found=found, vectors=vectors), directions or {}))
     layers = [layer for name, layer in maps[0] if name in (ATTENTION, VALUE)]
     if not layers:
         return None, {}
@@ -180,7 +180,7 @@ def _of_layers(
     for name in (ATTENTION, VALUE):
         if (name, layer) in maps[0]:
             parts = zip(maps, encoded.words, counts, strict=True)
-            columns[name] = np.concatenate([over_words(x[name, layer], words, n) for x, words, n in parts])
+            columns[name] = np.concatenate([average_over_words(x[name, layer], words, n) for x, words, n in parts])
     return layer, columns
 
 
@@ -202,7 +202,7 @@ def _gradient_times_input(classifier: Classifier, encoded: Encoded, counts: list
         handle = embedding.register_forward_hook(keep)
         try:
             with evaluating(classifier.model), torch.enable_grad():
-                logits = logits_of(classifier.model(**batch.inputs)).float()
+                logits = get_logits(classifier.model(**batch.inputs)).float()
         finally:
             handle.remove()
         tokens = batch.inputs["input_ids"].shape[1]
@@ -221,8 +221,8 @@ def _gradient_times_input(classifier: Classifier, encoded: Encoded, counts: list
     return np.concatenate([of_window[number] for number in range(len(encoded))])
 
 
-class _Erasing:
-    """What the classifier says of a text without some of its words; each selection is read once."""
+class _ErasedTexts:
+    """Reads a text without some of its words; each selection is run through the model once."""
 
     def __init__(self, classifier: Classifier, encoded: Encoded, counts: list[int], found: int) -> None:
         self.classifier, self.encoded, self.found = classifier, encoded, found
@@ -240,10 +240,10 @@ class _Erasing:
                 if key not in self.known:
                     self.known[key] = np.nan
                     keys.append(key)
-                    left = erased(self.encoded.rows[number], self.encoded.words[number], part)
-                    rows.append(not_empty(left, self.classifier.padding))
+                    left = erase_words(self.encoded.rows[number], self.encoded.words[number], part)
+                    rows.append(fill_if_empty(left, self.classifier.padding))
         if rows:
-            found = probabilities(self.classifier.model, rows, self.classifier.padding)[:, self.found]
+            found = predict_probabilities(self.classifier.model, rows, self.classifier.padding)[:, self.found]
             self.known |= dict(zip(keys, found.tolist(), strict=True))
         return np.array(
             [np.mean([self.known[n, p.tobytes()] for n, p in enumerate(np.split(x, self.ends))]) for x in kept]
@@ -258,7 +258,7 @@ class _Erasing:
         """Comprehensiveness and sufficiency of each attribution, beside those of random orders."""
         draw = np.random.default_rng(0)
         orders = list(scores.values()) + [draw.random(self.count) for _ in range(DRAWS)]
-        firsts = [highest(order, share) for order in orders for share in SHARES]
+        firsts = [select_highest(order, share) for order in orders for share in SHARES]
         falls = {}
         for measure, kept in (("comprehensiveness", [~x for x in firsts]), ("sufficiency", firsts)):
             falls[measure] = (self.whole - self.probability(kept)).reshape(len(orders), len(SHARES)).mean(1)

@@ -32,7 +32,7 @@ def describe_explained_text(found: "Explanation") -> str:
 
 def colour_words(found: "Explanation") -> "Iterator[str]":
     """Return a line for each attribution, each word on a background of its strength; nothing if colours are off."""
-    from anisoscope.classes.sentence import strengths
+    from anisoscope.classes.sentence import scale_for_colours
 
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return
@@ -41,7 +41,7 @@ def colour_words(found: "Explanation") -> "Iterator[str]":
     width = shutil.get_terminal_size().columns
     for name in names:
         line, used = name.ljust(indent), indent
-        for word, strength in zip(found.words["word"], strengths(found.words[name].to_numpy()), strict=True):
+        for word, strength in zip(found.words["word"], scale_for_colours(found.words[name].to_numpy()), strict=True):
             if used + len(word) + 1 > width and used > indent:
                 yield line
                 line, used = " " * indent, indent

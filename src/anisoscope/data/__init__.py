@@ -1,4 +1,5 @@
-"""Corpora: a name, a path or a hub data set in; batches out. Importing this loads neither torch nor transformers.
+"""Corpora: from a name, a path or a hub data set to batches. Importing this loads neither torch nor transformers.
+Importing this loads neither torch nor transformers.
 
 May import: `models` and `batch`, and what is below them.
 """

@@ -1,4 +1,4 @@
-"""Vectors that were made elsewhere: arrays by layer, in memory or in a file, in blocks that are read as needed."""
+"""Vectors made elsewhere: arrays by layer, in memory or in a file, read in blocks as needed."""
 
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anisoscope.batch import Batch, Stream
-from anisoscope.data.plans import Index, Plan, in_order
+from anisoscope.data.plans import Index, Plan, batch_in_order
 from anisoscope.errors import CorpusError, UsageError
 
 STACK = "vectors"  # the stack of vectors that no model made here
@@ -48,20 +48,23 @@ class VectorArrays:
     def block(self, layer: str, rows: Index) -> Tensor:
         """Vectors of a layer [sequence, token, dim], floating-point, of rows that follow one another."""
         part = self.layers[layer][rows[0] : rows[-1] + 1]
-        x = part.detach().cpu() if isinstance(part, Tensor) else torch.from_numpy(native(part))
+        x = part.detach().cpu() if isinstance(part, Tensor) else torch.from_numpy(to_native(part))
         if not x.is_floating_point() and x.dtype.itemsize > 2:  # a float32 does not hold them
             x = x.double()
         x = x if x.dtype in (torch.float32, torch.float64) else x.float()
         return x if x.dim() == 3 else x.unsqueeze(1)
 
 
-def native(x: NDArray[Any]) -> NDArray[Any]:
-    """A copy of an array in a type that torch has: in the byte order of this machine, of 8 bytes a number at most."""
+def to_native(x: NDArray[Any]) -> NDArray[Any]:
+    """Copy an array to a type that torch has: in the byte order of this machine, at most 8 bytes a number."""
     return np.array(x, np.float64 if x.dtype.itemsize > 8 and x.dtype.kind == "f" else x.dtype.newbyteorder("="))
 
 
-def as_dense(x: Any) -> Any:
-    """A sparse or quantised array or tensor as a dense one; any other as it is. UsageError for a nested tensor."""
+def to_dense(x: Any) -> Any:
+    """Turn a sparse or quantised array or tensor into a dense one; UsageError for a nested tensor.
+
+    UsageError for a nested tensor.
+    """
     if isinstance(x, Tensor):
         if x.is_nested:
             cure = "pad it: torch.nested.to_padded_tensor(x, 0.0), and give a mask"
@@ -73,7 +76,7 @@ def as_dense(x: Any) -> Any:
     return x.toarray() if is_of_scipy else x
 
 
-def given_vectors(
+def wrap_vectors(
     arrays: Any,
     *,
     units: Iterable[Hashable] | None = None,
@@ -82,7 +85,7 @@ def given_vectors(
     name: str = "vectors",
     source: dict[str, Any] | None = None,
 ) -> VectorArrays:
-    """Vectors from an array or tensor, a list of them (layer by layer), or a dict of them.
+    """Make vectors from an array or tensor, a list of them (layer by layer), or a dict of them.
 
     UsageError where they do not fit together: other shapes than [vector, dim] or [sequence, token, dim], layers of
     different lengths, units, labels or a mask of another length.
@@ -91,7 +94,7 @@ def given_vectors(
         arrays = {str(i): x for i, x in enumerate(arrays if isinstance(arrays, list | tuple) else [arrays])}
     if not arrays:
         raise UsageError("at least one array of vectors", "none", CURE)
-    layers = {layer: as_dense(x) for layer, x in arrays.items()}
+    layers = {layer: to_dense(x) for layer, x in arrays.items()}
     first = next(iter(layers.values()))
     for layer, x in layers.items():
         _check_array(layer, x, name)
@@ -112,7 +115,7 @@ def given_vectors(
 
 
 def _check_array(layer: str, x: Any, name: str) -> None:
-    """UsageError for what cannot be vectors; CorpusError for the text of a file."""
+    """Raise UsageError for an array that cannot be vectors; CorpusError if it came from a file."""
     shape, kind = getattr(x, "shape", None), str(getattr(x, "dtype", type(x).__name__))
     kind = str(x.dtype.newbyteorder("=")) if isinstance(x, np.ndarray) else kind
     if shape is None:
@@ -146,7 +149,7 @@ class VectorPlan(Plan):
         count, widest = vectors.shape[0], max(int(np.prod(x.shape[1:])) for x in vectors.layers.values())
         self.length = vectors.shape[1] if vectors.are_sequences else 1
         real = np.full(count, self.length) if vectors.mask is None else vectors.mask.sum(axis=1)
-        batches = in_order(count, max(1, min(4096, BLOCK_BYTES // (8 * widest))))
+        batches = batch_in_order(count, max(1, min(4096, BLOCK_BYTES // (8 * widest))))
         position = "token" if vectors.are_sequences else "vector"
         words = {"position": position, "counted": position}
         super().__init__(batches, real, vectors.units, self._identity(batches), words)

@@ -27,7 +27,7 @@ def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[
     since the text depends on it. No source is parsed beyond the first `limit` documents.
     """
     library = library or Path(sysconfig.get_path("stdlib"))
-    documents, empty, unread = _read(limit, library)
+    documents, empty, unread = _read_documents(limit, library)
     if not documents:
         expected = f"the sources of the standard library in {library}"
         cure = "install the full CPython distribution, or name a text file"
@@ -38,8 +38,8 @@ def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[
 
 
 @lru_cache(maxsize=2)  # a series opens its text for every checkpoint
-def _read(limit: int | None, library: Path) -> tuple[tuple[str, ...], int, int]:
-    """Documents, texts without any, and sources that cannot be parsed."""
+def _read_documents(limit: int | None, library: Path) -> tuple[tuple[str, ...], int, int]:
+    """Return documents, the number of texts without any, and of sources that cannot be parsed."""
     documents, empty, unread = [], 0, 0
     for text in _texts(library):
         unread += text is None

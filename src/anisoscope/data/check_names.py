@@ -1,4 +1,4 @@
-"""Names that cannot be right, refused before anything heavy is imported. What passes here may still not be found."""
+"""Refuse names that cannot be right before anything heavy is imported. What passes here may still not be found."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from anisoscope.data.corpora import EXTRA_OF, NamedCorpus, list_corpora, named_corpora
-from anisoscope.data.local import copy_of, find_path
+from anisoscope.data.local import find_copy, find_path
 from anisoscope.errors import CorpusError, ModelError, suggest_names
 from anisoscope.extras import require_extra
 from anisoscope.models.hub import split_name
@@ -23,7 +23,7 @@ NEAR, APART = 0.85, 2  # likeness to a known name, and most difference in length
 
 
 def check_model(name: str) -> None:
-    """ModelError for a name that is nearly a preset's, or a path that is not there."""
+    """Raise ModelError for a name that is nearly a preset's, or a path that does not exist."""
     from anisoscope.models.named import converted_models, named_models, packaged_models
 
     known = ["builtin:minilm", *packaged_models(), *converted_models(), *named_models()]
@@ -36,8 +36,10 @@ def check_model(name: str) -> None:
         return
     if _is_slip(base, known):
         raise ModelError("a model's name", repr(name), suggest_names(base, known))
-    if _is_path(base):
-        raise ModelError("a checkpoint or a file of vectors", f"{name}, which is not there", _path_cure(base))
+    if _must_be_path(base):
+        raise ModelError(
+            "a checkpoint or a file of vectors", f"{name}, which is not there", _explain_missing_path(base)
+        )
     require_for_model(base)
 
 
@@ -49,7 +51,7 @@ def require_for_model(name: str) -> None:
 
 
 def check_corpus(name: str, *, labelled: bool = False) -> None:
-    """CorpusError for a name that is nearly a corpus' own, or a path that is not there."""
+    """Raise CorpusError for a name that is nearly a known corpus, or a path that does not exist."""
     base, corpora = name.partition(":")[0] if labelled else name, named_corpora()
     if base in corpora and (corpora[base].modality == "labelled") == labelled:
         _require_for_corpus(base, corpora[base])
@@ -59,21 +61,21 @@ def check_corpus(name: str, *, labelled: bool = False) -> None:
     known = [key for key, row in list_corpora().items() if (row.modality == "labelled") == labelled]
     if _is_slip(name, known):
         raise CorpusError("a corpus' name", repr(name), suggest_names(name, known))
-    if _is_path(name):
-        raise CorpusError("a file or folder", f"{name}, which is not there", _path_cure(name))
+    if _must_be_path(name):
+        raise CorpusError("a file or folder", f"{name}, which is not there", _explain_missing_path(name))
     require_extra("data", f"to read {name}, a data set of the hub")
 
 
 def _require_for_corpus(name: str, corpus: NamedCorpus) -> None:
     """ExtraError if the packages that read a named corpus are not installed."""
-    if corpus.hub and not copy_of(name):
+    if corpus.hub and not find_copy(name):
         require_extra("data", f"to read {name}, a data set of the hub")
     if corpus.modality in EXTRA_OF:
         require_extra(EXTRA_OF[corpus.modality], f"to read {corpus.modality} ({name})")
 
 
 def check_labelled(name: str) -> None:
-    """The same for a labelled corpus."""
+    """Check the name of a labelled corpus as `check_corpus` does."""
     check_corpus(name, labelled=True)
 
 
@@ -83,17 +85,17 @@ def _is_slip(name: str, known: Iterable[str]) -> bool:
     return name.startswith("builtin:") or alike
 
 
-def _is_path(name: str) -> bool:
-    """Whether a name can only be a path: it begins or ends like one, has an ending, or more than one slash; or a folder
-    here holds what differs from it by a slip of the finger.
-    """
+def _must_be_path(name: str) -> bool:
+    """Tell whether a name can only be a path:"""
     if name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1:
         return True
-    return bool(ENDING.search(name)) or ("/" in name and bool(_near_path(name, surely=True)))
+    return bool(ENDING.search(name)) or ("/" in name and bool(_suggest_path(name, surely=True)))
 
 
-def _near_path(name: str, *, surely: bool = False) -> str:
-    """What lies in the folder of a path and is called nearly like it (`surely`: but for one letter); "" for nothing."""
+def _suggest_path(name: str, *, surely: bool = False) -> str:
+    """Suggest what lies in the folder of a path under nearly the same name (`surely`: but for one letter); "" for
+    nothing.
+    """
     path = Path(name).expanduser()
     try:
         there = [other.name for other in islice(path.parent.iterdir(), MOST_LISTED)]
@@ -105,8 +107,9 @@ def _near_path(name: str, *, surely: bool = False) -> str:
 
 
 def _is_one_slip(one: str, other: str) -> bool:
-    """Whether two names differ by one letter, left out, doubled or changed, or by two that changed places. A number
-    that differs is no slip: it names another model (opt-125m, opt-350m).
+    """Tell whether two names differ by one letter left out, doubled or changed, or by two that changed places.
+
+    A number that differs is no slip: it names another model (opt-125m, opt-350m).
     """
     if re.findall(r"\d+", one) != re.findall(r"\d+", other):
         return False
@@ -120,9 +123,9 @@ def _is_one_slip(one: str, other: str) -> bool:
     return len(differing) == 1 or swapped
 
 
-def _path_cure(name: str) -> str:
-    """What to do about a path that is not there: what it may have been, or from where on it is wrong."""
-    if near := _near_path(name):
+def _explain_missing_path(name: str) -> str:
+    """Say what a missing path may have been, or from which part on it is wrong."""
+    if near := _suggest_path(name):
         return f"did you mean {near}?"
     path = Path(name).expanduser()
     above = next((folder for folder in path.parents if folder.is_dir()), None)

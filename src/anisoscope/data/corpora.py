@@ -1,4 +1,4 @@
-"""Corpora by name: the table of those with names of their own, and the way from any name to what it stands for."""
+"""Find corpora by name: the table of named corpora, and the way from any name to its data."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from anisoscope.data.local import TEXT_ENDINGS, copy_of, find_path, local_corpora, part_of_copy
+from anisoscope.data.local import TEXT_ENDINGS, find_copy, find_part_of_copy, find_path, local_corpora
 from anisoscope.data.splitting import check_rule
 from anisoscope.errors import CorpusError, UsageError, suggest_names
 from anisoscope.extras import require_extra
@@ -36,12 +36,12 @@ class NamedCorpus(NamedTuple):
     millions: float = 0.0
 
     def made(self, *given: Any) -> Any:
-        """What its maker gives; the module is imported now."""
-        return _function(self.maker)(*given)
+        """Call its maker; the module is imported now."""
+        return _import_function(self.maker)(*given)
 
 
-def _function(name: str) -> Any:
-    """The function `module:function`, whose module is imported when it is first needed."""
+def _import_function(name: str) -> Any:
+    """Import the function `module:function` when it is first needed."""
     module, function = name.split(":")
     return getattr(import_module(module), function)
 
@@ -81,7 +81,7 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
         raise UsageError(f"a modality out of {', '.join(OPENERS)}", repr(modality))
     if modality in EXTRA_OF:
         require_extra(EXTRA_OF[modality], f"to read {modality} ({name})")
-    return _function(OPENERS[modality][0])(name, **options)
+    return _import_function(OPENERS[modality][0])(name, **options)
 
 
 def named_corpora() -> dict[str, NamedCorpus]:
@@ -99,8 +99,8 @@ def list_corpora() -> dict[str, NamedCorpus]:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is asked of a corpus beside its name.
+class CorpusOptions:
+    """Options of a corpus beside its name.
 
     split, config, revision   of a hub data set (None: the preset's; else validation, or test, or train)
     column     of text in a table, of paths in a manifest, of clips or images in a hub data set (None: guessed)
@@ -177,13 +177,12 @@ class HubPart:
     @property
     def near(self) -> str:
         """What to do where there is no such data set."""
-        return self.cure or _near(self.name, self.modality)
+        return self.cure or _suggest(self.name, self.modality)
 
 
-def located(name: str, modality: str, asked: Asked) -> NamedCorpus | Path | HubPart:
-    """Where the corpus `name` is, tried in this order: made here, the local copy of a preset's data set (`copy_of`),
-    that data set, a path here, a path under $ANISOSCOPE_DATA (its ending may be left out), a data set of the hub
-    (`id[:config][@revision]`).
+def resolve_corpus(name: str, modality: str, asked: CorpusOptions) -> NamedCorpus | Path | HubPart:
+    """Find the corpus `name`, in this order: made here, the local copy of a preset's data set (`copy_of`), that
+    data set, a path here, a path under $ANISOSCOPE_DATA
     """
     marked = _HUB_ID.fullmatch(name)
     parts = marked.groupdict() if marked else {}
@@ -194,9 +193,9 @@ def located(name: str, modality: str, asked: Asked) -> NamedCorpus | Path | HubP
     if row and row.maker:
         asked.refuse(name, *PARTS, "column")
         return row
-    if row and name == base and (copy := copy_of(name)):
+    if row and name == base and (copy := find_copy(name)):
         asked.refuse(name, "config", "revision")
-        return part_of_copy(copy, modality, asked.split or row.split, row.hub.partition(":")[2])
+        return find_part_of_copy(copy, modality, asked.split or row.split, row.hub.partition(":")[2])
     path = None if row else find_path(name)
     if path is not None:
         asked.refuse(name, *PARTS)
@@ -204,7 +203,7 @@ def located(name: str, modality: str, asked: Asked) -> NamedCorpus | Path | HubP
     is_path = name.endswith(TEXT_ENDINGS) or name.startswith(("builtin:", ".")) or not marked
     if row is None and (is_path or (modality != "text" and "/" not in base)):
         expected = f"{OPENERS[modality][1]}, a preset or a hub data set"
-        raise CorpusError(expected, f"{name!r}, which does not exist", _near(name, modality))
+        raise CorpusError(expected, f"{name!r}, which does not exist", _suggest(name, modality))
     for one in ("config", "revision"):
         value = getattr(asked, one)
         if value and parts[one] not in (None, value):
@@ -215,7 +214,7 @@ def located(name: str, modality: str, asked: Asked) -> NamedCorpus | Path | HubP
     return HubPart(name, modality, hub_id, config, split, asked.revision or parts["revision"], cure)
 
 
-def _near(name: str, modality: str) -> str:
-    """Names like an unknown one, and where else names would come from."""
+def _suggest(name: str, modality: str) -> str:
+    """Suggest names like an unknown one, and say where else names would come from."""
     unset = "" if os.environ.get("ANISOSCOPE_DATA") else " (ANISOSCOPE_DATA, a folder of corpora, is not set)"
     return suggest_names(name, (key for key, row in list_corpora().items() if row.modality == modality)) + unset

@@ -1,4 +1,4 @@
-"""Documents out of files and folders of text and of tables, and out of any stream of rows."""
+"""Read documents from files and folders of text, from tables, and from any stream of rows."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -7,11 +7,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from anisoscope.data.corpora import Asked
-from anisoscope.data.files import ending, files_below, read_start
+from anisoscope.data.corpora import CorpusOptions
+from anisoscope.data.files import get_ending, list_files_below, read_start
 from anisoscope.data.local import TEXT_ENDINGS
-from anisoscope.data.splitting import SplitText, articles, is_title, running, split_file
-from anisoscope.data.table_rows import TABLES, Row, form_of, is_number, is_table, known_column, read_table_rows
+from anisoscope.data.splitting import SplitText, fixed_size_blocks, is_title, split_articles, split_file
+from anisoscope.data.table_rows import TABLES, Row, describe_form, is_number, is_table, read_table_rows, require_column
 from anisoscope.errors import CorpusError, UsageError
 
 TEXTS = (".txt", ".md", ".rst")
@@ -22,7 +22,7 @@ CONTENTS = ("content", "value", "text", "utterance")
 TEXT_COLUMNS = ("text", "content", "sentence", "document", "article", "passage", "body", "tokens", "words")
 
 
-def read_path(path: Path, asked: Asked) -> SplitText:
+def read_path(path: Path, asked: CorpusOptions) -> SplitText:
     """Documents of a file or folder, at most `limit` of them where they are marked."""
     if path.is_dir():
         return _read_folder(path, asked)
@@ -34,7 +34,7 @@ def read_path(path: Path, asked: Asked) -> SplitText:
     return split_file(partial(read_start, path), asked.limit, asked.documents)
 
 
-def read_rows(rows: Iterable[Row], asked: Asked, where: str) -> SplitText:
+def read_rows(rows: Iterable[Row], asked: CorpusOptions, where: str) -> SplitText:
     """One document per row, WikiText article or block of tokens; reads no further than `limit` needs."""
     if asked.documents in ("file", "blank-line", "line"):
         cure = "leave it out: every row is a document"
@@ -48,10 +48,10 @@ def read_rows(rows: Iterable[Row], asked: Asked, where: str) -> SplitText:
     return replace(read, skipped=len(bad), column=first[0])
 
 
-def _by_rows(texts: Iterator[str], asked: Asked) -> SplitText:
+def _by_rows(texts: Iterator[str], asked: CorpusOptions) -> SplitText:
     if asked.documents != "auto":
         lines = (text if text.endswith("\n") else f"{text}\n" for text in texts)
-        return running(lines, int(asked.documents.partition(":")[2]))
+        return fixed_size_blocks(lines, int(asked.documents.partition(":")[2]))
     head: list[str] = []
     for text in texts:
         head.append(text)
@@ -59,7 +59,7 @@ def _by_rows(texts: Iterator[str], asked: Asked) -> SplitText:
             break
     stream = chain(head, texts)
     if head and is_title(head[-1]):
-        return SplitText(list(islice(articles(stream), asked.limit)), "titles", "article")
+        return SplitText(list(islice(split_articles(stream), asked.limit)), "titles", "article")
     documents: list[str] = []
     empty = 0
     for text in stream:
@@ -78,7 +78,7 @@ def choose_column(row: dict[str, Any], column: str | None, where: str) -> str:
     CorpusError if none of them is there.
     """
     if column is not None:
-        return known_column(column, row, where)
+        return require_column(column, row, where)
     strings = [name for name, value in row.items() if isinstance(value, str) and not is_number(value)]
     for name in TEXT_COLUMNS + (tuple(strings) if len(strings) == 1 else ()):
         if name in row:
@@ -117,13 +117,17 @@ def has_text(path: Path) -> bool:
     return not first.keys().isdisjoint(TEXT_COLUMNS)
 
 
-def _texts(rows: Iterable[Row], asked: Asked, where: str, bad: list[str]) -> Iterator[tuple[str, str]]:
+def _texts(rows: Iterable[Row], asked: CorpusOptions, where: str, bad: list[str]) -> Iterator[tuple[str, str]]:
     """The column of text, chosen by the first row that has any, and what each row holds there: lists of strings joined
     by blanks, null as empty. The first row without text is an error, or its place goes to `bad` where they are skipped.
     """
     column = ""
     for place, row, fault in rows:
-        expected, got, cure = f"{form_of(where)} in {where}", f"{place}: {fault}", "repair the row, or pass --skip-bad"
+        expected, got, cure = (
+            f"{describe_form(where)} in {where}",
+            f"{place}: {fault}",
+            "repair the row, or pass --skip-bad",
+        )
         if row:
             column = column or choose_column(row, asked.column, where)
             value = row.get(column, 0)
@@ -143,10 +147,10 @@ def _texts(rows: Iterable[Row], asked: Asked, where: str, bad: list[str]) -> Ite
         bad.append(place)
 
 
-def _read_folder(path: Path, asked: Asked) -> SplitText:
+def _read_folder(path: Path, asked: CorpusOptions) -> SplitText:
     """One document per text file (or by another rule), or the rows of all tables; in the order of their paths."""
-    files = files_below(path)
-    texts = [file for file in files if ending(file) in TEXTS]
+    files = list_files_below(path)
+    texts = [file for file in files if get_ending(file) in TEXTS]
     tables = [file for file in files if is_table(file)]
     if bool(texts) == bool(tables):
         got = f"{len(texts)} text files, {len(tables)} tables and {len(files) - len(texts) - len(tables)} other files"
@@ -159,7 +163,7 @@ def _read_folder(path: Path, asked: Asked) -> SplitText:
     return _of_files(texts, asked)
 
 
-def _rows_of(tables: list[Path], asked: Asked) -> Iterator[Row]:
+def _rows_of(tables: list[Path], asked: CorpusOptions) -> Iterator[Row]:
     """Rows of several tables, each place with its file; a file that is no table is one bad row."""
     for file in tables:
         try:
@@ -171,7 +175,7 @@ def _rows_of(tables: list[Path], asked: Asked) -> Iterator[Row]:
             yield Row(file.name, {}, error.got)
 
 
-def _of_files(files: list[Path], asked: Asked) -> SplitText:
+def _of_files(files: list[Path], asked: CorpusOptions) -> SplitText:
     """A single file as where it is named itself; of several each is a document, or is told apart by the rule."""
     rule = "file" if asked.documents == "auto" and len(files) > 1 else asked.documents
     last, documents, empty, skipped = SplitText([], "files"), list[str](), 0, 0

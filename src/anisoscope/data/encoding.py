@@ -1,4 +1,4 @@
-"""Labelled examples as a model reads them: the paper's own vocabulary or a checkpoint's tokenizer, ids, batches.
+"""Labelled examples as a model reads them: vocabulary or tokenizer, ids, batches.
 
 The paper's vocabulary is every token type of the training split, by falling frequency: `<pad>` 0, `<unk>` 1, words,
 `<cls>` last; `<cls>` stands before every utterance, and no mark between the texts of a pair (an option). Its authors
@@ -139,14 +139,14 @@ class Padding:
     side: Literal["right", "left", "none"] = "right"
 
 
-def as_padding(pad: "int | Padding") -> Padding:
-    """A padding, on the right if only its token is given."""
+def to_padding(pad: "int | Padding") -> Padding:
+    """Return a padding; on the right if only its token is given."""
     return pad if isinstance(pad, Padding) else Padding(int(pad))
 
 
-def collated(rows: Sequence[dict[str, Any]], pad: int | Padding) -> dict[str, Tensor]:
-    """A padded batch: every column of the rows, `attention_mask`, and `labels` [sequence]."""
-    padding = as_padding(pad)
+def collate(rows: Sequence[dict[str, Any]], pad: int | Padding) -> dict[str, Tensor]:
+    """Build a padded batch: every column of the rows, `attention_mask`, and `labels` [sequence]."""
+    padding = to_padding(pad)
     width = max(len(row["input_ids"]) for row in rows)
     batch: dict[str, Tensor] = {}
     for name in ("attention_mask", *rows[0]):
@@ -193,7 +193,7 @@ class LabelledPlan(Plan):
         device: torch.device | str = "cpu",
         classes: Sequence[str] = (),
     ) -> None:
-        self.encoded, self.padding, self.device = encoded, as_padding(pad), device
+        self.encoded, self.padding, self.device = encoded, to_padding(pad), device
         self.stacks = (stack,) if isinstance(stack, str) else stack
         self.classes = tuple(classes) or tuple(map(str, range(max(encoded.labels, default=-1) + 1)))
         lengths = np.array(encoded.lengths, dtype=np.int64)
@@ -215,7 +215,7 @@ class LabelledPlan(Plan):
 
     def build(self, rows: Index) -> Batch:
         chosen = rows.tolist()
-        inputs = collated([self.encoded.rows[i] for i in chosen], self.padding)
+        inputs = collate([self.encoded.rows[i] for i in chosen], self.padding)
         label = inputs.pop("labels")
         inputs = {name: value.to(self.device) for name, value in inputs.items()}
         mask = inputs["attention_mask"].bool()

@@ -1,4 +1,4 @@
-"""Files as text: unpacked if they are gzipped, UTF-8, every line end as \\n, with one error for each thing wrong.
+"""Read files as text: gzip unpacked, UTF-8, line ends as \n, and one clear error for each thing that can be wrong.
 
 What is read is read in pieces, and no more of it than a budget holds: a small file may unpack to any size.
 """
@@ -23,20 +23,20 @@ FREE = 1 << 30  # bytes taken to be free when the system does not say
 _UNDECODED = re.compile("[\ud800-\udfff]")
 
 
-def ending(path: Path) -> str:
-    """The last part of a file's name in lower case, that before `.gz` of a packed one: `.jsonl` of `a.JSONL.gz`."""
+def get_ending(path: Path) -> str:
+    """Return the last part of a file's name in lower case, without `.gz`: `.jsonl` for `a.JSONL.gz`."""
     name = path.name.lower()
     return Path(name.removesuffix(".gz")).suffix
 
 
-def stem(path: Path) -> str:
-    """A file's name without its ending and `.gz`."""
+def get_stem(path: Path) -> str:
+    """Return a file's name without its ending and `.gz`."""
     name = path.name.removesuffix(".gz")
     return Path(name).stem
 
 
-def files_below(folder: Path) -> list[Path]:
-    """All files below a folder but the hidden ones, in the order of their paths."""
+def list_files_below(folder: Path) -> list[Path]:
+    """List all files below a folder but the hidden ones, in the order of their paths."""
     return [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".")]
 
 
@@ -56,8 +56,8 @@ def memory_budget() -> int:
     return int(SHARE * free)
 
 
-def too_large(path: Path, size: int, budget: int, cure: str) -> CorpusError:
-    """The refusal of a file that would take more memory than its budget."""
+def refuse_large_file(path: Path, size: int, budget: int, cure: str) -> CorpusError:
+    """Make the error for a file that would take more memory than its budget."""
     expected = f"at most {_in_words(budget)} of content in {path}, a quarter of the free memory"
     return CorpusError(expected, f"{_in_words(size)} or more", cure)
 
@@ -86,9 +86,9 @@ def read_bytes(path: Path) -> bytes:
                 pieces.append(piece)
                 size += len(piece)
                 if size > budget:
-                    raise too_large(path, size, budget, "divide it into several files")
+                    raise refuse_large_file(path, size, budget, "divide it into several files")
     except (*PACKED, OSError) as error:
-        raise unreadable(path, error) from None
+        raise refuse_unreadable(path, error) from None
     return b"".join(pieces)
 
 
@@ -115,7 +115,7 @@ def read_pieces(path: Path) -> Iterator[str]:
                 if not piece:
                     return
     except (*PACKED, OSError) as error:
-        raise unreadable(path, error) from None
+        raise refuse_unreadable(path, error) from None
 
 
 def read_text(path: Path) -> str:
@@ -132,12 +132,15 @@ def read_start(path: Path, at_least: int | None = None) -> tuple[str, bool]:
         if at_least is not None and size > at_least:
             return "".join(pieces), False
         if size > budget:
-            raise too_large(path, size, budget, SMALLER)
+            raise refuse_large_file(path, size, budget, SMALLER)
     return "".join(pieces), True
 
 
-def lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file without their ends, read as they are asked for. A line may be no text: `fault_of`."""
+def iter_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 file without their ends, read as they are asked for.
+
+    A line may be no text: `fault_of`.
+    """
     number = 0
     try:
         with open_unpacked(path) as raw:
@@ -149,18 +152,18 @@ def lines(path: Path) -> Iterator[str]:
                     raise CorpusError(f"lines of at most {LONGEST_LINE:,} characters in {path}", f"line {number}", cure)
                 yield line.removesuffix("\n")
     except (*PACKED, OSError) as error:
-        raise unreadable(path, error) from None
+        raise refuse_unreadable(path, error) from None
 
 
-def fault_of(line: str) -> str:
-    """Why a line is no text; empty if it is."""
+def find_fault(line: str) -> str:
+    """Say why a line is not text; empty if it is."""
     if "\0" in line:
         return "NUL bytes (a binary file, or text in UTF-16)"
     return "" if line.isascii() or not _UNDECODED.search(line) else "bytes that are not UTF-8"
 
 
-def unreadable(path: Path, error: Exception) -> CorpusError:
-    """The error for a file that cannot be opened, or unpacked to its end."""
+def refuse_unreadable(path: Path, error: Exception) -> CorpusError:
+    """Make the error for a file that cannot be opened, or unpacked to its end."""
     if isinstance(error, PACKED):
         return CorpusError(f"a gzip file in {path}", str(error), "copy the file again: it is damaged or not gzip")
     got = (getattr(error, "strerror", None) or str(error))[:120]

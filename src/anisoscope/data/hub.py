@@ -57,8 +57,8 @@ def find_set(part: HubPart) -> HubSet:
     return HubSet(part.id, None, f"{fault.got}: read from the local cache")
 
 
-def commit_of(part: HubPart) -> str | None:
-    """The commit of a data set; where the hub does not answer, the one it had when it last did; None: never."""
+def find_commit_of_set(part: HubPart) -> str | None:
+    """Return the commit of a data set; without an answer of the hub, the last known one; None: never known."""
     with suppress(CorpusError):
         if commit := find_set(part).commit:
             return commit
@@ -75,7 +75,7 @@ def load_splits(found: HubSet, part: HubPart) -> Any:
     try:
         if found.commit is not None:
             return datasets.load_dataset(found.id, part.config, revision=found.commit, streaming=True, **options)
-        with _offline():
+        with _fail_fast():
             return datasets.load_dataset(found.id, part.config)
     except ConnectionError:
         reason = found.fault.partition(":")[0] or "no network"
@@ -111,8 +111,8 @@ def _unreadable(error: Exception, name: str, terms: str) -> CorpusError:
 
 
 @contextmanager
-def _offline() -> Iterator[None]:
-    """`datasets` without its half minute of retries."""
+def _fail_fast() -> Iterator[None]:
+    """Use `datasets` without its half minute of retries."""
     import datasets
 
     before = datasets.config.HF_HUB_OFFLINE
@@ -139,8 +139,8 @@ def open_split(found: HubSet, part: HubPart) -> tuple[Any, dict[str, Any]]:
     return splits[split], {"config": part.config, "split": split, "commit": found.commit}
 
 
-def numbered(rows: Any, name: str, after: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows with their numbers, `after` that many. CorpusError where the connection breaks."""
+def number_rows(rows: Any, name: str, after: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield rows with their numbers, starting after `after`; CorpusError if the connection breaks."""
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     try:

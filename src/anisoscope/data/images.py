@@ -11,10 +11,10 @@ import torch
 from PIL import Image, ImageOps
 
 from anisoscope.batch import Batch
-from anisoscope.data.corpora import Asked
-from anisoscope.data.items import Found, Item
+from anisoscope.data.corpora import CorpusOptions
+from anisoscope.data.items import FoundItems, Item
 from anisoscope.data.media import MediaCorpus, open_media
-from anisoscope.data.plans import Index, Plan, in_order
+from anisoscope.data.plans import Index, Plan, batch_in_order
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.extras import require_extra
 from anisoscope.provenance import json_roundtrip
@@ -30,18 +30,18 @@ _ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 
 def open_images(name: str, **options: Any) -> MediaCorpus:
     """Images of a file, folder, manifest, hub data set, or the digits, each a unit. `options`: fields of `Asked`."""
-    corpus = open_media(name, "image", Asked(**options), _check)
+    corpus = open_media(name, "image", CorpusOptions(**options), _check)
     return replace(corpus, source={**corpus.source, "formats": dict(Counter(corpus.infos).most_common(20))})
 
 
-def digits() -> Found:
+def digits() -> FoundItems:
     """The 1,797 handwritten digits of scikit-learn, 8 × 8 pixels of 17 levels, as grey images of 256."""
     require_extra("data", "to read builtin:digits")
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
     pixels = np.rint(load_digits().images * (255 / 16)).astype(np.uint8)
     items = [Item(f"digit {k}", None, b"P5 8 8 255\n" + image.tobytes()) for k, image in enumerate(pixels)]
-    return Found(items, {"kind": "builtin"})
+    return FoundItems(items, {"kind": "builtin"})
 
 
 def picture(name: str, data: bytes, mode: str = "RGB") -> Image.Image:
@@ -142,7 +142,7 @@ class ImagePlan(Plan):
         patches = hasattr(config, "patch_size") and hasattr(config, "num_attention_heads")
         words = {"position": "patch" if patches else "position", "sequence": "image", "counted": "image"}
         words["unit"] = corpus.unit_word("image")
-        batches, identity = in_order(len(corpus.items), rows), [corpus.fingerprint, self.settings]
+        batches, identity = batch_in_order(len(corpus.items), rows), [corpus.fingerprint, self.settings]
         super().__init__(batches, np.ones(len(corpus.items), np.int64), corpus.unit, identity, words)
 
     def build(self, rows: Index) -> Batch:

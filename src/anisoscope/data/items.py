@@ -1,4 +1,4 @@
-"""Clips and images one by one; those of hub data sets are streamed in their encoded form and kept."""
+"""Clips and images one by one; those of hub data sets are streamed in their encoded form and cached."""
 
 import hashlib
 import json
@@ -44,24 +44,24 @@ class Item(NamedTuple):
             raise CorpusError(f"a readable file {self.name}", got) from None
 
 
-class Found(NamedTuple):
+class FoundItems(NamedTuple):
     """Items of a source in order, and what the manifest of a run says of the source."""
 
     items: Iterable[Item]
     source: dict[str, object]
 
 
-def speaker_of(row: dict[str, Any]) -> str | None:
-    """Who speaks, where a row says so."""
+def find_speaker(row: dict[str, Any]) -> str | None:
+    """Return who speaks, if a row says so."""
     return next((str(row[name]) for name in SPEAKER_COLUMNS if row.get(name) not in (None, "")), None)
 
 
-def hub_items(part: HubPart, column: str | None) -> Found:
+def hub_items(part: HubPart, column: str | None) -> FoundItems:
     """Items of a hub data set; what was streamed before is kept, and the hub asked for the newest commit only."""
     found = hub.find_set(part)
     asked = {"id": found.id, "modality": part.modality, "config": part.config, "split": part.split, "column": column}
     folder = _folder(asked, found.commit)
-    kept = None if folder is None else Kept(folder)
+    kept = None if folder is None else StreamCache(folder)
     opened = cache(lambda: _encoded(found, part, column))
     about = kept.about() if kept else None
     if about is None:
@@ -71,11 +71,11 @@ def hub_items(part: HubPart, column: str | None) -> Found:
     source = {"kind": "hub", "id": found.id, "revision": part.revision, **about, **found.notes}
 
     def stream(after: int) -> Iterator[tuple[str, str | None, bytes]]:
-        return _bytes(hub.numbered(opened()[0], found.id, after), str(about["column"]), found.id)
+        return _bytes(hub.number_rows(opened()[0], found.id, after), str(about["column"]), found.id)
 
     if kept is None:  # no commit is known: what the library has in its own cache
-        return Found([Item(*entry) for entry in stream(0)], source)
-    return Found(kept.items(stream), source)
+        return FoundItems([Item(*entry) for entry in stream(0)], source)
+    return FoundItems(kept.items(stream), source)
 
 
 def _folder(asked: dict[str, Any], commit: str | None) -> Path | None:
@@ -118,14 +118,11 @@ def _bytes(rows: Any, column: str, name: str) -> Iterator[tuple[str, str | None,
 
             with xopen(value["path"], "rb") as file:
                 data = file.read()
-        yield f"{name}, {place}", speaker_of(row), data or b""
+        yield f"{name}, {place}", find_speaker(row), data or b""
 
 
-class Kept:
-    """Items of one data set at one commit, split and column, in a folder beside the hub's cache: in `items`, one after
-    the other, a line of JSON (name, unit, size) and the bytes of each, and `null` where there are no more; in
-    `about.json` what a manifest says of the source.
-    """
+class StreamCache:
+    """Items of one data set at one commit, split and column, cached in a folder beside the hub's cache:"""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.body = folder, folder / "items"

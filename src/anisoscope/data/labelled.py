@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from anisoscope.data.plans import digest
+from anisoscope.data.plans import hash_parts
 from anisoscope.errors import CorpusError
 
 TRAIN, VALIDATION, TEST = SPLITS = ("train", "validation", "test")
@@ -90,7 +90,7 @@ class LabelledCorpus:
         parts: list[object] = [self.labels, self.tokenised]
         for name, examples in self.splits.items():
             parts += [name, [[e.words, e.second, e.label, e.rationale] for e in examples]]
-        return digest(parts)
+        return hash_parts(parts)
 
     def counts(self) -> dict[str, dict[str, int]]:
         """{split: {class: examples}}."""
@@ -103,7 +103,7 @@ class LabelledCorpus:
         return max(counts) / sum(counts)
 
     def described(self) -> dict[str, Any]:
-        """What a manifest says of the corpus."""
+        """Return what a manifest says of the corpus."""
         rationales = {name: sum(e.rationale is not None for e in split) for name, split in self.splits.items()}
         known = {"name": self.name, "fingerprint": self.fingerprint, "labels": list(self.labels), "pairs": self.pairs}
         return {**known, "words": EXAMPLES, "counts": self.counts(), "rationales": rationales, **self.source}
@@ -112,7 +112,7 @@ class LabelledCorpus:
         """The first `limit` examples of every split, spread evenly over the classes; the same corpus for None."""
         if limit is None:
             return self
-        splits = {name: balanced(examples, limit, len(self.labels)) for name, examples in self.splits.items()}
+        splits = {name: take_balanced(examples, limit, len(self.labels)) for name, examples in self.splits.items()}
         return replace(self, splits=splits, source={**self.source, "limit": limit})
 
 
@@ -139,16 +139,14 @@ def choose_split(
     if not lacks:
         return corpus, split, ""
     total, room = len(splits[ALL]), len(splits[split])
-    count = room if limit is None else len(balanced(splits[split], limit, len(corpus.labels)))
+    count = room if limit is None else len(take_balanced(splits[split], limit, len(corpus.labels)))
     rows = f"all {total:,} rows" if count == total else " ".join(filter(None, [f"{count:,} of {total:,} rows", why]))
     cut = f" (--limit: there are {room:,})" if count < room else ""
     return corpus, split, f"{corpus.name} has no {lacks}: looked at {rows}{cut}"
 
 
-def checked(corpus: LabelledCorpus, fewest_of: Mapping[str, int] = FEWEST) -> LabelledCorpus:
-    """The corpus, if it has enough examples of every class in each split (`fewest_of`); else a CorpusError that says
-    why not.
-    """
+def require_usable(corpus: LabelledCorpus, fewest_of: Mapping[str, int] = FEWEST) -> LabelledCorpus:
+    """Return the corpus if it has enough examples of every class in each split (`fewest_of`);"""
     name = corpus.name
     if len(corpus.labels) < 2:
         got = f"{len(corpus.labels)} ({', '.join(corpus.labels)})"
@@ -180,8 +178,8 @@ def check_example(example: Example, where: str, *, pairs: bool) -> None:
         raise CorpusError(f"a rationale of {words} marks, one per word ({where})", got, "correct it, or leave it out")
 
 
-def balanced(examples: Iterable[Example], limit: int, classes: int) -> Examples:
-    """The first ⌈limit / classes⌉ of every class in their order, `limit` at most."""
+def take_balanced(examples: Iterable[Example], limit: int, classes: int) -> Examples:
+    """Take the first ⌈limit / classes⌉ of every class in their order, `limit` at most."""
     room = -(-limit // classes)
     taken: Counter[int] = Counter()
     kept = []
@@ -192,8 +190,10 @@ def balanced(examples: Iterable[Example], limit: int, classes: int) -> Examples:
     return tuple(kept[:limit])
 
 
-def divided(examples: list[Example], shares: Mapping[str, float], seed: int) -> dict[str, Examples]:
-    """Examples split at random within each class by `shares` (which add up to 1), in the order given inside a split."""
+def split_at_random(examples: list[Example], shares: Mapping[str, float], seed: int) -> dict[str, Examples]:
+    """Split examples at random within each class by `shares` (which add up to 1), in the order given inside a
+    split.
+    """
     draw = np.random.default_rng(seed)
     owner: dict[int, str] = {}
     for label in sorted({e.label for e in examples}):

@@ -10,9 +10,18 @@ from typing import Any, NamedTuple
 from anisoscope.data import hub
 from anisoscope.data.corpora import HubPart
 from anisoscope.data.documents import TEXT_COLUMNS
-from anisoscope.data.files import stem
-from anisoscope.data.labelled import SPLITS, TEST, TRAIN, VALIDATION, Example, LabelledCorpus, check_example, divided
-from anisoscope.data.table_rows import TABLES, is_table, known_column, named, sound_rows
+from anisoscope.data.files import get_stem
+from anisoscope.data.labelled import (
+    SPLITS,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Example,
+    LabelledCorpus,
+    check_example,
+    split_at_random,
+)
+from anisoscope.data.table_rows import TABLES, is_table, list_faulty, read_rows_strict, require_column
 from anisoscope.errors import CorpusError
 from anisoscope.extras import require_extra
 
@@ -90,7 +99,7 @@ def _of_files(place: Path) -> tuple[dict[str, Rows], None, dict[str, Any]]:
         raise CorpusError(f"a labelled corpus in {', '.join(TABLES)}", str(place), cure)
     cure = "correct or remove these rows"
     tables: dict[str, Rows] = {
-        s: [(f"{f.name}, {where}", row) for where, row, _ in sound_rows(f, cure)] for s, f in files.items()
+        s: [(f"{f.name}, {where}", row) for where, row, _ in read_rows_strict(f, cure)] for s, f in files.items()
     }
     return tables, None, {"kind": "table", "path": str(place.resolve())}
 
@@ -98,7 +107,7 @@ def _of_files(place: Path) -> tuple[dict[str, Rows], None, dict[str, Any]]:
 def _splits_in(folder: Path) -> dict[str, Path]:
     files: dict[str, Path] = {}
     for file in sorted(filter(is_table, folder.iterdir())):
-        split = ALIASES.get(stem(file), stem(file))
+        split = ALIASES.get(get_stem(file), get_stem(file))
         if split in files:
             got = f"{files[split].name} and {file.name}"
             raise CorpusError(f"one table of the split {split} in {folder}", got, "leave one in the folder")
@@ -119,7 +128,7 @@ def _of_hub(part: HubPart, label: str | None) -> tuple[dict[str, Rows], list[str
         if known in SPLITS:
             features = rows.features or {}
             names = getattr(features.get(label or _guess("label", features)), "names", None) or names
-            tables[known] = [(f"{where} of {part.id}, {split}", row) for where, row in hub.numbered(rows, part.id)]
+            tables[known] = [(f"{where} of {part.id}, {split}", row) for where, row in hub.number_rows(rows, part.id)]
     if TRAIN not in tables:
         raise CorpusError(f"a train split of {part.id}", ", ".join(tables) or "none", "name another data set")
     return tables, names, {"kind": "hub", "id": found.id, "config": part.config, "commit": found.commit, **found.notes}
@@ -157,7 +166,7 @@ def _columns(
         by_content = {}  # one of the names says something else
     for role, guesses in GUESSES.items():
         if role in given:
-            chosen[role] = known_column(given[role], present, name, role)
+            chosen[role] = require_column(given[role], present, name, role)
         elif (guess := _guess(role, present)) and not (role == "second" and "text" in given):
             chosen[role] = guess
         elif role in by_content and by_content[role] not in given.values():
@@ -199,7 +208,7 @@ def _label_names(rows: list[LabelledRow]) -> list[str]:
     bad = [f"{row.where} ({row.label})" for row in rows if row.label in missing]
     if bad:
         cure = "leave these rows out; where it is a class, give it a name (negative for -1)"
-        raise CorpusError("a label in every row", named(bad), cure)
+        raise CorpusError("a label in every row", list_faulty(bad), cure)
     return sorted(found, key=lambda label: (label not in numbers, numbers.get(label, 0), label))
 
 
@@ -267,11 +276,11 @@ def _missing_splits(read: Mapping[str, list[Example]]) -> list[str]:
 def _completed(read: dict[str, list[Example]], seed: int) -> dict[str, tuple[Example, ...]]:
     """All three splits: those there, and the missing ones taken at random, class by class, from what is there."""
     if "" in read:
-        return divided(read[""], SHARES, seed)
+        return split_at_random(read[""], SHARES, seed)
     missing = _missing_splits(read)
     splits = {split: tuple(examples) for split, examples in read.items()}
     if missing:
         share = SHARES[VALIDATION]
         kept = {TRAIN: 1 - share * len(missing), **dict.fromkeys(missing, share)}
-        splits |= divided(read.get(TRAIN, []), kept, seed)
+        splits |= split_at_random(read.get(TRAIN, []), kept, seed)
     return {name: splits.get(name, ()) for name in (*SPLITS, *(s for s in splits if s not in SPLITS))}

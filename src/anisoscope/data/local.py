@@ -8,8 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from anisoscope.data.files import ending
-from anisoscope.data.table_rows import TABLES, Row, known_column, read_table_rows
+from anisoscope.data.files import get_ending
+from anisoscope.data.table_rows import TABLES, Row, read_table_rows, require_column
 from anisoscope.errors import CorpusError, UsageError, is_too_long
 
 TEXT_ENDINGS = tuple(e + packed for e in (".txt", *TABLES) for packed in ("", ".gz"))
@@ -46,8 +46,8 @@ COPY = "ANISOSCOPE_DATA_"
 
 
 @contextmanager
-def copies(given: Mapping[str, str | Path]) -> Iterator[None]:
-    """Inside, in processes begun there too, each name stands for the copy at its path."""
+def use_copies(given: Mapping[str, str | Path]) -> Iterator[None]:
+    """Use the copy at a path for each name inside a `with` block, in processes started there too."""
     before = dict(os.environ)
     os.environ.update({_variable(name): str(Path(path).expanduser().resolve()) for name, path in given.items()})
     try:
@@ -71,8 +71,8 @@ def _variable(name: str) -> str:
     return COPY + name.upper().replace("-", "_")
 
 
-def copy_of(name: str) -> Path | None:
-    """The copy of a named corpus on this machine: where its variable says, else under $ANISOSCOPE_DATA."""
+def find_copy(name: str) -> Path | None:
+    """Return the copy of a named corpus on this machine: from its variable, else under $ANISOSCOPE_DATA."""
     if given := os.environ.get(_variable(name)):
         if not Path(given).exists():
             raise CorpusError(f"a local copy of {name}", f"{given}, which is not there", "check the path")
@@ -81,9 +81,9 @@ def copy_of(name: str) -> Path | None:
     return next((path for path in candidates if path.exists()), None)
 
 
-def part_of_copy(copy: Path, modality: str, split: str | None, config: str = "") -> Path:
-    """What a copy holds of a split, by names of files and folders in it, two deep; the copy itself where none is named
-    after a split. CorpusError where it holds another split, or several files of this one.
+def find_part_of_copy(copy: Path, modality: str, split: str | None, config: str = "") -> Path:
+    """Find what a copy holds of a split, by names of files and folders in it, two deep; CorpusError where it holds
+    another split, or several files of this one.
     """
     if split is None or not copy.is_dir():
         return copy
@@ -117,7 +117,7 @@ def local_corpora() -> dict[str, tuple[str, Path]]:
 
 def _holds(folder: Path, modality: str) -> bool:
     """Whether files of a modality are in a folder, or in its manifest."""
-    manifest = manifest_in(folder)
+    manifest = find_manifest(folder)
     here = any(path.suffix.lower() in ENDINGS[modality] for path in folder.iterdir())
     return here or (manifest is not None and modality_of(manifest) == modality)
 
@@ -127,12 +127,12 @@ def modality_of(path: Path) -> str | None:
     names: Iterable[str] = [path.name]
     if path.is_dir():
         names = (file.name for file in path.rglob("*") if not file.name.startswith("."))
-    elif ending(path) in MANIFESTS:
+    elif get_ending(path) in MANIFESTS:
         try:
             names = [str(path_in(row, path)) for row in islice(read_table_rows(path), LOOKED) if not row.fault]
         except CorpusError:
             names = []
-    elif (column := encoded_column(path)) is not None:
+    elif (column := find_encoded_column(path)) is not None:
         return "speech" if any(word in column.lower() for word in ("audio", "sound", "speech")) else "image"
     counts = dict.fromkeys(ENDINGS, 0)
     for name in names:
@@ -142,8 +142,8 @@ def modality_of(path: Path) -> str | None:
     return most if counts[most] else None
 
 
-def encoded_column(path: Path) -> str | None:
-    """The column of a parquet file that holds clips or images, `{bytes, path}` as hub data sets have them."""
+def find_encoded_column(path: Path) -> str | None:
+    """Find the column of a parquet file that holds clips or images, `{bytes, path}` as hub data sets have them."""
     if path.suffix != ".parquet":
         return None
     import pyarrow.parquet as parquet  # type: ignore[import-untyped]
@@ -156,8 +156,8 @@ def encoded_column(path: Path) -> str | None:
     return next(packed, None)
 
 
-def manifest_in(folder: Path) -> Path | None:
-    """The table in a folder that lists its clips or images."""
+def find_manifest(folder: Path) -> Path | None:
+    """Find the table in a folder that lists its clips or images."""
     names = (f"{stem}{end}" for stem in MANIFEST_STEMS for end in MANIFESTS)
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
@@ -165,7 +165,7 @@ def manifest_in(folder: Path) -> Path | None:
 def path_in(row: Row, manifest: Path, column: str | None = None) -> Any:
     """What a row holds in its column of paths: the one asked for, else the first of `PATH_COLUMNS`."""
     if column is not None:
-        return row.columns[known_column(column, row.columns, str(manifest))]
+        return row.columns[require_column(column, row.columns, str(manifest))]
     found = next((name for name in PATH_COLUMNS if name in row.columns), None)
     if found is None:
         got = f"the columns {', '.join(row.columns)}"

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from anisoscope.data.corpora import Asked, HubPart, located
-from anisoscope.data.files import ending, files_below
-from anisoscope.data.items import Found, Item, hub_items, speaker_of
-from anisoscope.data.local import ENDINGS, MANIFESTS, encoded_column, manifest_in, modality_of, path_in
-from anisoscope.data.plans import Index, digest
-from anisoscope.data.table_rows import named, read_table_rows
+from anisoscope.data.corpora import CorpusOptions, HubPart, resolve_corpus
+from anisoscope.data.files import get_ending, list_files_below
+from anisoscope.data.items import FoundItems, Item, find_speaker, hub_items
+from anisoscope.data.local import ENDINGS, MANIFESTS, find_encoded_column, find_manifest, modality_of, path_in
+from anisoscope.data.plans import Index, hash_parts
+from anisoscope.data.table_rows import list_faulty, read_table_rows
 from anisoscope.errors import CorpusError, UsageError
 
 CLIPS = ("", "clips")  # folders beside a manifest in which its paths are looked for (`clips`: Common Voice)
@@ -37,12 +37,12 @@ class MediaCorpus:
         return item if self.source["unit"] == "file" else str(self.source["unit"])
 
 
-def open_media(name: str, modality: str, asked: Asked, check: Callable[[str, bytes, bool], Any]) -> MediaCorpus:
+def open_media(name: str, modality: str, asked: CorpusOptions, check: Callable[[str, bytes, bool], Any]) -> MediaCorpus:
     """The clips or images of a preset, file, folder, manifest or hub data set, read and checked up to the one that
     begins unit `limit` + 1. `check` (name, encoded bytes, whether to decode them) raises a CorpusError for an item that
     cannot be read; all such items are counted in one error, or with `skip_bad` left out and counted.
     """
-    place = located(name, modality, asked)
+    place = resolve_corpus(name, modality, asked)
     if isinstance(place, HubPart):
         found = hub_items(place, asked.column)
     else:
@@ -66,38 +66,38 @@ def open_media(name: str, modality: str, asked: Asked, check: Callable[[str, byt
         infos.append(info)
         hashes.append(hashlib.sha256(data).hexdigest())
     if bad and not asked.skip_bad:
-        raise CorpusError(f"readable files in {name}", named(bad), "repair or remove them, or pass --skip-bad")
+        raise CorpusError(f"readable files in {name}", list_faulty(bad), "repair or remove them, or pass --skip-bad")
     if not items:
         raise CorpusError(f"at least one readable file in {name}", f"{len(bad)} that are not", "name another corpus")
     known = "speaker" if any(item.unit is not None for item in items) else "file"
     counts = {"unit": known, "items": len(items), "limit": asked.limit, "skipped": len(bad)}
     source = {**found.source, **counts, **({"skipped_items": bad[:20]} if bad else {})}
-    fingerprint = digest([hashes, unit])
+    fingerprint = hash_parts([hashes, unit])
     return MediaCorpus(name, items, infos, np.array(unit, np.int64), fingerprint, source, asked.skip_bad)
 
 
-def local_items(path: Path, modality: str, column: str | None = None) -> Found:
+def local_items(path: Path, modality: str, column: str | None = None) -> FoundItems:
     """Items of a file, of a manifest (its `column`), or of a folder (by the manifest in it or above it, if any)."""
-    encoded = None if path.is_dir() else encoded_column(path)
-    listed_in = encoded or ending(path) in MANIFESTS
+    encoded = None if path.is_dir() else find_encoded_column(path)
+    listed_in = encoded or get_ending(path) in MANIFESTS
     kind = "folder" if path.is_dir() else "manifest" if listed_in else "file"
     source: dict[str, object] = {"kind": kind, "path": str(path.resolve())}
     if kind == "manifest":
-        return Found(_listed(path, None, column or encoded), source)
+        return FoundItems(_listed(path, None, column or encoded), source)
     if column is not None:
         raise UsageError("a manifest, or a hub data set, where a column is named", str(path), "leave --column out")
     if kind == "file":
-        return Found([Item(path.name, None, path)], source)
-    for manifest in filter(None, map(manifest_in, (path, path.resolve().parent))):
+        return FoundItems([Item(path.name, None, path)], source)
+    for manifest in filter(None, map(find_manifest, (path, path.resolve().parent))):
         listed = [] if modality_of(manifest) != modality else list(_listed(manifest, path.resolve()))
         if listed:
-            return Found(listed, {**source, "manifest": str(manifest.resolve())})
-    fitting = (file for file in files_below(path) if file.suffix.lower() in ENDINGS[modality])
+            return FoundItems(listed, {**source, "manifest": str(manifest.resolve())})
+    fitting = (file for file in list_files_below(path) if file.suffix.lower() in ENDINGS[modality])
     items = [Item(file.relative_to(path).as_posix(), None, file) for file in fitting]
     if not items:
         expected = f"files ending in {', '.join(ENDINGS[modality][:4])} … in {path}"
         raise CorpusError(expected, f"none (it holds {modality_of(path) or 'other'} files)", "name another folder")
-    return Found(items, source)
+    return FoundItems(items, source)
 
 
 def _listed(manifest: Path, inside: Path | None, column: str | None = None) -> Iterator[Item]:
@@ -105,7 +105,7 @@ def _listed(manifest: Path, inside: Path | None, column: str | None = None) -> I
     for row in read_table_rows(manifest):
         name = None if row.fault else path_in(row, manifest, column)
         if isinstance(name, dict) and isinstance(name.get("bytes"), bytes):
-            yield Item(f"{name.get('path') or row.place}", speaker_of(row.columns), name["bytes"])
+            yield Item(f"{name.get('path') or row.place}", find_speaker(row.columns), name["bytes"])
             continue
         if not isinstance(name, str) or not name:
             fault = row.fault or f"{name!r} for a path"
@@ -114,4 +114,4 @@ def _listed(manifest: Path, inside: Path | None, column: str | None = None) -> I
         tries = [manifest.resolve().parent / folder / name for folder in CLIPS]
         path = next(filter(os.path.isfile, tries), tries[0])  # unlike Path.is_file, False for a name too long
         if inside is None or inside in path.parents:
-            yield Item(name, speaker_of(row.columns), path)
+            yield Item(name, find_speaker(row.columns), path)

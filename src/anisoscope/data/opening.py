@@ -1,4 +1,4 @@
-"""A corpus by name, planned for one model: the right reader, and the model's own length, vocabulary and stacks."""
+"""Open a corpus by name for one model: the right reader, with the model's length, vocabulary and stacks."""
 
 import json
 import tempfile
@@ -8,12 +8,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from anisoscope.data.corpora import Asked, NamedCorpus, located, named_corpora, open_corpus
+from anisoscope.data.corpora import CorpusOptions, NamedCorpus, named_corpora, open_corpus, resolve_corpus
 from anisoscope.data.documents import has_text
-from anisoscope.data.labelled import ALL, LabelledCorpus, checked
+from anisoscope.data.labelled import ALL, LabelledCorpus, require_usable
 from anisoscope.data.labelled_tables import open_table
 from anisoscope.data.local import find_path, modality_of
-from anisoscope.data.plans import Plan, decoder_start
+from anisoscope.data.plans import Plan, find_decoder_start
 from anisoscope.data.table_rows import is_table
 from anisoscope.errors import UsageError
 
@@ -132,7 +132,7 @@ def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_token
     family = family_named(kind)
     if family.words:
         return plan_characters(corpus, tokenizer, max_length=length, batch_tokens=batch_tokens)
-    start = decoder_start(config) if getattr(config, "is_encoder_decoder", False) else None
+    start = find_decoder_start(config) if getattr(config, "is_encoder_decoder", False) else None
     plan = plan_text(
         corpus,
         tokenizer,
@@ -161,7 +161,7 @@ def open_labelled(
     limit    the first examples of each split only, spread evenly over the classes
     for_training  whether each split needs examples of every class; else a table without splits needs two of each
     """
-    place = located(name, "labelled", Asked(limit=limit))
+    place = resolve_corpus(name, "labelled", CorpusOptions(limit=limit))
     if isinstance(place, NamedCorpus):
         if columns:
             expected = f"no column names for {name}, whose columns are known"
@@ -171,6 +171,6 @@ def open_labelled(
         corpus = open_table(name, place, dict(columns or {}), seed)
     if not for_training and corpus.has_no_splits:
         corpus = replace(corpus, splits={ALL: corpus.all_examples, **corpus.splits})
-        return checked(corpus.limited(limit), {ALL: 2})
-    checked(corpus)
-    return checked(corpus.limited(limit))
+        return require_usable(corpus.limited(limit), {ALL: 2})
+    require_usable(corpus)
+    return require_usable(corpus.limited(limit))

@@ -1,4 +1,4 @@
-"""What every modality's plan shares: batches within a budget of positions, counted, numbered and named by a hash."""
+"""The part that plans of every modality share: batches within a budget of positions, counted, numbered and hashed."""
 
 import hashlib
 import json
@@ -44,7 +44,7 @@ class Plan:
         self.batches, self.unit = batches, unit
         self.tokens = [int(real[rows].sum()) for rows in batches]
         self.n_units = len(np.unique(unit))
-        self.fingerprint = digest(identity)
+        self.fingerprint = hash_parts(identity)
         self.words = WORDS | dict(words)
         self.warnings = list(warnings)
         self.frequency_bins = []
@@ -80,13 +80,16 @@ def pack(lengths: Index, budget: int) -> list[Index]:
     return batches
 
 
-def in_order(count: int, rows: int) -> list[Index]:
-    """Batches of `rows` rows in the order of the corpus."""
+def batch_in_order(count: int, rows: int) -> list[Index]:
+    """Group rows into batches of `rows` in the order of the corpus."""
     return np.split(np.arange(count), range(rows, count, rows))
 
 
-def digest(parts: Iterable[object]) -> str:
-    """SHA-256 of the parts in order. Arrays count by bytes, text by UTF-8, the rest as JSON; lengths part them."""
+def hash_parts(parts: Iterable[object]) -> str:
+    """Return the SHA-256 of the parts in order.
+
+    Arrays count by bytes, text by UTF-8, the rest as JSON; lengths part them.
+    """
     total = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray):
@@ -100,7 +103,7 @@ def digest(parts: Iterable[object]) -> str:
     return total.hexdigest()
 
 
-def decoder_start(config: Any) -> int:
-    """The token that a decoder's input begins with, for a model of `config`."""
+def find_decoder_start(config: Any) -> int:
+    """Return the token that a decoder's input begins with."""
     names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
     return int(next((value for name in names if (value := getattr(config, name, None)) is not None), 0))

@@ -31,8 +31,8 @@ class ClipInfo(NamedTuple):
         return ceil(self.frames * rate / self.rate)
 
 
-def samples(name: str, data: bytes, rate: int) -> Samples:
-    """The clip [sample] at `rate`, channels averaged. CorpusError where it cannot be decoded to its end."""
+def decode_samples(name: str, data: bytes, rate: int) -> Samples:
+    """Decode the clip [sample] at `rate`, channels averaged; CorpusError where it cannot be decoded to its end."""
     info = _header(name, data)
     try:
         sound, own_rate = soundfile.read(BytesIO(data), dtype="float32", always_2d=True)
@@ -53,7 +53,7 @@ def check(name: str, data: bytes, decode: bool) -> ClipInfo:
     """The header of a clip; everything after it is decoded too where asked, and where only that tells its length."""
     info = _header(name, data)
     if decode or not data.startswith((b"RIFF", b"fLaC")):
-        info = info._replace(frames=len(samples(name, data, info.rate)))
+        info = info._replace(frames=len(decode_samples(name, data, info.rate)))
     return info
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from anisoscope.batch import Batch, Stream
-from anisoscope.data.corpora import Asked
+from anisoscope.data.corpora import CorpusOptions
 from anisoscope.data.media import MediaCorpus, open_media
-from anisoscope.data.plans import Index, Plan, decoder_start, pack
-from anisoscope.data.sound import Samples, check, samples
-from anisoscope.data.table_rows import named
+from anisoscope.data.plans import Index, Plan, find_decoder_start, pack
+from anisoscope.data.sound import Samples, check, decode_samples
+from anisoscope.data.table_rows import list_faulty
 from anisoscope.errors import CorpusError, UsageError
 
 SECONDS = 30  # longest window; a longer clip is cut into equal windows
@@ -28,7 +28,7 @@ def open_speech(name: str, **options: Any) -> MediaCorpus:
     """The clips of a sound file, a folder (by the `manifest.csv` in it or beside it, where there is one), a manifest or
     a hub data set. `options`: the fields of `Asked`; a unit is a speaker where a column names one, else a clip.
     """
-    corpus = open_media(name, "speech", Asked(**options), check)
+    corpus = open_media(name, "speech", CorpusOptions(**options), check)
     formats = Counter(f"{info.rate} Hz, {info.channels} channels" for info in corpus.infos)
     seconds = round(sum(info.frames / info.rate for info in corpus.infos), 1)
     return replace(corpus, source={**corpus.source, "formats": dict(formats), "seconds": seconds})
@@ -41,7 +41,7 @@ def _prompt(config: Any, processor: Any) -> list[int]:
     if not getattr(config, "is_encoder_decoder", False):
         return []
     prefix = getattr(getattr(processor, "tokenizer", None), "prefix_tokens", None)
-    return [int(token) for token in prefix] if prefix else [decoder_start(config)]
+    return [int(token) for token in prefix] if prefix else [find_decoder_start(config)]
 
 
 class SoundInput(NamedTuple):
@@ -77,7 +77,7 @@ def reading(config: Any, processor: Any, max_length: int | None) -> SoundInput:
             raise UsageError(expected, f"{got} frames", "use the feature extractor published with the model")
     else:
         kind = "padded" if getattr(config, "feat_extract_norm", None) == "layer" else "unpadded"
-        stride, shortest = prod(getattr(config, "conv_stride", (STRIDE,))), _receptive(config)
+        stride, shortest = prod(getattr(config, "conv_stride", (STRIDE,))), _find_receptive_field(config)
     longest = int(getattr(extractor, "n_samples", 0)) or SECONDS * rate
     longest = min(longest, max_length * stride) if max_length else longest
     if longest < shortest:
@@ -99,8 +99,8 @@ def _default_extractor(config: Any, features: bool) -> Any:
     )
 
 
-def _receptive(config: Any) -> int:
-    """Fewest samples of which the convolutions make one position."""
+def _find_receptive_field(config: Any) -> int:
+    """Return how many samples the convolutions need for one position."""
     needed, kernels, strides = 1, getattr(config, "conv_kernel", ()), getattr(config, "conv_stride", ())
     for kernel, stride in zip(reversed(kernels), reversed(strides), strict=False):
         needed = (needed - 1) * stride + kernel
@@ -117,8 +117,8 @@ class ClipWindows(NamedTuple):
     start: Index
 
 
-def cut(corpus: MediaCorpus, kept: Index, how: SoundInput) -> ClipWindows:
-    """Every clip in the fewest windows of equal length (to a sample) that are no longer than allowed."""
+def cut_into_windows(corpus: MediaCorpus, kept: Index, how: SoundInput) -> ClipWindows:
+    """Cut every clip into the fewest windows of equal length (to a sample) that are no longer than allowed."""
     rows = []
     reached = dict.fromkeys(corpus.unit.tolist(), 0)
     for clip in kept.tolist():
@@ -155,12 +155,12 @@ class SpeechPlan(Plan):
         lengths = np.array([info.resampled(how.rate) for info in corpus.infos])
         kept, bad = np.flatnonzero(lengths >= how.shortest), np.flatnonzero(lengths < how.shortest)
         if len(bad) and (not len(kept) or not corpus.skip_bad):
-            listed = named([f"{corpus.items[k].name} ({lengths[k]} samples)" for k in bad])
+            listed = list_faulty([f"{corpus.items[k].name} ({lengths[k]} samples)" for k in bad])
             expected = f"clips of at least {how.shortest} samples at {how.rate} Hz"
             raise CorpusError(expected, listed, "pass --skip-bad" if len(kept) else "name another corpus")
         notes = [f"{len(bad)} clips of fewer than {how.shortest} samples left out"] if len(bad) else []
         self.corpus, self.prompt = corpus, _prompt(config, processor)
-        self.windows = windows = cut(corpus, kept, how)
+        self.windows = windows = cut_into_windows(corpus, kept, how)
         self.settings = {**how.settings, "decoder_prompt": self.prompt, "batch_tokens": batch_tokens}
         self._last: tuple[int, Samples] = (-1, np.empty(0, np.float32))
         features = how.kind == "features"
@@ -187,7 +187,7 @@ class SpeechPlan(Plan):
         clip = int(self.windows.clip[row])
         if self._last[0] != clip:
             item = self.corpus.items[clip]
-            self._last = clip, samples(item.name, item.read(), self.how.rate)
+            self._last = clip, decode_samples(item.name, item.read(), self.how.rate)
         first = int(self.windows.first[row])
         return self._last[1][first : first + int(self.windows.length[row])]
 

@@ -1,4 +1,4 @@
-"""A text told apart into documents: by titles, blank lines or lines, whole, or in blocks of tokens."""
+"""Split a text into documents: by titles, blank lines or lines, whole, or in blocks of tokens."""
 
 import re
 import statistics
@@ -87,11 +87,11 @@ def split_text(text: str, limit: int | None = None, rule: str = "auto") -> Split
     if rule == "line":
         return SplitText(_lines(text)[:limit], "lines", "line")
     if rule != "auto":
-        return running([text], int(rule.partition(":")[2]))
+        return fixed_size_blocks([text], int(rule.partition(":")[2]))
     head = text[:HEAD]
     first = next((line for line in head.split("\n") if line.strip()), "")
-    if is_title(first) and len(list(articles(head.split("\n")))) > 1:
-        return SplitText(list(articles(text.split("\n")))[:limit], "titles", "article")
+    if is_title(first) and len(list(split_articles(head.split("\n")))) > 1:
+        return SplitText(list(split_articles(text.split("\n")))[:limit], "titles", "article")
     blocks = _blocks(head)
     if len(blocks) > 1 and statistics.median(len(block.split()) for block in blocks) >= DOCUMENT_WORDS:
         return SplitText(_blocks(text)[:limit], "blank lines")
@@ -111,17 +111,17 @@ def _running_text(text: str, blocks: list[str], limit: int | None) -> SplitText:
         return SplitText(blocks[:limit], "blank lines", "paragraph", guessed=True)
     if size < MOST_SHORT and len(lines := _lines(text)) > 1:
         return SplitText(lines[:limit], "lines", "line", guessed=True)
-    return running([text], max(LEAST, size), guessed=True)
+    return fixed_size_blocks([text], max(LEAST, size), guessed=True)
 
 
-def running(texts: Iterable[str], block: int, *, guessed: bool = False) -> SplitText:
-    """Running text, of which a plan makes units of `block` tokens."""
-    documents = [piece for text in texts if text.strip() for piece in pieces(text)]
+def fixed_size_blocks(texts: Iterable[str], block: int, *, guessed: bool = False) -> SplitText:
+    """Treat text as running text, which a plan cuts into units of `block` tokens."""
+    documents = [piece for text in texts if text.strip() for piece in cut_pieces(text)]
     return SplitText(documents, f"blocks of {block} tokens", "block", block, guessed)
 
 
-def pieces(text: str) -> Iterator[str]:
-    """Running text cut after line ends (after blanks, or anywhere, where lines are longer); nothing is lost."""
+def cut_pieces(text: str) -> Iterator[str]:
+    """Cut running text after line ends (after blanks, or anywhere, if lines are longer); nothing is lost."""
     first = 0
     while first < len(text):
         last = min(first + PIECE, len(text))
@@ -136,8 +136,10 @@ def is_title(line: str) -> bool:
     return _ARTICLE.fullmatch(line.rstrip("\n")) is not None
 
 
-def articles(lines: Iterable[str]) -> Iterator[str]:
-    """WikiText articles: a level-1 title (one `=` each side) after a blank line, or at the beginning, starts one."""
+def split_articles(lines: Iterable[str]) -> Iterator[str]:
+    """Split WikiText into articles: a level-1 title (one `=` each side) after a blank line, or at the beginning,
+    starts one.
+    """
     article: list[str] = []
     blank = True
     for line in (line.rstrip("\n") for line in lines):

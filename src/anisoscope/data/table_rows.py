@@ -1,4 +1,7 @@
-"""Rows of tables: CSV, TSV, JSON (an array, or one object per line) and parquet, plain or gzipped. Their one reader."""
+"""Read rows of tables: CSV, TSV, JSON (an array, or one object per line) and parquet, plain or gzipped.
+
+Their one reader.
+"""
 
 import csv
 import json
@@ -11,7 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from anisoscope.data.files import ending, fault_of, lines, read_bytes, read_text
+from anisoscope.data.files import find_fault, get_ending, iter_lines, read_bytes, read_text
 from anisoscope.errors import CorpusError, suggest_names
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".parquet")  # before `.gz` where they are packed
@@ -46,14 +49,14 @@ class Row(NamedTuple):
 
 def is_table(path: Path) -> bool:
     """Whether a file is a table, by its name."""
-    return ending(path) in TABLES
+    return get_ending(path) in TABLES
 
 
 def read_table_rows(path: Path, *, column: str | None = None) -> Iterator[Row]:
     """Rows in order, read as they are asked for; of parquet only `column`, where it has that. A row that cannot be read
     says why; the rows after it are still there. CorpusError for a file that is no table at all.
     """
-    kind = ending(path)
+    kind = get_ending(path)
     if kind == ".parquet":
         yield from _parquet_rows(path, column)
     elif kind in (".csv", ".tsv"):
@@ -65,28 +68,28 @@ def read_table_rows(path: Path, *, column: str | None = None) -> Iterator[Row]:
         raise CorpusError(f"a table ending in {', '.join(TABLES)}", str(path), cure)
 
 
-def sound_rows(path: Path, cure: str) -> list[Row]:
-    """All rows with columns. CorpusError that names all that cannot be read."""
+def read_rows_strict(path: Path, cure: str) -> list[Row]:
+    """Read all rows with columns; CorpusError that names all rows that cannot be read."""
     rows = list(read_table_rows(path))
     bad = [f"{row.place}: {row.fault}" for row in rows if row.fault]
     if bad:
-        raise CorpusError(f"{form_of(path)} in {path}", named(bad), cure)
+        raise CorpusError(f"{describe_form(path)} in {path}", list_faulty(bad), cure)
     return [row for row in rows if row.columns]
 
 
-def form_of(path: Path | str) -> str:
-    """What is expected in a table, for errors."""
-    return FORM.get(ending(Path(path)), "readable rows")
+def describe_form(path: Path | str) -> str:
+    """Say what is expected in a table, for errors."""
+    return FORM.get(get_ending(Path(path)), "readable rows")
 
 
-def named(bad: list[str]) -> str:
-    """`3 faulty: a.wav (…), b.wav (…), …`."""
+def list_faulty(bad: list[str]) -> str:
+    """List faulty entries: `3 faulty: a.wav (…), b.wav (…), …`."""
     more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
     return f"{len(bad)} faulty: {', '.join(bad[:NAMED])}{more}"
 
 
-def known_column(column: str, present: Iterable[str], where: str, role: str = "") -> str:
-    """The column asked for. CorpusError with near names and all columns where there is none of this name."""
+def require_column(column: str, present: Iterable[str], where: str, role: str = "") -> str:
+    """Return the requested column; CorpusError with near names and all columns if there is none of this name."""
     present = list(map(str, present))
     if column in present:
         return column
@@ -96,20 +99,20 @@ def known_column(column: str, present: Iterable[str], where: str, role: str = ""
 
 def _json_rows(path: Path) -> Iterator[Row]:
     """Objects one a line; of a .json file that begins with a bracket, those of the array."""
-    begun = ending(path) != ".json"
-    for number, line in enumerate(lines(path), 1):
+    begun = get_ending(path) != ".json"
+    for number, line in enumerate(iter_lines(path), 1):
         if not begun and line.lstrip().startswith("["):
             yield from _array(path)
             return
         if line.strip():
-            begun, fault = True, fault_of(line)
-            found, fault = (None, fault) if fault else _parsed(line)
+            begun, fault = True, find_fault(line)
+            found, fault = (None, fault) if fault else _parse_json(line)
             yield _object(f"line {number}", found, fault or f"{line[:60]!r}", escaped="\\u" in line)
 
 
 def _array(path: Path) -> Iterator[Row]:
     text = read_text(path)
-    found, fault = _parsed(text)
+    found, fault = _parse_json(text)
     if not isinstance(found, list):
         cure = "repair it, or write it as JSON lines, of which --skip-bad can leave single ones out"
         raise CorpusError(f"{FORM['.json']} in {path}", fault or f"{text[:60]!r}", cure)
@@ -117,8 +120,8 @@ def _array(path: Path) -> Iterator[Row]:
         yield _object(f"row {number}", item, f"{str(item)[:60]!r}", escaped="\\u" in text)
 
 
-def _parsed(text: str) -> tuple[Any, str]:
-    """The value of a JSON text, or None and why it cannot be read."""
+def _parse_json(text: str) -> tuple[Any, str]:
+    """Return the value of a JSON text, or None and why it cannot be read."""
     try:
         return json.loads(text), ""
     except RecursionError:
@@ -196,9 +199,9 @@ class _Table:
 
     def __init__(self, path: Path) -> None:
         self.ahead: deque[str] = deque()
-        self.rest = lines(path)
+        self.rest = iter_lines(path)
         self.number = 0
-        self.tabs = ending(path) == ".tsv"
+        self.tabs = get_ending(path) == ".tsv"
         self.separator, self.header = "\t" if self.tabs else ",", list[str]()
         if self.number_of_next() is None:
             return
@@ -231,7 +234,7 @@ class _Table:
         value goes on in the next one; only a value wholly inside them is taken out.
         """
         line = self._take()
-        if fault := fault_of(line):
+        if fault := find_fault(line):
             return _Record([], [line], fault)
         if '"' not in line or self._is_literal(line):
             values = line.split(self.separator)
@@ -258,7 +261,7 @@ class _Table:
                 self.put_back(taken[1:])
                 return _Record([], [line], "a quotation mark that is never closed")
             return _Record([], taken, "a quotation mark inside a value")
-        return _Record(values, taken, next(filter(None, map(fault_of, taken)), ""))
+        return _Record(values, taken, next(filter(None, map(find_fault, taken)), ""))
 
     def _is_literal(self, line: str) -> bool:
         """Whether quotation marks are text in a line of a TSV file."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from anisoscope.data import hub
-from anisoscope.data.corpora import Asked, HubPart, located
+from anisoscope.data.corpora import CorpusOptions, HubPart, resolve_corpus
 from anisoscope.data.documents import choose_column, read_path, read_rows
-from anisoscope.data.plans import digest
+from anisoscope.data.plans import hash_parts
 from anisoscope.data.splitting import SplitText
 from anisoscope.data.table_rows import Row
 from anisoscope.data.windows import (
@@ -52,8 +52,8 @@ class TextCorpus:
 
 def open_text(name: str, **options: Any) -> TextCorpus:
     """The text that `name` stands for (`data.corpora.located`), read by `options`: the fields of `Asked`."""
-    asked = Asked(**options)
-    place = located(name, "text", asked)
+    asked = CorpusOptions(**options)
+    place = resolve_corpus(name, "text", asked)
     if isinstance(place, HubPart):
         read, source = _hub_text(place, asked)
     elif isinstance(place, Path):
@@ -68,21 +68,21 @@ def open_text(name: str, **options: Any) -> TextCorpus:
         raise CorpusError(f"text in {name}", got, "name a corpus with text, or another column")
     counts = {"column": read.column, "limit": asked.limit, "empty": read.empty, "skipped": read.skipped}
     source |= {"documents": read.how, **counts}
-    fingerprint = digest([True if read.block is None else read.block, *read.documents])
+    fingerprint = hash_parts([True if read.block is None else read.block, *read.documents])
     note = f"the text marks no documents: it is split into units by {read.how}; choose otherwise with --documents"
     limit = None if read.block is None else asked.limit
     notes = (note,) if read.guessed else ()
     return TextCorpus(name, read.documents, fingerprint, source, read.block, limit, read.unit, notes)
 
 
-def _hub_text(part: HubPart, asked: Asked) -> tuple[SplitText, dict[str, object]]:
+def _hub_text(part: HubPart, asked: CorpusOptions) -> tuple[SplitText, dict[str, object]]:
     """Documents of one split, of which the text column only is read, and their provenance."""
     found = hub.find_set(part)
     rows, about = hub.open_split(found, part)
-    for _, first in islice(hub.numbered(rows, found.id), 1):
+    for _, first in islice(hub.number_rows(rows, found.id), 1):
         column = choose_column(first, asked.column, f"{found.id}, split {about['split']}")
         rows, asked = rows.select_columns([column]), replace(asked, column=column)
-    texts = (Row(place, row) for place, row in hub.numbered(rows, found.id))
+    texts = (Row(place, row) for place, row in hub.number_rows(rows, found.id))
     source = {"kind": "hub", "id": found.id, "revision": part.revision, **about, **found.notes}
     return read_rows(texts, asked, part.id), source
 

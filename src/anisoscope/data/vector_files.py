@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from anisoscope.data.arrays import VectorArrays, given_vectors
-from anisoscope.data.files import ending, files_below, lines, memory_budget, too_large
+from anisoscope.data.arrays import VectorArrays, wrap_vectors
+from anisoscope.data.files import get_ending, iter_lines, list_files_below, memory_budget, refuse_large_file
 from anisoscope.data.vector_json import read_json_vectors
 from anisoscope.data.vector_roles import Content, Roles, decide_roles, describe_roles
 from anisoscope.data.vector_tables import content_of_arrow, is_number, read_arrow, read_delimited
@@ -79,7 +79,7 @@ def holds_vectors(name: str | Path) -> bool:
     path = Path(name).expanduser()
     if path.is_dir():
         return bool(_files_of(path)) or _is_saved(path)
-    kind = ending(path)
+    kind = get_ending(path)
     if not path.is_file() or kind not in ENDINGS:
         return kind in CURES and path.is_file()
     if kind in PLAIN:
@@ -99,12 +99,12 @@ def _files_of(folder: Path) -> list[Path]:
     files = [file for file in files if not file.name.lower().startswith(("readme", "license", "dataset_info"))]
     if not files or any(OF_MODEL.fullmatch(file.name) for file in files):
         return []
-    kinds = {ending(file) for file in files}
+    kinds = {get_ending(file) for file in files}
     if len(kinds) != 1 or kinds.pop() not in (*ARRAYS, *OF_TORCH, *OF_ARROW, *DELIMITED, *OF_JSON):
         return []
-    ordered = sorted(files, key=lambda file: natural(file.name))
+    ordered = sorted(files, key=lambda file: natural_sort_key(file.name))
     # texts and manifests are tables too: a folder of tables holds vectors if its first one does
-    return ordered if ending(ordered[0]) in ARRAYS or _reads_as_vectors(ordered[0]) else []
+    return ordered if get_ending(ordered[0]) in ARRAYS or _reads_as_vectors(ordered[0]) else []
 
 
 def _reads_as_vectors(path: Path) -> bool:
@@ -124,7 +124,7 @@ def _has_two_readings(error: CorpusError) -> bool:
 def _holds_lines_of_numbers(path: Path) -> bool:
     """Whether the first lines of a text are rows of numbers, behind a word each or not."""
     try:
-        first = [line for line in islice(lines(path), LOOKED) if line.strip() and not line.startswith("#")]
+        first = [line for line in islice(iter_lines(path), LOOKED) if line.strip() and not line.startswith("#")]
     except CorpusError:
         return False
     rows = [re.split(r"[,;\t|]| +", line.strip()) for line in first]
@@ -152,8 +152,8 @@ def _holds_tensors(path: Path) -> bool:
     return bool(wide) and not any(name.rpartition(".")[2] in weights for name in content.columns)
 
 
-def natural(name: str) -> list[Any]:
-    """A key that puts `layer.2` before `layer.10`."""
+def natural_sort_key(name: str) -> list[Any]:
+    """Return a key that sorts `layer.2` before `layer.10`."""
     return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name)]
 
 
@@ -177,16 +177,16 @@ def open_vectors(
     CorpusError for what cannot be read, for objects instead of numbers, and when two readings are possible.
     """
     place = Path(path).expanduser()
-    if not place.is_dir() and ending(place) not in ENDINGS:
-        cure = CURES.get(ending(place), "convert it, for instance to .npy or .parquet")
+    if not place.is_dir() and get_ending(place) not in ENDINGS:
+        cure = CURES.get(get_ending(place), "convert it, for instance to .npy or .parquet")
         raise CorpusError(f"a file of vectors ({', '.join(ENDINGS)})", str(path), cure)
     content = read_content(place, split=split)
     asked = {"columns": columns, "unit_column": unit_column, "label_column": label_column}
-    return vectors_of(content, place.name or str(place), {"path": str(place.resolve())}, **asked)
+    return read_vectors_of(content, place.name or str(place), {"path": str(place.resolve())}, **asked)
 
 
-def vectors_of(content: Content, name: str, source: dict[str, Any], **asked: str | None) -> VectorArrays:
-    """Vectors from what a file or a table in memory holds: decide what its columns are, and say so."""
+def read_vectors_of(content: Content, name: str, source: dict[str, Any], **asked: str | None) -> VectorArrays:
+    """Read the vectors in a file's or table's content: decide what its columns are, and say so."""
     roles = decide_roles(content, name, **asked)
     layers = _layers(content, roles)
     first = next(iter(layers.values()))
@@ -199,7 +199,7 @@ def vectors_of(content: Content, name: str, source: dict[str, Any], **asked: str
         mask = next((content.masks[column] for column in used if column in content.masks), None)
     reading = describe_roles(content, roles, name, first.shape)
     source = {"kind": "vectors", **source, "reading": reading}
-    return given_vectors(layers, **beside, mask=mask, name=name, source=source)
+    return wrap_vectors(layers, **beside, mask=mask, name=name, source=source)
 
 
 def _layers(content: Content, roles: Roles) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def read_content(path: Path, *, split: str | None = None) -> Content:
         raise UsageError("--split with a data set of several splits", str(path), "leave it out")
     if path.is_dir():
         return _saved_content(path, split) if _is_saved(path) else _folder_content(path)
-    kind = ending(path)
+    kind = get_ending(path)
     packed = path.name.lower().endswith(".gz")
     if packed and kind not in (*DELIMITED, *PLAIN, *OF_JSON):
         raise CorpusError(f"a file that is not packed, in {path}", "gzip", f"unpack it: gunzip {path.name}")
@@ -248,14 +248,14 @@ def read_content(path: Path, *, split: str | None = None) -> Content:
 
 def _array_content(path: Path) -> Content:
     """Arrays of numpy or of safetensors, read when they are sliced if the format lets them."""
-    if ending(path) == ".safetensors":
+    if get_ending(path) == ".safetensors":
         file: Any = safe_open(path, framework="pt")
-        return _of_arrays({name: file.get_tensor(name) for name in sorted(file.keys(), key=natural)}, path)
-    if ending(path) == ".npz":
+        return _of_arrays({name: file.get_tensor(name) for name in sorted(file.keys(), key=natural_sort_key)}, path)
+    if get_ending(path) == ".npz":
         _check_sizes(path)
     loaded = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(loaded, np.ndarray):
-        return _of_arrays({name: loaded[name] for name in sorted(loaded.files, key=natural)}, path)
+        return _of_arrays({name: loaded[name] for name in sorted(loaded.files, key=natural_sort_key)}, path)
     if loaded.dtype.names:  # a structured array: a table
         columns = {name: np.asarray(loaded[name]) for name in loaded.dtype.names}
         return Content(columns, notes=["a structured array"])
@@ -282,7 +282,7 @@ def _check_sizes(path: Path) -> None:
         cure = "store what you mean as .npy: vectors do not pack so well"
         raise CorpusError(f"vectors packed to no less than a {MOST_PACKED}th in {path}", got, cure)
     if total > budget:
-        raise too_large(path, total, budget, "store it as .npy, which is read in blocks")
+        raise refuse_large_file(path, total, budget, "store it as .npy, which is read in blocks")
 
 
 def _announced_bytes(file: Any) -> int:
@@ -394,12 +394,12 @@ def _folder_content(folder: Path) -> Content:
     """The content of the files of a folder: layers, or pieces one behind the other, by the files' names."""
     files = _files_of(folder)
     if not files:
-        found = sorted({ending(file) or file.name for file in files_below(folder)})
+        found = sorted({get_ending(file) or file.name for file in list_files_below(folder)})
         got = f"{', '.join(found[:6]) or 'nothing'} in {folder}"
         raise CorpusError(f"a folder of files of vectors of one kind ({', '.join(ENDINGS)})", got, "name one file")
     if len(files) == 1:
         return read_content(files[0])
-    stems = [file.name.partition(".")[0] if ending(file) not in ARRAYS else file.stem for file in files]
+    stems = [file.name.partition(".")[0] if get_ending(file) not in ARRAYS else file.stem for file in files]
     parts = [_single_vectors(file) for file in files]
     are_arrays = not parts[0].is_table
     if are_arrays and all(LAYERS.fullmatch(stem) for stem in stems):
@@ -410,12 +410,12 @@ def _folder_content(folder: Path) -> Content:
         got = f"{len(files)} files of the shape {list(shapes[0])}: layers, or pieces of one table"
         cure = "call them layer-0, layer-1 …, or part-0, part-1 …"
         raise CorpusError(f"one way to read the files of {folder}", got, cure)
-    return _joined(parts, files)
+    return _join_rows(parts, files)
 
 
 def _single_vectors(file: Path) -> Content:
     """A file of a folder, where an array may be one vector [dim]."""
-    if ending(file) == ".npy":
+    if get_ending(file) == ".npy":
         loaded = np.load(file, mmap_mode="r", allow_pickle=False)
         if isinstance(loaded, np.ndarray) and loaded.ndim == 1 and not loaded.dtype.names:
             return Content({file.stem: loaded[None]}, is_table=False)
@@ -443,8 +443,8 @@ def _as_layers(parts: Sequence[Content], stems: Sequence[str]) -> Content:
     return Content(columns, is_table=False, notes=[f"{len(parts)} files, a layer each"])
 
 
-def _joined(parts: Sequence[Content], files: Sequence[Path]) -> Content:
-    """The rows of all files, one behind the other; the column `file` names the file of each."""
+def _join_rows(parts: Sequence[Content], files: Sequence[Path]) -> Content:
+    """Return the rows of all files, one behind the other; the column `file` names the file of each."""
     first = parts[0]
     names = list(first.columns)
     single = not first.is_table and len(names) == 1

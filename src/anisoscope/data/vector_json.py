@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anisoscope.data.files import lines, memory_budget, read_text, too_large
+from anisoscope.data.files import iter_lines, memory_budget, read_text, refuse_large_file
 from anisoscope.data.vector_roles import CALLED_VECTORS, NUMBERED, PRECISIONS, Content
 from anisoscope.errors import CorpusError
 
@@ -64,12 +64,12 @@ def _load(path: Path) -> tuple[Any, str]:
                 raise _damaged(path, str(error)) from None
     values = []
     budget, size = memory_budget(), 0
-    for number, line in enumerate(lines(path), 1):
+    for number, line in enumerate(iter_lines(path), 1):
         if not line.strip():
             continue
         size += len(line)
         if size > budget:
-            raise too_large(path, size, budget, "store the vectors as .npy, which is read in blocks")
+            raise refuse_large_file(path, size, budget, "store the vectors as .npy, which is read in blocks")
         try:
             values.append(json.loads(line))
         except RecursionError:
@@ -99,7 +99,7 @@ def content_of_json(value: Any, file: str) -> Content:
     beside: dict[str, list[dict[str, Any]]] = {}
     for path, members in by_path.items():
         name = _name_of(path)
-        values, mask, rows, reason = _stacked(path, members)
+        values, mask, rows, reason = _stack_lists(path, members)
         if reason:
             unusable[name] = reason
             continue
@@ -214,9 +214,11 @@ def _name_of(path: str) -> str:
 # ---- what they make together -----------------------------------------------------------------------------------------
 
 
-def _stacked(path: str, members: list[FoundVectors]) -> tuple[Any, NDArray[np.bool_] | None, list[dict[str, Any]], str]:
-    """The lists of one path as vectors [row, dim] or sequences [row, token, dim], a mask where sequences differ in
-    length, and what stands beside each row; or why they are none.
+def _stack_lists(
+    path: str, members: list[FoundVectors]
+) -> tuple[Any, NDArray[np.bool_] | None, list[dict[str, Any]], str]:
+    """Stack the lists of one path into vectors [row, dim] or sequences [row, token, dim], with a mask if lengths
+    differ, and what stands beside each row; or say why not.
     """
     widths = {len(each.numbers) for each in members}
     if len(widths) > 1:

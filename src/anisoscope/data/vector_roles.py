@@ -1,4 +1,4 @@
-"""Which columns of a file are the vectors in it: stated rules, one line that says what was decided, and a refusal when
+"""Decide which columns of a file are the vectors: fixed rules, one line that says the decision, and a refusal if
 two readings are possible.
 
 1. `--columns`, `--unit-column` and `--label-column` come first; a column called unit, label or mask is one.
@@ -289,14 +289,14 @@ def _decide_lists(content: Content, wide: list[str], left_out: dict[str, str], f
     whole = [name for name in wide if _kind(content.columns[name]) != "f"]
     if content.is_table and (len(shapes) > 1 or 0 < len(whole) < len(wide)):
         kinds = [f"{name} ({content.columns[name].shape[-1]} {_kind_of(content.columns[name])})" for name in wide]
-        raise _two_readings(file, f"{' and '.join(kinds)} may be layers or different things", wide[:1])
+        raise _refuse_two_readings(file, f"{' and '.join(kinds)} may be layers or different things", wide[:1])
     for name in wide:
         values = content.columns[name]
         if values.ndim == 2 and (suspect := _suspects(list(_first_rows(values).T))):
             column, why = suspect
             others = [str(place) for place in range(values.shape[1]) if place != column]
             got = f"column {column} of {name!r} {why}: a dimension, or an id or a class"
-            raise _two_readings(file, got, [name] if content.is_table else others, array=not content.is_table)
+            raise _refuse_two_readings(file, got, [name] if content.is_table else others, array=not content.is_table)
     return {name: (name,) for name in wide}
 
 
@@ -338,7 +338,7 @@ def _decide_numbers(
     """The vector that columns of numbers make side by side; what is no part of it is put into `left_out`."""
     numbers = [name for name in names if content.columns[name].ndim == 1]
     if not content.is_table:
-        raise _nothing(content, file)
+        raise _refuse_no_vectors(content, file)
     if not content.named and len(numbers) > 2 and _counts_rows(content.columns[numbers[0]]):
         rest = [content.columns[name] for name in numbers[1:]]
         if not all(map(_is_whole, rest)):
@@ -349,16 +349,16 @@ def _decide_numbers(
     if series and others:
         if len(series) < MOST * len(numbers):
             got = f"{compress_names(series)} may be the vector, or {compress_names(numbers)}"
-            raise _two_readings(file, got, series)
+            raise _refuse_two_readings(file, got, series)
         left_out.update(dict.fromkeys(others, "as well as the numbered columns"))
         numbers = series
     if not numbers or (len(numbers) == 1 and left_out):  # a single number beside others is hardly a vector
-        raise _nothing(content, file)
+        raise _refuse_no_vectors(content, file)
     suspect = _suspects([content.columns[name] for name in numbers])
     if suspect:
         place, why = suspect
         got = f"the column {numbers[place]!r} {why}: a dimension, or an id or a class"
-        raise _two_readings(file, got, [name for name in numbers if name != numbers[place]])
+        raise _refuse_two_readings(file, got, [name for name in numbers if name != numbers[place]])
     return {Path(file).stem: tuple(numbers)}
 
 
@@ -444,15 +444,15 @@ def _kind_of(values: Any) -> str:
 # ---- what is said ----------------------------------------------------------------------------------------------------
 
 
-def _two_readings(file: str, got: str, likely: Sequence[str], *, array: bool = False) -> CorpusError:
-    """The refusal when a file can be read in two ways."""
+def _refuse_two_readings(file: str, got: str, likely: Sequence[str], *, array: bool = False) -> CorpusError:
+    """Make the error for a file that can be read in two ways."""
     what = "array" if array else "columns"
-    cure = f"say which columns are the vector, for instance --columns {quote(as_spec(likely))}"
+    cure = f"say which columns are the vector, for instance --columns {quote_for_shell(to_spec(likely))}"
     return CorpusError(f"one way to read the {what} of {file}", f"two: {got}", cure)
 
 
-def _nothing(content: Content, file: str) -> CorpusError:
-    """The refusal of a file without vectors."""
+def _refuse_no_vectors(content: Content, file: str) -> CorpusError:
+    """Make the error for a file without vectors."""
     seen = [f"{name} ({_what_is(values)})" for name, values in list(content.columns.items())[:SHOWN]]
     seen += [f"{name} ({reason})" for name, reason in list(content.unusable.items())[:SHOWN]]
     more = len(content.columns) + len(content.unusable) - len(seen)
@@ -503,8 +503,8 @@ def list_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[: SHOWN - 1])} and {len(names) - SHOWN + 1} more"
 
 
-def as_spec(names: Sequence[str]) -> str:
-    """A value of `--columns` that stands for these names: `0-7`, `dim_*`, or the names with commas."""
+def to_spec(names: Sequence[str]) -> str:
+    """Return a value of `--columns` that stands for these names: `0-7`, `dim_*`, or the names with commas."""
     match = NUMBERED.fullmatch(names[0]) if names else None
     parts = [NUMBERED.fullmatch(name) for name in names]
     if match and len(names) > 1 and all(part and part[1] == match[1] for part in parts):
@@ -515,6 +515,6 @@ def as_spec(names: Sequence[str]) -> str:
     return ",".join(names[:SHOWN]) + (",…" if len(names) > SHOWN else "")
 
 
-def quote(text: str) -> str:
-    """A value as a shell takes it."""
+def quote_for_shell(text: str) -> str:
+    """Quote a value for a shell."""
     return f"'{text}'" if set(text) & set(" *?()[]") else text

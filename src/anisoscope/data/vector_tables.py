@@ -15,7 +15,7 @@ import pyarrow  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from pyarrow import compute, csv as reader, feather, ipc, parquet, types
 
-from anisoscope.data.files import ending, fault_of, lines
+from anisoscope.data.files import find_fault, get_ending, iter_lines
 from anisoscope.data.vector_roles import Content
 from anisoscope.errors import CorpusError
 
@@ -31,9 +31,9 @@ BLOCK = 1 << 24  # bytes of a table of text that are parsed at once: a row must 
 
 def read_arrow(path: Path) -> Content:
     try:
-        if ending(path) == ".parquet":
+        if get_ending(path) == ".parquet":
             table = parquet.read_table(path, partitioning=None)
-        elif ending(path) == ".feather":
+        elif get_ending(path) == ".feather":
             table = feather.read_table(path)
         else:
             with pyarrow.memory_map(str(path)) as source:
@@ -203,8 +203,8 @@ def read_delimited(path: Path) -> Content:
 
 def _sound_lines(path: Path) -> Iterator[str]:
     """The lines of a text. CorpusError for one that is no text."""
-    for number, line in enumerate(lines(path), 1):
-        if fault := fault_of(line):
+    for number, line in enumerate(iter_lines(path), 1):
+        if fault := find_fault(line):
             raise CorpusError(f"UTF-8 text in {path}", f"{fault} in line {number}", "write the file again as UTF-8")
         yield line
 
@@ -217,7 +217,7 @@ def _separator(body: list[str], path: Path) -> str:
     """What stands between the values: the sign that makes most of the columns numbers, in rows of one length."""
     best, chosen = (0.0, 0), " "
     spaced = [] if any(map(_is_list, body)) else [" "]  # spaces stand inside printed lists too
-    for separator in ("\t",) if ending(path) == ".tsv" else (*SEPARATORS, *spaced):
+    for separator in ("\t",) if get_ending(path) == ".tsv" else (*SEPARATORS, *spaced):
         rows = _split(body, separator)[1:] or _split(body, separator)
         width = len(rows[0])
         if width < 2 or sum(len(row) == width for row in rows) < len(rows) / 2:
@@ -226,7 +226,7 @@ def _separator(body: list[str], path: Path) -> str:
         score = (round(numbers / sum(map(len, rows)), 2), width)
         if score > best:
             best, chosen = score, separator
-    if best == (0.0, 0) and ending(path) == ".tsv":
+    if best == (0.0, 0) and get_ending(path) == ".tsv":
         return "\t"
     if best == (0.0, 0):  # one column, of lists or of nothing that is known
         return ","

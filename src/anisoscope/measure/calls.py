@@ -132,10 +132,7 @@ class Caller:
 
 
 def check_called_by_name(model: nn.Module, names: Collection[str]) -> Caller:
-    """Raise UsageError unless a module of one's own accepts the inputs of a corpus by these names.
-
-    UsageError where it does not take them.
-    """
+    """Raise UsageError unless a module of one's own accepts the inputs of a corpus by these names."""
     taken = inspect.signature(model.forward).parameters
     if not _list_parameters(model, Parameter.VAR_KEYWORD) and not set(names) <= taken.keys():
         expected = f"a model that takes {' and '.join(names)}, which the corpus gives it"

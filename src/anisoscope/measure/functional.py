@@ -13,7 +13,7 @@ from torch import Tensor
 from anisoscope import metrics as all_metrics
 from anisoscope.axes import Site
 from anisoscope.batch import Batch, Stream
-from anisoscope.data.arrays import as_dense, native
+from anisoscope.data.arrays import to_dense, to_native
 from anisoscope.errors import UsageError, suggest_names
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
@@ -105,9 +105,9 @@ def _warn_of_left_out(measurement: Measurement, name: str, count: int) -> None:
 
 def _to_vectors(x: Any) -> Tensor:
     """Return `x` as a tensor [sequence, token, dim]."""
-    x = as_dense(x)
+    x = to_dense(x)
     if isinstance(x, np.ndarray) and x.dtype.kind == "f":
-        x = torch.from_numpy(native(x))
+        x = torch.from_numpy(to_native(x))
     if not isinstance(x, Tensor) or not x.is_floating_point():
         came = f"{type(x).__name__} of {x.dtype}" if hasattr(x, "dtype") else type(x).__name__
         raise UsageError("vectors of floating point, in a tensor or an array", came, "convert: x.float(), np.asarray")

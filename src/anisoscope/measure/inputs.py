@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from anisoscope.batch import Batch, Stream
-from anisoscope.data.arrays import as_dense
-from anisoscope.data.plans import digest
+from anisoscope.data.arrays import to_dense
+from anisoscope.data.plans import hash_parts
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.measure.calls import PADDING_MASKS, TARGETS, Caller, said, to_array
 
@@ -71,7 +71,7 @@ class GivenInputs:
         if not isinstance(self.batches, list) or any(isinstance(item, Batch) for item in self.batches):
             return uuid.uuid4().hex
         units = [] if self.units is None else [self.units.numpy()]
-        return digest([*units, *(part for item in self.batches for part in _iter_parts(item))])
+        return hash_parts([*units, *(part for item in self.batches for part in _iter_parts(item))])
 
     def _batch(self, item: Any, seen: int, nth: Counter[int]) -> Batch:
         """One batch, after `seen` sequences, `nth` of each unit among them."""
@@ -99,12 +99,9 @@ class GivenInputs:
 
 
 def _open_batches(inputs: Any) -> Any:
-    """Return a sized iterable of batches; UsageError if it holds none, or what no model reads.
-
-    UsageError where it holds none, or what no model reads.
-    """
+    """Return a sized iterable of batches; UsageError if it holds none, or what no model reads."""
     if isinstance(inputs, Tensor):
-        return [as_dense(inputs)]
+        return [to_dense(inputs)]
     if isinstance(inputs, np.ndarray | Mapping | tuple | Batch):
         return [inputs]
     kind = type(inputs).__name__

@@ -71,10 +71,7 @@ class Masks:
 
 
 def require_labels(batch: Batch, classes: Sequence[str]) -> Tensor:
-    """Return the class of each sequence, for metrics of classes; UsageError if the batch has none.
-
-    UsageError where the batch tells none.
-    """
+    """Return the class of each sequence, for metrics of classes; UsageError if the batch has none."""
     if batch.label is None or not classes:
         came = "batches without labels" if batch.label is None else "labels whose classes the plan does not tell"
         cure = "use anisoscope classes; or give vectors with labels, or `labels` [sequence] in a list of dicts"

@@ -177,7 +177,7 @@ class Monitor:
 
 def _to_repeatable_probe(probe: Any, processor: Any) -> Any:
     """Return the probe in a form that can be read again and again; UsageError or CorpusError for what `measure`
-    would refuse. UsageError, CorpusError: what `measure` would not take.
+    would refuse.
     """
     if isinstance(probe, str | Path) or _are_texts(probe):
         if not hasattr(processor, "tokenize"):

@@ -11,13 +11,19 @@ import pandas as pd
 
 from anisoscope.axes import POLICIES, At
 from anisoscope.classes.ablation import ablations
-from anisoscope.classes.cls_entropy import entropies
+from anisoscope.classes.cls_entropy import measure_entropies
 from anisoscope.classes.faithfulness import explanations
-from anisoscope.classes.pooling import accuracy_records, fit_padding, pooled_vectors, predicted, separability_records
+from anisoscope.classes.pooling import (
+    accuracy_records,
+    find_neutral_padding,
+    pool_vectors,
+    predict_classes,
+    separability_records,
+)
 from anisoscope.classes.readout import read_tokens
 from anisoscope.data.corpora import Columns
 from anisoscope.data.encoding import LabelledPlan, Padding, encode
-from anisoscope.data.labelled import ALL, LabelledCorpus, balanced, choose_split
+from anisoscope.data.labelled import ALL, LabelledCorpus, choose_split, take_balanced
 from anisoscope.data.opening import open_labelled, text_length
 from anisoscope.data.windows import check_vocabulary
 from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError, suggest_names
@@ -63,7 +69,7 @@ def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any)
         warnings.append(f"{encoded.truncated} utterances cut at {length} tokens")
     device = settled(job, subject).device
     pad = choose_pad(tokenizer, subject.config, encoded.rows)
-    padding = fit_padding(subject.model, encoded.rows, pad) if usable else Padding(pad)
+    padding = find_neutral_padding(subject.model, encoded.rows, pad) if usable else Padding(pad)
     if padding.side == "none":
         warnings.append("padding changes what the model says: only utterances of one length are looked at together")
     plan = LabelledPlan(
@@ -116,14 +122,14 @@ class _Look:
         labels = np.array(plan.encoded.labels)
         found = []
         if self.classes.at is not None:
-            states = pooled_vectors(model, plan, self.classes.at, self.stack)
+            states = pool_vectors(model, plan, self.classes.at, self.stack)
             found.append(separability_records(states, labels, names, stack=self.stack))
         if self.heads:
-            found.append(accuracy_records(np.array(predicted(model, plan.encoded, plan.padding)), labels, names))
+            found.append(accuracy_records(np.array(predict_classes(model, plan.encoded, plan.padding)), labels, names))
         # the row of the first token of a decoder is that token alone
         if has_attention(model) and self.classes.at == "first" and stack_of(model) == "encoder":
             rows = []
-            for name, values in entropies(model, plan).items():  # H of the [CLS] row by layer
+            for name, values in measure_entropies(model, plan).items():  # H of the [CLS] row by layer
                 kind, _, layer = name.partition(".")
                 if layer:
                     rows.append({"component": kind, "layer": int(layer), "value": float(values.mean())})
@@ -248,7 +254,7 @@ def _examples(corpus: LabelledCorpus, classes: ClassesOptions, limit: int) -> An
     if classes.split not in corpus.splits:
         got = f"{classes.split!r} of {corpus.name}"
         raise CorpusError(f"a split among {', '.join(corpus.splits)}", got, suggest_names(classes.split, corpus.splits))
-    return balanced(corpus.splits[classes.split], limit, len(corpus.labels))
+    return take_balanced(corpus.splits[classes.split], limit, len(corpus.labels))
 
 
 def in_order_of(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, bool, list[str]]:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy import special
 
-from anisoscope.data.plans import digest
+from anisoscope.data.plans import hash_parts
 from anisoscope.errors import MeasureError, OutputError, UsageError, suggest_names
 from anisoscope.runs.layers_of_heads import average_heads
 from anisoscope.store import read_run, write_atomic
@@ -112,12 +112,12 @@ def identify_units(corpus: Mapping[str, Any], plan: Any, settings: Any) -> str |
         of_tokens = "token" in str(corpus.get("documents", "")) or corpus.get("sequences") is not None
         if of_tokens:
             parts.append(getattr(plan, "fingerprint", None))
-        return digest([json.dumps([groups, parts], default=str)])
+        return hash_parts([json.dumps([groups, parts], default=str)])
     unit = getattr(plan, "unit", None)
     if isinstance(unit, np.ndarray):
-        return digest([json.dumps(groups), np.ascontiguousarray(unit, dtype=np.int64)])
+        return hash_parts([json.dumps(groups), np.ascontiguousarray(unit, dtype=np.int64)])
     if corpus.get("name") == "inputs":  # of the caller, known by their content; a loader's may be others next time
-        return digest([json.dumps(groups), str(getattr(plan, "fingerprint", ""))])
+        return hash_parts([json.dumps(groups), str(getattr(plan, "fingerprint", ""))])
     return None
 
 

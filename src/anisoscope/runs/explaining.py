@@ -4,12 +4,12 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from anisoscope.classes.attributions import class_directions
+from anisoscope.classes.attributions import measure_class_directions
 from anisoscope.classes.faithfulness import DIRECTED
-from anisoscope.classes.pooling import fit_padding
+from anisoscope.classes.pooling import find_neutral_padding
 from anisoscope.classes.sentence import Classifier
 from anisoscope.data.encoding import LabelledPlan, Padding, encode
-from anisoscope.data.labelled import TRAIN, Example, LabelledCorpus, balanced
+from anisoscope.data.labelled import TRAIN, Example, LabelledCorpus, take_balanced
 from anisoscope.data.opening import open_labelled, text_length
 from anisoscope.errors import ModelError
 from anisoscope.models.load import is_classifier
@@ -47,9 +47,9 @@ def open_classifier(classes: ClassesOptions) -> tuple[Classifier, list[str]]:
         )
         given, usable, notes = in_order_of(subject.config, given)
         corpus = given if usable else None
-    examples = balanced(corpus.splits[TRAIN], DIRECTED, len(corpus.labels)) if corpus else ()
+    examples = take_balanced(corpus.splits[TRAIN], DIRECTED, len(corpus.labels)) if corpus else ()
     rows = encode(examples or [Example(words, 0) for words in TRIAL], tokenizer, length).rows
-    padding: Padding = fit_padding(model, rows, choose_pad(tokenizer, subject.config, rows))
+    padding: Padding = find_neutral_padding(model, rows, choose_pad(tokenizer, subject.config, rows))
     own = tuple(str(subject.config.id2label[i]) for i in range(subject.config.num_labels))
     nameless = all(re.fullmatch(r"LABEL_\d+", name) for name in own)
     names = corpus.labels if corpus and nameless else own
@@ -57,5 +57,5 @@ def open_classifier(classes: ClassesOptions) -> tuple[Classifier, list[str]]:
     if corpus is not None:
         device = settled(job, subject).device
         plan = LabelledPlan(encode(examples, tokenizer, length), padding, stack=stack, device=device)
-        opened = replace(opened, directions=class_directions(model, plan, len(names)))
+        opened = replace(opened, directions=measure_class_directions(model, plan, len(names)))
     return opened, notes

@@ -7,8 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from anisoscope.data.corpora import Asked, HubPart, located, named_corpora
-from anisoscope.data.hub import commit_of
+from anisoscope.data.corpora import CorpusOptions, HubPart, named_corpora, resolve_corpus
+from anisoscope.data.hub import find_commit_of_set
 from anisoscope.data.local import modality_of
 from anisoscope.data.media import local_items
 from anisoscope.errors import AnisoscopeError, ModelError
@@ -93,9 +93,9 @@ def corpus_state(job: Job) -> Any:
     row = named_corpora().get(job.corpus)
     modality = row.modality if row and row.modality != "labelled" else "text"
     try:
-        place = located(job.corpus, modality, Asked(job.split, job.column))
+        place = resolve_corpus(job.corpus, modality, CorpusOptions(job.split, job.column))
         if isinstance(place, HubPart):
-            return commit_of(place)
+            return find_commit_of_set(place)
         if not isinstance(place, Path):
             return "made here"
         holds = modality_of(place)

@@ -22,8 +22,13 @@ import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
-from anisoscope.classes.attributions import attributions, class_directions, over_words, seen
-from anisoscope.classes.faithfulness import DIRECTED, Array, Marks, highest
+from anisoscope.classes.attributions import (
+    average_over_words,
+    compute_attributions,
+    iter_seen,
+    measure_class_directions,
+)
+from anisoscope.classes.faithfulness import DIRECTED, Array, Marks, select_highest
 from anisoscope.data.labelled import SPLITS, TEST, VALIDATION, Example, LabelledCorpus
 from anisoscope.errors import DivergedError
 from anisoscope.runs.run import slug
@@ -70,17 +75,17 @@ class Maps:
         """(class found, map → numbers) of each."""
         (model, _), trained = self.trained.classifier, self.trained
         classes, draw = len(trained.corpus.labels), np.random.default_rng(trained.cell.seed)
-        directions = class_directions(model, trained.batches(DIRECTED, VALIDATION), classes)
+        directions = measure_class_directions(model, trained.batches(DIRECTED, VALIDATION), classes)
         made: dict[str, list[tuple[int, dict[str, Array]]]] = {}
         for split in SPLITS:
             examples = trained.corpus.splits[split]
             batches, ones = trained.batches(len(examples) * classes, split), {}
-            for number, one in seen(model, batches):
+            for number, one in iter_seen(model, batches):
                 words, count = batches.encoded.words[number], len(examples[number].all_words)
-                of_class = [attributions(replace(one, found=c), directions) for c in range(classes)]
+                of_class = [compute_attributions(replace(one, found=c), directions) for c in range(classes)]
                 tokens = {ATTENTION: of_class[0][ATTENTION, 1], FOUND: of_class[one.found][VALUES, 1]}
                 tokens[DIRECTIONS] = np.max([found[VALUES, 1] for found in of_class], axis=0)
-                scores = {name: over_words(x, words, count) for name, x in tokens.items()}
+                scores = {name: average_over_words(x, words, count) for name, x in tokens.items()}
                 ones[number] = one.found, {**scores, RANDOM: draw.random(count)}
             made[split] = [ones[number] for number in range(len(examples))]
         return made
@@ -90,7 +95,7 @@ class Maps:
         corpus = self.trained.corpus
         splits = {
             split: tuple(
-                left(example, ~highest(scores[name], share))
+                left(example, ~select_highest(scores[name], share))
                 for example, (_, scores) in zip(corpus.splits[split], ones, strict=True)
             )
             for split, ones in self.scored.items()

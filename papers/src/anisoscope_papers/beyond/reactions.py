@@ -21,7 +21,7 @@ from anisoscope.axes import Site
 from anisoscope.capture.tap import capture
 from anisoscope.charts import builders as charts
 from anisoscope.data.encoding import LabelledPlan, encode
-from anisoscope.data.labelled import balanced
+from anisoscope.data.labelled import take_balanced
 from anisoscope.data.opening import open_labelled
 from anisoscope.metrics.base import normalise
 from anisoscope.models.load import load
@@ -77,7 +77,7 @@ def see(name: str, plan: Reactions) -> tuple[Seen, Labels]:
     corpus = open_labelled(CORPUS, columns=COLUMNS, for_training=False)
     subject = load(name)
     tokenizer: Any = subject.processor
-    examples = balanced(corpus.splits["all"], plan.utterances, len(corpus.labels))
+    examples = take_balanced(corpus.splits["all"], plan.utterances, len(corpus.labels))
     batches = LabelledPlan(encode(examples, tokenizer, plan.longest), int(tokenizer.pad_token_id))
     states: dict[int, Tensor] = {}
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from anisoscope.classes.pooling import separability_records
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.data.labelled import TEST
-from anisoscope.data.local import copy_of
+from anisoscope.data.local import find_copy
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics.base import normalise
@@ -121,7 +121,7 @@ def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -
 
 def measure(plan: SmallGrid, context: Context) -> pd.DataFrame:
     """Records of all cells, trained or found again."""
-    instead = {task: STAND_INS[task] for task, _ in plan.tasks if task in STAND_INS and not copy_of(task)}
+    instead = {task: STAND_INS[task] for task, _ in plan.tasks if task in STAND_INS and not find_copy(task)}
     for task, other in instead.items():
         context.stand_in(other, task, "not under ANISOSCOPE_DATA")
     cells, parts = plan.cells(instead), []

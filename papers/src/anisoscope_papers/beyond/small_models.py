@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import set_seed
 
-from anisoscope.data.encoding import Encoded, collated, encode, vocabulary_tokenizer
-from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, balanced
-from anisoscope.data.local import copy_of
+from anisoscope.data.encoding import Encoded, collate, encode, vocabulary_tokenizer
+from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, take_balanced
+from anisoscope.data.local import find_copy
 from anisoscope.data.opening import open_labelled
-from anisoscope.data.table_rows import sound_rows
+from anisoscope.data.table_rows import read_rows_strict
 from anisoscope.errors import CorpusError
 from anisoscope_papers.networks.attention_classifier import (
     NORMS,
@@ -102,7 +102,7 @@ class Sentences:
 
     def batch(self, split: str, chosen: list[int], read: str) -> tuple[dict[str, Tensor], Tensor]:
         """Inputs, and the label of each sentence or of each token."""
-        inputs = collated([self.encoded[split].rows[i] for i in chosen], int(self.tokenizer.pad_token_id))
+        inputs = collate([self.encoded[split].rows[i] for i in chosen], int(self.tokenizer.pad_token_id))
         labels = inputs.pop("labels")
         if read == EACH:
             tags = [torch.tensor(self.tags[split][i]) for i in chosen]
@@ -116,7 +116,7 @@ def material(task: str, limit: int, held: int, seed: int) -> Sentences:
     corpus, words, names = _treebank() if task == TREEBANK else _generated(task, seed)
     sizes = {TRAIN: limit, TEST: held}
     classes = len(corpus.labels)
-    splits = {split: balanced(corpus.splits[split], size, classes) for split, size in sizes.items()}
+    splits = {split: take_balanced(corpus.splits[split], size, classes) for split, size in sizes.items()}
     corpus = replace(corpus, splits=splits)
     tokenizer = vocabulary_tokenizer(corpus, max_length=LONGEST)
     encoded = {split: encode(examples, tokenizer, LONGEST) for split, examples in splits.items()}
@@ -136,11 +136,11 @@ Tagged = tuple[LabelledCorpus, dict[int, list[int]], tuple[str, ...]]
 
 def _treebank() -> Tagged:
     """UD English EWT: the genre of a sentence, and the part of speech of each word."""
-    folder = copy_of(TREEBANK)
+    folder = find_copy(TREEBANK)
     if folder is None:
         cure = "set ANISOSCOPE_DATA to the folder that holds it"
         raise CorpusError("a copy of UD English EWT (ud_ewt)", "none", cure)
-    rows = {s: [r.columns for r in sound_rows(folder / f"{s}.jsonl.gz", "copy it again")] for s in (TRAIN, TEST)}
+    rows = {s: [r.columns for r in read_rows_strict(folder / f"{s}.jsonl.gz", "copy it again")] for s in (TRAIN, TEST)}
     rows = {s: [r for r in found if LENGTHS[0] <= len(r["tokens"]) <= LENGTHS[1]] for s, found in rows.items()}
     genres = tuple(sorted({r["genre"] for r in rows[TRAIN]}))
     names = tuple(sorted({tag for r in rows[TRAIN] for tag in r["upos"]}))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anisoscope.data.local import copy_of
+from anisoscope.data.local import find_copy
 from anisoscope_papers.needs import Need
 from anisoscope_papers.training.recipe import ARMS, ATTENTION, POSITIONS, ClassifierRecipe
 
@@ -163,7 +163,7 @@ class Grid:
         """The corpora; the paper's come from ANISOSCOPE_DATA or their public homes."""
         if self.corpora:
             return self.corpora
-        return REAL if all(copy_of(name) for name in REAL) else PLANTED
+        return REAL if all(find_copy(name) for name in REAL) else PLANTED
 
     def recipe(self, cell: Cell) -> ClassifierRecipe:
         """How a cell is trained."""

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from anisoscope.classes.cls_entropy import entropies
-from anisoscope.classes.pooling import pooled_vectors, separability_records
+from anisoscope.classes.cls_entropy import measure_entropies
+from anisoscope.classes.pooling import pool_vectors, separability_records
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.data.labelled import TEST
 from anisoscope.measure.loop import run_pass
@@ -113,7 +113,7 @@ def separated(trained: Trained) -> pd.DataFrame:
 
     def make() -> pd.DataFrame:
         labels, _ = trained.classes
-        vectors = pooled_vectors(trained.classifier[0], trained.batches(trained.plan.utterances))[:, -1:]
+        vectors = pool_vectors(trained.classifier[0], trained.batches(trained.plan.utterances))[:, -1:]
         return separability_records(vectors, labels, trained.corpus.labels).assign(layer=trained.cell.layers)
 
     return kept(trained, "separated", make)
@@ -138,7 +138,7 @@ def similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:
 
 def entropy_records(model: Any, batches: LabelledPlan, layer: int = 1) -> pd.DataFrame:
     """H of a layer's [CLS] row in every form, and between which ends it can lie at these lengths."""
-    found, lengths = entropies(model, batches, (layer,)), np.array(batches.encoded.lengths)
+    found, lengths = measure_entropies(model, batches, (layer,)), np.array(batches.encoded.lengths)
     rows = [
         {"metric": metric, "component": form, "value": value}
         for form, (low, high) in ends(lengths).items()

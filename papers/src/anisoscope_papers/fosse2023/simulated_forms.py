@@ -13,7 +13,7 @@ from scipy.special import entr, softmax
 
 from anisoscope.charts import builders as charts
 from anisoscope.data.encoding import encode, vocabulary_tokenizer
-from anisoscope.data.labelled import TEST, balanced
+from anisoscope.data.labelled import TEST, take_balanced
 from anisoscope.store import as_records, select
 from anisoscope_papers.fosse2023.entry import Evidence
 from anisoscope_papers.fosse2023.grid import NEEDS, SETTINGS, SHORT, TITLES, Grid
@@ -76,7 +76,7 @@ def _lengths(name: str, plan: Grid) -> NDArray[np.int64]:
     """Tokens with [CLS] of the utterances of table 4, classes mixed."""
     corpus = corpus_of(name, plan.limit)
     split = corpus.splits[SHORT if SHORT in corpus.splits else TEST]
-    examples = balanced(split, plan.utterances, len(corpus.labels))
+    examples = take_balanced(split, plan.utterances, len(corpus.labels))
     lengths = encode(examples, vocabulary_tokenizer(corpus, max_length=LONGEST), LONGEST).lengths
     return np.random.default_rng(0).permutation(np.array(lengths))
 

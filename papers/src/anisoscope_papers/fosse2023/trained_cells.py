@@ -16,9 +16,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from transformers import set_seed
 
-from anisoscope.classes.pooling import pooled_vectors, predicted
+from anisoscope.classes.pooling import pool_vectors, predict_classes
 from anisoscope.data.encoding import Encoded, LabelledPlan, encode
-from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, balanced
+from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, take_balanced
 from anisoscope.data.opening import open_labelled
 from anisoscope.errors import CorpusError, DivergedError, ModelError, OutputError
 from anisoscope.metrics.base import normalise
@@ -74,7 +74,7 @@ class Trained:
 
     def examples(self, limit: int, split: str = TEST) -> tuple[Example, ...]:
         """The first utterances of a split, as many of each class."""
-        return balanced(self.corpus.splits[split], limit, len(self.corpus.labels))
+        return take_balanced(self.corpus.splits[split], limit, len(self.corpus.labels))
 
     @property
     def label(self) -> str:
@@ -93,7 +93,7 @@ class Trained:
 
     def predicted(self, encoded: Encoded) -> list[int]:
         """The class found of each."""
-        return predicted(self.classifier[0], encoded, self._pad)
+        return predict_classes(self.classifier[0], encoded, self._pad)
 
     @property
     def _pad(self) -> int:
@@ -108,7 +108,7 @@ class Trained:
     def directions(self, model: Any = None) -> Float[np.ndarray, "utterance dim"]:
         """Unit vectors of the [CLS] of every measured utterance after the last layer, or that of another model."""
         model = self.classifier[0] if model is None else model
-        return normalise(pooled_vectors(model, self.batches(self.plan.utterances))[:, -1])
+        return normalise(pool_vectors(model, self.batches(self.plan.utterances))[:, -1])
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainerCallback, set_seed
 
-from anisoscope.classes.pooling import predicted
+from anisoscope.classes.pooling import predict_classes
 from anisoscope.data.labelled import TEST, TRAIN, LabelledCorpus
 from anisoscope.errors import OutputError
 from anisoscope.models import ports
@@ -183,7 +183,7 @@ def _train(
     )
     history = fit(parts.material, how, lambda step, last, _model: progress(step, last), checkpoints)
     results = {
-        split: result(corpus, split, predicted(parts.model, encoded, parts.pad_id))
+        split: result(corpus, split, predict_classes(parts.model, encoded, parts.pad_id))
         for split, encoded in parts.encoded.items()
         if split != TRAIN
     }

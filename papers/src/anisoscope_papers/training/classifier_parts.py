@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from anisoscope.data.encoding import Encoded, collated, encode, vocabulary_tokenizer
+from anisoscope.data.encoding import Encoded, collate, encode, vocabulary_tokenizer
 from anisoscope.data.labelled import TRAIN, VALIDATION, LabelledCorpus
 from anisoscope.data.opening import text_length
 from anisoscope.errors import ModelError, UsageError
@@ -40,7 +40,7 @@ class Parts:
         """What is fitted; validation utterances by length."""
         held = sorted(self.encoded[VALIDATION].rows, key=lambda row: len(row["input_ids"]))
         train, pad = self.encoded[TRAIN].rows, self.pad_id
-        return Material(self.model, self.tokenizer, train, held, lambda rows: collated(rows, pad))
+        return Material(self.model, self.tokenizer, train, held, lambda rows: collate(rows, pad))
 
 
 def parts_of(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:

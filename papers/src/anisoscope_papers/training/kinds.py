@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from anisoscope.data.plans import digest
+from anisoscope.data.plans import hash_parts
 from anisoscope.data.text import TextCorpus, open_text
 from anisoscope.errors import CorpusError, UsageError, suggest_names
 from anisoscope_papers.training import photographs_and_speech
@@ -87,7 +87,7 @@ class Kind:
         elif self.modality == SPEECH or self.real:
             paths = photographs_and_speech.files(self.real) if self.real else _clips()
             made = [f"{path.name} {path.stat().st_size}" for path in paths]
-        return digest(made)[:16]
+        return hash_parts(made)[:16]
 
 
 def _of(base: dict[str, Any], **more: Any) -> tuple[tuple[str, Any], ...]:

@@ -20,8 +20,8 @@ from torch.utils.data import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from anisoscope.data.corpora import open_corpus
-from anisoscope.data.plans import digest
-from anisoscope.data.splitting import pieces
+from anisoscope.data.plans import hash_parts
+from anisoscope.data.splitting import cut_pieces
 from anisoscope.data.text import TextCorpus
 from anisoscope.data.windows import Affixes, affixes, check_room, tokenise
 from anisoscope.errors import CorpusError, ModelError
@@ -87,7 +87,7 @@ def hash_tokenizer(tokenizer: Any) -> str:
     """A hash of all that makes tokens of a text: words and their numbers, merges, normalisation."""
     inner = getattr(tokenizer, "backend_tokenizer", None)
     rules = "" if inner is None else inner.to_str()
-    return digest([tokenizer.get_vocab(), type(tokenizer).__name__, rules])
+    return hash_parts([tokenizer.get_vocab(), type(tokenizer).__name__, rules])
 
 
 def open_training_corpus(name: str, **options: Any) -> TextCorpus:
@@ -151,7 +151,7 @@ def byte_pairs(documents: Iterable[str], size: int) -> Any:
 
 def _short(documents: Iterable[str]) -> Iterator[str]:
     """Long documents in pieces, cut at line ends."""
-    return (piece for document in documents for piece in pieces(document))
+    return (piece for document in documents for piece in cut_pieces(document))
 
 
 def _taken(name: str, task: Task) -> Any:
@@ -176,7 +176,7 @@ def _ids(tokenizer: Any, documents: list[str]) -> Any:
     kind = np.uint16 if len(tokenizer) < 1 << 16 else np.int32
     parts: list[Any] = []
     for document in documents:
-        parts += [*tokenise(list(pieces(document)), tokenizer), np.array([between])]
+        parts += [*tokenise(list(cut_pieces(document)), tokenizer), np.array([between])]
     return np.concatenate(parts[:-1]).astype(kind)
 
 
