@@ -12,7 +12,7 @@ import transformers
 from torch import nn
 
 from anisoscope.batch import Batch, Stream
-from anisoscope.classes.ablation import find_visible_pairs, outcome_of_utterances, replace_weights
+from anisoscope.classes.ablation import find_seen_pairs, outcome_of_utterances, replace_weights
 from anisoscope.classes.attributions import compute_attributions, iter_seen, measure_class_directions
 from anisoscope.classes.pooling import find_neutral_padding, predict_logits
 from anisoscope.classes.readout import read_tokens
@@ -350,5 +350,5 @@ def test_who_sees_whom_is_kept_of_a_window():
 
     mask = torch.tensor([[True, True, True, False]])
     near = (torch.arange(4)[:, None] - torch.arange(4)).abs() < 2
-    pairs = find_visible_pairs(Masking(near[None, None], False, None), mask)
+    pairs = find_seen_pairs(Masking(near[None, None], False, None), mask)
     assert pairs[0, 0, :3].tolist() == (near & mask).tolist()[:3]

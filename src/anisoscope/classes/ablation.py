@@ -67,7 +67,7 @@ class Ablation:
         out = weights @ value
         if self.layer in self.layers:
             other = self.others.get(self.layer) if len(weights) == 1 else None
-            allowed = find_visible_pairs(call.masking, self.mask)
+            allowed = find_seen_pairs(call.masking, self.mask)
             instead = replace_weights(weights, self.mask, self.kind, self.seed + self.layer, other, allowed)
             if call.settings.get("s_aux") is not None and self.kind != "permuted":  # what goes to a sink stays with it
                 instead = instead * weights.sum(-1, keepdim=True)
@@ -87,7 +87,7 @@ class Ablation:
             raise MeasureError("self-attention of every token", got, "replace the attention of one stack of tokens")
 
 
-def find_visible_pairs(masking: Masking, mask: Tensor) -> Tensor:
+def find_seen_pairs(masking: Masking, mask: Tensor) -> Tensor:
     """Tell which real tokens each token may see [sequence, 1 or head, query, key]."""
     tokens = mask.shape[1]
     allowed = mask[:, None, None, :].expand(-1, 1, tokens, -1)
@@ -133,14 +133,14 @@ def replace_weights(
         source = theirs[(position * ((len(theirs) - 1) / max(n - 1, 1))).round().long()]
         taken = given[taken_from][:, source][:, :, source]
         if allowed is not None:
-            taken = _limit_to_visible(taken, allowed[i][:, ours][:, :, ours])
+            taken = _limit_to_allowed(taken, allowed[i][:, ours][:, :, ours])
         rows = torch.zeros_like(out[i][:, ours])
         rows[:, :, ours] = taken / taken.sum(-1, keepdim=True)
         out[i] = out[i].index_copy(1, ours, rows)
     return out
 
 
-def _limit_to_visible(taken: Tensor, allowed: Tensor) -> Tensor:
+def _limit_to_allowed(taken: Tensor, allowed: Tensor) -> Tensor:
     """Limit weights [head, query, key] to the keys that may be seen; equal ones for a row that has no weight there."""
     kept = taken * allowed
     return torch.where(kept.sum(-1, keepdim=True) > 0, kept, allowed.to(taken).expand_as(taken))

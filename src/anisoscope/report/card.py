@@ -13,7 +13,7 @@ from anisoscope.runs.short_tables import short_table
 from anisoscope.wording import format_count, format_short, name_layer
 
 COLOURS = {"anisotropic": "#b45309", "isotropic": "#117733", "undecided": "#52606d", "": "#52606d"}
-"""Of the right half of a badge, by the verdict on the strongest layer."""
+"""Colours of the right half of a badge, by the verdict on the strongest layer."""
 CHARACTER, MARGIN, HEIGHT = 6.6, 8, 20
 """Width of a character of a badge, the space beside a word, and the height, in pixels."""
 
@@ -37,14 +37,14 @@ units.{own_page}
 
 def draw_badge(records: pd.DataFrame) -> str:
     """Draw a badge as SVG: `anisotropy | A .327, layer 5` of the strongest layer; without A, `not measured`."""
-    said, verdict = "not measured", ""
+    shown, verdict = "not measured", ""
     if found := depths(records):
         top = max((depth.top for depth in found), key=lambda row: row.value)
-        said, verdict = f"A {format_short(top.value)}, {name_layer(top)}", str(top.verdict)
+        shown, verdict = f"A {format_short(top.value)}, {name_layer(top)}", str(top.verdict)
     left = round(len("anisotropy") * CHARACTER + 2 * MARGIN)
-    right = round(len(said) * CHARACTER + 2 * MARGIN)
+    right = round(len(shown) * CHARACTER + 2 * MARGIN)
     text = 'font-family="Verdana, DejaVu Sans, sans-serif" font-size="11" fill="#ffffff" text-anchor="middle"'
-    label = escape(f"anisotropy: {said}" + (f", {verdict}" if verdict else ""))
+    label = escape(f"anisotropy: {shown}" + (f", {verdict}" if verdict else ""))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="{HEIGHT}" role="img" '
         f'aria-label="{label}"><title>{label}</title>'
@@ -52,7 +52,7 @@ def draw_badge(records: pd.DataFrame) -> str:
         f'<path d="M{left} 0h{right - 3}a3 3 0 0 1 3 3v{HEIGHT - 6}a3 3 0 0 1 -3 3h-{right - 3}z" '
         f'fill="{COLOURS.get(verdict, COLOURS[""])}"/>'
         f'<text x="{left / 2}" y="14" {text}>anisotropy</text>'
-        f'<text x="{left + right / 2}" y="14" {text}>{escape(said)}</text></svg>\n'
+        f'<text x="{left + right / 2}" y="14" {text}>{escape(shown)}</text></svg>\n'
     )
 
 

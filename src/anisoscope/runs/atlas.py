@@ -100,7 +100,7 @@ class Listed:
 
     name: str
     job: Job
-    said: dict[str, str] = field(default_factory=dict)
+    declared: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -143,10 +143,10 @@ def _read_network(network: Any, defaults: dict[str, Any], where: str) -> Listed:
     """Turn one entry into what is measured."""
     if not isinstance(network, dict) or not isinstance(network.get("model"), str):
         raise UsageError(f"a model in {where}", repr(network), 'write model = "a hub id, a folder, builtin:…"')
-    said = {key: str(network[key]) for key in OWN_KEYS if key in network}
+    declared = {key: str(network[key]) for key in OWN_KEYS if key in network}
     # As they are written: with the names of variables, not with folders of one machine.
-    said["model"] = network["model"]
-    said["corpus"] = str(network.get("corpus", defaults.get("corpus", "")))
+    declared["model"] = network["model"]
+    declared["corpus"] = str(network.get("corpus", defaults.get("corpus", "")))
     options = {key: value for key, value in {**defaults, **network}.items() if key not in OWN_KEYS}
     for key in ("model", "corpus"):
         if isinstance(options.get(key), str):
@@ -155,7 +155,7 @@ def _read_network(network: Any, defaults: dict[str, Any], where: str) -> Listed:
         job = build_settings(Job, options, also=OWN_KEYS)
     except UsageError as error:
         raise UsageError(f"{error.expected} in {where}", error.got, error.cure) from None
-    return Listed(said.get("name", job.model), job, said)
+    return Listed(declared.get("name", job.model), job, declared)
 
 
 Shown = Callable[[str], AbstractContextManager[Progress]]
@@ -238,24 +238,24 @@ def summarise_run(done: RunFolder, listed: Listed) -> Iterator[dict[str, Any]]:
     replicates = read_replicates(done.folder, len(records))
     found = depths(records)
     stacks = [str(depth.rows["stack"].iloc[0]) for depth in found]
-    wanted = listed.said.get("stack")
+    wanted = listed.declared.get("stack")
     if wanted is not None and wanted not in stacks:
         raise MeasureError(f"the stack {wanted!r}", f"{' and '.join(stacks) or 'none'}", "name another stack, or none")
     if not found:
         raise MeasureError("A of hidden states", "none in this run", "add hidden to panel")
     for stack, depth in zip(stacks, found, strict=True):
         if wanted in (None, stack):
-            row = {"network": listed.name, "model": listed.said["model"]}
-            row["corpus"] = listed.said["corpus"] or manifest["settings"]["corpus"]
+            row = {"network": listed.name, "model": listed.declared["model"]}
+            row["corpus"] = listed.declared["corpus"] or manifest["settings"]["corpus"]
             row |= {"modality": _find_modality(listed, manifest), "parameters": manifest["parameters"]}
-            row |= {"family": listed.said.get("family", manifest["architecture"]), "stack": stack}
+            row |= {"family": listed.declared.get("family", manifest["architecture"]), "stack": stack}
             yield row | _summarise_depth(depth) | _summarise_attention(records, replicates, stack)
 
 
 def _find_modality(listed: Listed, manifest: dict[str, Any]) -> str:
     """What a network reads: as the list says, else as its name is known, else by the word of its positions."""
-    if "modality" in listed.said:
-        return listed.said["modality"]
+    if "modality" in listed.declared:
+        return listed.declared["modality"]
     named = list_entries_of("models").get(listed.job.model)
     known = getattr(named, "modality", None)
     if known is None:
