@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pyarrow
 import pytest
+import torch
 import transformers
 
 import anisoscope
@@ -68,6 +69,35 @@ def test_texts_in_a_table_or_a_column(minilm):
     with pytest.raises(CorpusError, match=r"a text column in the DataFrame.*--column"):
         anisoscope.measure(minilm, two, **QUICK)
     same(anisoscope.measure(minilm, two, column="review", **QUICK), expected)
+
+
+def test_texts_and_chats_in_a_list_of_rows(minilm):
+    """It asked for messages "as a tensor" and for padding."""
+    expected = anisoscope.measure(minilm, TEXTS, **QUICK)
+    same(anisoscope.measure(minilm, [{"text": text, "label": 1} for text in TEXTS], **QUICK), expected)
+    chats = [{"id": 3, "messages": [{"role": "user", "content": text}]} for text in TEXTS]
+    same(anisoscope.measure(minilm, chats, **QUICK), expected)
+    same(anisoscope.measure(minilm, pd.Series([row["messages"] for row in chats]), **QUICK), expected)
+    with pytest.raises(UsageError, match=r"texts in a list; got a generator of them. Cure: give list\(texts\)"):
+        anisoscope.measure(minilm, (text for text in TEXTS), **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("given", "cure"),
+    [
+        ([[0.1, 0.2], [0.3, 0.4]], "np.asarray"),
+        ((torch.nn.Linear(2, 2), "a tokenizer"), "processor="),
+    ],
+    ids=["lists of numbers", "model and tokenizer"],
+)
+def test_what_is_no_model_is_told_what_to_do_with_it(given, cure):
+    with pytest.raises(UsageError, match=cure):
+        anisoscope.measure(given, TEXTS)
+
+
+def test_a_text_in_the_place_of_a_corpus_is_told_as_one():
+    with pytest.raises(CorpusError, match="write texts into a file"):
+        check_corpus("The cat sat on the mat")
 
 
 def test_a_pipeline_is_its_model_and_its_tokenizer(minilm):

@@ -31,7 +31,7 @@ NAMED = {
     "reads": "metrics sampled_metrics what_counts",
     "capture": "capture fused entry_points attention_matrix masks",
     "data": "data_text data_sources data_images data_speech classification_data documents budgets seen",
-    "models": "families checkpoint_folders towers devices seen",
+    "models": "families checkpoint_folders towers devices series seen",
     "measure": "measuring metrics large inputs seen",
     "runs": "seen series findings no_silent_wrong_number merge_of_shards",
     "provenance": "sources code_of_runs no_silent_wrong_number",

@@ -68,15 +68,27 @@ def read_columns_of_table(table: Any) -> "Content":
 
 
 def read_texts_of_table(inputs: Any, column: str | None) -> Any:
-    """Return the texts of a table, or of one of its columns, as a list; pass anything else on unchanged.
+    """Return the texts of a table, of one of its columns, or of a list of rows, as a list; pass anything else on
+    unchanged. A chat is the text of its messages.
 
     CorpusError without a text.
     """
+    from anisoscope.data.documents import text_of_chat
+
+    texts = _read_column_of_texts(inputs, column)
+    return texts if texts is inputs else [text_of_chat(text) or text for text in texts]
+
+
+def _read_column_of_texts(inputs: Any, column: str | None) -> Any:
+    """Return the column of texts or chats of a table in memory, as a list; pass anything else on unchanged."""
     from anisoscope.data.documents import choose_column
 
     library = library_of(inputs)
     if type(inputs).__name__ in COLUMNS.get(library, ()):
         return list(inputs)
+    if _are_rows(inputs):
+        chosen = choose_column(inputs[0], column, "the list of rows")
+        return [row.get(chosen) or "" for row in inputs]
     if not is_table(inputs):
         return inputs
     if library == "pandas":
@@ -88,6 +100,19 @@ def read_texts_of_table(inputs: Any, column: str | None) -> Any:
     chosen = choose_column(first, column, f"the {type(inputs).__name__}")
     values = inputs[chosen]
     return values.to_pylist() if library == "pyarrow" else list(values)
+
+
+def _are_rows(inputs: Any) -> bool:
+    """Tell whether something is a list of rows of texts, `{"text": …, "label": …}`, and not of a model's inputs."""
+    from anisoscope.data.documents import text_of_chat
+
+    if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(row, dict) for row in inputs):
+        return False
+    values = inputs[0].values()
+    texts = [value for value in values if isinstance(value, str) or text_of_chat(value) is not None]
+    others = [value for value in values if not isinstance(value, str | int | float | list | None)]
+    numbers = [value for value in values if isinstance(value, list) and text_of_chat(value) is None]
+    return bool(texts) and not others and not numbers
 
 
 @contextmanager

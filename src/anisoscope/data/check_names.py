@@ -63,6 +63,9 @@ def check_corpus(name: str, *, labelled: bool = False) -> None:
         raise CorpusError("a corpus' name", repr(name), suggest_names(name, known))
     if _must_be_path(name):
         raise CorpusError("a file or folder", f"{name}, which is not there", _explain_missing_path(name))
+    if len(name.split()) > 1:
+        cure = "write texts into a file, one a line; in Python give a list of them"
+        raise CorpusError("a file, a folder or the name of a corpus", f"the text {name[:60]!r}", cure)
     require_extra("data", f"to read {name}, a data set of the hub")
 
 

@@ -147,9 +147,18 @@ def check_module(model: Any) -> None:
         raise UsageError("a model", f"the class {model.__name__}", f"make one: {model.__name__}(…)")
     if not isinstance(model, nn.Module):
         expected = "the name of a model, a loaded one or a torch.nn.Module"
-        raise UsageError(expected, type(model).__name__, "load it first")
+        raise UsageError(expected, type(model).__name__, _cure_of(model))
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError("a model with weights", "weights on the device meta", "load it on cpu, cuda or mps")
+
+
+def _cure_of(thing: Any) -> str:
+    """Say what to do about something that stands in the place of a model and is none."""
+    if isinstance(thing, list | tuple) and any(isinstance(part, nn.Module) for part in thing):
+        return "give the model first, and its tokenizer as processor="
+    if isinstance(thing, list | tuple):
+        return "vectors go as one array or tensor: np.asarray(…)"
+    return "load it first"
 
 
 def to_array(value: Any) -> np.ndarray[Any, Any]:

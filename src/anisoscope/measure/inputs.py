@@ -125,6 +125,8 @@ def _open_batches(inputs: Any) -> Any:
     if not isinstance(found, list):
         return found
     if any(isinstance(item, str) for item in found):
+        if not isinstance(inputs, list | tuple):
+            raise UsageError("texts in a list", f"a {kind} of them", "give list(texts)")
         raise UsageError("a processor for a list of strings", "none", "give processor=, the model's tokenizer")
     first = found[0]
     if isinstance(first, Tensor | np.ndarray) and first.ndim < 2:
