@@ -911,3 +911,18 @@ def test_a_norm_s_output_is_turned_the_way_its_norms_fit():
     for few in (x[:, :3], x[:, :3].transpose(1, 2)):
         assert torch.equal(_like(few, turned[:, :3]), x[:, :3])
     assert torch.equal(_like(x[:, :3].transpose(1, 2).flatten(2), turned[:, :3]), x[:, :3])
+
+
+def test_grouped_keys_lie_behind_the_queries_of_a_fused_projection():
+    """Phi-3: four heads, two of keys, two of values."""
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 40}
+    model = transformers.Phi3Model(
+        transformers.Phi3Config(vocab_size=50, num_hidden_layers=1, pad_token_id=0, **sizes)
+    ).eval()
+    outputs = []
+    hook = model.layers[0].self_attn.qkv_proj.register_forward_hook(lambda *call: outputs.append(call[2]))
+    with torch.no_grad(), capture(model, ("query.raw", "key.raw")) as tap:
+        model(input_ids=torch.tensor([[5, 9, 2, 7, 3]]))
+    hook.remove()
+    query, key, _ = outputs[-1].view(1, 5, 8, 8).transpose(1, 2).split([4, 2, 2], dim=1)
+    assert torch.equal(tap["decoder.1.head.query.raw"], query) and torch.equal(tap["decoder.1.head.key.raw"], key)
