@@ -78,7 +78,7 @@ def build() -> gradio.Blocks:
     with gradio.Blocks(title="Anisoscope") as page:
         gradio.Markdown(
             "# Anisoscope\nHow anisotropic are a model's vectors, and why? Every number has a 95 % interval over "
-            "documents. Nothing that you enter is kept longer than this session."
+            "documents."
         )
         with gradio.Tab("A model on your texts"):
             name = gradio.Dropdown(list(MODELS), value=next(iter(MODELS)), label="Model")
@@ -88,13 +88,16 @@ def build() -> gradio.Blocks:
             pasted = gradio.Textbox(lines=8, label="Vectors, one a row", placeholder="0.12, -0.4, 1.3\n0.2, -0.1, 1.1")
             path = gradio.File(label="Or a file: .npy, .npz, .parquet, .csv, .safetensors, .jsonl", type="filepath")
             measure_rows = gradio.Button("Measure", variant="primary")
-        findings = gradio.Markdown()
-        table = gradio.Dataframe(label="Layer by layer", interactive=False)
-        file = gradio.File(label="The report as a file")
-        report = gradio.HTML()
+        with gradio.Column(visible=False) as results:
+            findings = gradio.Markdown()
+            table = gradio.Dataframe(label="Layer by layer", interactive=False)
+            file = gradio.File(label="The report as a file")
+            report = gradio.HTML()
         outputs = [findings, table, report, file]
-        measure_model.click(measure_texts, [name, text], outputs, api_name="texts")
-        measure_rows.click(measure_vectors, [pasted, path], outputs, api_name="vectors")
+        of_texts = measure_model.click(measure_texts, [name, text], outputs, api_name="texts")
+        of_vectors = measure_rows.click(measure_vectors, [pasted, path], outputs, api_name="vectors")
+        for measured in (of_texts, of_vectors):
+            measured.success(lambda: gradio.Column(visible=True), None, results)
     return page
 
 
