@@ -38,6 +38,15 @@ def test_overwriting_takes_away_only_what_is_the_runs_own(begun):
     assert begun.identity() == {"of": "another"}
 
 
+def test_a_folder_of_another_program_is_not_overwritten(tmp_path):
+    """Its identity.json was taken for a run's, and replaced."""
+    for name in ("identity.json", *OWN):
+        (tmp_path / name).write_text('{"mine": 1}')
+    with pytest.raises(OutputError, match=r"identity\.json that no run has written.*another --output"):
+        RunFolder.start(tmp_path, {"of": "one"}, resume=False, overwrite=True)
+    assert all((tmp_path / name).read_text() == '{"mine": 1}' for name in ("identity.json", *OWN))
+
+
 def test_states_are_those_of_processes(begun):
     assert [path.name for path in begun.states()] == list(STATES)
 

@@ -227,10 +227,22 @@ class RunFolder:
                 raise OutputError(f"{folder} to be new", "this very run, begun or finished", cure)
         if not begun and folder.is_dir() and any(folder.iterdir()):
             raise OutputError(f"{folder} to be empty", "files that are no run", "choose another --output")
+        if begun and overwrite:
+            run._refuse_foreign_identity(identity)
         if overwrite:
             run.clear()
         run.note(identity)
         return run
+
+    def _refuse_foreign_identity(self, identity: dict[str, Any]) -> None:
+        """Raise OutputError if the folder's `identity.json` is another program's: it has no entry of a run's."""
+        try:
+            other = self.identity() or {}
+        except OutputError:
+            return  # a damaged one is begun anew
+        if other and identity.keys().isdisjoint(other):
+            got = "an identity.json that no run has written"
+            raise OutputError(f"{self.folder} to be new or of a run", got, "choose another --output")
 
     def note(self, identity: dict[str, Any]) -> None:
         """Write the identity if it is missing: at the start, or after somebody removed the folder."""
