@@ -3,7 +3,8 @@
     python tools/task_pages.py            # all pages
     python tools/task_pages.py own-model  # one of them
 
-A block ```console holds lines `$ anisoscope …`, each followed by its output. A block ```python is run as a script; the
+A block ```console holds lines `$ anisoscope …`, each followed by its output; the output of a line that ends with a
+comment is left out. A block ```python is run as a script; the
 block ```text after it holds its output. A picture with a comment `<!-- from my-run/figures/x.svg -->` is copied from
 there. Everything of a page runs in one folder, in the page's order, beside the files of `write_inputs`.
 """
@@ -18,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 
 from anisoscope.data.builtin import python_docs
@@ -29,19 +31,35 @@ PICTURES = ROOT / "docs" / "figures" / "tasks"
 BLOCK = re.compile(r"^```(console|python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PICTURE = re.compile(r"^!\[.*\]\((.+)\)<!-- from (.+) -->$", re.MULTILINE)
 DOCUMENTS, LINES_OF_EACH, SHORTEST = 60, 6, 50
+WORDS_OF_A_QUERY = 6
+CONDITION_MET = 8
+"""Exit code of a comparison whose `--fail-if` is met."""
 COLUMNS = "100"
 
 
 def write_inputs(folder: Path) -> None:
-    """The files that the pages call the reader's own: vectors of sentences, made by layer 5 of the packaged encoder."""
+    """The files that the pages call the reader's own: vectors of sentences, made by layer 5 of the packaged encoder;
+    of the first words of each, as queries that should find it; and a table with the document of each.
+    """
     documents, _ = python_docs(DOCUMENTS)
-    texts = [line for document in documents.documents for line in long_lines(document)]
+    lines = [(name, line) for name, text in enumerate(documents.documents) for line in long_lines(text)]
+    texts = [line for _, line in lines]
+    vectors = embed(texts)
+    np.save(folder / "my-vectors.npy", vectors)
+    np.save(folder / "my-queries.npy", embed([" ".join(text.split()[:WORDS_OF_A_QUERY]) for text in texts]))
+    table = pd.DataFrame({"document": [name for name, _ in lines], "year": 2026, "embedding": list(vectors)})
+    table.to_parquet(folder / "my-table.parquet")
+
+
+def embed(texts: list[str]) -> np.ndarray:
+    """[text, dim]: the mean vector of each text in layer 5 of the packaged encoder."""
     subject = load("builtin:minilm")
     tokens = subject.processor(texts, return_tensors="pt", padding=True, truncation=True, max_length=64)
     with torch.no_grad():
         states = subject.model(**tokens, output_hidden_states=True).hidden_states[5]
     mask = tokens["attention_mask"].unsqueeze(-1)
-    np.save(folder / "my-vectors.npy", ((states * mask).sum(1) / mask.sum(1)).numpy())
+    vectors: np.ndarray = ((states * mask).sum(1) / mask.sum(1)).numpy()
+    return vectors
 
 
 def long_lines(document: str) -> list[str]:
@@ -55,13 +73,14 @@ def run_console(block: str, folder: Path) -> str:
     lines = []
     for line in block.splitlines():
         if line.startswith("$ "):
-            lines += [line, *run_command(line.removeprefix("$ "), folder), ""]
-    return "\n".join(lines)
+            printed = run_command(line.removeprefix("$ "), folder)
+            lines += [line] if " # " in line else [line, *printed, ""]
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def run_command(line: str, folder: Path) -> list[str]:
-    """Lines that a command prints to stdout. Only commands of anisoscope are run."""
-    words = shlex.split(line)
+    """Lines that a command prints. Only commands of anisoscope are run."""
+    words = shlex.split(line, comments=True)
     if words[0] != "anisoscope":
         raise ValueError(f"a line `$ anisoscope …`; got {line!r}")
     return run_python(["-m", *words], folder).splitlines()
@@ -71,9 +90,17 @@ def run_python(words: list[str], folder: Path) -> str:
     """What Python prints to stdout; an error of the program ends all."""
     environment = os.environ | {"COLUMNS": COLUMNS, "TOKENIZERS_PARALLELISM": "false"}
     done = subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True)
-    if done.returncode not in (0, 8):
+    if done.returncode not in (0, CONDITION_MET):
         raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    return "\n".join(line.rstrip() for line in done.stdout.splitlines()).strip("\n")
+    return printed_text(done.stdout, done.stderr, done.returncode)
+
+
+def printed_text(stdout: str, stderr: str, exit_code: int) -> str:
+    """What stands on stdout; if a condition was met, also the line on stderr that says so, and the exit code."""
+    text = "\n".join(line.rstrip() for line in stdout.splitlines()).strip("\n")
+    if exit_code == CONDITION_MET:
+        text += f"\n{stderr.strip().splitlines()[-1]}\n(exit code {exit_code})"
+    return text
 
 
 def refresh(text: str, folder: Path) -> str:
