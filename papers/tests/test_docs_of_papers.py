@@ -34,8 +34,7 @@ def test_a_cell_of_the_papers_tables_says_what_is_theirs() -> None:
     assert fosse_page.cell(row | {"value": None}) == "– (0.713)" and fosse_page.cell(None) == ""
 
 
-def test_the_totals_are_those_of_the_verdicts() -> None:
-    """The README says how many verdicts are evidence."""
+def test_what_was_found_is_that_of_the_verdicts() -> None:
     assert README.split(paper_pages.FOUND)[1] == paper_pages.found(), "make docs writes them"
     said = committed.count_words(["holds", "identity", "contrary", "too small", "undecided"])
     assert said == (

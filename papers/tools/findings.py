@@ -10,6 +10,7 @@ its reason begins. {{… | holds | number}} is short and leaves the verdict to t
 
 import json
 import re
+import unicodedata
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,31 @@ from committed import RESULTS, word
 
 PARTS, TABLE = Path(__file__).parent / "findings", Path(__file__).parent / "found.md"
 FIELD = re.compile(r"\{\{(.+?)\}\}", re.DOTALL)
+WITH_UNIT = re.compile(r"\{\{(.+?)\}\}(\s+nats)?", re.DOTALL)
+"""A field in prose: the unit after it goes before the brackets with n and verdict."""
+LEAD = re.compile(r"^\*\*(.+?)\.\*\* ", re.MULTILINE)
+"""The first sentence of a finding, in bold: its heading on the page."""
 
 
 def page() -> str:
     """All parts, in the order of their names."""
-    return "\n\n".join(FIELD.sub(_filled, path.read_text("utf-8")).strip() for path in sorted(PARTS.glob("*.md")))
+    parts = [WITH_UNIT.sub(_told, path.read_text("utf-8")).strip() for path in sorted(PARTS.glob("*.md"))]
+    text = LEAD.sub(r"### \1\n\n", "\n\n".join(parts))
+    return text.replace("CONTENTS", contents(text))
+
+
+def contents(page: str) -> str:
+    """A list of links to the headings of a page."""
+    lines = []
+    for marks, title in re.findall(r"^(##+) (.+)$", page, re.MULTILINE):
+        lines.append(f"{'    ' * (len(marks) - 2)}- [{title}](#{_anchor(title)})")
+    return "\n".join(lines)
+
+
+def _anchor(title: str) -> str:
+    """The anchor that Markdown's table of contents gives a heading."""
+    plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode()
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
 
 
 def table() -> str:
@@ -39,6 +60,13 @@ def fill(text: str) -> str:
 def _verdicts(place: str) -> dict[tuple[str, str], dict[str, Any]]:
     found = json.loads((RESULTS / place / "verdicts.json").read_text("utf-8"))
     return {(verdict["claim"], verdict["subject"]): verdict for verdict in found}
+
+
+def _told(field: re.Match[str]) -> str:
+    """A field in prose: number and interval first, so that the sentence reads on; n and verdict in brackets."""
+    number, comma, rest = _filled(field).partition(", n = ")
+    unit = " nats" if field[2] else ""
+    return f"{number}{unit} (n = {rest})" if comma else f"{number}{unit}"
 
 
 def _filled(field: re.Match[str]) -> str:

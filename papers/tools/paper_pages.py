@@ -75,8 +75,8 @@ def commands() -> str:
 
 
 def found() -> str:
-    """What was found, in short: a table, and the totals of all verdicts."""
-    return f"{findings.table()}\n{verdict_pages.count_evidence()}"
+    """What was found, in short: a table, and where all verdicts are."""
+    return f"{findings.table()}\nAll verdicts, with their counts: [search them](docs/verdicts.md).\n\n"
 
 
 PAGES: Makers = {
