@@ -144,16 +144,28 @@ def _runs(shapes: list[tuple[int, ...]]) -> str:
 def measures() -> str:
     """The docstring of every metric of this package."""
     parts = []
+    overview = ["| metric | what it says | measured by |", "|---|---|---|"]
     for name, metric in metrics.scan().items():
         text = (importlib.import_module(f"anisoscope.metrics.{name}").__doc__ or "").strip()
-        title, _, rest = text.partition("\n")
-        how = f"panel `{metric.panel}`" if metric.panel else f"measured if it is named: `--metric {name}`"
+        summary, _, rest = text.partition("\n\n")
+        title = " ".join(summary.split())
+        command = f"`measure --panel {metric.panel}`" if metric.panel else f"`measure --metric {name}`"
+        where = f"Reads {metric.reads.described}; "
+        where += f"panel `{metric.panel}`." if metric.panel else f"measured if it is named: `--metric {name}`."
         if metric.reads.runs > 1:
-            how = f"measured between two runs: `anisoscope compare A B --across {name}`"
-        where = f"Reads {metric.reads.described}; {how}."
-        where = "Measured of labelled utterances: `anisoscope classes`." if metric.reads.labelled else where
+            command = f"`compare A B --across {name}`"
+            where = f"Reads {metric.reads.described}; measured between two runs: `anisoscope {command[1:]}."
+        if metric.reads.labelled:
+            command, where = "`classes`", "Measured for labelled texts: `anisoscope classes`."
+        overview.append(table_row((f"[`{name}`](#{name})", title, command)))
         parts.append(f"## `{metric.name}`\n\n{title}\n\n{where}\n\n```text\n{rest.strip()}\n```\n")
-    return "# Metrics\n\n" + "\n".join(parts)
+    return "# Metrics\n\n" + METRICS_INTRO + "\n".join(overview) + "\n\n" + "\n".join(parts)
+
+
+METRICS_INTRO = """Every metric in one line, then its formula, range, unit and source. \
+The words are those of the [glossary](concepts.md).
+
+"""
 
 
 def commands() -> str:
@@ -202,30 +214,31 @@ def inputs() -> str:
             parts.append("\n".join(lines))
     return f"""# Inputs
 
-What can be handed to `anisoscope.measure`, each kind as code that a test runs, after
+What `anisoscope.measure` takes: each kind as code that a test runs. All of it comes after these lines:
 
 ```python
 {kinds.BEFORE}```
 
 {(chr(10) * 2).join(parts)}
 
-- A list holds batches, a tuple the positional arguments of one call. Of pairs from a loader the second is taken for
-  labels where it is one number a sequence, or more than the model takes; the run's `warnings` say so.
-- An `attention_mask` [sequence, token] is honoured, given to the model where it takes one, and read where it does
-  not; so are `src_key_padding_mask` and kin, which are true at padding. Other masks go to the model only, and a
-  warning says that every position counts.
-- `units=` names the unit of every sequence (any labels). Intervals leave out groups of whole units: two sequences
-  of one document are no independent data.
-- A generator is read to its end at once; a list or a `DataLoader` as it is needed. Arrays become the model's own
-  floating-point type.
-- Of vectors everything is measured that needs no model; with labels the directions of classes too. A `.npy` or
-  `.safetensors` file is read in blocks, so it may be larger than memory; arrays called `units`, `labels` or `mask`
-  in a `.npz` or `.safetensors` file are taken for that. Nothing is unpickled.
+- A list holds batches. A tuple holds the positional arguments of one call.
+- If a loader gives pairs, the second element is taken for labels in two cases: it has one number for each sequence,
+  or the model does not take so many arguments. The run's `warnings` say so.
+- An `attention_mask` [sequence, token] decides which tokens count; it goes to the model, too, if the model takes one.
+  The same holds for `src_key_padding_mask` and its like, which are true at padding. Any other mask only goes to the
+  model: every position counts then, and a warning says so.
+- `units=` names the unit of every sequence (any labels). Intervals leave out groups of whole units, because two
+  sequences of one document are not independent.
+- A generator is read to its end at once; a list or a `DataLoader` is read as it is needed. Arrays become the model's
+  own floating-point type.
+- For vectors, everything is measured that needs no model; with labels the directions of classes too. A `.npy` or
+  `.safetensors` file is read in blocks, so it may be larger than memory. Arrays named `units`, `labels` or `mask`
+  in a `.npz` or `.safetensors` file are used as such. Nothing is unpickled.
 
 ## What a file of vectors is read as
 
-One line says it, on the terminal and in the manifest (`corpus`, `reading`); `--dry-run` shows that line and measures
-nothing.
+The program says in one line how it reads a file, on the terminal and in the manifest (`corpus`, `reading`).
+`--dry-run` shows that line and measures nothing. The rules, in this order:
 
 {_rules_of_roles()}
 """

@@ -36,8 +36,36 @@ def text() -> str:
     return "\n".join(lines) + "\n"
 
 
+BLURBS = {
+    "install.md": "Extras, builds of torch, package managers, what anisoscope-papers adds.",
+    "concepts.md": "Glossary of every word, the rules of the findings, how to compare anisotropy across widths.",
+    "inputs.md": "Every kind of model, input and file of vectors that is taken or refused, as code.",
+    "exactness.md": "How exact the numbers are, and what measuring costs beside the usual script.",
+    "limit.md": "What measuring costs as a multiple of the forward pass, and what is in the way.",
+    "metrics.md": "Every metric: formula, range, unit, when it is undefined, source, and how to measure it.",
+    "intervals.md": "How often the 95 % intervals hold the truth, value by value, in simulations.",
+    "fosse2023.md": "Fosse et al. 2023 and our records: attention is used; the task decides if it is needed.",
+    "results.md": "The primary claim of each figure and table of both papers: their number, ours, the verdict.",
+    "published-entropy.md": "Which formula gave the attention entropy of table 4 of Fosse et al. 2023.",
+    "decisions/fosse2023.md": "Sixteen places where the code and the text of Fosse et al. 2023 differ, and what we do.",
+    "adding.md": "How to add a metric (a whole one is shown), a study, an architecture, a corpus.",
+    "decisions/jackknife.md": "Why intervals come from a delete-a-group jackknife and not from the bootstrap.",
+    "decisions/one-accumulator.md": "Why all metrics share one set of sums.",
+    "decisions/identity.md": "When two runs count as the same, and which changes of code do not matter.",
+    "decisions/scanning.md": "Why metrics and studies are found by scanning folders.",
+    "decisions/two-distributions.md": "Why the tool and the papers are two packages.",
+    "decisions/settings.md": "How options of the command line and keywords of Python come from one place.",
+    "promises.md": "Which names, files and numbers stay the same between versions.",
+    "licences.md": "Licences of the networks and data that the papers' studies use.",
+    "releasing.md": "How a release is made.",
+}
+"""What is said of pages whose first sentence alone says little."""
+
+
 def _line(name: str, path: str) -> str:
-    """A link to a page, and the question that it answers or its first sentence."""
+    """A link to a page, and what it says: in our words, the question that it answers, or its first sentence."""
+    if path in BLURBS:
+        return f"[{name}]({path}): {BLURBS[path]}"
     page = (ROOT / "docs" / path).read_text("utf-8")
     asked = re.search(r"^# (.+\?)$", page, re.MULTILINE)
     said = asked[1] if asked else first_sentence(page)

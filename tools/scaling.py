@@ -130,15 +130,15 @@ with the code that makes the sums; `tests/test_large.py` holds it to what a pass
 
 ## What it costs
 
-Bytes in bfloat16, with default settings (32 groups, sample of 2,048 vectors), and second moments where the spectrum is asked for:
+Bytes in bfloat16, with default settings (32 groups, sample of 2,048 vectors), and second moments if the spectrum is measured:
 
 | model | weights | sums | sample | second moments, by default | with `--spectrum-groups 1` | state file |
 |---|---|---|---|---|---|---|
 {memory}
 
-Matrix products of a token in windows of {windows} tokens, of panels in parts of the model's; hours for 10⁹ tokens are those of the model
-at {flops} products a second, for the scale. Products are not time: exponentials and reads of memory are no part of them, on a CPU the second
-moments take half of what stands here (a symmetric product), and a float32 product on a GPU is dearer than one in bfloat16.
+Matrix products for one token, in windows of {windows} tokens. The columns of panels are shares of the model's own products. The hours, for a sense of
+scale, are those of the model alone for 10⁹ tokens at {flops} products a second. Products are not time. They leave out exponentials and reads of memory. On
+a CPU the second moments take half of what is shown here (a symmetric product), and on a GPU a float32 product takes longer than one in bfloat16.
 
 | model | model | hidden | attention | spectrum | hours |
 |---|---|---|---|---|---|
@@ -154,7 +154,8 @@ Against what one thread of a quiet CPU took ([the figures](limit.md); the built-
 - Sites wider than 2,048 dimensions have no spectrum unless it is asked for (`--spectrum-groups 1`, or `--panel spectrum` alone). A random
   projection was not taken in its place: the participation ratio survives one, effective ranks and IsoScore do not.
 - `--layers 0,8,16,-1` measures these layers only, with the records that the whole run has there.
-- A state is saved every minute, or as rarely as 5 MB a second allow: 16 GB every 55 minutes. Ctrl-C and SIGTERM save it at once.
+- A state is saved every minute. A large state is saved less often, so that saving writes 5 MB a second at most: 16 GB every 55 minutes.
+  Ctrl-C and SIGTERM save it at once.
 - Out of memory, the pass goes on with each batch in two parts, four, …; the sums are the same, and the run says so.
 
 ## One machine
@@ -177,9 +178,9 @@ torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:
 torchrun --standalone --nproc-per-node 2 -m anisoscope measure builtin:minilm --device cpu                   # Gloo
 ```
 
-Each process takes the GPU of its local rank; NCCL where each has one of its own, else Gloo. The folder must be seen by all machines.
-Each tokenises its share of the texts, and has the rest from the others. A signal to one process ends all of them at the end of the batch
-they are at, with their states saved; `--resume` goes on, with any number of processes.
+Each process takes the GPU of its local rank. They talk by NCCL if each has a GPU of its own, else by Gloo. All machines must see the folder.
+Each process tokenises its share of the texts and gets the rest from the others. A signal to one process ends all of them at the end of their
+current batch, with their states saved. `--resume` goes on, with any number of processes.
 
 ## Job arrays
 
@@ -192,9 +193,9 @@ anisoscope merge runs/part-* -o runs/whole
 
 ## What was not run
 
-There was no GPU where this was written. On a device that is not there (`tests/devices.py`: tensors that compute on the CPU, refuse to mix
-devices and count what the host waits for) records equal those of the CPU to 1e-8, and the host waits equally often a batch for one layer
-as for three. Before a GPU, batches are made and pinned in a thread while the one before is measured: that only a GPU gets them so is
-tested, that it saves time is not. CUDA itself, NCCL, flash attention, MPS and the quantised kernels were not run; `make gpu` runs what a
-GPU can show, most worthy first, in 40 minutes at most a start.
+There was no GPU where this was written. The tests use a simulated device instead (`tests/devices.py`: tensors that compute on the CPU, refuse to mix
+devices and count how often the host waits). On it, records equal those of the CPU to 1e-8, and the host waits equally often in a batch of one layer
+and of three. For a GPU, batches are made and pinned in a thread while the batch before is measured. Tests show that only a GPU gets its batches this way;
+they do not show that it saves time. CUDA itself, NCCL, flash attention, MPS and the quantised kernels were not run. `make gpu` runs what a
+GPU can show, the most important first, in 40 minutes at most a start.
 """

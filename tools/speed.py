@@ -159,10 +159,10 @@ script, nnsight, scikit-learn), by nothing else, and nowhere with them."""
 
 TEXT = """# Speed, and how far it is from the limit
 
-What measuring costs, in parts of the bare forward pass: medians of pairs that take turns in one process, with their quartiles; beside
-them what the forward pass gives against itself. Built-in encoder, 4,096 tokens a batch; `demo`: the plan of `make demo` with its padding,
-from an empty measurement to the last flush. {machine}; {versions}. *load*: of the machine meanwhile; processor time is lengthened by
-neighbours too, through the caches.
+How long measuring takes, as a multiple of the bare forward pass. Bare and measured passes take turns in one process; each number is the median
+(and quartiles) of their ratio. *Bare against bare* is a control: the bare pass timed against itself. Built-in encoder, 4,096 tokens a batch; `demo` is
+the plan of `make demo` with its padding, from an empty measurement to the last flush. {machine}; {versions}. *load* is the load of the machine
+meanwhile; other programs also lengthen processor time, through the caches.
 
 {overhead}
 
@@ -184,10 +184,10 @@ and what is small, not to the digit.
 
 - **As typed, the demo is over its aim.** `make demo` measures with `--attention model`, the default: {demo} times the bare pass, where the aim
   is 1.30; with `--attention fused` {demo_fused}.
-- **Threads.** Two cost more processor time than one, and less of the wall's gain than the pass they are measured beside. Before what follows all panels
-  took, by the clock, 1.73 times the bare pass at windows of 128 and 2.05 at 512; the rows above of two threads are from after it.
-  Torch shares every operation between its threads. Those of a block of attention rows take 10 to 200 µs, less than it takes to
-  wake a thread for each: blocks are dealt to threads instead, each on one, and so are the two products of the spectrum. Numbers are the
+- **Threads.** With two threads measuring takes more processor time than with one, and it gains less from the second thread than the bare pass does.
+  Torch shares every operation between its threads. The operations of a block of attention rows take 10 to 200 µs, less than it takes to
+  wake a thread. So whole blocks are dealt to threads instead, and so are the two products of the spectrum. Before this change all panels
+  took, by the clock, 1.73 times the bare pass at windows of 128 and 2.05 at 512; the rows of two threads above are from after it. Numbers are the
   same bit for bit with any number of threads. Threads wait without spinning, as the program has it (`OMP_WAIT_POLICY=PASSIVE`).
   What is left is hardly Python's own lock: blocks of half to eight times as many scores, whose operations take so much longer, came out within
   the spread of each other (1.55 to 1.67 at windows of 512 on a busy machine, quartiles .1 to .3 apart). The two cores get in each other's way: two symmetric products

@@ -108,6 +108,23 @@ def count_evidence() -> str:
     return "\n".join([*lines, ""])
 
 
+SETTINGS = {
+    "quick": "minutes, no download; small models that decide little",
+    "paper": "the paper's own models, data and sizes",
+    "small, bytes, causal": "small language models trained here: of tokens, of bytes, and that predict the next token",
+    "vision, speech": "small models trained here on digits, and on spoken digits",
+    "photographs, clips": "small models trained here on photographs, and on clips of speech",
+    "long": "small models trained here until their loss no longer falls, beside the same models untrained",
+    "held-out": "small models of photographs and of speech, measured on what they were not trained on",
+    "packaged": "networks that others trained and that come in a package, beside the same networks untrained",
+    "architectures, depth, heads, scale, no-type": "the untrained block: other architectures, a stack of blocks, other "
+    "numbers of heads, other scales of weights, no type vector",
+    "finished": "the studies of Fosse et al. and our own, as far as their models are trained",
+    "generated": "our own studies on generated sentences",
+}
+"""What the names of settings stand for."""
+
+
 def overview() -> str:
     """Every study with the command that made its records and the number of its verdicts; notes on the settings."""
     lines = [
@@ -121,7 +138,16 @@ def overview() -> str:
         "*Holds*; *contrary*, *too small* and *beyond* (three ways to fail: the other way, less than claimed, outside",
         "of what is claimed); *undecided*; *identity* (true by construction, so no evidence); *not comparable*.",
         "",
+        "An identity is no evidence, and neither is what is undecided or not comparable; the rest is.",
+        "A claim is *primary* if its figure or table is judged by it.",
+        "",
         count_evidence(),
+        "## The settings",
+        "",
+        "| settings | what they are |",
+        "|---|---|",
+        *(table_row((f"`{name}`", what)) for name, what in SETTINGS.items()),
+        "",
         "Below: the command that made each study's records, and its verdicts.",
         "",
     ]

@@ -5,9 +5,10 @@ two readings are possible.
 2. Columns of lists are vectors. Without any, the columns of numbers side by side are one vector.
 3. Not in a vector: row numbers that the format marks (or a first column without a name, or one that counts the rows
    and has no name), text, and columns whose name says what else they are (id, year, score …).
-4. Columns called alike and numbered (dim_0, dim_1 …) are the vector when they are three quarters of the numbers.
-5. Two readings, therefore refused: whole numbers (an id, a class) among decimals, numbered columns among many others,
-   lists of different widths beside each other.
+4. Numbered columns of one name (dim_0, dim_1 …) are the vector if they are at least three quarters of the columns of
+   numbers.
+5. A file that can be read in two ways is refused: whole numbers (an id, a class) among decimals, numbered columns among
+   many others, columns of lists of different widths.
 """
 
 import re

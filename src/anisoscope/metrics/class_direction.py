@@ -8,8 +8,8 @@ Formula    with u the unit vector of each utterance and U_c = Σu over class c: 
            are not alone in it; dimensions that the classes take, (tr G)² / tr G² of the matrix less its means by row
            and column, G. The matrix is a function of sums, tabulated, merged and resumed like every metric;
            separability is none, and needs all utterances.
-Range      [−1, 1]; AUC and nearest [0, 1]: chance is .5 and 1/classes, 1 is separated; dimensions [1, classes − 1]: of
-           mean directions on a line, and of those of a simplex.
+Range      [−1, 1]; AUC and nearest [0, 1]: chance is .5 and 1/classes, 1 is separated; dimensions [1, classes − 1]: 1
+           if the mean directions lie on a line, classes − 1 if they form a simplex.
 Unit       none (a cosine; a probability; a number of dimensions).
 Undefined  a class of fewer than two utterances: its diagonal and its AUC, and it is left out of mean AUC, nearest and
            dimensions; of all utterances in one class; separability of vectors that are all equal but for rounding, as

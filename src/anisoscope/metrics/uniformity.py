@@ -1,7 +1,7 @@
 """Uniformity: how evenly directions are spread over the sphere, from pairs that lie close.
 
-Formula    log of the mean over distinct pairs of exp(−2‖u − v‖²), u = x/‖x‖. isotropic: the same of directions spread
-           evenly over the sphere in d dimensions, log ₀F₁(d/2; 4) − 4, which no cloud of many vectors lies below.
+Formula    log of the mean over distinct pairs of exp(−2‖u − v‖²), u = x/‖x‖. isotropic: its value for directions
+           spread evenly over the sphere in d dimensions, log ₀F₁(d/2; 4) − 4. No cloud of many vectors has less.
 Range      [−8, 0]: 0: one direction, isotropic (near −4 in many dimensions): evenly spread. It sees clusters whose mean
            cosine is 0, which A does not.
 Unit       none (a logarithm).
