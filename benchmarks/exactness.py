@@ -15,7 +15,7 @@ from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.models.load import load
 from anisoscope.runs.job import Job
-from anisoscope.runs.run import plan_of
+from anisoscope.runs.run import open_plan_of
 from anisoscope.store import select
 
 ROWS = 2048
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--layers", default="", help="layers with commas; default: all")
     options = parser.parse_args(argv)
     subject = load("builtin:minilm")
-    plan, _ = plan_of(Job(corpus=options.corpus, limit=options.limit), subject)
+    plan, _ = open_plan_of(Job(corpus=options.corpus, limit=options.limit), subject)
     settings = Settings(metrics=("mean_cosine",), tokens=("all",), sample=0)
     records = select(run_pass(subject.model, plan, settings).records(), metric="mean_cosine", site="hidden")
     wanted = [int(x) for x in options.layers.split(",") if x] or records["layer"].tolist()

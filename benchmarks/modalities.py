@@ -16,7 +16,7 @@ from pairs import BARE, against, keep, options, told, with_threads
 
 from anisoscope.models.load import Subject, load
 from anisoscope.runs.job import Job
-from anisoscope.runs.run import plan_of
+from anisoscope.runs.run import open_plan_of
 
 AIM = 1.10
 SUBJECTS = {
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"{name:15s} left out: ANISOSCOPE_DATA is not set")
             continue
         subject = drawn(name)
-        plan, _ = plan_of(Job(corpus=corpus, limit=given.limit), subject)
+        plan, _ = open_plan_of(Job(corpus=corpus, limit=given.limit), subject)
         batches = [[plan[i]] for i in range(min(len(plan), given.batches))]  # read and prepared once
         for threads in given.threads:
             with with_threads(threads):

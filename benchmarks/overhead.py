@@ -25,7 +25,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.metrics import partition
 from anisoscope.models.load import Subject, load
 from anisoscope.runs.job import Job
-from anisoscope.runs.run import plan_of
+from anisoscope.runs.run import open_plan_of
 
 CASES = {
     "hidden": Settings(panel=("hidden",)),
@@ -93,8 +93,8 @@ def items(subject: Subject, windows: str, pairs: int, job: Job) -> list[list[Bat
     if windows == CAUSAL:
         return [[causal_batch(LENGTHS, seed)] for seed in range(pairs)]
     if windows == DEMO:
-        return [list(plan_of(job, subject)[0])]
-    plan, _ = plan_of(replace(job, max_length=int(windows)), subject)
+        return [list(open_plan_of(job, subject)[0])]
+    plan, _ = open_plan_of(replace(job, max_length=int(windows)), subject)
     return [[plan[i]] for i in range(min(len(plan), pairs))]
 
 

@@ -23,7 +23,7 @@ import torch
 
 from anisoscope.capture.masking import Call
 from anisoscope.capture.rows import attention_rows
-from anisoscope.capture.scores import score_sums
+from anisoscope.capture.scores import sum_scores
 
 PATTERNS = ("causal", "bidirectional", "sliding", "prefix")
 SIDES = ("left", "right", "none")
@@ -187,7 +187,7 @@ def check_shape(shape, seed=0):
         median=True,
         value=call.value,
     )
-    sums = score_sums(call.query, call.key, call.masking, scale=call.scale, real=torch.from_numpy(real))
+    sums = sum_scores(call.query, call.key, call.masking, scale=call.scale, real=torch.from_numpy(real))
     shared = call.query.shape[1] // call.key.shape[1]
     for sequence in range(len(real)):
         for head in range(call.query.shape[1]):

@@ -9,7 +9,7 @@ import attention_matrix as matrix
 import pytest
 import torch
 
-from anisoscope.capture.scores import score_sums
+from anisoscope.capture.scores import sum_scores
 
 DRAWN = 40
 entropy_of = matrix.entropy_of
@@ -79,7 +79,7 @@ def test_keys_that_no_real_query_sees_are_in_no_sum_of_scores(pattern):
     """Where the tokens that count end before the model's own: later keys are seen by rows that do not count."""
     call, _, seen = matrix.call_of(matrix.Shape(pattern, "none", 12, "grouped", "float32", "boolean"), 0)
     real = torch.arange(12).expand(3, -1) < torch.tensor([[12], [7], [1]])
-    sums = score_sums(call.query, call.key, call.masking, scale=call.scale, real=real)
+    sums = sum_scores(call.query, call.key, call.masking, scale=call.scale, real=real)
     assert sums["keys"][:, 0].tolist() == [12, 7, 1]
     for sequence in range(3):
         query, key = (x[sequence, 1].double().numpy() for x in (call.query, call.key.repeat_interleave(2, 1)))

@@ -14,10 +14,10 @@ import transformers
 from torch import nn
 
 from anisoscope.capture import WHAT, capture, rows
-from anisoscope.capture.counting import listed
+from anisoscope.capture.counting import list_ranges
 from anisoscope.capture.heads import Heads
 from anisoscope.capture.masking import Masking
-from anisoscope.capture.projections import _like
+from anisoscope.capture.projections import _align_axes
 from anisoscope.capture.rows import attention_rows
 from anisoscope.errors import AnisoscopeError, MeasureError, UsageError
 
@@ -518,7 +518,7 @@ def test_a_query_that_sees_nothing_leaves_the_others_as_they_are():
     [([1, 2, 3], "1–3"), ([2, 4, 5], "2, 4, 5"), ([1, 2], "1, 2"), ([7], "7"), ([3, 1, 2], "3, 1, 2")],
 )
 def test_layers_in_a_row_are_listed_as_a_range(numbers, text):
-    assert listed(numbers) == text
+    assert list_ranges(numbers) == text
 
 
 def test_a_key_without_finite_numbers_spoils_the_rows_that_see_it_alone():
@@ -907,10 +907,10 @@ def test_a_norm_s_output_is_turned_the_way_its_norms_fit():
     """Where there are as many heads as tokens, norms tell [head, token] from [token, head]: rotation keeps them."""
     x = torch.randn(2, 4, 4, 6, generator=torch.Generator().manual_seed(0))
     turned = x.roll(1, -1) * torch.tensor([1.0, -1, 1, 1, -1, 1])
-    assert torch.equal(_like(x, turned), x) and torch.equal(_like(x.transpose(1, 2), turned), x)
+    assert torch.equal(_align_axes(x, turned), x) and torch.equal(_align_axes(x.transpose(1, 2), turned), x)
     for few in (x[:, :3], x[:, :3].transpose(1, 2)):
-        assert torch.equal(_like(few, turned[:, :3]), x[:, :3])
-    assert torch.equal(_like(x[:, :3].transpose(1, 2).flatten(2), turned[:, :3]), x[:, :3])
+        assert torch.equal(_align_axes(few, turned[:, :3]), x[:, :3])
+    assert torch.equal(_align_axes(x[:, :3].transpose(1, 2).flatten(2), turned[:, :3]), x[:, :3])
 
 
 def test_grouped_keys_lie_behind_the_queries_of_a_fused_projection():

@@ -20,7 +20,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.metrics import find_all as metrics_found
 from anisoscope.provenance.sources import hash_function
 from anisoscope.runs.job import Job
-from anisoscope.runs.run_cache import finished
+from anisoscope.runs.run_cache import find_finished
 from anisoscope.store import write_json
 
 PACKAGE = provenance.PACKAGE
@@ -159,9 +159,11 @@ def test_a_finished_run_is_found_only_while_its_code_is_the_same(tmp_path):
         write_json(folder / "manifest.json", {"asked": "key"})
         write_json(folder / "identity.json", {} if told is None else {"code": told})
         folders.append(folder)
-    assert finished("key", folders).folder == folders[0]
+    assert find_finished("key", folders).folder == folders[0]
     assert (
-        finished("key", folders[1:]) is None and finished("other", folders) is None and finished(None, folders) is None
+        find_finished("key", folders[1:]) is None
+        and find_finished("other", folders) is None
+        and find_finished(None, folders) is None
     )
 
 
@@ -270,14 +272,14 @@ def test_a_comment_in_the_file_of_a_model_of_ones_own_leaves_its_form(tmp_path, 
     monkeypatch.syspath_prepend(str(tmp_path))
     from importlib import import_module, invalidate_caches
 
-    from anisoscope.models.identity import own_sources
+    from anisoscope.models.identity import hash_own_sources
 
     text = "import torch\nclass Own(torch.nn.Module):\n    def forward(self, x):\n        return x + 1\n"
     found = []
     for number, written in enumerate((text, text.replace("x + 1", "x + 1  # a comment"), text.replace("+ 1", "+ 2"))):
         (tmp_path / f"own_model_{number}.py").write_text(written)
         invalidate_caches()
-        found.append(own_sources(import_module(f"own_model_{number}").Own()))
+        found.append(hash_own_sources(import_module(f"own_model_{number}").Own()))
     assert found[0] == found[1] != found[2] and len(found[0]) == 1
 
 

@@ -198,16 +198,18 @@ def saved(folder, dtype=torch.bfloat16, **changes):
 
 def test_a_checkpoint_keeps_its_own_numbers_where_they_are_asked_for(tmp_path, monkeypatch):
     from anisoscope.runs.job import Job
-    from anisoscope.runs.run import settled
+    from anisoscope.runs.run import resolve_dtype_and_device
 
     monkeypatch.setattr("anisoscope.models.load.processor_of", lambda *_: object())  # it has no tokenizer
     name = saved(tmp_path)
     assert next(load(name).model.parameters()).dtype == torch.float32
     subject = load(name, dtype="auto")
     assert next(subject.model.parameters()).dtype == torch.bfloat16
-    job = settled(Job(model=name, dtype="auto"), subject)
+    job = resolve_dtype_and_device(Job(model=name, dtype="auto"), subject)
     assert (job.dtype, job.device) == ("bfloat16", "cpu")
-    assert settled(Job(model=name, dtype="auto", device_map="auto"), subject) != job  # but its identity is the same
+    assert (
+        resolve_dtype_and_device(Job(model=name, dtype="auto", device_map="auto"), subject) != job
+    )  # but its identity is the same
     mapped = load(name, dtype="auto", device_map="auto")
     assert mapped.weights_sha256 == subject.weights_sha256
 
@@ -225,12 +227,12 @@ def test_quantised_weights_without_their_library_are_told_which(tmp_path, quanti
 
 
 def test_float32_products_are_of_float32_inside_a_pass():
-    from anisoscope.models.modes import whole_digits
+    from anisoscope.models.modes import full_precision
 
     before = torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision("high")
     try:
-        with whole_digits():
+        with full_precision():
             assert torch.get_float32_matmul_precision() == "highest" and not torch.backends.cudnn.allow_tf32
         assert torch.get_float32_matmul_precision() == "high" and torch.backends.cudnn.allow_tf32 == before
     finally:

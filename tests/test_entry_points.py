@@ -16,7 +16,7 @@ from anisoscope.capture import capture, entry_points
 from anisoscope.capture.counting import Counting
 from anisoscope.capture.masking import Masking
 from anisoscope.capture.rows import attention_rows
-from anisoscope.capture.scores import score_sums
+from anisoscope.capture.scores import sum_scores
 
 FLAT = {"vocab_size": 100}
 HUGGING = {
@@ -495,7 +495,7 @@ def test_windows_are_seen_as_parts_of_their_sequence():
     sums = kept["encoder.1.scores"]
     assert (sums["rows"] == 9).all()
     torch.testing.assert_close(sums["query"], whole.double().sum(2) / 2, atol=1e-5, rtol=0)
-    alone = score_sums(q.flatten(0, 2).unsqueeze(1), (2 * q).flatten(0, 2).unsqueeze(1), ALL, scale=0.5)
+    alone = sum_scores(q.flatten(0, 2).unsqueeze(1), (2 * q).flatten(0, 2).unsqueeze(1), ALL, scale=0.5)
     for name, value in alone.items():  # [sequence · head · window, 1, …]: windows of a sequence add up
         wanted = value.squeeze(1).unflatten(0, (4, 2, 3)).sum(2)
         torch.testing.assert_close(sums[name], wanted, atol=1e-4, rtol=1e-5, msg=name)

@@ -38,7 +38,7 @@ from anisoscope.runs import classes as classes_module, run as run_module, run_ca
 from anisoscope.runs.job import NOT_IN_IDENTITY, ClassesOptions, Job
 from anisoscope.runs.merge import merge_runs
 from anisoscope.runs.run import run
-from anisoscope.runs.run_cache import asked, corpus_state, model_state
+from anisoscope.runs.run_cache import identify_corpus_state, identify_model_state, make_key
 from anisoscope.store import RunFolder
 
 
@@ -80,7 +80,7 @@ def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
         return lambda *args, **how: given.setdefault(name, (args, how)) and result(*args, **how)
 
     classifier = load("builtin:minilm")
-    monkeypatch.setattr(classes_module, "subject_of", lambda _job, classifier: given.update(head=classifier) or MODEL)
+    monkeypatch.setattr(classes_module, "load_subject", lambda _job, classifier: given.update(head=classifier) or MODEL)
     corpus, encode = open_labelled("planted", limit=30), classes_module.encode
     plan = classes_module.LabelledPlan
     MODEL = replace(classifier, name="planted model")
@@ -116,11 +116,11 @@ def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
 def test_what_a_training_tells_is_taken_where_nothing_else_is_named(tmp_path):
     recipe = {"corpus": "planted", "columns": {"text": "t"}, "split_seed": 6}
     (tmp_path / "training.json").write_text(json.dumps({"recipe": recipe, "max_length": 21}))
-    told = classes_module.as_trained(ClassesOptions(str(tmp_path)))
+    told = classes_module.fill_from_training(ClassesOptions(str(tmp_path)))
     assert (told.corpus, told.by_role, told.split_seed, told.max_length) == ("planted", {"text": "t"}, 6, 21)
     own = ClassesOptions(str(tmp_path), corpus="planted:3", split_seed=1, max_length=9)
-    assert classes_module.as_trained(own) == own
-    same = classes_module.as_trained(ClassesOptions(str(tmp_path), corpus="planted"))
+    assert classes_module.fill_from_training(own) == own
+    same = classes_module.fill_from_training(ClassesOptions(str(tmp_path), corpus="planted"))
     assert same.split_seed == 6, "the division that it was trained on, though the corpus is named"
     assert classes_module._was_trained_on(same)
     assert not classes_module._was_trained_on(replace(same, model="other"))
@@ -136,7 +136,7 @@ def test_the_key_of_a_job_knows_its_settings_state_code_and_library(monkeypatch)
     def key(job, **other):
         for name, value in (states | other).items():
             monkeypatch.setattr(run_cache, name, lambda *_, value=value: value)
-        return asked(job)
+        return make_key(job)
 
     keys = [key(Job()), key(Job(limit=3)), key(Job(settings=Settings(sample=3)))]
     keys += [key(Job(), **{name: "other"}) for name in states]
@@ -150,17 +150,17 @@ def test_the_state_of_a_model_that_only_reading_tells_is_none(tmp_path, monkeypa
     """An adapter's files say nothing of its base; a function may return anything."""
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"1234")
-    states = [model_state(str(tmp_path))]
+    states = [identify_model_state(str(tmp_path))]
     for change in (b"12345", b"54321"):
         (tmp_path / "model.safetensors").write_bytes(change)
         os.utime(tmp_path / "model.safetensors", ns=(len(states), len(states)))
-        states.append(model_state(str(tmp_path)))
+        states.append(identify_model_state(str(tmp_path)))
     assert len({repr(state) for state in states}) == 3 and None not in states
     (tmp_path / "adapter_config.json").write_text("{}")
-    assert model_state(str(tmp_path)) is model_state("module:function") is None
+    assert identify_model_state(str(tmp_path)) is identify_model_state("module:function") is None
     for files, told in (({"config.json": ""}, "commit"), ({"adapter_config.json": ""}, None)):
         monkeypatch.setattr(run_cache, "place_of", lambda _name, files=files: ModelPlace("some", None, "commit", files))
-        assert model_state("some/model") == told
+        assert identify_model_state("some/model") == told
 
 
 def test_the_state_of_a_corpus_is_of_its_split_its_files_and_what_lists_them(tmp_path, monkeypatch):
@@ -173,30 +173,30 @@ def test_the_state_of_a_corpus_is_of_its_split_its_files_and_what_lists_them(tmp
     manifest.write_text(listed.format("x"))
     with use_copies({"wikitext-103": tmp_path / "set"}):
         jobs = {split: Job(corpus="wikitext-103", split=split) for split in ("train", "test")}
-        before = {split: corpus_state(job) for split, job in jobs.items()}
+        before = {split: identify_corpus_state(job) for split, job in jobs.items()}
         os.utime(tmp_path / "set" / "test.txt", ns=(2, 2))
-        after = {split: corpus_state(job) for split, job in jobs.items()}
+        after = {split: identify_corpus_state(job) for split, job in jobs.items()}
     assert before["train"] == after["train"] and len({repr(x) for x in (*before.values(), *after.values())}) == 3
     of_clips = Job(corpus=str(tmp_path / "clips"))
-    states = [corpus_state(of_clips)]
+    states = [identify_corpus_state(of_clips)]
     manifest.write_text(listed.format("y"))
-    states.append(corpus_state(of_clips))
+    states.append(identify_corpus_state(of_clips))
     far = tmp_path / "far.csv"
     far.write_text("path\nelsewhere/b.wav\n")
-    states.append(corpus_state(Job(corpus=str(far))))
+    states.append(identify_corpus_state(Job(corpus=str(far))))
     os.utime(tmp_path / "elsewhere" / "b.wav", ns=(3, 3))
-    states.append(corpus_state(Job(corpus=str(far))))
+    states.append(identify_corpus_state(Job(corpus=str(far))))
     monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
     for text in ("a labelled corpus", "read as text alone"):
         (tmp_path / "esnli.txt").write_text(text)
-        states.append(corpus_state(Job(corpus="esnli")))
+        states.append(identify_corpus_state(Job(corpus="esnli")))
     assert None not in states and len({repr(state) for state in states}) == 6
 
 
 def test_the_folder_of_a_checkpoint_knows_what_its_numbers_depend_on(monkeypatch, tmp_path):
     def folder(job=Job(), corpus="c", state="s", checkpoint=Checkpoint("m", 1, 2), code="k"):  # noqa: B008
         monkeypatch.setattr(series_module, "hash_code_used", lambda *_: code)
-        work = series_module._Work(lambda _: job, tmp_path, None, False, "name")
+        work = series_module._SeriesInProgress(lambda _: job, tmp_path, None, False, "name")
         work.corpus = corpus
         return work._folder(checkpoint, state).name
 
@@ -232,7 +232,7 @@ def test_checkpoints_of_another_form_are_no_series(name, monkeypatch, tmp_path):
     forms = {"one": form, "two": form | {name: "other"}}
     monkeypatch.setattr(series_module, "place_of", lambda subject: ModelPlace(subject, None, subject))
     monkeypatch.setattr(series_module, "shape", lambda subject, *_: forms[subject])
-    work = series_module._Work(lambda _: Job(), tmp_path, None, True, "name")
+    work = series_module._SeriesInProgress(lambda _: Job(), tmp_path, None, True, "name")
     with pytest.raises(ModelError, match=rf"architecture and vocabulary \({name}.*{name} other in two"):
         work.examine([Checkpoint("one", 1, 0), Checkpoint("two", 2, 0)])
 
@@ -303,10 +303,10 @@ def test_what_is_remembered_of_the_hub_is_of_its_kind_name_and_revision(monkeypa
     asked_for = [("model", "a/b", None), ("model", "a/b", "v1"), ("model", "a/c", None), ("data set", "a/b", None)]
     for number, each in enumerate(asked_for):
         hub_memory.remember(*each, str(number))
-    assert [hub_memory.recalled(*each) for each in asked_for] == ["0", "1", "2", "3"]
+    assert [hub_memory.recall_commit(*each) for each in asked_for] == ["0", "1", "2", "3"]
     hub_memory.remember(*asked_for[1], "new")
-    assert [hub_memory.recalled(*each) for each in asked_for] == ["0", "new", "2", "3"]
-    assert hub_memory.recalled("model", "a/b", "v2") is None
+    assert [hub_memory.recall_commit(*each) for each in asked_for] == ["0", "new", "2", "3"]
+    assert hub_memory.recall_commit("model", "a/b", "v2") is None
 
 
 def test_a_plan_knows_tokens_units_prompt_and_batches(small_series, tmp_path):
@@ -460,8 +460,8 @@ def test_a_manifest_says_what_was_measured_with_what(small_series, tmp_path, mon
     assert told["architecture"] == "BertModel" and told["warnings"][0] == "a note on the model"
     assert set(records["seed"]) == {3} and set(records["step"]) == {8} and set(records["corpus"]) == {text}
     assert set(records["model"]) == {name} and set(records["run"]) == {told["run"]}
-    whole = run_module.plan_of(replace(job, limit=None), subject)[0]
-    part = run_module.plan_of(job, subject)[0]
+    whole = run_module.open_plan_of(replace(job, limit=None), subject)[0]
+    part = run_module.open_plan_of(job, subject)[0]
     assert told["corpus"]["n_tokens"] == sum(part.tokens) < sum(whole.tokens)
     assert told["corpus"]["n_units"] == 4 and told["cost"]["tokens"] == int(part.lengths.max())
 
@@ -508,7 +508,7 @@ def test_what_was_measured_is_kept_where_what_follows_it_fails(small_series, tmp
         limit=4,
     )
     subject = load(job.model)
-    plan, described = run_module.plan_of(job, subject)
+    plan, described = run_module.open_plan_of(job, subject)
 
     def fails(_progress):
         raise MeasureError("a head", "none")
@@ -526,7 +526,7 @@ def test_a_cost_is_of_the_windows_and_the_numbers_that_are_asked_for(small_serie
     job = Job(str(small_series / "checkpoints" / "seed-0" / "step-1"))
     parameters = sum(p.numel() for p in load(job.model).model.parameters())
     for length, dtype, tokens in ((None, "float32", 16), (8, "bfloat16", 8)):
-        cost = run_module.cost_before(replace(job, max_length=length, dtype=dtype))
+        cost = run_module.estimate_cost_before(replace(job, max_length=length, dtype=dtype))
         assert (cost.tokens, cost.weights) == (tokens, parameters * getattr(torch, dtype).itemsize)
 
 

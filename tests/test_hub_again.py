@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from anisoscope.errors import ModelError
 from anisoscope.models import hub as of_hub
-from anisoscope.models.hub import ModelPlace, _checked_copy, _is_small
+from anisoscope.models.hub import ModelPlace, _is_small, _verify_copy
 from anisoscope.models.hub_faults import Fault
 
 MODELS, TEXTS, NEWER = "a" * 40, "c" * 40, "d" * 40
@@ -152,10 +152,10 @@ def test_a_copy_without_weights_does_where_none_are_wanted(files, weights, sound
         (tmp_path / name).write_bytes(b"{}")
     place = ModelPlace(str(tmp_path), None, NEWER, notice="the hub was not reached: its cache")
     if sound:
-        assert _checked_copy(place, "a/b", weights=weights) is place
+        assert _verify_copy(place, "a/b", weights=weights) is place
     else:
         with pytest.raises(ModelError, match=r"the weights of a/b.*a part of it in the cache, and the hub was not"):
-            _checked_copy(place, "a/b", weights=weights)
+            _verify_copy(place, "a/b", weights=weights)
 
 
 @pytest.mark.parametrize(
@@ -204,9 +204,9 @@ def test_a_full_disk_is_no_fault_of_the_hub(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(of_hub, "_download", full)
-    monkeypatch.setattr(of_hub, "_instead", lambda *_: pytest.fail("the cache was asked"))
+    monkeypatch.setattr(of_hub, "_from_cache", lambda *_: pytest.fail("the cache was asked"))
     with pytest.raises(OSError, match="No space left"):
-        of_hub.bring(ModelPlace("one/two", None, "c", files={"config.json": ""}), "one/two")
+        of_hub.download(ModelPlace("one/two", None, "c", files={"config.json": ""}), "one/two")
 
 
 @pytest.mark.parametrize(
@@ -219,5 +219,5 @@ def test_a_full_disk_is_no_fault_of_the_hub(monkeypatch):
 def test_what_is_denied_is_told_apart_from_what_does_not_answer(monkeypatch, fault, expected):
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_, **__: None)
     with pytest.raises(ModelError) as told:
-        of_hub._instead("one/two", None, "one/two", "", fault)
+        of_hub._from_cache("one/two", None, "one/two", "", fault)
     assert expected in str(told.value)

@@ -21,7 +21,7 @@ from anisoscope.capture import capture
 from anisoscope.capture.entry_points import watch_entry_points
 from anisoscope.capture.masking import Call, Masking
 from anisoscope.capture.rows import attention_rows
-from anisoscope.capture.scores import score_sums
+from anisoscope.capture.scores import sum_scores
 
 HEADS, LENGTH, DIM = 2, 9, 4
 CONVENTIONS = {
@@ -145,7 +145,7 @@ def pairs(name):
 
 def statistics(call, real):
     made = attention_rows(call.query, call.key, call.masking, scale=call.scale, real=real, median=True)
-    return made, score_sums(call.query, call.key, call.masking, scale=call.scale, real=real)
+    return made, sum_scores(call.query, call.key, call.masking, scale=call.scale, real=real)
 
 
 def check(call, seen, real):

@@ -27,7 +27,7 @@ def added_up(monkeypatch, shards, total=7, division=3):
     monkeypatch.setattr(merge, "Measurement", Added)
     parts = [SimpleNamespace(sums_path=tuple(shard), folder=f"run-{i}") for i, shard in enumerate(shards)]
     manifest = {"settings": {"settings": {}, "shard": [0, division]}, "corpus": {"n_batches": total}}
-    return merge._added_up(parts, "plan", [manifest]).batches
+    return merge._add_shards(parts, "plan", [manifest]).batches
 
 
 def test_all_shards_are_the_whole(monkeypatch):

@@ -241,7 +241,7 @@ MUTANTS = {
         captured(hidden, "llama", "right"),
     ),
     "fused projection split as GPT-2's": (
-        projections._apart,
+        projections._split_fused,
         'how == "by head"',
         'how == "nowhere"',
         captured(projected, "gpt_neox", "right"),
@@ -259,7 +259,7 @@ MUTANTS = {
         simply(test_no_silent_wrong_number.test_7_raw_queries_are_no_gates, "qwen3_next"),
     ),
     "mask of the backend lost": (
-        backends.watch,
+        backends.wrap_backend,
         "made.append(function(module, query, key, value, attention_mask, ",
         "made.append(function(module, query, key, value, None, ",
         simply(test_capture.check_outputs, "t5", "left"),

@@ -11,7 +11,7 @@ from torch import nn
 
 import anisoscope
 from anisoscope.errors import ModelError, UsageError
-from anisoscope.models.identity import weights_hash
+from anisoscope.models.identity import hash_weights
 from anisoscope.models.vectors import word_vectors
 from anisoscope.store import write_json
 
@@ -62,7 +62,7 @@ def test_int8_modules_are_measured_and_told_apart_by_their_weights():
 
     run = anisoscope.measure(made(0), X, **QUICK, blocks="Linear")
     assert np.isfinite(a_of(run)).all()
-    assert weights_hash(made(0)) == weights_hash(made(0)) != weights_hash(made(1))
+    assert hash_weights(made(0)) == hash_weights(made(0)) != hash_weights(made(1))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from anisoscope.data.opening import open_labelled, open_plan
 from anisoscope.data.text import open_text, plan_text
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
-from anisoscope.models.identity import weights_hash
+from anisoscope.models.identity import hash_weights
 from anisoscope.models.load import load
 from anisoscope.runs.job import NOT_IN_IDENTITY, Job
 from anisoscope.runs.run import _kept, run
@@ -46,8 +46,8 @@ def test_a_hash_of_weights_knows_names_shapes_types_and_values():
     same = [Weights(a=x), Weights(a=x.clone())]
     others = [Weights(b=x), Weights(a=x.reshape(2, 3)), Weights(a=x.view(torch.int32)), Weights(a=-x)]
     others += [Weights(a=x, b=x), Weights(a=x.reshape(3, 2))]
-    assert len({weights_hash(w) for w in same}) == 1
-    assert len({weights_hash(w) for w in (*same, *others)}) == 1 + len(others)
+    assert len({hash_weights(w) for w in same}) == 1
+    assert len({hash_weights(w) for w in (*same, *others)}) == 1 + len(others)
 
 
 def test_a_fingerprint_of_labelled_examples_knows_every_field():

@@ -21,8 +21,8 @@ from anisoscope.report import build_page
 from anisoscope.runs import run as run_module, series as series_runner
 from anisoscope.runs.findings import findings
 from anisoscope.runs.job import Job
-from anisoscope.runs.run import run, subject_of
-from anisoscope.runs.run_cache import asked
+from anisoscope.runs.run import load_subject, run
+from anisoscope.runs.run_cache import make_key
 from anisoscope.runs.series import measure_series
 from anisoscope.store import read_run
 from anisoscope.wording import format_number
@@ -196,8 +196,8 @@ def test_finished_checkpoints_are_not_loaded_again(copied, tmp_path, monkeypatch
     left = folders[0] / ".shape.json.999999999"
     (folders[0] / "shape.json").replace(left)  # a process was killed between a run and its shape
     loaded = []
-    load = series_runner.subject_of
-    monkeypatch.setattr(series_runner, "subject_of", lambda job: loaded.append(job.model) or load(job))
+    load = series_runner.load_subject
+    monkeypatch.setattr(series_runner, "load_subject", lambda job: loaded.append(job.model) or load(job))
     again = measured(place, job, tmp_path / "series")
     assert loaded == [str(place / "step-1")]
     assert (folders[0] / "shape.json").exists() and not left.exists()
@@ -226,8 +226,8 @@ def test_a_checkpoint_that_another_process_measures_comes_last(copied, tmp_path,
     folders = {c.step: done.folder for c, done in first.runs.items()}
     for folder in folders.values():
         shutil.rmtree(folder)
-    loaded, load = [], series_runner.subject_of
-    monkeypatch.setattr(series_runner, "subject_of", lambda job: loaded.append(job.model[-6:]) or load(job))
+    loaded, load = [], series_runner.load_subject
+    monkeypatch.setattr(series_runner, "load_subject", lambda job: loaded.append(job.model[-6:]) or load(job))
     with held(folders[0], seconds=3):
         measured(place, job, tmp_path / "series")
     assert loaded == ["step-1", "tep-10", "step-0"]
@@ -241,7 +241,7 @@ def test_downloads_are_few_at_a_time_in_whatever_order_they_are_asked_for(monkey
     monkeypatch.setattr(series_runner, "forget", here.discard)
     monkeypatch.setattr(series_runner, "left_over", {"done"}.__contains__)
     here.update(("done", "mine"))
-    shelf = series_runner._Shelf([f"m{i}" for i in range(5)], keep=2, done=["done", "mine"])
+    shelf = series_runner._CheckpointStore([f"m{i}" for i in range(5)], keep=2, done=["done", "mine"])
     assert here == {"mine"}  # what a series that was cut off had fetched goes, and nothing else
     here.clear()
     for i, following in ((0, 1), (2, 3), (4, 5), (1, None), (3, None)):
@@ -271,7 +271,7 @@ def test_overwriting_a_series_takes_away_only_what_is_its_own(copied, tmp_path, 
         (folder / "notes.md").write_text("mine")
         (folder / "model.safetensors").write_bytes(b"mine")
     loaded = []
-    monkeypatch.setattr(series_runner, "subject_of", lambda job: loaded.append(job.step) or subject_of(job))
+    monkeypatch.setattr(series_runner, "load_subject", lambda job: loaded.append(job.step) or load_subject(job))
     measured(place, job, output)
     assert not loaded
     again = measured(place, job, output, overwrite=True)
@@ -364,11 +364,11 @@ def test_a_finished_run_is_found_before_anything_is_loaded(copied, tmp_path, mon
     job = replace(job, model=str(place / "step-1"), corpus=str(text))
     done = run(job, tmp_path / "run")
     below = run(job, root=tmp_path / "root")
-    monkeypatch.setattr(run_module, "subject_of", lambda _job: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(run_module, "load_subject", lambda _job: pytest.fail("the model was loaded"))
     assert run(job, tmp_path / "run", resume=True).folder == done.folder
     assert run(job, root=tmp_path / "root", resume=True).folder == below.folder
     loaded = []
-    monkeypatch.setattr(run_module, "subject_of", lambda job: loaded.append(job) or pytest.skip.Exception("stop"))
+    monkeypatch.setattr(run_module, "load_subject", lambda job: loaded.append(job) or pytest.skip.Exception("stop"))
     for other in (job, replace(job, limit=3), replace(job, model=str(place / "step-10"))):
         with pytest.raises((AttributeError, AnisoscopeError)):
             run(other, tmp_path / "run", resume=other is not job)
@@ -385,7 +385,7 @@ def test_a_finished_run_is_not_found_by_name_for_weights_or_batches_that_are_giv
     job = replace(job, model=str(place / "step-1"), limit=4)
     done = run(job, tmp_path / "run")
     subject = load(job.model)
-    plan, described = run_module.plan_of(replace(job, limit=3), subject)
+    plan, described = run_module.open_plan_of(replace(job, limit=3), subject)
     others = {"subject": load(str(place / "step-10"))}, {"reading": run_module.OpenedCorpus(plan, described)}
     for other in others:
         with pytest.raises(AnisoscopeError, match="weights_sha256" if "subject" in other else "plan"):
@@ -397,11 +397,11 @@ def test_a_finished_run_is_not_found_by_name_for_weights_or_batches_that_are_giv
 def test_the_key_of_a_job_is_none_where_a_state_can_only_be_read(copied):
     place, job = copied
     job = replace(job, model=str(place / "step-1"))
-    key = asked(job)
-    assert key and key == asked(replace(job)) != asked(replace(job, limit=3))
-    assert asked(replace(job, corpus="no/such/file.jsonl")) is None
-    assert asked(replace(job, trust_remote_code=True)) is None
-    assert asked(replace(job, model=str(place))) is None
+    key = make_key(job)
+    assert key and key == make_key(replace(job)) != make_key(replace(job, limit=3))
+    assert make_key(replace(job, corpus="no/such/file.jsonl")) is None
+    assert make_key(replace(job, trust_remote_code=True)) is None
+    assert make_key(replace(job, model=str(place))) is None
 
 
 def test_a_checkpoint_that_was_cut_off_goes_on(copied, tmp_path, monkeypatch):
@@ -438,11 +438,11 @@ def test_the_manifest_of_a_series_is_that_of_its_last_step(copied, tmp_path):
 
 def test_what_a_job_costs_is_told_of_text_alone_and_from_its_configuration(copied, tmp_path):
     place, job = copied
-    cost = run_module.cost_before(replace(job, model=str(place / "step-1")))
+    cost = run_module.estimate_cost_before(replace(job, model=str(place / "step-1")))
     assert cost.tokens == 16 and cost.weights > 0
     with pytest.raises(UsageError, match="--dry-run of a model with a configuration; got small:vit"):
-        run_module.cost_before(replace(job, model="small:vit"))
+        run_module.estimate_cost_before(replace(job, model="small:vit"))
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "image_size": 8, "patch_size": 4}
     ViTModel(ViTConfig(**sizes)).save_pretrained(tmp_path / "vit")
     with pytest.raises(UsageError, match="which reads image"):
-        run_module.cost_before(replace(job, model=str(tmp_path / "vit")))
+        run_module.estimate_cost_before(replace(job, model=str(tmp_path / "vit")))

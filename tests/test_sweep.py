@@ -7,7 +7,7 @@ from torch import nn
 from transformers import CLIPConfig, CLIPModel, LlavaConfig, LlavaModel
 
 from anisoscope.batch import Batch, Stream
-from anisoscope.models.blocks import Layout, find_blocks, stack_of
+from anisoscope.models.blocks import Layout, find_blocks, find_stack
 
 DRAWN = (
     "llama",
@@ -167,7 +167,7 @@ def test_the_text_of_a_model_with_a_tower_is_read_by_its_language_model():
     text = SIZES | {"model_type": "llama", "vocab_size": 100, "num_key_value_heads": 2}
     vision = SIZES | {"model_type": "clip_vision_model", "image_size": 32, "patch_size": 8}
     model = LlavaModel(LlavaConfig(text_config=text, vision_config=vision))
-    assert stack_of(model) == "decoder" and find_blocks(model).keys() == {"decoder", "vision"}
+    assert find_stack(model) == "decoder" and find_blocks(model).keys() == {"decoder", "vision"}
 
 
 def test_frames_are_counted_by_the_encoder_and_not_by_what_it_stands_in():

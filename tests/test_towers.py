@@ -15,7 +15,7 @@ from anisoscope.capture import capture
 from anisoscope.data.images import ImagePlan, digits, open_images
 from anisoscope.errors import ModelError, UsageError
 from anisoscope.models.blocks import Layout, find_blocks
-from anisoscope.models.identity import weights_hash
+from anisoscope.models.identity import hash_weights
 from anisoscope.models.load import load
 
 TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40, "vocab_size": 100}
@@ -126,7 +126,7 @@ def test_an_adapter_is_named_by_its_id_on_the_hub(tmp_path):
         (again,) = loader("someone/adapter")
         loader.close()
     merged = adapted.merge_and_unload()
-    assert told.get("weights") == again.get("weights") == weights_hash(merged), (told, again)
+    assert told.get("weights") == again.get("weights") == hash_weights(merged), (told, again)
     assert told["revision"] == again["revision"] == "b" * 40 and told["tokens"] == 100
 
 

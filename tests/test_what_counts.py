@@ -16,10 +16,10 @@ from anisoscope.batch import Batch, Stream
 from anisoscope.capture import capture
 from anisoscope.capture.heads import Heads, is_plain_softmax
 from anisoscope.capture.masking import Call, Masking
-from anisoscope.capture.projections import _apart
+from anisoscope.capture.projections import _split_fused
 from anisoscope.capture.rows import attention_rows
-from anisoscope.capture.scores import score_sums
-from anisoscope.capture.vectors import output_of
+from anisoscope.capture.scores import sum_scores
+from anisoscope.capture.vectors import find_output
 from anisoscope.errors import UsageError
 from anisoscope.measure import cost, masks
 from anisoscope.measure.accumulator import Measurement
@@ -220,7 +220,7 @@ def test_grouped_keys_belong_to_the_heads_that_lie_together():
             attention_rows(q, k, masking, value=v, **how),
             attention_rows(q, every, masking, value=v.repeat_interleave(2, 1), **how),
         ),
-        (score_sums(q, k, masking, **how), score_sums(q, every, masking, **how)),
+        (sum_scores(q, k, masking, **how), sum_scores(q, every, masking, **how)),
     ):
         for name, x in theirs.items():
             torch.testing.assert_close(ours[name], x, msg=name)
@@ -279,8 +279,8 @@ def test_rows_give_the_output_only_where_it_is_the_model_s_own_product():
 
 def test_a_block_that_names_all_its_states_passes_on_the_last():
     x, y = drawn(1, 2, 3), drawn(1, 2, 3, seed=1)
-    assert output_of(None, {"hidden_states": (y, x), "last_hidden_state": x}) is x
-    assert output_of(None, ((x, y), y)) is x and output_of(None, {"hidden_states": (y, x)}) is y
+    assert find_output(None, {"hidden_states": (y, x), "last_hidden_state": x}) is x
+    assert find_output(None, ((x, y), y)) is x and find_output(None, {"hidden_states": (y, x)}) is y
 
 
 @pytest.mark.parametrize(
@@ -291,9 +291,9 @@ def test_fused_projections_are_taken_apart_as_they_lie(how, key_heads):
     q, k, v = (drawn(2, heads, 5, 3, seed=seed) for seed, heads in enumerate((4, key_heads, key_heads)))
     parts = [x.transpose(1, 2) for x in (q, k, v)]  # [sequence token head dim]
     fused = torch.stack(parts, 3) if how == "by head" and key_heads == 4 else torch.cat(parts, 2)
-    found_here = _apart(fused.flatten(2), how, Call(None, q, k, v, None, {}))
+    found_here = _split_fused(fused.flatten(2), how, Call(None, q, k, v, None, {}))
     assert all(torch.equal(ours, theirs) for ours, theirs in zip(found_here, (q, k), strict=True))
-    assert _apart(fused.flatten(2)[..., 1:], how, Call(None, q, k, v, None, {})) is None
+    assert _split_fused(fused.flatten(2)[..., 1:], how, Call(None, q, k, v, None, {})) is None
 
 
 def test_raw_queries_are_projections_before_the_model_scales_them():

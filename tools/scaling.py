@@ -10,7 +10,7 @@ import torch
 
 from anisoscope.measure.cost import Cost, estimate_cost, find_shapes_on_meta, format_bytes, format_scaled
 from anisoscope.measure.settings import PANELS, Settings
-from anisoscope.models.load import without_values
+from anisoscope.models.load import load_on_meta
 
 MODELS: dict[str, tuple[str, int, dict[str, int]]] = {
     "BERT-base": ("BertConfig", 12, {}),
@@ -86,7 +86,7 @@ PARTS = {"hidden": ("hidden",), "hidden + spectrum": ("hidden", "spectrum"), "al
 def checked() -> list[str]:
     """Rows: what products say that panels add to a pass of the built-in encoder, beside what was measured."""
     settings = Settings(panel=PANELS, spectrum_groups=1)
-    shapes, rows = find_shapes_on_meta(without_values("builtin:minilm"), settings), []
+    shapes, rows = find_shapes_on_meta(load_on_meta("builtin:minilm"), settings), []
     held = json.loads(speed.RESULTS.read_text("utf-8"))["overhead"]
     cost_at = cache(lambda windows: estimate_cost(shapes, settings, windows))
     for row in sorted((row for row in held if row["windows"].isdigit()), key=lambda row: int(row["windows"])):

@@ -80,8 +80,8 @@ def test_settings_and_context_reach_every_checkpoint_of_a_series(monkeypatch, co
 
     monkeypatch.setattr(checkpoints, "found", lambda *_: found)
     monkeypatch.setattr(checkpoints, "measure_series", measure_series)
-    monkeypatch.setattr(checkpoints, "subject_of", lambda job: job)
-    monkeypatch.setattr(checkpoints, "plan_of", lambda *_: [SimpleNamespace(tokens=[30, 10])])
+    monkeypatch.setattr(checkpoints, "load_subject", lambda job: job)
+    monkeypatch.setattr(checkpoints, "open_plan_of", lambda *_: [SimpleNamespace(tokens=[30, 10])])
     series = checkpoints.CheckpointSettings(
         corpus="somewhere", limit=7, sequences=5, points=33, shown=(0.0, 1.0), share=share
     )

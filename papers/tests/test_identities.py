@@ -209,8 +209,8 @@ def test_a_series_of_a_figure_is_kept_by_all_its_settings(monkeypatch, tmp_path)
     at = SimpleNamespace(subject="x", step=1, seed=0)
     monkeypatch.setattr(checkpoints, "found", lambda *_: [at])
     monkeypatch.setattr(checkpoints, "measure_series", measure_series)
-    monkeypatch.setattr(checkpoints, "plan_of", lambda *_: [SimpleNamespace(tokens=[3])])
-    monkeypatch.setattr(checkpoints, "subject_of", lambda _: None)
+    monkeypatch.setattr(checkpoints, "open_plan_of", lambda *_: [SimpleNamespace(tokens=[3])])
+    monkeypatch.setattr(checkpoints, "load_subject", lambda _: None)
     other = {"checkpoints": "y", "recipe": train_small.LONG, "kind": "vit", "corpus": "c", "limit": 3}
     other |= {"sequences": 3, "points": 3, "shown": (0.5,), "share": 0.3, "cells": trained.Experiment((), 1, None)}
     one = checkpoints.CheckpointSettings(corpus="x")

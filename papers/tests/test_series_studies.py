@@ -14,7 +14,7 @@ from scipy import stats
 
 from anisoscope.capture.masking import Masking
 from anisoscope.capture.rows import attention_rows
-from anisoscope.capture.scores import score_sums
+from anisoscope.capture.scores import sum_scores
 from anisoscope.measure.loop import measure_head_means, run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import centred_attention, score_terms
@@ -475,7 +475,7 @@ def test_parts_of_scores_are_those_of_every_row(mask):
     if mask == "window":
         near = (torch.arange(7)[:, None] - torch.arange(7)).abs() <= 2
         keys = keys & near
-    sums = score_sums(q, k, Masking(keys, causal, None), scale=0.3, real=real)
+    sums = sum_scores(q, k, Masking(keys, causal, None), scale=0.3, real=real)
     got = score_terms.compute(Totals({name: value.numpy() for name, value in sums.items()}))
     every = torch.ones(3, 1, 7, 7, dtype=torch.bool) if keys is None else keys.expand(3, 1, 7, 7)
     every = every & torch.ones(7, 7, dtype=torch.bool).tril() if causal else every
@@ -495,7 +495,7 @@ def test_parts_of_scores_are_those_of_every_row(mask):
 
 def test_shares_and_their_covariance_make_one():
     q, k = torch.randn(2, 3, 9, 4).double() + 1, torch.randn(2, 3, 9, 4).double()
-    sums = score_sums(q, k, Masking(None, False, None), scale=1.0)
+    sums = sum_scores(q, k, Masking(None, False, None), scale=1.0)
     got = score_terms.compute(Totals({name: value.numpy() for name, value in sums.items()}))
     mean = q.mean((0, 2), keepdim=True)
     covariance = [
@@ -512,8 +512,8 @@ def test_vectors_that_are_not_finite_are_left_out():
     q, k = torch.randn(1, 1, 6, 4).double(), torch.randn(1, 1, 6, 4).double()
     spoilt_q, spoilt_k = q.clone(), k.clone()
     spoilt_q[0, 0, 5], spoilt_k[0, 0, 5] = float("nan"), float("inf")
-    got = score_sums(spoilt_q, spoilt_k, Masking(None, False, None), scale=1.0)
-    expected = score_sums(q[:, :, :5], k[:, :, :5], Masking(None, False, None), scale=1.0)
+    got = sum_scores(spoilt_q, spoilt_k, Masking(None, False, None), scale=1.0)
+    expected = sum_scores(q[:, :, :5], k[:, :, :5], Masking(None, False, None), scale=1.0)
     for name, value in expected.items():
         torch.testing.assert_close(got[name], value)
 
@@ -664,7 +664,7 @@ def test_a_step_of_a_series_is_what_measure_gives(series, measured, tmp_path):
 def test_a_series_goes_on_where_it_stopped(series, tmp_path, monkeypatch):
     from anisoscope.runs import series as runner
 
-    measured, written = runner._Work.measure, []
+    measured, written = runner._SeriesInProgress.measure, []
 
     def some(work, checkpoint, progress):
         if len(written) == 4:
@@ -672,11 +672,11 @@ def test_a_series_goes_on_where_it_stopped(series, tmp_path, monkeypatch):
         written.append(checkpoint)
         measured(work, checkpoint, progress)
 
-    monkeypatch.setattr(runner._Work, "measure", some)
+    monkeypatch.setattr(runner._SeriesInProgress, "measure", some)
     with pytest.raises(KeyboardInterrupt):
         checkpoints.measure(series, context(tmp_path))
     monkeypatch.setattr(
-        runner._Work, "measure", lambda work, c, progress: (written.append(c), measured(work, c, progress))
+        runner._SeriesInProgress, "measure", lambda work, c, progress: (written.append(c), measured(work, c, progress))
     )
     pieces = checkpoints.measure(series, context(tmp_path))
     assert len(written) == len(set(written)) == len(pieces) == 6

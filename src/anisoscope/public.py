@@ -189,18 +189,18 @@ NAMES: dict[str, tuple[str, ...]] = {
     "anisoscope.models.devices": ("device_of",),
     "anisoscope.models.families": ("Family",),
     "anisoscope.models.hub": (
-        "bring",
+        "download",
         "locate",
         "split_name",
     ),
-    "anisoscope.models.hub_memory": ("asked_once",),
+    "anisoscope.models.hub_memory": ("ask_once",),
     "anisoscope.models.load": (
         "checkpoint_path",
         "load",
     ),
     "anisoscope.models.modes": (
-        "evaluating",
-        "flushed",
+        "evaluation_mode",
+        "flush_denormals",
     ),
     "anisoscope.models.named": (
         "ConvertedModel",
@@ -263,10 +263,10 @@ NAMES: dict[str, tuple[str, ...]] = {
         "OutputOptions",
     ),
     "anisoscope.runs.run": (
-        "plan_of",
+        "open_plan_of",
         "run",
-        "slug",
-        "subject_of",
+        "make_slug",
+        "load_subject",
     ),
     "anisoscope.runs.series": (
         "Derived",

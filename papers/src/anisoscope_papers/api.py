@@ -97,7 +97,7 @@ def reproduce(
 
 def verdicts(studies: Any, folder: Path, device: str, quiet: bool) -> Iterator[str]:
     """Run studies with progress, each verdict a line; what is finished has its page, also where a later one fails."""
-    from anisoscope.models.hub_memory import asked_once
+    from anisoscope.models.hub_memory import ask_once
     from anisoscope_papers import runner
     from anisoscope_papers.studies_page import build_studies
 
@@ -106,7 +106,7 @@ def verdicts(studies: Any, folder: Path, device: str, quiet: bool) -> Iterator[s
         return f"{folder} holds {finished} of {len(studies)} studies, and what is done of the next"
 
     try:
-        with interrupt_hint(kept, again=""), asked_once():
+        with interrupt_hint(kept, again=""), ask_once():
             yield from runner.reproduce(studies, folder.name, folder.parents[1], device=device, quiet=quiet)
     except Exception:
         if runner.reproductions(folder):

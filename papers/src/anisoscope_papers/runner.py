@@ -16,8 +16,8 @@ import pandas as pd
 
 from anisoscope.charts.export import save
 from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError, suggest_names
-from anisoscope.models.hub_memory import asked_once
-from anisoscope.models.modes import flushed
+from anisoscope.models.hub_memory import ask_once
+from anisoscope.models.modes import flush_denormals
 from anisoscope.progress import show_progress
 from anisoscope.store import as_records, read_table, write_json, write_table
 from anisoscope.wording import list_first
@@ -172,10 +172,10 @@ def _other_settings(folder: Path, asked: Any) -> str:
     return ", ".join(name for name in now if name in then and then[name] != now[name])
 
 
-@asked_once()
+@ask_once()
 def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: str, quiet: bool) -> None:
     asked = _settings_of(study, settings)
-    with flushed(), show_progress(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
+    with flush_denormals(), show_progress(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
         context = Context(folder, cache_folder, device, progress=lambda _text, done, total: progress(done, total))
         records = _measured(study, asked, context)
     done = Finished(study, {}, records)

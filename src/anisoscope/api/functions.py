@@ -173,7 +173,7 @@ def _load_given_model(job: Job, model: Any, processor: Any, options: Mapping[str
         return replace(job, model=str(model)), None
     from anisoscope.measure.calls import check_module
     from anisoscope.models.families import class_of
-    from anisoscope.models.identity import weights_hash
+    from anisoscope.models.identity import hash_weights
     from anisoscope.models.load import Subject
 
     loading = {name: value for name, value in options.items() if name in list_field_names(LoadOptions)}
@@ -182,7 +182,7 @@ def _load_given_model(job: Job, model: Any, processor: Any, options: Mapping[str
         subject = model if processor is None else replace(model, processor=processor)
     else:
         check_module(model)
-        subject = Subject(model, processor, class_of(model).__name__, None, weights_hash(model))
+        subject = Subject(model, processor, class_of(model).__name__, None, hash_weights(model))
     weight = next((p for p in subject.model.parameters() if p.is_floating_point()), None)
     if weight is None:
         return replace(job, model=subject.name), subject
@@ -204,9 +204,9 @@ def _open_inputs(
     """
     from anisoscope.measure.calls import check_module
     from anisoscope.measure.inputs import GivenInputs
-    from anisoscope.runs.run import OpenedCorpus, plan_of, subject_of
+    from anisoscope.runs.run import OpenedCorpus, load_subject, open_plan_of
 
-    subject = loaded or subject_of(job)
+    subject = loaded or load_subject(job)
     if isinstance(inputs, list | tuple) and inputs and all(isinstance(text, str) for text in inputs):
         if not hasattr(subject.processor, "tokenize"):
             got = f"{subject.name} without one" if subject.processor is None else type(subject.processor).__name__
@@ -216,7 +216,7 @@ def _open_inputs(
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "texts.jsonl")
             path.write_text("\n".join(json.dumps({"text": text}) for text in inputs))
-            read_plan, described = plan_of(replace(job, corpus=str(path)), subject)
+            read_plan, described = open_plan_of(replace(job, corpus=str(path)), subject)
         described = {name: value for name, value in described.items() if name != "path"} | {"name": "texts"}
         return replace(job, corpus="texts"), subject, OpenedCorpus(read_plan, described)
     _refuse_argument(
@@ -269,10 +269,10 @@ def measure_checkpoints(job: Job, place: OutputOptions, quiet: bool) -> "Series"
     require_for_model(job.model)
     found = expand(job.model)
     with show_progress(f"{len(found)} checkpoints × {job.corpus or 'the built-in corpus'}", quiet=quiet) as progress:
-        from anisoscope.runs.run import slug
+        from anisoscope.runs.run import make_slug
         from anisoscope.runs.series import measure_series
 
-        folder = place.output or Path("runs") / f"series-{slug(job.model)}"
+        folder = place.output or Path("runs") / f"series-{make_slug(job.model)}"
         more: dict[str, Any] = {"keep": job.keep, "overwrite": place.overwrite, "progress": progress}
 
         def kept() -> str:

@@ -139,8 +139,8 @@ def _unwrap_sentence_transformer(model: Any) -> Iterator["Subject"]:
     """
     from torch import nn
 
-    from anisoscope.models.beside import LAST_STATES, probe
-    from anisoscope.models.identity import weights_hash
+    from anisoscope.models.beside import LAST_STATES, try_text_pooling
+    from anisoscope.models.identity import hash_weights
     from anisoscope.models.load import Subject
 
     first, *behind = list(model)
@@ -153,12 +153,12 @@ def _unwrap_sentence_transformer(model: Any) -> Iterator["Subject"]:
     if behind:
         base.sentence = nn.ModuleList(behind)
         base.sentence.reads = how.get("method_output_name", LAST_STATES)
-        notes = probe(base, model.tokenizer, ", ".join(type(module).__name__ for module in model))
+        notes = try_text_pooling(base, model.tokenizer, ", ".join(type(module).__name__ for module in model))
     prompt = getattr(model, "default_prompt_name", None)
     if prompt:
         notes.append(f"texts are measured without the prompt that encode() would put first, {prompt!r}")
     try:
-        yield Subject(base, model.tokenizer, name, None, weights_hash(base), notes)
+        yield Subject(base, model.tokenizer, name, None, hash_weights(base), notes)
     finally:
         if hasattr(base, "sentence"):
             del base.sentence

@@ -1,4 +1,4 @@
-"""What is seen while a model runs: hidden states by hooks on blocks; queries, keys, values and attention statistics
+"""Capture what a model computes: hidden states by hooks on blocks; queries, keys, values and attention statistics
 through the attention interface. No arithmetic but attention's own.
 
 May import: `models`, `sums`, `axes`, `errors`; no metric.

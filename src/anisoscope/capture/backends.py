@@ -1,4 +1,4 @@
-"""Attention calls through transformers' attention interface: whoever asks looks at each of them, or stands in for it.
+"""See or replace attention calls on transformers' attention interface.
 
 The model keeps the name of the backend that it was loaded with. Models read that name: some build a mask of their own
 for `sdpa` and `eager` only, and under a name of ours they would compute something else.
@@ -46,7 +46,7 @@ def intercept_attention(model: nn.Module, look: Look, within: Within = nullconte
     interface = class_of_transformers("modeling_utils", "AttentionInterface")
     with _LOCK:
         _Interface.open(interface)
-        restore = _watch_eager_functions(model)
+        restore = _wrap_eager_functions(model)
     for module in modules:
         _LOOKS[module] = (*_LOOKS.get(module, ()), entry)
     try:
@@ -80,7 +80,7 @@ class _Interface:
         cls.originals = (interface.__dict__.get("__getitem__"), get_interface)
 
         def watched_item(self: Any, name: str) -> Attention:
-            return watch(name, get_item(self, name))
+            return wrap_backend(name, get_item(self, name))
 
         setattr(interface, "__getitem__", watched_item)  # noqa: B010 (mypy lets no method be assigned)
         if get_interface is None:  # older releases: files take their own function for `eager`, watched below
@@ -88,7 +88,7 @@ class _Interface:
 
         @wraps(get_interface)
         def watched_interface(self: Any, name: str, default: Attention) -> Attention:
-            return watch(name or "eager", get_interface(self, name, default))
+            return wrap_backend(name or "eager", get_interface(self, name, default))
 
         setattr(interface, "get_interface", watched_interface)  # noqa: B010
 
@@ -109,8 +109,8 @@ class _Interface:
         _FORMS.clear()
 
 
-def _watch_eager_functions(model: nn.Module) -> Callable[[], None]:
-    """Put watched forms in place of the eager functions of the model's files, which older code calls by their names.
+def _wrap_eager_functions(model: nn.Module) -> Callable[[], None]:
+    """Wrap the eager attention functions of the model's files, which older code calls by their names.
 
     The function that is returned puts them back.
     """
@@ -120,7 +120,7 @@ def _watch_eager_functions(model: nn.Module) -> Callable[[], None]:
         names = [name for name in vars(source) if name.endswith(EAGER)] if source is not None else []
         for name in names:
             function = getattr(source, name)
-            watched = watch("eager", function)
+            watched = wrap_backend("eager", function)
             if source is not None and watched is not function:
                 replaced.append((source, name, function))
                 setattr(source, name, watched)
@@ -132,8 +132,8 @@ def _watch_eager_functions(model: nn.Module) -> Callable[[], None]:
     return restore
 
 
-def watch(backend: str, function: Attention) -> Attention:
-    """`function` as it is, for modules that nobody looks at; for others those who look see each call."""
+def wrap_backend(backend: str, function: Attention) -> Attention:
+    """Wrap an attention function so that captures see each call; modules that nobody watches run it unchanged."""
     if function in _FORMS or not callable(function):
         return function
     if (backend, function) in _WATCHED:
@@ -163,7 +163,7 @@ def watch(backend: str, function: Attention) -> Attention:
             return made[0]
 
         call = Call(module, query, key, value, attention_mask, settings, backend=backend, result=result)
-        with entry_points.suspended():
+        with entry_points.suspend():
             instead = [output for look, _ in looks if (output := look(call)) is not None]
             return (instead[-1], None) if instead else result()
 

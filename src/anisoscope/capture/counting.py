@@ -1,4 +1,4 @@
-"""A count of the attention that is computed, by whomever: kernels made for it, and a softmax that a product follows."""
+"""Count every attention that is computed, whatever computes it: fused kernels, and a softmax followed by a product."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -46,10 +46,8 @@ class Counting(TorchDispatchMode):
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Inside, nothing is counted: what is measured of a batch would pass through here operation by operation, which
-        takes a tenth of its forward pass.
-        """
+    def pause(self) -> Iterator[None]:
+        """Count nothing inside a `with` block:"""
         before, self.quiet = self.quiet, True
         out = self.active and _get_current_dispatch_mode() is self
         if out:
@@ -97,8 +95,8 @@ def can_count(model: nn.Module) -> bool:
     return all(m._compiled_call_impl is None and type(m).__name__ != "OptimizedModule" for m in model.modules())
 
 
-def listed(numbers: list[int]) -> str:
-    """`1–12`, `1, 3, 5`."""
+def list_ranges(numbers: list[int]) -> str:
+    """List numbers with ranges: `1–12`, `1, 3, 5`."""
     if len(numbers) > 2 and numbers == [*range(numbers[0], numbers[-1] + 1)]:
         return f"{numbers[0]}–{numbers[-1]}"
     return ", ".join(map(str, numbers))

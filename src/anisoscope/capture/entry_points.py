@@ -1,5 +1,6 @@
-"""Attention off the attention interface, seen at torch's entry points: the fused product, the fast paths of torch's own
-layers, and products around a softmax. Calls are handed on as the interface would; what is computed is not touched.
+"""Capture attention off the attention interface, at torch's entry points: the fused product, the fast paths of
+torch's own layers, and products around a softmax. Calls are handed on as the interface would; what is computed
+is not touched.
 """
 
 import sys
@@ -41,13 +42,13 @@ _SUSPENDED: ContextVar[bool] = ContextVar("suspended", default=False)
 
 
 def is_suspended() -> bool:
-    """Whether calls of this thread are not looked at now, since they are within one that is, or of the interface."""
+    """Tell whether calls of this thread are ignored now, because they are inside one that is captured already."""
     return _SUSPENDED.get()
 
 
 @contextmanager
-def suspended() -> Iterator[None]:
-    """Inside, the calls of this thread are not looked at: the attention interface hands them on itself."""
+def suspend() -> Iterator[None]:
+    """Ignore the calls of this thread inside a `with` block: the attention interface hands them on itself."""
     before = _SUSPENDED.set(True)
     try:
         yield
@@ -83,7 +84,7 @@ class _Product:
 
 
 @dataclass
-class _Own:
+class _Pending:
     """What a module has computed since its last attention: products, and the scores that went into a softmax."""
 
     module: nn.Module | None = None
@@ -99,7 +100,7 @@ def _raise(_module: nn.Module, _name: str, error: Exception) -> None:
 class _Watch:
     def __init__(self, modules: set[nn.Module], look: Look, failed: Failed, thread: int) -> None:
         self.modules, self.look, self.failed, self.thread = modules, look, failed, thread
-        self.own = _Own()
+        self.own = _Pending()
 
     def around(self, name: str, function: Callable[..., Any], products: bool) -> Callable[..., Any]:
         """`function`, whose calls are looked at after they returned; `products`: one of `PRODUCTS`."""
@@ -109,17 +110,17 @@ class _Watch:
         def watched(*given: Any, **named: Any) -> Any:
             if threading.get_ident() != self.thread or _SUSPENDED.get():
                 return function(*given, **named)
-            with suspended():  # what it calls in turn is its own
+            with suspend():  # what it calls in turn is its own
                 output = function(*given, **named)
                 module = self._caller()
                 if module is None:
                     return output
                 if products and self.own.module is not module:
-                    self.own = _Own(module)  # what another had is let go of
+                    self.own = _Pending(module)  # what another had is let go of
                 try:
                     after(module, output, *given, **named)
                 except Exception as error:
-                    self.own = _Own()
+                    self.own = _Pending()
                     self.failed(module, name.strip("_"), error)
             return output
 
@@ -225,7 +226,7 @@ class _Watch:
         if len(pair) != 2 or not all(isinstance(x, Tensor) for x in pair):
             return
         a, b = pair
-        if self.own.scores is not None and _same_map(a, self.own.scores):
+        if self.own.scores is not None and _is_same_map(a, self.own.scores):
             self._valued(module, b, output)
         elif output.dim() > 2 and a.dim() == b.dim():
             self.own.products.append(_Product(output, a, b.transpose(-1, -2), scale))
@@ -234,7 +235,7 @@ class _Watch:
         if not isinstance(equation, str):  # operands and lists of their axes
             return
         tensors = list(operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands)
-        read = _letters_of(equation, tensors)
+        read = _parse_einsum(equation, tensors)
         if read is None:
             return
         (first, second), result = read
@@ -247,7 +248,7 @@ class _Watch:
                 axes = _axes_of_values(of_weights, of_values, result)
                 if axes is not None and weights.shape == scores.shape:
                     wanted = of_weights[:-1] + axes[-1]
-                    self._valued(module, _laid(values, of_values, axes), _laid(output, result, wanted))
+                    self._valued(module, _permute_to(values, of_values, axes), _permute_to(output, result, wanted))
                     return
         batch, row, column = result[:-2], result[-2], result[-1]
         if row in second and column in first:
@@ -257,27 +258,27 @@ class _Watch:
             return
         if not {column, inner} <= set(second) <= {*batch, column, inner} or not set(batch) <= {*first, *second}:
             return  # no scores of queries and keys: other axes go with one of them
-        query = _laid(tensors[0], first, batch + row + inner)
-        key = _laid(tensors[1], second, batch + column + inner)
+        query = _permute_to(tensors[0], first, batch + row + inner)
+        key = _permute_to(tensors[1], second, batch + column + inner)
         self.own.products.append(_Product(output, query, key))
 
     def softmax(self, _module: nn.Module, _output: Any, *given: Any, **named: Any) -> None:
         x, *rest = _operands(given, named, "input", "dim")
         if rest and rest[0] in (-1, x.dim() - 1):
-            source = next((p for p in self.own.products if _same_map(p.output, x)), None)
+            source = next((p for p in self.own.products if _is_same_map(p.output, x)), None)
             if source is not None:
                 self.own.source, self.own.scores = source, x
 
     def _valued(self, module: nn.Module, value: Tensor, output: Tensor) -> None:
         """The weights were multiplied with `value`, which gave `output`: the call is whole."""
-        own, self.own = self.own, _Own()
+        own, self.own = self.own, _Pending()
         assert own.source is not None and own.scores is not None
         heads = next((n for name in HEADS if isinstance(n := getattr(module, name, None), int)), 1)
         heads = own.scores.shape[1] if own.scores.dim() == 4 else heads
         parts = (own.source.query, own.source.key, value, own.scores)
         if any(x.dim() not in (3, 4) or (x.dim() == 3 and len(x) % heads) for x in parts):
             return  # scores that are not [sequence, head, query, key] in any way that is known
-        q, k, v, scores = (_four(x, heads) for x in parts)
+        q, k, v, scores = (_to_four_axes(x, heads) for x in parts)
         if any(ours not in (1, theirs) for ours, theirs in zip(q.shape[:2], scores.shape[:2], strict=True)):
             return
         q = q.expand(*scores.shape[:2], *q.shape[2:])
@@ -286,9 +287,9 @@ class _Watch:
         q, k, scores = (x.float() if x.dtype.itemsize < 4 else x for x in (q, k, scores))
         product = q @ k.transpose(2, 3)
         hidden = scores < scores.amax(-1, keepdim=True) - FAR_BELOW
-        scale = own.source.scale or _fitted(product, scores, hidden, q.shape[-1])
+        scale = own.source.scale or _fit_scale(product, scores, hidden, q.shape[-1])
         rest = (scores - scale * product).masked_fill(hidden, torch.finfo(scores.dtype).min)
-        made = _four(output, heads) if output.dim() in (3, 4) else None
+        made = _to_four_axes(output, heads) if output.dim() in (3, 4) else None
         self._hand_on(module, (q, k, v), rest, {"scaling": scale, "is_causal": False}, "products", made)
 
     def _hand_on(
@@ -318,17 +319,20 @@ def _operands(given: tuple[Any, ...], named: dict[str, Any], *names: str) -> lis
     return [*given, *(named[name] for name in names if name in named)]
 
 
-def _same_map(x: Tensor, scores: Tensor) -> bool:
+def _is_same_map(x: Tensor, scores: Tensor) -> bool:
+    """Tell whether two tensors are the same attention map."""
     return x.shape[-2:] == scores.shape[-2:] and x.numel() == scores.numel()
 
 
-def _four(x: Tensor, heads: int) -> Tensor:
-    """[sequence, head, token, dim] of itself, or of [sequence · head, token, dim]."""
+def _to_four_axes(x: Tensor, heads: int) -> Tensor:
+    """Return [sequence, head, token, dim], also from [sequence · head, token, dim]."""
     return x if x.dim() == 4 else x.reshape(-1, heads, *x.shape[1:])
 
 
-def _fitted(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> float:
-    """Factor of the products in the scores, by least squares inside rows over the keys seen; 1/√d or 1 where near."""
+def _fit_scale(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> float:
+    """Fit the factor of the products in the scores, by least squares inside rows over the keys seen; 1/√d or 1 if
+    near.
+    """
     seen = ~hidden & (scores.amax(-1, keepdim=True) > -FAR_BELOW)
     n = seen.sum(-1, keepdim=True).clamp(min=1)
     x, y = (torch.where(seen, z, 0.0) for z in (product, scores))
@@ -337,8 +341,8 @@ def _fitted(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> float:
     return next((s for s in (dim**-0.5, 1.0) if abs(fitted - s) <= SAME_SCALE * s), fitted)
 
 
-def _letters_of(equation: str, tensors: list[Any]) -> tuple[tuple[str, str], str] | None:
-    """The axes of two operands and of the result of an einsum, a letter each; None for an equation of another form."""
+def _parse_einsum(equation: str, tensors: list[Any]) -> tuple[tuple[str, str], str] | None:
+    """Return the axes of two operands and of the result of an einsum, a letter each; None for another form."""
     inputs, _, result = equation.replace(" ", "").partition("->")
     letters = inputs.split(",")
     if len(letters) != 2 or len(tensors) != 2:
@@ -363,8 +367,8 @@ def _axes_of_values(of_weights: str, of_values: str, result: str) -> str | None:
     return "".join((*batch, key, *dims))
 
 
-def _laid(x: Tensor, letters: str, wanted: str) -> Tensor:
-    """A tensor whose axes are `letters`, laid out as `wanted`; axes it lacks have length 1."""
+def _permute_to(x: Tensor, letters: str, wanted: str) -> Tensor:
+    """Permute a tensor whose axes are `letters` to `wanted`; axes it lacks have length 1."""
     x = x.permute(*(letters.index(w) for w in wanted if w in letters))
     return x[tuple(slice(None) if w in letters else None for w in wanted)]
 

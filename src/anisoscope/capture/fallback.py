@@ -1,6 +1,4 @@
-"""Attention off the interface (CANINE, which calls its projections once per chunk, and CvT): its calls are put together
-from hooks on its projections, and handed on as the interface would.
-"""
+"""Capture attention that no interface sees (CANINE, CvT) from hooks on its projections."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,16 +12,20 @@ from anisoscope.capture.masking import Call
 from anisoscope.models.families import class_of, families
 
 
-def off_interface() -> dict[str, tuple[str, tuple[str, str, str]]]:
-    """Classes that call attention off the interface, once per layer: under which name, and its projections' names."""
+def list_off_interface() -> dict[str, tuple[str, tuple[str, str, str]]]:
+    """Return classes that call attention off the interface, once per layer: under which name, and their
+    projections' names.
+    """
     rows = [family.off_interface for family in families().values() if family.off_interface is not None]
     return {caller: (name, projections) for caller, name, projections in rows}
 
 
-def served(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tuple[str, ...]]]:
-    """{attention module off the interface: the module that calls it once a layer, the names of its projections}."""
+def find_off_interface(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tuple[str, ...]]]:
+    """Return {attention module off the interface: the module that calls it once a layer, the names of its
+    projections}.
+    """
     found: dict[nn.Module, tuple[nn.Module, tuple[str, ...]]] = {}
-    classes = off_interface()
+    classes = list_off_interface()
     for around in model.modules():
         name, projections = classes.get(class_of(around).__name__, ("", ()))
         if isinstance(attention := getattr(around, name, None), nn.Module):
@@ -35,7 +37,7 @@ def served(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tuple[str, ...]
 def watch_projections(model: nn.Module, look: Callable[[Call], object]) -> Iterator[None]:
     """Call `look` once per layer at every attention module off the interface."""
     with ExitStack() as ends:
-        for attention, (around, projections) in served(model).items():
+        for attention, (around, projections) in find_off_interface(model).items():
             layer = _Layer(attention, look)
             ends.callback(around.register_forward_pre_hook(layer.begin).remove)
             ends.callback(attention.register_forward_pre_hook(layer.keep_mask, with_kwargs=True).remove)

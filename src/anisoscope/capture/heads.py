@@ -1,4 +1,6 @@
-"""What attention was called with, layer by layer: stages of queries and keys, values, rows; what cannot be had."""
+"""Hand on what attention was called with, layer by layer: stages of queries and keys, values, rows; and refuse what
+cannot be read.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,9 +13,9 @@ from torch import Tensor, nn
 from anisoscope.axes import Kind, Site
 from anisoscope.capture import projections
 from anisoscope.capture.masking import Call, Masking
-from anisoscope.capture.proof import Proof, check_attention
+from anisoscope.capture.proof import Proof, compare_attention
 from anisoscope.capture.rows import attention_rows
-from anisoscope.capture.scores import score_sums
+from anisoscope.capture.scores import sum_scores
 from anisoscope.errors import AnisoscopeError, MeasureError
 
 Means = dict[tuple[str, int, Kind], tuple[Tensor, Tensor]]
@@ -55,7 +57,9 @@ class Heads:
         for module in names:
             if is_attention(module) and not any(map(is_attention, module.children())):
                 turned = stacks[module] in self.tap.turned
-                source = projections.prepare(module, stacks[module] in rotary, self.tap.hook, tokens_first=turned)
+                source = projections.hook_projections(
+                    module, stacks[module] in rotary, self.tap.hook, tokens_first=turned
+                )
                 self.sources[module] = source
 
     def begin(self) -> None:
@@ -99,7 +103,7 @@ class Heads:
         tap = self.tap
         stack = tap.stacks[call.module]
         tap.running[stack].looks += 1
-        place, windows = at("attention"), self._windows(call)
+        place, windows = at("attention"), self._count_windows(call)
         if place.place in tap.refused or (by_hand and place in self.served):
             return None
         if self._is_refused(place, call, windows, by_hand):
@@ -112,7 +116,7 @@ class Heads:
         real = tap.real.get(stack)
         if real is not None and real.shape[1] != call.query.shape[2]:
             real = None  # of cross-attention to another stack
-        with tap.counting.paused():
+        with tap.counting.pause():
             call = call if by_hand else self._known(call)
             return self._hand_on(call, at, source, real, windows)
 
@@ -132,7 +136,7 @@ class Heads:
         tap, wanted = self.tap, self.tap.wanted
 
         def emit(site: Site, value: Any) -> None:
-            tap.emit(site, value if windows < 2 else _whole(value, windows))
+            tap.emit(site, value if windows < 2 else _merge_windows(value, windows))
 
         positions, keys = call.query.shape[2], call.key.shape[2]
         if keys > positions and at("key").kind == "self" and {"key", "value"} & {n.partition(".")[0] for n in wanted}:
@@ -149,8 +153,8 @@ class Heads:
         stands_in = tap.fused and is_plain_softmax(call)
         columns = "extremes" in wanted
         if tap.proof is not None:
-            rows = self._tried_rows(call, real, columns)
-            if not self._is_proved(tap.proof, call, at("attention"), rows, real):
+            rows = self._compute_rows_with_output(call, real, columns)
+            if not self._is_verified(tap.proof, call, at("attention"), rows, real):
                 return None
         else:
             of_rows = wanted & {"attention", "centred", "extremes"}
@@ -163,7 +167,7 @@ class Heads:
         if "attention" in wanted:
             emit(at("attention"), rows)
         if "scores" in wanted:
-            emit(at("scores"), score_sums(call.query, call.key, call.masking, scale=call.scale, real=real))
+            emit(at("scores"), sum_scores(call.query, call.key, call.masking, scale=call.scale, real=real))
         if "centred" in wanted:
             query, key = self._means_of(at("centred"), call)
             of_query = self._rows(replace(call, query=call.query - query), real)
@@ -171,8 +175,8 @@ class Heads:
             emit(at("centred"), {"plain": rows, "query": of_query, "key": of_key})
         return output if stands_in and output is not None and is_defined(rows) else None
 
-    def _tried_rows(self, call: Call, real: Tensor | None, columns: bool) -> dict[str, Tensor]:
-        """The rows with the output that they give, if their values can be read as such."""
+    def _compute_rows_with_output(self, call: Call, real: Tensor | None, columns: bool) -> dict[str, Tensor]:
+        """Compute the rows with the output that they give, if their values can be read as such."""
         try:
             return self._rows(call, real, value=True, columns=columns)
         except Exception as error:
@@ -180,13 +184,13 @@ class Heads:
                 raise
             return self._rows(call, real, columns=columns)
 
-    def _is_proved(self, proof: Proof, call: Call, site: Site, rows: dict[str, Tensor], real: Tensor | None) -> bool:
-        """Whether what is handed on gives the model's own output and stands at its place; refused if not."""
+    def _is_verified(self, proof: Proof, call: Call, site: Site, rows: dict[str, Tensor], real: Tensor | None) -> bool:
+        """Tell whether what is handed on gives the model's own output and stands at its place; refuse it if not."""
         name, place = type(call.module).__name__, site.place
         if self.tap.positions.contradict(call.module, site):
             self.tap.refuse(place, f"{name}, which belongs to another block, was found there")
             return False
-        figures = check_attention(call, rows["output"], rows["keys"], real) if "output" in rows else None
+        figures = compare_attention(call, rows["output"], rows["keys"], real) if "output" in rows else None
         if figures is None:
             proof.unheard.add(place)
             return True
@@ -216,10 +220,8 @@ class Heads:
         how["columns"] = columns
         return attention_rows(call.query, call.key, call.masking, **how)
 
-    def _windows(self, call: Call) -> int:
-        """In how many windows of a sequence a call sees it: 1 where whole, 0 where its parts are no such windows, as
-        they hold padding too, or sequences are padded.
-        """
+    def _count_windows(self, call: Call) -> int:
+        """Count the windows of a sequence in a call:"""
         stack = self.tap.stacks[call.module]
         here, calls = self.tap.running[stack], len(call.query)
         if not here.sequences or calls == here.sequences:
@@ -254,16 +256,16 @@ def is_defined(rows: dict[str, Tensor]) -> bool:
     return bool((rows["keys"] > 0).all() and rows["entropy"].isfinite().all())
 
 
-def _whole(value: Any, windows: int) -> Any:
-    """What stands for windows one after another, for the sequences that they are of."""
+def _merge_windows(value: Any, windows: int) -> Any:
+    """Combine a value of windows, one after another, for the sequences that they belong to."""
     if isinstance(value, Tensor):
-        return _joined(value, windows)
+        return _join_windows(value, windows)
     if not isinstance(value, dict):
         return value
     if "mass" in value:
-        return {name: _joined(x, windows) for name, x in value.items()}
+        return {name: _join_windows(x, windows) for name, x in value.items()}
     if "plain" in value:
-        return {which: _whole(rows, windows) for which, rows in value.items()}
+        return {which: _merge_windows(rows, windows) for which, rows in value.items()}
     per_row = value["entropy"].dim() if "entropy" in value else 0
     made = {}
     for name, x in value.items():
@@ -271,12 +273,12 @@ def _whole(value: Any, windows: int) -> Any:
         if name == "row_similarity":
             made[name] = parts.nanmean(1)
         elif per_row and x.dim() == per_row and name != "score_histogram":
-            made[name] = _joined(x, windows)
+            made[name] = _join_windows(x, windows)
         else:
             made[name] = parts.sum(1)
     return made
 
 
-def _joined(x: Tensor, windows: int) -> Tensor:
-    """[sequence · window, head, token, …] as [sequence, head, window · token, …]."""
+def _join_windows(x: Tensor, windows: int) -> Tensor:
+    """Reshape [sequence · window, head, token, …] to [sequence, head, window · token, …]."""
     return torch.unflatten(x, 0, (-1, windows)).transpose(1, 2).flatten(2, 3)

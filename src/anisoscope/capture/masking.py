@@ -1,4 +1,4 @@
-"""Who sees whom in an attention call, read from what the attention interface was called with, and the scores."""
+"""Which query sees which key in an attention call, read from its arguments; and the attention logits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,9 @@ MOST_SCORES = 1 << 24
 
 @dataclass(frozen=True)
 class Span:
-    """Keys `start[i]` to `stop[i]` of sequence i are seen: by every query, or by those not before them (`causal`)."""
+    """A range of keys: `start[i]` to `stop[i]` of sequence i are seen by every query, or by those not before them
+    (`causal`).
+    """
 
     start: tuple[int, ...]
     stop: tuple[int, ...]
@@ -36,7 +38,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Masking:
-    """Who sees whom, and what is added to the scores (`bias`). `causal`: only keys up to the query.
+    """Which query sees which key, and what is added to the logits (`bias`). `causal`: only keys up to the query.
+    `causal`: only keys up to the query.
 
     `keys` [sequence, 1 or head, query or 1, key] bool or None (all).
     """
@@ -60,7 +63,7 @@ class Masking:
         """
         bias, keys = settings.get("position_bias"), keys or query.shape[2]
         if is_block_mask(mask):
-            return cls(_pairs_of_blocks(mask, query.device), False, bias)
+            return cls(_expand_block_mask(mask, query.device), False, bias)
         if "flash" in backend or (isinstance(mask, Tensor) and mask.dim() == 2):
             return cls._read_flash(module, query, mask, settings, keys)
         if mask is None:
@@ -87,7 +90,7 @@ class Masking:
             real = nn.functional.pad(mask[:, -keys:] != 0, (0, max(0, keys - mask.shape[1])))
         packed = _packed_sequences(query, settings, keys) if mask is None else None
         if window is None and packed is None and (queries == keys or not causal):
-            return cls._padded(real, causal, keys, bias)
+            return cls._from_padding(real, causal, keys, bias)
         # padding is taken out before, so that distances are those between real tokens; the last query stands beside
         # the last key
         position = torch.arange(keys, device=query.device)[None] if real is None else real.cumsum(-1) - 1
@@ -102,8 +105,8 @@ class Masking:
         return cls(seen.unsqueeze(1), False, bias)
 
     @classmethod
-    def _padded(cls, real: Tensor | None, causal: bool, keys: int, bias: Any) -> "Masking":
-        """Real keys, up to the query if `causal`."""
+    def _from_padding(cls, real: Tensor | None, causal: bool, keys: int, bias: Any) -> "Masking":
+        """Return real keys, up to the query if `causal`."""
         if real is None or not causal:
             return cls(None if real is None else real[:, None, None, :], causal, bias)
         earlier = torch.ones(keys, keys, dtype=torch.bool, device=real.device).tril()
@@ -124,8 +127,9 @@ class Masking:
         return float((high - low).amax())
 
     def span(self, sequences: int, queries: int, keys: int) -> Span | None:
-        """The same as one stretch of keys per sequence, which needs no mask; None where it is not that simple. Found
-        once for all layers that share the mask.
+        """Return the masking as one range of keys per sequence, which needs no mask; None if it is not that simple.
+
+        Found once for all layers that share the mask.
         """
         sizes = sequences, queries, keys
         if sizes not in self.known:
@@ -155,8 +159,7 @@ class Masking:
 
 @dataclass(frozen=True)
 class Call:
-    """One attention call: query [sequence, head, query, dim]; key and value [sequence, key_head, key, dim]; seen `by`
-    which mechanism, which would hand it to `backend`.
+    """The arguments of one attention call:
 
     `result` gives what the model itself makes of the call, computed at most once: the output of attention [sequence,
     query, head, dim], alone or first in a tuple, or what `finish` makes of that output.
@@ -217,7 +220,7 @@ class Call:
             seen &= masking.keys[..., : self.key.shape[2]]
         if masking.causal:
             seen &= torch.ones(seen.shape[2:], dtype=torch.bool, device=seen.device).tril()
-        return masking if bool((seen | ~_pairs(masking, seen)).all()) else Masking(seen, False, masking.bias)
+        return masking if bool((seen | ~_expand_pairs(masking, seen)).all()) else Masking(seen, False, masking.bias)
 
     @property
     def scale(self) -> float:
@@ -226,13 +229,15 @@ class Call:
         return float(self.query.shape[-1] ** -0.5 if scale is None else scale)
 
     def weights(self, rows: int | None = None) -> Float[Tensor, "sequence head row key"]:
-        """Weights of the first `rows` queries (None: all) over the keys; with a sink they add up to less than 1."""
+        """Return the weights of the first `rows` queries (None: all) over the keys; with a sink they add up to less
+        than 1.
+        """
         return self.scores(slice(rows)).softmax(-1)[..., : self.key.shape[2]]
 
     def scores(
         self, rows: slice | int | None = None, masking: Masking | None = None
     ) -> Float[Tensor, "sequence head row outcome"]:
-        """Scores of some queries as the softmax sees them: unseen keys `HIDDEN`, sinks in a last column.
+        """Return the logits of some queries as the softmax sees them: unseen keys `HIDDEN`, sinks in a last column.
 
         `rows`: which queries, or the first so many; None: all.
         """
@@ -260,8 +265,8 @@ def is_block_mask(mask: Any) -> bool:
     return mask is not None and not isinstance(mask, Tensor) and hasattr(mask, "mask_mod")
 
 
-def _pairs_of_blocks(mask: Any, device: torch.device) -> Bool[Tensor, "sequence head query key"]:
-    """Who sees whom by a mask of flex attention."""
+def _expand_block_mask(mask: Any, device: torch.device) -> Bool[Tensor, "sequence head query key"]:
+    """Return which query sees which key by a mask of flex attention."""
     from torch.nn.attention.flex_attention import create_mask
 
     sequences, heads, queries, keys = mask.shape
@@ -299,8 +304,8 @@ def _rows_of(x: Tensor, rows: slice) -> Tensor:
     return x if x.shape[2] == 1 else x[:, :, rows]
 
 
-def _pairs(masking: Masking, like: Tensor) -> Tensor:
-    """Who sees whom, in the shape of `like` [sequence, head, query, key]."""
+def _expand_pairs(masking: Masking, like: Tensor) -> Tensor:
+    """Return which query sees which key, in the shape of `like` [sequence, head, query, key]."""
     seen = torch.ones_like(like) if masking.keys is None else masking.keys[..., : like.shape[3]].expand(like.shape)
     if masking.causal:
         seen = seen & torch.ones(like.shape[2:], dtype=torch.bool, device=like.device).tril()

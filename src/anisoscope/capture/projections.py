@@ -1,6 +1,4 @@
-"""The stages of queries and keys before the attention interface, read by hooks on projections and norms: `raw`
-(projection output), `normed` (after query/key normalisation), `rotated` (after rotary position embedding), by family.
-"""
+"""Read the stages of queries and keys before the attention interface, by hooks on projections and norms:"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,7 +33,9 @@ class Source:
             self.seen[name] = output.transpose(0, 1) if self.tokens_first else output
 
     def stages(self, call: Call) -> dict[tuple[Side, Stage], Tensor]:
-        """The stages [sequence, head, token, dim]; of query and gate in one projection (Qwen3-Next), the first half."""
+        """Return the stages [sequence, head, token, dim]; from query and gate in one projection (Qwen3-Next), the
+        first half.
+        """
         found: dict[tuple[Side, Stage], Tensor] = {("query", self.stage): call.query, ("key", self.stage): call.key}
         heads, dim = call.query.shape[1], call.query.shape[3]
         if {"query", "key"} <= self.seen.keys():
@@ -49,11 +49,13 @@ class Source:
             shared = latent[..., own.shape[3] - dim :].unsqueeze(1).expand(-1, own.shape[1], -1, -1)
             found["query", "raw"] = _rows(self.seen["query"], dim)
             found["key", "raw"] = torch.cat((own, shared), -1)
-        elif self.fused and "fused" in self.seen and (both := _apart(self.seen["fused"], FUSED[self.fused], call)):
+        elif (
+            self.fused and "fused" in self.seen and (both := _split_fused(self.seen["fused"], FUSED[self.fused], call))
+        ):
             found["query", "raw"], found["key", "raw"] = both
         if {"query norm", "key norm"} <= self.seen.keys():
-            found["query", "normed"] = _like(self.seen["query norm"], call.query)
-            found["key", "normed"] = _like(self.seen["key norm"], call.key)
+            found["query", "normed"] = _align_axes(self.seen["query norm"], call.query)
+            found["key", "normed"] = _align_axes(self.seen["key norm"], call.key)
         self.seen.clear()
         return found
 
@@ -62,8 +64,8 @@ def _rows(x: Tensor, head_dim: int) -> Tensor:
     return x.view(*x.shape[:2], -1, head_dim).transpose(1, 2)
 
 
-def _apart(x: Float[Tensor, "sequence token all"], how: str, call: Call) -> tuple[Tensor, Tensor] | None:
-    """Query and key of a fused projection's output; None where it lies in a way that is not known."""
+def _split_fused(x: Float[Tensor, "sequence token all"], how: str, call: Call) -> tuple[Tensor, Tensor] | None:
+    """Return query and key of a fused projection's output; None if its layout is not known."""
     heads, key_heads, dim = call.query.shape[1], call.key.shape[1], call.query.shape[3]
     if x.shape[-1] != (3 * heads if key_heads == heads else heads + 2 * key_heads) * dim:
         return None
@@ -75,8 +77,8 @@ def _apart(x: Float[Tensor, "sequence token all"], how: str, call: Call) -> tupl
     return query.transpose(1, 2), key.transpose(1, 2)
 
 
-def _like(x: Tensor, like: Tensor) -> Tensor:
-    """A norm's output, whichever way its head and token axes lie: rotation keeps norms, which tell the fitting way."""
+def _align_axes(x: Tensor, like: Tensor) -> Tensor:
+    """Return a norm's output with its head and token axes in the right order: rotation keeps norms, which tell it."""
     sequences, heads, positions, dim = like.shape
     if x.shape == (sequences * positions, heads, dim):  # all tokens in a row (Chameleon)
         return x.view(sequences, positions, heads, dim).transpose(1, 2)
@@ -89,7 +91,7 @@ def _like(x: Tensor, like: Tensor) -> Tensor:
     return x if straight <= turned else swapped
 
 
-def prepare(
+def hook_projections(
     attention: nn.Module,
     rotary: bool,
     hook: Callable[[nn.Module, Callable[..., Any]], None],

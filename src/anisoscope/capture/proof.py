@@ -1,4 +1,4 @@
-"""A capture that is tried on the model at hand: what it hands on against what the model itself computes.
+"""Verify a capture on the model at hand: what it hands on against what the model itself computes.
 
 Two figures. `outputs`: how far the outputs of the model lie apart with and without the capture. `attention`: how far
 the softmax of what was handed on, times its values, lies from the output of the attention module, layer by layer.
@@ -36,7 +36,7 @@ SAMPLED = 1 << 20
 
 @dataclass
 class Proof:
-    """What a first batch showed of a capture.
+    """What the first batch showed about a capture.
 
     outputs    largest difference of the model's outputs with and without the capture, as a share of the largest of
                them: 0 if they are the same bit for bit; None if they were not compared, for the reason in `skipped`
@@ -59,7 +59,7 @@ class Proof:
         return self.outputs is not None and not self.outputs <= max(self.limit, 10 * self.noise)
 
     def merge(self, other: "Proof") -> "Proof":
-        """The worse of both, place by place."""
+        """Keep the worse of both, place by place."""
         attention = dict(self.attention)
         for place, (error, limit) in other.attention.items():
             worst = max(attention.get(place, (0.0, limit)), (error, limit))
@@ -85,7 +85,7 @@ class Proof:
         return cls(**kept)
 
     def described(self) -> dict[str, Any]:
-        """What a manifest says of it; of attention the worst of the layers that are measured."""
+        """Return what a manifest says of it; for attention the worst of the measured layers."""
         moved = "other shapes" if self.outputs == math.inf else self.outputs
         described: dict[str, Any] = {"outputs_moved": moved, "outputs_limit": self.limit}
         if self.skipped:
@@ -103,13 +103,13 @@ class Proof:
         return described
 
 
-def check_attention(call: Call, output: Tensor, keys: Tensor, real: Tensor | None) -> tuple[float, float] | None:
-    """How far the `output` of the rows [sequence, query, head, dim] lies from what the model made of a call, and how
-    far it may; None if the model's own cannot be had in that form.
+def compare_attention(call: Call, output: Tensor, keys: Tensor, real: Tensor | None) -> tuple[float, float] | None:
+    """Return how far the `output` of the rows [sequence, query, head, dim] lies from the model's own, and how far
+    it may;
 
     Compared are real queries that see a key (`keys` [sequence, head, query]), in float32 or better.
     """
-    own = _own_output(call)
+    own = _get_own_output(call)
     if own is None:
         return None
     ours = call.finish(output.to(own.dtype)) if call.finish is not None else output
@@ -136,8 +136,8 @@ def check_attention(call: Call, output: Tensor, keys: Tensor, real: Tensor | Non
     return (math.inf if bool(share.isnan().any()) else float(share.max())), limit
 
 
-def _own_output(call: Call) -> Tensor | None:
-    """What the model itself made of a call."""
+def _get_own_output(call: Call) -> Tensor | None:
+    """Return what the model itself made of a call."""
     made = call.result() if call.result is not None else None
     made = made[0] if isinstance(made, list | tuple) and made else made
     return made if isinstance(made, Tensor) and made.is_floating_point() and not made.is_nested else None
@@ -218,14 +218,14 @@ def _tensors(output: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def copied(inputs: Any) -> Any:
-    """Inputs of a call that may change them, as new tensors and objects."""
+def copy_inputs(inputs: Any) -> Any:
+    """Copy the inputs of a call that may change them."""
     if isinstance(inputs, Tensor):
         return inputs.clone()
     if isinstance(inputs, Mapping):
-        return {name: copied(value) for name, value in inputs.items()}
+        return {name: copy_inputs(value) for name, value in inputs.items()}
     if isinstance(inputs, list | tuple) and not hasattr(inputs, "_fields"):
-        return type(inputs)(copied(value) for value in inputs)
+        return type(inputs)(copy_inputs(value) for value in inputs)
     return deepcopy(inputs)
 
 

@@ -1,4 +1,4 @@
-"""Statistics of attention rows from queries, keys and mask, block by block: no map over all heads is ever kept.
+"""Statistics of attention rows from queries, keys and mask, block by block; no map over all heads is ever stored.
 
 The weights are those of the model's own softmax: its scale, its mask, its position bias, its soft cap, its sinks.
 """
@@ -78,7 +78,7 @@ def attention_rows(
 
 
 class _Walk:
-    """The walk over blocks [sequence, head, query, key]: several whole sequences, or some heads and queries of one.
+    """Walks over blocks [sequence, head, query, key]: several whole sequences, or some heads and queries of one.
 
     In the loop only what needs the scores is summed, with scores in bits and e = 2^(score − shift), shift 0 unless
     scores are large: Σe, Σe·(score − shift), ‖e‖, extremes. Everything else follows from these, once, in `result`.
@@ -102,9 +102,9 @@ class _Walk:
         self.unit = LOG2E if softcap is None else 1.0  # of scores until they are capped
         self.scale = scale * self.unit
         self.away = query.device.type != "cpu"  # no question that the host would wait for
-        longest = math.inf if self.away else self._longest()
+        longest = math.inf if self.away else self._bound_scores()
         self.large = softcap is not None or masking.bias is not None or not longest <= SHIFT_ABOVE
-        self.spoiled = None if math.isfinite(longest) else self._set_aside(masking)
+        self.spoiled = None if math.isfinite(longest) else self._zero_undefined(masking)
         sequences, self.heads, self.queries, _ = self.q.shape
         self.keys = self.k.shape[2]
         self.span = masking.span(sequences, self.queries, self.keys)
@@ -119,8 +119,10 @@ class _Walk:
         self.counts = self.edges = self.median = self.value = self.output = self.mass = torch.empty(0)
         self.giving = self.real.unsqueeze(1)  # [sequence, head, query]: whose weights are added up by key
 
-    def _set_aside(self, masking: Masking) -> Tensor:
-        """Vectors with NaN or Inf made zero; True for the rows [sequence, head, query] that they leave undefined."""
+    def _zero_undefined(self, masking: Masking) -> Tensor:
+        """Zero vectors with NaN or Inf, and return True for the rows [sequence, head, query] that they leave
+        undefined.
+        """
         finite_q, finite_k = (x.isfinite().all(-1) for x in (self.q, self.k))
         self.q, self.k = (torch.where(f.unsqueeze(-1), x, 0.0) for f, x in ((finite_q, self.q), (finite_k, self.k)))
         seen = finite_k.new_ones(1, 1, 1, 1) if masking.keys is None else masking.keys[..., : self.k.shape[2]]
@@ -132,8 +134,8 @@ class _Walk:
             return ~finite_q | (bad.cumsum(-1) > 0)[..., : self.q.shape[2]]
         return ~finite_q | bad.any(-1, keepdim=True)
 
-    def _longest(self) -> float:
-        """A bound of |scores| in bits, the longest query times the longest key: NaN or Inf where one of them is."""
+    def _bound_scores(self) -> float:
+        """Return a bound of |logit| in bits: the longest query times the longest key."""
         if not self.q.numel() or not self.k.numel():
             return 0.0
         lengths = (torch.linalg.vector_norm(x.transpose(1, 2), dim=-1).max() for x in (self.q, self.k))
@@ -175,7 +177,7 @@ class _Walk:
         sums = self.sums[:, sequences, heads, queries].unbind(0)
         total, weighted, length, shift, largest, smallest, first, score = sums
         real = self.real[sequences, None, queries]
-        wall, offset = self._wall(sequences, heads, queries, keys)
+        wall, offset = self._causal_penalty(sequences, heads, queries, keys)
         corner = s[..., offset:] if offset else s
         if self.causal or wall is not None:
             torch.sum(s[..., :offset], -1, out=score)
@@ -185,7 +187,7 @@ class _Walk:
         if self.softcap is not None:
             s.div_(self.softcap).tanh_().mul_(self.softcap * LOG2E)
         if self.masking.bias is not None:
-            s.add_(_part(self.masking.bias, sequences, heads, queries)[..., keys], alpha=LOG2E)
+            s.add_(_slice_block(self.masking.bias, sequences, heads, queries)[..., keys], alpha=LOG2E)
         if wall is not None:
             corner.add_(wall)
         torch.amin(s, -1, out=smallest)
@@ -202,7 +204,7 @@ class _Walk:
         weight = real / (length if wall is None else length.clamp(min=TINY))
         self.unit_rows[sequences, heads, :, keys].flatten(0, 1).baddbmm_(weight.flatten(0, 1).unsqueeze(1), weights)
         if self.mass.numel():
-            given = _part(self.giving, sequences, heads, queries) / self._whole_total(total, shift, heads)
+            given = _slice_block(self.giving, sequences, heads, queries) / self._whole_total(total, shift, heads)
             self.mass[sequences, heads, :, keys].flatten(0, 1).baddbmm_(given.flatten(0, 1).unsqueeze(1), weights)
         if self.output.numel():
             mixed = torch.bmm(weights, self.value[sequences, heads, keys].flatten(0, 1)).view(*e.shape[:3], -1)
@@ -230,8 +232,10 @@ class _Walk:
             self.views[place] = s, e, s.flatten(0, 1), e.flatten(0, 1)
         return self.views[place]
 
-    def _wall(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> tuple[Tensor | None, int]:
-        """`WALL` where a pair is not visible, else 0, from the given key of the block on; None where all are."""
+    def _causal_penalty(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> tuple[Tensor | None, int]:
+        """Return what is subtracted from hidden pairs (`WALL`), from the given key of the block on; None if every
+        pair is visible.
+        """
         if self.causal:
             # keys from the first query of the block on; none where the sequence ended before it
             corner = min(max(queries.start, keys.start), keys.stop)
@@ -240,7 +244,7 @@ class _Walk:
             return (hidden.to(self.q.dtype) * WALL, corner - keys.start) if len(later) else (None, 0)
         if self.hidden is None:
             return None, 0
-        return _part(self.hidden, sequences, heads, queries).to(self.q.dtype) * WALL, 0
+        return _slice_block(self.hidden, sequences, heads, queries).to(self.q.dtype) * WALL, 0
 
     def _count(self, s: Tensor, wall: Tensor | None, offset: int, real: Tensor, counts: Tensor) -> None:
         """The histogram of scores of visible pairs, of real queries."""
@@ -296,7 +300,7 @@ class _Walk:
         """The statistics of `attention_rows` from the sums of the walk."""
         total, weighted, _, shift, largest, smallest, first, _ = self.sums.unbind(0)
         alone = total
-        total, weighted, shift, shrink = self._with_sinks(total, weighted, shift)
+        total, weighted, shift, shrink = self._add_sinks(total, weighted, shift)
         rows = {
             "entropy": ((total.log2() - weighted / total) * LN2).clamp_(min=0),
             "row_max": (largest - shift).exp2() / total,
@@ -327,8 +331,10 @@ class _Walk:
         rows |= {"keys": keys, "outcomes": keys if self.sinks is None else keys + 1, "row_similarity": similarity}
         return rows | {"score_histogram": self.counts} if self.counts.numel() else rows
 
-    def _with_sinks(self, total: Tensor, weighted: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(total, weighted, shift) with each head's sink as an outcome more, and the factor of other exponentials."""
+    def _add_sinks(self, total: Tensor, weighted: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return (total, weighted, shift) with each head's sink as one more outcome, and the factor of other
+        exponentials.
+        """
         if self.sinks is None:
             return total, weighted, shift, torch.ones_like(shift)
         sink = self.sinks.to(self.q).view(1, -1, 1) * LOG2E
@@ -338,8 +344,8 @@ class _Walk:
         return shrink * total + apart.exp2(), weighted, top, shrink
 
 
-def _part(x: Tensor, sequences: slice, heads: slice, queries: slice) -> Tensor:
-    """The block's part of a tensor whose axes [sequence, head, query, key] may have length 1."""
+def _slice_block(x: Tensor, sequences: slice, heads: slice, queries: slice) -> Tensor:
+    """Return the block's part of a tensor whose axes [sequence, head, query, key] may have length 1."""
     for axis, part in enumerate((sequences, heads, queries)):
         if x.shape[axis] > 1:
             x = x.narrow(axis, part.start, part.stop - part.start)

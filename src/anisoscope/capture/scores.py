@@ -1,4 +1,4 @@
-"""Sums from which the scores q·k·scale fall into the parts of means and deviations, whatever the mask.
+"""Sums from which the attention logits q·k·scale split into the parts of means and deviations, whatever the mask.
 
 Inside a row the score varies by the covariance C of the keys that it sees, so these sums give the variance of any part
 that is linear in the query (`metrics/score_terms.py`).
@@ -13,7 +13,7 @@ from anisoscope.sums.device import choose_sum_device
 
 
 @torch.no_grad()
-def score_sums(
+def sum_scores(
     query: Float[Tensor, "sequence head query dim"],
     key: Float[Tensor, "sequence key_head key dim"],
     masking: Masking,
@@ -21,8 +21,8 @@ def score_sums(
     scale: float,
     real: Bool[Tensor, "sequence query"] | None = None,
 ) -> dict[str, Tensor]:
-    """Per sequence [sequence, head, ...] in float64, over the rows of real queries q (scaled), each with the mean k̄
-    and the covariance C of the keys that it sees:
+    """Return per-sequence sums [sequence, head, ...] in float64, over the rows of real queries q (scaled), each
+    with the mean k̄ and the covariance C of the keys that it sees:
 
     rows, query, query_moment [dim, dim]     number of rows, Σq, Σqqᵀ
     keys, key                                keys that any row sees, and their Σk
@@ -34,7 +34,7 @@ def score_sums(
     exact = choose_sum_device(query.device)
     q, k = (x.to(exact).double() for x in (query, key))
     q, k = q * scale, k.repeat_interleave(query.shape[1] // key.shape[1], 1)
-    seen = _seen(q, k, masking)
+    seen = _expand_seen(q, k, masking)
     span = masking.span(len(q), q.shape[2], k.shape[2])  # read once for all layers of a mask
     if span is not None and not span.causal:
         seen = seen[:, :, :1]
@@ -50,12 +50,12 @@ def score_sums(
     centre = sums["key"] / sums["keys"].clamp(min=1).unsqueeze(-1)
     k = torch.where(used.unsqueeze(-1), k - centre.unsqueeze(2), 0.0)
     if seen.shape[2] == 1:
-        return sums | _rows_alike(sums, moment, k)
-    return sums | _rows_apart(q, k, seen & used.unsqueeze(2), rows)
+        return sums | _sum_equal_rows(sums, moment, k)
+    return sums | _sum_separate_rows(q, k, seen & used.unsqueeze(2), rows)
 
 
-def _seen(q: Tensor, k: Tensor, masking: Masking) -> Tensor:
-    """[sequence, 1 or head, query or 1, key] bool."""
+def _expand_seen(q: Tensor, k: Tensor, masking: Masking) -> Tensor:
+    """Return which keys are seen, as [sequence, 1 or head, query or 1, key] bool."""
     shape = (len(q), 1, 1, k.shape[2])
     seen = torch.ones(shape, dtype=torch.bool, device=q.device) if masking.keys is None else masking.keys
     seen = seen[..., : k.shape[2]].to(q.device).expand(len(q), -1, -1, -1)
@@ -64,8 +64,8 @@ def _seen(q: Tensor, k: Tensor, masking: Masking) -> Tensor:
     return seen
 
 
-def _rows_alike(sums: dict[str, Tensor], moment: Tensor, k: Tensor) -> dict[str, Tensor]:
-    """Every row of a sequence sees the same keys: one covariance."""
+def _sum_equal_rows(sums: dict[str, Tensor], moment: Tensor, k: Tensor) -> dict[str, Tensor]:
+    """Sum rows of which each sees the same keys: one covariance."""
     covariance = k.transpose(2, 3) @ k / sums["keys"].clamp(min=1)[..., None, None]
     return {
         "row_variance": (covariance * moment).sum((2, 3)),
@@ -74,8 +74,8 @@ def _rows_alike(sums: dict[str, Tensor], moment: Tensor, k: Tensor) -> dict[str,
     }
 
 
-def _rows_apart(q: Tensor, k: Tensor, seen: Tensor, rows: Tensor) -> dict[str, Tensor]:
-    """Every row sees keys of its own (causal, windowed): sequence by sequence, from its scores."""
+def _sum_separate_rows(q: Tensor, k: Tensor, seen: Tensor, rows: Tensor) -> dict[str, Tensor]:
+    """Sum rows of which each sees its own keys (causal, windowed): sequence by sequence, from its logits."""
     parts = []
     for i in range(len(q)):
         share = seen[i].to(q) / seen[i].sum(-1, keepdim=True).clamp(min=1)  # [1 or head, query, key]

@@ -1,4 +1,6 @@
-"""`with capture(model, what) as tap:` then ordinary forward calls: requested sites are handed on, nothing changes."""
+"""`with capture(model, what) as tap:` then ordinary forward calls: the requested tensors are handed on, the model
+is unchanged.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,13 +13,13 @@ from torch import Tensor, nn
 from anisoscope.axes import EVERYWHERE, LAYER_QUANTITIES, Flatten, Place, Site
 from anisoscope.capture import entry_points, fallback, vectors
 from anisoscope.capture.backends import intercept_attention
-from anisoscope.capture.counting import Counting, can_count, listed
+from anisoscope.capture.counting import Counting, can_count, list_ranges
 from anisoscope.capture.heads import Heads, Means, is_attention
 from anisoscope.capture.masking import Call
 from anisoscope.capture.proof import Positions, Proof
 from anisoscope.errors import AnisoscopeError, MeasureError, UnseenError, UsageError, suggest_names
-from anisoscope.models.beside import sentences_of
-from anisoscope.models.blocks import find_blocks, find_stages, has_attention, stacks_of, tokens_first
+from anisoscope.models.beside import pool_texts
+from anisoscope.models.blocks import find_blocks, find_stacks, find_stages, has_attention, has_tokens_first
 from anisoscope.models.devices import is_out_of_memory
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
@@ -102,13 +104,16 @@ def describe_refused(refused: Mapping[Place, str]) -> list[str]:
         layers[stack, kind, why].append(layer or 0)
     cross = {"cross": "cross-attention", "self": "attention"}
     return [
-        f"{cross[kind]} of layers {listed(sorted(numbers))} of {stack}: {why}"
+        f"{cross[kind]} of layers {list_ranges(sorted(numbers))} of {stack}: {why}"
         for (stack, kind, why), numbers in layers.items()
     ]
 
 
 class Tap:
-    """The live end of a capture. `tap["encoder.3.hidden"]` is the last call's tensor, where no receiver was given."""
+    """The open capture of a model.
+
+    `tap["encoder.3.hidden"]` is the last call's tensor, where no receiver was given.
+    """
 
     def __init__(
         self,
@@ -133,12 +138,12 @@ class Tap:
         self.proof: Proof | None = None
         self.positions = Positions({})
         self.ends = ExitStack()
-        self.running: defaultdict[str, vectors.Running] = defaultdict(vectors.Running)
+        self.running: defaultdict[str, vectors.RunningStack] = defaultdict(vectors.RunningStack)
         self.inside, self._now, self.turned = False, set[str](), set[str]()
         self._depth, self._missed = dict[str, int](), defaultdict[str, list[int]](list)
         self._seen_places = set[Place]()
         self.names = {module: name for name, module in model.named_modules()}
-        self.stacks = stacks_of(model)
+        self.stacks = find_stacks(model)
         self.heads, self.counting = Heads(self, of_rows), Counting(self._ran)
 
     def __getitem__(self, name: str) -> Any:
@@ -159,7 +164,7 @@ class Tap:
         return list(self.kept)
 
     def emit(self, site: Site, value: Any) -> None:
-        """Hand on what is at a site; MeasureError where it is the second time in one forward call."""
+        """Hand on the tensor at a site; MeasureError if it is the second one in a forward call."""
         if self.inside and site.name in self._now:
             expected = f"one call at {site.name} in a forward call of {type(self.model).__name__}"
             cure = "measure hidden states only (--panel hidden,spectrum), or the part of the model that runs once"
@@ -170,7 +175,7 @@ class Tap:
         self._fired.add(site)
         if not self.chosen(site):
             return
-        with entry_points.suspended(), self.counting.paused():
+        with entry_points.suspend(), self.counting.pause():
             try:
                 self._receive(site, value)
             except Exception as error:
@@ -195,7 +200,7 @@ class Tap:
         return error is self._raised_by_receiver or is_out_of_memory(error)
 
     def refuse(self, place: Place, why: str) -> None:
-        """Leave out the attention at a place, from now on; whoever receives lets go of what there was."""
+        """Leave out the attention at a place from now on; the receiver discards what it had."""
         self.refused.setdefault(place, why)
         gone = [name for name, site in self._kept_sites.items() if site.place == place and site.quantity in HEADS]
         for name in gone:
@@ -218,18 +223,18 @@ class Tap:
                 came = f"{tuple(x.shape)} in {type(self.model).__name__}: several residual streams a token"
                 cure = "measure attention alone (--panel attention), or name blocks that pass on one stream (--blocks)"
                 raise MeasureError("blocks that pass on one vector a token", came, cure)
-            if block is not None and x.dim() == 4 and vectors.channels_last(block, x):
+            if block is not None and x.dim() == 4 and vectors.has_channels_last(block, x):
                 x = x.permute(0, 3, 1, 2)
             real = self.real.get(site.stack)
-            x = vectors.padded(x, None if real is None else (*real.shape, x.size(-1))) if x.is_nested else x
-            self.emit(site, vectors.vectors_of(x, self._flatten, tokens_first=site.stack in self.turned))
+            x = vectors.pad_nested(x, None if real is None else (*real.shape, x.size(-1))) if x.is_nested else x
+            self.emit(site, vectors.to_vectors(x, self._flatten, tokens_first=site.stack in self.turned))
 
     def hook(self, module: nn.Module, function: Callable[..., Any]) -> None:
         self.ends.callback(module.register_forward_hook(function).remove)
 
     @contextmanager
-    def detached(self) -> Iterator[None]:
-        """Inside, the model is as it is without a capture."""
+    def detach(self) -> Iterator[None]:
+        """Run the model without the capture inside a `with` block."""
         self.ends.close()
         try:
             yield
@@ -237,7 +242,7 @@ class Tap:
             self.attach(self._block_classes)
 
     def attach(self, block_classes: tuple[str, ...]) -> None:
-        """Hook every place that is wanted."""
+        """Hook every requested place."""
         self._block_classes = block_classes
         self.ends.callback(self.model.register_forward_pre_hook(self._start).remove)
         inside: set[nn.Module] = set()
@@ -247,11 +252,11 @@ class Tap:
             self._depth[stack] = len(blocks)
             for block in blocks:
                 inside.update(block.modules())
-                if tokens_first(self.model, block) if self._tokens_first is None else self._tokens_first:
+                if has_tokens_first(self.model, block) if self._tokens_first is None else self._tokens_first:
                     self.turned.add(stack)
                 enter, leave = partial(self._enter, stack), partial(self._leave, stack)
                 if isinstance(block, nn.TransformerEncoderLayer):  # a hook would turn its fast path off
-                    self.ends.enter_context(vectors.around(block, enter, leave))
+                    self.ends.enter_context(vectors.wrap_forward(block, enter, leave))
                     continue
                 self.ends.callback(block.register_forward_pre_hook(enter, with_kwargs=True).remove)
                 for child in block.children() if "unrectified" in self.wanted else ():
@@ -273,12 +278,12 @@ class Tap:
             self.heads.hook_projections()
         if self.wanted - set(LAYER_QUANTITIES):
             self.ends.enter_context(fallback.watch_projections(self.model, self.heads.look))
-            self.ends.enter_context(intercept_attention(self.model, self.heads.look, self.counting.paused))
+            self.ends.enter_context(intercept_attention(self.model, self.heads.look, self.counting.pause))
             if can_count(self.model):
                 self.ends.callback(self.counting.stop)
                 self.ends.callback(self.model.register_forward_pre_hook(self.counting.start).remove)
                 self.ends.callback(self.model.register_forward_hook(self.counting.stop, always_call=True).remove)
-            by_hand = inside - fallback.served(self.model).keys()
+            by_hand = inside - fallback.find_off_interface(self.model).keys()
             look = partial(self.heads.look, by_hand=True)
             self.ends.enter_context(entry_points.watch_entry_points(by_hand, look, self.heads.note_trouble))
         self.hook(self.model, self._finish)
@@ -297,19 +302,19 @@ class Tap:
                 here.loose |= not entry_points.is_suspended()
 
     def _enter(self, stack: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        x, here = vectors.input_of(block, args, kwargs), self.running[stack]
-        if block in here.ran and not vectors.same(here.last, x):  # it runs on input of its own once more
+        x, here = vectors.find_input(block, args, kwargs), self.running[stack]
+        if block in here.ran and not vectors.is_same_memory(here.last, x):  # it runs on input of its own once more
             if self.inside:
                 expected = f"{type(self.model).__name__} to run each block once in a forward call"
                 came = f"{self.names[block]} run again on other input: every vector would count twice"
                 raise MeasureError(expected, came, f"measure the {stack} itself, one input a call")
-            here = self.running[stack] = vectors.Running()
+            here = self.running[stack] = vectors.RunningStack()
             self._now.clear()
         here.ran.add(block)
         here.layer += 1
         here.block, here.looks, here.loose, here.trouble = block, 0, False, ""
         here.kernels.clear()
-        here.sequences, here.positions = vectors.extent(block, x, tokens_first=stack in self.turned)
+        here.sequences, here.positions = vectors.count_positions(block, x, tokens_first=stack in self.turned)
         if here.layer == 1:
             self.emit_vectors(Site(stack, 0, "hidden"), x, block)
 
@@ -321,14 +326,14 @@ class Tap:
 
     def _leave(self, stack: str, block: nn.Module, _args: Any, output: Any) -> None:
         here = self.running[stack]
-        here.last, here.block = vectors.output_of(block, output), None
+        here.last, here.block = vectors.find_output(block, output), None
         self._note_unseen_attention(stack, block, here)
         before, after = here.rectified or (None, None)
         if before is not None and after is here.last:  # the block ends with its last ReLU
             self.emit_vectors(Site(stack, here.layer, "unrectified"), before)
         self.emit_vectors(Site(stack, here.layer, "hidden"), here.last, block)
 
-    def _note_unseen_attention(self, stack: str, block: nn.Module, here: vectors.Running) -> None:
+    def _note_unseen_attention(self, stack: str, block: nn.Module, here: vectors.RunningStack) -> None:
         """Name the attention of a block that ran unseen, by the count of what was computed or by earlier calls."""
         place: Place = (stack, here.layer, "self")
         if here.kernels and (here.loose or not here.looks):
@@ -339,7 +344,7 @@ class Tap:
             self._seen_places.add(place)
 
     def _leave_stage(self, number: int, stage: nn.Module, _args: Any, output: Any) -> None:
-        x = vectors.output_of(stage, output)
+        x = vectors.find_output(stage, output)
         # a stage that ends with positions in a row [sequence, position, channel] is a map all the same
         x = x.transpose(1, 2).unsqueeze(-1) if x.dim() == 3 else x
         self.emit_vectors(Site(self.stacks[stage], number, "stage"), x)
@@ -347,13 +352,13 @@ class Tap:
     def _norm(self, _module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         for stack, here in self.running.items():
             final = Site(stack, None, "final")
-            after_all = args and vectors.same(here.last, args[0]) and here.layer >= self._depth[stack]
+            after_all = args and vectors.is_same_memory(here.last, args[0]) and here.layer >= self._depth[stack]
             if after_all and final.name not in self._now:  # of several heads' norms the first
                 self.emit_vectors(final, output)
 
     def _leave_sentences(self, model: nn.Module, _args: Any, inputs: dict[str, Any], output: Any) -> None:
-        with entry_points.suspended(), self.counting.paused():  # a model of its own may be called there
-            vectors_of_texts = sentences_of(model, inputs, output)
+        with entry_points.suspend(), self.counting.pause():  # a model of its own may be called there
+            vectors_of_texts = pool_texts(model, inputs, output)
         self.emit_vectors(Site("sentence", None, "final"), vectors_of_texts)
 
     def _finish(self, _module: nn.Module, _args: Any, _output: Any) -> None:
@@ -365,7 +370,7 @@ class Tap:
         self.unseen = {*self.wanted} & self.optional - OPTIONAL - fired
         if self.refused or not (fired & HEADS or self._missed or has_attention(self.model)):
             self.unseen = set()  # there is none, or it is said of each place why
-        self.unseen |= {f"attention of layers {listed(n)} of {where}" for where, n in self._missed.items()}
+        self.unseen |= {f"attention of layers {list_ranges(n)} of {where}" for where, n in self._missed.items()}
         if not missing:
             return
         classes = ", ".join(sorted({type(m).__name__ for m in self.names if is_attention(m)})) or "none"

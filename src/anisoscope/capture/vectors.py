@@ -1,4 +1,4 @@
-"""Blocks while they run: the vectors that one is called with and passes on, whatever form it gives them."""
+"""Read the vectors that a block is called with and passes on, whatever form it gives them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,11 +16,8 @@ NAMED = ("last_hidden_state", "hidden_states")
 
 
 @dataclass
-class Running:
-    """A stack in a forward call: blocks begun, those that ran, the last output, what its last ReLU had and gave; of the
-    block that runs now its sequences and positions, how often its attention was looked at, kernels of attention, and
-    what could not be read (`trouble`).
-    """
+class RunningStack:
+    """The state of a stack during a forward call:"""
 
     layer: int = 0
     block: nn.Module | None = None
@@ -36,8 +33,10 @@ class Running:
 
 
 @contextmanager
-def around(block: nn.Module, enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
-    """Look before and after each call of a block, without a hook; a `forward` of its own is put back."""
+def wrap_forward(block: nn.Module, enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
+    """Call functions before and after each call of a block, without a hook; a `forward` of its own is restored at
+    the end.
+    """
     own, forward = block.__dict__.get("forward"), block.forward
 
     def looking(*args: Any, **kwargs: Any) -> Any:
@@ -54,8 +53,8 @@ def around(block: nn.Module, enter: Callable[..., None], leave: Callable[..., No
         block.__dict__ |= {} if own is None else {"forward": own}
 
 
-def input_of(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """The first tensor of floats that a block is called with: by position, as `hidden_states`, by any name."""
+def find_input(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Return the first float tensor that a block is called with: by position, as `hidden_states`, or by any name."""
     for x in (*args, kwargs.get("hidden_states"), *kwargs.values()):
         if isinstance(x, Tensor) and x.is_floating_point():
             return x
@@ -63,8 +62,10 @@ def input_of(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     raise MeasureError(expected, _described((*args, *kwargs.values())), "name other blocks (--blocks)")
 
 
-def output_of(block: nn.Module, output: Any) -> Tensor:
-    """The vectors that a block passes on: its output, the first part of a tuple, what a mapping calls hidden states."""
+def find_output(block: nn.Module, output: Any) -> Tensor:
+    """Return the vectors that a block passes on: its output, the first of a tuple, or what a mapping calls hidden
+    states.
+    """
     x = output
     while not isinstance(x, Tensor):
         if isinstance(x, list | tuple) and x:
@@ -79,10 +80,8 @@ def output_of(block: nn.Module, output: Any) -> Tensor:
     raise MeasureError(expected, _described(output), "name other blocks (--blocks)")
 
 
-def channels_last(block: nn.Module, x: Tensor) -> bool:
-    """Whether a map of this block is [sequence, height, width, channel] (SAM, Swin): its norms say how many channels
-    there are, and its convolutions, which have them first.
-    """
+def has_channels_last(block: nn.Module, x: Tensor) -> bool:
+    """Tell whether a map of this block is [sequence, height, width, channel] (SAM, Swin);"""
     norms = [getattr(m, "weight", None) for m in block.modules() if "Norm" in type(m).__name__]
     sizes = {len(weight) for weight in norms if isinstance(weight, Tensor)}
     made = {m.out_channels for m in block.modules() if isinstance(m, nn.Conv2d)}
@@ -90,25 +89,29 @@ def channels_last(block: nn.Module, x: Tensor) -> bool:
 
 
 def are_streams(model: nn.Module, x: Tensor, real: Tensor | None) -> bool:
-    """Whether four axes are several vectors a token (hyper-connections: DeepSeek-V4; AltUp: Gemma 3n), and no map."""
+    """Tell whether four axes are several vectors a token (hyper-connections: DeepSeek-V4; AltUp: Gemma 3n), and no
+    map.
+    """
     if real is not None:
         return real.shape in (x.shape[:2], x.shape[1:3])
     reads_ids = getattr(model, "main_input_name", "") == "input_ids"
     return reads_ids and not any(isinstance(m, nn.Conv2d) for m in model.modules())
 
 
-def extent(block: nn.Module, x: Tensor, *, tokens_first: bool) -> tuple[int, int]:
-    """Sequences of what a block is called with, and positions of each."""
+def count_positions(block: nn.Module, x: Tensor, *, tokens_first: bool) -> tuple[int, int]:
+    """Return the numbers of sequences and of positions that a block is called with."""
     if x.is_nested:
         return x.size(0), 0
     if x.dim() == 4:
-        return len(x), x.shape[1:].numel() // x.shape[3 if channels_last(block, x) else 1]
+        return len(x), x.shape[1:].numel() // x.shape[3 if has_channels_last(block, x) else 1]
     sequences = x.shape[1] if tokens_first and x.dim() == 3 else len(x)
     return sequences, x.shape[:-1].numel() // max(1, sequences)
 
 
-def vectors_of(x: Tensor, flatten: Flatten, *, tokens_first: bool = False) -> Tensor:
-    """Vectors [sequence, token, dim] of [token, sequence, dim], [sequence, dim], or a map's positions or images."""
+def to_vectors(x: Tensor, flatten: Flatten, *, tokens_first: bool = False) -> Tensor:
+    """Reshape [token, sequence, dim], [sequence, dim], or a map's positions or images to vectors [sequence, token,
+    dim].
+    """
     if x.dim() == 4:
         return x.flatten(1).unsqueeze(1) if flatten == "image" else x.flatten(2).transpose(1, 2)
     if x.dim() == 2:
@@ -119,17 +122,17 @@ def vectors_of(x: Tensor, flatten: Flatten, *, tokens_first: bool = False) -> Te
     return x.transpose(0, 1) if tokens_first else x
 
 
-def padded(x: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
-    """A nested tensor, which `nn.TransformerEncoder` makes of a padded batch, with zeros behind each sequence."""
+def pad_nested(x: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
+    """Pad a nested tensor, which `nn.TransformerEncoder` makes of a padded batch, with zeros."""
     return torch.nested.to_padded_tensor(x, 0.0, shape)  # type: ignore[no-any-return]
 
 
-def same(x: Tensor | None, y: Tensor) -> bool:
-    """Whether `y` is `x`, a view of its memory, or what `padded` makes of it."""
+def is_same_memory(x: Tensor | None, y: Tensor) -> bool:
+    """Tell whether `y` is `x`, a view of its memory, or its padded form."""
     if x is None or x is y or (y.is_nested and not x.is_nested):
         return x is y
     if x.is_nested:
-        return not y.is_nested and y.dim() == 3 and torch.equal(padded(x, tuple(y.shape)), y)
+        return not y.is_nested and y.dim() == 3 and torch.equal(pad_nested(x, tuple(y.shape)), y)
     return (x.shape, x.stride(), x.data_ptr()) == (y.shape, y.stride(), y.data_ptr())
 
 

@@ -27,7 +27,7 @@ from anisoscope.data.encoding import LabelledPlan
 from anisoscope.errors import MeasureError
 from anisoscope.metrics.base import normalise
 from anisoscope.models.blocks import Layout
-from anisoscope.models.modes import evaluating
+from anisoscope.models.modes import evaluation_mode
 from anisoscope.progress import Progress
 from anisoscope.store import as_records
 from anisoscope.sums.jackknife import estimate_mean
@@ -186,7 +186,7 @@ def outcome_of_utterances(
         raise MeasureError(expected, type(model).__name__, "look at directions and explanations alone")
     handle = base.register_forward_hook(lambda _m, _a, output: last.append(output[0]))
     try:
-        with evaluating(model), intercept_attention(model, ablation.attend):
+        with evaluation_mode(model), intercept_attention(model, ablation.attend):
             for number, (batch, reading) in enumerate(zip(batches, readings, strict=True)):
                 mask = find_real_tokens(layout.streams(batch), reading.stack)
                 ablation.begin(mask, 1000 * number, reading.weights)

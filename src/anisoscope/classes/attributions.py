@@ -33,7 +33,7 @@ from anisoscope.data.labelled import Example
 from anisoscope.errors import MeasureError
 from anisoscope.metrics.base import normalise
 from anisoscope.models.blocks import Layout
-from anisoscope.models.modes import evaluating
+from anisoscope.models.modes import evaluation_mode
 
 Array = NDArray[np.float64]
 SITES = {"hidden": "hidden", "key": "key.raw", "value": "value"}
@@ -112,7 +112,7 @@ def iter_seen(model: Any, batches: LabelledPlan, notes: list[str] | None = None)
             raise MeasureError("a head that reads the tokens of words", got, "look at its directions alone")
         watched = _Capture(reading.stack, "cross" if crossed else "self")
         what, optional = tuple(SITES.values()), tuple(SITES.values())[1:]
-        with capture(model, what, receive=watched.receive, optional=optional) as tap, evaluating(model):
+        with capture(model, what, receive=watched.receive, optional=optional) as tap, evaluation_mode(model):
             tap.on_call = watched.look
             tap.real = {stack: stream.mask for stack, stream in layout.streams(batch).items()}
             logits = get_logits(model(**batch.inputs))

@@ -21,7 +21,7 @@ from anisoscope.batch import Batch
 from anisoscope.capture.backends import intercept_attention
 from anisoscope.capture.masking import HIDDEN, Call
 from anisoscope.errors import MeasureError
-from anisoscope.models.modes import evaluating
+from anisoscope.models.modes import evaluation_mode
 
 Layers = tuple[int, ...]
 
@@ -110,7 +110,7 @@ def measure_entropies(
     for batch in batches:
         mask = next(iter(batch.streams.values())).mask
         watch = Watch(mask, layers, columns=True)
-        with evaluating(model), intercept_attention(model, watch.look):
+        with evaluation_mode(model), intercept_attention(model, watch.look):
             model(**batch.inputs)
         by_layer = {"row": watch.rows(), "reported": watch.rows(1), "again": watch.again()}
         found = {name: torch.stack([*x.values()]).mean(0) for name, x in by_layer.items()}

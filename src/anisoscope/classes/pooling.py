@@ -18,7 +18,7 @@ from anisoscope.classes.readout import find_real_tokens, get_logits
 from anisoscope.data.encoding import Encoded, Padding, collate, to_padding
 from anisoscope.metrics.class_direction import GROUPS, separability
 from anisoscope.models.blocks import Layout
-from anisoscope.models.modes import evaluating
+from anisoscope.models.modes import evaluation_mode
 from anisoscope.store import as_records
 from anisoscope.sums.classes import pool_sequences
 from anisoscope.sums.jackknife import wilson_interval
@@ -45,7 +45,7 @@ def pool_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first", s
         if site.quantity == "hidden" and site.layer is not None and stack in ("", site.stack):
             states[site.layer] = pool_sequences(x, mask.to(x.device), at).cpu()
 
-    with evaluating(model), capture(model, ("hidden",), receive=receive):
+    with evaluation_mode(model), capture(model, ("hidden",), receive=receive):
         for batch in batches:
             streams = layout.streams(batch)
             mask = find_real_tokens(streams, stack or next(iter(streams)))
@@ -65,7 +65,7 @@ def predict_logits(
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
     device = next(model.parameters()).device
     found: list[Tensor] = []
-    with evaluating(model):
+    with evaluation_mode(model):
         for part in _iter_batches(rows, order, batch, padding):
             inputs = collate([rows[i] for i in part], padding)
             del inputs["labels"]

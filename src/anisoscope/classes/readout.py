@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from anisoscope.axes import At
 from anisoscope.batch import Batch, Stream
-from anisoscope.capture.vectors import output_of, same
+from anisoscope.capture.vectors import find_output, is_same_memory
 from anisoscope.errors import AnisoscopeError, MeasureError
-from anisoscope.models.blocks import Layout, find_blocks, tokens_first
+from anisoscope.models.blocks import Layout, find_blocks, has_tokens_first
 from anisoscope.models.devices import is_out_of_memory
-from anisoscope.models.modes import evaluating
+from anisoscope.models.modes import evaluation_mode
 from anisoscope.sums.classes import pool_sequences
 
 WAYS: tuple[At, ...] = ("first", "last", "mean", "max")
@@ -82,7 +82,7 @@ class _LastStates:
         for stack, blocks in find_blocks(model).items():
             for block in blocks:
                 inside.update(block.modules())
-                if tokens_first(model, block):
+                if has_tokens_first(model, block):
                     self.turned.add(stack)
                 hooks.callback(block.register_forward_pre_hook(self._enter).remove)
                 hooks.callback(block.register_forward_hook(self._leave(stack)).remove)
@@ -96,7 +96,7 @@ class _LastStates:
     def _leave(self, stack: str) -> Callable[..., Any]:
         def leave(block: nn.Module, _args: Any, output: Any) -> Any:
             torch.set_grad_enabled(True)
-            x = output_of(block, output)
+            x = find_output(block, output)
             variable, handed = self._variable(x)
             self.variables.pop(stack, None)  # so that the stack that ran last stands last
             self.variables[stack] = [variable]
@@ -108,7 +108,7 @@ class _LastStates:
     def _after_norm(self, _norm: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """The weight of a token in a mean is its weight after the norm, which scales every token on its own."""
         for stack, last in self.handed_on.items():
-            if args and isinstance(output, Tensor) and isinstance(args[0], Tensor) and same(last, args[0]):
+            if args and isinstance(output, Tensor) and isinstance(args[0], Tensor) and is_same_memory(last, args[0]):
                 variable, handed = self._variable(output)
                 self.variables[stack].append(variable)
                 return handed
@@ -170,7 +170,7 @@ def read_tokens(model: nn.Module, batch: Batch) -> HeadReading:
     """
     name = type(model).__name__
     try:
-        with evaluating(model), torch.enable_grad(), _last_states(model) as states:
+        with evaluation_mode(model), torch.enable_grad(), _last_states(model) as states:
             logits = get_logits(model(**batch.inputs))
             if logits.dim() != 2:
                 expected = f"a head of {name} that names a class for each sequence"

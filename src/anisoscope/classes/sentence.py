@@ -25,7 +25,7 @@ from anisoscope.classes.readout import get_logits
 from anisoscope.data.encoding import Encoded, LabelledPlan, Padding, encode
 from anisoscope.data.labelled import Example
 from anisoscope.errors import UsageError
-from anisoscope.models.modes import evaluating
+from anisoscope.models.modes import evaluation_mode
 
 Array = NDArray[np.float64]
 ATTENTION, VALUE, GRADIENT, ERASURE = OF_WORDS = ("attention", "value, contrast", "gradient × input", "erasure")
@@ -201,7 +201,7 @@ def _gradient_times_input(classifier: Classifier, encoded: Encoded, counts: list
 
         handle = embedding.register_forward_hook(keep)
         try:
-            with evaluating(classifier.model), torch.enable_grad():
+            with evaluation_mode(classifier.model), torch.enable_grad():
                 logits = get_logits(classifier.model(**batch.inputs)).float()
         finally:
             handle.remove()

@@ -91,9 +91,9 @@ def _show_cost(job: Job, quiet: bool) -> None:
     require_extra("models", f"to read the configuration of {job.model}")
     with show_spinner(f"reading the configuration of {job.model}", quiet=quiet):
         from anisoscope.measure.cost import format_bytes
-        from anisoscope.runs.run import cost_before
+        from anisoscope.runs.run import estimate_cost_before
 
-        cost = cost_before(job)
+        cost = estimate_cost_before(job)
     echo_wrapped(f"{job.model}: weights {format_bytes(cost.weights)} in {job.dtype}", indent="  ")
     echo_wrapped(cost.line, indent="  ")
     echo_wrapped(

@@ -9,7 +9,7 @@ import pandas as pd
 
 from anisoscope.cli.view import Table
 from anisoscope.registry import list_added, list_entries_of
-from anisoscope.runs.short_tables import ENDS, SHORT, A, by_layer, of_layers
+from anisoscope.runs.short_tables import ENDS, SHORT, A, pivot_by_layer, select_layers
 from anisoscope.store import select
 from anisoscope.wording import format_interval, format_measured, format_short, iter_rows
 
@@ -50,7 +50,7 @@ def tabulate_layers(records: Any, *, wide: bool = False) -> Table:
     """Tabulate the hidden states of a run under its first token policy: A with its verdict; `wide` adds every other
     column.
     """
-    found, behind = by_layer(records, WIDE if wide else SHORT)
+    found, behind = pivot_by_layer(records, WIDE if wide else SHORT)
     metrics = [m for m in (WIDE if wide else SHORT) if not wide or found.get((m, "value"), pd.Series()).notna().any()]
     places, rows = _label_rows(found.index)
     for row, cells in zip(rows, found.to_dict("records"), strict=True):
@@ -168,7 +168,7 @@ def tabulate_named_metrics(records: Any) -> list[Table]:
     """Tabulate metrics that were named: their values layer by layer, with intervals; metrics with components get a
     table each.
     """
-    behind = of_layers(records)
+    behind = select_layers(records)
     rows = behind.assign(layer=behind["layer"].astype("string").where(behind["site"].ne("final"), "final"))
     if rows["stack"].nunique() > 1:
         rows["layer"] = rows["stack"].str.cat(rows["layer"], " ")

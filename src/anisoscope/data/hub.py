@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from anisoscope.data.corpora import OFFLINE, HubPart
 from anisoscope.errors import CorpusError, suggest_names
 from anisoscope.extras import require_extra
-from anisoscope.models.hub_faults import Fault, fault_of
-from anisoscope.models.hub_memory import answered, asked_as, patience, recalled, remember
+from anisoscope.models.hub_faults import Fault, classify_fault
+from anisoscope.models.hub_memory import get_answer, get_timeout, recall_commit, remember, with_token_fallback
 
 SPLITS = ("validation", "test", "train")  # splits in the order they are preferred where none is named
 
@@ -35,10 +35,10 @@ def find_set(part: HubPart) -> HubSet:
     from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
 
     def ask(token: bool | None) -> Any:
-        return HfApi().dataset_info(part.id, revision=part.revision, timeout=patience(), token=token)
+        return HfApi().dataset_info(part.id, revision=part.revision, timeout=get_timeout(), token=token)
 
     try:
-        info, token = answered(("data set", part.id, part.revision), partial(asked_as, ask))
+        info, token = get_answer(("data set", part.id, part.revision), partial(with_token_fallback, ask))
         remember("data set", part.id, part.revision, str(info.sha))
         notice = "" if token is None else "the hub refuses the token; the data set is public and was read without it"
         return HubSet(getattr(info, "id", None) or part.id, info.sha, notice, token)
@@ -48,7 +48,7 @@ def find_set(part: HubPart) -> HubSet:
     except HFValidationError:
         fault = Fault("", "a private or gated data set needs `hf auth login`", absent=True)
     except Exception as error:  # whatever the hub or the network did: its kind is told apart there
-        fault = fault_of(error)
+        fault = classify_fault(error)
     if fault.absent:
         cure = f"{part.near}; a private or gated data set needs `hf auth login`"
         raise CorpusError("a corpus", f"{part.id!r}, which is neither here nor on the hub", cure) from None
@@ -62,7 +62,7 @@ def find_commit_of_set(part: HubPart) -> str | None:
     with suppress(CorpusError):
         if commit := find_set(part).commit:
             return commit
-    return recalled("data set", part.id, part.revision)
+    return recall_commit("data set", part.id, part.revision)
 
 
 def load_splits(found: HubSet, part: HubPart) -> Any:
@@ -105,7 +105,7 @@ def _unreadable(error: Exception, name: str, terms: str) -> CorpusError:
         cure = terms or "accept its terms on the hub, then `hf auth login`"
         return CorpusError(f"access to {name}", "a gated data set", cure)
     if isinstance(error, HTTPError):
-        fault = fault_of(error)
+        fault = classify_fault(error)
         return CorpusError(f"all of the data set {name}", fault.got, fault.cure)
     return CorpusError(f"a data set {name} that can be read", text, f"write a configuration as {name}:CONFIGURATION")
 
@@ -148,4 +148,4 @@ def number_rows(rows: Any, name: str, after: int = 0) -> Iterator[tuple[str, dic
             yield f"row {number}", row
     except (HTTPError, OSError) as error:
         got = f"a broken connection ({type(error).__name__})"
-        raise CorpusError(f"all rows of {name}", got, f"{fault_of(error).cure}, or name a local copy") from None
+        raise CorpusError(f"all rows of {name}", got, f"{classify_fault(error).cure}, or name a local copy") from None

@@ -124,7 +124,7 @@ def longest_input(config: Any, tokenizer: Any) -> int | None:
 
 def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_tokens: int) -> Any:
     from anisoscope.data.text import plan_characters, plan_text
-    from anisoscope.models.blocks import stack_of
+    from anisoscope.models.blocks import find_stack
     from anisoscope.models.families import family_named
 
     config: Any = getattr(model, "config", None)
@@ -138,7 +138,7 @@ def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_token
         tokenizer,
         max_length=length,
         batch_tokens=1 if family.alone else batch_tokens,
-        stack="encoder" if start is not None else stack_of(model),
+        stack="encoder" if start is not None else find_stack(model),
         decoder_start_id=start,
         vocab_size=getattr(config, "vocab_size", None),
     )

@@ -25,8 +25,8 @@ from anisoscope.capture.rows import attention_rows
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.loop import move_batch
 from anisoscope.measure.settings import PANELS, Panel, Settings
-from anisoscope.models.blocks import has_attention, stack_of
-from anisoscope.models.modes import evaluating
+from anisoscope.models.blocks import find_stack, has_attention
+from anisoscope.models.modes import evaluation_mode
 from anisoscope.sums.moments import WIDEST
 
 SHORT = 16  # tokens that show the sites of a text model
@@ -132,7 +132,7 @@ def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
     weight = next(iter(model.parameters()), torch.empty(0))
     options: dict[str, Any] = {name: getattr(settings, name) for name in ("blocks", "tokens_first", "flatten")}
     with (
-        evaluating(model),
+        evaluation_mode(model),
         torch.random.fork_rng(devices=[]),
         capture(model, places, optional={*spare, *places}, receive=note, shapes_only=weight.is_meta, **options),
         torch.no_grad(),
@@ -177,7 +177,7 @@ def find_shapes_on_meta(model: nn.Module, settings: Settings) -> Shapes:
     ids = {"input_ids": torch.zeros(1, SHORT, dtype=torch.int64, device=META)}
     if getattr(model.config, "is_encoder_decoder", False):
         ids["decoder_input_ids"] = ids["input_ids"]
-    return find_shapes(model, Batch(ids, row, {stack_of(model): Stream(real, ~real, row)}), settings)
+    return find_shapes(model, Batch(ids, row, {find_stack(model): Stream(real, ~real, row)}), settings)
 
 
 def estimate_cost(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Cost:

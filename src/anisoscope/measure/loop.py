@@ -32,8 +32,8 @@ from anisoscope.measure.settings import Settings
 from anisoscope.measure.trial import MovedError, Trial
 from anisoscope.models.blocks import Layout
 from anisoscope.models.devices import is_out_of_memory
-from anisoscope.models.identity import whole
-from anisoscope.models.modes import evaluating, whole_digits
+from anisoscope.models.identity import gather_whole
+from anisoscope.models.modes import evaluation_mode, full_precision
 from anisoscope.progress import Progress, deferred_signals, remark
 from anisoscope.reads.weights import Summary, summarise_matrix
 
@@ -193,7 +193,7 @@ def _keep_in_step(model: nn.Module, batch: Batch, steps: Steps, stopped: list[in
     The model of each of them waits in every forward call until all have called theirs.
     """
     busy, number = True, 0
-    with evaluating(model), torch.no_grad():
+    with evaluation_mode(model), torch.no_grad():
         while busy and not number:
             with explain_lost_process_in_call(steps.together):
                 (batch.call or model)(**move_batch(batch.inputs, find_device(model)))
@@ -275,8 +275,8 @@ def capture_into(
     settings, layout = measurement.settings, Layout(model)
     device = find_device(model)
     with (
-        evaluating(model),
-        whole_digits(),
+        evaluation_mode(model),
+        full_precision(),
         capture(
             model,
             seen.what,
@@ -365,7 +365,7 @@ def summarise_embeddings(model: nn.Module, summaries: Mapping[str, Summary]) -> 
         except (AttributeError, NotImplementedError):
             continue
         if isinstance(weight, Tensor) and weight.dim() == 2:
-            matrix = whole(weight.detach()).cpu()
+            matrix = gather_whole(weight.detach()).cpu()
             matrix = matrix.float() if matrix.dtype.itemsize < 4 else matrix
             found[f"embedding.{side}"] = summarise_matrix(matrix.numpy(), summaries)
     return found

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from anisoscope.capture import Tap
-from anisoscope.capture.proof import OUTPUTS, Outputs, Proof, copied
+from anisoscope.capture.proof import OUTPUTS, Outputs, Proof, copy_inputs
 from anisoscope.errors import AnisoscopeError
 from anisoscope.models.devices import is_out_of_memory
 
@@ -56,8 +56,8 @@ class Trial:
     def _run_plain(self, run: Callable[..., Any], inputs: dict[str, Any]) -> Outputs:
         """Run the model without the capture; random numbers are restored afterwards."""
         devices = sorted({x.device.index or 0 for x in self.tap.model.parameters() if x.device.type == "cuda"})
-        with self.tap.detached(), torch.random.fork_rng(devices):
-            return Outputs(run(**copied(inputs)))
+        with self.tap.detach(), torch.random.fork_rng(devices):
+            return Outputs(run(**copy_inputs(inputs)))
 
     def _compare(
         self, proof: Proof, plain: Outputs, inside: Outputs, run: Callable[..., Any], inputs: dict[str, Any]

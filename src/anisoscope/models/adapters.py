@@ -1,4 +1,4 @@
-"""An adapter (LoRA and kin, saved by PEFT): its base model, with the adapter's weights merged into it."""
+"""Load an adapter (LoRA and kin, saved by PEFT): its base model with the adapter's weights merged in."""
 
 from importlib import import_module
 from pathlib import Path
@@ -22,8 +22,8 @@ HEAD_WEIGHTS = ("score.weight", "classifier.weight", "out_proj.weight")
 """How the last layers of heads for classes are called."""
 
 
-def base_of(folder: str) -> str | None:
-    """The name of the base of the adapter in a folder; None where there is none."""
+def find_base(folder: str) -> str | None:
+    """Return the name of the base of the adapter in a folder; None if there is none."""
     if not is_adapter(file.name for file in Path(folder).iterdir()):
         return None
     base = read_config(Path(folder, CONFIG)).get("base_model_name_or_path")
@@ -32,9 +32,8 @@ def base_of(folder: str) -> str | None:
     return base
 
 
-def merged(folder: str, base: str, options: dict[str, Any], *, classifier: bool = False) -> Any:
-    """The bare model of the checkpoint in the folder `base`, loaded with `options`, and all weights of the adapter in
-    `folder` merged into it; `classifier`: with the head for classes of sequences that the adapter was trained with.
+def merge_adapter(folder: str, base: str, options: dict[str, Any], *, classifier: bool = False) -> Any:
+    """Load the checkpoint in the folder `base` with `options`, and merge the adapter in `folder` into it;
 
     ModelError if a weight finds no place, or if they cannot be merged.
     """

@@ -1,5 +1,5 @@
-"""What other libraries keep beside a Transformer: timm its own configuration of a model and its images, and
-sentence-transformers the modules that make one vector of a text.
+"""Read what other libraries keep with a Transformer: timm's configurations, and the modules of
+sentence-transformers that make text vectors.
 """
 
 from difflib import get_close_matches
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from anisoscope.errors import ModelError
 from anisoscope.models.formats import MODULES, read_config, read_list
-from anisoscope.models.identity import weights_hash
+from anisoscope.models.identity import hash_weights
 
 LIBRARY = "sentence_transformers"
 BERT_CONFIG = "sentence_bert_config.json"
@@ -51,8 +51,9 @@ def timm_config(name: str) -> Any:
     )
 
 
-def add_sentences(model: nn.Module, folder: str, processor: Any, *, untrained: bool = False) -> list[str]:
-    """Put what makes the vector of a text in a folder of sentence-transformers into `model.sentence`; remarks.
+def add_text_pooling(model: nn.Module, folder: str, processor: Any, *, untrained: bool = False) -> list[str]:
+    """Put what makes the vector of a text in a folder of sentence-transformers into `model.sentence`, and return
+    remarks.
 
     That is the modules behind a plain Transformer if they need no more than its last hidden states; otherwise (SPLADE,
     layers weighed, modules that are not known) the library's own model, which is called on the same tokens.
@@ -78,7 +79,7 @@ def add_sentences(model: nn.Module, folder: str, processor: Any, *, untrained: b
     else:
         made = _load_whole(archetype, folder, weight)
     model.sentence = made.to(weight.device, weight.dtype).eval()
-    notes = probe(model, processor, ", ".join(kinds))
+    notes = try_text_pooling(model, processor, ", ".join(kinds))
     prompt = known.get("default_prompt_name")
     if prompt and hasattr(model, "sentence"):
         notes.append(f"texts are measured without the prompt that encode() would put first, {prompt!r}")
@@ -142,22 +143,22 @@ class WholeModel(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.held = (model,)  # in a tuple, so that its blocks are not taken for those of the measured model
-        self.register_buffer("digest", torch.tensor(list(bytes.fromhex(weights_hash(model))), dtype=torch.uint8))
+        self.register_buffer("digest", torch.tensor(list(bytes.fromhex(hash_weights(model))), dtype=torch.uint8))
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
         """The features with `sentence_embedding` [sequence, dim]."""
         return dict(self.held[0](features))
 
 
-def probe(model: Any, processor: Any, kinds: str) -> list[str]:
-    """Try what makes vectors of texts on two of them; take it off again, with a remark, if it fails."""
+def try_text_pooling(model: Any, processor: Any, kinds: str) -> list[str]:
+    """Try what makes vectors of texts on two of them; remove it, with a remark, if it fails."""
     if processor is None:
         return []
     try:
         inputs = processor(["a", "a b c"], padding=True, return_tensors="pt")
         inputs = {name: x.to(next(model.parameters()).device) for name, x in inputs.items()}
         with torch.no_grad():
-            sentences_of(model, inputs, model(**inputs))
+            pool_texts(model, inputs, model(**inputs))
     except Exception as error:  # whatever a module of another library raises
         del model.sentence
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:80]}"
@@ -165,8 +166,8 @@ def probe(model: Any, processor: Any, kinds: str) -> list[str]:
     return []
 
 
-def sentences_of(model: Any, inputs: dict[str, Any], output: Any) -> Tensor:
-    """Vectors [sequence, 1, dim] of whole texts, by what is in `model.sentence`."""
+def pool_texts(model: Any, inputs: dict[str, Any], output: Any) -> Tensor:
+    """Return vectors [sequence, 1, dim] of whole texts, by `model.sentence`."""
     given = {name: inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in inputs}
     if isinstance(model.sentence, WholeModel):
         found = model.sentence(given)

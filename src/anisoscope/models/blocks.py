@@ -1,4 +1,6 @@
-"""How a model is laid out: its blocks and stages by stack, in running order; which positions are real or special."""
+"""Find the layout of a model: its blocks and stages by stack, in running order; which positions are real or
+special.
+"""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -41,7 +43,7 @@ LATE = ("blocks_token_only", "cls_attn_blocks", "post_network")
 
 
 def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list[nn.Module]]:
-    """The blocks of every stack: {"encoder": [...], "decoder": [...]}.
+    """Find the blocks of every stack: {"encoder": [...], "decoder": [...]}.
 
     Looked for in this order: `names` given by the caller, each a class (`BertLayer`) or a pattern of module names
     (`encoder.layers.*`, `*` for one part of a name); the row of the model's family; what the model declares as the
@@ -59,10 +61,10 @@ def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list
     else:
         # each tower by its own family: an image encoder may have a row, and the language model behind it none
         towers = _towers(model)
-        blocks = _blocks_of(model, [(n, m) for n, m in named if _tower_of(n, towers) is None])
+        blocks = _blocks_of(model, [(n, m) for n, m in named if _find_tower(n, towers) is None])
         for path in towers:
             part = model.get_submodule(path)
-            blocks += _blocks_of(part, [(n, m) for n, m in named if _tower_of(n, towers) == path])
+            blocks += _blocks_of(part, [(n, m) for n, m in named if _find_tower(n, towers) == path])
         order = {module: i for i, (_, module) in enumerate(named)}
         blocks.sort(key=lambda pair: order[pair[1]])
     blocks = [(n, m) for n, m in blocks if n] or blocks  # the model itself only where it is all there is
@@ -72,7 +74,7 @@ def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list
         cure = "name the class of its blocks, or a pattern of their names: --blocks CLASS, or capture(model, …, "
         cure += f"blocks=('CLASS',)){'; it repeats ' + repeated if repeated else ''}"
         raise ModelError("a model whose blocks can be found", f"{type(model).__name__}, which declares none", cure)
-    stack, stacks = stacks_of(model), dict[str, list[nn.Module]]()
+    stack, stacks = find_stacks(model), dict[str, list[nn.Module]]()
     for _, block in blocks:
         stacks.setdefault(stack[block], []).append(block)
     return stacks
@@ -134,8 +136,9 @@ def _blocks_of_timm(model: nn.Module) -> Iterator[nn.Module]:
             yield from (m for m in (inner.children() if isinstance(inner, lists) else [unit]) if [*m.children()])
 
 
-def tokens_first(model: nn.Module, block: nn.Module) -> bool:
-    """Whether a block passes vectors on as [token, sequence, dim], as torch's layers do unless `batch_first`.
+def has_tokens_first(model: nn.Module, block: nn.Module) -> bool:
+    """Tell whether a block passes vectors on as [token, sequence, dim], as torch's layers do unless `batch_first`.
+
     UsageError where that cannot be known: in a block of the user's own around such a layer.
     """
     if family_of(model).tokens_first:
@@ -161,7 +164,7 @@ def find_stages(model: nn.Module) -> list[nn.Module]:
 
 
 def has_attention(model: nn.Module) -> bool:
-    """Whether queries and keys can be expected: where a module is called attention, and is not by mere name."""
+    """Tell whether queries and keys can be expected: whether a module is an attention module, not by name alone."""
     return family_of(model).attention and any("Attention" in type(module).__name__ for module in model.modules())
 
 
@@ -186,7 +189,7 @@ def _towers(model: nn.Module) -> dict[str, str]:
     towers: dict[str, str] = {}
     for path, module in model.named_modules():
         own = path.rpartition(".")[2]
-        if not path or own in READING_TEXT or _tower_of(path, towers) is not None:
+        if not path or own in READING_TEXT or _find_tower(path, towers) is not None:
             continue
         stack = READING_IMAGES_OR_SOUNDS.get(own, own if own in QUERYING else "")
         if not stack and isinstance(module, pretrained):
@@ -196,34 +199,32 @@ def _towers(model: nn.Module) -> dict[str, str]:
     return towers
 
 
-def _tower_of(path: str, towers: Mapping[str, str]) -> str | None:
-    """The tower that a module is in, by its path."""
+def _find_tower(path: str, towers: Mapping[str, str]) -> str | None:
+    """Return the tower that a module is in, by its path."""
     return next((tower for tower in towers if path == tower or path.startswith(f"{tower}.")), None)
 
 
-def stack_of(model: nn.Module) -> str:
-    """The one stack of a model that has no two, or that reads text: `decoder` where its attention is causal, else
-    `encoder`.
+def find_stack(model: nn.Module) -> str:
+    """Return the one stack of a model that has no two, or that reads text: `decoder` if its attention is causal,
+    else `encoder`.
     """
     towers = _towers(model)
     causal = family_of(model).causal or any(
         getattr(module, "is_causal", False) is True and "Attention" in type(module).__name__
         for name, module in model.named_modules()
-        if _tower_of(name, towers) is None
+        if _find_tower(name, towers) is None
     )
     return "decoder" if causal else "encoder"
 
 
-def stacks_of(model: nn.Module) -> dict[nn.Module, str]:
-    """The stack of every module: by its tower, by its path where there are several, or by its family's row; else
-    `stack_of`.
-    """
+def find_stacks(model: nn.Module) -> dict[nn.Module, str]:
+    """Return the stack of every module: by its tower, its path, or its family's row; else `find_stack`."""
     config, known = getattr(model, "config", None), dict(family_of(model).stacks)
     if getattr(config, "is_encoder_decoder", False) or any(isinstance(m, nn.Transformer) for m in model.modules()):
         known |= {name: known.get(name, name) for name in ("encoder", "decoder")}
-    only, towers, stacks = stack_of(model), _towers(model), dict[nn.Module, str]()
+    only, towers, stacks = find_stack(model), _towers(model), dict[nn.Module, str]()
     for name, module in model.named_modules():
-        tower = _tower_of(name, towers)
+        tower = _find_tower(name, towers)
         by_path = next((known[part] for part in name.split(".") if part in known), only)
         stacks[module] = by_path if tower is None else towers[tower]
     return stacks
@@ -241,7 +242,7 @@ class Layout:
         self.model = model
         self._specials: dict[str, int] = {}
         if getattr(model, "main_input_name", "") == "pixel_values":
-            self._specials[stack_of(model)] = _special_tokens(model)
+            self._specials[find_stack(model)] = _special_tokens(model)
         for path, stack in _towers(model).items():
             self._specials[stack] = _special_tokens(model.get_submodule(path)) if stack != "audio" else 0
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from anisoscope.errors import ModelError
 from anisoscope.models.formats import WEIGHTS
-from anisoscope.models.hub import ModelPlace, bring, locate, split_name
-from anisoscope.models.hub_memory import recalled, remember
+from anisoscope.models.hub import ModelPlace, download, locate, split_name
+from anisoscope.models.hub_memory import recall_commit, remember
 
 FETCHED = "fetched"
 """What is remembered of a checkpoint that a series fetched: its name; nothing once it was let go of."""
@@ -38,7 +38,7 @@ def shape(subject: str, place: ModelPlace, trust_remote_code: bool = False) -> d
     """Architecture, sizes and vocabulary of a checkpoint by its configuration. ModelError where it has none."""
     from transformers import AutoConfig
 
-    place = bring(place, subject, config_only=True)
+    place = download(place, subject, config_only=True)
     try:
         config: Any = AutoConfig.from_pretrained(place.path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
@@ -68,12 +68,12 @@ def fetch(subject: str, lent: bool = True) -> None:
     with suppress(ModelError, OSError):
         if lent:
             remember(FETCHED, *split_name(subject), subject)
-        bring(place_of(subject), subject)
+        download(place_of(subject), subject)
 
 
 def left_over(subject: str) -> bool:
     """Whether a checkpoint is here only because a series fetched it, now or before it was cut off."""
-    return recalled(FETCHED, *split_name(subject)) == subject and is_here(subject)
+    return recall_commit(FETCHED, *split_name(subject)) == subject and is_here(subject)
 
 
 def forget(subject: str) -> None:

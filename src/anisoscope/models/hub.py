@@ -1,5 +1,5 @@
-"""Models of the hub: where a name is found, and its files in the local cache, each with the hash announced. The hub is
-asked once; where it cannot be asked, or fails, the copy in the cache serves, and that is said.
+"""Models of the hub: find a name, download its files to the local cache, and verify each against the announced
+hash. The hub is asked once; where it cannot be asked, or fails, the copy in the cache serves, and that is said.
 """
 
 import hashlib
@@ -22,8 +22,8 @@ from anisoscope.models.formats import (
     is_adapter,
     weight_files,
 )
-from anisoscope.models.hub_faults import Fault, fault_of
-from anisoscope.models.hub_memory import answered, asked_as, patience, remember
+from anisoscope.models.hub_faults import Fault, classify_fault
+from anisoscope.models.hub_memory import get_answer, get_timeout, remember, with_token_fallback
 
 AT_ONCE = 4
 """Downloads at a time."""
@@ -76,10 +76,10 @@ def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelP
         raise ModelError("a checkpoint folder with config.json", f"{name!r}, a file", cure)
     if Path(path).is_absolute() or path.startswith((".", "~")) or path.count("/") > 1:
         raise ModelError("a folder", f"{name!r}, which is neither a folder here nor on the hub", "check the path")
-    options: dict[str, Any] = {"revision": revision, "timeout": patience(), "files_metadata": True}
+    options: dict[str, Any] = {"revision": revision, "timeout": get_timeout(), "files_metadata": True}
     try:
-        ask = partial(asked_as, lambda token: HfApi().model_info(path, token=token, **options))
-        info, token = answered(("model", path, revision), ask)
+        ask = partial(with_token_fallback, lambda token: HfApi().model_info(path, token=token, **options))
+        info, token = get_answer(("model", path, revision), ask)
         given: list[Any] = info.siblings or []
         files = {file.rfilename: str((file.lfs or {}).get("sha256") or file.blob_id or "") for file in given}
         sizes = {file.rfilename: file.size for file in given}
@@ -90,14 +90,16 @@ def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelP
     except HFValidationError:
         raise _nowhere(name, near, "") from None
     except Exception as error:  # whatever the hub or the network did: its kind is told apart there
-        return _instead(path, revision, name, near, fault_of(error))
+        return _from_cache(path, revision, name, near, classify_fault(error))
     remember("model", path, revision, info.sha)
     notice = "" if token is None else f"the hub refuses the token; {path} is public and was loaded without it"
     return ModelPlace(path, revision, info.sha, files, sizes, token, notice)
 
 
-def exists(name: str) -> bool:
-    """Whether a folder, or a repository of the hub (at a revision), is there; if the hub is silent, its cached copy."""
+def does_exist(name: str) -> bool:
+    """Tell whether a folder, or a repository of the hub (at a revision), exists; if the hub is silent, a cached
+    copy counts.
+    """
     base, revision = split_name(name)
     try:
         return Path(name).exists() or bool(locate(base, revision, name))
@@ -105,20 +107,20 @@ def exists(name: str) -> bool:
         return False
 
 
-def revisions(repository: str) -> list[str]:
-    """Branches and tags of a repository; those in the cache where the hub does not answer."""
+def list_revisions(repository: str) -> list[str]:
+    """List branches and tags of a repository; those in the cache if the hub does not answer."""
     from huggingface_hub import HfApi, constants
 
     try:
-        refs, _ = asked_as(lambda token: HfApi().list_repo_refs(repository, token=token))
+        refs, _ = with_token_fallback(lambda token: HfApi().list_repo_refs(repository, token=token))
         return [ref.name for ref in (*refs.branches, *refs.tags)]
     except Exception:  # as in `locate`
         folder = Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}", "refs")
         return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
-def _instead(path: str, revision: str | None, name: str, near: str, fault: Fault) -> ModelPlace:
-    """The copy in the cache in place of a hub that failed. ModelError where there is none."""
+def _from_cache(path: str, revision: str | None, name: str, near: str, fault: Fault) -> ModelPlace:
+    """Return the copy in the cache if the hub failed; ModelError if there is none."""
     from huggingface_hub import try_to_load_from_cache
 
     tries = (try_to_load_from_cache(path, file, revision=revision) for file in ("config.json", ADAPTER, MODULES))
@@ -141,13 +143,13 @@ def _nowhere(name: str, near: str, cure: str) -> ModelError:
     return ModelError("a model", f"{name!r}, which is neither a folder here nor on the hub", cures)
 
 
-def bring(place: ModelPlace, name: str, *, weights: bool = True, config_only: bool = False) -> ModelPlace:
-    """The place as a folder: the small files of a model, and its `weights` in one format, in the cache, each of them
-    with the hash that the hub announced. ModelError where that cannot be, as for files that are no checkpoint.
+def download(place: ModelPlace, name: str, *, weights: bool = True, config_only: bool = False) -> ModelPlace:
+    """Download a model to a folder of the cache: its small files and its `weights` in one format, each verified
+    against the announced hash. ModelError where that cannot be, as for files that are no checkpoint.
     """
     weights = weights and not config_only
     if not place.files:
-        return place if place.commit is None else _checked_copy(place, name, weights=weights)
+        return place if place.commit is None else _verify_copy(place, name, weights=weights)
     inner = first_module(place.files)
     if inner + "config.json" not in place.files and not is_adapter(place.files):
         cure = described(place.files) or "name another model"
@@ -164,22 +166,22 @@ def bring(place: ModelPlace, name: str, *, weights: bool = True, config_only: bo
     except Exception as error:  # as in `locate`, but for a disk that is full or closed
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        fault = fault_of(error)
+        fault = classify_fault(error)
         if fault.denied or fault.absent:
             raise ModelError(f"access to {name}", fault.got, fault.cure) from None
-        return _checked_copy(_instead(place.path, place.revision, name, "", fault), name, weights=weights)
-    check_hashes(folder, place.files, name)
+        return _verify_copy(_from_cache(place.path, place.revision, name, "", fault), name, weights=weights)
+    verify_hashes(folder, place.files, name)
     _remember(place, folder, move=not config_only)
     return ModelPlace(str(folder), None, place.commit, notice=place.notice)
 
 
-def _checked_copy(place: ModelPlace, name: str, *, weights: bool) -> ModelPlace:
-    """The place. ModelError for a copy in the cache that is not whole, or not what the hub announced."""
+def _verify_copy(place: ModelPlace, name: str, *, weights: bool) -> ModelPlace:
+    """Return the place; ModelError for a cached copy that is incomplete, or not what the hub announced."""
     folder = Path(place.path)
     if weights and weight_files(files_in(folder)) is None:
         reason = place.notice.partition(":")[0]
         raise ModelError(f"the weights of {name}", f"a part of it in the cache, and {reason}", "connect to the network")
-    check_hashes(folder, {}, name)
+    verify_hashes(folder, {}, name)
     return place
 
 
@@ -240,8 +242,8 @@ def _remember(place: ModelPlace, folder: Path, *, move: bool) -> None:
         return
 
 
-def check_hashes(folder: Path, announced: Mapping[str, str], name: str) -> None:
-    """ModelError where a cached file is not what the hub announced or its blob's name says; such files are removed."""
+def verify_hashes(folder: Path, announced: Mapping[str, str], name: str) -> None:
+    """Raise ModelError if a cached file is not what the hub announced or its blob's name says; remove such files."""
     wrong = []
     for path in sorted(file for file in folder.rglob("*") if file.is_file()):
         blob = path.readlink().name if path.is_symlink() else ""

@@ -1,4 +1,4 @@
-"""Failures of the hub told apart: what came instead of an answer, and the cure, for models and for data sets."""
+"""Tell failures of the hub apart: what came instead of an answer, and the cure."""
 
 import json
 import os
@@ -15,8 +15,8 @@ class Fault(NamedTuple):
     denied: bool = False
 
 
-def fault_of(error: BaseException) -> Fault:
-    """The fault behind an error of `huggingface_hub`, of its HTTP library, or of a body that cannot be read."""
+def classify_fault(error: BaseException) -> Fault:
+    """Return the fault behind an error of `huggingface_hub`, of its HTTP library, or of a body that cannot be read."""
     from huggingface_hub import errors
 
     chain: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""What the hub has said: each question is asked once within a piece of work; commits are remembered beyond it."""
+"""Remember the hub's answers: each question is asked once within a piece of work; commits are remembered beyond it."""
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,8 +13,10 @@ _ANSWERS: list[dict[Hashable, Any]] = []
 
 
 @contextmanager
-def asked_once() -> Iterator[None]:
-    """Inside, in every thread, the hub is asked each question once: one commit stands for a name all along."""
+def ask_once() -> Iterator[None]:
+    """Ask the hub each question only once inside a `with` block, in every thread: a name means one commit
+    throughout.
+    """
     _ANSWERS.append(_ANSWERS[-1] if _ANSWERS else {})
     try:
         yield
@@ -22,8 +24,11 @@ def asked_once() -> Iterator[None]:
         _ANSWERS.pop()
 
 
-def answered(question: Hashable, ask: Callable[[], Answer]) -> Answer:
-    """What `ask` gives; inside `asked_once` what it gave before, a refusal too. Other failures are not kept."""
+def get_answer(question: Hashable, ask: Callable[[], Answer]) -> Answer:
+    """Return what `ask` gives; inside `ask_once` what it gave before, refusals included.
+
+    Other failures are not kept.
+    """
     known: dict[Hashable, Any] = _ANSWERS[-1] if _ANSWERS else {}
     if question not in known:
         try:
@@ -37,8 +42,8 @@ def answered(question: Hashable, ask: Callable[[], Answer]) -> Answer:
     return known[question]  # type: ignore[no-any-return]
 
 
-def asked_as(question: Callable[[bool | None], Answer]) -> tuple[Answer, bool | None]:
-    """The answer to a question with a token, and which: a token that the hub refuses is left out in a second try."""
+def with_token_fallback(question: Callable[[bool | None], Answer]) -> tuple[Answer, bool | None]:
+    """Answer a question with a token, and say which: a token that the hub refuses is left out in a second try."""
     from huggingface_hub import get_token
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -53,8 +58,8 @@ def asked_as(question: Callable[[bool | None], Answer]) -> tuple[Answer, bool | 
             raise error from None
 
 
-def patience() -> float:
-    """Seconds to wait for the hub's answer; more where HF_HUB_ETAG_TIMEOUT says so."""
+def get_timeout() -> float:
+    """Return the seconds to wait for the hub's answer; more if HF_HUB_ETAG_TIMEOUT says so."""
     from huggingface_hub import constants
 
     return max(TIMEOUT, float(constants.HF_HUB_ETAG_TIMEOUT))
@@ -64,13 +69,13 @@ def remember(kind: str, name: str, revision: str | None, commit: str) -> None:
     """Note the commit that a name stood for, beside the hub's cache. A cache that is read-only serves as well."""
     path = _note(kind, name, revision)
     with suppress(OSError):
-        if recalled(kind, name, revision) != commit:
+        if recall_commit(kind, name, revision) != commit:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(commit, "utf-8")
 
 
-def recalled(kind: str, name: str, revision: str | None) -> str | None:
-    """The commit that a name stood for when the hub was last asked; None where it never was."""
+def recall_commit(kind: str, name: str, revision: str | None) -> str | None:
+    """Return the commit that a name meant when the hub was last asked; None if it never was."""
     with suppress(OSError, ValueError):
         return _note(kind, name, revision).read_text("utf-8")
     return None

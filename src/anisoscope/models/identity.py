@@ -1,4 +1,4 @@
-"""What tells one model from another: hashes of its weights, its configuration and the sources of its own."""
+"""Identify a model: hashes of its weights, its configuration and its own sources."""
 
 import hashlib
 import os
@@ -21,18 +21,16 @@ PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 """Kinds of quantisation with a scale for each row."""
 
 
-def lasting(settings: Any) -> Any:
-    """A configuration without what differs from place to place and from version to version."""
+def drop_volatile(settings: Any) -> Any:
+    """Return a configuration without what differs from place to place and from version to version."""
     if not isinstance(settings, dict):
         return settings
     kept = sorted((str(name), value) for name, value in settings.items() if name not in PASSING)
-    return {name: lasting(value) for name, value in kept}
+    return {name: drop_volatile(value) for name, value in kept}
 
 
-def own_sources(model: nn.Module) -> list[str]:
-    """Hashes of what the files that define the model's modules mean, but for Python's own, installed packages, this
-    one, and those that add to it: what these mean is part of a run's code.
-    """
+def hash_own_sources(model: nn.Module) -> list[str]:
+    """Hash the files that define the model's modules, except Python's own, installed packages and this one:"""
     known = (Path(__file__).resolve().parents[1], Path(os.__file__).parent)
     names = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}
     names = {name for name in names if name.partition(".")[0] not in list_packages()}
@@ -42,8 +40,8 @@ def own_sources(model: nn.Module) -> list[str]:
     return sorted(hash_file(path) for path in own if not any(map(path.is_relative_to, known)))
 
 
-def whole(value: Any) -> Any:
-    """A tensor whose parts lie in several processes (FSDP2's) from all its parts; any other as it is.
+def gather_whole(value: Any) -> Any:
+    """Gather a tensor whose parts lie in several processes (FSDP2); return any other unchanged.
 
     Each process has to ask for the same ones in the same order, as they exchange their parts.
     """
@@ -75,8 +73,10 @@ def _settings_in(value: Any) -> str:
     return "" if isinstance(value, torch.Tensor) else repr(value)
 
 
-def weights_hash(model: nn.Module, but: Collection[str] = ()) -> str:
-    """SHA-256 over names, shapes and bytes of all weights `but` some, so that a run names what it measured."""
+def hash_weights(model: nn.Module, but: Collection[str] = ()) -> str:
+    """Return the SHA-256 over names, shapes and bytes of all weights except `but`, so that a run names what it
+    measured.
+    """
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         if key not in but and not isinstance(value, torch.Tensor):  # packed weights of torch's int8 modules
@@ -90,6 +90,6 @@ def weights_hash(model: nn.Module, but: Collection[str] = ()) -> str:
                 path, _, own = key.rpartition(".")
                 hook: Any = model.get_submodule(path)._hf_hook
                 value = hook.weights_map[own]
-            raw = whole(value).detach().cpu().contiguous().flatten()
+            raw = gather_whole(value).detach().cpu().contiguous().flatten()
             digest.update(raw.view(torch.uint8).numpy().data if raw.numel() else b"")
     return digest.hexdigest()

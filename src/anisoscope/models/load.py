@@ -14,8 +14,8 @@ from torch import nn
 
 from anisoscope.errors import ModelError, UsageError
 from anisoscope.extras import require_extra
-from anisoscope.models.adapters import base_of, merged
-from anisoscope.models.beside import add_sentences, timm_config, timm_name
+from anisoscope.models.adapters import find_base, merge_adapter
+from anisoscope.models.beside import add_text_pooling, timm_config, timm_name
 from anisoscope.models.devices import device_of, dtype_of
 from anisoscope.models.families import families
 from anisoscope.models.formats import (
@@ -28,8 +28,8 @@ from anisoscope.models.formats import (
     read_config,
     weight_files,
 )
-from anisoscope.models.hub import ModelPlace, bring, locate, split_name
-from anisoscope.models.identity import lasting, own_sources, weights_hash
+from anisoscope.models.hub import ModelPlace, download, locate, split_name
+from anisoscope.models.identity import drop_volatile, hash_own_sources, hash_weights
 from anisoscope.models.named import hub_id, named_models
 from anisoscope.models.packaged import BUILTIN, builtin_folder, open_weights, weights_file
 from anisoscope.models.processors import processor_of
@@ -65,8 +65,8 @@ class Subject:
     def form(self) -> str:
         """A hash of what makes numbers of weights and inputs: configuration, and sources that no package installed."""
         config = self.config
-        settings = lasting(config.to_dict()) if hasattr(config, "to_dict") else str(config)
-        return hashlib.sha256(json.dumps([settings, own_sources(self.model)], default=str).encode()).hexdigest()
+        settings = drop_volatile(config.to_dict()) if hasattr(config, "to_dict") else str(config)
+        return hashlib.sha256(json.dumps([settings, hash_own_sources(self.model)], default=str).encode()).hexdigest()
 
     @property
     def modality(self) -> str:
@@ -87,38 +87,45 @@ def load(
     classifier: bool = False,
     tower: str | None = None,
 ) -> Subject:
-    """The model `name` in evaluation mode; `classifier`: with its head; `tower`: which of two (CLIP). ModelError."""
+    """Load the model `name` in evaluation mode; `classifier`: with its head; `tower`: which of two (CLIP).
+
+    ModelError.
+    """
     target, numbers = device_of(device), None if dtype == "auto" else dtype_of(dtype)
     drawn, notes = (seed, [DRAWN]) if untrained else (None, [])
     if (made := _without_checkpoint(name, drawn)) is not None:
         model, processor = made
-        model = _checked(model, name).to(**{"device": target} | ({} if numbers is None else {"dtype": numbers})).eval()
-        return Subject(model, processor, name, revision, weights_hash(model), notes)
+        model = (
+            _require_finite(model, name)
+            .to(**{"device": target} | ({} if numbers is None else {"dtype": numbers}))
+            .eval()
+        )
+        return Subject(model, processor, name, revision, hash_weights(model), notes)
     require_extra("demo" if name == BUILTIN else "models", f"to load {name}")
     place, trust = checkpoint_path(timm_name(name), revision, weights=not untrained), trust_remote_code
     options, missing = {"trust_remote_code": trust, "dtype": numbers or "auto", "device_map": device_map}, list[str]()
     path = _transformer(place)
-    if (base := base_of(path)) is None:
+    if (base := find_base(path)) is None:
         model, missing = _from_pretrained(path, name, target, drawn, classifier, options)
     elif untrained:
         raise UsageError("a trained base under an adapter", "--untrained", f"measure {base} --untrained")
     else:
         path = _transformer(checkpoint_path(base))
-        model = merged(place.path, path, options, classifier=classifier)
+        model = merge_adapter(place.path, path, options, classifier=classifier)
         if Path(place.path, "tokenizer.json").is_file():  # that of the adapter's training may have tokens more
             path = place.path
-    model = _checked(model, name)
+    model = _require_finite(model, name)
     model = (model if hasattr(model, "hf_device_map") else model.to(target)).eval()
     model, missing = _tower(model, missing, tower, name)
     modality = modality_of(model)
     processor = processor_of(model, modality, path, name, trust)
     if base is None and not name.startswith("builtin:"):
-        notes += add_sentences(model, place.path, processor, untrained=untrained)
+        notes += add_text_pooling(model, place.path, processor, untrained=untrained)
     notes += [place.notice] if place.notice else []
     if processor is None:
         notes.append(f"the checkpoint has no preprocessor: the defaults for {modality} are used")
     base, pinned = split_name(name)
-    return Subject(model, processor, base, place.commit or revision or pinned, weights_hash(model, missing), notes)
+    return Subject(model, processor, base, place.commit or revision or pinned, hash_weights(model, missing), notes)
 
 
 def _without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | None:
@@ -128,7 +135,7 @@ def _without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | None:
     if ":" in name and not name.startswith("builtin:"):
         if seed is not None:
             raise UsageError("--untrained of a model with a configuration", name, "let the function draw its weights")
-        return _made(name)
+        return _load_factory(name)
     if (file := weights_file(name)) is not None:
         return open_weights(file, name, seed)
     if seed is None or (config := timm_config(name)) is None:
@@ -138,8 +145,11 @@ def _without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | None:
     return model, processor_of(model, "image", "", name, False)
 
 
-def without_values(name: str, *, dtype: str = "float32", trust_remote_code: bool = False) -> nn.Module:
-    """The model `name` on the meta device: its shapes, from the configuration alone. ModelError with the cure."""
+def load_on_meta(name: str, *, dtype: str = "float32", trust_remote_code: bool = False) -> nn.Module:
+    """Load the model `name` on the meta device: its shapes, from the configuration alone.
+
+    ModelError with the cure.
+    """
     from transformers import AutoConfig, AutoModel
 
     from anisoscope.models import ports
@@ -152,7 +162,7 @@ def without_values(name: str, *, dtype: str = "float32", trust_remote_code: bool
         with torch.device("meta"):
             model: nn.Module = auto.from_config(config, trust_remote_code=trust_remote_code)
     except Exception as error:
-        raise _explained(error, name, path) from error
+        raise _explain_failure(error, name, path) from error
     return model.to(dtype_of(dtype)).eval()
 
 
@@ -165,7 +175,7 @@ def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = T
     path = builtin_folder(base) if base.startswith("builtin:") else hub_id(base)
     near = get_close_matches(base, [BUILTIN, *named_models()], n=3, cutoff=0.8)
     like = f"did you mean {' or '.join(near)}?" if near and base not in near else ""
-    place = bring(locate(path, revision, name, like), name, weights=weights)
+    place = download(locate(path, revision, name, like), name, weights=weights)
     there = files_in(Path(place.path))
     if (kind := foreign_first_module(Path(place.path))) and weights:
         cure = f"measure its vectors: anisoscope.measure(SentenceTransformer({name!r}).encode(texts))"
@@ -225,11 +235,11 @@ def _from_pretrained(
         raise
     except ImportError as error:
         if not quantised:
-            raise _explained(error, name, path) from error
+            raise _explain_failure(error, name, path) from error
         cure = f"pip install {LIBRARIES.get(quantised, quantised)}, or measure the weights that are not quantised"
         raise ModelError(f"the library of {quantised} weights", "it is not installed", cure) from error
     except Exception as error:
-        raise _explained(error, name, path) from error
+        raise _explain_failure(error, name, path) from error
     idle = IN_TRAINING if headed else (*HEADS, *IN_TRAINING)
     missing = sorted(info["missing_keys"])
     faults = {
@@ -278,8 +288,8 @@ def is_classifier(config: Any) -> bool:
     return any(name.endswith(heads) for name in getattr(config, "architectures", None) or ())
 
 
-def _explained(error: Exception, name: str, path: str) -> ModelError:
-    """What went wrong in loading, in one sentence, with the cure."""
+def _explain_failure(error: Exception, name: str, path: str) -> ModelError:
+    """Say what went wrong in loading, in one sentence, with the cure."""
     text = " ".join(str(error).split())
     cure = of_config(read_config(Path(path, "config.json")))
     there = [file.name for file in Path(path).iterdir()]
@@ -294,8 +304,8 @@ def _explained(error: Exception, name: str, path: str) -> ModelError:
     return ModelError(f"a readable checkpoint {name}", f"{type(error).__name__}: {text[:300]}", cure)
 
 
-def _checked(model: Any, name: str) -> Any:
-    """The model. ModelError where its weights are not finite."""
+def _require_finite(model: Any, name: str) -> Any:
+    """Return the model; ModelError if its weights are not finite."""
     for key, value in model.state_dict().items():
         looked_at = value.is_floating_point() and value.itemsize > 1 and not value.is_meta
         if looked_at and value.numel() and not bool(torch.stack(value.aminmax()).isfinite().all()):
@@ -304,8 +314,10 @@ def _checked(model: Any, name: str) -> Any:
     return model
 
 
-def _made(name: str) -> tuple[nn.Module, Any]:
-    """What `package.module:function` returns: a model, or (model, processor). Modules here are found too."""
+def _load_factory(name: str) -> tuple[nn.Module, Any]:
+    """Call the factory `package.module:function`, which returns a model, or (model, processor); Modules here are
+    found too.
+    """
     module_name, _, factory = name.partition(":")
     expected, cure = "module:factory that can be imported and called", "check the name, the function and PYTHONPATH"
     here = str(Path.cwd())

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from anisoscope.errors import ModelError, UsageError, is_too_long
 from anisoscope.models.formats import ENDINGS
-from anisoscope.models.hub import exists, revisions
+from anisoscope.models.hub import does_exist, list_revisions
 
 _UNIT = {"": 1, "k": 1_000, "m": 1_000_000}
 _STEP = re.compile(r"(?:step|checkpoint|ckpt|iter)s?[-_=]?(\d+)(?:([kKmM])(?![A-Za-z0-9]))?")
@@ -178,14 +178,14 @@ def _existing(spec: str) -> list[str]:
     if not supposed and not gaps:
         known = []
     elif "@" in spec and not _GROUP.search(base):
-        there = {f"{base}@{revision}" for revision in revisions(base)}
+        there = {f"{base}@{revision}" for revision in list_revisions(base)}
         for read, low, high in gaps:
             numbered = sorted((int(found[1]), name) for name in there if (found := read.fullmatch(name)))
             supposed += [name for number, name in numbered if low < number < high]
         known = [name for name in supposed if name in there]
     else:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            known = [name for name, is_there in zip(supposed, pool.map(exists, supposed), strict=True) if is_there]
+            known = [name for name, is_there in zip(supposed, pool.map(does_exist, supposed), strict=True) if is_there]
     return list(dict.fromkeys([*sure, *known]))
 
 

@@ -185,7 +185,7 @@ class Scores(_OfAttention):
 
     def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
         from anisoscope.capture.masking import Masking
-        from anisoscope.capture.scores import score_sums
+        from anisoscope.capture.scores import sum_scores
 
         masking = Masking(real[:, None, None, :], causal=False, bias=None)
-        return score_sums(query, key, masking, scale=1.0, real=real)
+        return sum_scores(query, key, masking, scale=1.0, real=real)

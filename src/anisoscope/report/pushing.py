@@ -12,7 +12,7 @@ import pandas as pd
 
 from anisoscope.errors import OutputError, UsageError
 from anisoscope.extras import has_extra, require_extra
-from anisoscope.models.hub_faults import fault_of
+from anisoscope.models.hub_faults import classify_fault
 from anisoscope.report.card import draw_badge, name_model, write_dataset_card
 from anisoscope.runs.differences import NAME as REPLICATES
 from anisoscope.store import check_output, read_run, read_table, write_json, write_table
@@ -139,7 +139,7 @@ def _call_hub(call: Callable[[], Any], repository: str) -> None:
     try:
         call()
     except Exception as error:  # the hub's library lets errors of every kind through
-        fault = fault_of(error)
+        fault = classify_fault(error)
         got, cure = fault.got, fault.cure
         if fault.absent:
             cure = "--create makes it; a private one needs a token that may read it"

@@ -22,7 +22,7 @@ from anisoscope.progress import Progress
 from anisoscope.registry import list_entries_of
 from anisoscope.runs.attention import attention_heads, count_heads
 from anisoscope.runs.differences import read_replicates
-from anisoscope.runs.findings import FEW, HALF, Depth, depths, verdict
+from anisoscope.runs.findings import FEW, HALF, Depth, depths, judge_isotropy
 from anisoscope.runs.job import Job
 from anisoscope.runs.layers_of_heads import average_heads
 from anisoscope.runs.run import run
@@ -299,7 +299,7 @@ def _name_cause(depth: Depth, top: Any, centred: Any) -> str:
             parts.append(count_noun(k, "dimension"))
             break
     if centred is not None and has_interval(centred):
-        after = verdict(centred.low, centred.high, top.q95)
+        after = judge_isotropy(centred.low, centred.high, top.q95)
         words = {"isotropic": "the mean", "anisotropic": "more than the mean"}
         parts += [words[after]] if after in words else []
     return ", ".join(parts)

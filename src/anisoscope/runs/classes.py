@@ -1,4 +1,6 @@
-"""Classes of a model on a labelled corpus: an ordinary run with utterances as units, and what `classes/` says."""
+"""Run the measurements of a classifier on a labelled corpus: an ordinary run with texts as units, and those of
+`classes/`.
+"""
 
 import json
 import re
@@ -28,13 +30,13 @@ from anisoscope.data.opening import open_labelled, text_length
 from anisoscope.data.windows import check_vocabulary
 from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError, suggest_names
 from anisoscope.measure.settings import Panel, Settings
-from anisoscope.models.blocks import has_attention, stack_of
+from anisoscope.models.blocks import find_stack, has_attention
 from anisoscope.models.load import Subject, is_classifier
 from anisoscope.options import select_fields
 from anisoscope.progress import Progress, set_counted_unit
 from anisoscope.provenance import json_roundtrip
 from anisoscope.runs.job import NOT_IN_IDENTITY, ClassesOptions, Job, LoadOptions
-from anisoscope.runs.run import OpenedCorpus, run, settled, subject_of
+from anisoscope.runs.run import OpenedCorpus, load_subject, resolve_dtype_and_device, run
 from anisoscope.store import RunFolder, as_records
 
 TITLES = {"directions": "directions of classes", "replaced": "attention replaced", "explained": "words explained"}
@@ -46,18 +48,18 @@ def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any)
 
     ModelError, CorpusError or UsageError if the two do not go together.
     """
-    classes = as_trained(classes)
+    classes = fill_from_training(classes)
     loading = select_fields(classes, LoadOptions)
     job = Job(model=classes.model, **loading, batch_tokens=classes.batch_tokens, settings=Settings(seed=classes.seed))
-    subject = subject_of(job, classifier=True)
-    tokenizer, stacks = tokenizer_of(subject), stacks_of(subject.model)
+    subject = load_subject(job, classifier=True)
+    tokenizer, stacks = tokenizer_of(subject), list_reading_stacks(subject.model)
     length = text_length(subject.config, tokenizer, classes.max_length)
     classes = replace(classes, max_length=length)
     corpus = open_labelled(classes.corpus, columns=classes.by_role, seed=classes.split_seed, for_training=False)
     trained_on = _was_trained_on(classes)
     corpus, split, remarks = choose_split(corpus, classes.split, trained_on=trained_on, limit=classes.limit)
     classes = replace(classes, split=split)
-    corpus, usable, warned = in_order_of(subject.config, corpus)
+    corpus, usable, warned = match_class_order(subject.config, corpus)
     encoded = encode(_examples(corpus, classes, classes.limit), tokenizer, length)
     ids = np.concatenate([row["input_ids"] for row in encoded.rows]).astype(np.int32)
     warnings: list[str] = [
@@ -67,7 +69,7 @@ def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any)
     ]
     if encoded.truncated:
         warnings.append(f"{encoded.truncated} utterances cut at {length} tokens")
-    device = settled(job, subject).device
+    device = resolve_dtype_and_device(job, subject).device
     pad = choose_pad(tokenizer, subject.config, encoded.rows)
     padding = find_neutral_padding(subject.model, encoded.rows, pad) if usable else Padding(pad)
     if padding.side == "none":
@@ -75,7 +77,7 @@ def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any)
     plan = LabelledPlan(
         encoded, padding, batch_tokens=classes.batch_tokens, stack=stacks, device=device, classes=corpus.labels
     )
-    at, stack, on_reading = _what_is_read(subject.model, plan, usable=usable, asked=classes.at)
+    at, stack, on_reading = _find_readout(subject.model, plan, usable=usable, asked=classes.at)
     warnings += on_reading
     classes = replace(classes, at=at)
     described = corpus.described() | {"split": classes.split, "warnings": warnings}
@@ -84,16 +86,14 @@ def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any)
     settings = Settings(panel=panels, tokens=POLICIES, seed=classes.seed, at=at or "first")
     asked_for = {name: value for name, value in asdict(classes).items() if name not in NOT_IN_IDENTITY}
     identity = {"classes": json_roundtrip(asked_for), "labelled": corpus.fingerprint}
-    look = _Look(subject, tokenizer, corpus, plan, classes, usable, stack)
+    look = _AfterPass(subject, tokenizer, corpus, plan, classes, usable, stack)
     job = replace(job, corpus=classes.corpus, settings=settings)
     return run(job, output, subject=subject, reading=OpenedCorpus(plan, described, identity, look.records), **how)
 
 
 @dataclass(frozen=True)
-class _Look:
-    """The measurements after the pass: `classes` says at which token (`at`), of which `stack`; `heads`: the model's
-    head can be used.
-    """
+class _AfterPass:
+    """The measurements after the pass:"""
 
     subject: Subject
     tokenizer: Any
@@ -127,7 +127,7 @@ class _Look:
         if self.heads:
             found.append(accuracy_records(np.array(predict_classes(model, plan.encoded, plan.padding)), labels, names))
         # the row of the first token of a decoder is that token alone
-        if has_attention(model) and self.classes.at == "first" and stack_of(model) == "encoder":
+        if has_attention(model) and self.classes.at == "first" and find_stack(model) == "encoder":
             rows = []
             for name, values in measure_entropies(model, plan).items():  # H of the [CLS] row by layer
                 kind, _, layer = name.partition(".")
@@ -160,15 +160,15 @@ class _Look:
         return [explanations(self.subject.model, self.tokenizer, self.corpus, **shown)]
 
 
-def _what_is_read(
+def _find_readout(
     model: Any, plan: LabelledPlan, *, usable: bool, asked: At | None
 ) -> tuple[At | None, str, list[str]]:
-    """How an utterance becomes one vector, of which stack, and what must be said of it.
+    """Find how a text becomes one vector, of which stack, and what must be said of it.
 
     As the model's own head does it, found on the first batch; else as users of such models mostly do: the last token of
     a decoder, the first of an encoder.
     """
-    usual: At = "last" if stack_of(model) == "decoder" else "first"
+    usual: At = "last" if find_stack(model) == "decoder" else "first"
     if not usable:
         return asked or usual, plan.stack, []
     try:
@@ -181,21 +181,21 @@ def _what_is_read(
     return None, reading.stack, [note + "left out (--at chooses a token); maps are those of the tokens that it reads"]
 
 
-def stacks_of(model: Any) -> str | tuple[str, ...]:
-    """The stack that reads the texts; of an encoder–decoder both."""
+def list_reading_stacks(model: Any) -> str | tuple[str, ...]:
+    """List the stacks that read the texts; both for an encoder–decoder."""
     both = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-    return ("encoder", "decoder") if both else stack_of(model)
+    return ("encoder", "decoder") if both else find_stack(model)
 
 
-def training_of(model: str) -> dict[str, Any]:
-    """What training.json beside a model tells; empty if there is none."""
+def read_training(model: str) -> dict[str, Any]:
+    """Read the training.json beside a model; empty if there is none."""
     path = Path(model) / "training.json"
     return dict(json.loads(path.read_text())) if path.is_file() else {}
 
 
-def as_trained(classes: ClassesOptions) -> ClassesOptions:
-    """Corpus, columns, splits and length as told by the training.json beside the model, if they are not given."""
-    trained = training_of(classes.model)
+def fill_from_training(classes: ClassesOptions) -> ClassesOptions:
+    """Fill in corpus, columns, splits and length from the training.json beside the model, if they are not given."""
+    trained = read_training(classes.model)
     recipe = trained.get("recipe", {})
     if not classes.corpus:
         if not recipe.get("corpus"):
@@ -209,7 +209,7 @@ def as_trained(classes: ClassesOptions) -> ClassesOptions:
 
 def _was_trained_on(classes: ClassesOptions) -> bool:
     """Whether training.json beside the model tells that it was trained on this corpus, divided in this way."""
-    recipe = training_of(classes.model).get("recipe", {})
+    recipe = read_training(classes.model).get("recipe", {})
     same_division = classes.split_seed == recipe.get("split_seed", 0)
     return same_division and _is_same_corpus(classes.corpus, recipe.get("corpus", ""))
 
@@ -257,8 +257,8 @@ def _examples(corpus: LabelledCorpus, classes: ClassesOptions, limit: int) -> An
     return take_balanced(corpus.splits[classes.split], limit, len(corpus.labels))
 
 
-def in_order_of(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, bool, list[str]]:
-    """The corpus with its classes in the model's order; whether the model's head can be used; notes."""
+def match_class_order(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, bool, list[str]]:
+    """Return the corpus with its classes in the model's order, whether the model's head can be used, and notes."""
     if not is_classifier(config):
         return corpus, False, ["the model has no head for classes: no accuracy, nothing replaced or explained"]
     own = [str(config.id2label[i]) for i in range(config.num_labels)]

@@ -1,4 +1,4 @@
-"""Several runs against the first: differences with intervals, what they tell apart in words, and what to be wary of.
+"""Compare several runs with the first: differences with intervals, sentences about them, and cautions.
 
 Whatever could make a difference something else than it seems (another corpus, other tokens, another dtype, other
 settings, another version of the code) is said: runs are never compared silently.
@@ -28,7 +28,7 @@ from anisoscope.runs.differences import (
     with_own_names,
 )
 from anisoscope.runs.finding import Finding
-from anisoscope.runs.short_tables import A, told_apart
+from anisoscope.runs.short_tables import A, tell_gaps
 from anisoscope.store import select
 from anisoscope.wording import count_noun, describe_layers, format_short, format_signed_interval, join_words, name_layer
 
@@ -107,7 +107,7 @@ class ComparedRuns:
         kept = tuple(tuple(one for one in own if str(one.where["component"]) in chosen) for own in self.differences)
         findings = []
         for other, own in zip(self.runs[1:], kept, strict=True):
-            findings += list(differs(self.runs[0], other, own, self.metric))
+            findings += list(tell_differences(self.runs[0], other, own, self.metric))
         return replace(self, differences=kept, findings=tuple(findings), components=tuple(chosen))
 
     def judge(self, text: str) -> list[tuple[str, list[Difference]]]:
@@ -144,9 +144,9 @@ def compare(
         for caution in list_cautions(first, other, own):
             notes.setdefault(caution, []).append(other.name)
         if own and all(np.isnan(one.low) for one in own):
-            findings += _by_gaps(first, other, name, tokens)
+            findings += _tell_gaps(first, other, name, tokens)
         else:
-            findings += list(differs(first, other, own, name))
+            findings += list(tell_differences(first, other, own, name))
     sentences = [f"{join_words(names)} against {first.name}: {text}" for text, names in notes.items()]
     return ComparedRuns(name, tuple(runs), tokens, heads, tuple(differences), tuple(sentences), tuple(findings))
 
@@ -236,10 +236,10 @@ def _cautions_of_layers(first: KeptRun, second: KeptRun, differences: Sequence[D
         yield "No layer in common."
 
 
-def differs(first: KeptRun, second: KeptRun, differences: Sequence[Difference], metric: str) -> Iterator[Finding]:
-    """Where a second run differs from the first: layers where the whole interval of the difference lies above or below
-    0, and where it is largest; stack by stack.
-    """
+def tell_differences(
+    first: KeptRun, second: KeptRun, differences: Sequence[Difference], metric: str
+) -> Iterator[Finding]:
+    """Say in which layers a second run differs from the first, and where most, stack by stack:"""
     beginning = f"{second.name} against {first.name}" + ("" if metric == A else f" in {metric}")
     if not differences:
         yield Finding("differs", f"{beginning}: no verdict, as there is no layer in common.")
@@ -309,8 +309,8 @@ def _place_name(one: Difference) -> str:
     return name_layer(pd.Series(one.where)) if not pd.isna(one.where["layer"]) else "the whole model"
 
 
-def _by_gaps(first: KeptRun, second: KeptRun, metric: str, tokens: str | None) -> list[Finding]:
-    """What the intervals of two runs tell apart if there is none of their difference: those that do not meet."""
+def _tell_gaps(first: KeptRun, second: KeptRun, metric: str, tokens: str | None) -> list[Finding]:
+    """Say which intervals of two runs do not overlap, if the difference itself has no interval."""
     pair = []
     for run in (first, second):
         rows = select(run.records, metric=metric, head=None, component=None)
@@ -319,7 +319,7 @@ def _by_gaps(first: KeptRun, second: KeptRun, metric: str, tokens: str | None) -
         pair.append((run.name, rows))
     if not all(len(rows) for _, rows in pair):
         return []
-    return list(told_apart(pair[0], pair[1], metric))
+    return list(tell_gaps(pair[0], pair[1], metric))
 
 
 def describe_met(condition: str, name: str, beyond: Sequence[Difference]) -> str:
@@ -332,4 +332,4 @@ def describe_met(condition: str, name: str, beyond: Sequence[Difference]) -> str
     )
 
 
-__all__ = ["ComparedRuns", "Condition", "compare", "describe_met", "differs", "list_cautions"]
+__all__ = ["ComparedRuns", "Condition", "compare", "describe_met", "list_cautions", "tell_differences"]

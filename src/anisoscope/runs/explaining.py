@@ -14,9 +14,16 @@ from anisoscope.data.opening import open_labelled, text_length
 from anisoscope.errors import ModelError
 from anisoscope.models.load import is_classifier
 from anisoscope.options import select_fields
-from anisoscope.runs.classes import as_trained, choose_pad, in_order_of, stacks_of, tokenizer_of, training_of
+from anisoscope.runs.classes import (
+    choose_pad,
+    fill_from_training,
+    list_reading_stacks,
+    match_class_order,
+    read_training,
+    tokenizer_of,
+)
 from anisoscope.runs.job import ClassesOptions, Job, LoadOptions
-from anisoscope.runs.run import settled, subject_of
+from anisoscope.runs.run import load_subject, resolve_dtype_and_device
 
 TRIAL = (("a",), ("a", "b", "a", "b", "a", "b"))
 """Words on which padding is tried if there is no corpus."""
@@ -28,16 +35,16 @@ def open_classifier(classes: ClassesOptions) -> tuple[Classifier, list[str]]:
     The directions of its classes are those of a corpus that is named, or that the model was trained on; without one
     there are none. ModelError for a model without a head for classes.
     """
-    recipe = training_of(classes.model).get("recipe", {})
-    classes = as_trained(classes) if classes.corpus or recipe.get("corpus") else classes
+    recipe = read_training(classes.model).get("recipe", {})
+    classes = fill_from_training(classes) if classes.corpus or recipe.get("corpus") else classes
     job = Job(model=classes.model, **select_fields(classes, LoadOptions))
-    subject = subject_of(job, classifier=True)
+    subject = load_subject(job, classifier=True)
     if not is_classifier(subject.config):
         raise ModelError(
             "a classifier of texts", f"{subject.name}, which has no head for classes", "name one that was fine-tuned"
         )
     model: Any = subject.model
-    tokenizer, stack = tokenizer_of(subject), stacks_of(model)
+    tokenizer, stack = tokenizer_of(subject), list_reading_stacks(model)
     length = text_length(subject.config, tokenizer, classes.max_length)
     notes: list[str] = []
     corpus: LabelledCorpus | None = None
@@ -45,7 +52,7 @@ def open_classifier(classes: ClassesOptions) -> tuple[Classifier, list[str]]:
         given = open_labelled(
             classes.corpus, columns=classes.by_role, seed=classes.split_seed, limit=DIRECTED, for_training=False
         )
-        given, usable, notes = in_order_of(subject.config, given)
+        given, usable, notes = match_class_order(subject.config, given)
         corpus = given if usable else None
     examples = take_balanced(corpus.splits[TRAIN], DIRECTED, len(corpus.labels)) if corpus else ()
     rows = encode(examples or [Example(words, 0) for words in TRIAL], tokenizer, length).rows
@@ -55,7 +62,7 @@ def open_classifier(classes: ClassesOptions) -> tuple[Classifier, list[str]]:
     names = corpus.labels if corpus and nameless else own
     opened = Classifier(model, tokenizer, names, length, padding, stack)
     if corpus is not None:
-        device = settled(job, subject).device
+        device = resolve_dtype_and_device(job, subject).device
         plan = LabelledPlan(encode(examples, tokenizer, length), padding, stack=stack, device=device)
         opened = replace(opened, directions=measure_class_directions(model, plan, len(names)))
     return opened, notes

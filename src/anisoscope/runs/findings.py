@@ -1,4 +1,4 @@
-"""What a run's records say in words, by stated rules; nothing that an interval does not support.
+"""Findings: sentences about a run's records, by fixed rules; none that an interval does not support.
 
 A rule is a function from the layers of one stack (or from all records) to findings; `RULES` is their order. Verdicts of
 a layer: *isotropic* where the upper end of A is at most q95(d), *anisotropic* where its lower end lies above it,
@@ -41,9 +41,7 @@ FEW = (1, 3, 10)
 
 @dataclass(frozen=True)
 class Depth:
-    """A of one stack from its input to its output: a row per layer, with its `q95` and `verdict`; all records of the
-    stack; what begins its sentences where there are several stacks (`Encoder: `).
-    """
+    """A of one stack from its input to its output:"""
 
     rows: pd.DataFrame
     records: pd.DataFrame
@@ -79,17 +77,17 @@ def depths(records: pd.DataFrame) -> list[Depth]:
     rows = rows[rows["value"].notna()]
     if not len(rows):
         return []
-    records = select(records, token_policy=[lead(rows), None])
+    records = select(records, token_policy=[select_lead_policy(rows), None])
     found, stacks = [], list(dict.fromkeys(rows["stack"]))
     for before, part in _checkpoints(records):
         for stack in stacks:
             own = select(part, stack=stack)
-            of_stack = in_depth(select(own, metric="mean_cosine", component=None))
+            of_stack = sort_by_depth(select(own, metric="mean_cosine", component=None))
             of_stack = of_stack[of_stack["value"].notna()]
             law = select(own, metric=Q95, component=None)[["layer", "site", "value"]].rename(columns={"value": "q95"})
             judged = of_stack.merge(law.drop_duplicates(["layer", "site"]), on=["layer", "site"], how="left")
             ends = zip(judged["low"], judged["high"], judged["q95"], strict=True)
-            judged["verdict"] = [verdict(*row) for row in ends]
+            judged["verdict"] = [judge_isotropy(*row) for row in ends]
             if len(judged):
                 found.append(Depth(judged, own, f"{before}{stack.capitalize()}: " if len(stacks) > 1 else before))
     return found
@@ -107,26 +105,26 @@ def _checkpoints(records: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
         yield (f"Seed {seed}, step {last:,}: " if several else f"Step {last:,}: "), of_last
 
 
-def in_depth(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of one stack from its input to its output."""
+def sort_by_depth(rows: pd.DataFrame) -> pd.DataFrame:
+    """Sort the rows of one stack from its input to its output."""
     return rows.sort_values(["layer", "site"], key=lambda x: x.eq("final") if x.name == "site" else x)
 
 
-def lead(rows: pd.DataFrame) -> str | None:
-    """The first token policy of some rows: the one with spectrum and sample; None where they know no policies."""
+def select_lead_policy(rows: pd.DataFrame) -> str | None:
+    """Select the rows of the first token policy: the one with spectrum and sample; None if rows have no policy."""
     policies = rows["token_policy"].dropna()
     return str(policies.iloc[0]) if len(policies) else None
 
 
-def verdict(low: float, high: float, q95: float | None) -> str:
-    """`isotropic`, `anisotropic` or `undecided`; empty where there is no interval."""
+def judge_isotropy(low: float, high: float, q95: float | None) -> str:
+    """Return `isotropic`, `anisotropic` or `undecided`; empty without an interval."""
     if q95 is None or not all(map(math.isfinite, (low, high, q95))):
         return ""
     return "isotropic" if high <= q95 else "anisotropic" if low > q95 else "undecided"
 
 
-def unjudged(depth: Depth) -> Iterator[Finding]:
-    """Where no layer has an interval: the highest A, and that there is no verdict."""
+def tell_no_verdict(depth: Depth) -> Iterator[Finding]:
+    """Say the highest A, and that there is no verdict, if no layer has an interval."""
     if not any(depth.rows["verdict"]):
         text = (
             "No interval, hence no verdict: the highest A is "
@@ -135,7 +133,7 @@ def unjudged(depth: Depth) -> Iterator[Finding]:
         yield Finding("unjudged", depth.before + text, (entry(depth.top),))
 
 
-def where_anisotropic(depth: Depth) -> Iterator[Finding]:
+def tell_anisotropic_layers(depth: Depth) -> Iterator[Finding]:
     """Say which layers are anisotropic, where A is highest, and which layers have overlapping intervals."""
     if not any(depth.rows["verdict"]):
         return
@@ -164,8 +162,8 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
     yield Finding("where_anisotropic", f"{depth.before}{text[0].upper()}{text[1:]}.", tuple(map(entry, rivals)))
 
 
-def carried_by_few(depth: Depth) -> Iterator[Finding]:
-    """How many dimensions carry half of A where it is highest and anisotropic, if the interval of their share says."""
+def tell_dimensions_of_a(depth: Depth) -> Iterator[Finding]:
+    """Say how many dimensions carry half of A at its peak, if that is anisotropic and the interval allows it."""
     top = depth.top
     if top.verdict != "anisotropic":
         return
@@ -188,8 +186,8 @@ def carried_by_few(depth: Depth) -> Iterator[Finding]:
         return
 
 
-def removed_by_centring(depth: Depth) -> Iterator[Finding]:
-    """Whether A after centring is isotropic where A is highest and anisotropic."""
+def tell_centring(depth: Depth) -> Iterator[Finding]:
+    """Say whether A after centring is isotropic at the peak of A."""
     top = depth.top
     centred = depth.at(top, "calibrated.centred")
     if top.verdict != "anisotropic" or centred is None or not has_interval(centred):
@@ -198,13 +196,13 @@ def removed_by_centring(depth: Depth) -> Iterator[Finding]:
         "isotropic": "Centring removes it",
         "anisotropic": "Centring does not remove it",
         "undecided": "Whether centring removes it is undecided",
-    }[verdict(centred.low, centred.high, top.q95)]
+    }[judge_isotropy(centred.low, centred.high, top.q95)]
     text = f"{depth.before}{found} (A after centring {format_measured(centred)}, q95 {format_short(top.q95)})."
     yield Finding("removed_by_centring", text, (entry(centred),))
 
 
-def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
-    """Whether directions tell the classes: layers whose AUC lies above chance, the best of them."""
+def tell_class_directions(records: pd.DataFrame) -> Iterator[Finding]:
+    """Say in which layers directions separate the classes (AUC above chance), and where best."""
     rows = select(records, metric="class_direction.auc", component=None, head=None)
     rows = rows[rows["low"].notna() & rows["site"].ne("final").fillna(True)].sort_values("layer")
     if not len(rows):
@@ -221,8 +219,8 @@ def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
     yield Finding("told_by_direction", text, (entry(top),))
 
 
-def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
-    """How many dimensions the directions of three classes or more take in the last layer."""
+def tell_class_dimensions(records: pd.DataFrame) -> Iterator[Finding]:
+    """Say how many dimensions the directions of three classes or more take in the last layer."""
     rows = select(records, metric="class_direction.dimensions", component=None)
     rows = rows[rows["low"].notna() & (rows["low"] < rows["high"])].sort_values("layer")
     count = select(records, metric="class_direction.auc")["component"].dropna().nunique()
@@ -235,8 +233,8 @@ def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
         yield Finding("dimensions_taken", text, (entry(last),))
 
 
-def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
-    """Whether a classifier is right more often than always naming the commonest class."""
+def tell_accuracy(records: pd.DataFrame) -> Iterator[Finding]:
+    """Say whether a classifier is right more often than always naming the commonest class."""
     found = (iter_rows(select(records, metric=name, component=None)) for name in ("accuracy", "majority"))
     accuracy, majority = (rows[0] if rows else None for rows in found)
     if accuracy is None or majority is None or not has_interval(accuracy):
@@ -246,8 +244,8 @@ def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
     yield Finding("above_majority", text, (entry(accuracy), entry(majority)))
 
 
-def attention_used(records: pd.DataFrame) -> Iterator[Finding]:
-    """What a classifier loses when its attention is made uniform: used, of no use within two points, or undecided."""
+def tell_use_of_attention(records: pd.DataFrame) -> Iterator[Finding]:
+    """Say what a classifier loses if its attention is made uniform."""
     rows = select(records, metric="replaced.accuracy", component="uniform")
     rows = rows[rows["low"].notna()]
     of_all = iter_rows(rows[rows["layer"].isna()])
@@ -270,8 +268,8 @@ def attention_used(records: pd.DataFrame) -> Iterator[Finding]:
     yield Finding("attention_used", f"{text} (n = {whole.n_units}).", (entry(whole), *map(entry, alone)))
 
 
-def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
-    """Which map names the words whose loss changes the decision most, if it does better than chance."""
+def tell_best_attribution(records: pd.DataFrame) -> Iterator[Finding]:
+    """Say which attribution finds the words whose loss changes the decision most, if it beats chance."""
     rows = select(records, metric="explains.comprehensiveness")
     rows = rows[rows["low"].notna()]
     chance = iter_rows(rows[rows["component"].eq("random").fillna(False)])
@@ -293,7 +291,7 @@ def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
     yield Finding("words_that_decide", text, (entry(best), entry(random)))
 
 
-def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
+def tell_noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
     """Say which cosine is noise: below which 95 and 99 % of pairs of unrelated units lie, in the last layer."""
     rows = select(records, metric=("floor.q95", "floor.q99"), component=None, site=SITES)
     rows = rows[rows["value"].notna()]
@@ -301,7 +299,7 @@ def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
         return
     several = rows["stack"].nunique() > 1
     for stack, part in rows.groupby("stack", sort=False):
-        last = iter_rows(in_depth(part[part["metric"].eq("floor.q95")]).tail(1))[0]
+        last = iter_rows(sort_by_depth(part[part["metric"].eq("floor.q95")]).tail(1))[0]
         there = select(part, layer=last.layer, site=last.site)
         (rare,) = iter_rows(select(there, metric="floor.q99"))
         law = iter_rows(select(records, metric=Q95, stack=stack, layer=last.layer, site=last.site, component=None))
@@ -315,9 +313,15 @@ def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
         yield Finding("noise_floor", text, (entry(last), entry(rare)))
 
 
-RULES = (unjudged, where_anisotropic, carried_by_few, removed_by_centring)
-RULES_OF_CLASSES = (told_by_direction, dimensions_taken, above_majority, attention_used, words_that_decide)
-RULES_OF_RUNS = (noise_floor,)
+RULES = (tell_no_verdict, tell_anisotropic_layers, tell_dimensions_of_a, tell_centring)
+RULES_OF_CLASSES = (
+    tell_class_directions,
+    tell_class_dimensions,
+    tell_accuracy,
+    tell_use_of_attention,
+    tell_best_attribution,
+)
+RULES_OF_RUNS = (tell_noise_floor,)
 """Rules that read all records."""
 
 

@@ -1,4 +1,7 @@
-"""What can be asked for: a model on a corpus, or its classes. Light: the command line reads its options here."""
+"""Settings of a job: a model on a corpus, or the classes of a classifier.
+
+Light: the command line reads its options here. Light: the command line reads its options here.
+"""
 
 from collections.abc import Callable
 from dataclasses import asdict, field
@@ -52,7 +55,7 @@ def read_shard(given: Any) -> Any:
 
 @declare_settings
 class ModelAndCorpus:
-    """What is measured, on what; an empty corpus: the built-in one."""
+    """The model and the corpus to measure; an empty corpus: the built-in one."""
 
     model: Annotated[
         Text,
@@ -139,7 +142,7 @@ class ReadOptions:
 
 @declare_settings
 class VectorColumns:
-    """What the columns of a file of vectors are, if that is not left to the rules of `data/vector_roles.py`."""
+    """Columns of a file of vectors that are named, instead of found by the rules of `data/vector_roles.py`."""
 
     columns: Annotated[
         Text | None,
@@ -223,7 +226,7 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
 
 @declare_settings
 class OutputOptions:
-    """The folder that is written, and what becomes of what is there."""
+    """The folder to write, and what to do if it exists."""
 
     output: Annotated[
         FilePath | None,
@@ -245,7 +248,7 @@ PARTS: tuple[ClassesPart, ...] = ("directions", "replaced", "explained")
 
 @declare_settings
 class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
-    """Which utterances of which corpus a classifier is asked about, and how.
+    """The texts that a classifier is measured on, and how.
 
     The first `limit` of a split (or of `all`), as many of each class. `at` is by default their last token if a token
     sees only those before it, else the first.

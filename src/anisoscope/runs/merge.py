@@ -1,4 +1,4 @@
-"""Shards measured apart, added up to the run they are parts of."""
+"""Merge shards: measured apart, added up to one run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from anisoscope.store import RunFolder, list_changed_fields
 
 
 def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
-    """Add up the shards in `folders` to the run they are parts of, in the new folder `output`.
+    """Merge the shards in `folders` into one run, in the new folder `output`.
 
     MeasureError for shards of different runs (model, weights, settings, corpus, code), for batches that two of them
     hold, and where some batches of the plan are missing.
@@ -26,7 +26,7 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
         if differ:
             got = f"{folder}, whose {differ} differs from {folders[0]}"
             raise MeasureError("shards of one run", got, "merge shards with the same settings (only --shard differs)")
-    whole = _added_up(parts, identities[0]["plan"], manifests)
+    whole = _add_shards(parts, identities[0]["plan"], manifests)
     identity = identities[0] | {"shard": [0, 1]}
     target = RunFolder.start(output, identity, resume=False)
     facts = manifests[0] | {
@@ -55,9 +55,9 @@ def _identity(part: RunFolder) -> dict[str, Any]:
     return {name: value for name, value in identity.items() if name != "shard"}
 
 
-def _added_up(parts: Sequence[RunFolder], plan: str, manifests: Sequence[dict[str, Any]]) -> Measurement:
-    """The sums of all shards, of which one at a time is in memory. MeasureError where two hold the same batches, or
-    where none holds some of them.
+def _add_shards(parts: Sequence[RunFolder], plan: str, manifests: Sequence[dict[str, Any]]) -> Measurement:
+    """Add the sums of all shards, one at a time in memory; MeasureError where two hold the same batches, or where
+    none holds some of them.
     """
     owner: dict[int, Path] = {}
     settings = Settings.read(manifests[0]["settings"]["settings"])

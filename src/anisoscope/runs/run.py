@@ -1,4 +1,4 @@
-"""From names to a finished run folder: load, plan, measure, write."""
+"""Make a run folder: load the model, plan the batches, measure, write."""
 
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -33,14 +33,14 @@ from anisoscope.measure.distributed import (
 from anisoscope.measure.loop import Arrays, run_pass
 from anisoscope.measure.tabulate import Replicates
 from anisoscope.models.families import class_of
-from anisoscope.models.hub_memory import asked_once
-from anisoscope.models.load import Subject, load, modality_of, without_values
+from anisoscope.models.hub_memory import ask_once
+from anisoscope.models.load import Subject, load, load_on_meta, modality_of
 from anisoscope.options import select_fields
 from anisoscope.progress import Progress, interrupt_hint, remark, set_counted_unit
 from anisoscope.provenance import describe_environment, json_roundtrip, make_run_id
 from anisoscope.runs.differences import NAME as REPLICATES, SAMPLE, identify_units, write_replicates
 from anisoscope.runs.job import Job, LoadOptions, ReadOptions
-from anisoscope.runs.run_cache import asked, finished
+from anisoscope.runs.run_cache import find_finished, make_key
 from anisoscope.store import RunFolder, as_records, check_output, write_atomic, write_json
 from anisoscope.sums import jackknife
 from anisoscope.sums.extremes import WHERE
@@ -61,7 +61,7 @@ class OpenedCorpus:
     more: Callable[[Progress | None], tuple[pd.DataFrame, list[str]]] | None = None
 
 
-@asked_once()
+@ask_once()
 def run(
     job: Job,
     output: Path | None = None,
@@ -74,24 +74,27 @@ def run(
     reading: OpenedCorpus | None = None,
     keep_sums: bool = False,
 ) -> RunFolder:
-    """Measure and write a run folder: `output`, or one below `root` named after model, corpus and identity.
+    """Measure one job and write its run folder: `output`, or one below `root` named after model, corpus and
+    identity.
 
     A finished run of the same identity is returned as it is where `resume` is set: one of what was asked for alike
     before anything is loaded. A shard keeps its sums, others where `keep_sums` is set.
     """
     if output is not None:
         check_output(output)
-    key = asked(job) if subject is None and reading is None and rank_and_world()[1] == 1 else None
-    if resume and (done := finished(key, [output] if output else sorted(root.glob(f"{slug(job.model)}-*")))):
+    key = make_key(job) if subject is None and reading is None and rank_and_world()[1] == 1 else None
+    if resume and (done := find_finished(key, [output] if output else sorted(root.glob(f"{make_slug(job.model)}-*")))):
         return done
-    subject = subject or subject_of(job)
-    job = replace(settled(job, subject), corpus=job.corpus or default_corpus(subject.modality))
+    subject = subject or load_subject(job)
+    job = replace(resolve_dtype_and_device(job, subject), corpus=job.corpus or default_corpus(subject.modality))
     with open_process_group(job.device):
         shared = replace(subject, processor=share_tokenizer(subject.processor))
-        reading = reading or OpenedCorpus(*plan_of(job, shared))
+        reading = reading or OpenedCorpus(*open_plan_of(job, shared))
         set_counted_unit(progress, pluralise(reading.corpus.get("words", WORDS)["counted"]))
         identity = job.identity(subject, reading.plan, reading.more) | reading.identity
-        target = RunFolder(output or root / f"{slug(job.model)}-{slug(job.corpus)}-{make_run_id(identity)[:8]}")
+        target = RunFolder(
+            output or root / f"{make_slug(job.model)}-{make_slug(job.corpus)}-{make_run_id(identity)[:8]}"
+        )
         rank, _ = rank_and_world()
         if rank == 0:
             RunFolder.start(target.folder, identity, resume=resume, overwrite=overwrite)
@@ -120,7 +123,7 @@ def run(
                 facts |= _words_of(measurement, subject.processor) | ({} if cost is None else {"cost": asdict(cost)})
                 facts |= {"run": make_run_id(identity), "started": started, "notes": [*facts["notes"], *warnings]}
                 finish(target, measurement, facts | {"seconds": round(time.monotonic() - clock, 2)}, more)
-        _spread(target)
+        _copy_to_other_hosts(target)
     return target
 
 
@@ -135,8 +138,8 @@ def _words_of(measurement: Measurement, processor: Any) -> dict[str, dict[str, s
     return {"tokens": {str(number): str(processor.decode([number])).strip(" ") for number in known}}
 
 
-def _spread(target: RunFolder) -> None:
-    """Write the finished run in folders of other processes too, which lie elsewhere: on other machines, in memory."""
+def _copy_to_other_hosts(target: RunFolder) -> None:
+    """Write the finished run into folders of other processes too, which lie on other machines or in memory."""
     broadcast_from_first(None)  # nobody reads what is not written yet
     if not is_true_anywhere(not target.complete):
         return
@@ -219,13 +222,13 @@ def _check_counted(measurement: Measurement) -> None:
         raise MeasureError("vectors that are finite and not zero", f"none at any site ({came} at {site})", cure)
 
 
-def subject_of(job: Job, *, classifier: bool = False) -> Subject:
-    """The model of a job; with `classifier` its head for classes too."""
+def load_subject(job: Job, *, classifier: bool = False) -> Subject:
+    """Load the model of a job; with `classifier` also its head for classes."""
     return load(job.model, **select_fields(job, LoadOptions), seed=job.settings.seed, classifier=classifier)
 
 
-def settled(job: Job, subject: Subject) -> Job:
-    """The job with the numbers and the device that its model has, where these were left to it."""
+def resolve_dtype_and_device(job: Job, subject: Subject) -> Job:
+    """Return the job with dtype and device taken from the loaded model if they were "auto"."""
     weights = [p for p in subject.model.parameters() if p.is_floating_point() and not p.is_meta]
     if not weights:
         return job if job.device != "auto" else replace(job, device="cpu")
@@ -234,8 +237,8 @@ def settled(job: Job, subject: Subject) -> Job:
     return replace(job, dtype=dtype, device=str(weights[0].device))
 
 
-def plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
-    """The batches of a job's corpus for its model, and what the manifest says of the corpus."""
+def open_plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
+    """Open the batches of a job's corpus for its model, and what the manifest says of the corpus."""
     corpus, reading = job.corpus or default_corpus(subject.modality), select_fields(job, ReadOptions)
     plan, described = open_plan(corpus, subject.model, subject.processor, modality=subject.modality, **reading)
     if subject.config is None and len(plan):  # a module of one's own
@@ -253,11 +256,11 @@ def _cost_of(subject: Subject, job: Job, plan: BatchPlan) -> Cost | None:
     return estimate_cost(find_shapes(subject.model, plan[0], job.settings), job.settings, longest)
 
 
-def cost_before(job: Job) -> Cost:
-    """What a job costs, from the configuration of its model alone: no weights and no corpus are read."""
+def estimate_cost_before(job: Job) -> Cost:
+    """Estimate the cost of a job from the configuration of its model alone: no weights and no corpus are read."""
     if ":" in job.model and not job.model.startswith("builtin:"):
         raise UsageError("--dry-run of a model with a configuration", job.model, "leave --dry-run out")
-    model = without_values(job.model, dtype=job.dtype, trust_remote_code=job.trust_remote_code)
+    model = load_on_meta(job.model, dtype=job.dtype, trust_remote_code=job.trust_remote_code)
     if modality_of(model) != "text":
         expected, came = "--dry-run of a text model or a series", f"{job.model}, which reads {modality_of(model)}"
         raise UsageError(expected, came, "measure with --limit 1: it says what it costs before it begins")
@@ -318,7 +321,7 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
             yield f"{counts['zero']} zero vectors left out at {site}"
 
 
-def slug(name: str) -> str:
-    """A name as part of a folder's."""
+def make_slug(name: str) -> str:
+    """Turn a name into a part of a folder's name."""
     plain_name = "".join(c if c.isalnum() or c in "-." else "-" for c in name.replace("builtin:", ""))
     return plain_name.strip("-.").lower()[-60:]

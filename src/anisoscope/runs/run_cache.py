@@ -1,4 +1,4 @@
-"""Finished runs found by what is asked for, before anything is loaded: the hub is asked for commits at most."""
+"""Find finished runs by their settings, before anything is loaded; the hub is asked for commits at most."""
 
 import platform
 from contextlib import suppress
@@ -14,7 +14,7 @@ from anisoscope.data.media import local_items
 from anisoscope.errors import AnisoscopeError, ModelError
 from anisoscope.models.download import place_of
 from anisoscope.models.hub import split_name
-from anisoscope.models.hub_memory import recalled
+from anisoscope.models.hub_memory import recall_commit
 from anisoscope.models.named import hub_id
 from anisoscope.models.packaged import BUILTIN, BUILTIN_SHA256
 from anisoscope.provenance import json_roundtrip, make_run_id
@@ -39,11 +39,15 @@ ADAPTER = "adapter_config.json"
 """Beside what changes another model, whose state it does not tell."""
 
 
-def asked(job: Job) -> str | None:
-    """The key of a job: its settings, the state of model and corpus, and libraries; None if a state can only be told by
-    reading. Two jobs of one key have one identity, if the code that they use is the same.
+def make_key(job: Job) -> str | None:
+    """Return the key of a job: its settings, the state of model and corpus, and libraries; None if a state can only
+    be told by reading. Two jobs of one key have one identity, if the code that they use is the same.
     """
-    if job.trust_remote_code or (model := model_state(job.model)) is None or (corpus := corpus_state(job)) is None:
+    if (
+        job.trust_remote_code
+        or (model := identify_model_state(job.model)) is None
+        or (corpus := identify_corpus_state(job)) is None
+    ):
         return None
     versions = dict.fromkeys(LIBRARIES, "") | {"python": platform.python_version()}
     for name in LIBRARIES:
@@ -52,8 +56,8 @@ def asked(job: Job) -> str | None:
     return make_run_id(json_roundtrip(asdict(job)), model, corpus, versions)
 
 
-def finished(key: str | None, folders: list[Path]) -> RunFolder | None:
-    """The finished run of this key among some folders, if the code that it used means what it did."""
+def find_finished(key: str | None, folders: list[Path]) -> RunFolder | None:
+    """Find the finished run of this key among some folders, if the code that it used is unchanged."""
     for folder in folders if key is not None else ():
         run = RunFolder(folder)
         with suppress(AnisoscopeError):  # damaged ones are told where they are read
@@ -64,8 +68,10 @@ def finished(key: str | None, folders: list[Path]) -> RunFolder | None:
     return None
 
 
-def model_state(name: str) -> Any:
-    """What tells one state of a model from another without reading it: commit, or sizes and times; None: nothing."""
+def identify_model_state(name: str) -> Any:
+    """Return what tells one state of a model from another without reading it: commit, or sizes and times; None:
+    unknown.
+    """
     if name == BUILTIN:
         return BUILTIN_SHA256
     folder = Path(name)
@@ -82,12 +88,15 @@ def model_state(name: str) -> Any:
         base = hub_id(base)
         place = place_of(f"{base}@{revision}" if revision else base)
     except ModelError:
-        return recalled("model", base, revision)
+        return recall_commit("model", base, revision)
     return None if ADAPTER in place.files else place.commit
 
 
-def corpus_state(job: Job) -> Any:
-    """The same of a corpus; one that is made here has none but the code's. Of a manifest what it lists counts too."""
+def identify_corpus_state(job: Job) -> Any:
+    """Return what tells one state of a corpus from another without reading it.
+
+    Of a manifest what it lists counts too.
+    """
     if not job.corpus:
         return "built in"
     row = named_corpora().get(job.corpus)

@@ -1,4 +1,4 @@
-"""A series measured one checkpoint at a time: a run folder each, the next one downloaded meanwhile.
+"""Measure a series of checkpoints, one at a time: a run folder each, the next one downloaded meanwhile.
 
     <output>/seed-0-step-1000-1a2b3c4d/   an ordinary run; its records carry step, seed and revision
     <output>/records.parquet, series.json   all of them together, with what was left out or is there twice
@@ -23,13 +23,13 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models.download import fetch, forget, is_here, left_over, place_of, shape, stamp
 from anisoscope.models.families import families
 from anisoscope.models.hub import split_name
-from anisoscope.models.hub_memory import asked_once, recalled
+from anisoscope.models.hub_memory import ask_once, recall_commit
 from anisoscope.models.series import AT_ONCE, Checkpoint
 from anisoscope.progress import Progress, scale_progress
 from anisoscope.provenance import describe_environment, hash_code_used, make_run_id
 from anisoscope.runs.job import NOT_IN_IDENTITY, Job
-from anisoscope.runs.run import run, subject_of
-from anisoscope.runs.run_cache import corpus_state
+from anisoscope.runs.run import load_subject, run
+from anisoscope.runs.run_cache import identify_corpus_state
 from anisoscope.store import RunFolder, make_once, visit_busy_last, write_atomic, write_json, write_table
 
 SHAPE = "shape.json"
@@ -59,8 +59,8 @@ class Derived:
     make: Callable[[Path, Settings, Path], None]
 
 
-class _Work:
-    """A series under way: the folder of each checkpoint that can be measured, and what cannot."""
+class _SeriesInProgress:
+    """A series in progress: the folder of each checkpoint that can be measured, and why others cannot."""
 
     def __init__(
         self, job: Callable[[Checkpoint], Job], output: Path, derived: Derived | None, skip_bad: bool, name: str
@@ -87,13 +87,13 @@ class _Work:
         """Find every checkpoint and compare architecture and vocabulary, before anything is measured."""
         import transformers  # noqa: F401  # once, before several threads want it
 
-        self.corpus = corpus_state(self.job_of(checkpoints[0])) if checkpoints else None
+        self.corpus = identify_corpus_state(self.job_of(checkpoints[0])) if checkpoints else None
 
         def look(checkpoint: Checkpoint) -> tuple[dict[str, Any], Path]:
             try:
                 place = place_of(checkpoint.subject)
             except ModelError:  # it may have been here once, and be measured
-                folder = self._folder(checkpoint, recalled("model", *split_name(checkpoint.subject)) or "")
+                folder = self._folder(checkpoint, recall_commit("model", *split_name(checkpoint.subject)) or "")
                 if (folder / self.marker).exists() and (folder / SHAPE).exists():
                     return json.loads((folder / SHAPE).read_text()), folder
                 raise
@@ -137,7 +137,7 @@ class _Work:
         """Measure one checkpoint, and make what is derived of it."""
         folder, job, derived = self.folders[checkpoint], self.job_of(checkpoint), self.derived
         try:
-            subject = subject_of(job)
+            subject = load_subject(job)
         except ModelError as error:
             self.bad(checkpoint, error)
             return
@@ -195,7 +195,7 @@ class _Work:
         return False
 
 
-@asked_once()
+@ask_once()
 def measure_series(
     checkpoints: Sequence[Checkpoint],
     job: Job | Callable[[Checkpoint], Job],
@@ -219,12 +219,14 @@ def measure_series(
     if keep < 1:
         raise UsageError("--keep of at least 1 checkpoint", str(keep), "raise it")
     of_all, name = ((lambda _: job), job.model) if isinstance(job, Job) else (job, output.name)
-    work = _Work(of_all, output, derived, skip_bad, name)
+    work = _SeriesInProgress(of_all, output, derived, skip_bad, name)
     work.examine(checkpoints)
     if overwrite:
         work.begin_anew()
     todo = [c for c, folder in work.folders.items() if not (folder / work.marker).exists()]
-    shelf = _Shelf([c.subject for c in todo], keep, [c.subject for c in work.folders if c not in todo] if todo else [])
+    shelf = _CheckpointStore(
+        [c.subject for c in todo], keep, [c.subject for c in work.folders if c not in todo] if todo else []
+    )
 
     def attempt(i: int, wait: bool) -> None:
         def make() -> None:
@@ -243,9 +245,11 @@ def measure_series(
     return work.finished()
 
 
-class _Shelf:
-    """Checkpoints on this disk; the next is fetched meanwhile. Of those fetched by a series, also by one that was cut
-    off (of `done` ones nothing is needed), `keep` stay, of others all.
+class _CheckpointStore:
+    """Checkpoints on this disk; the next is downloaded meanwhile.
+
+    Of those fetched by a series, also by one that was cut off (of `done` ones nothing is needed), `keep` stay, of
+    others all.
     """
 
     def __init__(self, subjects: list[str], keep: int, done: list[str]) -> None:

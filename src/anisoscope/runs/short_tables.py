@@ -7,7 +7,7 @@ import pandas as pd
 
 from anisoscope.errors import UsageError, suggest_names
 from anisoscope.runs.finding import ENTRIES, Finding, entry
-from anisoscope.runs.findings import Q95, SITES, in_depth, lead, verdict
+from anisoscope.runs.findings import Q95, SITES, judge_isotropy, select_lead_policy, sort_by_depth
 from anisoscope.store import select
 from anisoscope.wording import describe_layers, format_measured, format_short, name_layer
 
@@ -23,30 +23,31 @@ ENDS = ["value", "low", "high"]
 PLACE = ["stack", "layer", "site"]
 
 
-def by_layer(
+def pivot_by_layer(
     records: pd.DataFrame, metrics: Iterable[str], tokens: str | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """A row for every checkpoint, stack, layer and site whose A is known, with `(metric, value | low | high)` of hidden
-    states and the `verdict`; and the records behind. `tokens`: the token policy, None: the first of the run.
+    """Return a row for every checkpoint, stack, layer and site whose A is known, with `(metric, value | low |
+    high)` of hidden states and the `verdict`; and the records behind. `tokens`: the token policy, None: the
+    first of the run.
     """
     rows = select(records, site=SITES, metric=(*metrics, Q95), head=None)
     known = list(dict.fromkeys(rows["token_policy"].dropna()))
     if tokens is not None and tokens not in known:
         raise UsageError("a token policy of this run", repr(tokens), suggest_names(tokens, known))
-    rows = select(rows, token_policy=[tokens or lead(rows), None])
+    rows = select(rows, token_policy=[tokens or select_lead_policy(rows), None])
     top = rows["metric"].eq("mean_cosine.top_share")
     rows = rows[top & rows["component"].eq("3").fillna(False) | ~top & rows["component"].isna()]
     index = ["step", "seed"] if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1 else []
     keys = [*index, *PLACE]
     parts = {m: part.drop_duplicates(keys).set_index(keys) for m, part in rows.groupby("metric", sort=False)}
     a = rows[rows["metric"].eq(A) & rows["value"].notna()]
-    ordered = [in_depth(part) for _, part in a.groupby([*index, "stack"], sort=False, dropna=False)]
+    ordered = [sort_by_depth(part) for _, part in a.groupby([*index, "stack"], sort=False, dropna=False)]
     places = pd.concat(ordered) if ordered else a
     there = [m for m in dict.fromkeys((*metrics, A, Q95)) if m in parts or m in (A, Q95)]
     found = {(m, end): parts[m][end] if m in parts else nan for m in there for end in ENDS}
     table = pd.DataFrame(found, index=places.set_index(keys).index, dtype="float64")
     judged = zip(table[A, "low"], table[A, "high"], table[Q95, "value"], strict=True)
-    table["verdict"] = pd.Series([verdict(*ends) or None for ends in judged], table.index, dtype="string")
+    table["verdict"] = pd.Series([judge_isotropy(*ends) or None for ends in judged], table.index, dtype="string")
     return table, rows
 
 
@@ -54,7 +55,7 @@ def short_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFram
     """A with its interval and verdict, drift share, top-3 share and effective rank, layer by layer. No share of an A
     whose interval includes 0 is shown.
     """
-    table, _ = by_layer(records, SHORT, tokens)
+    table, _ = pivot_by_layer(records, SHORT, tokens)
     share = ("mean_cosine.top_share", "value")
     if share in table:
         table[share] = table[share].mask(table[A, "low"].le(0) & table[A, "high"].ge(0))
@@ -63,8 +64,8 @@ def short_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFram
     return pd.DataFrame({name: table[key] for name, key in columns.items() if key in table}).reset_index()
 
 
-def of_layers(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
-    """The records of whole layers under one token policy.
+def select_layers(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
+    """Select the records of whole layers under one token policy.
 
     tokens  the token policy; None: the first of the run. UsageError for one that the run has not
     """
@@ -79,12 +80,12 @@ def of_layers(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
 
 def value_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
     """Every value of whole layers, a row each: for metrics that the short table does not show."""
-    rows = of_layers(records, tokens)
+    rows = select_layers(records, tokens)
     return rows[[*PLACE, "metric", "component", *ENDS]].reset_index(drop=True)
 
 
-def named(runs: Iterable[tuple[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
-    """Records by name; of a name that comes again its number follows."""
+def number_names(runs: Iterable[tuple[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
+    """Return records by name; a number follows a name that comes again."""
     found: dict[str, pd.DataFrame] = {}
     for i, (name, records) in enumerate(runs, start=1):
         found[f"{name} ({i})" if name in found else name] = records
@@ -103,7 +104,7 @@ def side_by_side(
     indexed = {name: rows.set_index(PLACE) for name, rows in parts.items()}
     table = pd.DataFrame({(name, end): rows[end] for name, rows in indexed.items() for end in ENDS}, index=index)
     first, *others = parts.items()
-    return table, behind, [finding for other in others for finding in told_apart(first, other, metric)]
+    return table, behind, [finding for other in others for finding in tell_gaps(first, other, metric)]
 
 
 def _rows_of(records: pd.DataFrame, name: str, metric: str, tokens: str) -> pd.DataFrame:
@@ -126,12 +127,13 @@ def _rows_of(records: pd.DataFrame, name: str, metric: str, tokens: str) -> pd.D
     raise UsageError(f"a metric of {name}", repr(metric), suggest_names(metric, known))
 
 
-def told_apart(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], metric: str) -> Iterator[Finding]:
-    """Where a second run differs from the first: only in layers whose intervals do not meet, whatever the runs share.
+def tell_gaps(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], metric: str) -> Iterator[Finding]:
+    """Say where a second run differs from the first: only in layers whose intervals do not overlap.
+
     The difference is at least the gap between the intervals.
     """
     (name, a), (name_2, b) = one, other
-    pairs = in_depth(a).merge(b, on=PLACE, suffixes=("", "_2"))
+    pairs = sort_by_depth(a).merge(b, on=PLACE, suffixes=("", "_2"))
     judged = pairs[pairs[["low", "high", "low_2", "high_2"]].notna().all(axis=1)]
     beginning = f"{name_2} against {name}" + ("" if metric == A else f" in {metric}")
     if not len(judged):

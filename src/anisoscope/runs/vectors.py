@@ -1,4 +1,4 @@
-"""Vectors in place of a model: measured by the same road, to a run folder with the same page."""
+"""Measure vectors in place of a model, into a run folder with the same page."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -31,7 +31,7 @@ from anisoscope.classes.attributions import (
 from anisoscope.classes.faithfulness import DIRECTED, Array, Marks, select_highest
 from anisoscope.data.labelled import SPLITS, TEST, VALIDATION, Example, LabelledCorpus
 from anisoscope.errors import DivergedError
-from anisoscope.runs.run import slug
+from anisoscope.runs.run import make_slug
 from anisoscope.store import as_records, make_records_once
 from anisoscope_papers.fosse2023.entry import Evidence, entry, over
 from anisoscope_papers.fosse2023.explained_words import ONE_LAYER, VALUES
@@ -117,7 +117,7 @@ def retrained(trained: Trained) -> pd.DataFrame:
     maps, parts = Maps(trained), []
     for share, names in shares(trained.cell.corpus).items():
         for name in names:
-            path = trained.folder / f"erased-{slug(name)}-{share:g}-{VERSION}.parquet"
+            path = trained.folder / f"erased-{make_slug(name)}-{share:g}-{VERSION}.parquet"
             if not (trained.plan.train or path.exists()):
                 parts.append(pd.DataFrame([{"metric": "missing", "component": arm(name, share), "value": 1.0}]))
                 continue

@@ -28,7 +28,7 @@ from torch.nn import functional
 from anisoscope.capture.backends import intercept_attention
 from anisoscope.capture.masking import Call
 from anisoscope.data.local import find_path
-from anisoscope.models.modes import evaluating
+from anisoscope.models.modes import evaluation_mode
 from anisoscope.store import as_records
 from anisoscope_papers.beyond import arms, forms
 
@@ -43,7 +43,7 @@ Rows = Iterator[dict[str, Any]]
 @torch.no_grad()
 def asked(model: Any, tokenizer: Any, plan: Any, texts: Any) -> pd.DataFrame:
     """All outcomes of a model, on a `plan` of windows; retrieval on that of `texts`; without a treebank no probe."""
-    with evaluating(model):
+    with evaluation_mode(model):
         rows = [*_attended(model, plan), *_held(model, plan), *_retrieved(model, texts)]
         folder = find_path(TREEBANK)
         rows += _probed(model, tokenizer, folder) if folder else []

@@ -25,7 +25,7 @@ from anisoscope.data.labelled import take_balanced
 from anisoscope.data.opening import open_labelled
 from anisoscope.metrics.base import normalise
 from anisoscope.models.load import load
-from anisoscope.models.modes import evaluating
+from anisoscope.models.modes import evaluation_mode
 from anisoscope.store import as_records, select
 from anisoscope.sums.jackknife import UNBOUNDED, jackknife_interval
 from anisoscope_papers.judge import GROUPS, Test, equivalence, judged, of_units
@@ -86,7 +86,7 @@ def see(name: str, plan: Reactions) -> tuple[Seen, Labels]:
             states[site.layer] = x
 
     alike, cls, rows = [], [], []
-    with evaluating(subject.model), capture(subject.model, ("hidden",), receive=receive):
+    with evaluation_mode(subject.model), capture(subject.model, ("hidden",), receive=receive):
         for batch in batches:
             states.clear()
             subject.model(**batch.inputs)

@@ -23,9 +23,9 @@ from anisoscope.data.local import find_copy
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics.base import normalise
-from anisoscope.models.modes import evaluating
+from anisoscope.models.modes import evaluation_mode
 from anisoscope.provenance import make_run_id
-from anisoscope.runs.run import slug
+from anisoscope.runs.run import make_slug
 from anisoscope.store import as_records, make_records_once, visit_busy_last, write_json
 from anisoscope_papers.beyond.small_models import (
     EACH,
@@ -57,7 +57,7 @@ VERSION = 1
 def looked_at(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
     """Accuracy, similarity of the words of a sentence by layer, and how the classes lie in what the head reads."""
     vectors, truth, units = _read(model, made)
-    with evaluating(model):
+    with evaluation_mode(model):
         found = model.classifier(vectors).argmax(-1)
         batches = LabelledPlan(made.encoded[TEST], int(made.tokenizer.pad_token_id))
         alike = run_pass(model, batches, MEASURED).records()
@@ -78,7 +78,7 @@ def looked_at(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
 def _read(model: Reader, made: Sentences) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """What the head reads of the test split [vector, dim], the label of each, and its sentence."""
     kept = []
-    with evaluating(model):
+    with evaluation_mode(model):
         for chosen in torch.split(torch.arange(len(made.encoded[TEST])), 256):
             inputs, labels = made.batch(TEST, chosen.tolist(), model.read)
             unit = chosen[:, None].expand(labels.shape) if model.read == EACH else chosen
@@ -99,7 +99,8 @@ def between(vectors: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str
 def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -> pd.DataFrame | None:
     """Records of a cell at step 0 and trained, made once; None where it is not to be trained and is not there."""
     recipe = {name: value for name, value in asdict(plan).items() if name in plan.RECIPE}
-    name = f"{slug(cell.task)}-{slug(cell.label)}-s{cell.seed}-{make_run_id([asdict(cell), recipe, VERSION])[:8]}"
+    digest = make_run_id([asdict(cell), recipe, VERSION])[:8]
+    name = f"{make_slug(cell.task)}-{make_slug(cell.label)}-s{cell.seed}-{digest}"
     path = context.cache / "small" / f"{name}.parquet"
 
     noted, read = path.with_suffix(".json"), hash_corpora(cell.task)

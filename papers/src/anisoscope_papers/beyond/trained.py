@@ -26,7 +26,7 @@ from anisoscope.data.local import find_path
 from anisoscope.data.opening import open_plan
 from anisoscope.measure.loop import measure_probe, run_pass
 from anisoscope.measure.settings import Settings
-from anisoscope.models.modes import evaluating
+from anisoscope.models.modes import evaluation_mode
 from anisoscope.provenance import make_run_id
 from anisoscope.store import as_records, make_once, make_records_once, select, visit_busy_last, write_json
 from anisoscope_papers.beyond import arms, outcomes
@@ -202,7 +202,7 @@ def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
     settings = Settings(metrics=AT_THE_END if last else ALONG, tokens=("all",), groups=8, sample=0)
     batches = [plan[i] for i in range(len(plan))]
     if last:
-        with evaluating(model):
+        with evaluation_mode(model):
             measurement = run_pass(model.base_model, plan, settings)
     else:
         measurement = measure_probe(model.base_model, batches, settings)

@@ -7,7 +7,7 @@ studies find the classifiers where `--output` is theirs too (`anisoscope reprodu
 import argparse
 from pathlib import Path
 
-from anisoscope.models.modes import flushed
+from anisoscope.models.modes import flush_denormals
 from anisoscope.progress import show_progress
 from anisoscope_papers import runner
 from anisoscope_papers.fosse2023.entry import Measure
@@ -33,7 +33,10 @@ def main() -> None:
         cell, found = trained.cell, trained.found
         return f"{cell.corpus} {cell.label} seed {cell.seed}: {found.accuracy():.3f}{' collapsed' * found.collapsed}"
 
-    with flushed(), show_progress(f"{len(cells)} classifiers of fosse2023", "classifiers", quiet=False) as progress:
+    with (
+        flush_denormals(),
+        show_progress(f"{len(cells)} classifiers of fosse2023", "classifiers", quiet=False) as progress,
+    ):
         context = Context(given.output, given.output / "cache", progress=lambda _, done, total: progress(done, total))
         for line in each(cells, plan, context, everything):
             print(line, flush=True)  # noqa: T201

@@ -23,7 +23,7 @@ from anisoscope.data.opening import open_labelled
 from anisoscope.errors import CorpusError, DivergedError, ModelError, OutputError
 from anisoscope.metrics.base import normalise
 from anisoscope.provenance import make_run_id
-from anisoscope.runs.run import slug
+from anisoscope.runs.run import make_slug
 from anisoscope.store import make_once, visit_busy_last, write_json
 from anisoscope_papers.fosse2023.grid import LEARNED, SCALED, UNTRAINED, Cell, Grid
 from anisoscope_papers.study import Context
@@ -155,7 +155,7 @@ def untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[C
 
 def folder_of(cell: Cell, plan: Grid, cache_folder: Path) -> Path:
     """Folder of a cell: a function of how it is trained."""
-    name = f"{slug(cell.corpus)}-{slug(cell.model)}-L{cell.layers}-s{cell.seed}"
+    name = f"{make_slug(cell.corpus)}-{make_slug(cell.model)}-L{cell.layers}-s{cell.seed}"
     return cache_folder / "classifiers" / f"{name}-{make_run_id(plan.recipe(cell).filled().described())[:8]}"
 
 

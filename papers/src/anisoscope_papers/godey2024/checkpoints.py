@@ -25,7 +25,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models.series import Checkpoint, expand
 from anisoscope.provenance import make_run_id
 from anisoscope.runs.job import Job
-from anisoscope.runs.run import plan_of, subject_of
+from anisoscope.runs.run import load_subject, open_plan_of
 from anisoscope.runs.series import Derived, measure_series
 from anisoscope.store import RunFolder, as_records, select
 from anisoscope_papers.beyond.arms import BASE
@@ -148,7 +148,7 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
     sampled = (
         0
         if series.share is None
-        else round(series.share * sum(plan_of(job, subject_of(replace(job, untrained=True)))[0].tokens))
+        else round(series.share * sum(open_plan_of(job, load_subject(replace(job, untrained=True)))[0].tokens))
     )
 
     def job_of(checkpoint: Checkpoint) -> Job:

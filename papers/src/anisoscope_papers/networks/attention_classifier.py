@@ -108,7 +108,7 @@ class ClassifierAttention(nn.Module):
 
     def __init__(self, config: AttentionClassifierConfig, layer: int = 0) -> None:
         super().__init__()
-        self.config, self.layer, self.detached = config, layer, False
+        self.config, self.layer, self.detach = config, layer, False
         self._drawn: Tensor | None = None
         dim = config.hidden_size
         self.heads, self.head_dim = config.num_attention_heads, dim // config.num_attention_heads
@@ -163,7 +163,7 @@ class ClassifierAttention(nn.Module):
         return (None, None, None) if self.in_proj.bias is None else self.in_proj.bias.chunk(3)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
-        if self.detached:
+        if self.detach:
             query, key = query.detach(), key.detach()
         if self.config.attention == "random":
             mask = self._with_random_scores(mask, query.shape[2], key)

@@ -23,7 +23,7 @@ from anisoscope.classes.pooling import predict_classes
 from anisoscope.data.labelled import TEST, TRAIN, LabelledCorpus
 from anisoscope.errors import OutputError
 from anisoscope.models import ports
-from anisoscope.models.modes import flushed
+from anisoscope.models.modes import flush_denormals
 from anisoscope.progress import Progress
 from anisoscope.provenance import describe_environment, json_roundtrip, make_run_id
 from anisoscope.store import RunFolder, check_output, clear_temporary, list_changed_fields, write_json
@@ -97,7 +97,7 @@ def train_classifier(
             shutil.rmtree(checkpoints, ignore_errors=True)
         return TrainedClassifier(folder, done)
     set_seed(recipe.seed)
-    with flushed():
+    with flush_denormals():
         parts = parts_of(recipe, corpus)
         if overwrite:
             shutil.rmtree(checkpoints, ignore_errors=True)
@@ -231,7 +231,7 @@ class FrozenAttention(TrainerCallback):
             return
         self.kept = [part.detach().clone() for part in self._parameters(model)]
         for block in model.attention_classifier.blocks:
-            block.attention.detached = True
+            block.attention.detach = True
 
     def _parameters(self, model: Any) -> list[Tensor]:
         """What makes queries and keys: two thirds of weight and bias of each layer."""

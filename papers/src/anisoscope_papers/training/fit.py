@@ -20,7 +20,7 @@ from transformers.utils import logging
 from anisoscope.errors import DivergedError, Interrupted, OutputError, UsageError
 from anisoscope.measure.distributed import rank_and_world
 from anisoscope.models.devices import device_of
-from anisoscope.models.modes import flushed
+from anisoscope.models.modes import flush_denormals
 from anisoscope.progress import deferred_signals
 from anisoscope_papers.training.entropy_penalty import EntropyPenalty
 
@@ -114,7 +114,7 @@ def fit(made: Material, how: Fitting, on_step: OnStep, folder: Path | None = Non
     """
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # tied weights are no missing ones
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    with tempfile.TemporaryDirectory() as scratch, deferred_signals() as stopped, flushed():
+    with tempfile.TemporaryDirectory() as scratch, deferred_signals() as stopped, flush_denormals():
         trainer = FittingTrainer(made, how, on_step, folder or Path(scratch))
         trainer.add_callback(_Following(trainer, stopped, resumable=folder is not None))
         checkpoint, state = _last_state(trainer.folder)

@@ -25,7 +25,7 @@ from anisoscope.data.splitting import cut_pieces
 from anisoscope.data.text import TextCorpus
 from anisoscope.data.windows import Affixes, affixes, check_room, tokenise
 from anisoscope.errors import CorpusError, ModelError
-from anisoscope.models.hub import bring, locate, split_name
+from anisoscope.models.hub import download, locate, split_name
 from anisoscope.provenance import make_run_id
 from anisoscope.store import make_once, write_atomic
 from anisoscope_papers.training.recipe import Task
@@ -156,7 +156,7 @@ def _short(documents: Iterable[str]) -> Iterator[str]:
 
 def _taken(name: str, task: Task) -> Any:
     """The tokenizer of a checkpoint. ModelError where it lacks what the task needs."""
-    place = bring(locate(*split_name(name), name, "Leave --vocabulary out to learn one."), name, weights=False)
+    place = download(locate(*split_name(name), name, "Leave --vocabulary out to learn one."), name, weights=False)
     try:
         tokenizer = Auto.from_pretrained(place.path)
     except (OSError, ValueError, KeyError) as error:
