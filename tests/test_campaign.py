@@ -43,7 +43,7 @@ def test_a_causal_block_one_row_off_is_seen(tmp_path, monkeypatch, kind):
     def off(self, sequences, heads, queries, keys):
         return wall(self, sequences, heads, slice(queries.start + 1, queries.stop + 1), keys)
 
-    monkeypatch.setattr(rows._Walk, "_wall", off)
+    monkeypatch.setattr(rows._Walk, "_causal_penalty", off)
     found = run("numbers", 1, tmp_path, most=25)
     assert found.failures.get(kind), found
 

@@ -116,7 +116,7 @@ def test_a_dry_run_of_one_model_tells_its_cost_and_measures_nothing(asked):
     cost = SimpleNamespace(
         weights=2_000_000, line="the line", state=3000, tokens=1234, unmeasured=2, without_spectrum="no"
     )
-    before = asked(import_module("anisoscope.runs.run"), "cost_before", cost)
+    before = asked(import_module("anisoscope.runs.run"), "estimate_cost_before", cost)
     calls = asked(functions, "measure_job")
     out, err = typed("measure builtin:minilm --dtype float64 --dry-run -q")
     assert out == [
