@@ -74,11 +74,10 @@ def run(
     reading: OpenedCorpus | None = None,
     keep_sums: bool = False,
 ) -> RunFolder:
-    """Measure one job and write its run folder: `output`, or one below `root` named after model, corpus and
-    identity.
+    """Measure one job and write its run folder: `output`, or one below `root` named after the job.
 
-    A finished run of the same identity is returned as it is where `resume` is set: one of what was asked for alike
-    before anything is loaded. A shard keeps its sums, others where `keep_sums` is set.
+    With `resume`, a finished run of the same identity is returned as it is; one with the same key is found before
+    anything is loaded. A shard keeps its sums, other runs only with `keep_sums`.
     """
     if output is not None:
         check_output(output)
@@ -92,9 +91,7 @@ def run(
         reading = reading or OpenedCorpus(*open_plan_of(job, shared))
         set_counted_unit(progress, pluralise(reading.corpus.get("words", WORDS)["counted"]))
         identity = job.identity(subject, reading.plan, reading.more) | reading.identity
-        target = RunFolder(
-            output or root / f"{make_slug(job.model)}-{make_slug(job.corpus)}-{make_run_id(identity)[:8]}"
-        )
+        target = RunFolder(output or root / _name_folder(job, identity))
         rank, _ = rank_and_world()
         if rank == 0:
             RunFolder.start(target.folder, identity, resume=resume, overwrite=overwrite)
@@ -102,10 +99,7 @@ def run(
             if key is not None:  # as it will be asked for from now on
                 write_json(target.manifest_path, target.manifest | {"asked": key})
             return target
-        cost = _cost_of(subject, job, reading.plan) if rank == 0 else None
-        if cost is not None:
-            remark(progress, cost.line)
-            remark(progress, cost.without_spectrum)
+        cost = _announce_cost(subject, job, reading.plan, progress) if rank == 0 else None
         clock, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
         part: list[Measurement] = []
         with interrupt_hint(lambda: _kept(target, part)):
@@ -125,6 +119,20 @@ def run(
                 finish(target, measurement, facts | {"seconds": round(time.monotonic() - clock, 2)}, more)
         _copy_to_other_hosts(target)
     return target
+
+
+def _name_folder(job: Job, identity: dict[str, Any]) -> str:
+    """Name a run folder after model, corpus and identity."""
+    return f"{make_slug(job.model)}-{make_slug(job.corpus)}-{make_run_id(identity)[:8]}"
+
+
+def _announce_cost(subject: Subject, job: Job, plan: BatchPlan, progress: Progress | None) -> Cost | None:
+    """Print what the pass costs above the progress, and return it; None if it cannot be known."""
+    cost = _cost_of(subject, job, plan)
+    if cost is not None:
+        remark(progress, cost.line)
+        remark(progress, cost.without_spectrum)
+    return cost
 
 
 def _words_of(measurement: Measurement, processor: Any) -> dict[str, dict[str, str]]:
