@@ -40,7 +40,7 @@ def runs(tmp_path, monkeypatch):
     """Two runs, of 2 and of 3 layers, below the working directory; no page is drawn."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr(import_module("anisoscope.report"), "build", lambda folder, *_: folder / "report.html")
+    monkeypatch.setattr(import_module("anisoscope.report"), "build_page", lambda folder, *_: folder / "report.html")
     (tmp_path / "text.txt").touch()
     for layers, name in ((2, "a"), (3, "b")):
         write_run(tmp_path / name, synthetic_records(layers=layers, heads=2), synthetic_manifest())
@@ -313,7 +313,7 @@ def test_a_notebook_shows_a_plot_without_the_network(runs):
 
 @pytest.mark.parametrize(("pdf", "formats"), [(False, ("svg",)), (True, ("svg", "pdf"))])
 def test_a_report_has_the_formats_that_are_asked_for(runs, asked, pdf, formats):
-    calls = asked(import_module("anisoscope.report"), "build", "page")
+    calls = asked(import_module("anisoscope.report"), "build_page", "page")
     assert working.report(runs / "a", pdf=pdf) == "page"
     assert calls == [((runs / "a", formats), {})]
     memory = Run(records=Run(runs / "a").records, manifest={})

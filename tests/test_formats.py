@@ -38,7 +38,7 @@ def shown(line, **where):
 def _no_pictures():
     """The page is drawn elsewhere (tests/test_report.py)."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(import_module("anisoscope.report"), "build", lambda folder, *_: folder / "report.html")
+        patched.setattr(import_module("anisoscope.report"), "build_page", lambda folder, *_: folder / "report.html")
         yield
 
 

@@ -25,7 +25,7 @@ def answers(tmp_path_factory):
     given = []
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
-        patched.setattr(import_module("anisoscope.report"), "build", lambda folder, *_: folder / "report.html")
+        patched.setattr(import_module("anisoscope.report"), "build_page", lambda folder, *_: folder / "report.html")
         for line in COMMANDS:
             words = shlex.split(line)
             done = invoke(words)

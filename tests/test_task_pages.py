@@ -40,7 +40,7 @@ def quick(monkeypatch, folder):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", task_pages.COLUMNS)
     pages = import_module("anisoscope.report")  # `anisoscope.report` is a function, too
-    monkeypatch.setattr(pages, "build", lambda run, *_, **__: run / "report.html")
+    monkeypatch.setattr(pages, "build_page", lambda run, *_, **__: run / "report.html")
     monkeypatch.setattr(task_pages, "run_command", run_command)
 
 

@@ -172,7 +172,10 @@ def test_a_signal_as_a_bar_begins(program, folder, number):
 
 @pytest.mark.parametrize(
     ("module", "name", "kept"),
-    [("models.load", "weights_hash", "nothing to keep"), ("report", "build", "the run is finished, but for its page")],
+    [
+        ("models.load", "hash_weights", "nothing to keep"),
+        ("report", "build_page", "the run is finished, but for its page"),
+    ],
 )
 def test_sigterm_outside_a_pass_ends_in_one_line(program, folder, module, name, kept):
     """It ended by the signal, without a word, where no bar was drawn; with one, by its code only."""
