@@ -29,7 +29,7 @@ def no_page(monkeypatch):
     """Nobody looks at the page of a run."""
     from importlib import import_module
 
-    monkeypatch.setattr(import_module("anisoscope.report"), "build", lambda folder, *_: folder / "report.html")
+    monkeypatch.setattr(import_module("anisoscope.report"), "build_page", lambda folder, *_: folder / "report.html")
 
 
 @pytest.fixture(scope="session")

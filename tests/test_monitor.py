@@ -292,7 +292,7 @@ def test_texts_are_a_probe_with_their_tokenizer(minilm):
     a = select(expected, metric="mean_cosine", site="hidden", layer=3, component=None)["value"].item()
     assert values["anisoscope/encoder.3/A"] == pytest.approx(a, abs=1e-12)
     windows = Monitor("builtin:python-docs", processor=minilm.processor)
-    assert sum(len(batch.unit) for batch in windows._batches_for(_unwrap_body(minilm.model))) == 64
+    assert sum(len(batch.unit) for batch in windows._get_batches(_unwrap_body(minilm.model))) == 64
     for probe_of_texts in (texts, "builtin:python-docs"):
         with pytest.raises(UsageError, match="a tokenizer for a probe of texts"):
             Monitor(probe_of_texts)
@@ -303,7 +303,7 @@ def test_a_call_of_one_s_own_and_units_of_the_probe():
     units = torch.tensor([0, 0, 1, 1])
     own = Monitor({"x": IDS, "unit": units}, forward=lambda net, given: net(input_ids=given["x"]))
     assert own.look(model, 0) == Monitor({"input_ids": IDS}).look(model, 0)
-    (batch,) = own._batches_for(_unwrap_body(model))
+    (batch,) = own._get_batches(_unwrap_body(model))
     assert batch.unit.tolist() == [0, 0, 1, 1]
 
 
@@ -474,4 +474,4 @@ def test_cross_attention_is_kept_and_not_logged():
     ]
     records = as_records(pd.DataFrame(rows), stack="decoder", layer=1)
     names = ("entropy", "entropy_max")
-    assert Monitor(probe())._logged(records) == {f"anisoscope/decoder.1/{name}": 1.0 for name in names}
+    assert Monitor(probe())._summarise_layers(records) == {f"anisoscope/decoder.1/{name}": 1.0 for name in names}

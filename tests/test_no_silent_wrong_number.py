@@ -130,8 +130,8 @@ ONE_IS_TOLD = """
 import os, signal, time
 from pathlib import Path
 from anisoscope.measure import loop
-asked, looks, told = loop.stopped_by, [], Path({told!r})
-def stopped_by(own):
+asked, looks, told = loop.find_stop_signal, [], Path({told!r})
+def find_stop_signal(own):
     looks.append(0)
     if len(looks) == 2 and os.environ["RANK"] == {rank!r}:
         os.kill(os.getpid(), signal.{signal})
@@ -141,7 +141,7 @@ def stopped_by(own):
     if number:
         told.touch()
     return number
-loop.stopped_by = stopped_by
+loop.find_stop_signal = find_stop_signal
 """
 """What the program runs first so that a signal comes to one of two processes when both have measured one batch."""
 

@@ -102,7 +102,8 @@ ROWS = (
         "decision_transformer",
     ),
     *("patchtst", "patchtsmixer", "hgnet_v2", "swin", "sam3_lite_text_text_model"),
-    *("donut-swin", "maskformer-swin", "mobilevitv2", "pvt_v2", "rwkv", "seamless_m4t", "swin2sr", "swinv2"),
+    *("donut-swin", "maskformer-swin", "mobilevitv2", "pvt_v2", "rwkv", "seamless_m4t", "seamless_m4t_v2"),
+    *("swin2sr", "swinv2"),
 )
 """Families with a row of their own and without another test."""
 

@@ -11,7 +11,7 @@ from anisoscope.report.results import Results
 from anisoscope.runs.differences import read_replicates
 from anisoscope.store import read_run
 
-__all__ = ["build"]
+__all__ = ["build_page"]
 
 
 def build_page(folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:
