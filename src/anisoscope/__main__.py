@@ -74,7 +74,7 @@ def _interrupted(stop: BaseException) -> int:
 
 
 def _explained(error: Exception) -> tuple[str, int]:
-    """The message of an error, and the exit code. An error that nobody foresaw keeps its traceback."""
+    """Return the message of an error, and the exit code. An error that nobody foresaw keeps its traceback."""
     from cyclopts import CycloptsError
 
     from anisoscope.cli.faults import explain_usage_error

@@ -1,4 +1,4 @@
-"""Reproductions for other tools: a table of all claims (CSV), or a page for each claim (HTML).
+"""Export reproductions for other tools: a table of all claims (CSV), or a page for each claim (HTML).
 
 A claim is *verified*, *falsified*, *inconclusive*, or *not evidence*: words that repositories of claims use, for what
 a verdict says in ours.
@@ -30,7 +30,9 @@ TEMPLATE = files("anisoscope_papers").joinpath("claim.html.j2")
 
 
 def verdict_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
-    """A row for every verdict of finished studies below `folder`: its study first, then the fields of `Verdict`."""
+    """Build a table with a row for every verdict of finished studies below `folder`: its study, then the fields of
+    `Verdict`.
+    """
     rows = []
     for study in studies:
         if (folder / study.name / "study.json").exists():
@@ -40,7 +42,9 @@ def verdict_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
 
 
 def claim_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
-    """The same with the paper, what each claim says and where it is made, and its status (`STATUS`)."""
+    """Build the table of verdicts with the paper, what each claim says and where it is made, and its status
+    (`STATUS`).
+    """
     table = verdict_table(studies, folder)
     claims = {(study.name, claim.name): claim for study in studies for claim in study.claims}
     papers = {study.name: study.paper for study in studies}
@@ -71,7 +75,7 @@ def export_claims(studies: Sequence[Study], folder: Path, form: str) -> Path:
 
 
 def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
-    """A page for each claim, with a verdict for each thing that it was tried on, and a list of all."""
+    """Write a page for each claim, with a verdict for each thing that it was tried on, and a list of all."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(TEMPLATE.read_text("utf-8"))
     place = folder / "claims"

@@ -1,4 +1,5 @@
-"""The one judge: from tests to verdicts. A test is a number with its interval, and what a claim says of it.
+"""Judge claims: turn tests into verdicts. A test is a number with its interval, and what a claim says of it. A test
+is a number with its interval, and what a claim says of it.
 
 Decided by p: the claim holds where its one-sided p is below LEVEL; it fails where that of its contrary is; anything
 between is undecided. p is corrected by Holm over the tests judged together: those of the primary claim as one family,
@@ -47,7 +48,7 @@ BOUNDS: dict[str, Bounds] = {
 
 @dataclass(frozen=True)
 class Test:
-    """One number against what a claim says of it.
+    """One number, its interval, and the claim it is tested against.
 
     statistic  what the number is; n: units or seeds that the interval is over
     up, down   one-sided p of the claim and of its contrary, not yet corrected; NaN: nothing can be said
@@ -90,9 +91,8 @@ def sided(
     freedom: Array | float,
     threshold: Array | float = 0.0,
 ) -> tuple[Array, Array]:
-    """One-sided p that a number is not above a threshold, and that it is not below, from its 95 % interval: Student's t
-    with the half that faces the threshold, so that p is below .025 exactly where the interval leaves the threshold out.
-    NaN where the interval has no width: nothing varied, and nothing is known of how much it could.
+    """Return the one-sided p that a number is not above a threshold, and that it is not below, from its 95 %
+    interval: NaN where the interval has no width: nothing varied, and nothing is known of how much it could.
     """
     apart = np.asarray(value, dtype=np.float64) - threshold
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -104,9 +104,8 @@ def sided(
 def equivalence(
     value: float, low: float, high: float, freedom: float, inside: tuple[float, float], bounds: Bounds = UNBOUNDED
 ) -> tuple[float, float]:
-    """p that a number does not lie between two ends, and that it does not lie outside of them: below .025 exactly where
-    all of its 95 % interval lies inside, and where none of it does. An end that the number cannot pass is no test.
-    NaN where the interval has no width.
+    """Return p that a number does not lie between two ends, and that it does not lie outside of them: An end that
+    the number cannot pass is no test. NaN where the interval has no width.
     """
     least, most = inside
     above_least, below_least = (float(p) for p in sided(value, low, high, freedom, least))
@@ -117,14 +116,18 @@ def equivalence(
 
 
 def of_units(frame: pd.DataFrame, threshold: Array | float) -> tuple[Array, Array]:
-    """`sided` p of jackknife intervals: Student's t, groups − 1 degrees of freedom (`groups`, else 32 or all units)."""
+    """Test each row by its jackknife interval: Student's t, groups − 1 degrees of freedom (`groups`, else 32 or all
+    units).
+    """
     groups = np.fmin(frame["n_units"].to_numpy(float), frame["groups"].to_numpy(float) if "groups" in frame else GROUPS)
     value, low, high = (frame[end].to_numpy(float) for end in ("value", "low", "high"))
     return sided(value, low, high, np.maximum(groups - 1, 1), threshold)
 
 
 def of_replicates(theta: Array, threshold: float = 0.0) -> tuple[float, float, float, float, float]:
-    """(value, low, high, p of > threshold, p of < threshold) of a scalar from jackknife replicates [1 + group]."""
+    """Return (value, low, high, p of > threshold, p of < threshold) of a scalar from jackknife replicates [1 +
+    group].
+    """
     value, low, high = (float(x) for x in jackknife_interval(theta))
     up, down = sided(value, low, high, max(len(theta) - 2, 1), threshold)
     return value, low, high, float(up), float(down)
@@ -139,8 +142,8 @@ def of_seeds(
     subject: str = "",
     inside: tuple[float, float] | None = None,
 ) -> Test:
-    """A number of every seed [seed] (NaN: it says nothing) against what the claim has it be: above a threshold, below
-    one, or inside; its floor is added to the threshold. What is not given is the claim's own.
+    """Test a number per seed [seed] (NaN: no answer) against its claim: above a threshold, below one, or inside;
+    What is not given is the claim's own.
     """
     known, inside = values[~np.isnan(values)], inside or claim.inside
     n, missing = len(known), len(values) - len(known)
@@ -175,21 +178,21 @@ def of_seeds(
 
 
 def nothing_of(claim: Claim, limit: float | None = None) -> float:
-    """The number that means no effect at all, for a claim with this limit (None: its own)."""
+    """Return the number that means no effect at all, for a claim with this limit (None: its own)."""
     if claim.none is not None:
         return claim.none
     return float(claim.limit if limit is None else limit)
 
 
 def _side(claim: Claim, limit: float, inside: tuple[float, float] | None) -> str:
-    """Where a claim has its number, in words: `> 0 by .05`."""
+    """Describe in words the side on which a claim has its number: `> 0 by .05`."""
     if inside is not None:
         return f"{inside[0]:.3g} to {inside[1]:.3g}"
     return f"{'<>'[claim.below is None]} {limit:.3g}" + (f" by {claim.floor:.3g}" if claim.floor else "")
 
 
 def bounds_of(metric: str) -> Bounds:
-    """The smallest and the largest that values of a metric, and means of them, can be."""
+    """Return the smallest and the largest value that a metric, and means of it, can have."""
     return next((bounds for begin, bounds in BOUNDS.items() if metric.startswith(begin)), UNBOUNDED)
 
 
@@ -209,7 +212,8 @@ def means_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
 
 
 def judged(tests: Sequence[Test]) -> list[Verdict]:
-    """Verdicts; p corrected (Holm, each direction) in two families: the tests of primary claims, and the others.
+    """Turn tests into verdicts; p is corrected (Holm, each direction) in two families: primary claims, and the
+    others.
 
     Tests with `over` of one claim and subject make one verdict. A subject trained with several seeds holds or fails
     where it does so with every seed; its number is that of the weakest seed, and n counts seeds.
@@ -230,7 +234,7 @@ def judged(tests: Sequence[Test]) -> list[Verdict]:
 
 
 def way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing | Literal[""]:
-    """How a test fails, if it does; `against`: its p of that name, corrected."""
+    """Say how a test fails, if it does; `against`: its corrected p in the opposite direction."""
     if outcome != "fails":
         return ""
     if test.inside is not None:
@@ -239,7 +243,9 @@ def way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing | Li
 
 
 def _worst(ways: Sequence[Failing | Literal[""]], over: Over | None) -> Failing:
-    """How several tests fail together: where any of them would have been enough, by the least that one is short of."""
+    """Say how several tests fail together: if any of them would have been enough, by the least that one falls
+    short.
+    """
     order: tuple[Failing, ...] = ("contrary", "beyond", "too small")
     if over == "any":
         order = order[::-1]
@@ -273,12 +279,12 @@ def _decided(test: Test, up: float, down: float) -> Outcome:
 
 
 def by_place(low: float, high: float, inside: tuple[float, float]) -> Outcome:
-    """Whether an interval lies inside, outside, or neither."""
+    """Tell whether an interval lies inside, outside, or neither."""
     within, outside = inside[0] <= low and high <= inside[1], high < inside[0] or low > inside[1]
     return "holds" if within else "fails" if outside else "undecided"
 
 
-def stated(
+def verdict_without_test(
     claim: Claim,
     holds: bool | None,
     statistic: str,
@@ -290,8 +296,9 @@ def stated(
     reason: str = "",
     subject: str = "",
 ) -> Verdict:
-    """A verdict that follows from what was found without a test of its own (None: undecided). What fails so
-    is contrary, or beyond the ends that the claim gives.
+    """Make a verdict from facts, without a statistical test (None: undecided).
+
+    What fails so is contrary, or beyond the ends that the claim gives.
     """
     outcome: Outcome = "undecided" if holds is None else "holds" if holds else "fails"
     if claim.identity and outcome == "holds":
@@ -303,7 +310,7 @@ def stated(
 
 
 def _agreed(outcomes: Sequence[Outcome]) -> bool | None:
-    """True or False where all agree that it holds, or fails."""
+    """Return True or False if all agree that the claim holds, or fails; else None."""
     return {"holds": True, "fails": False}.get(outcomes[0]) if len(set(outcomes)) == 1 else None
 
 
@@ -315,13 +322,15 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
     n = len(seeds) if t.units and len(seeds) > 1 else t.n
     numbers = (t.value, t.low, t.high, n, float(p[i]))
     if t.apart:
-        verdict = stated(t.claim, None, t.statistic, *numbers, t.apart, t.subject)
+        verdict = verdict_without_test(t.claim, None, t.statistic, *numbers, t.apart, t.subject)
         return replace(verdict, outcome="not comparable")
     if first.over is None:
         alone = outcomes == ["undecided"] and min(t.up, t.down) < LEVEL
         corrected = "its interval alone would decide, corrected for the others' tests it does not"
         note = "; ".join(filter(None, (t.note, corrected)))
-        return stated(t.claim, _agreed(outcomes), t.statistic, *numbers, note if alone else t.note, t.subject)
+        return verdict_without_test(
+            t.claim, _agreed(outcomes), t.statistic, *numbers, note if alone else t.note, t.subject
+        )
     each = [_together([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], first.over) for s in seeds]
     reason = f"{outcomes.count('holds')} of {len(tests)} {t.words}"
     reason += _course(tests, outcomes) if first.over == "last" else ""
@@ -335,11 +344,11 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
     whose = ", of the weakest seed" if several else ""
     place = f", at {t.where}" if t.where else ""
     words = f"{which}{t.statistic.rstrip(':')}{whose}{place}:"
-    return stated(t.claim, _agreed(each), words, *numbers, reason, t.subject)
+    return verdict_without_test(t.claim, _agreed(each), words, *numbers, reason, t.subject)
 
 
 def _course(tests: list[Test], outcomes: list[Outcome]) -> str:
-    """From which test on all hold, and which fail."""
+    """Find the test from which on all hold, and those which fail."""
     holding = [o == "holds" for o in outcomes]
     start = next((i for i in range(len(tests)) if all(holding[i:])), None)
     against = ", ".join(t.where for t, o in zip(tests, outcomes, strict=True) if o == "fails")
@@ -348,7 +357,7 @@ def _course(tests: list[Test], outcomes: list[Outcome]) -> str:
 
 
 def _decisive_of_seeds(tests: list[Test], p: Array) -> int:
-    """Which of the tests of a verdict its numbers are of: the decisive one of the seed in which that is the weakest."""
+    """Choose the tests whose numbers a verdict shows: the decisive one of the seed in which that is the weakest."""
     by_seed: dict[int, list[int]] = {}
     for i, test in enumerate(tests):
         by_seed.setdefault(test.seed, []).append(i)
@@ -360,9 +369,7 @@ def _decisive_of_seeds(tests: list[Test], p: Array) -> int:
 
 
 def _decisive(tests: list[Test], p: Array) -> int:
-    """Which of the tests of one seed its numbers are of: the one that lies furthest on the claim's side where any
-    will do, the last, or that which lies furthest from it.
-    """
+    """Choose the test of one seed whose numbers a verdict shows:"""
     if len(tests) == 1 or tests[0].over == "last":
         return len(tests) - 1
     margins = np.array([t.margin for t in tests])
@@ -374,7 +381,7 @@ def _decisive(tests: list[Test], p: Array) -> int:
 
 
 def _together(outcomes: list[Outcome], over: Over) -> Outcome:
-    """The outcome of one system with one seed from those of its tests."""
+    """Combine the outcomes of the tests of one system with one seed."""
     holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
     if over == "any":
         return "holds" if holding else "fails" if failing == n else "undecided"

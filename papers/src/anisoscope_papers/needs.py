@@ -35,12 +35,14 @@ class Need:
 
 
 def parameters(preset: PaperModel) -> float | None:
-    """Parameters of a published model; None where its authors do not say."""
+    """Return the number of parameters of a published model; None if its authors do not say."""
     return float(preset.size[:-1]) * _UNITS[preset.size[-1]] if preset.size[-1] in _UNITS else None
 
 
 def needed(systems: Sequence[tuple[str, str]], how: str = "") -> tuple[Need, ...]:
-    """Needs of published models, each measured on a corpus, and the corpora. `how`: tells runs of one pair apart."""
+    """List the needs of published models, each measured on a corpus, and of the corpora; `how`: tells runs of one
+    pair apart.
+    """
     found: dict[str, Need] = {}
     for model, corpus in systems:
         preset, data = PRESETS[model], named_corpora()[corpus]
@@ -52,7 +54,7 @@ def needed(systems: Sequence[tuple[str, str]], how: str = "") -> tuple[Need, ...
 
 
 def of_corpus(name: str) -> Need:
-    """The need of a named corpus."""
+    """Return the need of a named corpus."""
     row = named_corpora()[name]
     instead = f"; {row.stand_in} stands in" if row.stand_in else ""
     return Need(row.hub.partition(":")[0], row.gigabytes, f"{row.split}; {row.licence}{instead}")

@@ -1,4 +1,4 @@
-"""Which code of the papers made numbers, beside what the tool says of its own (`anisoscope.provenance`)."""
+"""Record which code of the papers made numbers, beside what the tool records of its own (`anisoscope.provenance`)."""
 
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,19 @@ MEASURING = tuple(f"anisoscope.{name}" for name in ("measure", "metrics", "reads
 
 
 def measuring_code(*modules: str) -> dict[str, str]:
-    """What names a piece that `modules` measured and kept: hashes of their code that makes numbers, by module."""
+    """Hash the code of `modules` that makes numbers, by module: it names a piece that was measured and kept."""
     passed_over = (PACKAGE.name, *(f"{PACKAGE.name}.{name}" for name in ("origin", *JUDGING)))
     return tool.hash_code(*modules, leave_out=passed_over)
 
 
 def training_code(*modules: str) -> dict[str, str]:
-    """What names a training that `modules` make: hashes of their code by module, without that which only measures."""
+    """Hash the code of `modules` that trains, by module, without what only measures: it names a training."""
     return {name: meaning for name, meaning in measuring_code(*modules).items() if not name.startswith(MEASURING)}
 
 
 def is_code_of(noted: Any, code: dict[str, str]) -> bool:
-    """Whether the code that is noted of a training is `code`. Older trainings noted the version of the tool alone: of
-    those the versions are compared.
+    """Tell whether the code noted with a training is `code`; Older trainings noted the version of the tool alone:
+    of those the versions are compared.
     """
     if isinstance(noted, str):
         return noted == str(tool.describe_code_version()["version"])

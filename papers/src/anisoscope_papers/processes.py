@@ -1,4 +1,6 @@
-"""Independent pieces of a study side by side, one thread each: small blocks gain little from several threads."""
+"""Compute independent pieces of a study in parallel, one thread each: small blocks gain little from several
+threads.
+"""
 
 import os
 import signal
@@ -45,7 +47,7 @@ def side_by_side(
 
 
 def _submitted(pool: ProcessPoolExecutor, work: Callable[..., None], pieces: Sequence[tuple[Any, ...]]) -> set[Any]:
-    """Pieces given to processes, to which SIGINT never comes through: the caller ends them."""
+    """Submit pieces to processes, which SIGINT never reaches: the caller ends them."""
     resource_tracker.ensure_running()  # as it begins it lets the signal through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -55,7 +57,7 @@ def _submitted(pool: ProcessPoolExecutor, work: Callable[..., None], pieces: Seq
 
 
 def _begin() -> None:
-    """One thread for the work; the process goes with a caller who is killed."""
+    """Prepare a worker process: one thread, and an end when its caller is killed."""
 
     def end_with_caller() -> None:
         caller = parent_process()

@@ -21,7 +21,7 @@ from anisoscope.models.modes import flush_denormals
 from anisoscope.progress import show_progress
 from anisoscope.store import as_records, read_table, write_json, write_table
 from anisoscope.wording import list_first
-from anisoscope_papers.judge import stated
+from anisoscope_papers.judge import verdict_without_test
 from anisoscope_papers.origin import provenance
 from anisoscope_papers.study import STANDS_IN, WITHHELD, Compared, Context, Study, Verdict
 from anisoscope_papers.study_names import chosen, folder_of, number_of, packages
@@ -36,7 +36,7 @@ EFFICIENCY = 0.4
 
 @cache
 def found() -> tuple[Study, ...]:
-    """Every study of every paper: `STUDY`, or `STUDIES` where a file holds a tight group."""
+    """Find every study of every paper: `STUDY`, or `STUDIES` if a file holds a tight group."""
     studies: list[Study] = []
     papers = packages()
     for paper, package in papers.items():
@@ -54,14 +54,14 @@ def found() -> tuple[Study, ...]:
 
 
 def choose(paper: str, only: str = "") -> list[Study]:
-    """The studies of a paper that `only` names (`names.chosen`)."""
+    """Select the studies of a paper that `only` names (`names.chosen`)."""
     folder_of(paper)
     studies = {study.name: study for study in found() if study.paper == paper}
     return [studies[name] for name in chosen(paper, only)]
 
 
 def describe(studies: Sequence[Study], settings: str) -> list[str]:
-    """What would be measured, and what the settings need from a hub."""
+    """Describe what would be measured, and what the settings need from a hub."""
     for study in studies:
         _settings_of(study, settings)
     if settings != "paper":
@@ -70,7 +70,7 @@ def describe(studies: Sequence[Study], settings: str) -> list[str]:
 
 
 def _costs(studies: Sequence[Study]) -> Iterator[str]:
-    """Lines of a dry run: what each study loads and computes that none before it does, and the sum."""
+    """List the lines of a dry run: what each study loads and computes that none before it does, and the sum."""
     known: dict[str, str] = {}
     runs: dict[str, float] = {}
     loaded = disk = 0.0
@@ -112,7 +112,7 @@ def _hours(x: float) -> str:
 
 
 def speed() -> float:
-    """Operations in 1e12 a second that this machine does in a plain product of matrices."""
+    """Measure how many 1e12 operations a second this machine does in a plain product of matrices."""
     import torch
 
     x = torch.randn(768, 768)
@@ -154,7 +154,7 @@ COMMITTED = Path(__file__).resolve().parents[2] / "results"
 
 
 def _as_committed(study: Study, settings: str, folder: Path, cache_folder: Path) -> Path | None:
-    """The committed records that are judged in place of models of which not one is at hand; copied into `folder`."""
+    """Copy the committed records into `folder`, to be judged in place of models that are all unavailable."""
     kept = COMMITTED / study.paper / settings / study.name
     if settings != FINISHED or study.at_hand is None or study.at_hand(_settings_of(study, settings), cache_folder):
         return None
@@ -200,13 +200,13 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
 
 
 def described_claims(study: Study) -> list[dict[str, Any]]:
-    """What is kept of a study's claims beside its records."""
+    """Return what is saved of a study's claims beside its records."""
     kept = ("name", "statement", "source", "published", "primary", "identity", "floor", "because")
     return [{name: getattr(claim, name) for name in kept} for claim in study.claims]
 
 
 def _measured(study: Study, asked: Any, context: Context) -> pd.DataFrame:
-    """Records of a study, with rows of what could not be had."""
+    """Measure the records of a study, with rows for what was unavailable."""
     try:
         parts = [study.measure(asked, context)]
     except (ModelError, CorpusError) as error:
@@ -218,9 +218,7 @@ def _measured(study: Study, asked: Any, context: Context) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Finished:
-    """A study that was run: what `study.json` says of it, and its records, to judge and to draw; where nothing at all
-    could be had, every verdict says so, and nothing is drawn.
-    """
+    """A study that was run: its `study.json` and its records, to judge and to draw;"""
 
     study: Study
     described: dict[str, Any]
@@ -235,7 +233,7 @@ class Finished:
         if not self._bare:
             return self.study.judge(self.records)
         why = "; ".join(dict.fromkeys(self.lacking.values()))
-        return [stated(claim, None, "not measured", reason=why) for claim in self.study.claims]
+        return [verdict_without_test(claim, None, "not measured", reason=why) for claim in self.study.claims]
 
     @property
     def compared(self) -> Sequence[Compared]:
@@ -254,7 +252,7 @@ class Finished:
 
 
 def _concluded(done: Finished, folder: Path) -> Sequence[Verdict]:
-    """The verdicts on a study, written beside its records, as are published numbers and ours."""
+    """Judge a study, and write verdicts and published numbers beside its records."""
     verdicts = done.verdicts
     write_json(folder / "verdicts.json", [asdict(v) for v in verdicts])
     write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in done.compared])
@@ -262,7 +260,7 @@ def _concluded(done: Finished, folder: Path) -> Sequence[Verdict]:
 
 
 def finished(folder: Path) -> Finished:
-    """The study in a folder. OutputError where it is damaged, or is none of ours."""
+    """Open the study in a folder; OutputError where it is damaged, or is none of ours."""
     about, table = folder / "study.json", folder / "records.parquet"
     try:
         described = json.loads(about.read_text("utf-8"))
@@ -274,13 +272,13 @@ def finished(folder: Path) -> Finished:
 
 
 def reproductions(folder: Path) -> list[Path]:
-    """Folders of finished studies in `folder`: a study, settings, a paper, or all of them."""
+    """List folders of finished studies in `folder`: a study, settings, a paper, or all of them."""
     files = (path for depth in range(4) for path in folder.glob("*/" * depth + "study.json"))
     return sorted((path.parent for path in files), key=lambda path: (path.parent, number_of(path.name)))
 
 
 def line(study: Study, verdict: Verdict) -> str:
-    """One verdict on one line: study, outcome, claim, statistic with interval, n and reason."""
+    """Format one verdict on one line: study, outcome, claim, statistic with interval, n and reason."""
     v = verdict
     numbers = "" if v.value is None else f" {v.value:.4g}"
     numbers += "" if v.low is None or v.high is None else f" [{v.low:.4g}, {v.high:.4g}]"
@@ -291,9 +289,7 @@ def line(study: Study, verdict: Verdict) -> str:
 
 
 def without(studies: Iterable[Study], folder: Path) -> dict[str, str]:
-    """{reason: what some finished studies in `folder` are without for it, and which these are}; reasons that differ by
-    the name alone are one, told of the first.
-    """
+    """Return {reason: what some finished studies in `folder` lack for it, and which these are};"""
     found: dict[str, tuple[str, dict[str, None], dict[str, None]]] = {}
     for study in (study for study in studies if (folder / study.name / "study.json").exists()):
         for name, reason in finished(folder / study.name).lacking.items():

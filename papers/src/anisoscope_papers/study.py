@@ -1,4 +1,4 @@
-"""The contract of a study, one per figure or table: what it claims, as data, and what its verdicts look like."""
+"""The contract of a study, one per figure or table: what it claims, as data, and the form of its verdicts."""
 
 import math
 import tomllib
@@ -100,7 +100,7 @@ class Claim:
 
     @property
     def limit(self) -> Limit:
-        """What the number is said to lie above, or below."""
+        """The number that the claim puts its value above, or below."""
         return self.above if self.below is None else self.below
 
     def threshold(self, limit: float | None = None) -> float:
@@ -129,7 +129,7 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """What is said of it, one of `WORDS`: the outcome, and of a claim that fails, how."""
+        """The outcome in words, one of `WORDS`; for a claim that fails, how."""
         return self.failing or self.outcome
 
 
@@ -175,7 +175,7 @@ class Compared:
 
 
 def counted(compared: Iterable[Compared]) -> str:
-    """How many numbers are open, agree and differ: `3 open, 2 agree, 1 differs`, those that are open first."""
+    """Count how many numbers are open, agree and differ: `3 open, 2 agree, 1 differs`, open ones first."""
     found = Counter(str(one.verdict) for one in compared)
     verbs = {"open": "open", "agrees": "agree", "differs": "differ"}
     verbs |= {"not comparable": "not comparable"} if found["not comparable"] else {}
@@ -183,7 +183,7 @@ def counted(compared: Iterable[Compared]) -> str:
 
 
 def _silent(_text: str, _done: int, _total: int) -> None:
-    """No progress; a function by name, so that a context can be sent to other processes."""
+    """Show no progress; a named function, so that a context can be sent to other processes."""
 
 
 WITHHELD, STANDS_IN = "withheld", "stands in"
@@ -194,8 +194,8 @@ that stands in, in `corpus`), reason in `component`.
 
 @dataclass(frozen=True)
 class Context:
-    """Where a study works: `folder` is its own (records, cache); `progress(text, done, total)` tells how far it is.
-    `lacking`: rows of what could not be had, which the runner adds to the records.
+    """The surroundings of a running study: its `folder` (records, cache), `progress(text, done, total)`, and
+    `lacking`, `lacking`: rows of what could not be had, which the runner adds to the records.
     """
 
     folder: Path
@@ -207,11 +207,11 @@ class Context:
     lacking: list[dict[str, str]] = field(default_factory=list)
 
     def withhold(self, name: str, reason: object) -> None:
-        """Note that a system cannot be had; the study goes on without it."""
+        """Note that a system is unavailable; the study goes on without it."""
         self._note({"model": name, "metric": WITHHELD, "component": str(reason)})
 
     def stand_in(self, corpus: str, name: str, reason: object) -> None:
-        """Note that a corpus is read in place of another, which cannot be had."""
+        """Note that a corpus is read in place of another that is unavailable."""
         self._note({"model": name, "corpus": corpus, "metric": STANDS_IN, "component": str(reason)})
 
     def _note(self, row: dict[str, str]) -> None:
@@ -221,7 +221,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Study:
-    """One figure or table.
+    """One figure or table: its settings, and how it is measured, judged and drawn.
 
     measure   (settings, context) → records (`records.COLUMNS`); long ones write each finished piece and skip it on a
     restart
@@ -249,13 +249,13 @@ class Study:
     at_hand: Callable[[Any, Path], bool] | None = None
 
     def caption_under(self, settings: str) -> str:
-        """The caption of the figure as drawn under some settings."""
+        """Return the caption of the figure as drawn under some settings."""
         return f"{self.caption} {self.small}".strip() if settings in ("quick", "long") else self.caption
 
 
 @cache
 def published(paper: str) -> dict[str, Any]:
-    """What a paper says, from published.toml beside its studies: claims and numbers by study."""
+    """Read what a paper says from the published.toml beside its studies: claims and numbers by study."""
     return tomllib.loads((folder_of(paper) / PUBLISHED).read_text("utf-8"))
 
 
@@ -266,7 +266,10 @@ def _entry(paper: str, study: str) -> dict[str, Any]:
 
 
 def claims(paper: str, study: str) -> dict[str, Claim]:
-    """What a paper claims in a figure or table, by name. A statement may name numbers of its claim in braces."""
+    """Return the claims of a paper in a figure or table, by name.
+
+    A statement may name numbers of its claim in braces.
+    """
     entry, several, found = _entry(paper, study), published(paper).get("shared", {"claims": ()}), {}
     shared = [row for row in several["claims"] if row["name"] in entry.get("shared", ())]
     for row in [*entry.get("claims", ()), *shared]:
@@ -277,7 +280,7 @@ def claims(paper: str, study: str) -> dict[str, Claim]:
 
 
 def declare(paper: str, name: str, **code: Any) -> Study:
-    """A study whose title, caption and claims stand in published.toml; `code`: its fields that are code."""
+    """Make a study from code, and from its title, caption and claims in published.toml;"""
     entry = _entry(paper, name)
     words = {key: entry.get(key, "") for key in ("title", "caption", "small")}
     return Study(name, paper, claims=tuple(claims(paper, name).values()), **words, **code)

@@ -78,6 +78,7 @@ class _Layer:
         kept.append(output.view(*output.shape[:2], heads, -1).transpose(1, 2))
 
     def end(self, module: nn.Module, args: Any, _output: Any) -> None:
+        """Hand on the call of the layer that has just run."""
         query, key, value = (torch.cat(kept, 2) for kept in self.projected)
         scale = getattr(self.attention, "scale", query.shape[-1] ** -0.5)
         mask = self.masks[0] if len(self.masks) == 1 else self._mask_of_chunks(query)

@@ -222,7 +222,9 @@ class _Walk:
         return total.clamp(min=TINY)
 
     def _scratch(self, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
-        """Two buffers of the block's shape [sequence, head, query, key], and the same as [any, query, key]."""
+        """Return two buffers of the block's shape [sequence, head, query, key], and views of them as [any, query,
+        key].
+        """
         if (place := (threading.get_ident(), shape)) not in self.views:
             size, key = math.prod(shape), (self.q.dtype, self.q.device)
             kept: dict[Any, Tensor] = SCRATCH.__dict__

@@ -67,6 +67,7 @@ class LabelledCorpus:
 
     @cached_property
     def pairs(self) -> bool:
+        """Whether examples are pairs of texts."""
         return any(example.second is not None for example in self.splits[TRAIN])
 
     @property

@@ -90,7 +90,7 @@ def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: 
 
 
 def _of_files(place: Path) -> tuple[dict[str, Rows], None, dict[str, Any]]:
-    """Rows of a table, or of those of a folder that are named after splits, and their source."""
+    """Read the rows of a table, or of those of a folder that are named after splits, and their source."""
     files = {"": place}
     if place.is_dir():
         files = _splits_in(place)

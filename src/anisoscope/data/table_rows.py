@@ -111,6 +111,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
 
 
 def _array(path: Path) -> Iterator[Row]:
+    """Read the rows of a JSON array."""
     text = read_text(path)
     found, fault = _parse_json(text)
     if not isinstance(found, list):
@@ -166,7 +167,7 @@ def _parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
 
 
 def _delimited_rows(path: Path) -> Iterator[Row]:
-    """Rows of CSV and TSV by the strict rules, read as they are asked for.
+    """Yield rows of CSV and TSV by the strict rules, read as they are asked for.
 
     A record that breaks the rules, has another number of columns than the header, or whose quotation mark stays open
     over lines that look like rows is a fault of its first line; reading goes on behind that line.

@@ -65,6 +65,7 @@ def _eigenvalues(matrix: Array, scale: Array) -> Array:
 
 
 def _entropy_rank(weights: Array) -> Array:
+    """Return exp of the entropy of the normalised weights: the effective rank."""
     p = ratio(weights, weights.sum(-1, keepdims=True))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.exp(-np.where(p == 0, 0.0, p * np.log(p)).sum(-1)))

@@ -92,7 +92,7 @@ def _kind_of(row: dict[str, Any]) -> str:
 
 
 def _is_plain(folder: str, kinds: list[str]) -> bool:
-    """Whether the first module gives the last hidden states and the others need nothing else."""
+    """Tell whether the first module gives the last hidden states and the others need nothing else."""
     settings = read_config(Path(folder, BERT_CONFIG))
     text = settings.get("modality_config", {}).get("text", {})
     gives_states = (

@@ -106,7 +106,7 @@ def _globbed(spec: str) -> list[str]:
 
 
 def _listed(path: Path) -> list[Checkpoint]:
-    """Checkpoints of a list: what a line does not say is read from the name."""
+    """Read the checkpoints of a list: what a line does not say is taken from the name."""
     found = []
     try:
         lines = path.read_text("utf-8").splitlines()

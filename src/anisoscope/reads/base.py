@@ -246,7 +246,7 @@ class Reads(ABC):
         return False
 
     def has_roles(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
-        """Whether test units play parts of their own (the first is one class, the second another)."""
+        """Tell whether the units of test data play different parts (the first is one class, the second another)."""
         return False
 
     def is_of_sequences(self, needs: frozenset[str]) -> bool:  # noqa: ARG002

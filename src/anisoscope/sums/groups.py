@@ -91,6 +91,7 @@ class Sums:
         return merged
 
     def sites(self) -> list[str]:
+        """List the names of the sites."""
         return sorted({site for site, _ in self.terms})
 
     def at(self, site: str, needs: Iterable[str] | None = None) -> dict[str, Array]:
@@ -99,12 +100,14 @@ class Sums:
         return {term: self.terms[site, term].cpu().numpy() for term in terms if (site, term) in self.terms}
 
     def save(self, path: Path) -> None:
+        """Write the sums into a safetensors file."""
         tensors = {f"{site}|{term}": value.cpu().contiguous() for (site, term), value in self.terms.items()}
         tensors["|units"] = torch.tensor(sorted(self.units), dtype=torch.int64)
         save_file(tensors, path, metadata={"groups": str(self.groups)})
 
     @classmethod
     def load(cls, path: Path) -> "Sums":
+        """Read the sums that `save` wrote."""
         with safe_open(path, framework="pt") as file:
             sums = cls(int(file.metadata()["groups"]))
             for name in file.keys():  # noqa: SIM118 (safe_open is no mapping)

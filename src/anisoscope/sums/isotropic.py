@@ -30,10 +30,12 @@ Values = Any
 
 
 def _floats(values: ArrayLike) -> Floats:
+    """Turn values into a float64 array."""
     return np.asarray(values, dtype=np.float64)
 
 
 def _checked(name: str, values: Floats, valid: Mask, expected: str, cure: str) -> Floats:
+    """Return the values, or raise UsageError if any is not valid."""
     if not valid.all():
         raise UsageError(f"{name} to be {expected}", f"{name} = {values[~valid].flat[0]:.12g}", cure)
     return values

@@ -164,9 +164,11 @@ class Moments:
             matrix.zero_()
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
+        """Return what is pending as tensors, to be saved under names with `prefix`."""
         return {f"{prefix}{site}|{term}|{g}": matrix for (site, term, g), matrix in self.pending.items()}
 
     def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
+        """Load the state that `tensors` gave."""
         for name, matrix in tensors.items():
             if name.startswith(prefix):
                 site, term, g = name.removeprefix(prefix).split("|")

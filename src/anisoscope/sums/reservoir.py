@@ -98,6 +98,7 @@ class Reservoir:
         return self._kept
 
     def merge(self, other: "Reservoir") -> "Reservoir":
+        """Merge two samples into the sample of both."""
         merged = Reservoir(self.size, self.seed)
         merged._appended = [part._sort_in_new() for part in (self, other) if len(part.hash)]
         return merged
@@ -129,11 +130,13 @@ class Reservoir:
         return reduced
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
+        """Return the state as tensors, to be saved under names with `prefix`."""
         return {f"{prefix}hash": self.hash, f"{prefix}unit": self.unit} | {
             f"{prefix}at {site}": vectors.contiguous() for site, vectors in self.vectors.items()
         }
 
     def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
+        """Load the state that `tensors` gave."""
         start = f"{prefix}at "
         vectors = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
         self._kept = tensors[f"{prefix}hash"], tensors[f"{prefix}unit"], vectors

@@ -20,7 +20,7 @@ from anisoscope.sums.isotropic import cosine_quantile
 from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers.beyond.arms import BASE
 from anisoscope_papers.beyond.trained import LOSS, SKILL, Experiment, Recipe, measure
-from anisoscope_papers.judge import judged, means_over_seeds, of_seeds, stated
+from anisoscope_papers.judge import judged, means_over_seeds, of_seeds, verdict_without_test
 from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
 from anisoscope_papers.training.recipe import SIZES, ModelSize
 
@@ -94,7 +94,10 @@ def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> li
     """
     stated_ones = claims("beyond", name)
     if records.empty:
-        return [stated(claim, None, "not trained", reason="no finished cell") for claim in stated_ones.values()]
+        return [
+            verdict_without_test(claim, None, "not trained", reason="no finished cell")
+            for claim in stated_ones.values()
+        ]
     skill = ends(records, SKILL)
     learnt = skill[skill >= LEARNT].index
     tests, untrained = [], []
@@ -103,7 +106,7 @@ def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> li
         pairs, other = paired(claim, records, arm), claim.against if claim.against in skill else arm
         if not len(pairs):
             why = f"no seed of {arm} beside {claim.against} is finished"
-            untrained.append(stated(claim, None, "not trained", reason=why, subject=subject))
+            untrained.append(verdict_without_test(claim, None, "not trained", reason=why, subject=subject))
             continue
         known = [(arm, seed) in learnt and (other, seed) in learnt for seed in pairs.index]
         reason = f"skill over {over} {skill[arm].mean():.2f}, of {BASE} {skill[BASE].mean():.2f}"

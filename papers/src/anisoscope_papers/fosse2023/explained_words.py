@@ -29,7 +29,7 @@ ONE_LAYER: dict[str, Any] = {"family": OWN, "layers": 1, "weight": 0.0}
 
 
 def explained(trained: Trained) -> pd.DataFrame:
-    """`explanations` of test utterances, of a corpus with rationales."""
+    """Measure `explanations` of test texts, for a corpus with rationales."""
     how: dict[str, Any] = {"limit": trained.plan.erased, "max_length": trained.found.max_length}
     return kept(trained, "explained", lambda: explanations(*trained.classifier, trained.corpus, **how))
 

@@ -46,7 +46,9 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
-    """Both ends of both curves. Before fine-tuning there are no seeds, hence one number."""
+    """Compare both ends of both curves with the published ones; before fine-tuning there are no seeds, hence one
+    number. Before fine-tuning there are no seeds, hence one number.
+    """
     before = _rows(here, BEFORE).drop_duplicates("layer")
     for when, rows in (("before", before), ("after", _rows(here, TUNED))):
         curve = here.numbers[when]

@@ -174,7 +174,7 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
 
 
 def common(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Those at steps that every seed has, by seed and step; none where such steps are fewer than two."""
+    """Select checkpoints at steps that every seed has, by seed and step; none if fewer than two steps are common."""
     ordered = sorted(checkpoints, key=lambda c: (c.seed, c.step))
     steps = [{c.step for c in ordered if c.seed == seed} for seed in {c.seed for c in ordered}]
     shared = set.intersection(*steps) if steps else set()

@@ -10,7 +10,7 @@ import pandas as pd
 
 from anisoscope_papers.godey2024 import layer_curves
 from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED, Systems, per_system, replicates, settings
-from anisoscope_papers.judge import Array, Test, judged, nothing_of, of_replicates, stated
+from anisoscope_papers.judge import Array, Test, judged, nothing_of, of_replicates, verdict_without_test
 from anisoscope_papers.study import Claim, Verdict, claims, declare
 from anisoscope_papers.training.kinds import KINDS, TEXT
 from anisoscope_papers.training.train_small import PART
@@ -76,7 +76,7 @@ def _several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
     holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
     holds = True if holding >= 2 else False if n >= 2 and n - failing < 2 else None
     reason = "two are needed" + ("" if n >= 2 else f"; these settings have {n}")
-    return stated(claim, holds, f"systems of which it holds, of {n}:", float(holding), reason=reason)
+    return verdict_without_test(claim, holds, f"systems of which it holds, of {n}:", float(holding), reason=reason)
 
 
 def _characters(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:

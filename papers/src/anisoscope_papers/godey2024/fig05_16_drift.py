@@ -22,7 +22,7 @@ from anisoscope.store import as_records, select
 from anisoscope.sums.jackknife import holm, jackknife_interval
 from anisoscope_papers.godey2024 import fig01_04_layers, layer_curves
 from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED
-from anisoscope_papers.judge import Array, Test, judged, of_seeds, stated
+from anisoscope_papers.judge import Array, Test, judged, of_seeds, verdict_without_test
 from anisoscope_papers.study import SIGNED, Claim, Context, Verdict, claims, declare
 from anisoscope_papers.study_charts import p_values
 
@@ -103,7 +103,8 @@ def default_p(kind: Kind, x: Array, y: Array) -> float:
 
 
 def false_positive_rate(kind: Kind, layers: int = 13, walks: int = 4000, seed: int = 0) -> tuple[float, float, float]:
-    """(share, low, high): how often two independent Gaussian random walks over `layers` steps come out with p < .05.
+    """Simulate how often two independent Gaussian random walks over `layers` steps give p < .05: (share, low,
+    high).
 
     Exact binomial interval. A layer adds to the one before it, so curves over layers are like walks, not like draws.
     """
@@ -241,7 +242,7 @@ def _of_one(row: Any, p: float) -> Verdict:
     papers = _papers_p(row.to_frame().T)
     reason = f"{papers}; p here is of walks, which are as autocorrelated, corrected for all systems"
     subject = str(row.model).removesuffix(TRAINED)
-    return stated(claim, found, "coefficient, with its interval over units:", *numbers, reason, subject)
+    return verdict_without_test(claim, found, "coefficient, with its interval over units:", *numbers, reason, subject)
 
 
 def _papers_p(rows: pd.DataFrame) -> str:

@@ -17,7 +17,7 @@ from anisoscope_papers.godey2024 import biased_block, norm_claims
 from anisoscope_papers.godey2024.fig17_18_cosine_law import trained_layers
 from anisoscope_papers.godey2024.layer_curves import widths
 from anisoscope_papers.godey2024.untrained_models import label
-from anisoscope_papers.judge import POSITIVE, Test, stated
+from anisoscope_papers.judge import POSITIVE, Test, verdict_without_test
 from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
 
 ABOVE, GROWS, TOKENS, MEAN, TRAINED = claims("godey2024", "fig6").values()
@@ -68,12 +68,12 @@ def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
     reason = "crossings: " + ", ".join(f"{word} in {count} seeds" for word, count in counted.items() if count)
     solved = _fixed(records, system, claim.metric)
     if not len(solved):
-        return stated(claim, holds, "no N*", n=n, reason=reason, subject=system)
+        return verdict_without_test(claim, holds, "no N*", n=n, reason=reason, subject=system)
     at = estimate_over_seeds(_fixed(records, system, f"{claim.metric}.norm"), bounds=POSITIVE)
     reason += f"; norm there {at.value:.4g}" + (f" [{at.low:.4g}, {at.high:.4g}]" if n > 1 else "")
     reason = "; ".join(filter(None, (reason, norm_claims.one_more(solved.to_numpy(float)))))
     value, low, high = (float(x) for x in estimate_over_seeds(solved, bounds=POSITIVE))
-    return stated(claim, holds, "N* =", value, low, high, len(solved), None, reason, system)
+    return verdict_without_test(claim, holds, "N* =", value, low, high, len(solved), None, reason, system)
 
 
 def _trained_share(records: pd.DataFrame, metric: str) -> pd.DataFrame:

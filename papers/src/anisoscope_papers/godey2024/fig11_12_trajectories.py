@@ -28,7 +28,7 @@ from anisoscope_papers import series_charts
 from anisoscope_papers.godey2024 import checkpoints
 from anisoscope_papers.godey2024.checkpoints import Piece
 from anisoscope_papers.godey2024.fig13_14_alignment import COSINES, Alignment, per_seed, table
-from anisoscope_papers.judge import Array, judged, of_seeds, stated
+from anisoscope_papers.judge import Array, judged, of_seeds, verdict_without_test
 from anisoscope_papers.study import Context, Study, Verdict, claims, declare
 
 Over = Literal["union", "key", "query"]
@@ -172,7 +172,7 @@ def judge_paths(records: pd.DataFrame) -> list[Verdict]:
     numbers = [(first, similar, reason), (later, opposite - similar, counts), (about, opposite, reason)]
     fallen = checkpoints.fallen(records, alignment.table.seeds, alignment.table.steps)
     if fallen is None:
-        unknown = [stated(after, None, "not measured", reason="no loss is recorded at every checkpoint")]
+        unknown = [verdict_without_test(after, None, "not measured", reason="no loss is recorded at every checkpoint")]
     else:
         unknown = []
         numbers.append((after, per_seed(alignment.onset(fallen), groups["opposite"], "median"), counts))

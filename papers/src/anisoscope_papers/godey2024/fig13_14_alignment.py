@@ -21,7 +21,7 @@ from anisoscope.sums.jackknife import holm
 from anisoscope_papers import series_charts
 from anisoscope_papers.godey2024 import checkpoints, courses
 from anisoscope_papers.godey2024.layer_curves import width
-from anisoscope_papers.judge import LEVEL, SAME, Array, Test, judged, of_seeds, of_units, stated
+from anisoscope_papers.judge import LEVEL, SAME, Array, Test, judged, of_seeds, of_units, verdict_without_test
 from anisoscope_papers.study import Claim, Verdict, claims, declare
 
 COSINES = ("query_key.cosine", "mean_cosine.isotropic_q95")
@@ -154,7 +154,7 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
     recedes = claim["alignment-recedes"]
     untested = []
     if (peaks == len(steps) - 1).all():
-        nothing = stated(recedes, False, recedes.statistic, 0.0, n=len(course), reason=words)
+        nothing = verdict_without_test(recedes, False, recedes.statistic, 0.0, n=len(course), reason=words)
         untested.append(replace(nothing, failing="too small"))
     else:
         tests.append(of_seeds(recedes, courses.since_turning(-course), reason=words))

@@ -17,7 +17,7 @@ from anisoscope.store import select
 from anisoscope_papers import series_charts
 from anisoscope_papers.godey2024 import checkpoints, courses
 from anisoscope_papers.godey2024.fig13_14_alignment import table
-from anisoscope_papers.judge import Array, Test, judged, means_over_seeds, of_seeds, stated
+from anisoscope_papers.judge import Array, Test, judged, means_over_seeds, of_seeds, verdict_without_test
 from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
 
 KEPT = (
@@ -86,7 +86,7 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     reason = "queries and keys as they are scored; any more would be an error of the measurement"
     holds = largest <= float(idle.limit)
     untested = [one for one in turns if isinstance(one, Verdict)]
-    untested.append(stated(idle, holds, idle.statistic, largest, n=len(rises), reason=reason))
+    untested.append(verdict_without_test(idle, holds, idle.statistic, largest, n=len(rises), reason=reason))
     return [*judged(tests), *untested]
 
 
@@ -97,7 +97,9 @@ def turned(claim: Claim, course: Array, steps: Sequence[int], subject: str = "")
     places = courses.turning_places(course)
     if (places == len(steps) - 1).all():
         reason = f"lowest at the last step, {steps[-1]:,}, with every seed left out"
-        nothing = stated(claim, False, claim.statistic, 0.0, n=len(course), reason=reason, subject=subject)
+        nothing = verdict_without_test(
+            claim, False, claim.statistic, 0.0, n=len(course), reason=reason, subject=subject
+        )
         return replace(nothing, failing="too small")
     at = sorted({steps[i] for i in places})
     share = 1 - np.mean([steps[i] for i in places]) / steps[-1]
@@ -115,7 +117,7 @@ def alignment_first(
     before, after = claim["alignment-before-sharpness"], claim["sharpens-after-alignment"]
     if select(records, metric="query_key.cosine").empty:
         why = "cosines of means are not in these records"
-        yield from (stated(each, None, "not measured", reason=why) for each in (before, after))
+        yield from (verdict_without_test(each, None, "not measured", reason=why) for each in (before, after))
         return
     cosine = np.abs(table(records, "query_key.cosine").values).mean((2, 3))
     ahead, places = courses.lead(cosine, -entropy, (MOVED["query_key.cosine"], MOVED["attention.entropy"]))
@@ -130,7 +132,7 @@ def alignment_first(
     )
     reason += f"; the entropy falls by {lost.mean():.2f} in all"
     if (peaks == len(steps) - 1).all():
-        yield stated(after, None, "|cos| is highest at the end", n=len(cosine), reason=reason)
+        yield verdict_without_test(after, None, "|cos| is highest at the end", n=len(cosine), reason=reason)
         return
     yield of_seeds(after, entropy[:, -1] - entropy[seeds, peaks], reason=reason)
 

@@ -23,7 +23,7 @@ from anisoscope.store import as_records, select
 from anisoscope.sums import isotropic
 from anisoscope.sums.jackknife import holm
 from anisoscope_papers.godey2024.layer_curves import Systems, had, layer_tests, widths
-from anisoscope_papers.judge import Array, judged, stated
+from anisoscope_papers.judge import Array, judged, verdict_without_test
 from anisoscope_papers.models import PRESETS
 from anisoscope_papers.needs import needed
 from anisoscope_papers.study import Context, Verdict, claims, declare
@@ -93,13 +93,13 @@ def judge_law(records: pd.DataFrame) -> Sequence[Verdict]:
     pairs, largest = int(records["n_vectors"].iloc[0]) // 2, float(one["cosine_law.ks_distance"].max())
     why = f"n pairs in each of {len(d)} dimensions; smallest p, Holm"
     return [
-        stated(SHRINKS, falls, f"q95 at d = {d.iloc[-1]}:", float(ends.iloc[-1]), reason=words),
-        stated(CLOSED, p > 0.05, CLOSED.statistic, largest, n=pairs, p=p, reason=why),
+        verdict_without_test(SHRINKS, falls, f"q95 at d = {d.iloc[-1]}:", float(ends.iloc[-1]), reason=words),
+        verdict_without_test(CLOSED, p > 0.05, CLOSED.statistic, largest, n=pairs, p=p, reason=why),
     ]
 
 
 def draw_law(records: pd.DataFrame) -> dict[str, ChartType]:
-    """The densities, from light to dark as d grows."""
+    """Draw the densities of cosines, from light to dark as d grows."""
     rows = select(records, metric="cosine_law.density")
     d = rows["model"].str.rsplit(" ", n=1).str[1].astype(int)
     data = pd.DataFrame({"cosine": rows["component"].astype(float), "value": rows["value"], "log₂ d": np.log2(d)})

@@ -31,7 +31,7 @@ from anisoscope.runs.run import run
 from anisoscope.store import as_records, make_records_once, select
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
-from anisoscope_papers.judge import Array, Test, of_units, stated
+from anisoscope_papers.judge import Array, Test, of_units, verdict_without_test
 from anisoscope_papers.needs import Need, needed
 from anisoscope_papers.origin import measuring_code
 from anisoscope_papers.study import WITHHELD, Claim, Context, Verdict
@@ -245,7 +245,11 @@ def unmeasured(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict], record
     """Verdicts on those claims that have none: why these records say nothing of them."""
     why = skipped(records) or "no system of these settings is one the claim is about"
     found = {verdict.claim for verdict in verdicts}
-    return [stated(claim, None, "not measured", reason=why) for claim in stated_ones if claim.name not in found]
+    return [
+        verdict_without_test(claim, None, "not measured", reason=why)
+        for claim in stated_ones
+        if claim.name not in found
+    ]
 
 
 def curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:

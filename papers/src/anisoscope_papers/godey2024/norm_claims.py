@@ -12,7 +12,7 @@ from scipy import stats
 
 from anisoscope.store import select
 from anisoscope_papers.godey2024.untrained_models import label
-from anisoscope_papers.judge import Array, Test, judged, means_over_seeds, of_seeds, stated
+from anisoscope_papers.judge import Array, Test, judged, means_over_seeds, of_seeds, verdict_without_test
 from anisoscope_papers.study import Claim, Over, Verdict, claims
 
 
@@ -135,7 +135,9 @@ def judge_share(claim: Claim, curve: Curves) -> Verdict:
     exact = stats.binomtest(rises, n).proportion_ci(0.95, "exact")
     holds = True if 0 < rises < n else None
     numbers = (rises / n, float(exact.low), float(exact.high), n, None)
-    return stated(claim, holds, "share of seeds upward:", *numbers, f"{rises} seeds up, {n - rises} down", curve.system)
+    return verdict_without_test(
+        claim, holds, "share of seeds upward:", *numbers, f"{rises} seeds up, {n - rises} down", curve.system
+    )
 
 
 KEYS = ("model", "site", "layer", "metric", "component")

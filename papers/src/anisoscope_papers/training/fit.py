@@ -1,4 +1,6 @@
-"""One training by transformers' Trainer, to a last step or the lowest validation loss; it resumes to the last bit."""
+"""Train with transformers' Trainer, to a last step or the lowest validation loss; a resumed training is the same to
+the last bit.
+"""
 
 import math
 import shutil
@@ -57,7 +59,7 @@ BEST: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Material:
-    """What is trained, on what: a model, its processor (saved beside it), examples, and how they make a batch."""
+    """What is trained on what: a model, its processor (saved beside it), examples, and how they make a batch."""
 
     model: Any
     processor: Any
@@ -68,7 +70,7 @@ class Material:
 
 @dataclass(frozen=True)
 class Fitting:
-    """How a model is fitted.
+    """Settings of the training loop.
 
     settings    fields of `TrainingArguments`, beside the `COMMON` ones
     patience    evaluations without a lower validation loss that end the training
@@ -89,13 +91,15 @@ class Fitting:
 
 
 def check_training_device(name: str) -> None:
-    """ModelError unless it is there, UsageError for one of several of its kind, which the Trainer does not choose."""
+    """Raise ModelError if a device is missing, UsageError for one of several of its kind, which the Trainer does
+    not choose.
+    """
     if device_of(name).index is not None:
         raise UsageError("a kind of device, cpu or cuda", repr(name), "choose the card by CUDA_VISIBLE_DEVICES")
 
 
 def keep(folder: Path, *parts: Any) -> None:
-    """Save model and processor in a folder, whole or not at all, by one process; what is there stays."""
+    """Save model and processor in a folder, complete or not at all, by one process; existing ones stay."""
     if rank_and_world()[0] or folder.exists():
         return
     temporary = folder.with_name(f".{folder.name}")
@@ -137,7 +141,7 @@ def fit(made: Material, how: Fitting, on_step: OnStep, folder: Path | None = Non
 
 
 def _last_state(folder: Path) -> tuple[str | None, TrainerState]:
-    """The newest whole checkpoint and its state."""
+    """Find the newest complete checkpoint and its state."""
     for path in sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.rpartition("-")[2])):
         try:
             return str(path), TrainerState.load_from_json(str(path / "trainer_state.json"))
@@ -147,13 +151,13 @@ def _last_state(folder: Path) -> tuple[str | None, TrainerState]:
 
 
 def _stale(state: TrainerState) -> int:
-    """Evaluations since the one with the lowest loss."""
+    """Count evaluations since the one with the lowest loss."""
     losses = [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
     return len(losses) - 1 - losses.index(min(losses)) if losses else 0
 
 
 def _explained(error: Exception, folder: Path) -> Exception:
-    """A full disk as an OutputError (it reaches us in three forms); anything else as it is."""
+    """Turn a full disk into an OutputError (it reaches us in three forms); return other errors unchanged."""
     text = " ".join(str(error).split())
     disk = isinstance(error, OSError | SafetensorError) or "file write failed" in text or "unexpected pos" in text
     cure = "free space; the training stays resumable (--resume)"
@@ -233,7 +237,9 @@ class FittingTrainer(Trainer):
 
 
 class _Following(TrainerCallback):
-    """Hands every step on; has the state saved in time; stops on a signal, and when the loss no longer falls."""
+    """A callback that reports every step, saves the state in time, and stops on a signal or when the loss no longer
+    falls.
+    """
 
     def __init__(self, trainer: FittingTrainer, stopped: list[int], *, resumable: bool) -> None:
         self.trainer, self.stopped, self.resumable = trainer, stopped, resumable
@@ -257,7 +263,7 @@ class _Following(TrainerCallback):
             control.should_save, self.saved = True, time.monotonic()
 
     def _agreed(self, number: int, due: bool, args: Any, step: int) -> tuple[int, bool]:
-        """The signal that any of the processes got, and whether it is time for any of them to save."""
+        """Return the signal that any of the processes got, and whether it is time for any of them to save."""
         if args.world_size == 1:
             return number, due
         if step % AGREED:

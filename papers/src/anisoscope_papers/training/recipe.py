@@ -1,5 +1,5 @@
-"""What is trained and how: the recipes of classifiers and of language models, whose fields are the options of
-`anisoscope train` and the keywords of `anisoscope_papers.train`. Light: the command line reads them without torch.
+"""Recipes of classifiers and language models, whose fields are the options of `anisoscope train` and its keywords
+in Python. Light: the command line reads them without torch.
 """
 
 import math
@@ -62,7 +62,7 @@ VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 
 def check_penalty(variant: str, weight: float, layers: tuple[int, ...]) -> None:
-    """UsageError for an entropy penalty that there cannot be."""
+    """Raise UsageError for an entropy penalty that cannot exist."""
     if variant not in VARIANTS:
         raise UsageError(f"a penalty among {', '.join(VARIANTS)}", repr(variant), suggest_names(variant, VARIANTS))
     if not (math.isfinite(weight) and weight >= 0):
@@ -73,7 +73,8 @@ def check_penalty(variant: str, weight: float, layers: tuple[int, ...]) -> None:
 
 @declare_settings
 class ClassifierRecipe(Columns, ModelAndCorpus):
-    """How a classifier is trained. Everything here is part of its identity; None: the published value.
+    """The recipe of a classifier, every field part of its identity; None: the published value. Everything here is
+    part of its identity; None: the published value.
 
     limit, buckets     of every split, over all classes; whether utterances of similar length share a batch
     tokens             `paper`: words of the training split; `checkpoint`: the tokenizer of `vectors`, whole matrix
@@ -181,25 +182,25 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
         return self.model == ATTENTION
 
     def filled(self) -> "ClassifierRecipe":
-        """The recipe with the published values in place of None."""
+        """Return the recipe with the published values in place of None."""
         published: dict[str, Any] = PUBLISHED[self.is_attention]
         unused = ("epochs", "patience") if self.steps is not None else ()
         missing = {n: value for n, value in published.items() if getattr(self, n) is None and n not in unused}
         return replace(self, **missing)
 
     def described(self) -> dict[str, Any]:
-        """The recipe as `training.json` holds it, by which a training is found again."""
+        """Return the recipe as `training.json` holds it, by which a training is found again."""
         own = {name: value for name, value in asdict(self).items() if name not in list_field_names(Columns)}
         return own | {"columns": self.by_role}
 
     @classmethod
     def read(cls, described: dict[str, Any]) -> "ClassifierRecipe":
-        """The recipe that `training.json` holds."""
+        """Read the recipe in a `training.json`."""
         own = {name: value for name, value in described.items() if name != "columns"}
         return cls(**own, **Columns.as_fields(described["columns"]))
 
     def open(self) -> "LabelledCorpus":
-        """The corpus it trains on."""
+        """Open the corpus it trains on."""
         from anisoscope.data.opening import open_labelled
 
         return open_labelled(self.corpus, columns=self.by_role, seed=self.split_seed, limit=self.limit)
@@ -269,7 +270,7 @@ class Sizes:
     ] = None
 
     def build(self) -> ModelSize:
-        """The size: of the preset, with what is changed."""
+        """Return the size of the preset, with what is changed."""
         changes = {name: value for name, value in select_fields(self, Sizes).items() if value is not None}
         if self.vocab_size is not None:
             changes["vocabulary"] = changes.pop("vocab_size")
@@ -279,7 +280,8 @@ class Sizes:
 
 @declare_settings
 class Training(Sizes):
-    """What is trained, on what, how long. Everything but the device and the trackers is part of its identity.
+    """The recipe of a language model: what is trained, on what, how long. Everything but the device and the
+    trackers is part of its identity.
 
     own_size          a size that no preset has, before the preset
     seed, data_seed   of the weights (and dropout); of the order of the windows and their masks (None: as `seed`)
@@ -348,12 +350,14 @@ class Training(Sizes):
         return self.seed if self.data_seed is None else self.data_seed
 
     def share(self, step: int) -> float:
-        """Share of the learning rate: it rises from step 1 on (which the library gives rate 0), then falls to 0."""
+        """Return the share of the learning rate at a step: it rises from step 1 on (which the library gives rate
+        0), then falls to 0.
+        """
         rising = max(1, min(LONGEST_WARM_UP, int(WARM_UP * self.last)))
         return max(0.0, min((step + 1) / rising, (self.last - step) / max(1, self.last - rising)))
 
     def identity(self, corpus: str, vocabulary: int) -> dict[str, Any]:
-        """What the weights depend on; of the corpus its fingerprint, of the vocabulary its size."""
+        """Return what the weights depend on; the corpus by its fingerprint, the vocabulary by its size."""
         left_out = (*list_field_names(Sizes), "own_size", "dtype", "device", "report_to")
         described = {name: value for name, value in asdict(self).items() if name not in left_out}
         described |= {"size": asdict(self.size), "precision": self.dtype}

@@ -1,4 +1,4 @@
-"""The text of a language model in training: its vocabulary, the corpus in tokens (cached), windows of equal length.
+"""The text that a language model trains on: its vocabulary, the corpus in tokens (cached), windows of equal length.
 
 Documents follow one another with a separator between; [CLS] and [SEP] go around each window where the tokenizer adds
 them. Example i is window perm(i mod N) of pass i div N, whatever the batch, devices and resumes; its masks are drawn
@@ -47,13 +47,15 @@ Rows = NDArray[np.int64]
 
 
 def cache_folder() -> Path:
-    """$ANISOSCOPE_CACHE, or `anisoscope` in the user's cache folder."""
+    """Return $ANISOSCOPE_CACHE, or `anisoscope` in the user's cache folder."""
     given = os.environ.get("ANISOSCOPE_CACHE")
     return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anisoscope"
 
 
 def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str | None = None) -> tuple[Any, "Tokens"]:
-    """(tokenizer, tokenised corpus) from the cache, or made; at most `size` tokens are learnt, without a `source`."""
+    """Return the tokenizer and the tokenised corpus from the cache, or make them; without a `source`, at most
+    `size` tokens are learnt.
+    """
     taken = _taken(source, task) if source else None
     words = hash_tokenizer(taken) if taken else "in order"
     folder = cache_folder() / "tokens" / make_run_id([task, size, words, corpus.fingerprint])
@@ -84,7 +86,7 @@ def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str 
 
 
 def hash_tokenizer(tokenizer: Any) -> str:
-    """A hash of all that makes tokens of a text: words and their numbers, merges, normalisation."""
+    """Hash everything that makes tokens of a text: words and their numbers, merges, normalisation."""
     inner = getattr(tokenizer, "backend_tokenizer", None)
     rules = "" if inner is None else inner.to_str()
     return hash_parts([tokenizer.get_vocab(), type(tokenizer).__name__, rules])
@@ -99,7 +101,10 @@ def open_training_corpus(name: str, **options: Any) -> TextCorpus:
 
 
 def word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
-    """WordPiece with BERT's normalisation. Characters are handed over in order, since their numbers break ties."""
+    """Train WordPiece with BERT's normalisation.
+
+    Characters are handed over in order, since their numbers break ties.
+    """
     texts = list(_short(documents))
 
     def reading(model: Any) -> Any:
@@ -122,7 +127,7 @@ def word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
 
 
 def single_bytes(**more: Any) -> Any:
-    """Every byte is a token; nothing is learnt."""
+    """Make a tokenizer for which every byte is a token; nothing is learnt."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate([*SPECIAL, *alphabet])}, [], unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -131,7 +136,7 @@ def single_bytes(**more: Any) -> Any:
 
 
 def _masking(tokenizer: Any, **more: Any) -> Any:
-    """With the special tokens of a masked language model; [CLS] and [SEP] go around every text."""
+    """Add the special tokens of a masked language model; [CLS] and [SEP] go around every text."""
     ids = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
     names = {f"{name.strip('[]').lower()}_token": name for name in SPECIAL}
@@ -139,7 +144,7 @@ def _masking(tokenizer: Any, **more: Any) -> Any:
 
 
 def byte_pairs(documents: Iterable[str], size: int) -> Any:
-    """Byte-level BPE of a causal language model, learnt on the documents."""
+    """Train byte-level BPE for a causal language model on the documents."""
     tokenizer: Any = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -150,12 +155,12 @@ def byte_pairs(documents: Iterable[str], size: int) -> Any:
 
 
 def _short(documents: Iterable[str]) -> Iterator[str]:
-    """Long documents in pieces, cut at line ends."""
+    """Cut long documents into pieces at line ends."""
     return (piece for document in documents for piece in cut_pieces(document))
 
 
 def _taken(name: str, task: Task) -> Any:
-    """The tokenizer of a checkpoint. ModelError where it lacks what the task needs."""
+    """Load the tokenizer of a checkpoint; ModelError where it lacks what the task needs."""
     place = download(locate(*split_name(name), name, "Leave --vocabulary out to learn one."), name, weights=False)
     try:
         tokenizer = Auto.from_pretrained(place.path)
@@ -171,7 +176,7 @@ def _taken(name: str, task: Task) -> Any:
 
 
 def _ids(tokenizer: Any, documents: list[str]) -> Any:
-    """All documents in one row, a separator between them."""
+    """Tokenise all documents into one row, a separator between them."""
     between = tokenizer.sep_token_id if tokenizer.mask_token_id is not None else tokenizer.eos_token_id
     kind = np.uint16 if len(tokenizer) < 1 << 16 else np.int32
     parts: list[Any] = []
