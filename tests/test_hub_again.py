@@ -221,3 +221,12 @@ def test_what_is_denied_is_told_apart_from_what_does_not_answer(monkeypatch, fau
     with pytest.raises(ModelError) as told:
         of_hub._from_cache("one/two", None, "one/two", "", fault)
     assert expected in str(told.value)
+
+
+def test_a_name_that_may_be_a_path_is_told_what_lies_in_its_folder(monkeypatch, tmp_path):
+    """Another number is no slip of the finger, but the folder is there: it spoke of the network alone."""
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_, **__: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "gpt2").mkdir(parents=True)
+    with pytest.raises(ModelError, match=r"'models/gpt3', which is not there.*the folder models has gpt2; for a model"):
+        of_hub._from_cache("models/gpt3", None, "models/gpt3", "", Fault("no network", "connect to the network"))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,8 +135,21 @@ def _from_cache(path: str, revision: str | None, name: str, near: str, fault: Fa
     if fault.denied:
         raise ModelError(f"access to {name}", fault.got, fault.cure)
     got = f"{name!r}: {fault.got} and not in the cache"
+    beside = _list_beside(path)
+    if beside:
+        got = f"{name!r}, which is not there, and not in the cache of the hub"
+        raise ModelError("a model", got, f"{beside}; for a model of the hub: {fault.cure}")
     cure = f"{near} {fault.cure}; else use builtin:minilm or a local folder (HF_HOME points to the cache)".strip()
     raise ModelError("a hub id, a folder, builtin:minilm or module:factory", got, cure)
+
+
+def _list_beside(path: str) -> str:
+    """Say what lies in the folder of a name that may be meant as a path; "" if there is no such folder."""
+    above = Path(path).parent
+    if above == Path() or not above.is_dir():
+        return ""
+    names = sorted(other.name for other in islice(above.iterdir(), 100))[:5]
+    return f"the folder {above} has {', '.join(names)}" if names else f"the folder {above} is empty"
 
 
 def _nowhere(name: str, near: str, cure: str) -> ModelError:
