@@ -10,9 +10,9 @@ import pytest
 import anisoscope
 from anisoscope.cli.printed_tables import tabulate_layers
 from anisoscope.errors import UsageError
-from anisoscope.runs.comparison import tell_differences
+from anisoscope.runs.comparison import differs
 from anisoscope.runs.findings import RULES, RULES_OF_CLASSES, RULES_OF_RUNS, findings, judge_isotropy
-from anisoscope.runs.short_tables import short_table, side_by_side, tell_gaps
+from anisoscope.runs.short_tables import short_table, side_by_side, told_apart
 from anisoscope.store import as_records
 from anisoscope.wording import format_measured, format_short
 
@@ -261,7 +261,7 @@ def test_numbers_as_text():
 
 
 @pytest.mark.parametrize(
-    "rule", [*RULES, *RULES_OF_CLASSES, *RULES_OF_RUNS, tell_gaps, tell_differences], ids=lambda rule: rule.__name__
+    "rule", [*RULES, *RULES_OF_CLASSES, *RULES_OF_RUNS, told_apart, differs], ids=lambda rule: rule.__name__
 )
 def test_every_rule_is_in_the_docs(rule):
     assert f"`{rule.__name__}`" in (Path(__file__).parents[1] / "docs" / "concepts.md").read_text("utf-8")

@@ -28,7 +28,7 @@ from anisoscope.runs.differences import (
     with_own_names,
 )
 from anisoscope.runs.finding import Finding
-from anisoscope.runs.short_tables import A, tell_gaps
+from anisoscope.runs.short_tables import A, told_apart
 from anisoscope.store import select
 from anisoscope.wording import count_noun, describe_layers, format_short, format_signed_interval, join_words, name_layer
 
@@ -107,7 +107,7 @@ class ComparedRuns:
         kept = tuple(tuple(one for one in own if str(one.where["component"]) in chosen) for own in self.differences)
         findings = []
         for other, own in zip(self.runs[1:], kept, strict=True):
-            findings += list(tell_differences(self.runs[0], other, own, self.metric))
+            findings += list(differs(self.runs[0], other, own, self.metric))
         return replace(self, differences=kept, findings=tuple(findings), components=tuple(chosen))
 
     def judge(self, text: str) -> list[tuple[str, list[Difference]]]:
@@ -146,7 +146,7 @@ def compare(
         if own and all(np.isnan(one.low) for one in own):
             findings += _tell_gaps(first, other, name, tokens)
         else:
-            findings += list(tell_differences(first, other, own, name))
+            findings += list(differs(first, other, own, name))
     sentences = [f"{join_words(names)} against {first.name}: {text}" for text, names in notes.items()]
     return ComparedRuns(name, tuple(runs), tokens, heads, tuple(differences), tuple(sentences), tuple(findings))
 
@@ -236,9 +236,7 @@ def _cautions_of_layers(first: KeptRun, second: KeptRun, differences: Sequence[D
         yield "No layer in common."
 
 
-def tell_differences(
-    first: KeptRun, second: KeptRun, differences: Sequence[Difference], metric: str
-) -> Iterator[Finding]:
+def differs(first: KeptRun, second: KeptRun, differences: Sequence[Difference], metric: str) -> Iterator[Finding]:
     """Say in which layers a second run differs from the first, and where most, stack by stack:"""
     beginning = f"{second.name} against {first.name}" + ("" if metric == A else f" in {metric}")
     if not differences:
@@ -319,7 +317,7 @@ def _tell_gaps(first: KeptRun, second: KeptRun, metric: str, tokens: str | None)
         pair.append((run.name, rows))
     if not all(len(rows) for _, rows in pair):
         return []
-    return list(tell_gaps(pair[0], pair[1], metric))
+    return list(told_apart(pair[0], pair[1], metric))
 
 
 def describe_met(condition: str, name: str, beyond: Sequence[Difference]) -> str:
@@ -332,4 +330,4 @@ def describe_met(condition: str, name: str, beyond: Sequence[Difference]) -> str
     )
 
 
-__all__ = ["ComparedRuns", "Condition", "compare", "describe_met", "list_cautions", "tell_differences"]
+__all__ = ["ComparedRuns", "Condition", "compare", "describe_met", "differs", "list_cautions"]

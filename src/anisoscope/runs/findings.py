@@ -123,7 +123,7 @@ def judge_isotropy(low: float, high: float, q95: float | None) -> str:
     return "isotropic" if high <= q95 else "anisotropic" if low > q95 else "undecided"
 
 
-def tell_no_verdict(depth: Depth) -> Iterator[Finding]:
+def unjudged(depth: Depth) -> Iterator[Finding]:
     """Say the highest A, and that there is no verdict, if no layer has an interval."""
     if not any(depth.rows["verdict"]):
         text = (
@@ -133,7 +133,7 @@ def tell_no_verdict(depth: Depth) -> Iterator[Finding]:
         yield Finding("unjudged", depth.before + text, (entry(depth.top),))
 
 
-def tell_anisotropic_layers(depth: Depth) -> Iterator[Finding]:
+def where_anisotropic(depth: Depth) -> Iterator[Finding]:
     """Say which layers are anisotropic, where A is highest, and which layers have overlapping intervals."""
     if not any(depth.rows["verdict"]):
         return
@@ -162,7 +162,7 @@ def tell_anisotropic_layers(depth: Depth) -> Iterator[Finding]:
     yield Finding("where_anisotropic", f"{depth.before}{text[0].upper()}{text[1:]}.", tuple(map(entry, rivals)))
 
 
-def tell_dimensions_of_a(depth: Depth) -> Iterator[Finding]:
+def carried_by_few(depth: Depth) -> Iterator[Finding]:
     """Say how many dimensions carry half of A at its peak, if that is anisotropic and the interval allows it."""
     top = depth.top
     if top.verdict != "anisotropic":
@@ -186,7 +186,7 @@ def tell_dimensions_of_a(depth: Depth) -> Iterator[Finding]:
         return
 
 
-def tell_centring(depth: Depth) -> Iterator[Finding]:
+def removed_by_centring(depth: Depth) -> Iterator[Finding]:
     """Say whether A after centring is isotropic at the peak of A."""
     top = depth.top
     centred = depth.at(top, "calibrated.centred")
@@ -201,7 +201,7 @@ def tell_centring(depth: Depth) -> Iterator[Finding]:
     yield Finding("removed_by_centring", text, (entry(centred),))
 
 
-def tell_class_directions(records: pd.DataFrame) -> Iterator[Finding]:
+def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
     """Say in which layers directions separate the classes (AUC above chance), and where best."""
     rows = select(records, metric="class_direction.auc", component=None, head=None)
     rows = rows[rows["low"].notna() & rows["site"].ne("final").fillna(True)].sort_values("layer")
@@ -219,7 +219,7 @@ def tell_class_directions(records: pd.DataFrame) -> Iterator[Finding]:
     yield Finding("told_by_direction", text, (entry(top),))
 
 
-def tell_class_dimensions(records: pd.DataFrame) -> Iterator[Finding]:
+def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
     """Say how many dimensions the directions of three classes or more take in the last layer."""
     rows = select(records, metric="class_direction.dimensions", component=None)
     rows = rows[rows["low"].notna() & (rows["low"] < rows["high"])].sort_values("layer")
@@ -233,7 +233,7 @@ def tell_class_dimensions(records: pd.DataFrame) -> Iterator[Finding]:
         yield Finding("dimensions_taken", text, (entry(last),))
 
 
-def tell_accuracy(records: pd.DataFrame) -> Iterator[Finding]:
+def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
     """Say whether a classifier is right more often than always naming the commonest class."""
     found = (iter_rows(select(records, metric=name, component=None)) for name in ("accuracy", "majority"))
     accuracy, majority = (rows[0] if rows else None for rows in found)
@@ -244,7 +244,7 @@ def tell_accuracy(records: pd.DataFrame) -> Iterator[Finding]:
     yield Finding("above_majority", text, (entry(accuracy), entry(majority)))
 
 
-def tell_use_of_attention(records: pd.DataFrame) -> Iterator[Finding]:
+def attention_used(records: pd.DataFrame) -> Iterator[Finding]:
     """Say what a classifier loses if its attention is made uniform."""
     rows = select(records, metric="replaced.accuracy", component="uniform")
     rows = rows[rows["low"].notna()]
@@ -268,7 +268,7 @@ def tell_use_of_attention(records: pd.DataFrame) -> Iterator[Finding]:
     yield Finding("attention_used", f"{text} (n = {whole.n_units}).", (entry(whole), *map(entry, alone)))
 
 
-def tell_best_attribution(records: pd.DataFrame) -> Iterator[Finding]:
+def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
     """Say which attribution finds the words whose loss changes the decision most, if it beats chance."""
     rows = select(records, metric="explains.comprehensiveness")
     rows = rows[rows["low"].notna()]
@@ -291,7 +291,7 @@ def tell_best_attribution(records: pd.DataFrame) -> Iterator[Finding]:
     yield Finding("words_that_decide", text, (entry(best), entry(random)))
 
 
-def tell_noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
+def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
     """Say which cosine is noise: below which 95 and 99 % of pairs of unrelated units lie, in the last layer."""
     rows = select(records, metric=("floor.q95", "floor.q99"), component=None, site=SITES)
     rows = rows[rows["value"].notna()]
@@ -313,15 +313,15 @@ def tell_noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
         yield Finding("noise_floor", text, (entry(last), entry(rare)))
 
 
-RULES = (tell_no_verdict, tell_anisotropic_layers, tell_dimensions_of_a, tell_centring)
+RULES = (unjudged, where_anisotropic, carried_by_few, removed_by_centring)
 RULES_OF_CLASSES = (
-    tell_class_directions,
-    tell_class_dimensions,
-    tell_accuracy,
-    tell_use_of_attention,
-    tell_best_attribution,
+    told_by_direction,
+    dimensions_taken,
+    above_majority,
+    attention_used,
+    words_that_decide,
 )
-RULES_OF_RUNS = (tell_noise_floor,)
+RULES_OF_RUNS = (noise_floor,)
 """Rules that read all records."""
 
 

@@ -104,7 +104,7 @@ def side_by_side(
     indexed = {name: rows.set_index(PLACE) for name, rows in parts.items()}
     table = pd.DataFrame({(name, end): rows[end] for name, rows in indexed.items() for end in ENDS}, index=index)
     first, *others = parts.items()
-    return table, behind, [finding for other in others for finding in tell_gaps(first, other, metric)]
+    return table, behind, [finding for other in others for finding in told_apart(first, other, metric)]
 
 
 def _rows_of(records: pd.DataFrame, name: str, metric: str, tokens: str) -> pd.DataFrame:
@@ -127,7 +127,7 @@ def _rows_of(records: pd.DataFrame, name: str, metric: str, tokens: str) -> pd.D
     raise UsageError(f"a metric of {name}", repr(metric), suggest_names(metric, known))
 
 
-def tell_gaps(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], metric: str) -> Iterator[Finding]:
+def told_apart(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], metric: str) -> Iterator[Finding]:
     """Say where a second run differs from the first: only in layers whose intervals do not overlap.
 
     The difference is at least the gap between the intervals.
