@@ -426,3 +426,17 @@ def test_inputs_of_the_same_content_are_paired():
     assert anisoscope.compare(before, after).differences["paired"].all()
     other = anisoscope.measure(model, torch.randn(40, 5, 8), panel="hidden", blocks="Linear")
     assert not anisoscope.compare(before, other).differences["paired"].any()
+
+
+def test_a_run_says_what_state_it_keeps_and_keeps_none_if_asked(tmp_path):
+    x = np.random.default_rng(0).normal(size=(20, 3, 5)).astype(np.float32)
+    kept = anisoscope.measure(x, panel="hidden", output=tmp_path / "kept")
+    none = anisoscope.measure(x, panel="hidden", no_state=True, output=tmp_path / "none")
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / "kept").iterdir()}
+    names = ("reservoir.safetensors", "replicates.parquet")
+    assert kept.manifest["state_bytes"] == {name: sizes[name] for name in names}
+    assert none.manifest["state_bytes"] == {}
+    assert not {path.name for path in (tmp_path / "none").iterdir()} & {*names}
+    assert none.records["value"].equals(kept.records["value"])
+    again = anisoscope.measure(x, panel="hidden", output=tmp_path / "none", resume=True)
+    assert again.manifest["state_bytes"] == {}  # the same run: it is not measured again

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from anisoscope.batch import BatchPlan
     from anisoscope.models.load import Subject
 
-NOT_IN_IDENTITY = ("device", "device_map", "trust_remote_code", "keep")
+NOT_IN_IDENTITY = ("device", "device_map", "trust_remote_code", "keep", "no_state")
 """Fields of a job that are no part of what is measured."""
 
 
@@ -185,6 +185,15 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         Field(ge=1),
         option("of a series: downloaded checkpoints on the disk at a time", MACHINE),
     ] = 2
+    no_state: Annotated[
+        bool,
+        option(
+            "write records alone: no sample of vectors, and nothing that pairs a later comparison (its size stands in "
+            "manifest.json)",
+            MACHINE,
+            negative=(),
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
         part, parts = self.shard

@@ -202,12 +202,14 @@ def finish(
     records = pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
     reservoirs = measurement.reservoirs.items()
     tensors = {name: x for stack, sample in reservoirs for name, x in sample.tensors(f"{stack} ").items()}
-    if tensors:
-        write_atomic(target.folder / SAMPLE, lambda path: save_file(tensors, path))
     rows, left_out = replicates.arrays()
-    if len(rows):
+    keeps_state = not settings.get("no_state", False)
+    if len(tensors) and keeps_state:
+        write_atomic(target.folder / SAMPLE, lambda path: save_file(tensors, path))
+    if len(rows) and keeps_state:
         write_replicates(target.folder / REPLICATES, rows, left_out)
     manifest = facts | {
+        "state_bytes": _measure_state(target.folder),
         "corpus": facts["corpus"] | {"n_units": len(measurement.sums.units)},
         "excluded": measurement.excluded(),
         "capture": None if measurement.proof is None else measurement.proof.described(),
@@ -215,6 +217,12 @@ def finish(
         **describe_environment(),
     }
     target.finish(as_records(records.drop(columns=list(given)), **given), manifest)
+
+
+def _measure_state(folder: Path) -> dict[str, int]:
+    """The sizes of the files that a run keeps for later comparisons and cures, by name, in bytes."""
+    paths = (folder / name for name in (SAMPLE, REPLICATES))
+    return {path.name: path.stat().st_size for path in paths if path.exists()}
 
 
 def _check_counted(measurement: Measurement) -> None:
