@@ -135,7 +135,8 @@ def keys_by_hand(weights, queries, keys, special):
             parts[part] += rows[:, place].sum() / rows[:, places].sum()
         masses.append([parts[part] for part in PARTS])
         seen = (rows > 0).sum(0)
-        alpha = [rows[:, place].sum() / seen[place] for place in places if seen[place] >= FEWEST_QUERIES]
+        counted = [place for place in places if seen[place] >= FEWEST_QUERIES or place == places[0]]
+        alpha = [rows[:, place].sum() / seen[place] for place in counted if seen[place]]
         strongest += [max(alpha)] if alpha else []
     found = {("sinks.mass", part): float(value) for part, value in zip(PARTS, np.mean(masses, 0), strict=True)}
     found["sinks.strongest", None] = float(np.mean(strongest)) if strongest else np.nan
@@ -356,6 +357,7 @@ def test_the_built_in_encoder_names_its_tokens(tmp_path):
     run = anisoscope.measure("builtin:minilm", texts, panel="extremes")
     assert "[CLS]" in run.manifest["tokens"].values()
     table = sinks_table(run.records, replicates=run.replicates)
+    assert table["sink rate"].ge(table["at first"]).all()
     assert table["mass on punctuation"].gt(0).all() and table["low"].le(table["sink rate"]).all()
     shares = select(run.records, metric="sinks.mass").groupby(["layer", "head"])["value"].sum()
     np.testing.assert_allclose(shares, 1, atol=1e-6)

@@ -43,8 +43,8 @@ MASSIVE, OVER_MEDIAN = 100.0, 1000.0
 EPSILONS = (0.2, 0.3, 0.4, 0.5)
 """Lines above which a key that gets so much attention on average is a sink; Gu et al. (2025) take .3."""
 FEWEST_QUERIES = 8
-"""Queries that must see a key before its mean attention counts: of a causal head that attends to the token before, or
-to the same one, a key that k queries see gets 1/k.
+"""Queries that must see a key, if it is not the first, before its mean attention counts: of a causal head that attends
+to the token before, or to the same one, a key that k queries see gets 1/k.
 """
 PARTS = ("first", "last", "special", "punctuation", "other")
 """Which keys there are: each real key is of the first of these that fits."""
@@ -379,7 +379,8 @@ def _key_terms(
     of_part = torch.einsum("shk,spk->shp", torch.where(real, mass, 0.0), parts.double())
     given = rows > 0
     at_first = torch.einsum("shk,sk->sh", mean, parts[:, 0].double()).unsqueeze(-1)
-    eligible = real & (seen >= FEWEST_QUERIES)
+    is_first = parts[:, :1].expand(mass.shape)
+    eligible = real & ((seen >= FEWEST_QUERIES) | (is_first & (seen > 0)))
     any_key = eligible.any(-1)
     strongest, place = torch.where(eligible, mean, -1.0).max(-1)
     strongest = torch.where(any_key, strongest, 0.0)
