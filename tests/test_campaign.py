@@ -38,7 +38,7 @@ def test_a_wrong_number_is_seen_and_kept(tmp_path, monkeypatch, kind):
 @pytest.mark.parametrize("kind", ["lengths", "matrix"])
 def test_a_causal_block_one_row_off_is_seen(tmp_path, monkeypatch, kind):
     """Of the cases whose lengths are unequal; none of them had such before."""
-    wall = rows._Walk._wall
+    wall = rows._Walk._causal_penalty
 
     def off(self, sequences, heads, queries, keys):
         return wall(self, sequences, heads, slice(queries.start + 1, queries.stop + 1), keys)
