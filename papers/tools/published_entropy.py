@@ -95,8 +95,8 @@ The history of the code (github lolofo/AttentionGeometry, and Kihansi95/Explanat
 2. Notebook commit `8f97bcc` (14 December 2022) is the first to hold the published λ = 0 row of HateXplain (K .745, V
    .578).
 3. Commit `2485546`, 41 seconds later (22:55:47), sets `normalize=False`: form A from then on.
-4. The runs with λ > 0 exist only in the repository of 2023. So does the YelpHat row, which was trained anew: all of
-   form A, and without a jump.
+4. The runs with λ > 0 exist only in the repository of 2023. So does the YelpHat row, which was trained again. All
+   of these are form A, so H does not jump from one λ to the next.
 
 So λ = 0 was published in form C on HateXplain and e-SNLI, and everything else in form A. No notebook prints .988 or
 .999 themselves; this is the reading that fits all of the rest. What plain H stands behind them? Rows that are drawn,
