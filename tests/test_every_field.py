@@ -131,7 +131,7 @@ def test_what_a_training_tells_is_taken_where_nothing_else_is_named(tmp_path):
 
 def test_the_key_of_a_job_knows_its_settings_state_code_and_library(monkeypatch):
     """A run was found by what is asked for without one of them: that of other weights, of another text or formula."""
-    states = {"model_state": "m", "corpus_state": "c", "version": "1"}
+    states = {"identify_model_state": "m", "identify_corpus_state": "c", "version": "1"}
 
     def key(job, **other):
         for name, value in (states | other).items():
@@ -143,7 +143,12 @@ def test_the_key_of_a_job_knows_its_settings_state_code_and_library(monkeypatch)
     monkeypatch.setattr(run_cache.platform, "python_version", lambda: "4.0.0")
     keys.append(key(Job()))
     assert len({*keys}) == len(keys) and None not in keys
-    assert key(Job(), model_state=None) is key(Job(), corpus_state=None) is key(Job(trust_remote_code=True)) is None
+    assert (
+        key(Job(), identify_model_state=None)
+        is key(Job(), identify_corpus_state=None)
+        is key(Job(trust_remote_code=True))
+        is None
+    )
 
 
 def test_the_state_of_a_model_that_only_reading_tells_is_none(tmp_path, monkeypatch):
@@ -369,7 +374,7 @@ def test_parts_of_a_hash_and_rows_after_a_break_are_told_apart():
     texts = [["ab", "c"], ["a", "bc"], ["abc"], ["c", "ab"], [["ab", "c"]]]
     assert len({hash_parts(parts) for parts in texts}) == len(texts)
     rows = SimpleNamespace(skip=lambda count: [{"x": count + i} for i in range(2)])
-    assert list(items.hub.numbered(rows, "set", 3)) == [("row 4", {"x": 3}), ("row 5", {"x": 4})]
+    assert list(items.hub.number_rows(rows, "set", 3)) == [("row 4", {"x": 3}), ("row 5", {"x": 4})]
 
 
 def test_a_plan_of_labelled_examples_knows_ids_labels_and_batches():
