@@ -267,7 +267,7 @@ def test_a_cell_of_ours_is_kept_by_every_axis_and_by_how_it_is_trained(monkeypat
     def records_once(path, _make, **_):
         paths.append(path.name)
 
-    monkeypatch.setattr(small, "make_records_once", records_once)
+    monkeypatch.setattr(small_cells, "make_records_once", records_once)
     cell, plan = small_models.SmallCell("planted:3"), small_models.SmallGrid((("planted:3", "first"),))
     axes = {"task": "planted:5", "read": "mean", "blocks": "whole", "layers": 2, "dim": 8, "seed": 1}
     assert axes.keys() == {field.name for field in fields(cell)}

@@ -6,9 +6,20 @@ from typing import Any
 from anisoscope import provenance as tool
 
 PACKAGE = Path(__file__).resolve().parent
-STUDIES = ("judge", "names", "needs", "processes", "runner", "study", "networks", "godey2024", "fosse2023", "beyond")
+STUDIES = (
+    "judge",
+    "study_names",
+    "needs",
+    "processes",
+    "runner",
+    "study",
+    "networks",
+    "godey2024",
+    "fosse2023",
+    "beyond",
+)
 """Packages and modules whose code makes records and verdicts of studies. Trained models are found by their settings."""
-JUDGING = ("judge", "names", "needs", "processes", "runner", "study")
+JUDGING = ("judge", "study_names", "needs", "processes", "runner", "study")
 """Those of them that make no record: they start a study, judge and show what it measured."""
 MEASURING = tuple(f"anisoscope.{name}" for name in ("measure", "metrics", "reads", "sums"))
 """Packages of the tool that look at models, and train none."""
