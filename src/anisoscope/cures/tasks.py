@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-Numbers = NDArray[np.int64]
+# Not NDArray: since numpy 2.5 that is an alias, inside which jaxtyping sees no class.
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Numbers = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 NEIGHBOURS = 10
 """Nearest vectors that neighbourhoods are compared by."""
@@ -111,7 +111,7 @@ def probe_correct(
 
 def grouped_mean(scores: Float[Array, " vector"], group: Int[Numbers, " vector"], groups: int) -> Float[Array, " rep"]:
     """Mean score of all groups, then with each group left out, for the jackknife; groups without a score are none."""
-    defined: Bool[NDArray[np.bool_], " vector"] = ~np.isnan(scores)
+    defined: Bool[np.ndarray[tuple[int, ...], np.dtype[np.bool_]], " vector"] = ~np.isnan(scores)
     count = np.bincount(group[defined], minlength=groups).astype(np.float64)
     total = np.bincount(group[defined], weights=scores[defined], minlength=groups)
     present = count > 0

@@ -21,7 +21,8 @@ from anisoscope.errors import MeasureError, OutputError, UsageError, suggest_nam
 from anisoscope.store import write_atomic
 from anisoscope.sums.isotropic import mean_cosine_quantile
 
-Array = NDArray[np.float64]
+# Not NDArray: since numpy 2.5 that is an alias, inside which jaxtyping sees no class.
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 KINDS = ("centre", "standardise", "whiten", "remove-top", "drop-dims")
 DEFAULT = ("centre", "standardise", "whiten", "remove-top:1", "remove-top:3", "drop-dims:auto")

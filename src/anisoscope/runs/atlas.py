@@ -8,10 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from jaxtyping import Float
-from numpy.typing import NDArray
 
 from anisoscope.errors import AnisoscopeError, MeasureError, OutputError, UsageError, suggest_names
 from anisoscope.measure.distributed import rank_and_world
@@ -312,7 +309,6 @@ def _summarise_attention(records: pd.DataFrame, replicates: Any, stack: str) -> 
     rows = rows[rows["metric"].eq("attention.entropy_normalised") & rows["stack"].eq(stack) & rows["kind"].eq("self")]
     if not counts or not len(rows):
         return {"heads": None, "sink_heads": None} | _with_ends("entropy", None)
-    left_out: Float[NDArray[np.float64], "head group"] | None
     left_out = None if replicates is None else replicates[rows.index.to_numpy()]
     means, _ = average_heads(rows.assign(layer=0), left_out)  # all heads as those of one layer
     total = {"heads": sum(found["heads"] for found in counts), "sink_heads": sum(found["sink"] for found in counts)}

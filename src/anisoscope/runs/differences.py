@@ -24,7 +24,8 @@ from anisoscope.runs.layers_of_heads import average_heads
 from anisoscope.store import read_run, write_atomic
 from anisoscope.sums.jackknife import FEWEST
 
-Array = NDArray[np.float64]
+# Not NDArray: since numpy 2.5 that is an alias, inside which jaxtyping sees no class.
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 NAME = "replicates.parquet"
 SAMPLE = "reservoir.safetensors"

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
-from numpy.typing import NDArray
 
 from anisoscope.sums import jackknife
 from anisoscope.sums.jackknife import UNBOUNDED, Bounds
 
-Array = NDArray[np.float64]
+# Not NDArray: since numpy 2.5 that is an alias, inside which jaxtyping sees no class.
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 PLACE = ["step", "seed", "stack", "kind", "layer", "site", "token_policy", "metric", "component"]
 """What the heads of one layer have in common."""
