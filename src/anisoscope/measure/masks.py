@@ -64,7 +64,9 @@ class Masks:
 
     def cut(self, length: int) -> "Masks":
         """Those of the first `length` positions."""
-        return Masks(*(x[..., :length] for x in (self.real, self.policies, self.subsets)))
+        by_token = (self.real, self.policies, self.subsets, self.special, self.punctuation)
+        places = self.places[:, :length] if self.places.numel() else self.places
+        return Masks(*(x[..., :length] for x in by_token), places)
 
     def to(self, device: torch.device) -> "Masks":
         return Masks(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
