@@ -283,7 +283,7 @@ MUTANTS = {
         simply(test_sums.test_the_sample_does_not_depend_on_batches_or_their_order),
     ),
     "sample keeps the newest": (
-        Reservoir._keep,
+        Reservoir._sort_in_new,
         "torch.argsort(joined, stable=True)",
         "torch.argsort(joined, stable=True, descending=True)",
         simply(test_sums.test_samples_merge),
