@@ -236,8 +236,8 @@ MUTANTS = {
     ),
     "output after the final norm": (
         Tap._leave,
-        "output_of(block, output)",
-        "output_of(block, output) * 1.001",
+        "find_output(block, output)",
+        "find_output(block, output) * 1.001",
         captured(hidden, "llama", "right"),
     ),
     "fused projection split as GPT-2's": (
