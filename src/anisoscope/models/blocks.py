@@ -312,4 +312,4 @@ def _frames_of_frames(model: nn.Module, frames: Stream) -> Stream:
 def _every(step: int, stream: Stream) -> Stream:
     """Every `step`-th position, real where the first of its `step` inputs is: ⌈n / step⌉ of n."""
     mask, special = stream.mask[:, ::step], stream.special[:, ::step]
-    return replace(stream, mask=mask, special=special, start=stream.start // step, frequency=None)
+    return replace(stream, mask=mask, special=special, start=stream.start // step, frequency=None, punctuation=None)

@@ -22,7 +22,7 @@ def _canine(model: Any, given: Streams) -> Streams:
     mask = model._downsample_attention_mask(characters.mask, model.config.downsampling_rate).bool()
     special = mask.new_zeros(mask.shape)
     special[:, :1] = characters.special[:, :1]
-    molecules = replace(characters, mask=mask, special=special, frequency=None)
+    molecules = replace(characters, mask=mask, special=special, frequency=None, punctuation=None)
     return {"characters": characters, "molecules": molecules, "characters-out": characters} | given
 
 
@@ -32,7 +32,7 @@ def _filled(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream":
     mask, special = (part.new_zeros(len(part), before + tokens + behind) for part in (stream.mask, stream.special))
     mask[:, before : before + tokens] = stream.mask
     special[:, before : before + tokens] = stream.special
-    return replace(stream, mask=mask, special=special, start=stream.start - before, frequency=None)
+    return replace(stream, mask=mask, special=special, start=stream.start - before, frequency=None, punctuation=None)
 
 
 def _padded_to(entry: str) -> Callable[[Any, Streams], Streams]:
@@ -62,6 +62,7 @@ def _decision_transformer(_model: Any, given: Streams) -> Streams:
             special=stream.special.repeat_interleave(3, 1),
             start=stream.start * 3,
             frequency=None,
+            punctuation=None,
         )
         for stack, stream in given.items()
     }
