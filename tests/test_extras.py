@@ -109,7 +109,7 @@ assert not blocked & {name.partition(".")[0] for name in sys.modules}
 
 
 NEEDS = [
-    ("measure", "demo"),
+    ("measure --corpus builtin:python-docs", "demo"),
     ("measure some/model -c v.npy", "models"),
     ("measure some/model --dry-run", "models"),
     ("measure my_module:factory -c wikitext-103", "data"),
