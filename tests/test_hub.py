@@ -162,11 +162,11 @@ def test_a_series_is_found_measured_and_let_go_of(folders, tmp_path):
 LEFT = """
 import sys
 from anisoscope.models.download import fetch, left_over
-from anisoscope.runs.series import _Shelf
+from anisoscope.runs.series import _CheckpointStore
 here, *names = sys.argv[1:]
 fetch(here, lent=False)
 fetch(names[0])  # by a series that was cut off
-shelf = _Shelf(names[1:], 1, [here, names[0]])
+shelf = _CheckpointStore(names[1:], 1, [here, names[0]])
 print(left_over(here), [left_over(name) for name in names])
 for i in range(2):
     shelf.get(i, None)
@@ -320,7 +320,7 @@ def test_tokens_and_gates(folders, tmp_path):
 @pytest.mark.parametrize("fault", ["html", 401, 503])
 def test_revisions_of_a_hub_that_fails_are_those_in_the_cache(folders, tmp_path, fault):
     """A login page ended a series in a traceback."""
-    code = "from anisoscope.models.hub import *; print(revisions('a/b'), exists('a/b'), exists('a/b@v1'))"
+    code = "from anisoscope.models.hub import *; print(list_revisions('a/b'), does_exist('a/b'), does_exist('a/b@v1'))"
     with served(folders) as hub:
         hub.fault = fault
         environment = hub.environment(tmp_path)
