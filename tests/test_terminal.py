@@ -189,13 +189,13 @@ def test_sigterm_outside_a_pass_ends_in_one_line(program, folder, module, name, 
 
 STOPS_BEFORE_A_BAR_ENDS = """
 from anisoscope import progress
-whole, calls = progress.whole, []
+whole, calls = progress.call_uninterrupted, []
 def stopping(act):
     calls.append(act)
     if len(calls) == 2:  # the end of the first bar
         raise KeyboardInterrupt
     return whole(act)
-progress.whole = stopping
+progress.call_uninterrupted = stopping
 """
 
 
