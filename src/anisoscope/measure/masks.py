@@ -64,9 +64,15 @@ class Masks:
 
     def cut(self, length: int) -> "Masks":
         """Those of the first `length` positions."""
-        by_token = (self.real, self.policies, self.subsets, self.special, self.punctuation)
         places = self.places[:, :length] if self.places.numel() else self.places
-        return Masks(*(x[..., :length] for x in by_token), places)
+        return Masks(
+            self.real[..., :length],
+            self.policies[..., :length],
+            self.subsets[..., :length],
+            self.special[..., :length],
+            self.punctuation[..., :length],
+            places,
+        )
 
     def to(self, device: torch.device) -> "Masks":
         return Masks(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
