@@ -42,6 +42,11 @@ def test_a_fit_is_the_same_after_saving_and_row_by_row(name, tmp_path):
     np.testing.assert_array_equal(loaded.apply(x), fit.apply(x))
     np.testing.assert_allclose(fit.apply(x[7]), fit.apply(x)[7], atol=1e-12)
     assert fit.apply(x.astype(np.float32)).dtype == np.float32
+    # half precision and whole numbers would round away what a cure leaves
+    for kind in (np.float16, np.int64):
+        rounded = x.astype(kind)
+        assert fit.apply(rounded).dtype == np.float32
+        np.testing.assert_allclose(fit.apply(rounded), fit.apply(rounded.astype(np.float64)), atol=1e-5, rtol=1e-6)
 
 
 def test_what_each_cure_leaves():

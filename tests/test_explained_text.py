@@ -1,5 +1,7 @@
 """One text explained: word by word, in Python and on the command line."""
 
+import json
+import shutil
 import time
 
 import numpy as np
@@ -147,6 +149,17 @@ def test_the_command_explains_one_text(folder):
     assert alone.exit_code == 0 and "it needs the directions of classes" in " ".join(alone.output.split())
     refused = invoke(["classes", "builtin:minilm", "--text", text, "-q"])
     assert refused.exit_code == ModelError.exit_code and "no head for classes" in str(refused.exception)
+
+
+def test_what_is_known_of_the_classifier_is_said_beside_its_answer(folder, tmp_path):
+    """Classes without names are called as the corpus calls them: whoever reads them must know."""
+    shutil.copytree(folder, tmp_path / "nameless")
+    config = json.loads((tmp_path / "nameless/config.json").read_text())
+    config |= {"id2label": {0: "LABEL_0", 1: "LABEL_1"}, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}
+    (tmp_path / "nameless/config.json").write_text(json.dumps(config))
+    result = invoke(["classes", str(tmp_path / "nameless"), "--text", " ".join(text_of()), "-c", "planted", "-q"])
+    assert result.exit_code == 0, result.output
+    assert "the model's classes have no names: taken as class 1, class 2" in " ".join(result.output.split())
 
 
 def test_what_is_not_shown_is_left_out_and_told():
