@@ -1,5 +1,6 @@
 """What a release is made of: one version everywhere, addresses filled in, links that work on the index, citations."""
 
+import hashlib
 import json
 import shutil
 import tomllib
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 import release
 import release_sources as sources
+from conda_recipe import write_recipes
+from packaging.requirements import Requirement
 
 import anisoscope
 
@@ -102,3 +105,49 @@ def test_what_is_cited_is_the_same_everywhere():
         assert paper["name"] in citation and paper["url"] in citation
     parts = {part["name"] for part in described["hasPart"]}
     assert parts == {distribution.name for distribution in sources.DISTRIBUTIONS}
+
+
+def test_notebooks_open_in_colab_if_the_repository_is_on_github(tmp_path):
+    (tmp_path / "n.ipynb").touch()
+    link = sources.absolute_links("[n](n.ipynb)", "", "https://github.com/somebody/anisoscope", "v1", tmp_path)
+    assert link == "[n](https://colab.research.google.com/github/somebody/anisoscope/blob/v1/n.ipynb)"
+    elsewhere = sources.absolute_links("[n](n.ipynb)", "", REPOSITORY, "v1", tmp_path)
+    assert elsewhere == f"[n]({REPOSITORY}/blob/v1/n.ipynb)"
+
+
+def test_recipes_for_conda_name_what_the_projects_need_and_the_hash_of_what_was_built(tmp_path):
+    for distribution in sources.DISTRIBUTIONS:
+        archive = tmp_path / f"{distribution.package}-{anisoscope.__version__}.tar.gz"
+        archive.write_bytes(distribution.name.encode())
+    tool, papers = (json.loads(path.read_text("utf-8")) for path in write_recipes(tmp_path, REPOSITORY))
+    assert tool["source"]["sha256"] == hashlib.sha256(b"anisoscope").hexdigest()
+    assert tool["source"]["url"].endswith("/a/anisoscope/anisoscope-${{ version }}.tar.gz")
+    needs = {line.split(" ")[0] for line in tool["requirements"]["run"]}
+    assert {"python", "pytorch", "numpy", "cyclopts"} <= needs and not {"torch", "transformers"} & needs
+    assert any(line.startswith("transformers >=") for line in tool["requirements"]["run_constraints"])
+    of_papers = papers["requirements"]["run"]
+    assert f"anisoscope =={anisoscope.__version__}" in of_papers and any("transformers" in line for line in of_papers)
+
+
+def test_uv_takes_the_versions_that_pip_takes():
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    known = [line for line in lines if line and not line.startswith("#")]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["uv"]
+    assert settings["constraint-dependencies"] == known
+    locked = tomllib.loads((ROOT / "uv.lock").read_text("utf-8"))["package"]
+    versions = {package["name"]: package["version"] for package in locked if "version" in package}
+    for line in known:
+        name, _, version = line.partition("==")
+        name = name.lower().replace("_", "-")
+        assert versions.get(name, version) == version, f"{name}: uv lock writes it again"
+    names = {Requirement(text).name.lower().replace("_", "-") for text in all_needs()}
+    assert names <= set(versions) | {"anisoscope", "anisoscope-papers"}, "uv lock writes it again"
+
+
+def all_needs():
+    """What both distributions need, extras and groups included."""
+    for folder in ("", "papers"):
+        read = tomllib.loads((ROOT / folder / "pyproject.toml").read_text("utf-8"))
+        yield from read["project"]["dependencies"]
+        for needs in read["project"].get("optional-dependencies", {}).values():
+            yield from needs

@@ -1,8 +1,9 @@
 """Build what is published of both distributions, and use it as a stranger would: `make release` (docs/releasing.md).
 
-Wheels and source archives, from copies whose addresses are filled in; `twine check`; both READMEs as the index shows
-them; then an empty environment for each Python, in which the tool alone measures vectors, its demo runs, and the
-papers are listed and reproduced, all outside the checkout. What goes wrong ends it.
+Wheels and source archives, from copies whose addresses are filled in; `twine check`; recipes for conda-forge, rendered;
+both READMEs as the index shows them; then an empty environment for each Python, in which the tool alone measures
+vectors, its demo runs, and a paper is reproduced: every command of the task pages and the README's Python, outside the
+checkout. What goes wrong ends it.
 
     python tools/release.py --repository https://github.com/OWNER/anisoscope
     python tools/release.py --set-version 0.2.0
@@ -10,6 +11,7 @@ papers are listed and reproduced, all outside the checkout. What goes wrong ends
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,9 +20,10 @@ import tempfile
 import time
 import tomllib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from conda_recipe import render_recipes, write_recipes
 from release_sources import (
     DISTRIBUTIONS,
     PAPERS,
@@ -37,7 +40,10 @@ from release_sources import (
 
 REHEARSAL = "https://github.com/OWNER/anisoscope"
 """What stands for the repository where none is named: nothing that was built with it may be published."""
-BUILDERS = ("build", "twine", "readme_renderer[md]")
+BUILDERS = ("build", "twine", "readme_renderer[md]", "py-rattler-build")
+TASK_PAGES = sorted(page.stem for page in (ROOT / "docs" / "tasks").glob("*.md"))
+PAGES_OF_PAPERS = ("classifier", "reproduce")
+"""Task pages whose commands come with the second distribution."""
 NOT_PACKAGED = ("tests/", "tools/", "examples/", "results/", "benchmarks/")
 
 
@@ -136,6 +142,9 @@ def build(place: Path, repository: str, asked: argparse.Namespace) -> list[Path]
     subprocess.run([programs / "python", "-m", "twine", "check", "--strict", *archives], check=True)
     for path in archives:
         say(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB")
+    recipes = write_recipes(asked.dist, repository)
+    for line in render_recipes(programs / "python", recipes).splitlines():
+        say(f"recipe for conda-forge: {line}")
     say(f"built and checked in {time.monotonic() - started:.0f} s")
     return archives
 
@@ -219,14 +228,28 @@ def install_and_use(place: Path, python: str, archives: list[Path], asked: argpa
     use("anisoscope", "compare", "demo", "text")
     shutil.copy(ROOT / "examples" / "my_vectors.py", outside / "my_vectors.py")
     use("python", "my_vectors.py")
+    (outside / "readme.py").write_text(python_of_readme(), "utf-8")
+    use("python", "readme.py")
+    use_pages(use, [name for name in TASK_PAGES if name not in PAGES_OF_PAPERS])
 
     pip_install(programs, "--find-links", asked.dist, papers)
     tell_size("anisoscope-papers")
     use("anisoscope", "list", "studies")
     use("anisoscope", "train", "masked-lm", "--preset", "tiny", "--steps", "2", "--output", "trained")
-    use("anisoscope", "reproduce", "godey2024", "--only", "fig17", "--output", "reproduced")
+    use_pages(use, PAGES_OF_PAPERS)
     use("anisoscope", "doctor")
     shutil.rmtree(outside)
+
+
+def python_of_readme() -> str:
+    """The README's Python, in its order, as one script."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    return "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+
+
+def use_pages(use: Callable[..., str], names: Sequence[str]) -> None:
+    """Type every command of task pages, and run their Python: what they name is there in what was installed."""
+    use("python", str(ROOT / "tools" / "task_pages.py"), "--into", "pages", *names)
 
 
 def install_light(place: Path, python: str, archives: list[Path]) -> None:

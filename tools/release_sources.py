@@ -23,6 +23,8 @@ VERSION_PLACES = {
     "CITATION.cff": r"^(version: )(.+)()$",
 }
 """Files that name the version, and the line of each."""
+GITHUB = "https://github.com/"
+COLAB = "https://colab.research.google.com/github"
 ANYWHERE = re.compile(r"^(?:https?:|mailto:|#)")
 PLACES = re.compile(
     r"(?P<code>^```.*?^```|^ {4}[^\n]*$|`[^`\n]+`)"
@@ -138,7 +140,8 @@ def _fill_in_urls(path: Path, urls: dict[str, str]) -> None:
 
 
 def absolute_links(text: str, folder: str, repository: str, tag: str, root: Path = ROOT) -> str:
-    """A README of `folder` whose links and pictures work anywhere: files of the repository at a tag.
+    """A README of `folder` whose links and pictures work anywhere: files of the repository at a tag. A notebook opens
+    in Colab, if the repository is one that Colab reads.
 
     ValueError for a link to a file that is not there.
     """
@@ -149,6 +152,8 @@ def absolute_links(text: str, folder: str, repository: str, tag: str, root: Path
         if not file.exists():
             raise ValueError(f"README of {folder or 'the tool'} links to {target}, which is not there")
         inside = file.relative_to(root.resolve()).as_posix()
+        if file.suffix == ".ipynb" and repository.startswith(GITHUB):
+            return f"{COLAB}/{repository.removeprefix(GITHUB)}/blob/{tag}/{inside}"
         kind = "raw" if picture else "tree" if file.is_dir() else "blob"
         return f"{repository}/{kind}/{tag}/{inside}{mark}{anchor}"
 

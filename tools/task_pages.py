@@ -2,6 +2,7 @@
 
     python tools/task_pages.py            # all pages
     python tools/task_pages.py own-model  # one of them
+    python tools/task_pages.py --into build/tasks  # written there, the pages of docs/ stay as they are
 
 A block ```console holds lines `$ anisoscope …`, each followed by its output; the output of a line that ends with a
 comment is left out. A block ```python is run as a script; the
@@ -9,6 +10,7 @@ block ```text after it holds its output. A picture with a comment `<!-- from my-
 there. Everything of a page runs in one folder, in the page's order, beside the files of `write_inputs`.
 """
 
+import argparse
 import os
 import re
 import shlex
@@ -133,19 +135,27 @@ def pages() -> list[Path]:
     return sorted(TASKS.glob("*.md"))
 
 
-def main(names: list[str]) -> None:
+def main(words: list[str] | None = None) -> None:
     """Write the output of every command into the pages of these names; of all pages if there is none."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="pages, by their file names without .md; all if none is named")
+    parser.add_argument("--into", type=Path, help="folder that the pages are written into, without their pictures")
+    asked = parser.parse_args(words)
     for page in pages():
-        if names and page.stem not in names:
+        if asked.names and page.stem not in asked.names:
             continue
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             write_inputs(folder)
             text = refresh(page.read_text("utf-8"), folder)
-            copy_pictures(text, folder)
+            if asked.into:
+                asked.into.mkdir(parents=True, exist_ok=True)
+                page = asked.into / page.name
+            else:
+                copy_pictures(text, folder)
             page.write_text(text, "utf-8")
             sys.stdout.write(f"{page}\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
