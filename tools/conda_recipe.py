@@ -122,5 +122,5 @@ def write_recipes(dist: Path, repository: str) -> list[Path]:
 
 def render_recipes(python: Path, paths: list[Path]) -> str:
     """What conda's own builder makes of the recipes, by a Python that has it. CalledProcessError if it refuses one."""
-    command = [python, "-c", RENDER, *paths]
+    command: list[str | Path] = [python, "-c", RENDER, *paths]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
