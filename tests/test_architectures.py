@@ -3,7 +3,6 @@ padding, special tokens and flattened maps count as they should.
 """
 
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -114,25 +113,8 @@ def row(x):
     return x.flatten(2).transpose(1, 2) if x.dim() == 4 else x
 
 
-ELSEWHERE = {
-    **dict.fromkeys(("mamba", "mpnet", "openai-gpt", "swin", "swinv2", "xglm"), "../tools/families.py"),
-    **dict.fromkeys(("bloom", "mpt"), "test_entry_points.py"),
-    **dict.fromkeys(("fsmt", "xlnet"), "test_no_silent_wrong_number.py"),
-    **dict.fromkeys(("cpmant", "falcon_mamba", "glpn", "gpt_neox_japanese", "groupvit", "ibert"), "test_sweep.py"),
-    **dict.fromkeys(("led", "longformer", "mgp-str", "mobilenet_v1", "mobilenet_v2", "pegasus_x"), "test_sweep.py"),
-    **dict.fromkeys(("poolformer", "pvt", "regnet", "table-transformer", "bit", "levit", "lxmert"), "test_sweep.py"),
-    **dict.fromkeys(("perceiver", "decision_transformer", "patchtst", "patchtsmixer", "hgnet_v2"), "test_sweep.py"),
-    **dict.fromkeys(("sam3_lite_text_text_model", "donut-swin", "maskformer-swin", "mobilevitv2"), "test_sweep.py"),
-    **dict.fromkeys(("pvt_v2", "rwkv", "seamless_m4t", "seamless_m4t_v2", "swin2sr"), "test_sweep.py"),
-}
-"""Families whose tests stand in another file."""
-
-
-def test_every_architecture_has_its_line_and_every_family_its_test():
+def test_every_architecture_has_its_line():
     assert LAYERS.keys() == tiny.ARCHITECTURES.keys()
-    assert FAMILIES.keys() - {of.family or name for name, of in tiny.ARCHITECTURES.items()} == ELSEWHERE.keys()
-    for name, file in ELSEWHERE.items():
-        assert name in (Path(__file__).parent / file).read_text().lower()
 
 
 def check_layers(name, layers, *, final):

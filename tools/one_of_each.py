@@ -170,7 +170,12 @@ KINDS = {
         edits={"src/anisoscope/data/corpora.toml": ("", CORPUS)},
     ),
     "family": Kind(
-        ("tests/test_architectures.py -k row or famil or table", "tests/test_families.py -k table"),
+        (
+            "tests/test_sweep.py -k zamba or page or table_has",
+            "tests/test_architectures.py -k line",
+            "tests/test_families.py -k table",
+            "tests/test_doors.py",
+        ),
         edits={
             "src/anisoscope/models/families.py": ('    "xglm": ', '    "zamba": Family(causal=True),\n    "xglm": ')
         },

@@ -124,6 +124,9 @@ EXCEPTIONS: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 1]], "num_layers": 2, "attention_layers": ...},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2},
     "bit": {"num_groups": 4},
+    "mobilenet_v1": {"depth_multiplier": 0.25},
+    "mobilenet_v2": {"depth_multiplier": 0.25},
+    "swin2sr": {"image_size": 16},
     **{
         name: {"upsample_groups": HIDDEN}
         for name in ("mimi", "mimi_decoder", "mimi_encoder", "pocket_tts_audio_tokenizer")
