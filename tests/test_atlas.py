@@ -9,8 +9,12 @@ import tiny
 from test_formats import check_answer
 from typed import invoke
 
+from anisoscope.cli.atlas import tabulate_atlas
 from anisoscope.errors import UsageError
-from anisoscope.runs.atlas import read_csv, read_list
+from anisoscope.report.atlas import HEAD, describe_atlas, tabulate
+from anisoscope.runs.atlas import COLUMNS, _summarise_depth, read_csv, read_list
+from anisoscope.runs.findings import depths
+from anisoscope.store import as_records
 
 LIST = """
 [defaults]
@@ -125,3 +129,112 @@ def test_a_name_that_the_list_has_not_is_refused(folder):
 def test_an_atlas_of_nothing_is_an_error(folder):
     done = invoke(["atlas", folder / "list.toml", "--only", "nowhere", "-o", folder / "empty"])
     assert done.exit_code == 5 and "nowhere: expected" in str(done.exception)
+
+
+def row(metric, layer, value, half=0.02, site="hidden", **more):
+    found = {"metric": metric, "stack": "encoder", "layer": layer, "site": site, "token_policy": "all"}
+    return found | {"value": value, "low": value - half, "high": value + half, "n_vectors": 900, "n_units": 40} | more
+
+
+def summarise(shift):
+    """The row of an atlas of three layers and a final norm, every A moved by `shift`; q95 is .1."""
+    values = {("hidden", 0): 0.3, ("hidden", 1): 0.6, ("hidden", 2): 0.4, ("final", 2): 0.2}
+    rows = [row("mean_cosine", layer, value + shift, site=site) for (site, layer), value in values.items()]
+    rows += [row("mean_cosine.isotropic_q95", layer, 0.1, 0.0, site=site) for site, layer in values]
+    rows += [row("mean_cosine.contribution", 1, 0.1, component=str(i)) for i in range(5)]
+    rows += [row("mean_cosine.contribution", 2, 0.1, component=str(i)) for i in range(3)]
+    for layer in range(3):
+        rows.append(row("calibrated.centred", layer, 0.01 + layer / 100, 0.005))
+        rows.append(row("mean_cosine.top_share", layer, 0.6 + layer / 10, component="1"))
+    (depth,) = depths(as_records(pd.DataFrame(rows)))
+    return _summarise_depth(depth)
+
+
+def test_each_number_of_a_row_is_that_of_its_layer():
+    found = summarise(0.0)
+    for name, layer, value in (("weakest", 0, 0.3), ("strongest", 1, 0.6), ("last", 2, 0.4)):
+        assert found[f"{name}_layer"] == layer
+        assert found[name] == value and found[f"{name}_low"] == value - 0.02 and found[f"{name}_high"] == value + 0.02
+    assert found["final"] == 0.2 and found["layers"] == 2 and found["q95"] == 0.1
+    assert found["n_units"] == 40 and found["n_vectors"] == 900 and found["dimensions"] == 5
+    assert found["verdict"] == "anisotropic" and found["cause"] == "1 dimension, the mean"
+    assert found["centred"] == 0.02 and found["dimension_share"] == 0.7 and found["dimension_share_low"] == 0.7 - 0.02
+
+
+def test_of_an_isotropic_network_no_share_of_a_dimension_is_told():
+    """The share of an A that may be zero says nothing."""
+    found = summarise(-0.56)
+    assert found["verdict"] == "isotropic" and found["strongest"] == pytest.approx(0.04) and found["cause"] == ""
+    assert found["dimension_share"] is None and found["dimension_share_low"] is None and found["centred"] == 0.02
+
+
+def table_of_two_stacks():
+    """Every number of a row differs from every other."""
+    rows = []
+    for i, stack in enumerate(("encoder", "decoder")):
+        cells = {
+            "network": "T5",
+            "stack": stack,
+            "modality": "text",
+            "family": "t5",
+            "layers": 6 + i,
+            "n_units": 40 + i,
+        }
+        cells |= {"weakest_layer": 3, "strongest_layer": 4, "last_layer": 6 + i, "q95": 0.05 + i / 100}
+        cells |= {"verdict": "anisotropic", "cause": ("the mean", "10 dimensions")[i]}
+        cells |= {"heads": (72, None)[i], "sink_heads": (5, None)[i]}
+        names = ("weakest", "strongest", "last", "final", "dimension_share", "centred", "entropy")
+        for k, name in enumerate(names):
+            value = 0.11 + k / 10 + i / 100
+            cells |= {name: value, f"{name}_low": value - 0.01, f"{name}_high": value + 0.01}
+        rows.append(cells)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def test_a_page_shows_each_number_under_its_name():
+    table = tabulate(table_of_two_stacks())
+    assert table.head == HEAD
+    first = {name: " ".join(filter(None, cell)) for name, cell in zip(HEAD, table.rows[0], strict=True)}
+    assert first == {
+        "network": "T5, encoder",
+        "reads": "text",
+        "family": "t5",
+        "blocks": "6",
+        "A weakest": ".110 @3 [.100, .120]",
+        "A strongest": ".210 @4 [.200, .220]",
+        "A last block": ".310 @6 [.300, .320]",
+        "A final norm": ".410 [.400, .420]",
+        "q95": ".050",
+        "share of 1 dimension": ".510 [.500, .520]",
+        "A centred": ".610 [.600, .620]",
+        "carried by": "the mean",
+        "sink heads": "5 of 72",
+        "entropy": ".710 [.700, .720]",
+        "units": "40",
+    }
+    second = dict(zip(HEAD, table.rows[1], strict=True))
+    assert second["network"][0] == "T5, decoder" and second["sink heads"][0] == "–"
+
+
+def test_a_terminal_shows_each_number_under_its_name():
+    table = tabulate_atlas(table_of_two_stacks())
+    assert dict(zip(table.head, table.rows[0], strict=True)) == {
+        "network": "T5",
+        "stack": "encoder",
+        "weakest": ".110 @3",
+        "strongest": ".210 [.200, .220] @4",
+        "last": ".310",
+        "q95": ".050",
+        "carried by": "the mean",
+        "sinks": "5 of 72",
+    }
+    assert table.rows[1][-1] == "" and "stack" not in tabulate_atlas(table_of_two_stacks().head(1)).head
+
+
+def test_networks_are_counted_by_what_carries_their_anisotropy():
+    sentences = describe_atlas(table_of_two_stacks())
+    assert sentences == [
+        "Anisotropic in the strongest layer: 2 of 2.",
+        "Of these, centring removes it in 1, and ten dimensions or fewer carry more than half of it in 1.",
+        "Heads that are sinks: in 1 of 1 whose attention was measured.",
+    ]

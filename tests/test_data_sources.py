@@ -354,6 +354,27 @@ def test_registry_names_every_preset_and_opens_it(tmp_path: Path) -> None:
         open_corpus("x", modality="smell")
 
 
+@pytest.mark.parametrize(
+    ("name", "asked", "opened"),
+    [
+        ("builtin:digits", None, "image"),
+        ("builtin:digits", "text", "image"),
+        ("imdb", None, "labelled"),
+        ("imdb", "labelled", "labelled"),
+        ("imdb", "text", "text"),  # texts with labels are texts too
+        ("mine.txt", None, "text"),
+        ("mine", "speech", "speech"),
+    ],
+)
+def test_a_corpus_is_opened_as_what_it_is(name, asked, opened, monkeypatch) -> None:
+    monkeypatch.setattr("anisoscope.data.corpora._import_function", lambda function: lambda *_, **__: function)
+    assert open_corpus(name, modality=asked) == OPENERS[opened][0]
+
+
+def test_labelled_texts_are_opened_by_name() -> None:
+    assert open_corpus("planted", limit=40).labels == ("class 1", "class 2")
+
+
 def test_the_registry_imports_nothing_heavy() -> None:
     heavy = "{'torch', 'transformers', 'datasets', 'pyarrow', 'pandas'}"
     code = f"import sys, anisoscope.data.corpora as d; d.list_corpora(); assert not {heavy} & set(sys.modules)"

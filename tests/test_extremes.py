@@ -1,6 +1,7 @@
 """Extremes: published definitions on random networks, planted truths, and a state that merges by the larger value."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.inputs import GivenInputs
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
+from anisoscope.metrics import sinks
 from anisoscope.reads.extremes import EPSILONS, FEWEST_QUERIES, PARTS
 from anisoscope.runs.extremes import activations_table, extreme_findings, sinks_table
 from anisoscope.store import select
@@ -120,11 +122,11 @@ def test_what_keys_are_given_equals_maps_of_attention_in_float64(name, side):
 
 def keys_by_hand(weights, queries, keys, special):
     """What `sinks` says of one head, sequence by sequence, from whole maps [sequence, query, key]."""
-    masses, strongest = [], []
+    masses, strongest, at, above, first_above = [], [], [], [], []
     for of_sequence, real_query, real_key, marked in zip(weights, queries, keys, special, strict=True):
         rows = of_sequence[real_query].numpy()
         places = np.flatnonzero(real_key.numpy())
-        parts = dict.fromkeys(PARTS, 0.0)
+        parts, part_of = dict.fromkeys(PARTS, 0.0), {}
         for place in places:
             if place == places[0]:
                 part = "first"
@@ -132,15 +134,41 @@ def keys_by_hand(weights, queries, keys, special):
                 part = "last"
             else:
                 part = "special" if marked[place] else "other"
+            part_of[place] = part
             parts[part] += rows[:, place].sum() / rows[:, places].sum()
         masses.append([parts[part] for part in PARTS])
         seen = (rows > 0).sum(0)
         counted = [place for place in places if seen[place] >= FEWEST_QUERIES or place == places[0]]
-        alpha = [rows[:, place].sum() / seen[place] for place in counted if seen[place]]
-        strongest += [max(alpha)] if alpha else []
+        alpha = {place: rows[:, place].sum() / seen[place] for place in counted if seen[place]}
+        first_above.append([alpha.get(places[0], 0.0) > epsilon for epsilon in EPSILONS])
+        if alpha:
+            top = max(alpha, key=alpha.get)
+            strongest.append(alpha[top])
+            at.append([part_of[top] == part for part in PARTS])
+            above.append([alpha[top] > epsilon for epsilon in EPSILONS])
     found = {("sinks.mass", part): float(value) for part, value in zip(PARTS, np.mean(masses, 0), strict=True)}
+    found |= {("sinks.at", part): float(value) for part, value in zip(PARTS, np.mean(at, 0), strict=True)}
+    for name, shares in (("rate", above), ("first_rate", first_above)):
+        means = np.mean(shares, 0)
+        found |= {(f"sinks.{name}", line): float(value) for line, value in zip(sinks.LINES, means, strict=True)}
     found["sinks.strongest", None] = float(np.mean(strongest)) if strongest else np.nan
     return found
+
+
+def test_sequences_without_a_key_that_counts_enter_neither_the_rate_nor_where_a_sink_is():
+    """No real query sees their first key, and fewer than eight see any other: of 4 sequences 2 are such."""
+    totals = {"key_sequences": 4.0, "sink_sequences": 2.0, "strongest": 1.2, "value_ratio": 0.6, "value_sequences": 2.0}
+    totals |= {"above": [2.0, 1.0, 1.0, 0.0], "first_above": [1.0, 1.0, 0.0, 0.0]}
+    totals |= {"strongest_part": [1.0, 0.0, 0.0, 1.0, 0.0], "part_mass": [2.0, 1.0, 0.0, 1.0, 0.0]}
+    found = sinks.compute(SimpleNamespace(totals={name: np.array([x]) for name, x in totals.items()}, extremes={}))
+    assert {name: value[0].tolist() for name, value in found.items()} == {
+        "rate": [1.0, 0.5, 0.5, 0.0],
+        "first_rate": [0.25, 0.25, 0.0, 0.0],
+        "strongest": 0.6,
+        "at": [0.5, 0.0, 0.0, 0.5, 0.0],
+        "mass": [0.5, 0.25, 0.0, 0.25, 0.0],
+        "value_norm": 0.3,
+    }
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "gpt_neox"])

@@ -81,6 +81,8 @@ RIGHT = {
     "printed-arrays.csv": lambda p: pd.DataFrame({"id": IDS, "v": [repr(x.tolist()) for x in X]}).to_csv(p),
     "semicolons.csv": lambda p: NAMED.to_csv(p, sep=";", index=False),
     "decimal-commas.csv": lambda p: NAMED.to_csv(p, sep=";", decimal=",", index=False),
+    "decimal-commas-text.csv": lambda p: NAMED.assign(id=IDS, text=TEXTS).to_csv(p, sep=";", decimal=",", index=False),
+    "decimal-commas-index.tsv": lambda p: NAMED.to_csv(p, sep="\t", decimal=","),
     "packed.csv.gz": lambda p: NAMED.to_csv(p),
     "tabs.tsv": lambda p: NAMED.to_csv(p, sep="\t"),
     "whole-names.csv": lambda p: pd.DataFrame(X, columns=range(1, 9)).to_csv(p, index=False),

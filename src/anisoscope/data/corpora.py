@@ -54,7 +54,7 @@ OPENERS = {
     "text": ("anisoscope.data.text:open_text", "a corpus: a path"),
     "image": ("anisoscope.data.images:open_images", "an image corpus: a folder, a manifest"),
     "speech": ("anisoscope.data.speech:open_speech", "a speech corpus: a folder, a manifest"),
-    "labelled": ("anisoscope.data.labelled:open_labelled", "a labelled corpus: a table, a folder of them"),
+    "labelled": ("anisoscope.data.opening:open_labelled", "a labelled corpus: a table, a folder of them"),
 }
 """The function that opens the corpora of each modality, and what they may be beside a preset or a hub data set."""
 
@@ -70,7 +70,7 @@ _HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?(@(?P<re
 
 def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> Any:
     """The corpus `name`, opened by the function for its modality (the preset's; else the one given; else text) with
-    `options`: the fields of `Asked`; of a labelled corpus those of `data.labelled.open_labelled`.
+    `options`: the fields of `Asked`; of a labelled corpus those of `data.opening.open_labelled`.
     """
     known = named_corpora()
     own = known[name].modality if name in known else ""
