@@ -534,6 +534,42 @@ def test_a_key_without_finite_numbers_spoils_the_rows_that_see_it_alone():
         torch.testing.assert_close(got[name][~spoiled], whole[name][~spoiled])
 
 
+def test_a_mask_and_the_flag_hide_keys_together():
+    """Where both were given the mask was passed over."""
+    g = torch.Generator().manual_seed(6)
+    q, k = (torch.randn(2, 3, 6, 4, generator=g, dtype=torch.float64) for _ in range(2))
+    keys = torch.ones(2, 1, 1, 6, dtype=torch.bool)
+    keys[0, ..., 3] = keys[1, ..., 4:] = False
+    expected = attention_rows(q, k, Masking(keys & torch.ones(6, 6, dtype=torch.bool).tril(), False, None), scale=0.5)
+    got = attention_rows(q, k, Masking(keys, True, None), scale=0.5)
+    for name, value in expected.items():
+        torch.testing.assert_close(got[name], value, msg=name)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("form", ["none", "keys", "pairs"])
+def test_a_key_without_finite_numbers_spoils_no_row_that_does_not_see_it(causal, form):
+    """Whether it is hidden by the flag, by a mask of keys or by one of pairs."""
+    g = torch.Generator().manual_seed(5)
+    q, k = (torch.randn(2, 2, 6, 4, generator=g, dtype=torch.float64) for _ in range(2))
+    keys = {"none": None, "keys": torch.ones(2, 1, 1, 6, dtype=torch.bool)}.get(form)
+    if form == "keys":
+        keys[0, ..., 3] = False
+    if form == "pairs":
+        keys = torch.rand(2, 1, 6, 6, generator=g) < 0.6
+        keys |= torch.eye(6, dtype=torch.bool)
+    visible = torch.ones(2, 1, 6, 6, dtype=torch.bool) if keys is None else keys.expand(2, 1, 6, 6)
+    visible = visible.tril() if causal else visible
+    whole = attention_rows(q, k, Masking(keys, causal, None), scale=1.0)
+    k[:, 1, 3] = torch.inf
+    got = attention_rows(q, k, Masking(keys, causal, None), scale=1.0)
+    spoiled = torch.zeros(2, 2, 6, dtype=torch.bool)
+    spoiled[:, 1] = visible[:, 0, :, 3]
+    for name in ("entropy", "row_max", "first_mass"):
+        assert torch.equal(got[name].isnan(), spoiled), name
+        torch.testing.assert_close(got[name][~spoiled], whole[name][~spoiled])
+
+
 def test_rows_of_weights_that_learn_keep_no_graph():
     q, k = (torch.randn(1, 2, 4, 8, requires_grad=True) for _ in range(2))
     got = attention_rows(q, k, Masking(None, False, None), scale=1.0)

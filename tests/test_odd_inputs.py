@@ -88,6 +88,14 @@ def test_word_vectors_of_any_size_and_spacing_are_scaled(tmp_path):
     assert found.matrix.norm(dim=1).mean().item() == pytest.approx(1)
 
 
+def test_of_word_vectors_the_first_of_a_word_counts_and_special_words_have_none(tmp_path):
+    """fastText and GloVe files hold some words twice, the more frequent one first."""
+    (tmp_path / "v.txt").write_text("5 2\nb 1 2\na 3 4\nb 5 6\n<pad> 7 8\nother 9 9\n")
+    found = word_vectors(str(tmp_path / "v.txt"), ["<pad>", "a", "none", "b"], ["<pad>"])
+    assert found.matrix.tolist() == [[0, 0], [3, 4], [0, 0], [1, 2]]
+    assert found.found == 2 and found.source == "v.txt"
+
+
 def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     """After a loss of power a renamed file could be empty."""
     events, rename = [], os.replace

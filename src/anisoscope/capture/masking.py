@@ -39,7 +39,6 @@ class Span:
 @dataclass(frozen=True)
 class Masking:
     """Which query sees which key, and what is added to the logits (`bias`). `causal`: only keys up to the query.
-    `causal`: only keys up to the query.
 
     `keys` [sequence, 1 or head, query or 1, key] bool or None (all).
     """
@@ -111,6 +110,13 @@ class Masking:
             return cls(None if real is None else real[:, None, None, :], causal, bias)
         earlier = torch.ones(keys, keys, dtype=torch.bool, device=real.device).tril()
         return cls(real[:, None, None, :] & earlier, False, bias)
+
+    def without_flag(self, queries: int, keys: int) -> "Masking":
+        """Return the same as a mask of pairs if there are both a mask and the flag `causal`; else itself."""
+        if self.keys is None or not self.causal:
+            return self
+        earlier = torch.ones(queries, keys, dtype=torch.bool, device=self.keys.device).tril()
+        return Masking(self.keys[..., :keys] & earlier, False, self.bias)
 
     @cached_property
     def spread(self) -> float:

@@ -98,6 +98,7 @@ class _Walk:
     ) -> None:
         shared = query.shape[1] // key.shape[1]
         self.q, self.k = query, key.repeat_interleave(shared, 1) if shared > 1 else key
+        masking = masking.without_flag(query.shape[2], key.shape[2])
         self.masking, self.softcap, self.sinks = masking, softcap, sinks
         self.unit = LOG2E if softcap is None else 1.0  # of scores until they are capped
         self.scale = scale * self.unit
@@ -127,7 +128,6 @@ class _Walk:
         self.q, self.k = (torch.where(f.unsqueeze(-1), x, 0.0) for f, x in ((finite_q, self.q), (finite_k, self.k)))
         seen = finite_k.new_ones(1, 1, 1, 1) if masking.keys is None else masking.keys[..., : self.k.shape[2]]
         if seen.shape[2] > 1:  # each query sees keys of its own
-            seen = seen.tril() if masking.causal else seen
             return ~finite_q | (torch.matmul(seen.float(), (~finite_k).float().unsqueeze(-1)).squeeze(-1) > 0)
         bad = seen[:, :, 0] & ~finite_k
         if masking.causal:
