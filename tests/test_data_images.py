@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -99,6 +100,13 @@ def test_grey_palette_and_transparent_images(tmp_path):
     assert abs(int(read(saved(tmp_path / "la.png", faint))[0, 0, 0]) - (255 - 0.2 * 155)) <= 1
     clear = saved(tmp_path / "clear.png", palette, transparency=palette.getpixel((0, 0)))
     assert read(clear)[0, 0].tolist() == [255] * 3
+
+
+def test_a_model_of_one_channel_gets_grey_images(folder):
+    config = SimpleNamespace(num_channels=1, image_size=32, patch_size=8)
+    processor = ViTImageProcessorPil(size={"height": 32, "width": 32}, image_mean=[0.0], image_std=[1.0])
+    plan = ImagePlan(open_images(str(folder)), SimpleNamespace(config=config), processor)
+    assert plan[0].inputs["pixel_values"].shape == (3, 1, 32, 32)
 
 
 def test_rotated_photographs_stand_upright(tmp_path):

@@ -373,3 +373,10 @@ def test_the_program_measures_a_file_of_vectors(tmp_path):
     assert (tmp_path / "run" / "report.html").exists()
     refused = invoke(["measure", "builtin:minilm", *columns])
     assert "a file of vectors" in str(refused.exception)
+
+
+def test_a_model_of_which_one_part_has_no_weights_is_refused():
+    """As one that was loaded with a part of it left on the meta device."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4, device="meta"))
+    with pytest.raises(anisoscope.errors.UsageError, match=r"weights on the device meta.*load it on cpu"):
+        anisoscope.measure(model, [{"x": torch.zeros(2, 4)}])

@@ -643,3 +643,30 @@ def test_a_pass_that_counts_no_vector_is_an_error(left_out, counted, says):
     else:
         _check_counted(measured)
     _check_counted(SimpleNamespace(sums=Sums(2), excluded=dict))
+
+
+def test_parts_of_a_batch_keep_what_belongs_to_each_sequence():
+    """Where memory is short a batch is cut: inputs however nested, units, masks and labels by the same rows."""
+    inputs = {
+        "x": torch.arange(10).view(5, 2),
+        "more": {"y": torch.arange(5.0)},
+        "flag": True,
+        "scale": torch.tensor(2),
+    }
+    mask = torch.arange(15).view(5, 3) % 4 > 0
+    stream = Stream(mask, ~mask, torch.zeros(5, dtype=torch.int64))
+    whole = Batch(inputs, torch.tensor([3, 3, 4, 5, 9]), {"encoder": stream}, label=torch.tensor([0, 1, 1, 0, 2]))
+    parts = whole.parts(2)
+    assert [len(part.unit) for part in parts] == [3, 2] and whole.parts(1) == [whole]
+    for name, get in {
+        "x": lambda b: b.inputs["x"],
+        "y": lambda b: b.inputs["more"]["y"],
+        "unit": lambda b: b.unit,
+        "mask": lambda b: b.streams["encoder"].mask,
+        "special": lambda b: b.streams["encoder"].special,
+        "label": lambda b: b.label,
+    }.items():
+        assert torch.equal(torch.cat([get(part) for part in parts]), get(whole)), name
+    assert all(part.inputs["flag"] is True and part.inputs["scale"] == 2 for part in parts)
+    with pytest.raises(UsageError, match=r"a tensor \[4\] for 5 sequences"):
+        Batch({"x": torch.zeros(4)}, whole.unit).parts(2)

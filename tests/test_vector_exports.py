@@ -138,6 +138,7 @@ RIGHT = {
         },
     ),
     "cohere-2-alone.json": lambda p: write_json(p, {"embeddings": {"float": X.tolist(), "ubinary": [[7]] * 60}}),
+    "longer-list-beside.json": lambda p: write_json(p, {"curve": [[0.5, 0.1]] * 90, "embeddings": X.tolist()}),
     "google.json": lambda p: write_json(p, {"embeddings": [{"values": x} for x in X.tolist()]}),
     "vertex.json": lambda p: write_json(
         p, {"predictions": [{"embeddings": {"values": x, "statistics": {"token_count": 4}}} for x in X.tolist()]}
