@@ -16,7 +16,7 @@ from anisoscope.axes import POLICIES
 from anisoscope.charts import builders as charts, export, style
 from anisoscope.charts.style import format_compact
 from anisoscope.errors import OutputError, UsageError
-from anisoscope.report import build_page, figures, page as pages
+from anisoscope.report import build_page, figures, page as pages, sections
 from anisoscope.report.page import list_notices
 from anisoscope.report.results import PANEL, Results
 from anisoscope.report.sections import build_sections
@@ -575,3 +575,48 @@ def test_a_run_in_memory_has_every_figure_of_its_page() -> None:
     assert run.figures == of_page and len(of_page) == len(set(of_page)) > 3
     for name in run.figures:
         assert run.plot(name).to_dict()["title"], name
+
+
+def tabled(metric: str, value: float, **keys: Any) -> Row:
+    place = {"stack": "encoder", "site": "hidden", "layer": 0, "token_policy": "all"}
+    return _row(metric, value, **(place | keys))
+
+
+@pytest.mark.parametrize("seeds", [(None,), (0,), (0, 1)])
+def test_a_series_has_a_row_for_each_checkpoint(seeds: tuple[int | None, ...]) -> None:
+    """Also if its checkpoints have no seed; the seed is named if there are several."""
+    rows = [
+        tabled("mean_cosine", 0.1 + layer / 10 + step / 100 + (seed or 0) / 1000, layer=layer, step=step, seed=seed)
+        for seed in seeds
+        for step in (0, 10)
+        for layer in (0, 1)
+    ]
+    del rows[-1]  # the last checkpoint has one layer less
+    entry = {"metric": "mean_cosine", "caption": "A. {basis}"}
+    table = sections.by_step(Results(as_records(pd.DataFrame(rows)), synthetic_manifest()), entry)
+    assert table is not None and table.head == ("checkpoint", "layer 0", "layer 1")
+    names = [f"step {step}{f', seed {seed}' if len(seeds) > 1 else ''}" for seed in seeds for step in (0, 10)]
+    assert [row[0][0] for row in table.rows] == names
+    assert [cell[0] for cell in table.rows[0]] == [names[0], ".100", ".200"]
+    assert table.rows[-1][2] == sections.NOTHING and table.rows[0][2][0] == ".200"
+
+
+def test_a_table_of_layers_has_a_row_for_each_layer_of_each_stack() -> None:
+    values = {("encoder", "hidden", 0): 0.1, ("encoder", "hidden", 1): 0.2, ("encoder", "final", 1): 0.3}
+    values |= {("decoder", "hidden", 0): 0.4, ("decoder", "hidden", 1): 0.5}
+    rows = []
+    for (stack, site, layer), value in values.items():
+        place = {"stack": stack, "site": site, "layer": layer}
+        rows.append(tabled("mean_cosine", value, **place))
+        if site == "hidden":
+            rows.append(tabled("drift.share", value + 0.05, **place))
+    entry = {"columns": {"mean_cosine": "A", "drift.share": "drift"}, "caption": "{basis}"}
+    table = sections.all_layers(Results(as_records(pd.DataFrame(rows)), synthetic_manifest()), entry)
+    assert table is not None and table.head == ("site", "A", "drift")
+    assert [[cell[0] for cell in row] for row in table.rows] == [
+        ["encoder layer 0", ".100", ".150"],
+        ["encoder layer 1", ".200", ".250"],
+        ["encoder final norm", ".300", sections.NOTHING[0]],
+        ["decoder layer 0", ".400", ".450"],
+        ["decoder layer 1", ".500", ".550"],
+    ]
