@@ -5,6 +5,8 @@ the projections, and the position that the head reads is written down here, fami
 through batches of unequal lengths, and finds that position itself.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,7 @@ from anisoscope.classes.pooling import find_neutral_padding, predict_logits
 from anisoscope.classes.readout import read_tokens
 from anisoscope.data.encoding import Encoded, LabelledPlan, Padding
 from anisoscope.errors import MeasureError
+from anisoscope.runs import classes as classes_module
 
 CLASSES, LENGTHS = 3, (9, 4, 6, 7, 5, 8)
 COMMON = {"vocab_size": 60, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "num_labels": CLASSES}
@@ -325,6 +328,27 @@ def test_weights_of_a_decoder_are_replaced_by_those_of_tokens_it_may_see(kind, s
             if kind == "permuted":
                 own = weights[i][:, real][:, :, real][:, query, : query + 1]
                 torch.testing.assert_close(seen_weights.sort(-1).values, own.sort(-1).values)
+
+
+@pytest.mark.parametrize("asked", [None, "last", "mean"])
+@pytest.mark.parametrize("found", [None, "first"])
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_a_token_that_is_asked_for_goes_before_the_one_that_the_head_reads(monkeypatch, asked, found, stack):
+    monkeypatch.setattr(classes_module, "find_stack", lambda _model: stack)
+    monkeypatch.setattr(classes_module, "read_tokens", lambda *_: SimpleNamespace(at=found, stack=stack))
+    plan = type("Plan", (), {"stack": "of the plan", "__getitem__": lambda _self, _i: None})()
+    at, of, notes = classes_module._find_readout(None, plan, usable=True, asked=asked)
+    assert (at, of) == (asked or found, stack)
+    assert bool(notes) is (asked is None and found is None)
+    usual = {"encoder": "first", "decoder": "last"}[stack]
+    assert classes_module._find_readout(None, plan, usable=False, asked=asked) == (asked or usual, "of the plan", [])
+
+    def fail(*_):
+        raise MeasureError("a head", "none", "another")
+
+    monkeypatch.setattr(classes_module, "read_tokens", fail)
+    at, of, notes = classes_module._find_readout(None, plan, usable=True, asked=asked)
+    assert (at, of) == (asked or usual, "of the plan") and "is not known" in notes[0]
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mistral", "eurobert mean"])
