@@ -17,7 +17,7 @@ from anisoscope.capture import capture
 from anisoscope.capture.tap import Tap
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
-from anisoscope.models.blocks import Layout, _every, _frames_of_samples, find_stages, has_attention
+from anisoscope.models.blocks import Layout, _every, _frames_of_samples, find_blocks, find_stages, has_attention
 from anisoscope.models.families import FAMILIES, Family, families
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -391,3 +391,17 @@ def test_stages_that_end_with_positions_in_a_row_are_maps_too():
         assert site == Site("encoder", 4, "stage")
         torch.testing.assert_close(found.flatten(2).transpose(1, 2), x)
     assert taken[0][1].shape == (2, 3, 6, 1)
+
+
+class Block(nn.Linear):
+    """A block that holds nothing else."""
+
+
+def test_blocks_whose_names_begin_alike_are_each_found():
+    """`layers.1` and `layers.11` are two; only what lies inside a block that was found is no block of its own."""
+    model = nn.Module()
+    model.layers = nn.ModuleList(Block(2, 2) for _ in range(12))
+    assert find_blocks(model, ("Block",)) == {"encoder": list(model.layers)}
+    model.layers[3].inside = Block(2, 2)
+    assert find_blocks(model, ("Block",)) == {"encoder": list(model.layers)}
+    assert find_blocks(model, ("layers.*",)) == {"encoder": list(model.layers)}

@@ -242,6 +242,17 @@ def test_checkpoints_of_another_form_are_no_series(name, monkeypatch, tmp_path):
         work.examine([Checkpoint("one", 1, 0), Checkpoint("two", 2, 0)])
 
 
+def test_the_form_of_a_checkpoint_is_asked_for_with_the_trust_that_was_given(monkeypatch, tmp_path):
+    monkeypatch.setattr(series_module, "place_of", lambda subject: ModelPlace(subject, None, subject))
+    monkeypatch.setattr(series_module, "shape", lambda _subject, _place, trusted: {"trusted": trusted})
+    checkpoint = Checkpoint("one", 1, 0)
+    for trusted in (True, False):
+        job = Job(trust_remote_code=trusted)
+        work = series_module._SeriesInProgress(lambda _, job=job: job, tmp_path, None, False, "name")
+        work.examine([checkpoint])
+        assert work.forms[checkpoint] == {"trusted": trusted}
+
+
 def test_the_form_of_a_checkpoint_is_read_from_its_configuration_and_words(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(FORM))
     place = ModelPlace(str(tmp_path), None)
