@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tiny
+from program import WITHOUT_PAGE
 from quick import quick
 
 import anisoscope
@@ -98,7 +99,7 @@ def copy(tmp_path_factory):
     shutil.copytree(PACKAGE, root / "anisoscope", ignore=shutil.ignore_patterns("__pycache__"))
     np.save(root / "x.npy", np.random.default_rng(0).normal(size=(40, 6)) + 1)
     environment = os.environ | {"PYTHONPATH": str(root), "ANISOSCOPE_CACHE": str(root / "cache")}
-    command = [*quick(), "-m", "anisoscope", "measure", "x.npy", "--panel", "hidden", "-o", "run", "--quiet"]
+    command = [*quick(), "-c", WITHOUT_PAGE, "measure", "x.npy", "--panel", "hidden", "-o", "run", "--quiet"]
 
     def again(*more):
         done = subprocess.run([*command, *more], cwd=root, env=environment, capture_output=True, text=True)

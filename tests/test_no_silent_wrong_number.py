@@ -20,7 +20,7 @@ import soundfile
 import tiny
 import torch
 from hub_server import Hub
-from program import NO_PAGE, STOPPED, Ended
+from program import NO_PAGE, STOPPED, WITHOUT_PAGE, Ended
 from quick import WARM, quick
 from safetensors.torch import load_file
 from torch import nn
@@ -289,7 +289,7 @@ def test_a_changed_formula_finds_no_old_run(program, job, tmp_path):
 
     def there():
         done = subprocess.run(
-            [*quick(WARM), "-m", "anisoscope", *map(str, words)],
+            [*quick(WARM), "-c", WITHOUT_PAGE, *map(str, words)],
             capture_output=True,
             text=True,
             env=os.environ | {"PYTHONPATH": str(folder)},
