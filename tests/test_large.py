@@ -233,3 +233,14 @@ def test_the_shapes_of_a_pass_are_seen_by_the_first_real_tokens():
     assert torch.equal(seen["x"], inputs["x"][:1]) and torch.equal(seen["type"], inputs["type"])
     real[0, 12:] = False
     assert cost._cut_first_sequence(batch)["ids"].tolist() == [[*range(7, 12)]]
+
+
+@pytest.mark.parametrize(("width", "panels", "without"), [(2049, PANELS, 4), (2048, PANELS, 0), (2049, ("hidden",), 0)])
+def test_every_site_that_is_too_wide_for_a_spectrum_is_counted(width, panels, without):
+    """Sites that are alike are looked at once, and each of them counts."""
+    sites = {Site("decoder", layer, "hidden"): (0, width) for layer in range(4)}
+    shapes = cost.Shapes(sites, 0.0, 0.0, 8, 100, torch.float32)
+    told = estimate_cost(shapes, Settings(panel=panels, sample=0))
+    assert (told.unmeasured, told.sites) == (without, 4)
+    assert told.without_spectrum.startswith("no spectrum at 4 of 4 sites" if without else "")
+    assert bool(told.without_spectrum) is bool(without)
