@@ -388,3 +388,19 @@ def test_keys_that_are_no_tokens_leave_the_rest_of_the_default_run():
     (why,) = tap.refused.values()
     assert tap.refused.keys() == {("decoder", 2, "self")} and "30 keys for 24 positions" in why
     assert {site.split(".")[1] for site in tap.sites} == {"1"}
+
+
+def test_a_backend_that_calls_another_is_looked_at_once():
+    """Both have wrappers: a call inside a call that is seen already would count twice."""
+
+    def falling_back(*given, **settings):
+        return ALL_ATTENTION_FUNCTIONS["sdpa"](*given, **settings)
+
+    AttentionInterface.register("falls_back", falling_back)
+    config = transformers.BertConfig(**SMALL)
+    model = transformers.BertModel(config).eval()
+    model.set_attn_implementation("falls_back")
+    ids, calls = torch.arange(6).view(1, 6), []
+    with torch.no_grad(), intercept_attention(model, lambda call: calls.append(call.backend)):
+        model(input_ids=ids)
+    assert calls == ["falls_back"] * 2

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from anisoscope.errors import ModelError
-from anisoscope.models import beside
+from anisoscope.models import beside, formats
 from anisoscope.models.load import load
 from anisoscope.models.series import is_series
 from anisoscope.models.vectors import word_vectors
@@ -113,10 +113,23 @@ def test_configurations_that_are_not_for_transformers_alone(tmp_path, kind):
     assert kind in refused(tmp_path).cure
 
 
+@pytest.mark.parametrize(("spec", "cure"), [(None, "pip install timm"), ("there", formats.OWN)])
+def test_a_library_is_to_be_installed_only_if_it_is_not(monkeypatch, spec, cure):
+    monkeypatch.setattr(formats, "find_spec", lambda _name: spec)
+    assert formats.of_config(CONFIGS["timm"]) == f"it is a model of timm: {cure}"
+
+
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "nothing.txt"])
 def test_weights_in_another_format_or_none(folder, name):
     (folder / "model.safetensors").rename(folder / name)
     refused(folder)
+
+
+@pytest.mark.parametrize("name", ["tf_model.h5", "flax_model.msgpack", "model.onnx", "last.ckpt"])
+def test_weights_of_another_format_beside_a_configuration_are_named(folder, name):
+    (folder / "model.safetensors").rename(folder / name)
+    error = refused(folder)
+    assert "weights of torch in" in error.expected and FORMATS[name] in error.cure
 
 
 def test_a_pickle_never_runs_what_it_holds(folder, tmp_path):

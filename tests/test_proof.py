@@ -15,11 +15,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 import anisoscope
+from anisoscope.axes import Site
 from anisoscope.capture import capture, heads, proof
 from anisoscope.capture.heads import Heads
 from anisoscope.capture.masking import Call, Masking
 from anisoscope.capture.proof import Outputs, Positions, Proof
-from anisoscope.capture.tap import Tap
+from anisoscope.capture.tap import HEADS, Tap
 from anisoscope.errors import MeasureError
 from anisoscope.measure import trial
 from anisoscope.measure.accumulator import Measurement
@@ -406,3 +407,14 @@ def test_positions_do_not_count_a_list_of_blocks_that_does_not_run():
 
     assert [layer for layer in range(1, 6) if not is_apart(3, layer)] == [2, 4]
     assert [layer for layer in range(1, 6) if not is_apart(1, layer)] == [2]
+
+
+def test_what_was_refused_does_not_count_as_seen():
+    """Attention that was asked for and refused is missing, though it had fired before."""
+    tap = Tap(tiny.model("bert"), frozenset({"attention", "hidden"}), None, "position", None)
+    for quantity in ("attention", "hidden"):
+        tap.emit(Site("encoder", 1, quantity), torch.zeros(1, 2, 3))
+    assert tap.fired >= {"attention", "hidden"}
+    tap.refuse(Site("encoder", 1, "attention").place, "it is not what the model computes")
+    assert "hidden" in tap.fired and not tap.fired & HEADS
+    assert tap.sites == ["encoder.1.hidden"]

@@ -171,3 +171,11 @@ def test_what_the_metrics_of_a_sample_cost_grows_with_its_square_in_blocks():
     assert rows == [1024, 1024, 452]
     np.testing.assert_array_equal(sample.sum_pairs(kernel), sample.count_pairs())
     assert uniformity.METRIC.axes == ()
+
+
+def test_the_skewness_of_equal_numbers_is_undefined():
+    """On a circle each vector is among the ten nearest of its ten nearest."""
+    angle = 2 * np.pi * np.arange(60) / 60
+    found = anisoscope.metric("neighbours", np.stack([np.cos(angle), np.sin(angle)], 1))
+    assert np.isnan(found["neighbours.hubness"].value)
+    assert found["neighbours.largest"].value == 10 / 59 and found["neighbours.never"].value == 0

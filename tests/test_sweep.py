@@ -111,6 +111,15 @@ def test_a_tower_is_a_stack_of_its_own():
     assert {stack: len(blocks) for stack, blocks in find_blocks(model.vision_model).items()} == {"encoder": 2}
 
 
+@pytest.mark.parametrize("reads", [("image",), ("image", "video"), "video"])
+def test_a_tower_that_reads_videos_is_one_of_images(reads):
+    model = clip()
+    model.frames = model.vision_model  # a name that says nothing
+    del model.vision_model
+    model.frames.input_modalities = reads
+    assert {stack: len(blocks) for stack, blocks in find_blocks(model).items()} == {"encoder": 3, "vision": 2}
+
+
 def test_the_class_token_of_a_tower_is_special_and_no_token_of_the_text():
     from anisoscope.axes import Site
 
