@@ -9,7 +9,7 @@ import pytest
 import tiny_models as tiny
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import EfficientNetConfig, EfficientNetModel, PreTrainedModel
 
 from anisoscope.axes import LAYER_QUANTITIES, Site
 from anisoscope.batch import Batch, Stream
@@ -405,3 +405,15 @@ def test_blocks_whose_names_begin_alike_are_each_found():
     model.layers[3].inside = Block(2, 2)
     assert find_blocks(model, ("Block",)) == {"encoder": list(model.layers)}
     assert find_blocks(model, ("layers.*",)) == {"encoder": list(model.layers)}
+
+
+@pytest.mark.parametrize("depth", [0.5, 1.0, 1.2])
+def test_a_stage_of_efficientnet_ends_before_its_width_changes(depth):
+    config = EfficientNetConfig(depth_coefficient=depth, width_coefficient=1.0, image_size=32)
+    with torch.device("meta"):
+        net = EfficientNetModel(config)
+    blocks = list(net.encoder.blocks)
+    widths = [block.projection.project_conv.out_channels for block in blocks]
+    ends = [i for i in range(len(blocks)) if i + 1 == len(blocks) or widths[i + 1] != widths[i]]
+    assert len(ends) == len(config.num_block_repeats)
+    assert find_stages(net) == [blocks[end] for end in ends]

@@ -570,6 +570,22 @@ def test_a_key_without_finite_numbers_spoils_no_row_that_does_not_see_it(causal,
         torch.testing.assert_close(got[name][~spoiled], whole[name][~spoiled])
 
 
+def test_undefined_rows_give_keys_nothing():
+    """What keys are given is that of the other rows alone, and so is by how many they are seen."""
+    g = torch.Generator().manual_seed(7)
+    q, k = (torch.randn(2, 2, 6, 4, generator=g, dtype=torch.float64) for _ in range(2))
+    real = torch.arange(6) < torch.tensor([[6], [5]])
+    weights = (q @ k.transpose(2, 3)).masked_fill(~torch.ones(6, 6).tril().bool(), -torch.inf).softmax(-1)
+    q[1, 0, 1] = torch.nan  # one row of one head
+    k[0, 1, 4] = torch.inf  # all rows from there on
+    counted = real[:, None].repeat(1, 2, 1)
+    counted[1, 0, 1] = False
+    counted[0, 1, 4:] = False
+    got = attention_rows(q, k, Masking(None, True, None), scale=1.0, real=real, columns=True)
+    torch.testing.assert_close(got["mass"], (weights * counted[..., None]).sum(2))
+    assert torch.equal(got["seen"], (counted[..., None] & torch.ones(6, 6).tril().bool()).sum(2).double())
+
+
 def test_rows_of_weights_that_learn_keep_no_graph():
     q, k = (torch.randn(1, 2, 4, 8, requires_grad=True) for _ in range(2))
     got = attention_rows(q, k, Masking(None, False, None), scale=1.0)

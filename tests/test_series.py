@@ -252,6 +252,25 @@ def test_downloads_are_few_at_a_time_in_whatever_order_they_are_asked_for(monkey
     assert lents == {True}
 
 
+def test_the_store_of_downloads_knows_which_checkpoints_are_finished(copied, tmp_path, monkeypatch):
+    """What a series that was cut off had fetched of them is not needed any more."""
+    place, job = copied
+    first = measured(place, job, tmp_path / "series")
+    stores = []
+
+    class Store(series_runner._CheckpointStore):
+        def __init__(self, *given):
+            stores.append([*given[:2], {name[-7:] for name in given[2]}])
+            super().__init__(*given)
+
+    monkeypatch.setattr(series_runner, "_CheckpointStore", Store)
+    measured(place, job, tmp_path / "series")
+    assert stores == [[[], 2, set()]]
+    shutil.rmtree(next(done.folder for c, done in first.runs.items() if c.step == 1))
+    measured(place, job, tmp_path / "series", keep=3)
+    assert stores[1] == [[str(place / "step-1")], 3, {"/step-0", "step-10"}]
+
+
 def test_equal_weights_are_told(copied, tmp_path):
     place, job = copied
     shutil.copy(place / "step-1" / "model.safetensors", place / "step-10" / "model.safetensors")
