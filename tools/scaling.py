@@ -191,6 +191,38 @@ anisoscope measure MODEL --corpus wikitext-103 --shard $((SLURM_ARRAY_TASK_ID + 
 anisoscope merge runs/part-* -o runs/whole
 ```
 
+Every shard plans the whole corpus, which takes time and 15 MiB for each million tokens. So this is for corpora that one machine can list.
+
+## Data that no program reads as a whole
+
+`anisoscope.State` is the measurement itself, for programs that read their data their own way: each worker adds vectors, or batches of a model,
+and whoever has all states merges them in any order and finishes the run.
+
+```python
+import numpy as np
+
+import anisoscope
+
+rng = np.random.default_rng(0)
+first, second = (anisoscope.State(panel="hidden") for _ in range(2))
+first.add(rng.normal(size=(500, 16)) + 1, units=[f"a-{{i}}" for i in range(500)])  # one worker
+second.add(rng.normal(size=(500, 16)) + 1, units=[f"b-{{i}}" for i in range(500)])  # another
+run = first.merge(second).finish()  # State.save, State.load and pickle carry them
+print(run.table()[["A", "low", "high"]].round(2))
+```
+
+Name the units (documents, speakers): a name is the same unit in every state. A state does not grow with the data, but for 8 bytes a unit.
+
+| your data | use | what is planned |
+|---|---|---|
+| fits one machine's disk, one model | `anisoscope measure`, with `torchrun` on several GPUs | everything, once |
+| one corpus, jobs that start at any time | `measure --shard I/N`, then `merge` | everything, in every job |
+| many files, a job array | [job_array.py](../examples/scale/job_array.py): a state a job | nothing: each job reads its files |
+| the same on GPUs that run together | [with_torchrun.py](../examples/scale/with_torchrun.py) | nothing |
+| a cluster with a scheduler of its own | [with_ray.py](../examples/scale/with_ray.py): Ray Data reads, workers add | nothing |
+
+The three examples are run in miniature by the tests (that of Ray only if it is installed), and give the numbers of one process to 1e-12.
+
 ## What was not run
 
 There was no GPU where this was written. The tests use a simulated device instead (`tests/devices.py`: tensors that compute on the CPU, refuse to mix

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from anisoscope.api.comparison import Comparison as Comparison
     from anisoscope.api.functions import classes as classes, measure as measure, series as series
     from anisoscope.api.run import Run as Run
+    from anisoscope.api.state import State as State
     from anisoscope.api.working import compare as compare, report as report
     from anisoscope.axes import Site as Site
     from anisoscope.capture import capture as capture
@@ -38,6 +39,7 @@ _MODULES = {
     "api.comparison": ("Comparison",),
     "api.functions": ("classes", "measure", "series"),
     "api.run": ("Run",),
+    "api.state": ("State",),
     "api.working": ("compare", "report"),
     "axes": ("Site",),
     "capture": ("capture",),
@@ -76,6 +78,10 @@ class _Package(ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _PUBLIC and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
+
+    def __reduce__(self) -> Any:
+        """Pickle the package by its name, as cloudpickle does with modules proper: Ray and Dask send functions so."""
+        return import_module, (self.__name__,)
 
 
 sys.modules[__name__].__class__ = _Package

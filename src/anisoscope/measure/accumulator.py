@@ -288,7 +288,8 @@ class Measurement:
         }
         return {site: count for site, count in counts.items() if any(count.values())}
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path, more: Mapping[str, str] = {}) -> None:
+        """Write everything into a file, with `more` texts beside it."""
         tensors = {f"sums {site}|{term}": value for (site, term), value in self.sums.terms.items()}
         tensors |= self.moments.tensors("pending ") | self.extremes.tensors("extremes ")
         for name, reservoir in self.reservoirs.items():
@@ -297,7 +298,7 @@ class Measurement:
         for name, held in (("units", self.sums.units), ("batches", self.batches)):
             tensors[name] = torch.tensor(sorted(held), dtype=torch.int64)
         tensors = {name: value.cpu().contiguous() for name, value in tensors.items()}
-        described = {"plan": self.plan, "sites": json.dumps([astuple(site) for site in self.sites.values()])}
+        described = {**more, "plan": self.plan, "sites": json.dumps([astuple(site) for site in self.sites.values()])}
         described |= {"classes": json.dumps(self.classes), "unseen": json.dumps(sorted(self.unseen))}
         described |= {"refused": json.dumps([[*place, why] for place, why in self.refused.items()])}
         if self.proof is not None:

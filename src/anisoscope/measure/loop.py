@@ -206,6 +206,14 @@ def _get_first_batch(plan: BatchPlan | Iterable[Batch]) -> Batch:
     return plan[0] if hasattr(plan, "__getitem__") else next(iter(plan))
 
 
+def measure_into(model: nn.Module, measurement: Measurement, batches: Iterable[Batch], *, prove: bool = False) -> None:
+    """Run a model on batches and add what it does to a measurement. With `prove` the first also runs uncaptured."""
+    seen = _Captured(*measurement.settings.what_of(model), {}, prove)
+    with capture_into(model, measurement, seen) as look:
+        for index, batch in enumerate(batches, len(measurement.batches)):
+            look(batch, index)
+
+
 def measure_probe(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Measurement:
     """Run a quick pass during a training; signals, modes, gradients and random numbers stay as they are."""
     measurement = Measurement(settings)
@@ -213,10 +221,8 @@ def measure_probe(model: nn.Module, batches: Iterable[Batch], settings: Settings
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
         torch.autocast(device.type, enabled=False),
-        capture_into(model, measurement, _Captured(*settings.what_of(model), {})) as look,
     ):
-        for index, batch in enumerate(batches):
-            look(batch, index)
+        measure_into(model, measurement, batches)
     return measurement
 
 

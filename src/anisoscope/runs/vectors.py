@@ -14,6 +14,7 @@ from anisoscope.classes.pooling import separability_records
 from anisoscope.data.arrays import STACK, VectorArrays, VectorPlan
 from anisoscope.errors import UsageError
 from anisoscope.measure.loop import Arrays
+from anisoscope.measure.settings import Settings
 from anisoscope.models.load import Subject
 from anisoscope.progress import remark
 from anisoscope.runs.job import Job
@@ -30,7 +31,7 @@ def run_vectors(vectors: VectorArrays, job: Job, output: Path | None = None, **h
     Layer i is the i-th array. `job` says what to compute and the group count; its model and corpus are not used; `how`
     as of `run`. UsageError for metrics and token policies that vectors have not.
     """
-    settings = replace(job.settings, metrics=_metrics(vectors, job), tokens=_policies(vectors, job.settings.tokens))
+    settings = settings_of_vectors(vectors, job.settings)
     plan = VectorPlan(vectors)
     described = {"name": STACK, "layers": list(vectors.layers), "warnings": plan.warnings, "words": plan.words}
     described |= vectors.source
@@ -44,21 +45,26 @@ def run_vectors(vectors: VectorArrays, job: Job, output: Path | None = None, **h
     return run(job, output, subject=Subject(Arrays(), None, vectors.name), reading=reading, **how)
 
 
-def _metrics(vectors: VectorArrays, job: Job) -> tuple[str, ...]:
+def settings_of_vectors(vectors: VectorArrays, settings: Settings) -> Settings:
+    """The settings with the metrics and token policies that vectors have. UsageError for others that were named."""
+    return replace(settings, metrics=_metrics(vectors, settings), tokens=_policies(vectors, settings.tokens))
+
+
+def _metrics(vectors: VectorArrays, settings: Settings) -> tuple[str, ...]:
     """Names of the metrics asked for that vectors have."""
     found = metrics.find_all()
     have = [name for name, metric in found.items() if not _missing(metric, vectors)]
-    for name in job.settings.metrics:
+    for name in settings.metrics:
         why = _missing(metrics.find_metric_by_name(name), vectors)
         if why:
             raise UsageError(f"metrics of vectors ({', '.join(have)})", repr(name), why)
-    chosen = job.settings.metrics
+    chosen = settings.metrics
     if not chosen:
-        chosen = tuple(m.name for m in metrics.choose_metrics((), job.settings.panel) if m.name in have)
+        chosen = tuple(m.name for m in metrics.choose_metrics((), settings.panel) if m.name in have)
     of_classes = (name for name, metric in found.items() if metric.reads.labelled)
     chosen += tuple(name for name in of_classes if name in have and name not in chosen)
     if not chosen:
-        raise UsageError("the panels hidden and spectrum of vectors", ", ".join(job.settings.panel), "leave it out")
+        raise UsageError("the panels hidden and spectrum of vectors", ", ".join(settings.panel), "leave it out")
     return chosen
 
 

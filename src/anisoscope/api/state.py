@@ -1,0 +1,378 @@
+"""A measurement that anybody adds to: sums of vectors or of a model's batches, merged in any order, finished to a run.
+
+For data that one program does not read: a job array, Ray Data, a stream of a serving engine. Each worker has a `State`,
+adds what it sees, and saves it or sends it; whoever has all of them merges and finishes. docs/scaling.md says when.
+"""
+
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from anisoscope.api.run import Run, run_to_folder_or_memory
+from anisoscope.batch import Batch, Stream
+from anisoscope.data.arrays import STACK, VectorArrays, wrap_vectors
+from anisoscope.data.plans import batch_in_order
+from anisoscope.errors import MeasureError, OutputError, UsageError
+from anisoscope.measure.accumulator import Measurement
+from anisoscope.measure.inputs import LONGEST, GivenInputs
+from anisoscope.measure.loop import Arrays, measure_into, summarise_embeddings
+from anisoscope.measure.settings import Settings
+from anisoscope.models.families import class_of
+from anisoscope.models.identity import hash_some_weights
+from anisoscope.options import build_settings
+from anisoscope.provenance import json_roundtrip, make_run_id
+from anisoscope.runs.job import Job, OutputOptions
+from anisoscope.runs.run import finish
+from anisoscope.runs.vectors import settings_of_vectors
+from anisoscope.store import RunFolder
+
+VECTORS = "vectors"
+"""What a state of vectors is of, in place of a model."""
+ROWS = 4096
+"""Sequences that are added at once."""
+OWN_UNITS = 1 << 40
+"""Units that one state can number itself."""
+
+
+class State:
+    """Sums of vectors, or of what a model does with batches; of any number of workers, merged in any order.
+
+    name     of this part of the data; needed if units are not named, so that those of two parts are told apart
+    options  fields of `Settings`: `panel`, `metrics`, `tokens`, `groups`, `layers`, `seed` …
+
+    A state holds sums, not vectors: its size does not grow with the data, but for 8 bytes a unit. Merged in any order
+    it gives the numbers of one pass (to rounding in float64).
+
+        >>> import anisoscope, numpy
+        >>> x = numpy.random.default_rng(0).normal(size=(400, 8)) + 1
+        >>> state = anisoscope.State(panel="hidden").add(x[:300], units=range(300))
+        >>> other = anisoscope.State(panel="hidden").add(x[300:], units=range(300, 400))
+        >>> run = state.merge(other).finish()
+        >>> run.table()["A"].round(1).tolist()
+        [0.5]
+    """
+
+    def __init__(self, name: str = "", **options: Any) -> None:
+        self.name = name
+        self.settings: Settings = build_settings(Settings, options, also=["name"])
+        self.of: dict[str, Any] = {}
+        self.seconds, self.tokens = 0.0, 0
+        self.names = {name}
+        self._numbered = 0
+        self._seen: Counter[int] = Counter()
+        self._measurement: Measurement | None = None
+
+    def __repr__(self) -> str:
+        if self._measurement is None:
+            return "State of nothing yet"
+        units, sums = len(self._measurement.sums.units), self._measurement.nbytes
+        return f"State of {self.of['model']}: {units:,} units, {self.tokens:,} tokens, {sums / 1e6:.1f} MB"
+
+    @property
+    def n_units(self) -> int:
+        """The number of units that were added."""
+        return 0 if self._measurement is None else len(self._measurement.sums.units)
+
+    def add(self, vectors: Any, *, units: Iterable[Hashable] | None = None, mask: Any = None) -> "State":
+        """Add vectors, and return the state.
+
+        vectors  [vector, dim] or [sequence, token, dim], of numpy or torch; a list or dict of them, layer by layer
+        units    the independent piece of data (a document, a speaker) of each vector or sequence, by any name; none:
+                 each is its own. One unit may be spread over calls and over states
+        mask     [sequence, token] bool: what is real
+
+        UsageError for vectors that do not fit the state, or what a metric that was asked for needs more than vectors.
+        """
+        given = wrap_vectors(vectors, mask=mask)
+        measurement = self._open(self._describe_vectors(given), lambda: settings_of_vectors(given, self.settings))
+        numbers = self._number(units, given.shape[0])
+        start = self._place(numbers)
+        with self._timed():
+            for rows in batch_in_order(given.shape[0], ROWS):
+                batch = _batch_of_vectors(given, rows, numbers[rows], start[rows])
+                measure_into(Arrays(), measurement, [batch])
+                self.tokens += batch.n_tokens
+        return self
+
+    def add_batch(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        *,
+        units: Iterable[Hashable] | None = None,
+        forward: Callable[[nn.Module, Any], Any] | None = None,
+    ) -> "State":
+        """Run a model on a batch, add what it does, and return the state.
+
+        inputs   as for `measure`: a tensor, a dict, a tuple of arguments, a list of these, or a `Batch`
+        units    the independent piece of data of each sequence, by any name; none: `unit` in the dicts, else each is
+                 its own
+        forward  `forward(model, inputs)`, if the model needs a special call
+
+        UsageError for a panel that needs two passes (alignment), or for another model than before.
+        """
+        measurement = self._open(self._describe_model(model), lambda: self.settings)
+        if "centred" in self.settings.what:
+            cure = "leave the panel alignment out, or use anisoscope.measure"
+            raise UsageError("panels that one pass gives", "alignment, which takes two", cure)
+        if self.settings.summaries and not measurement.weights:
+            measurement.weights = summarise_embeddings(model, self.settings.summaries)
+        with self._timed():
+            batches = list(self._read_batches(model, inputs, units, forward))
+            measure_into(model, measurement, batches, prove=measurement.proof is None)
+            self.tokens += sum(batch.n_tokens for batch in batches)
+        return self
+
+    def merge(self, *others: "State") -> "State":
+        """Return the state of all data that this one and the others hold.
+
+        MeasureError for states of other models, and for two that number their units alike; UsageError for other
+        settings.
+        """
+        whole = self
+        for other in others:
+            whole = whole._merge_one(other)
+        return whole
+
+    def save(self, path: Path | str) -> Path:
+        """Write the state into a file (safetensors), which `State.load` reads, and return its path."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        self._require_measurement().save(target, {"state": json.dumps(self._described())})
+        return target
+
+    @classmethod
+    def load(cls, path: Path | str) -> "State":
+        """Read a state that `save` wrote. OutputError for a file that is none."""
+        source = Path(path)
+        try:
+            with safe_open(source, framework="pt") as file:
+                about = json.loads(file.metadata()["state"])
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            got = f"{source}, which is not one ({error})"
+            raise OutputError("a file that State.save wrote", got, "name another file") from error
+        state = cls(about["name"])
+        state.settings = Settings.read(about["settings"])
+        state.of, state.names = about["of"], set(about["names"])
+        state.seconds, state.tokens, state._numbered = about["seconds"], about["tokens"], about["numbered"]
+        state._measurement = Measurement.restore(source, Settings.read(about["measured"]))
+        # Positions of a unit that goes on after loading begin behind those that it may have had.
+        state._seen = Counter(dict.fromkeys(state._measurement.sums.units, about["sequences"]))
+        return state
+
+    def finish(self, output: Path | str | None = None, *, corpus: str = "state", overwrite: bool = False) -> Run:
+        """Return the run of everything that was added; the state can be added to further.
+
+        output   folder of the run; none: it is kept in memory
+        corpus   what the data are called in the run
+        """
+        measurement = self._require_measurement()
+        place = OutputOptions(output=None if output is None else Path(output), overwrite=overwrite)
+        return run_to_folder_or_memory(lambda where: self._write(measurement, where, corpus), place)
+
+    def __reduce__(self) -> Any:
+        """Pickle the state as its file, which workers of another program send."""
+        if self._measurement is None:
+            return _open_empty, (self.name, asdict(self.settings))
+        with tempfile.TemporaryDirectory() as folder:
+            return _load_bytes, (self.save(Path(folder, "state")).read_bytes(),)
+
+    def _open(self, of: dict[str, Any], make_settings: Callable[[], Settings]) -> Measurement:
+        """Return the measurement that is added to, of the same things as before."""
+        if self._measurement is None:
+            self._measurement, self.of = Measurement(make_settings()), of
+        elif of != self.of:
+            cure = "make a state for each"
+            raise UsageError(f"a state of one model or one kind of vectors ({self.of})", str(of), cure)
+        return self._measurement
+
+    def _describe_vectors(self, vectors: VectorArrays) -> dict[str, Any]:
+        layers = {name: int(x.shape[-1]) for name, x in vectors.layers.items()}
+        return {"model": VECTORS, "layers": layers, "sequences": vectors.are_sequences}
+
+    def _describe_model(self, model: nn.Module) -> dict[str, Any]:
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        return {"model": class_of(model).__name__, "parameters": parameters, "weights": hash_some_weights(model)}
+
+    def _read_batches(self, model: nn.Module, inputs: Any, units: Any, forward: Any) -> Iterator[Batch]:
+        """Turn inputs into batches whose units have the numbers of this state."""
+        given = GivenInputs(inputs, model, forward=forward)
+        batches = list(given)
+        count = sum(len(batch.unit) for batch in batches)
+        named = units is not None or any(_names_units(item) for item in given.batches)
+        if units is None and named:
+            numbers = torch.cat([batch.unit for batch in batches]).numpy()
+        else:
+            numbers = self._number(units, count)
+        start, done = self._place(numbers), 0
+        for item, batch in zip(given.batches, batches, strict=True):
+            rows = slice(done, done + len(batch.unit))
+            done = rows.stop
+            # A batch of the caller's own says itself where its tokens are.
+            yield batch if isinstance(item, Batch) else _renumber(batch, numbers[rows], start[rows])
+
+    def _number(self, units: Iterable[Hashable] | None, count: int) -> np.ndarray:
+        """Number each unit [sequence], by its name: the same in every state."""
+        if units is None:
+            first = _hash_name(self.name) % (1 << 22) * OWN_UNITS if self.name else 0
+            self._numbered += count
+            return first + np.arange(self._numbered - count, self._numbered)
+        names = units.tolist() if isinstance(units, Tensor | np.ndarray) else list(units)
+        if len(names) != count:
+            raise UsageError(f"a unit for each of {count} vectors or sequences", str(len(names)), "one unit each")
+        return np.array([_number_unit(name) for name in names], dtype=np.int64)
+
+    def _place(self, numbers: np.ndarray) -> np.ndarray:
+        """Where each sequence begins in its unit [sequence]: a range of its own for each, also over states."""
+        # Each unit of its own needs no memory of what came before.
+        first = _hash_name(self.name) % (1 << 20) if self.name else 0
+        start = np.empty(len(numbers), dtype=np.int64)
+        for i, unit in enumerate(numbers.tolist()):
+            start[i] = (first + self._seen[unit]) * LONGEST
+            self._seen[unit] += 1
+        return start
+
+    def _timed(self) -> "_Clock":
+        return _Clock(self)
+
+    def _merge_one(self, other: "State") -> "State":
+        if self._measurement is None or other._measurement is None:
+            return self if other._measurement is None else other
+        if self.of != other.of:
+            raise MeasureError(f"states of the same model or vectors ({self.of})", str(other.of), "merge those alone")
+        twice = self.names & other.names
+        if twice and self._numbered and other._numbered:
+            got = f"two called {min(twice)!r} whose units have no names"
+            raise MeasureError("states of different data", got, "give State(name=…) or units=…")
+        merged = State(self.name)
+        merged.settings, merged.of = self.settings, self.of
+        merged.names = self.names | other.names
+        merged._numbered = max(self._numbered, other._numbered)
+        merged.seconds, merged.tokens = self.seconds + other.seconds, self.tokens + other.tokens
+        merged._seen = self._seen + other._seen
+        merged._measurement = self._measurement.merge(other._measurement)
+        return merged
+
+    def _require_measurement(self) -> Measurement:
+        if self._measurement is None:
+            raise UsageError("a state that something was added to", "an empty one", "add vectors or a batch first")
+        return self._measurement
+
+    def _described(self) -> dict[str, Any]:
+        measurement = self._require_measurement()
+        return {
+            "name": self.name,
+            "names": sorted(self.names),
+            "settings": json_roundtrip(asdict(self.settings)),
+            "measured": json_roundtrip(asdict(measurement.settings)),
+            "of": self.of,
+            "seconds": self.seconds,
+            "tokens": self.tokens,
+            "numbered": self._numbered,
+            "sequences": max(self._seen.values(), default=0),
+        }
+
+    def _write(self, measurement: Measurement, place: OutputOptions, corpus: str) -> RunFolder:
+        """Write the run folder of what is measured."""
+        assert place.output is not None
+        job = Job(model=self.of["model"], corpus=corpus, settings=measurement.settings, device="cpu")
+        identity = json_roundtrip({"state": self._described() | {"seconds": None}, "job": asdict(job)})
+        target = RunFolder.start(place.output, identity, resume=False, overwrite=place.overwrite)
+        facts = {
+            "run": make_run_id(identity),
+            "asked": None,
+            "model": self.of["model"],
+            "revision": None,
+            "weights_sha256": self.of.get("weights"),
+            "architecture": self.of["model"],
+            "parameters": self.of.get("parameters", 0),
+            "settings": json_roundtrip(asdict(job)),
+            "backend": None,
+            "dtype": None,
+            "device": "cpu",
+            "corpus": {"name": corpus, "n_tokens": self.tokens, "n_batches": len(measurement.batches), "warnings": []},
+            "notes": [],
+            "processes": len(self.names),
+            "plan": "",
+            "units": None,
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(self.seconds, 2),
+        }
+        finish(target, measurement, facts)
+        return target
+
+
+class _Clock:
+    """Adds the time that a block takes to a state."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def __enter__(self) -> None:
+        self.started = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self.state.seconds += time.monotonic() - self.started
+
+
+def _hash_name(name: Any) -> int:
+    """A number below 2⁶³ that a name always has, in every process."""
+    return int.from_bytes(blake2b(repr(name).encode(), digest_size=8).digest(), "big") >> 1
+
+
+def _number_unit(name: Any) -> int:
+    """The number of a unit: whole numbers are their own, other names have a hash."""
+    whole = isinstance(name, int | np.integer) and not isinstance(name, bool)
+    return int(name) if whole and name >= 0 else _hash_name(name)
+
+
+def _names_units(item: Any) -> bool:
+    """Tell whether a batch says itself of which unit its sequences are."""
+    return isinstance(item, Batch) or (isinstance(item, Mapping) and "unit" in item)
+
+
+def _renumber(batch: Batch, numbers: np.ndarray, start: np.ndarray) -> Batch:
+    """The batch with other units, and tokens that begin elsewhere in them."""
+    begin = torch.from_numpy(start)
+    streams = {
+        stack: replace(stream, start=begin - stream.mask.int().argmax(1)) for stack, stream in batch.streams.items()
+    }
+    return replace(batch, unit=torch.from_numpy(numbers), streams=streams)
+
+
+def _batch_of_vectors(vectors: VectorArrays, rows: np.ndarray, numbers: np.ndarray, start: np.ndarray) -> Batch:
+    """Some rows of vectors as a batch."""
+    layers = {layer: vectors.block(layer, rows) for layer in vectors.layers}
+    length = vectors.shape[1] if vectors.are_sequences else 1
+    mask = torch.ones(len(rows), length, dtype=torch.bool)
+    if vectors.mask is not None:
+        mask = torch.from_numpy(vectors.mask[rows])
+    stream = Stream(mask, torch.zeros_like(mask), torch.from_numpy(start))
+    return Batch(layers, torch.from_numpy(numbers), {STACK: stream})
+
+
+def _open_empty(name: str, settings: dict[str, Any]) -> State:
+    """An empty state that was pickled."""
+    state = State(name)
+    state.settings = Settings.read(settings)
+    return state
+
+
+def _load_bytes(content: bytes) -> State:
+    """A state that was pickled as its file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "state")
+        path.write_bytes(content)
+        return State.load(path)
