@@ -2,6 +2,7 @@
 way into it.
 """
 
+import math
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from scipy import stats
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from anisoscope.errors import MeasureError
-from anisoscope.sums.groups import Sums, Totals, sum_vectors
+from anisoscope.sums.groups import COUNTED, Sums, Totals, sum_single_vectors, sum_vectors
 from anisoscope.sums.moments import TERMS as OF_MOMENTS, Moments, add_head_moments
 from anisoscope.sums.reservoir import Reservoir, hash_tokens
 from anisoscope.sums.threads import run_in_parallel
@@ -28,6 +29,8 @@ from anisoscope.sums.threads import run_in_parallel
 GROUPS = 4
 TERMS = ("n", "unit", "zero")
 SHAPES = {"n": (GROUPS, 1, 2), "unit": (GROUPS, 1, 2, 3), "zero": (GROUPS,)}
+SINGLE_TERMS = COUNTED | {"n", "vector", "unit", "unit_square", "norm", "norm_square", "sequence_cosine", "sequences"}
+SINGLE_TERMS |= {"subset_n", "subset_unit"}
 WHOLE = st.integers(-1000, 1000)  # whole numbers add exactly, so equality is exact
 
 
@@ -726,3 +729,35 @@ def test_shapes_of_arguments_are_checked_while_tests_run():
     """A mask of other tokens than the vectors is seen at the call, not in a product far below."""
     with pytest.raises(TypeCheckError, match="token"):
         sum_vectors(torch.zeros(2, 1, 5, 3), torch.ones(2, 1, 4, dtype=torch.bool), None, frozenset({"unit"}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize(
+    "group",
+    [
+        torch.arange(96) % 8,
+        (torch.arange(96) + 3) % 8,
+        torch.arange(97) % 8,
+        torch.arange(96) // 20,
+        torch.arange(96) % 8 // 2 * 2,
+        torch.arange(96) * 7 % 11 % 8,
+    ],
+    ids=["in-turn", "in-turn-from-3", "one-over", "side-by-side", "half-empty", "mixed"],
+)
+def test_single_vectors_are_summed_by_group_as_sequences_are(group, odd, dtype):
+    torch.manual_seed(0)
+    x, terms = torch.randn(len(group), 1, 12).to(dtype) + 0.5, SINGLE_TERMS
+    if odd:
+        x[5], x[7, 0, 3], x[9] = 0, math.nan, x[9] * 1e-30
+    masks, subsets = torch.rand(len(group), 2, 1) > 0.2, torch.rand(len(group), 3, 1) > 0.5
+    plain, ours = Sums(8), Sums(8)
+    values, inverse = sum_vectors(x.unsqueeze(1), masks, subsets, terms)
+    plain.add("site", values, group)
+    values, of_vectors, present = sum_single_vectors(x, masks, subsets, terms, group)
+    ours.add("site", values, present)
+    assert ours.terms.keys() == plain.terms.keys()
+    near = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 2e-6, "atol": 2e-6}
+    for key, value in plain.terms.items():
+        torch.testing.assert_close(ours.terms[key], value, **near)
+    torch.testing.assert_close(of_vectors, inverse)

@@ -138,6 +138,10 @@ OTHERS = {
         "**Scale** (`benchmarks/scale.py`; a tiny model, so that the time is that of measuring):",
         ("size", "processes", "tokens", "wall s", "processor s", "peak MiB"),
     ),
+    "vectors": (
+        "**Files of vectors**: `measure FILE.npy`, sums, spectra with intervals, records and page, in parts of plain NumPy that makes the same sums in one read (`benchmarks/vectors.py`):",
+        ("vectors", "dim", "threads", "processor", "wall", "processor s", "load"),
+    ),
     "classifier": (
         "**Training of the attention-only classifier** against a plain loop (`papers/benchmarks/classifier.py`; utterances a second, ours in parts of its, and what both end at):",
         ("corpus", "layers", "utterances a second", "processor", "accuracy", "load"),

@@ -26,7 +26,7 @@ from anisoscope.reads.base import (
     pad,
     totals_of,
 )
-from anisoscope.sums.groups import COUNTED, sum_vectors
+from anisoscope.sums.groups import COUNTED, sum_single_vectors, sum_vectors
 from anisoscope.sums.moments import add_head_moments
 
 OF_VECTORS = ("hidden", "final", "query", "key", "value")
@@ -40,6 +40,8 @@ IMAGE_TERMS = frozenset({"n", "zero", "nonfinite", "vector", "unit", "norm", "no
 """What is summed of whole images as vectors, whose millions of dimensions have no spectrum and no shares."""
 FEW_GROUPS = 8
 """Groups of whole images, and of the second moments of heads if the settings do not say."""
+FEWEST_SINGLES = 4
+"""Sequences of one vector for each group from which a batch is summed group by group, not sequence by sequence."""
 KINDS = len(SUBSET_FAMILIES["kind"])
 """The first subsets: kinds of token, which make up the whole."""
 
@@ -79,8 +81,12 @@ def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
         done.sums.add(site.name, values, done.near(done.group, x.device) % FEW_GROUPS)
         return
     subsets = positions.subsets if "subset_unit" in terms else None
-    values, inverse = sum_vectors(x.unsqueeze(1), positions.policies, subsets, terms)
-    done.add_sums(site.name, values)
+    if x.shape[1] == 1 and len(x) >= FEWEST_SINGLES * done.settings.groups and x.device.type == "cpu":
+        values, inverse, groups = sum_single_vectors(x, positions.policies, subsets, terms, done.group)
+        done.sums.add(site.name, values, groups)
+    else:
+        values, inverse = sum_vectors(x.unsqueeze(1), positions.policies, subsets, terms)
+        done.add_sums(site.name, values)
     if "moment" in terms:
         done.moments.add(site.name, x, positions.policies[:, 0] & (inverse[:, 0] > 0), inverse[:, 0])
 

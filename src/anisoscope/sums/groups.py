@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -208,6 +208,55 @@ def sum_vectors(
     if "sequence_cosine" in terms:
         out |= _cosine_inside_sequences(out["n"], out["unit"].double())
     return {name: value for name, value in out.items() if name in terms | COUNTED}, torch.cat(inverses).transpose(1, 2)
+
+
+def sum_single_vectors(
+    x: Float[Tensor, "sequence 1 dim"],
+    masks: Shaped[Tensor, "sequence policy 1"],
+    subsets: Shaped[Tensor, "sequence subset 1"] | None,
+    terms: frozenset[str],
+    group: Int[Tensor, " sequence"],
+) -> tuple[dict[str, Tensor], Float[Tensor, "sequence 1 1"], Int[Tensor, " group"]]:
+    """Return sums of sequences of one vector as `sum_vectors` does, but added up by group [group, ...] already; the
+    inverse norm of every vector; and the groups.
+
+    The vectors of a group are taken as one sequence, so that its sums are products of matrices.
+    """
+    present, counts = torch.unique(group, return_counts=True)
+    rest = terms - {"sequence_cosine", "sequences"}
+    subsets = masks[:, :0] if subsets is None else subsets
+    size = len(present)
+    if bool((counts == counts[0]).all()) and torch.equal(group, group[:size].repeat(int(counts[0]))):
+        # groups in turn, as units that are numbered one by one have: a view of the vectors, not a copy
+        vectors = torch.unflatten(x[:, 0], 0, (-1, size)).transpose(0, 1)
+        weights, of_subsets = (torch.unflatten(y[:, :, 0], 0, (-1, size)).permute(1, 2, 0) for y in (masks, subsets))
+        out, each = sum_vectors(vectors.unsqueeze(1), weights, of_subsets, rest)
+        present, inverse = group[:size], each.permute(2, 0, 1).reshape(-1, 1, 1)
+    else:
+        sums: list[dict[str, Tensor]] = []
+        inverses: list[Tensor] = []
+        places: list[Tensor] = []
+        for number in present.tolist():
+            places.append((group == number).nonzero().squeeze(1))
+            chosen = as_slice(places[-1])
+            weights, of_subsets = (y[chosen].permute(2, 1, 0) for y in (masks, subsets))
+            of_group, each = sum_vectors(x[chosen].transpose(0, 1).unsqueeze(1), weights, of_subsets, rest)
+            sums.append(of_group)
+            inverses.append(each.permute(2, 0, 1))
+        inverse = torch.cat(inverses)[torch.cat(places).argsort()]
+        out = {name: torch.cat([part[name] for part in sums]) for name in sums[0]}
+    if "sequence_cosine" in terms:  # no sequence has two vectors
+        out |= {name: torch.zeros_like(out["n"]) for name in ("sequence_cosine", "sequences")}
+    return {name: value for name, value in out.items() if name in terms | COUNTED}, inverse, present
+
+
+def as_slice(index: Int[Tensor, " place"]) -> Tensor | slice:
+    """Return rising places as a slice if they lie equally far apart, which spares a copy of what lies there."""
+    first, last, count = int(index[0]), int(index[-1]), len(index)
+    step = int(index[1]) - first if count > 1 else 1
+    if last - first == step * (count - 1) and (count < 3 or bool((index.diff() == step).all())):
+        return slice(first, last + 1, step)
+    return index
 
 
 def _sum_piece(

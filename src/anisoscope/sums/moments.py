@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 from torch import Tensor
 
-from anisoscope.sums.groups import Sums
+from anisoscope.sums.groups import Sums, as_slice
 from anisoscope.sums.threads import run_in_parallel
 
 EVERY = 32  # batches summed in float32 before they are added in float64
@@ -114,13 +114,12 @@ class Moments:
         return few
 
     def _split_by_group(self, groups: int) -> list[tuple[int, Tensor | slice]]:
-        """Yield each group of the batch and its sequences: a slice if they lie side by side, as most do."""
+        """Yield each group of the batch and its sequences: a slice if they lie equally far apart, as most do."""
         if groups not in self._parts:
             self._parts[groups] = []
             for g in torch.unique(self._group % groups).tolist():
                 chosen = (self._group % groups == g).nonzero().squeeze(1)
-                first, last = int(chosen[0]), int(chosen[-1]) + 1
-                self._parts[groups].append((g, slice(first, last) if last - first == len(chosen) else chosen))
+                self._parts[groups].append((g, as_slice(chosen)))
         return self._parts[groups]
 
     def _count_groups(self, width: int) -> int:
