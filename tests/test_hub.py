@@ -10,6 +10,7 @@ import subprocess
 import pytest
 import torch
 from hub_server import Hub
+from program import WITHOUT_PAGE
 from quick import quick
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel, BertTokenizerFast
@@ -139,7 +140,7 @@ def test_a_series_is_found_measured_and_let_go_of(folders, tmp_path):
     """
     texts = [json.dumps({"text": f"w{i} w{i + 1} w{2 * i}"}) for i in range(9)]
     (tmp_path / "text.jsonl").write_text("\n".join(texts))
-    command = [*quick(), "-m", "anisoscope", "measure", f"{REPOSITORY}@step{{1,2,…,16}}", "--panel", "hidden"]
+    command = [*quick(), "-c", WITHOUT_PAGE, "measure", f"{REPOSITORY}@step{{1,2,…,16}}", "--panel", "hidden"]
     command += ["--corpus", str(tmp_path / "text.jsonl"), "-o", str(tmp_path / "series"), "--keep", "1", "--quiet"]
     hub = served(folders)
     variables = hub.environment(tmp_path / "home")

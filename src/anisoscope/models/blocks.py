@@ -240,6 +240,7 @@ class Layout:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
+        self._streams_of_family = family_of(model).streams
         self._specials: dict[str, int] = {}
         if getattr(model, "main_input_name", "") == "pixel_values":
             self._specials[find_stack(model)] = _special_tokens(model)
@@ -253,7 +254,7 @@ class Layout:
             given["encoder"] = _frames_of_samples(self.model, given.pop("samples"))
         if "frames" in given:
             given["encoder"] = _frames_of_frames(self.model, given.pop("frames"))
-        return family_of(self.model).streams(self.model, given)
+        return self._streams_of_family(self.model, given)
 
     def specials(self, site: Site) -> int:
         """Leading special positions of a site without a stream of its own: class and distillation token, registers."""
