@@ -390,3 +390,10 @@ def test_two_columns_are_told_by_what_they_hold(tmp_path):
         pd.DataFrame(columns).to_csv(path, index=False)
         with pytest.raises(CorpusError, match="a column for text"):
             open_labelled(str(path), for_training=False)
+
+
+def test_the_source_of_a_table_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame({"text": ["a b", "c d"] * 4, "label": ["x", "y"] * 4}).to_csv("table.csv", index=False)
+    source = open_labelled("table.csv", for_training=False).source
+    assert source["path"] == str(tmp_path.resolve() / "table.csv")

@@ -8,6 +8,7 @@ import transformers
 
 from anisoscope.__main__ import main as typed_main
 from anisoscope.data import builtin
+from anisoscope.data.splitting import split_text
 from anisoscope.data.text import open_text, plan_text
 from anisoscope.errors import UsageError
 
@@ -50,6 +51,16 @@ def test_a_text_gives_units_enough_for_an_interval(tmp_path, text, documents, un
     found, plan = planned(written(tmp_path / "t.txt", text), documents)
     assert (plan.n_units, found.source["documents"]) == (units, how)
     assert any("split into units by" in note for note in plan.warnings) == (documents == "auto")
+
+
+@pytest.mark.parametrize(("count", "word"), [(19, "block"), (20, "paragraph"), (21, "paragraph")])
+def test_twenty_paragraphs_are_enough_for_an_interval(count, word):
+    """Of fewer long ones blocks of tokens are made."""
+    paragraph = " ".join(["a" * 99] * 9)
+    text = "\n\n".join([paragraph] * count)
+    found = split_text(text)
+    assert (found.unit, found.guessed) == (word, True)
+    assert len(found.documents) == count if word == "paragraph" else found.block == 128
 
 
 def test_rules_of_documents_are_part_of_a_plan(tmp_path):

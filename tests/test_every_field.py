@@ -72,6 +72,22 @@ def test_every_setting_reaches_the_capture(monkeypatch):
             assert how["fused"] is (settings.attention == "fused") and how["optional"] == set()
 
 
+def test_every_setting_of_the_sites_reaches_the_pass_for_means_of_heads(monkeypatch):
+    seen = []
+
+    def run(_model, _plan, settings, **_):
+        seen.append(settings)
+        raise Stop
+
+    monkeypatch.setattr(loop, "run_pass", run)
+    others = {"blocks": ("X",), "tokens_first": True, "layers": (0, 2)}
+    for settings in (Settings(), Settings(**others, tokens=("content", "all"))):
+        with pytest.raises(Stop):
+            loop.measure_head_means(tiny.model("bert"), tiny.Plan(tiny.documents(2)), settings)
+        assert {name: getattr(seen[-1], name) for name in others} == {name: getattr(settings, name) for name in others}
+        assert seen[-1].tokens == settings.tokens[:1] and seen[-1].metrics == ("score_terms",)
+
+
 def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
     """Which examples are looked at, how many in what takes many passes, cut where, at which token, in which batches."""
     given = {}

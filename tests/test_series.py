@@ -57,6 +57,17 @@ def test_the_paper_s_pattern_names_its_checkpoints():
     assert found[-1] == "google/multiberts-seed_4-step_2000k"
 
 
+def test_a_name_is_supposed_if_any_part_of_it_is():
+    """A seed that is written out does not make a step exist that an ellipsis stands for."""
+    names, _ = names_of("m-seed_{0..1}@step_{0,20,…,80}k")
+    assert {name for name, supposed in names.items() if supposed} == {
+        f"m-seed_{seed}@step_{step}k" for seed in (0, 1) for step in (40, 60)
+    }
+    assert len(names) == 10
+    both, _ = names_of("m-{0,1,…,3}-{0,1,…,3}")
+    assert [name for name, supposed in both.items() if not supposed] == [f"m-{a}-{b}" for a in "013" for b in "013"]
+
+
 def test_only_names_of_an_ellipsis_need_not_exist():
     names, gaps = names_of("m@step{0,1,2,4,…,143000}")
     assert [name for name, supposed in names.items() if not supposed] == [f"m@step{n}" for n in (0, 1, 2, 4, 143000)]

@@ -761,3 +761,16 @@ def test_single_vectors_are_summed_by_group_as_sequences_are(group, odd, dtype):
     for key, value in plain.terms.items():
         torch.testing.assert_close(ours.terms[key], value, **near)
     torch.testing.assert_close(of_vectors, inverse)
+
+
+def test_vectors_that_are_left_out_are_counted_among_those_of_the_first_policy():
+    """Of each sequence those that are zero or not finite, whatever other policies leave out."""
+    x = torch.ones(2, 1, 4, 3)
+    x[0, 0, 0] = x[0, 0, 2] = x[1, 0, 3] = 0
+    x[1, 0, 1] = torch.nan
+    masks = torch.ones(2, 2, 4, dtype=torch.bool)
+    masks[:, 1, :2] = False
+    masks[1, 0, 3] = False  # padding
+    values, _ = sum_vectors(x, masks, None, frozenset({"n"}))
+    assert values["zero"].tolist() == [2, 0] and values["nonfinite"].tolist() == [0, 1]
+    assert values["n"].squeeze(-1).tolist() == [[2, 1], [2, 1]]
