@@ -230,3 +230,17 @@ def test_a_name_that_may_be_a_path_is_told_what_lies_in_its_folder(monkeypatch, 
     (tmp_path / "models" / "gpt2").mkdir(parents=True)
     with pytest.raises(ModelError, match=r"'models/gpt3', which is not there.*the folder models has gpt2; for a model"):
         of_hub._from_cache("models/gpt3", None, "models/gpt3", "", Fault("no network", "connect to the network"))
+
+
+@pytest.mark.parametrize("inside", ["", "0_Transformer/"])
+def test_shards_lie_where_their_index_does(tmp_path, monkeypatch, inside):
+    """An index names them as seen from its own folder: that of the first module of sentence-transformers."""
+    names = [f"{inside}config.json", f"{inside}model.safetensors.index.json"]
+    names += [f"{inside}model-0000{k}-of-00002.safetensors" for k in (1, 2)]
+    place = ModelPlace("some/model", None, MODELS, dict.fromkeys([*names, *["modules.json"] * bool(inside)], ""))
+    index = tmp_path / names[1]
+    index.parent.mkdir(exist_ok=True)
+    shards = {"a.weight": "model-00002-of-00002.safetensors", "b.weight": "model-00001-of-00002.safetensors"}
+    index.write_text(json.dumps({"weight_map": shards}))
+    monkeypatch.setattr(of_hub, "_download", lambda *_: tmp_path)
+    assert of_hub._weights(place, tmp_path, "some/model") == names[2:]
