@@ -17,6 +17,7 @@ import tiny
 import torch
 from torch import nn
 
+import anisoscope
 from anisoscope.axes import SUBSET_FAMILIES, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.errors import CorpusError, MeasureError, UsageError
@@ -670,3 +671,22 @@ def test_parts_of_a_batch_keep_what_belongs_to_each_sequence():
     assert all(part.inputs["flag"] is True and part.inputs["scale"] == 2 for part in parts)
     with pytest.raises(UsageError, match=r"a tensor \[4\] for 5 sequences"):
         Batch({"x": torch.zeros(4)}, whole.unit).parts(2)
+
+
+def test_no_interval_goes_beyond_what_a_value_can_be():
+    """One unit of forty is opposite to the others: half as wide again, the interval of A would hold more than 1."""
+    x = np.tile(np.eye(4)[0], (80, 1)) + 1e-3 * np.random.default_rng(0).normal(size=(80, 4))
+    x[:2] *= -1
+    records = anisoscope.measure(x, units=np.arange(80) // 2, quiet=True).records
+    checked = 0
+    for metric in scan().values():
+        for value, bounds in metric.bounds.items():
+            rows = records[records["metric"].eq(f"{metric.name}.{value}" if value else metric.name)]
+            rows = rows[rows["low"].notna()]
+            if callable(bounds) or rows.empty:
+                continue
+            assert rows["low"].ge(bounds[0]).all() and rows["high"].le(bounds[1]).all(), (metric.name, value)
+            checked += 1
+    assert checked > 3
+    (a,) = records[records["metric"].eq("mean_cosine") & records["component"].isna()].itertuples()
+    assert a.low < 0.6 < a.value < 0.95 < a.high < 1
