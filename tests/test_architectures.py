@@ -417,3 +417,26 @@ def test_a_stage_of_efficientnet_ends_before_its_width_changes(depth):
     ends = [i for i in range(len(blocks)) if i + 1 == len(blocks) or widths[i + 1] != widths[i]]
     assert len(ends) == len(config.num_block_repeats)
     assert find_stages(net) == [blocks[end] for end in ends]
+
+
+class TwoHeads(nn.Module):
+    """Two heads that read the same last states, each through a norm of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Block(4, 4) for _ in range(2))
+        self.norm, self.other_norm = nn.LayerNorm(4), nn.LayerNorm(4, elementwise_affine=False)
+        nn.init.normal_(self.norm.weight)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(x), self.other_norm(x)
+
+
+def test_of_the_norms_of_several_heads_the_first_is_the_final_one():
+    torch.manual_seed(0)
+    net, x = TwoHeads().eval(), torch.randn(2, 5, 4)
+    with torch.no_grad(), capture(net, ("hidden", "final"), blocks=("Block",)) as tap:
+        first, _ = net(x)
+    assert torch.equal(tap["encoder.final"], first)

@@ -654,3 +654,33 @@ def test_what_hides_a_key_may_be_any_large_number(number):
     rows, expected = (attention_rows(q, k, m, scale=0.7) for m in (call.masking, Masking(seen, False, None)))
     for name in ("keys", "score", "entropy", "row_min"):
         torch.testing.assert_close(rows[name], expected[name], atol=1e-3, rtol=1e-4, msg=name)
+
+
+class Scores(nn.Module):
+    def forward(self, query, key):
+        return torch.matmul(query, key.transpose(-1, -2)).softmax(-1)
+
+
+class Mixture(nn.Module):
+    def forward(self, weights, value):
+        return torch.matmul(weights, value)
+
+
+class Whole(nn.Module):
+    def forward(self, query, key, value):
+        weights = torch.matmul(query, key.transpose(-1, -2)).softmax(-1)
+        return torch.matmul(weights, value)
+
+
+def test_what_one_module_computed_is_no_part_of_another_s_attention():
+    """What another module had is let go of: its scores are not taken for those of this one."""
+    scores, mixture, whole, calls = Scores(), Mixture(), Whole(), []
+    x = [torch.randn(1, 2, 4, 3) for _ in range(3)]
+    with (
+        torch.no_grad(),
+        entry_points.watch_entry_points({scores, mixture, whole}, lambda call: calls.append(call.module)),
+    ):
+        mixture(scores(x[0], x[1]), x[2])
+        assert calls == []
+        whole(*x)
+    assert calls == [whole]

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import anisoscope
-from anisoscope.cli.printed_tables import tabulate_layers
+from anisoscope.cli.printed_tables import BESIDE_HIDDEN, tabulate_beside_hidden, tabulate_layers
 from anisoscope.errors import UsageError
 from anisoscope.runs.comparison import differs
 from anisoscope.runs.findings import RULES, RULES_OF_CLASSES, RULES_OF_RUNS, findings, judge_isotropy
@@ -340,3 +340,10 @@ def test_near_duplicates_and_hubs_are_found():
     hub = anisoscope.metric("neighbours", around)
     assert hub["neighbours.largest"].value > 0.9
     assert hub["neighbours.hubness"].value > 5
+
+
+def test_a_table_beside_hidden_states_holds_its_own_records_alone():
+    rows = [row("mean_cosine", 0, 0.4), *(row(f"{name}.q95", 0, 0.2) for name in BESIDE_HIDDEN)]
+    tables = tabulate_beside_hidden(as_records(pd.DataFrame(rows)))
+    assert [set(table.records["metric"]) for table in tables] == [{f"{name}.q95"} for name in BESIDE_HIDDEN]
+    assert [table.head for table in tables] == [(f"{name}: layer", "q95") for name in BESIDE_HIDDEN]

@@ -18,7 +18,8 @@ import torch
 from safetensors.torch import save_file
 
 import anisoscope
-from anisoscope.data.vector_files import holds_vectors, open_vectors
+from anisoscope.data.vector_files import _join_rows, holds_vectors, open_vectors
+from anisoscope.data.vector_roles import Content
 from anisoscope.errors import AnisoscopeError, CorpusError
 
 X = np.random.default_rng(3).normal(size=(60, 8)) + 0.3
@@ -397,3 +398,10 @@ def test_gzip_of_json_lines_is_read(tmp_path):
         file.writelines(f"{json.dumps({'vector': x})}\n" for x in X.tolist())
     assert holds_vectors(Path(tmp_path, "x.jsonl.gz"))
     assert np.array_equal(open_vectors(tmp_path / "x.jsonl.gz").layers["vector"], X)
+
+
+def test_a_column_that_is_an_index_in_one_file_is_one_in_the_folder():
+    parts = [Content({"i": np.arange(3), "v": X[:3]}, index=index) for index in ((), ("i",), ())]
+    joined = _join_rows(parts, [Path(name) for name in ("a.csv", "b.csv", "c.csv")])
+    assert joined.index == ("i",) and len(joined.columns["v"]) == 9
+    assert joined.columns["file"].tolist() == [name for name in ("a.csv", "b.csv", "c.csv") for _ in range(3)]
