@@ -33,7 +33,7 @@ LAYERS = (
     ("sums",),
     ("axes", "errors", "extras", "options", "progress", "public", "registry", "wording", "__init__"),
 )
-"""From the top: a module imports from its own layer and those below (docs/concepts.md)."""
+"""From the top: a module imports from its own layer and those below (docs/architecture.md)."""
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 HEAVY = ("torch", "transformers", "datasets", "scipy.stats", "altair", "sklearn")
 
@@ -68,6 +68,17 @@ def imports(tree, *, everywhere):
                 yield from (resolve(f"{node.module}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (resolve(alias.name) for alias in node.names if alias.name.split(".")[0] == "anisoscope")
+
+
+def layers_drawn(number):
+    """Layers in a picture of docs/architecture.md, from the top: the names before each line's explanation."""
+    page = (ROOT.parents[1] / "docs" / "architecture.md").read_text("utf-8")
+    lines = page.split("```text\n")[number].split("```")[0].splitlines()
+    return [tuple(re.split(r" {2,}", line)[0].split(" · ")) for line in lines]
+
+
+def test_the_picture_of_layers_is_what_is_kept():
+    assert layers_drawn(1) == [tuple(n for n in names if not n.startswith("__")) for names in LAYERS]
 
 
 def outside_functions(node):

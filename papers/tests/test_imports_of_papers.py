@@ -30,6 +30,10 @@ SEVERAL = {("beyond", "fosse2023"), ("beyond", "godey2024"), ("godey2024", "beyo
 """Packages of studies of which some modules build on those of another one."""
 
 
+def test_the_picture_of_layers_is_what_is_kept():
+    assert of_tool.layers_drawn(2) == [tuple(n for n in names if not n.startswith("__")) for names in LAYERS]
+
+
 @cache
 def modules():
     """{dotted name inside the package: syntax tree}; packages are `name.__init__`."""
