@@ -189,13 +189,13 @@ class State:
         with tempfile.TemporaryDirectory() as folder:
             return _load_bytes, (self.save(Path(folder, "state")).read_bytes(),)
 
-    def _open(self, of: dict[str, Any], make_settings: Callable[[], Settings]) -> Measurement:
+    def _open(self, described: dict[str, Any], make_settings: Callable[[], Settings]) -> Measurement:
         """Return the measurement that is added to, of the same things as before."""
         if self._measurement is None:
-            self._measurement, self.of = Measurement(make_settings()), of
-        elif of != self.of:
+            self._measurement, self.of = Measurement(make_settings()), described
+        elif described != self.of:
             cure = "make a state for each"
-            raise UsageError(f"a state of one model or one kind of vectors ({self.of})", str(of), cure)
+            raise UsageError(f"a state of one model or one kind of vectors ({self.of})", str(described), cure)
         return self._measurement
 
     def _describe_vectors(self, vectors: VectorArrays) -> dict[str, Any]:
