@@ -1,4 +1,4 @@
-"""Layers of two runs of the same inputs held against each other: a metric of pairs, of the tokens that both sampled."""
+"""Compare layers of two runs of the same inputs by a metric of pairs (CKA, Procrustes), on the tokens both sampled."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,11 +37,12 @@ COLUMNS = (
 
 
 def compare_layers(runs: Sequence[KeptRun], name: str) -> pd.DataFrame:
-    """A row for each layer of the first run with each layer of every other: value and 95 % interval.
+    """Compare each layer of the first run with each layer of every other run; return value and 95 % interval per
+    row.
 
-    name  of a metric that reads pairs of layers or of runs, or `module:NAME`
+    name  a metric that reads pairs of layers or of runs, or `module:NAME`
 
-    UsageError for another metric, a run that kept no sample, and runs of other tokens.
+    UsageError for another metric, for a run that kept no sample of vectors, and for runs of different tokens.
     """
     metric = find_metric_of_pairs(name)
     first, *others = with_own_names(runs)
@@ -60,7 +61,7 @@ def compare_layers(runs: Sequence[KeptRun], name: str) -> pd.DataFrame:
 
 
 def _tabulate(metric: Metric, readings: Iterable[Reading]) -> pd.DataFrame:
-    """A row for each value of a metric at each pair of layers."""
+    """Return one row for each value of a metric at each pair of layers."""
     parts = []
     for reading in readings:
         for columns, _ in build_columns(metric, reading, ("",)):
@@ -69,7 +70,7 @@ def _tabulate(metric: Metric, readings: Iterable[Reading]) -> pd.DataFrame:
 
 
 def find_metric_of_pairs(name: str) -> Metric:
-    """A metric that reads two layers, by name. UsageError for another."""
+    """Return the metric of that name, if it reads two layers. UsageError for any other."""
     metric = metrics.find_metric_by_name(metrics.resolve_alias(name)[0])
     if not isinstance(metric.reads, LayerPair):
         known = sorted(each.name for each in metrics.find_all().values() if isinstance(each.reads, LayerPair))
@@ -79,7 +80,7 @@ def find_metric_of_pairs(name: str) -> Metric:
 
 
 def require_same_tokens(first: KeptRun, second: KeptRun) -> None:
-    """UsageError unless two runs sampled from the same tokens in the same way, with the reason."""
+    """Raise UsageError, with the reason, unless two runs sampled the same tokens in the same way."""
     expected = "two runs of the same tokens"
     ours, theirs = settings_of(first), settings_of(second)
     if ours["seed"] != theirs["seed"]:
@@ -99,7 +100,7 @@ def require_same_tokens(first: KeptRun, second: KeptRun) -> None:
 
 
 def settings_of(run: KeptRun) -> Mapping[str, Any]:
-    """The settings of a run's measurement, by the names of today."""
+    """Return the settings of a run's measurement; old names are replaced by today's, missing ones by defaults."""
     from anisoscope.measure.settings import RENAMED
 
     saved = run.manifest.get("settings", {}).get("settings", {})
@@ -108,7 +109,7 @@ def settings_of(run: KeptRun) -> Mapping[str, Any]:
 
 
 def _read_stacks(run: KeptRun) -> dict[str, SampledStack]:
-    """The sample of a run, by stack. UsageError if it kept none, OutputError if its file is damaged."""
+    """Read a run's sampled vectors, by stack. UsageError if it kept none, OutputError if its file is damaged."""
     sample = run.sample
     if isinstance(sample, Path):
         try:
@@ -126,7 +127,10 @@ def _read_stacks(run: KeptRun) -> dict[str, SampledStack]:
 def _readings(
     metric: Metric, ours: Mapping[str, SampledStack], theirs: Mapping[str, SampledStack], groups: int
 ) -> Iterator[Reading]:
-    """What a metric reads of stacks of one name; if the runs have one stack each, of these."""
+    """Yield what a metric reads of each pair of stacks (encoder, decoder) with the same name.
+
+    If each run has a single stack, the two are paired whatever their names.
+    """
     assert isinstance(metric.reads, LayerPair)
     alone = len(ours) == len(theirs) == 1
     for stack, first in ours.items():

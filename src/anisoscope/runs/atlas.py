@@ -1,4 +1,4 @@
-"""An atlas: every network of a list measured, and each run summed up in one row of a table."""
+"""An atlas: every network of a list is measured, and each run summarised in a row of a table."""
 
 import os
 import tomllib
@@ -93,7 +93,9 @@ MODALITIES = {
 
 @dataclass(frozen=True)
 class Listed:
-    """A network of a list: its name in the table, what is measured, and what the list says beside."""
+    """A network of the list: its name in the table, the job that measures it, and what else the list declares of
+    it.
+    """
 
     name: str
     job: Job
@@ -102,7 +104,9 @@ class Listed:
 
 @dataclass
 class Atlas:
-    """The table (`COLUMNS`), the run folder of each network, and why others were left out."""
+    """A measured atlas: its table (columns `COLUMNS`), the run folder of each network, and why others were left
+    out.
+    """
 
     folder: Path
     table: pd.DataFrame
@@ -111,10 +115,10 @@ class Atlas:
 
 
 def read_list(path: Path) -> list[Listed]:
-    """Read the networks of a TOML file: `[[network]]` tables, and `[defaults]` for all of them.
+    """Read the list of networks from a TOML file: `[[network]]` tables, and `[defaults]` for all of them.
 
-    Each has a `model`, and what options of `measure` it needs by their names. `$NAME` in `model` and `corpus` is a
-    variable of the environment. UsageError for what cannot be read, with the name of the network.
+    Each network has a `model`, and options of `measure` by their names. `$NAME` in `model` and `corpus` is replaced
+    by that environment variable. UsageError, with the name of the network, for what cannot be read.
     """
     if not path.is_file():
         raise UsageError("a list of networks in a TOML file", f"{path}, which is none", "check the path")
@@ -137,7 +141,7 @@ def read_list(path: Path) -> list[Listed]:
 
 
 def _read_network(network: Any, defaults: dict[str, Any], where: str) -> Listed:
-    """Turn one entry into what is measured."""
+    """Turn one entry of the list into a job. UsageError, naming `where` it is, for unknown options or values."""
     if not isinstance(network, dict) or not isinstance(network.get("model"), str):
         raise UsageError(f"a model in {where}", repr(network), 'write model = "a hub id, a folder, builtin:…"')
     declared = {key: str(network[key]) for key in OWN_KEYS if key in network}
@@ -160,13 +164,14 @@ Shown = Callable[[str], AbstractContextManager[Progress]]
 
 
 def make_atlas(networks: list[Listed], folder: Path, show: Shown) -> Atlas:
-    """Measure each network, those that are finished are not measured again, and write `atlas.csv` and `atlas.json`.
+    """Measure each network and write `atlas.csv` and `atlas.json`. Networks that were finished earlier are not
+    repeated.
 
-    folder  each network has a run folder in its `runs/`, named by what makes it this run
-    show    is called with the title of each network
+    folder  the run folders are in its `runs/`, named after model, corpus and identity
+    show    is called with the title of each network, and shows its progress
 
-    A network that cannot be had or measured is left out, and the atlas says why. OutputError for a folder that cannot
-    be written; MeasureError if no network is left.
+    A network that cannot be loaded or measured is left out, and the atlas says why. OutputError for a folder that
+    cannot be written; MeasureError if no network remains.
     """
     check_output(folder)
     rows: list[dict[str, Any]] = []
@@ -195,7 +200,9 @@ def make_atlas(networks: list[Listed], folder: Path, show: Shown) -> Atlas:
 
 
 def write_atlas(atlas: Atlas) -> None:
-    """Write the table, and which run each row is of."""
+    """Write the table (`atlas.csv`), and the run folder of each network and reasons for missing ones
+    (`atlas.json`).
+    """
     text = format_csv(atlas.table)
     write_atomic(atlas.folder / "atlas.csv", lambda temporary: temporary.write_text(text, encoding="utf-8"))
     runs = {name: str(path.relative_to(atlas.folder)) for name, path in atlas.runs.items()}
@@ -203,12 +210,12 @@ def write_atlas(atlas: Atlas) -> None:
 
 
 def format_csv(table: pd.DataFrame) -> str:
-    """The table as CSV, six digits a number: enough for every interval, and quiet in a diff."""
+    """Write the table as CSV with six digits a number: enough for every interval, and with small diffs."""
     return table.to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """The table of a written atlas. OutputError for a file that is none."""
+    """Read the table of a written atlas. OutputError if the file is missing or lacks columns."""
     if not path.is_file():
         raise OutputError("the table of an atlas", f"{path}, which is none", "write it: anisoscope atlas LIST")
     table = pd.read_csv(path, keep_default_na=True)
@@ -218,7 +225,7 @@ def read_csv(path: Path) -> pd.DataFrame:
 
 
 def _measure_network(listed: Listed, root: Path, progress: Progress) -> RunFolder:
-    """Measure a network, or find its finished run."""
+    """Measure a network, or return its finished run. UsageError for an unset variable or a series of checkpoints."""
     job = listed.job
     for key, value in (("model", job.model), ("corpus", job.corpus)):
         if "$" in value:
@@ -230,7 +237,7 @@ def _measure_network(listed: Listed, root: Path, progress: Progress) -> RunFolde
 
 
 def summarise_run(done: RunFolder, listed: Listed) -> Iterator[dict[str, Any]]:
-    """Sum up a run, a row for each stack that was measured. MeasureError for one without hidden states."""
+    """Summarise a run, one row for each measured stack (encoder, decoder). MeasureError if it has no hidden states."""
     records, manifest = done.records, done.manifest
     replicates = read_replicates(done.folder, len(records))
     found = depths(records)
@@ -250,7 +257,9 @@ def summarise_run(done: RunFolder, listed: Listed) -> Iterator[dict[str, Any]]:
 
 
 def _find_modality(listed: Listed, manifest: dict[str, Any]) -> str:
-    """What a network reads: as the list says, else as its name is known, else by the word of its positions."""
+    """Return what a network reads (text, speech, image): from the list, from the named models, or from the
+    manifest.
+    """
     if "modality" in listed.declared:
         return listed.declared["modality"]
     named = list_entries_of("models").get(listed.job.model)
@@ -262,7 +271,9 @@ def _find_modality(listed: Listed, manifest: dict[str, Any]) -> str:
 
 
 def _summarise_depth(depth: Depth) -> dict[str, Any]:
-    """What hidden states of one stack say: A at telling layers, and what carries it where it is highest."""
+    """Return a stack's columns on hidden states: A (anisotropy) at telling layers, and what carries it at its
+    highest.
+    """
     blocks = depth.rows[depth.rows["site"].eq("hidden")]
     blocks = blocks if len(blocks) else depth.rows
     final = depth.rows[depth.rows["site"].eq("final")]
@@ -286,7 +297,7 @@ def _summarise_depth(depth: Depth) -> dict[str, Any]:
 
 
 def _name_cause(depth: Depth, top: Any, centred: Any) -> str:
-    """Name what carries A at the row `top`: a few dimensions, the mean, both; empty if it is not anisotropic."""
+    """Name what carries A in the layer `top`: a few dimensions, the mean, both; empty if it is not anisotropic."""
     if top.verdict != "anisotropic":
         return ""
     parts = []
@@ -303,7 +314,7 @@ def _name_cause(depth: Depth, top: Any, centred: Any) -> str:
 
 
 def _summarise_attention(records: pd.DataFrame, replicates: Any, stack: str) -> dict[str, Any]:
-    """How many heads of self-attention there are and are sinks, and their mean entropy; None if it was not measured."""
+    """Return the number of self-attention heads, of sinks, and their mean entropy; None values if not measured."""
     counts = [found for place, found in count_heads(records).items() if place[:2] == (stack, "self")]
     rows = attention_heads(records)
     rows = rows[rows["metric"].eq("attention.entropy_normalised") & rows["stack"].eq(stack) & rows["kind"].eq("self")]
@@ -316,7 +327,7 @@ def _summarise_attention(records: pd.DataFrame, replicates: Any, stack: str) -> 
 
 
 def _with_ends(name: str, row: Any) -> dict[str, float | None]:
-    """Value and interval of a record under a name; None if there is no record."""
+    """Return {name: value, name_low: …, name_high: …} of a record; None values if there is no record."""
     if row is None:
         return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
     return {name: row.value, f"{name}_low": row.low, f"{name}_high": row.high}

@@ -1,7 +1,7 @@
-"""What a run says of attention: a table of layers or heads, and findings by stated rules.
+"""What a run says of attention: a table of layers or heads, and findings (sentences) by fixed rules.
 
-A head is named only if the whole 95 % interval of its value lies beyond the line of the rule. Heads that no rule names
-are ordinary: attention that is neither sharp nor flat, and goes where the input says.
+A head is named (sink, uniform …) only if the whole 95 % interval of its value lies beyond the threshold of the
+rule. Heads that no rule names are ordinary: their attention is neither sharp nor flat, and depends on the input.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ INDEX = ["stack", "kind", "layer"]
 
 @dataclass(frozen=True)
 class Rule:
-    """A kind of head: the value it is read off, the line, and on which side of it the whole interval must lie.
+    """A kind of head: the metric that decides it, the threshold, and whether the interval must lie above or below.
 
     several  words for heads of this kind, after their number: `12 of 72 heads …`
     """
@@ -55,7 +55,7 @@ RULES = (
 
 
 def uniform_line() -> float:
-    """The normalised entropy from which on a head is uniform."""
+    """Return the threshold of normalised entropy from which on a head counts as uniform."""
     return next(rule.line for rule in RULES if rule.name == UNIFORM)
 
 
@@ -64,13 +64,13 @@ CHANGED = 0.1
 
 
 def attention_table(records: pd.DataFrame, *, heads: bool = False, replicates: Array | None = None) -> pd.DataFrame:
-    """A row per layer (mean over its heads), or per head, of the attention that was measured.
+    """Return a table of the measured attention, a row per layer (means over its heads) or, with `heads`, per head.
 
-    replicates   of each record its value without each group of units [record, group]; None: means have no intervals
+    replicates   each record's value with one group of units left out [record, group]; None: means have no intervals
 
-    Columns: stack, kind, layer, then the values of `VALUES` that the run has, `low` and `high` of the entropy behind
-    it. Of layers also `heads`, and how many of them each rule names (`sink heads`, …); of heads `head` and
-    `kind of head`. Empty if attention was not measured.
+    Columns: stack, kind, layer, then those of `VALUES` that the run has, and `low` and `high` after the entropy.
+    Layers also have `heads`, and how many of them each rule names (`sink heads`, …); heads have `head` and `kind of
+    head`. Empty if attention was not measured.
     """
     rows = attention_heads(records) if heads else attention_layers(records, replicates)
     if not len(rows):
@@ -97,7 +97,9 @@ def attention_table(records: pd.DataFrame, *, heads: bool = False, replicates: A
 
 
 def count_heads(records: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, int]]:
-    """By (stack, kind, layer) the number of `heads`, and how many of them each rule names, by the rule's name."""
+    """Count the heads of each (stack, kind, layer): `heads` in all, and how many each rule names, by the rule's
+    name.
+    """
     rows = attention_heads(records)
     found: dict[tuple[Any, ...], dict[str, int]] = {}
     for row in iter_rows(rows.drop_duplicates([*INDEX, "head"])):
@@ -109,9 +111,9 @@ def count_heads(records: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, int]]:
 
 
 def attention_layers(records: pd.DataFrame, replicates: Array | None = None) -> pd.DataFrame:
-    """Records of whole layers: the mean over the heads of each value of attention, with its interval.
+    """Return attention records of whole layers: each value averaged over the heads, with its interval.
 
-    replicates   of each record its value without each group of units [record, group]; None: there are no intervals
+    replicates   each record's value with one group of units left out [record, group]; None: there are no intervals
     """
     rows = attention_heads(records)
     left_out = None if replicates is None or len(replicates) != len(records) else replicates[rows.index.to_numpy()]
@@ -120,7 +122,7 @@ def attention_layers(records: pd.DataFrame, replicates: Array | None = None) -> 
 
 
 def attention_findings(records: pd.DataFrame) -> Iterator[Finding]:
-    """Which heads are sinks, uniform, one-hot, aligned or opposite, and what centring the queries would change."""
+    """Say which heads are sinks, uniform, one-hot, aligned or opposite, and what centring the queries would change."""
     rows = attention_heads(records)
     if not len(rows):
         return
@@ -134,6 +136,10 @@ def attention_findings(records: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _findings_of(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, before: str) -> Iterator[Finding]:
+    """Yield the findings on the heads of one stack and kind of attention; each sentence begins with `before`.
+
+    by_rule   rows of the heads that each rule names
+    """
     count = len(part[["layer", "head"]].drop_duplicates())
     ordinary = True
     for rule in RULES:
@@ -154,7 +160,7 @@ def _findings_of(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, before
 
 
 def _centring(part: pd.DataFrame, before: str) -> Iterator[Finding]:
-    """Whether attention would change if the mean query were taken away."""
+    """Say in how many heads attention would change if the mean query were subtracted."""
     rises = part[part["metric"].eq("centred_attention.query_rise") & part["low"].notna()]
     if not len(rises):
         return
@@ -177,8 +183,10 @@ def _centring(part: pd.DataFrame, before: str) -> Iterator[Finding]:
 
 
 def attention_heads(records: pd.DataFrame) -> pd.DataFrame:
-    """Records of single heads, of raw queries and keys under the first token policy, of the last step of a series;
-    their index is their place among the records.
+    """Select the attention records of single heads; a series of checkpoints gives those of its last step.
+
+    Query-key cosines are those of raw queries and keys under the first token policy. The index of the result is
+    each record's row number.
     """
     records = records.reset_index(drop=True)
     rows = select(records, metric=tuple(VALUES), component=None)
@@ -194,7 +202,7 @@ def attention_heads(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _named_heads(records: pd.DataFrame) -> list[tuple[Rule, Any]]:
-    """(rule, row) of every head that a rule names."""
+    """Return (rule, row) for every head and every rule that names it."""
     found = []
     rows = attention_heads(records)
     for rule in RULES:
@@ -206,11 +214,12 @@ def _named_heads(records: pd.DataFrame) -> list[tuple[Rule, Any]]:
 
 
 def _place(row: Any) -> tuple[Any, ...]:
+    """Return (stack, kind, layer) of a record."""
     return row.stack, row.kind, row.layer
 
 
 def describe_layer_numbers(layers: list[int]) -> str:
-    """`in layer 3`, `in layers 1–4 and 6`."""
+    """Write layer numbers in words, with ranges: `in layer 3`, `in layers 1–4 and 6`."""
     unique = sorted(set(layers))
     runs: list[list[int]] = []
     for layer in unique:

@@ -1,6 +1,4 @@
-"""Run the measurements of a classifier on a labelled corpus: an ordinary run with texts as units, and those of
-`classes/`.
-"""
+"""Measure a classifier on a labelled corpus: an ordinary run with texts as units, and the analyses of `classes/`."""
 
 import json
 import re
@@ -44,9 +42,9 @@ TITLES = {"directions": "directions of classes", "replaced": "attention replaced
 
 
 def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any) -> RunFolder:
-    """Measure the classes of a model on a labelled corpus; `how` as of `run`.
+    """Measure a classifier on a labelled corpus; `how` are keyword arguments of `run`.
 
-    ModelError, CorpusError or UsageError if the two do not go together.
+    ModelError, CorpusError or UsageError if model and corpus do not fit together.
     """
     classes = fill_from_training(classes)
     loading = select_fields(classes, LoadOptions)
@@ -93,7 +91,9 @@ def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any)
 
 @dataclass(frozen=True)
 class _AfterPass:
-    """The measurements after the pass:"""
+    """The analyses of classes that are made after the ordinary pass: directions, replaced attention, explained
+    words.
+    """
 
     subject: Subject
     tokenizer: Any
@@ -104,7 +104,7 @@ class _AfterPass:
     stack: str
 
     def records(self, progress: Progress | None) -> tuple[pd.DataFrame, list[str]]:
-        """Records, and why what was asked for is not among them."""
+        """Return the records of all chosen parts, and warnings that say why a part is missing."""
         shown = {} if progress is None else {"progress": progress}
         parts: list[pd.DataFrame] = []
         warnings: list[str] = []
@@ -118,6 +118,9 @@ class _AfterPass:
         return pd.concat(found, ignore_index=True) if found else as_records(pd.DataFrame()), warnings
 
     def _directions(self, _notes: list[str], **_shown: Progress) -> list[pd.DataFrame]:
+        """Return records on how well directions separate the classes, on accuracy, and on the entropy of the [CLS]
+        row.
+        """
         model, names, plan = self.subject.model, self.corpus.labels, self.plan
         labels = np.array(plan.encoded.labels)
         found = []
@@ -138,6 +141,9 @@ class _AfterPass:
         return found
 
     def _replaced(self, _notes: list[str], **shown: Progress) -> list[pd.DataFrame]:
+        """Return records on how accuracy changes if attention is replaced; empty if the model's head cannot be
+        used.
+        """
         if not self.heads:
             return []
         chosen = _examples(self.corpus, self.classes, self._few)
@@ -147,12 +153,14 @@ class _AfterPass:
 
     @property
     def _few(self) -> int:
+        """How many texts the slow parts read: `few`, at most `limit`, or half of a corpus without splits."""
         few = min(self.classes.few, self.classes.limit)
         if self.classes.split == ALL:  # the other half makes the directions that explain
             few = min(few, len(self.corpus.splits[ALL]) // 2)
         return few
 
     def _explained(self, notes: list[str], **shown: Any) -> list[pd.DataFrame]:
+        """Return records on how well attributions explain decisions; empty if the model's head cannot be used."""
         if not self.heads:
             return []
         shown |= {"padding": self.plan.padding, "stack": self.plan.stacks, "notes": notes}
@@ -163,10 +171,10 @@ class _AfterPass:
 def _find_readout(
     model: Any, plan: LabelledPlan, *, usable: bool, asked: At | None
 ) -> tuple[At | None, str, list[str]]:
-    """Find how a text becomes one vector, of which stack, and what must be said of it.
+    """Find out which token's vector represents a text, in which stack, and what to warn about.
 
-    As the model's own head does it, found on the first batch; else as users of such models mostly do: the last token of
-    a decoder, the first of an encoder.
+    If the model's head can be used, it is probed on the first batch. Otherwise the usual one is taken: the last
+    token of a decoder, the first of an encoder. The first result is None if the head reads none of the known ones.
     """
     usual: At = "last" if find_stack(model) == "decoder" else "first"
     if not usable:
@@ -182,19 +190,23 @@ def _find_readout(
 
 
 def list_reading_stacks(model: Any) -> str | tuple[str, ...]:
-    """List the stacks that read the texts; both for an encoder–decoder."""
+    """Return the stack (encoder or decoder) that reads the texts; both for an encoder–decoder."""
     both = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
     return ("encoder", "decoder") if both else find_stack(model)
 
 
 def read_training(model: str) -> dict[str, Any]:
-    """Read the training.json beside a model; empty if there is none."""
+    """Read the training.json in a model's folder; empty if there is none."""
     path = Path(model) / "training.json"
     return dict(json.loads(path.read_text())) if path.is_file() else {}
 
 
 def fill_from_training(classes: ClassesOptions) -> ClassesOptions:
-    """Fill in corpus, columns, splits and length from the training.json beside the model, if they are not given."""
+    """Fill in corpus, columns, splits and length from the training.json in the model's folder, unless they were
+    given.
+
+    UsageError if no corpus is given and the file names none.
+    """
     trained = read_training(classes.model)
     recipe = trained.get("recipe", {})
     if not classes.corpus:
@@ -208,20 +220,21 @@ def fill_from_training(classes: ClassesOptions) -> ClassesOptions:
 
 
 def _was_trained_on(classes: ClassesOptions) -> bool:
-    """Whether training.json beside the model tells that it was trained on this corpus, divided in this way."""
+    """Whether training.json says that the model was trained on this corpus with the same division into splits."""
     recipe = read_training(classes.model).get("recipe", {})
     same_division = classes.split_seed == recipe.get("split_seed", 0)
     return same_division and _is_same_corpus(classes.corpus, recipe.get("corpus", ""))
 
 
 def _is_same_corpus(one: str, other: str) -> bool:
-    """Whether two names stand for the same corpus: the same name, or the same path."""
+    """Whether two names mean the same corpus: equal names, or equal paths."""
     if not one or not other:
         return False
     return one == other or Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
 
 
 def tokenizer_of(subject: Subject) -> Any:
+    """Return the model's tokenizer. ModelError unless it is a text model with a fast tokenizer."""
     tokenizer = subject.processor
     if subject.modality != "text" or not hasattr(tokenizer, "tokenize") or not getattr(tokenizer, "is_fast", False):
         got = f"{subject.name} ({subject.modality}, {type(tokenizer).__name__})"
@@ -230,11 +243,11 @@ def tokenizer_of(subject: Subject) -> Any:
 
 
 def choose_pad(tokenizer: Any, config: Any, rows: list[dict[str, Any]]) -> int:
-    """The token that fills up utterances; a model that names none is told of it.
+    """Return the id of the padding token; a model without one gets it written into its configuration.
 
-    Heads of decoders look for the last token that is not the padding their configuration names. So that one is taken;
-    if there is none, the tokenizer's, or its mark for the end, unless the utterances themselves hold it: then the first
-    token that none of them holds.
+    Heads of decoders look for the last token that is not the configuration's padding token, so that one is
+    preferred. Otherwise: the tokenizer's padding or end token, if no text holds it; else the first token that none
+    of them holds.
     """
     of_text = config.get_text_config() if hasattr(config, "get_text_config") else config
     own = getattr(of_text, "pad_token_id", None)
@@ -251,6 +264,7 @@ def choose_pad(tokenizer: Any, config: Any, rows: list[dict[str, Any]]) -> int:
 
 
 def _examples(corpus: LabelledCorpus, classes: ClassesOptions, limit: int) -> Any:
+    """Take `limit` examples of the chosen split, balanced over classes. CorpusError if there is no such split."""
     if classes.split not in corpus.splits:
         got = f"{classes.split!r} of {corpus.name}"
         raise CorpusError(f"a split among {', '.join(corpus.splits)}", got, suggest_names(classes.split, corpus.splits))
@@ -258,7 +272,10 @@ def _examples(corpus: LabelledCorpus, classes: ClassesOptions, limit: int) -> An
 
 
 def match_class_order(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, bool, list[str]]:
-    """Return the corpus with its classes in the model's order, whether the model's head can be used, and notes."""
+    """Return the corpus with its classes in the model's order, whether the model's head can be used, and notes.
+
+    The head cannot be used if the model has none, or if its classes are not those of the corpus.
+    """
     if not is_classifier(config):
         return corpus, False, ["the model has no head for classes: no accuracy, nothing replaced or explained"]
     own = [str(config.id2label[i]) for i in range(config.num_labels)]

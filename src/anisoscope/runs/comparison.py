@@ -1,7 +1,7 @@
 """Compare several runs with the first: differences with intervals, sentences about them, and cautions.
 
-Whatever could make a difference something else than it seems (another corpus, other tokens, another dtype, other
-settings, another version of the code) is said: runs are never compared silently.
+Whatever else could explain a difference (another corpus, tokenizer, dtype, setting, version of the code) is
+reported.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,16 +43,16 @@ SETTINGS_TO_TELL = {
 
 @dataclass(frozen=True)
 class ComparedRuns:
-    """One metric of several runs, each against the first.
+    """One metric of several runs, each compared with the first.
 
     metric       its name in the records
-    runs         the first is what the others are held against
-    tokens       token policy; None: every one
-    heads        head by head
-    differences  of each run but the first, in the order of `runs`
-    notes        what to be wary of, in sentences
-    findings     what the intervals of the differences tell apart, in sentences
-    components   components that were chosen (classes, dimensions); none: all
+    runs         the compared runs; the first is the reference
+    tokens       token policy (which tokens count); None: all
+    heads        whether single heads were compared
+    differences  differences of each run but the first, in the order of `runs`
+    notes        cautions, in sentences
+    findings     what the intervals of the differences support, in sentences
+    components   components that were chosen (classes, dimensions); empty: all
     """
 
     metric: str
@@ -66,12 +66,12 @@ class ComparedRuns:
 
     @property
     def names(self) -> list[str]:
-        """Names of the runs, the first of them the one that the others are held against."""
+        """Return the names of the runs; the first is the reference that the others are compared with."""
         return [run.name for run in self.runs]
 
     @property
     def values(self) -> pd.DataFrame:
-        """The rows of the metric in every run (`run` names it): those of layers without a counterpart too."""
+        """Return the metric's records in every run (column `run`), also of layers that have no counterpart."""
         parts = []
         for run in self.runs:
             rows = select_rows(run, self.metric, heads=self.heads, tokens=self.tokens)
@@ -83,9 +83,7 @@ class ComparedRuns:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Every difference as a row: where it is, the value in both runs with their intervals, and the difference
-        (`second` less `first`) with its own.
-        """
+        """Return one row per difference: its place, both values with their intervals, and `second` minus `first`."""
         parts = []
         for run, differences in zip(self.runs[1:], self.differences, strict=True):
             parts.append(tabulate_differences(differences).assign(run=run.name, against=self.names[0]))
@@ -93,13 +91,15 @@ class ComparedRuns:
         return pd.concat(rows, ignore_index=True)[["run", "against", *KEYS, *OF_DIFFERENCES]]
 
     def across(self, metric: str) -> pd.DataFrame:
-        """Each layer of the first run with each of the others, by a metric of two layers (`cka`, `procrustes`)."""
+        """Compare each layer of the first run with each layer of the others by a metric of two layers (`cka`,
+        `procrustes`).
+        """
         from anisoscope.runs.across import compare_layers  # loads torch
 
         return compare_layers(self.runs, metric)
 
     def of_components(self, chosen: Sequence[str]) -> "ComparedRuns":
-        """The same of some components (classes, dimensions) alone. UsageError for others."""
+        """Return the comparison limited to some components (classes, dimensions). UsageError for unknown ones."""
         known = sorted({str(one.where["component"]) for own in self.differences for one in own})
         for name in chosen:
             if name not in known:
@@ -111,10 +111,11 @@ class ComparedRuns:
         return replace(self, differences=kept, findings=tuple(findings), components=tuple(chosen))
 
     def judge(self, text: str) -> list[tuple[str, list[Difference]]]:
-        """The differences for which a condition (`A.last > +.02`) holds, by the name of the run; empty: in none.
+        """Return, by run, the differences for which a condition as `A.last > +.02` holds; empty if it holds in
+        none.
 
-        The metric of the condition may be another than the comparison's. UsageError for a condition that cannot be
-        read, MeasureError for one that the runs give nothing to judge by.
+        The condition may name another metric than this comparison's. UsageError for a condition that cannot be
+        parsed, MeasureError if the runs have no values to judge it by.
         """
         condition = parse_condition(text)
         metric = find_metric(self.runs[0], condition.metric)
@@ -132,7 +133,7 @@ class ComparedRuns:
 def compare(
     runs: Sequence[KeptRun], metric: str = A, *, tokens: str | None = "all", heads: bool = False
 ) -> ComparedRuns:
-    """Compare each run with the first (`runs.differences.compare_runs` says how)."""
+    """Compare a metric of each run with the first run; `runs.differences.compare_runs` says how."""
     runs = with_own_names(runs)
     first = runs[0]
     name = find_metric(first, metric)
@@ -152,9 +153,7 @@ def compare(
 
 
 def list_cautions(first: KeptRun, second: KeptRun, differences: Sequence[Difference] = ()) -> list[str]:
-    """What could make a difference of two runs something else than it seems, a sentence each; how they are paired
-    comes first.
-    """
+    """List, a sentence each, what else could explain a difference between two runs; first how they are paired."""
     notes = [explain_pairing(first, second)]
     ours, theirs = _corpus_of(first), _corpus_of(second)
     same_corpus = ours.get("fingerprint") == theirs.get("fingerprint") and ours.get("name") == theirs.get("name")
@@ -173,20 +172,23 @@ def list_cautions(first: KeptRun, second: KeptRun, differences: Sequence[Differe
 
 
 def _corpus_of(run: KeptRun) -> Mapping[str, Any]:
+    """Return the manifest's entry on the corpus; old manifests hold only its name."""
     found = run.manifest.get("corpus")
     return found if isinstance(found, Mapping) else {"name": found}
 
 
 def _names(first: KeptRun, second: KeptRun, ours: Any, theirs: Any) -> str:
+    """Write one value for each run: `NAME: value; NAME: value`."""
     return f"{first.name}: {_worded(ours)}; {second.name}: {_worded(theirs)}"
 
 
 def _worded(value: Any) -> str:
+    """Write a value as text: `none` for None, thousands separated by commas."""
     return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _cautions_of_tokens(first: KeptRun, second: KeptRun, same_corpus: bool) -> Iterator[str]:
-    """Whether the same text was cut into other tokens or windows."""
+    """Say if the same text was split into other tokens or windows in the two runs, and why."""
     ours, theirs = first.manifest.get("plan"), second.manifest.get("plan")
     of_text = _corpus_of(first).get("max_length") is not None
     if not (same_corpus and of_text) or ours is None or theirs is None or ours == theirs:
@@ -205,7 +207,7 @@ def _cautions_of_tokens(first: KeptRun, second: KeptRun, same_corpus: bool) -> I
 
 
 def _cautions_of_settings(first: KeptRun, second: KeptRun) -> Iterator[str]:
-    """Settings that differ, and code that does."""
+    """Say which settings differ between the runs, whether one is a shard, and whether the code differs."""
     ours, theirs = (run.manifest.get("settings", {}).get("settings", {}) for run in (first, second))
     for name, words in SETTINGS_TO_TELL.items():
         if name in ours and name in theirs and ours[name] != theirs[name]:
@@ -223,7 +225,7 @@ def _cautions_of_settings(first: KeptRun, second: KeptRun) -> Iterator[str]:
 
 
 def _cautions_of_layers(first: KeptRun, second: KeptRun, differences: Sequence[Difference]) -> Iterator[str]:
-    """Layers that were matched by depth, and stacks of other names."""
+    """Say if layers were matched by depth, if stacks of different names were matched, or if no layer matches."""
     moved = [one for one in differences if not pd.isna(one.layer_other) and one.layer_other != one.where["layer"]]
     if moved:
         deepest = max(int(one.where["layer"]) for one in differences if not pd.isna(one.where["layer"]))
@@ -237,7 +239,7 @@ def _cautions_of_layers(first: KeptRun, second: KeptRun, differences: Sequence[D
 
 
 def differs(first: KeptRun, second: KeptRun, differences: Sequence[Difference], metric: str) -> Iterator[Finding]:
-    """Say in which layers a second run differs from the first, and where most, stack by stack:"""
+    """Say in which layers a second run differs from the first, and where most, one sentence for each stack."""
     beginning = f"{second.name} against {first.name}" + ("" if metric == A else f" in {metric}")
     if not differences:
         yield Finding("differs", f"{beginning}: no verdict, as there is no layer in common.")
@@ -257,7 +259,7 @@ def differs(first: KeptRun, second: KeptRun, differences: Sequence[Difference], 
 
 
 def _tell_difference(beginning: str, differences: Sequence[Difference], metric: str, paired: str) -> Finding:
-    """What the differences in one stack say."""
+    """Return the sentence on one stack: in which layers or heads the interval of the difference excludes zero."""
     of_heads = any(not pd.isna(one.where["head"]) for one in differences)
     words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
     found = [[one for one in differences if one.low > 0], [one for one in differences if one.high < 0]]
@@ -285,7 +287,7 @@ def _tell_difference(beginning: str, differences: Sequence[Difference], metric: 
 
 
 def _number_of(one: Difference) -> dict[str, Any]:
-    """The numbers behind a sentence, as a finding keeps them."""
+    """Return a difference's place and numbers as a plain dict, as a finding keeps them."""
     kept = {name: one.where[name] for name in ("metric", "stack", "layer", "head", "site", "component")}
     known: dict[str, Any] = {name: None if pd.isna(value) else value for name, value in kept.items()}
     numbers: dict[str, Any] = {
@@ -299,11 +301,13 @@ def _number_of(one: Difference) -> dict[str, Any]:
 
 
 def _where(chosen: Sequence[Difference], every: Sequence[Difference]) -> str:
+    """Name the layers of the chosen differences in words, among those of all."""
     names = [_place_name(one) for one in every]
     return describe_layers([i for i, one in enumerate(every) if any(one is other for other in chosen)], names)
 
 
 def _place_name(one: Difference) -> str:
+    """Name the layer of a difference; `the whole model` if it has none."""
     return name_layer(pd.Series(one.where)) if not pd.isna(one.where["layer"]) else "the whole model"
 
 
@@ -321,7 +325,7 @@ def _tell_gaps(first: KeptRun, second: KeptRun, metric: str, tokens: str | None)
 
 
 def describe_met(condition: str, name: str, beyond: Sequence[Difference]) -> str:
-    """A line on a condition that a run meets: `A.last > +.02 holds for b: +.034 [+.030, +.038] at layer 4`."""
+    """Write a line on a condition that a run meets: `A.last > +.02 holds for b: +.034 [+.030, +.038] at layer 4`."""
     top = max(beyond, key=lambda one: abs(one.value))
     more = f" and {len(beyond) - 1} more" if len(beyond) > 1 else ""
     return (

@@ -1,8 +1,8 @@
-"""Vectors to try cures on from a run, or from a model that is measured for it: the tokens that the run sampled.
+"""Vectors to try cures (corrections of anisotropy) on: the tokens that a run sampled, or a model measured for it.
 
-A run keeps a uniform sample of its tokens with their vectors at every layer (`--sample` says how many, 2,048 if nothing
-is said). A after a cure is no function of means and second moments, since each vector gets a norm of its own: cures are
-fitted and tried on these vectors, with the units that they are of.
+A run keeps a uniform sample of its tokens with their vectors at every layer (`--sample` says how many, 2,048 if
+nothing is said). A after a cure is no function of means and second moments, since each vector gets a norm of its
+own: cures are fitted and tried on these vectors, with the units of the run.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,9 @@ METRICS = ("mean_cosine", "calibrated")
 
 @dataclass(frozen=True)
 class LayerVectors:
-    """The vectors of one layer that a run kept [token, dim], the unit of each, the layer's name, and remarks."""
+    """The vectors [token, dim] of one layer that a run kept, the unit of each vector, the layer's name, and
+    remarks.
+    """
 
     vectors: Array
     units: NDArray[np.int64]
@@ -68,7 +70,7 @@ def read_layer_of_run(folder: Path, layer: str | None = None) -> LayerVectors:
 
 
 def measure_layer(measure: Callable[[Path], RunFolder], layer: str | None = None) -> LayerVectors:
-    """Measure a model into a folder that is deleted afterwards, and read the vectors of one layer.
+    """Measure a model into a temporary folder, and return the vectors of one layer.
 
     measure  writes a run into the folder that it is given
     """
@@ -77,12 +79,12 @@ def measure_layer(measure: Callable[[Path], RunFolder], layer: str | None = None
 
 
 def _name_of(site: Site) -> str:
-    """`encoder layer 5`, `decoder final norm`."""
+    """Return a layer's name as users see it: `encoder layer 5`, `decoder final norm`."""
     return f"{site.stack} final norm" if site.layer is None else f"{site.stack} layer {site.layer}"
 
 
 def _find_layer(asked: str, names: list[str]) -> str:
-    """The layer that a person means by `5`, `final`, `decoder 5`."""
+    """Return the name of the layer meant by `5`, `final` or `decoder 5`. UsageError if none or several fit."""
     wanted = asked.replace("layer", " ").replace("norm", " ").replace(".", " ").split()
     found = []
     for name in names:
@@ -99,7 +101,7 @@ def _find_layer(asked: str, names: list[str]) -> str:
 
 
 def _highest(records: object, layers: dict[str, tuple[Site, Array, NDArray[np.int64]]]) -> str:
-    """The layer of the highest A among those that were sampled; without A the last one."""
+    """Return the name of the sampled layer with the highest A (mean cosine); the last layer if A was not measured."""
     rows = select(records, metric="mean_cosine", component=None, head=None)  # type: ignore[arg-type]
     best, highest = list(layers)[-1], -np.inf
     for name, (site, _, _) in layers.items():

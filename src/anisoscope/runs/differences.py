@@ -60,12 +60,13 @@ class Difference:
 
 @dataclass(frozen=True)
 class KeptRun:
-    """What a comparison needs of a run: its records, its replicates by row [row, group], and what its units were.
+    """A run as a comparison needs it: records, replicates, and which units (documents, clips, images) it measured.
 
-    replicates  NaN where a group holds nothing of that place; None: the run kept none
-    units       identifies units and their groups: equal in two runs, they are paired; None: not known
-    manifest    what was measured, with what
-    sample      its sample of vectors: a file, or tensors as `Reservoir.tensors` names them; None: it kept none
+    replicates  each record's value with one group of units left out [row, group]; NaN where a group holds nothing;
+                None if the run kept none
+    units       hash of the units and their groups; two runs with the same hash are paired; None if unknown
+    manifest    the run's manifest: what was measured, with which settings
+    sample      the sampled vectors: a file, or tensors as `Reservoir.tensors` names them; None if the run kept none
     """
 
     name: str
@@ -84,7 +85,9 @@ class KeptRun:
         replicates: Float[Array, "row group"] | None,
         sample: Path | Mapping[str, Any] | None = None,
     ) -> "KeptRun":
-        """A run from its parts. A shard has seen a part of the units only, so that its units are its own."""
+        """Make a KeptRun from its parts. A shard measured only some of the units, so its number becomes part of
+        `units`.
+        """
         units = manifest.get("units")
         shard = manifest.get("settings", {}).get("shard") or [0, 1]
         if units is not None and shard[1] > 1:
@@ -93,19 +96,23 @@ class KeptRun:
 
     @property
     def is_paired_by_row(self) -> bool:
-        """Whether its units are known by their place alone: vectors, whose rows nobody named."""
+        """Whether units are known only by row number: the run measured an array of vectors without names for its
+        rows.
+        """
         corpus = self.manifest.get("corpus")
         return isinstance(corpus, Mapping) and corpus.get("name") == "vectors"
 
 
 def identify_units(corpus: Mapping[str, Any], plan: Any, settings: Any) -> str | None:
-    """What two runs must have in common to be paired: the same units in the same groups, whatever the model.
+    """Return a hash of the units and their groups. Runs with the same hash are compared in pairs, whatever the model.
 
-    corpus   what the manifest says of the corpus; plan: its batches; settings: of the measurement
+    corpus    the manifest's entry on the corpus
+    plan      the batches
+    settings  settings of the measurement
 
     Documents, clips and images are known by the content of the corpus. Blocks of tokens and chosen windows depend on
-    the tokenizer, so that the batches must be the same. Vectors and inputs are paired row by row, by their units. None
-    if nothing is known.
+    the tokenizer, so that the batches must be the same. Vectors and inputs are paired row by row, by their units.
+    None if nothing is known.
     """
     groups = [settings.groups, settings.spectrum_groups, settings.seed]
     if "fingerprint" in corpus:
@@ -123,20 +130,20 @@ def identify_units(corpus: Mapping[str, Any], plan: Any, settings: Any) -> str |
 
 
 def open_kept_run(folder: Path) -> KeptRun:
-    """A run folder, as a comparison needs it. OutputError if it holds no run."""
+    """Read a run folder for a comparison. OutputError if it holds no run."""
     records, manifest = read_run(folder)
     replicates = read_replicates(folder, len(records))
     return KeptRun.of(folder.name or str(folder), records, manifest, replicates, find_sample(folder))
 
 
 def find_sample(folder: Path) -> Path | None:
-    """The file of the vectors that a run sampled; None if it kept none."""
+    """Return the file of the vectors that a run sampled; None if it kept none."""
     path = folder / SAMPLE
     return path if path.is_file() else None
 
 
 def with_own_names(runs: Sequence[KeptRun]) -> list[KeptRun]:
-    """The runs, a number after a name that comes again."""
+    """Return the runs with distinct names: a repeated name gets its number appended, as `run (2)`."""
     taken: set[str] = set()
     found = []
     for number, run in enumerate(runs, start=1):
@@ -147,7 +154,11 @@ def with_own_names(runs: Sequence[KeptRun]) -> list[KeptRun]:
 
 
 def write_replicates(path: Path, rows: NDArray[np.int64], left_out: Float[Array, "row group"]) -> None:
-    """Write the values with one group left out: `row` is the number of the record that they belong to."""
+    """Write replicates as Parquet.
+
+    rows      number of the record that each row belongs to
+    left_out  its value with each group of units left out [row, group]
+    """
     columns: dict[str, Any] = {"row": rows}
     columns |= {f"group_{group}": left_out[:, group] for group in range(left_out.shape[1])}
     frame = pd.DataFrame(columns)
@@ -155,7 +166,12 @@ def write_replicates(path: Path, rows: NDArray[np.int64], left_out: Float[Array,
 
 
 def read_replicates(folder: Path, rows: int) -> Float[Array, "row group"] | None:
-    """Replicates of all `rows` records of a run folder, NaN for those that have none; None if the run kept none."""
+    """Read the replicates of a run folder [row, group]: every record's value with one group of units left out.
+
+    rows   how many records the run has; those without replicates get NaN
+
+    None if the run kept none. OutputError if the file is damaged.
+    """
     path = folder / NAME
     if not path.is_file():
         return None
@@ -172,7 +188,7 @@ def read_replicates(folder: Path, rows: int) -> Float[Array, "row group"] | None
 
 @dataclass(frozen=True)
 class _Selection:
-    """Rows of one metric, with their number as `row`, and the replicates of these rows."""
+    """Records of one metric, their number in the run as column `row`, and replicates to look up by that number."""
 
     rows: pd.DataFrame
     left_out: Array | None
@@ -181,14 +197,16 @@ class _Selection:
 def compare_runs(
     first: KeptRun, second: KeptRun, metric: str, *, heads: bool = False, tokens: str | None = None
 ) -> list[Difference]:
-    """Differences of one metric (or one of its values, as `attention.entropy`) at every place that both runs have.
+    """Return the differences (second minus first) of one metric at every place (stack, layer, head …) that both runs
+    have.
 
-    heads    head by head; else values of whole layers, which of a metric of heads are means over the heads
-    tokens   token policy of metrics that have one; None: all of them
+    metric   name of a metric, or of one of its values, as `attention.entropy`
+    heads    head by head; otherwise values of whole layers, for metrics of heads the mean over the heads
+    tokens   token policy (which tokens count), for metrics that have one; None: all policies
 
-    Stacks of the same name are compared; if the runs have one stack each, these, whatever their names. Layers are
-    matched by number if both stacks are equally deep or some layers alone were measured, else by relative depth.
-    UsageError, with near names, if one of the runs does not have the metric or the token policy.
+    Stacks (encoder, decoder) of the same name are compared; if each run has only one stack, these two, whatever their
+    names. Layers are matched by number if both stacks are equally deep or only some layers were measured, otherwise
+    by relative depth. UsageError, with similar names, if one of the runs lacks the metric or the token policy.
     """
     ours = _select(first, metric, heads, tokens)
     theirs = _select(second, metric, heads, tokens)
@@ -201,7 +219,7 @@ def compare_runs(
 
 
 def explain_pairing(first: KeptRun, second: KeptRun) -> str:
-    """One sentence: whether two runs are paired by unit, and if not, why not."""
+    """Say in one sentence whether two runs are compared in pairs of units, and if not, why not."""
     if are_paired(first, second):
         if first.is_paired_by_row:
             return "Paired by row: the vectors of both runs are taken to be of the same units, in the same order."
@@ -215,7 +233,7 @@ def explain_pairing(first: KeptRun, second: KeptRun) -> str:
 
 
 def are_paired(first: KeptRun, second: KeptRun) -> bool:
-    """Whether both runs put the same units into the same groups, and kept the values without each."""
+    """Whether both runs kept replicates and measured the same units in the same groups, so that they can be paired."""
     if first.replicates is None or second.replicates is None:
         return False
     same_groups = first.replicates.shape[1] == second.replicates.shape[1]
@@ -223,17 +241,20 @@ def are_paired(first: KeptRun, second: KeptRun) -> bool:
 
 
 def are_same_units(first: KeptRun, second: KeptRun) -> bool:
-    """Whether both runs measured the same units, as far as that is known."""
+    """Whether both runs are known to have measured the same units."""
     return first.units is not None and first.units == second.units
 
 
 def _chosen_layers(run: KeptRun) -> Any:
-    """The layers that a run was told to measure; none: all."""
+    """Return the layers that the run was limited to by its settings; None if it measured all."""
     return run.manifest.get("settings", {}).get("settings", {}).get("layers")
 
 
 def find_metric(run: KeptRun, name: str) -> str:
-    """The name in the records of what is asked for: itself, `A`, or what the field calls it. UsageError for others."""
+    """Return the name that a metric has in the records. Accepts that name, `A`, and names from the literature.
+
+    UsageError, with suggestions, if the run has no such metric.
+    """
     known = set(run.records["metric"].dropna())
     name = SHORT_NAMES.get(name, name)
     if name in known:
@@ -251,12 +272,17 @@ def find_metric(run: KeptRun, name: str) -> str:
 
 
 def select_rows(run: KeptRun, metric: str, *, heads: bool = False, tokens: str | None = None) -> pd.DataFrame:
-    """Records of a metric as `compare_runs` takes them: of single heads, of whole layers, or means over the heads."""
+    """Return a metric's records as `compare_runs` compares them: of single heads, of whole layers, or means over
+    heads.
+    """
     return _select(run, metric, heads, tokens).rows.drop(columns="row")
 
 
 def _select(run: KeptRun, name: str, heads: bool, tokens: str | None) -> _Selection:
-    """Rows of a metric: of its heads, of whole layers, or means over its heads."""
+    """Select the records of a metric, of its heads (`heads`) or of whole layers; metrics of heads only are averaged.
+
+    UsageError for a series of checkpoints, an unknown token policy, or heads of a metric that has none.
+    """
     metric = find_metric(run, name)
     records = run.records.reset_index(drop=True)
     numbered = records.assign(row=np.arange(len(records)))
@@ -284,7 +310,10 @@ def _select(run: KeptRun, name: str, heads: bool, tokens: str | None) -> _Select
 
 
 def _match(ours: pd.DataFrame, theirs: pd.DataFrame, by_number: bool) -> Iterator[tuple[Any, Any]]:
-    """(our row, their row) of the values that stand at the same place and the same depth."""
+    """Yield (our row, their row) for values of the same place, layers matched by number or by relative depth.
+
+    by_number   match layers by number even if the stacks differ in depth
+    """
     stacks, other_stacks = ours["stack"].dropna().unique(), theirs["stack"].dropna().unique()
     if len(stacks) == len(other_stacks) == 1:  # an encoder beside a decoder
         theirs = theirs.assign(stack=stacks[0])
@@ -307,15 +336,19 @@ def _match(ours: pd.DataFrame, theirs: pd.DataFrame, by_number: bool) -> Iterato
 
 
 def _places(rows: pd.DataFrame) -> pd.Series:
-    """Where each row stands, its layer apart, as one text: missing values compare equal."""
+    """Return one text per row for the columns in `PLACE`, without the layer, to match rows; missing values count as
+    equal.
+    """
     return rows[PLACE].astype("string").fillna("").agg("|".join, axis=1)
 
 
 def _layer(row: Any) -> float:
+    """Return the layer's number as float; 0 if the row has none."""
     return 0.0 if pd.isna(row.layer) else float(row.layer)
 
 
 def _difference(ours: _Selection, theirs: _Selection, row: Any, other: Any, paired: bool) -> Difference:
+    """Return the difference of two matched rows, with an interval if both runs kept replicates."""
     value = float(other.value) - float(row.value)
     low = high = np.nan
     if ours.left_out is not None and theirs.left_out is not None:
@@ -331,10 +364,12 @@ def _difference(ours: _Selection, theirs: _Selection, row: Any, other: Any, pair
 
 
 def half_width_paired(value: float, other_value: float, ours: Array, theirs: Array) -> float:
-    """Half the interval of a difference, with the same group left out on both sides (NaN: fewer than three groups).
+    """Return half the width of the 95 % interval of a paired difference; NaN if there are fewer than three groups.
 
-    value, other_value   of all groups
-    ours, theirs         [group]: without each group, NaN where it holds nothing of the place
+    value, other_value   the value in each run, over all groups
+    ours, theirs         the values with one group left out [group], NaN where it holds nothing of the place
+
+    The same group is left out on both sides, so that what both runs share cancels.
     """
     present = ~(np.isnan(ours) & np.isnan(theirs))
     # A group that holds nothing of a place in one run changes nothing there if it is left out.
@@ -344,7 +379,10 @@ def half_width_paired(value: float, other_value: float, ours: Array, theirs: Arr
 
 
 def half_width_unpaired(ours: Array, theirs: Array) -> float:
-    """Half the interval of a difference of independent runs: errors added in squares, Welch's degrees of freedom."""
+    """Return half the width of the 95 % interval of a difference of independent runs.
+
+    Squared errors are added, and the degrees of freedom are Welch's. NaN if a run has fewer than three groups.
+    """
     (error, groups), (other_error, other_groups) = (_jackknife_error(x[~np.isnan(x)]) for x in (ours, theirs))
     if min(groups, other_groups) < FEWEST:
         return np.nan
@@ -356,7 +394,7 @@ def half_width_unpaired(ours: Array, theirs: Array) -> float:
 
 
 def _jackknife_error(left_out: Array) -> tuple[float, int]:
-    """Standard error by the delete-a-group jackknife, as in `sums/jackknife.py`, and the number of groups."""
+    """Return the standard error by the delete-a-group jackknife (`sums/jackknife.py`), and the number of groups."""
     groups = len(left_out)
     if groups < FEWEST:
         return np.nan, groups
@@ -364,7 +402,7 @@ def _jackknife_error(left_out: Array) -> tuple[float, int]:
 
 
 def tabulate_differences(differences: Sequence[Difference]) -> pd.DataFrame:
-    """A row for each difference: where it is, the value in both runs, the difference with its interval."""
+    """Return one row for each difference: its place, the value in both runs, and the difference with its interval."""
     rows = []
     for one in differences:
         numbers = {"layer_other": one.layer_other}
@@ -393,12 +431,12 @@ OF_DIFFERENCES = (
 
 @dataclass(frozen=True)
 class Condition:
-    """When a comparison fails: `A.last > +.02`, or `attention.entropy.max < -0.1`.
+    """A condition under which a comparison fails: `A.last > +.02`, or `attention.entropy.max < -0.1`.
 
-    metric   as in records (`A` stands for mean_cosine)
+    metric   name in the records (`A` means mean_cosine)
     where    `last`, `first`, `max`, `min`, `mean`, `any`, or the number of a layer
     sign     `>` or `<`
-    limit    what the difference is held against
+    limit    the number that the difference is compared with
     """
 
     text: str
@@ -408,9 +446,10 @@ class Condition:
     limit: float
 
     def is_met(self, differences: Sequence[Difference]) -> tuple[bool, list[Difference]]:
-        """Whether a difference lies beyond the limit with its whole interval (without one: by its value); and which.
+        """Return whether a difference lies beyond the limit, and which ones do.
 
-        MeasureError if there is nothing to judge, so that a comparison that failed is not taken for one that passed.
+        Its whole interval must lie beyond; a difference without an interval is judged by its value. MeasureError if
+        there is nothing to judge, so that a comparison that failed is not mistaken for one that passed.
         """
         ordered = sorted(differences, key=_depth_of)
         defined = [one for one in ordered if not np.isnan(one.value)]
@@ -424,6 +463,11 @@ class Condition:
         return bool(beyond), beyond
 
     def _choose(self, ordered: Sequence[Difference]) -> list[Difference]:
+        """Return the differences that the condition is about: of the first, last or named layer, the extreme one, or
+        all.
+
+        UsageError if no layer has the named number.
+        """
         if self.where == "any":
             return list(ordered)
         if self.where in ("first", "last"):
@@ -439,17 +483,19 @@ class Condition:
         return found
 
     def _is_beyond(self, one: Difference) -> bool:
+        """Whether the whole interval of the difference (without one, its value) lies beyond the limit."""
         if self.sign == ">":
             return (one.value if np.isnan(one.low) else one.low) > self.limit
         return (one.value if np.isnan(one.high) else one.high) < self.limit
 
 
 def _depth_of(one: Difference) -> tuple[float, bool]:
-    """What differences are sorted by from input to output: the final norm comes after the last block."""
+    """Return the sort key of a difference from input to output; the final norm comes after the last block."""
     return _layer_of(one), one.where["site"] == "final"
 
 
 def _layer_of(one: Difference) -> float:
+    """Return the layer number of a difference as float; 0 if it has none."""
     layer = one.where["layer"]
     return 0.0 if pd.isna(layer) else float(layer)
 
@@ -459,7 +505,10 @@ PLACES = ("any", "last", "first", "max", "min")
 
 
 def parse_condition(text: str) -> Condition:
-    """Read `METRIC[.PLACE] > LIMIT`; the place is a layer's number or one of `PLACES`, by default `any`."""
+    """Parse `METRIC[.PLACE] > LIMIT` (or `<`). PLACE is a layer's number or one of `PLACES`, by default `any`.
+
+    UsageError if the text has another form.
+    """
     found = re.fullmatch(r"\s*([\w.]+?)\s*([<>])\s*([+−-]?\d*\.?\d+)\s*", text)
     if not found:
         raise UsageError("a condition METRIC.PLACE > NUMBER", repr(text), "as --fail-if 'A.last > +.02'")

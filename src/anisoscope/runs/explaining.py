@@ -1,4 +1,4 @@
-"""A classifier opened to explain texts one by one: as `anisoscope classes` opens it, with directions of its classes."""
+"""Open a classifier to explain single texts, as `anisoscope classes` opens it, with the directions of its classes."""
 
 import re
 from dataclasses import replace
@@ -30,10 +30,10 @@ TRIAL = (("a",), ("a", "b", "a", "b", "a", "b"))
 
 
 def open_classifier(classes: ClassesOptions) -> tuple[Classifier, list[str]]:
-    """Open a classifier to explain texts, and say what must be known of it.
+    """Open a classifier to explain texts. Return it, and notes for the user.
 
-    The directions of its classes are those of a corpus that is named, or that the model was trained on; without one
-    there are none. ModelError for a model without a head for classes.
+    The directions of its classes are computed on the named corpus, or on the one that the model was trained on.
+    Without a corpus there are none. ModelError for a model without a classification head.
     """
     recipe = read_training(classes.model).get("recipe", {})
     classes = fill_from_training(classes) if classes.corpus or recipe.get("corpus") else classes

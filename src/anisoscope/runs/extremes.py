@@ -1,8 +1,8 @@
-"""What a run says of extremes: massive activations of layers, sinks and logits of heads, and findings by stated rules.
+"""What a run says of extreme values: massive activations, sinks and logits, and findings by fixed rules.
 
-A head has a sink if the whole 95 % interval of its `sinks.rate` at ε = .3 lies above one half: in most sequences some
-key gets more than .3 of the attention of those that see it. The sink is of a kind (first token, punctuation …) if the
-whole interval of `sinks.at` for that kind does too. Maxima are of what was measured: they have no interval.
+A head has a sink if the whole 95 % interval of its `sinks.rate` at ε = .3 lies above one half: in most sequences
+some key gets more than .3 of the attention of those that see it. The sink is of a kind (first token, punctuation …)
+if the whole interval of `sinks.at` for that kind does too. Maxima are of what was measured: they have no interval.
 """
 
 from collections.abc import Iterator, Mapping
@@ -48,7 +48,7 @@ PLACE = ["stack", "kind", "layer"]
 
 
 def extreme_rows(records: pd.DataFrame) -> pd.DataFrame:
-    """Records of the metrics of extremes, of the last step of a series."""
+    """Select the records of the metrics of extremes (`PREFIXES`); a series gives those of its last step."""
     named = np.zeros(len(records), dtype=bool)
     for prefix in PREFIXES:
         named |= records["metric"].str.startswith(prefix).fillna(False).to_numpy(dtype=bool)
@@ -59,8 +59,10 @@ def extreme_rows(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def activations_table(records: pd.DataFrame) -> pd.DataFrame:
-    """A row per layer: the largest |x| with its dimension, position and token, how many medians it is, the share of
-    sequences with a massive activation, the highest kurtosis with its dimension, and the matrix entropy.
+    """Return a table of extreme activations, one row per layer.
+
+    Columns: the largest |x| with its dimension, position and token, and its ratio to the median; the share of
+    sequences with a massive activation; the highest kurtosis with its dimension; the matrix entropy.
     """
     rows = extreme_rows(records)
     rows = rows[rows["head"].isna()]
@@ -94,9 +96,11 @@ def activations_table(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def sinks_table(records: pd.DataFrame, *, heads: bool = False, replicates: Array | None = None) -> pd.DataFrame:
-    """A row per layer (means over heads; of logits the largest and smallest of any head), or per head: how often there
-    is a sink (ε = .3) at any key and at the first, the mean attention of the strongest key, the share of weights on
-    the first token, the last, other special ones, punctuation; the value norm of the strongest key; logits.
+    """Return a table of attention sinks, a row per layer (means over heads) or, with `heads`, per head.
+
+    Columns: how often there is a sink (ε = .3) at any key, and at the first; mean attention of the strongest key;
+    share of the weights on the first token, the last, other special ones, punctuation; value norm of the strongest
+    key; logits. Logits and norms of a layer are the smallest or largest of any head.
     """
     behind = sink_rows(records, heads=heads, replicates=replicates)
     index = [*PLACE, "head"] if heads else PLACE
@@ -131,7 +135,11 @@ OF_ENDS = {"smallest logit": "min", "largest logit": "max", "longest query": "ma
 
 
 def sink_rows(records: pd.DataFrame, *, heads: bool = False, replicates: Array | None = None) -> pd.DataFrame:
-    """The records behind `sinks_table`, with the `label` of their column: of heads, or of layers."""
+    """Select the records that `sinks_table` shows, by layer or, with `heads`, by head.
+
+    The column `label` names the table's column. replicates: each record's value with one group of units left out
+    [record, group]; without them means over heads have no interval.
+    """
     records = records.reset_index(drop=True)
     rows = extreme_rows(records)
     rows = rows[rows["head"].notna() & rows["value"].notna()]
@@ -163,7 +171,7 @@ def sink_rows(records: pd.DataFrame, *, heads: bool = False, replicates: Array |
 def extreme_findings(records: pd.DataFrame, words: Mapping[str, str] | None = None) -> Iterator[Finding]:
     """Say which layers have massive activations, which heads have sinks and where, and how large logits are.
 
-    words  texts of tokens by id, as the manifest has them
+    words  texts of tokens by id, as in the manifest
     """
     rows = extreme_rows(records)
     if not len(rows):
@@ -183,7 +191,7 @@ def extreme_findings(records: pd.DataFrame, words: Mapping[str, str] | None = No
 
 
 def _massive(rows: pd.DataFrame, before: str, words: Mapping[str, str]) -> Iterator[Finding]:
-    """Layers in which some sequence has a massive activation, and where the largest is."""
+    """Say in which layers some sequence has a massive activation, and where the largest one is."""
     rates = rows[rows["metric"].eq("massive.rate") & rows["value"].notna()]
     largest = select(rows, metric="massive.largest", component="1")
     if not len(rates) or not len(largest):
@@ -208,7 +216,7 @@ def _massive(rows: pd.DataFrame, before: str, words: Mapping[str, str]) -> Itera
 
 
 def _place_of(here: pd.DataFrame, words: Mapping[str, str]) -> str:
-    """`dimension 138, position 0 (‘[CLS]’)`, of the largest activation of a layer."""
+    """Write the place of a layer's largest activation: `dimension 138, position 0 (‘[CLS]’)`."""
     found: dict[str, int] = {}
     for name in ("dimension", "position", "token"):
         row = iter_rows(select(here, metric=f"massive.largest_{name}", component="1"))
@@ -224,7 +232,7 @@ def _place_of(here: pd.DataFrame, words: Mapping[str, str]) -> str:
 
 
 def _heavy(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
-    """The dimension with the heaviest tails, if its interval says that they are heavy."""
+    """Say which dimension has the heaviest tails, if the interval of its kurtosis lies above `HEAVY`."""
     heavy = rows[rows["metric"].eq("kurtosis.largest") & rows["low"].gt(HEAVY)]
     if not len(heavy):
         return
@@ -237,7 +245,7 @@ def _heavy(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
 
 
 def _sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
-    """Heads with a sink, at which kinds of keys, and how short the values of these are."""
+    """Say how many heads have a sink, in which layers, and at which kinds of tokens."""
     rates = select(rows, metric="sinks.rate", component=LINE)
     rates = rates[rates["low"].notna()]
     if not len(rates):
@@ -268,7 +276,7 @@ def _sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
 
 
 def _values_of_sinks(rows: pd.DataFrame, found: list[Any], before: str) -> Iterator[Finding]:
-    """Heads whose sinks have values shorter than half of the mean."""
+    """Say in how many heads the sink's value vector is shorter than half of the mean."""
     norms = rows[rows["metric"].eq("sinks.value_norm") & rows["high"].lt(MOST)]
     heads = {(row.layer, row.head) for row in found}
     brief = [row for row in iter_rows(norms) if (row.layer, row.head) in heads]
@@ -280,7 +288,7 @@ def _values_of_sinks(rows: pd.DataFrame, found: list[Any], before: str) -> Itera
 
 
 def _logits(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
-    """The largest and the smallest logit, and whose they are."""
+    """Say what the smallest and largest attention logits are, and in which heads."""
     largest, smallest = (rows[rows["metric"].eq(f"logits.{name}")] for name in ("largest", "smallest"))
     largest, smallest = (part[part["value"].notna()] for part in (largest, smallest))
     if not len(largest) or not len(smallest):
@@ -293,5 +301,5 @@ def _logits(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
 
 
 def has_extremes(records: pd.DataFrame) -> bool:
-    """Whether extremes were measured."""
+    """Whether any metric of extremes was measured."""
     return bool(len(extreme_rows(records)))

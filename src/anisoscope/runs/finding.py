@@ -1,4 +1,4 @@
-"""A finding: one sentence that records support, with the numbers it rests on."""
+"""A finding: one sentence that the records of a run support, with the numbers behind it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,6 @@ class Finding:
 
 
 def entry(row: Any) -> dict[str, Any]:
-    """The numbers of a row, as a finding keeps them."""
+    """Return the numbers of a record as a plain dict, as a finding keeps them; missing values become None."""
     found = {name: getattr(row, name) for name in ENTRIES}
     return {name: None if pd.isna(x) else x.item() if hasattr(x, "item") else x for name, x in found.items()}

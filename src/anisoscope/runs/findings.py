@@ -1,8 +1,9 @@
-"""Findings: sentences about a run's records, by fixed rules; none that an interval does not support.
+"""Findings: sentences about a run's records, by fixed rules. Each is supported by an interval.
 
-A rule is a function from the layers of one stack (or from all records) to findings; `RULES` is their order. Verdicts of
-a layer: *isotropic* where the upper end of A is at most q95(d), *anisotropic* where its lower end lies above it,
-*undecided* otherwise, and none where there is no interval.
+A rule is a function from a `Depth` (A of the layers of one stack), or from all records, to findings. `RULES` is
+their order. A is the anisotropy: the mean cosine of all pairs; q95(d) the 95 % quantile of cosines of random
+directions. Verdicts of a layer: *isotropic* where the upper end of A is at most q95(d), *anisotropic* where its
+lower end lies above it, *undecided* otherwise, and none where there is no interval.
 """
 
 import math
@@ -41,7 +42,10 @@ FEW = (1, 3, 10)
 
 @dataclass(frozen=True)
 class Depth:
-    """A of one stack from its input to its output:"""
+    """A (anisotropy) of one stack, a row per layer from input to output, and all records of that stack.
+
+    before   text that begins each sentence about it
+    """
 
     rows: pd.DataFrame
     records: pd.DataFrame
@@ -49,20 +53,21 @@ class Depth:
 
     @property
     def top(self) -> Any:
-        """The row of the highest A."""
+        """Return the row of the highest A."""
         return _top(self.rows)
 
     def at(self, row: Any, metric: str, component: str | None = None) -> Any:
-        """The row of another metric at the place of `row`, or None."""
+        """Return the record of another metric at the same layer and site as `row`; None if there is none."""
         here = select(self.records, metric=metric, component=component, layer=row.layer, site=row.site)
         return next(iter(iter_rows(here)), None)
 
 
 def findings(records: pd.DataFrame, words: Mapping[str, str] | None = None) -> list[Finding]:
-    """Sentences on classes, on hidden states (first token policy), on attention, then on extremes; of a series on its
-    last step.
+    """Return sentences on classes, hidden states (first token policy), attention and extreme values, in this order.
 
-    words  texts of tokens by id, as the manifest has them (`tokens`); None: tokens are not quoted
+    A series of checkpoints is described at its last step.
+
+    words  texts of tokens by id, as in the manifest (`tokens`); None: tokens are not quoted
     """
     found = [finding for rule in RULES_OF_CLASSES for finding in rule(records)]
     found += [finding for depth in depths(records) for rule in RULES for finding in rule(depth)]
@@ -71,7 +76,7 @@ def findings(records: pd.DataFrame, words: Mapping[str, str] | None = None) -> l
 
 
 def depths(records: pd.DataFrame) -> list[Depth]:
-    """A by layer, stack by stack, under the first token policy of the records."""
+    """Return A (anisotropy) by layer with verdicts, one `Depth` per stack, under the first token policy."""
     records = select(records, head=None, site=SITES)
     rows = select(records, metric="mean_cosine", component=None)
     rows = rows[rows["value"].notna()]
@@ -94,7 +99,9 @@ def depths(records: pd.DataFrame) -> list[Depth]:
 
 
 def _checkpoints(records: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Records seed by seed, of the last step of each, with what begins its sentences; of one run all of them."""
+    """Yield for each seed (text that begins its sentences, records of its last step); a single run yields all
+    records.
+    """
     if records["step"].nunique() < 2 and records["seed"].nunique() < 2:
         yield "", records
         return
@@ -111,20 +118,23 @@ def sort_by_depth(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def select_lead_policy(rows: pd.DataFrame) -> str | None:
-    """Select the rows of the first token policy: the one with spectrum and sample; None if rows have no policy."""
+    """Return the first token policy of the rows, the one with spectrum and sample; None if they have none."""
     policies = rows["token_policy"].dropna()
     return str(policies.iloc[0]) if len(policies) else None
 
 
 def judge_isotropy(low: float, high: float, q95: float | None) -> str:
-    """Return `isotropic`, `anisotropic` or `undecided`; empty without an interval."""
+    """Compare the interval of A with q95, the 95 % quantile for random directions.
+
+    Return `isotropic`, `anisotropic` or `undecided`; empty if an end or q95 is missing.
+    """
     if q95 is None or not all(map(math.isfinite, (low, high, q95))):
         return ""
     return "isotropic" if high <= q95 else "anisotropic" if low > q95 else "undecided"
 
 
 def unjudged(depth: Depth) -> Iterator[Finding]:
-    """Say the highest A, and that there is no verdict, if no layer has an interval."""
+    """Say that there is no verdict, and the highest A, if no layer has an interval."""
     if not any(depth.rows["verdict"]):
         text = (
             "No interval, hence no verdict: the highest A is "
@@ -134,7 +144,7 @@ def unjudged(depth: Depth) -> Iterator[Finding]:
 
 
 def where_anisotropic(depth: Depth) -> Iterator[Finding]:
-    """Say which layers are anisotropic, where A is highest, and which layers have overlapping intervals."""
+    """Say which layers are anisotropic, where A is highest, and which layers' intervals overlap with the highest."""
     if not any(depth.rows["verdict"]):
         return
     found = list(depth.rows["verdict"])
@@ -163,7 +173,7 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
 
 
 def carried_by_few(depth: Depth) -> Iterator[Finding]:
-    """Say how many dimensions carry half of A at its peak, if that is anisotropic and the interval allows it."""
+    """Say how many dimensions carry half of A at its peak, if A is anisotropic there and the interval allows it."""
     top = depth.top
     if top.verdict != "anisotropic":
         return
@@ -187,7 +197,7 @@ def carried_by_few(depth: Depth) -> Iterator[Finding]:
 
 
 def removed_by_centring(depth: Depth) -> Iterator[Finding]:
-    """Say whether A after centring is isotropic at the peak of A."""
+    """Say whether A becomes isotropic after subtracting the mean, in the layer where A is highest."""
     top = depth.top
     centred = depth.at(top, "calibrated.centred")
     if top.verdict != "anisotropic" or centred is None or not has_interval(centred):
@@ -202,7 +212,7 @@ def removed_by_centring(depth: Depth) -> Iterator[Finding]:
 
 
 def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
-    """Say in which layers directions separate the classes (AUC above chance), and where best."""
+    """Say in which layers class directions separate the classes (AUC above chance), and where best."""
     rows = select(records, metric="class_direction.auc", component=None, head=None)
     rows = rows[rows["low"].notna() & rows["site"].ne("final").fillna(True)].sort_values("layer")
     if not len(rows):
@@ -220,7 +230,7 @@ def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
 
 
 def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
-    """Say how many dimensions the directions of three classes or more take in the last layer."""
+    """Say how many dimensions the class directions span in the last layer, if there are three classes or more."""
     rows = select(records, metric="class_direction.dimensions", component=None)
     rows = rows[rows["low"].notna() & (rows["low"] < rows["high"])].sort_values("layer")
     count = select(records, metric="class_direction.auc")["component"].dropna().nunique()
@@ -234,7 +244,7 @@ def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
 
 
 def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
-    """Say whether a classifier is right more often than always naming the commonest class."""
+    """Say whether a classifier is more accurate than always naming the most frequent class."""
     found = (iter_rows(select(records, metric=name, component=None)) for name in ("accuracy", "majority"))
     accuracy, majority = (rows[0] if rows else None for rows in found)
     if accuracy is None or majority is None or not has_interval(accuracy):
@@ -245,7 +255,7 @@ def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
 
 
 def attention_used(records: pd.DataFrame) -> Iterator[Finding]:
-    """Say what a classifier loses if its attention is made uniform."""
+    """Say how much accuracy a classifier loses if its attention weights are replaced by uniform ones."""
     rows = select(records, metric="replaced.accuracy", component="uniform")
     rows = rows[rows["low"].notna()]
     of_all = iter_rows(rows[rows["layer"].isna()])
@@ -269,7 +279,7 @@ def attention_used(records: pd.DataFrame) -> Iterator[Finding]:
 
 
 def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
-    """Say which attribution finds the words whose loss changes the decision most, if it beats chance."""
+    """Say which attribution map finds the words whose removal changes the decision most, if it beats chance."""
     rows = select(records, metric="explains.comprehensiveness")
     rows = rows[rows["low"].notna()]
     chance = iter_rows(rows[rows["component"].eq("random").fillna(False)])
@@ -292,7 +302,7 @@ def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
 
 
 def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
-    """Say which cosine is noise: below which 95 and 99 % of pairs of unrelated units lie, in the last layer."""
+    """Say which cosines are noise in the last layer: 95 and 99 % of pairs of unrelated units lie below them."""
     rows = select(records, metric=("floor.q95", "floor.q99"), component=None, site=SITES)
     rows = rows[rows["value"].notna()]
     if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1:
@@ -326,4 +336,5 @@ RULES_OF_RUNS = (noise_floor,)
 
 
 def _top(rows: pd.DataFrame) -> Any:
+    """Return the row with the highest value."""
     return iter_rows(rows.iloc[[int(rows["value"].argmax())]])[0]

@@ -1,6 +1,6 @@
 """Settings of a job: a model on a corpus, or the classes of a classifier.
 
-Light: the command line reads its options here. Light: the command line reads its options here.
+The command line reads its options from these classes, so this module imports nothing heavy.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,10 @@ NOT_IN_IDENTITY = ("device", "device_map", "trust_remote_code", "keep", "no_stat
 
 
 def read_shard(given: Any) -> Any:
-    """`2/4`, the second of four shards, as (1, 4); what is no text as it is."""
+    """Parse a shard: `2/4`, the second of four, becomes (1, 4). A value that is not text is returned unchanged.
+
+    UsageError unless it has the form I/N with 1 ≤ I ≤ N.
+    """
     text = given[0] if isinstance(given, list) and len(given) == 1 else given
     if not isinstance(text, str):
         return given
@@ -55,7 +58,7 @@ def read_shard(given: Any) -> Any:
 
 @declare_settings
 class ModelAndCorpus:
-    """The model and the corpus to measure; an empty corpus: the built-in one."""
+    """The model and the corpus to measure. An empty corpus name means the built-in corpus for the model."""
 
     model: Annotated[
         Text,
@@ -73,7 +76,7 @@ class ModelAndCorpus:
 
 @declare_settings
 class LoadOptions:
-    """How a model is loaded: keywords of `models.load.load`."""
+    """How a model is loaded. The fields are keyword arguments of `models.load.load`."""
 
     untrained: Annotated[
         bool,
@@ -106,7 +109,7 @@ class LoadOptions:
 
 @declare_settings
 class ReadOptions:
-    """How a corpus is read: keywords of `data.opening.open_plan`."""
+    """How a corpus is read. The fields are keyword arguments of `data.opening.open_plan`."""
 
     split: Annotated[Text | None, option("split of a hub data set", INPUT)] = None
     column: Annotated[
@@ -142,7 +145,7 @@ class ReadOptions:
 
 @declare_settings
 class VectorColumns:
-    """Columns of a file of vectors that are named, instead of found by the rules of `data/vector_roles.py`."""
+    """Columns of a file of vectors that the user names. Without them the rules of `data/vector_roles.py` find them."""
 
     columns: Annotated[
         Text | None,
@@ -164,7 +167,10 @@ class VectorColumns:
 
 @declare_settings
 class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
-    """One model on one corpus (none named: the built-in one). All but `NOT_IN_IDENTITY` is the run's identity."""
+    """One model measured on one corpus (the built-in one if none is named).
+
+    The identity of a run consists of all fields but those in `NOT_IN_IDENTITY`.
+    """
 
     settings: Settings = field(default_factory=Settings)
     step: Annotated[Whole | None, PYTHON_ONLY] = None
@@ -196,6 +202,7 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
     ] = False
 
     def __post_init__(self) -> None:
+        """Check the shard, and that every metric can be measured on a single run. UsageError if not."""
         part, parts = self.shard
         if not 0 <= part < parts:
             raise UsageError("a shard (i, n) with 0 ≤ i < n", repr(self.shard), "the first of two is (0, 2)")
@@ -203,7 +210,7 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
             self._require_metrics_of_one_run()
 
     def _require_metrics_of_one_run(self) -> None:
-        """UsageError for a metric that is read of two runs."""
+        """Raise UsageError for a metric that compares two runs; `anisoscope compare` measures those."""
         for metric in self.settings.chosen:
             if metric.reads.runs > 1:
                 cure = f"anisoscope compare RUN OTHER-RUN --across {metric.name}"
@@ -211,7 +218,11 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
 
     @property
     def code(self) -> list[Any]:
-        """What makes the numbers, as far as it is known before model and corpus are: modules and functions."""
+        """Return the modules and functions that compute the numbers, as far as they are known without model and
+        corpus.
+
+        Their source is hashed for the run's identity.
+        """
         maker = named_corpora()[self.corpus].maker if self.corpus in named_corpora() else ""
         modules = ["anisoscope.runs.run", *filter(None, [maker.partition(":")[0]])]
         used: list[Any] = [*modules]
@@ -222,7 +233,11 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         return used
 
     def identity(self, subject: "Subject", plan: "BatchPlan", more: Callable[..., Any] | None = None) -> dict[str, Any]:
-        """What makes a run this one; `more`: what measures more than the pass does."""
+        """Return the run's identity: settings, weights, batches, and hashes of the code. Equal identities mean equal
+        results.
+
+        more   function that measures something after the pass (`OpenedCorpus.more`); its module is hashed too
+        """
         rare = ("train_seed", "tower", "columns", "unit_column", "label_column")
         left_out = {*NOT_IN_IDENTITY, *(name for name in rare if getattr(self, name) is None)}
         described = {name: value for name, value in asdict(self).items() if name not in left_out}
@@ -235,7 +250,7 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
 
 @declare_settings
 class OutputOptions:
-    """The folder to write, and what to do if it exists."""
+    """The folder to write, and what to do if it exists already."""
 
     output: Annotated[
         FilePath | None,
@@ -257,10 +272,10 @@ PARTS: tuple[ClassesPart, ...] = ("directions", "replaced", "explained")
 
 @declare_settings
 class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
-    """The texts that a classifier is measured on, and how.
+    """How a classifier is measured on a labelled corpus.
 
-    The first `limit` of a split (or of `all`), as many of each class. `at` is by default their last token if a token
-    sees only those before it, else the first.
+    The first `limit` texts of a split (or of `all`) are read, equally many of each class. `at` says whose vector
+    represents a text; by default the token that the model's head reads.
     """
 
     model: Annotated[

@@ -41,11 +41,13 @@ RANGES = {
 def average_heads(
     rows: pd.DataFrame, left_out: Float[Array, "row group"] | None = None
 ) -> tuple[pd.DataFrame, Float[Array, "layer group"] | None]:
-    """Means over the heads of each layer: a row per layer, metric and site, its head null, and its replicates.
+    """Average records of single heads over the heads of each layer. Return the new rows, and their replicates.
 
     rows      records of single heads; heads whose value is undefined are left out of the mean
-    left_out  the value of each row with one group of units left out, NaN where a group holds nothing of the place;
-              None: not known, and then the means have no intervals (`low` and `high` are NaN)
+    left_out  replicates: the value of each row with one group of units left out, NaN where a group holds nothing of it;
+              None: unknown, and then the means have no intervals (`low` and `high` are NaN)
+
+    The result has one row per layer, metric and site; its `head` is null.
     """
     numbered = rows.reset_index(drop=True)
     found: list[dict[str, Any]] = []
@@ -74,7 +76,7 @@ def average_heads(
 
 
 def _estimate(value: float, left_out: Array | None, bounds: Bounds) -> dict[str, float]:
-    """Value and interval of a row."""
+    """Return `value`, `low` and `high` of a row: the jackknife interval from its replicates, NaN without them."""
     if left_out is None:
         return {"value": value, "low": np.nan, "high": np.nan}
     present = left_out[~np.isnan(left_out)]

@@ -1,4 +1,4 @@
-"""Merge shards: measured apart, added up to one run."""
+"""Merge shards: parts of one run that were measured separately and are added up."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,8 +15,8 @@ from anisoscope.store import RunFolder, list_changed_fields
 def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
     """Merge the shards in `folders` into one run, in the new folder `output`.
 
-    MeasureError for shards of different runs (model, weights, settings, corpus, code), for batches that two of them
-    hold, and where some batches of the plan are missing.
+    MeasureError for shards of different runs (model, weights, settings, corpus, code), for batches that two shards
+    hold, and if batches of the plan are missing.
     """
     parts = [RunFolder(folder) for folder in folders]
     manifests = [part.manifest for part in parts]
@@ -45,7 +45,7 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
 
 
 def _identity(part: RunFolder) -> dict[str, Any]:
-    """The identity of a shard: what it was measured with, but for which shard it is."""
+    """Return the identity of a shard's run, without the number of the shard. MeasureError if it cannot be merged."""
     identity = part.identity() or {}
     if "classes" in identity:  # AUC, accuracy and what is replaced or explained are no sums
         cure = "measure them in one go with anisoscope classes"
@@ -56,8 +56,9 @@ def _identity(part: RunFolder) -> dict[str, Any]:
 
 
 def _add_shards(parts: Sequence[RunFolder], plan: str, manifests: Sequence[dict[str, Any]]) -> Measurement:
-    """Add the sums of all shards, one at a time in memory; MeasureError where two hold the same batches, or where
-    none holds some of them.
+    """Add up the sums of all shards; only one is in memory at a time.
+
+    MeasureError if two shards hold the same batches, or if some batches are in none.
     """
     owner: dict[int, Path] = {}
     settings = Settings.read(manifests[0]["settings"]["settings"])

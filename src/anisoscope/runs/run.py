@@ -1,4 +1,7 @@
-"""Make a run folder: load the model, plan the batches, measure, write."""
+"""Measure one model on one corpus and write the result as a run folder.
+
+`run` loads the model, plans the batches, measures them, and writes records and manifest.
+"""
 
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -51,8 +54,12 @@ FEW_UNITS = 20
 
 @dataclass(frozen=True)
 class OpenedCorpus:
-    """How a corpus is read: batches, and what the manifest says of them. `more` is called after the pass and gives
-    records and warnings beside its own; `identity` adds to the run's.
+    """A corpus ready to be measured: its batches, and what the manifest records about it.
+
+    plan      the batches
+    corpus    the manifest's entry on the corpus (name, warnings, words for its units …)
+    identity  entries to add to the run's identity
+    more      called after the pass; returns further records and warnings to add to those of the pass
     """
 
     plan: BatchPlan
@@ -74,10 +81,11 @@ def run(
     reading: OpenedCorpus | None = None,
     keep_sums: bool = False,
 ) -> RunFolder:
-    """Measure one job and write its run folder: `output`, or one below `root` named after the job.
+    """Measure one job and write its run folder: `output`, or a folder below `root` named after the job.
 
-    With `resume`, a finished run of the same identity is returned as it is; one with the same key is found before
-    anything is loaded. A shard keeps its sums, other runs only with `keep_sums`.
+    With `resume`, a finished run with the same identity is returned unchanged. If a finished run has the same key
+    (`make_key`: settings, model and corpus), it is found before anything is loaded. A shard always keeps its sums on
+    disk; other runs keep them only with `keep_sums`.
     """
     if output is not None:
         check_output(output)
@@ -122,12 +130,12 @@ def run(
 
 
 def _name_folder(job: Job, identity: dict[str, Any]) -> str:
-    """Name a run folder after model, corpus and identity."""
+    """Return the name of a run's folder: model, corpus, and the first eight digits of the identity's hash."""
     return f"{make_slug(job.model)}-{make_slug(job.corpus)}-{make_run_id(identity)[:8]}"
 
 
 def _announce_cost(subject: Subject, job: Job, plan: BatchPlan, progress: Progress | None) -> Cost | None:
-    """Print what the pass costs above the progress, and return it; None if it cannot be known."""
+    """Print the estimated cost of the pass above the progress bar, and return it; None if it cannot be estimated."""
     cost = _cost_of(subject, job, plan)
     if cost is not None:
         remark(progress, cost.line)
@@ -136,7 +144,11 @@ def _announce_cost(subject: Subject, job: Job, plan: BatchPlan, progress: Progre
 
 
 def _words_of(measurement: Measurement, processor: Any) -> dict[str, dict[str, str]]:
-    """What the manifest says of the tokens at which values were largest: their texts by id, if there are any."""
+    """Return the manifest entry `tokens`: the text, by token id, of the tokens at which the largest values were
+    found.
+
+    Empty if no token ids were kept or the processor cannot decode them.
+    """
     ids: set[int] = set()
     for _, where in measurement.extremes.terms.values():
         ids.update(where[..., WHERE.index("token")].flatten().tolist())
@@ -147,7 +159,7 @@ def _words_of(measurement: Measurement, processor: Any) -> dict[str, dict[str, s
 
 
 def _copy_to_other_hosts(target: RunFolder) -> None:
-    """Write the finished run into folders of other processes too, which lie on other machines or in memory."""
+    """Write the finished run into the folders of the other processes, if those lie on other machines or in memory."""
     broadcast_from_first(None)  # nobody reads what is not written yet
     if not is_true_anywhere(not target.complete):
         return
@@ -158,7 +170,10 @@ def _copy_to_other_hosts(target: RunFolder) -> None:
 
 
 def _kept(target: RunFolder, part: list[Measurement]) -> str:
-    """What is kept of a run that is interrupted: the whole pass where it is done."""
+    """Say, after an interruption, in which folder the measured part is kept; empty if nothing is kept.
+
+    If this process had finished its whole pass, it is saved first.
+    """
     own = target.state_path(rank_and_world()[0])
     if part and not target.complete and not own.exists():
         part[0].save(own)
@@ -167,7 +182,10 @@ def _kept(target: RunFolder, part: list[Measurement]) -> str:
 
 
 def _part(target: RunFolder, subject: Subject, job: Job, reading: OpenedCorpus, shown: Progress | None) -> Measurement:
-    """What this process measures: of the batches of the job's shard that no state holds, as many as every other."""
+    """Measure this process's share of the batches and return the measurement.
+
+    Of the job's shard, the batches that no saved state holds are distributed over all processes in turn.
+    """
     rank, world = rank_and_world()
     plan, own = reading.plan, target.state_path(rank)
     held = broadcast_from_first(
@@ -187,10 +205,14 @@ def _part(target: RunFolder, subject: Subject, job: Job, reading: OpenedCorpus, 
 def finish(
     target: RunFolder, measurement: Measurement, facts: dict[str, Any], more: pd.DataFrame | None = None
 ) -> None:
-    """Write rows, warnings, sample and manifest: the end of a run, of a torchrun job and of a merge alike.
+    """Write records, sample of vectors, replicates and manifest of a measurement. Runs, torchrun jobs and merges end
+    here.
 
-    facts   what the manifest says that does not follow from the measurement; `notes` are the first of its warnings
-    more    records beside those of the measurement
+    facts   manifest entries that cannot be computed from the measurement; `notes` come first among the warnings
+    more    records to add to those of the measurement
+
+    Replicates are the values recomputed with one group of units (documents, clips, images) left out. MeasureError if
+    every vector was left out.
     """
     _check_counted(measurement)
     settings = facts["settings"]
@@ -220,13 +242,13 @@ def finish(
 
 
 def _measure_state(folder: Path) -> dict[str, int]:
-    """The sizes of the files that a run keeps for later comparisons and cures, by name, in bytes."""
+    """Return the size in bytes, by file name, of the files kept for later comparisons (vector sample, replicates)."""
     paths = (folder / name for name in (SAMPLE, REPLICATES))
     return {path.name: path.stat().st_size for path in paths if path.exists()}
 
 
 def _check_counted(measurement: Measurement) -> None:
-    """MeasureError where every vector of a pass was left out."""
+    """Raise MeasureError if every vector of a pass was left out (all were zero, NaN or Inf)."""
     excluded = measurement.excluded()
     terms = measurement.sums.terms
     counts = {site: next(int(terms[site, n].sum()) for n in COUNTS if (site, n) in terms) for site in excluded}
@@ -239,12 +261,12 @@ def _check_counted(measurement: Measurement) -> None:
 
 
 def load_subject(job: Job, *, classifier: bool = False) -> Subject:
-    """Load the model of a job; with `classifier` also its head for classes."""
+    """Load the model of a job; with `classifier`, together with its classification head."""
     return load(job.model, **select_fields(job, LoadOptions), seed=job.settings.seed, classifier=classifier)
 
 
 def resolve_dtype_and_device(job: Job, subject: Subject) -> Job:
-    """Return the job with dtype and device taken from the loaded model if they were "auto"."""
+    """Return the job with dtype and device taken from the loaded model where they were "auto"."""
     weights = [p for p in subject.model.parameters() if p.is_floating_point() and not p.is_meta]
     if not weights:
         return job if job.device != "auto" else replace(job, device="cpu")
@@ -254,7 +276,7 @@ def resolve_dtype_and_device(job: Job, subject: Subject) -> Job:
 
 
 def open_plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
-    """Open the batches of a job's corpus for its model, and what the manifest says of the corpus."""
+    """Open a job's corpus for its model. Return the batches and the manifest's entry on the corpus."""
     corpus, reading = job.corpus or default_corpus(subject.modality), select_fields(job, ReadOptions)
     plan, described = open_plan(corpus, subject.model, subject.processor, modality=subject.modality, **reading)
     if subject.config is None and len(plan):  # a module of one's own
@@ -263,8 +285,10 @@ def open_plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]
 
 
 def _cost_of(subject: Subject, job: Job, plan: BatchPlan) -> Cost | None:
-    """What the pass costs, by a short call; None of inputs that are not ours to call with twice, and
-    of a model that only all processes together can call.
+    """Estimate what the pass costs by a short call of the model.
+
+    None if the inputs may be read only once (not a plan of this package), if there is no model (vectors), or if only
+    all processes together can call the model.
     """
     if not isinstance(plan, Plan) or not len(plan) or isinstance(subject.model, Arrays) or is_in_step(subject.model):
         return None
@@ -285,7 +309,9 @@ def estimate_cost_before(job: Job) -> Cost:
 
 
 def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collection[int]) -> dict[str, Any]:
-    """What was measured with what, for `finish`; the run's name and times are the caller's."""
+    """Return the manifest entries on model, settings, corpus and device, for `finish`; run id and times are added
+    later.
+    """
     plan, corpus = reading.plan, reading.corpus
     return {
         "model": job.model,
@@ -306,6 +332,9 @@ def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collectio
 
 
 def _warnings(measurement: Measurement) -> Iterator[str]:
+    """Yield the sentences for the manifest's `warnings`: few units, missing intervals, vectors left out, and the
+    like.
+    """
     units = len(measurement.sums.units)
     if not measurement.batches:
         yield "no batch fell to this shard: it is empty, and merges as such"
@@ -338,6 +367,6 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
 
 
 def make_slug(name: str) -> str:
-    """Turn a name into a part of a folder's name."""
+    """Turn a model or corpus name into a part of a folder's name: lower case, `-` for other characters, at most 60."""
     plain_name = "".join(c if c.isalnum() or c in "-." else "-" for c in name.replace("builtin:", ""))
     return plain_name.strip("-.").lower()[-60:]

@@ -1,4 +1,4 @@
-"""Find finished runs by their settings, before anything is loaded; the hub is asked for commits at most."""
+"""Find finished runs by their settings before anything is loaded; at most the hub is asked for commits."""
 
 import platform
 from contextlib import suppress
@@ -40,8 +40,10 @@ ADAPTER = "adapter_config.json"
 
 
 def make_key(job: Job) -> str | None:
-    """Return the key of a job: its settings, the state of model and corpus, and libraries; None if a state can only
-    be told by reading. Two jobs of one key have one identity, if the code that they use is the same.
+    """Return a job's key: a hash of its settings, of the state of model and corpus, and of library versions.
+
+    None if model or corpus would have to be read to know their state. Two jobs with the same key have the same
+    identity, if the code that they use is unchanged.
     """
     if (
         job.trust_remote_code
@@ -57,7 +59,7 @@ def make_key(job: Job) -> str | None:
 
 
 def find_finished(key: str | None, folders: list[Path]) -> RunFolder | None:
-    """Find the finished run of this key among some folders, if the code that it used is unchanged."""
+    """Return the finished run with this key among the folders, if the code that it used is unchanged; else None."""
     for folder in folders if key is not None else ():
         run = RunFolder(folder)
         with suppress(AnisoscopeError):  # damaged ones are told where they are read
@@ -69,7 +71,7 @@ def find_finished(key: str | None, folders: list[Path]) -> RunFolder | None:
 
 
 def identify_model_state(name: str) -> Any:
-    """Return what tells one state of a model from another without reading it: commit, or sizes and times; None:
+    """Return what identifies a model's state without reading it: a commit, or sizes and times of files. None:
     unknown.
     """
     if name == BUILTIN:
@@ -93,9 +95,10 @@ def identify_model_state(name: str) -> Any:
 
 
 def identify_corpus_state(job: Job) -> Any:
-    """Return what tells one state of a corpus from another without reading it.
+    """Return what identifies a corpus' state without reading it: a commit, or sizes and times of files. None:
+    unknown.
 
-    Of a manifest what it lists counts too.
+    For a manifest of clips or images the files that it lists count too.
     """
     if not job.corpus:
         return "built in"
@@ -116,7 +119,7 @@ def identify_corpus_state(job: Job) -> Any:
 
 
 def _stamps(paths: list[Path]) -> list[tuple[str, int, int]]:
-    """Path, size and time of change of files, and of those in folders."""
+    """Return path, size and time of change of each file, and of all files below each folder."""
     files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
     stats = ((str(file.resolve()), file.stat()) for file in files if file.is_file())
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]

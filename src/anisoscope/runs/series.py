@@ -38,7 +38,12 @@ SHAPE = "shape.json"
 
 @dataclass(frozen=True)
 class Series:
-    """Run folders by checkpoint; `skipped`: why one has none; `repeated`: groups with the same weights, bit for bit."""
+    """A measured series of checkpoints.
+
+    runs       run folder of each checkpoint
+    skipped    why a checkpoint has no run, by its name
+    repeated   groups of checkpoints whose weights are the same bit for bit
+    """
 
     folder: Path
     runs: dict[Checkpoint, RunFolder]
@@ -47,20 +52,22 @@ class Series:
 
     @property
     def records(self) -> pd.DataFrame:
-        """The records of all checkpoints, by seed and step."""
+        """Return the records of all checkpoints in one table."""
         return pd.concat([done.records for done in self.runs.values()], ignore_index=True)
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A file `name` in each run folder, made by `make(sums, settings, path)` before the large sums are given up."""
+    """A file `name` to make in each run folder by `make(sums, settings, path)`, before the run's large sums are
+    deleted.
+    """
 
     name: str
     make: Callable[[Path, Settings, Path], None]
 
 
 class _SeriesInProgress:
-    """A series in progress: the folder of each checkpoint that can be measured, and why others cannot."""
+    """A series being measured: the folder of each checkpoint that can be measured, and why others cannot."""
 
     def __init__(
         self, job: Callable[[Checkpoint], Job], output: Path, derived: Derived | None, skip_bad: bool, name: str
@@ -74,22 +81,28 @@ class _SeriesInProgress:
         self.marker = "manifest.json" if derived is None else derived.name  # what a run folder is finished with
 
     def job_of(self, checkpoint: Checkpoint) -> Job:
+        """Return the job that measures this checkpoint, with its model, step and seed filled in."""
         return replace(self.job(checkpoint), model=checkpoint.subject, step=checkpoint.step, train_seed=checkpoint.seed)
 
     def bad(self, checkpoint: Checkpoint, error: Exception) -> None:
-        """Note a checkpoint that cannot be measured; the error itself where such are not skipped."""
+        """Record that a checkpoint cannot be measured. Raise the error instead if bad checkpoints are not to be
+        skipped.
+        """
         if not self.skip_bad:
             raise error
         self.skipped[checkpoint.subject] = str(error)
         self.folders.pop(checkpoint, None)
 
     def examine(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Find every checkpoint and compare architecture and vocabulary, before anything is measured."""
+        """Locate every checkpoint and compare their architectures and vocabularies, before anything is measured."""
         import transformers  # noqa: F401  # once, before several threads want it
 
         self.corpus = identify_corpus_state(self.job_of(checkpoints[0])) if checkpoints else None
 
         def look(checkpoint: Checkpoint) -> tuple[dict[str, Any], Path]:
+            """Return a checkpoint's architecture and vocabulary, and its run folder; read from that folder if it is
+            finished.
+            """
             try:
                 place = place_of(checkpoint.subject)
             except ModelError:  # it may have been here once, and be measured
@@ -119,22 +132,25 @@ class _SeriesInProgress:
             self.folders[checkpoint], self.forms[checkpoint] = folder, form
 
     def _folder(self, checkpoint: Checkpoint, state: str) -> Path:
-        """A run folder; its name: seed, step, and a hash of everything that the numbers depend on."""
+        """Return a checkpoint's run folder. Its name holds seed, step, and a hash of everything the numbers depend
+        on.
+        """
         job = self.job_of(checkpoint)
         described = {k: v for k, v in asdict(job).items() if k not in NOT_IN_IDENTITY}
         key = make_run_id(described, self.corpus, state, self._code(job))
         return self.output / f"seed-{checkpoint.seed}-step-{checkpoint.step}-{key[:8]}"
 
     def _code(self, job: Job) -> dict[str, str]:
-        """Hashes of the code that makes the numbers: what a run of texts uses, and, since no model is loaded yet, the
-        modules of all families.
+        """Return hashes of the code that computes the numbers.
+
+        No model is loaded yet, so the modules of all model families are counted.
         """
         families_of_ours = [family.module for family in families().values() if family.module]
         derived = [] if self.derived is None else [self.derived.make]
         return hash_code_used(*job.code, *families_of_ours, *derived)
 
     def measure(self, checkpoint: Checkpoint, progress: Progress | None) -> None:
-        """Measure one checkpoint, and make what is derived of it."""
+        """Measure one checkpoint, make the derived file if one is wanted, and delete the sums that it was made from."""
         folder, job, derived = self.folders[checkpoint], self.job_of(checkpoint), self.derived
         try:
             subject = load_subject(job)
@@ -154,7 +170,7 @@ class _SeriesInProgress:
             spent.unlink(missing_ok=True)
 
     def begin_anew(self) -> None:
-        """Take away what runs of these checkpoints left in their folders, and nothing else that lies there."""
+        """Delete the earlier runs of these checkpoints from their folders (`overwrite`). Other files are left alone."""
         self.overwrite = True
         for folder in self.folders.values():
             RunFolder(folder).clear()
@@ -162,7 +178,10 @@ class _SeriesInProgress:
                 (folder / name).unlink(missing_ok=True)
 
     def finished(self) -> Series:
-        """The series from its run folders, with its own records and summary written."""
+        """Write `records.parquet` and `series.json` from the run folders, and return the series.
+
+        MeasureError if the checkpoints were measured on different tokens.
+        """
         runs = {checkpoint: RunFolder(folder) for checkpoint, folder in self.folders.items()}
         weights = {checkpoint: done.manifest["weights_sha256"] for checkpoint, done in runs.items()}
         plans = {(done.identity() or {}).get("plan") for done in runs.values()}
@@ -188,7 +207,9 @@ class _SeriesInProgress:
         return series
 
     def _is_written(self, described: dict[str, Any]) -> bool:
-        """Whether the records of just these runs lie there: a second start changes nothing."""
+        """Whether the output folder already holds the records of exactly these runs, so that nothing is left to
+        write.
+        """
         with suppress(OSError, ValueError):
             written = json.loads((self.output / "series.json").read_text("utf-8"))
             return (self.output / "records.parquet").exists() and described == {k: written.get(k) for k in described}
@@ -207,11 +228,13 @@ def measure_series(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Series:
-    """Measure each checkpoint as `run` measures it alone, with everything else as in `job`; finished ones are read.
+    """Measure every checkpoint of a series one after another, as `run` does; finished ones are read from their
+    folders.
 
-    derived    what is made of each run while its sums are there
-    skip_bad   leave out and report checkpoints that cannot be loaded, where they would be an error
-    keep       downloaded checkpoints on the disk at a time; those that were there before are never removed
+    job        settings of all checkpoints, or a function that returns them for one
+    derived    a file to make from each run while its sums exist
+    skip_bad   skip and report checkpoints that cannot be loaded, instead of raising
+    keep       how many downloaded checkpoints may be on disk at a time; those that were there before are never removed
 
     ModelError for checkpoints of different architectures or vocabularies (all are compared before anything is
     measured) and for those that cannot be loaded.
@@ -229,7 +252,10 @@ def measure_series(
     )
 
     def attempt(i: int, wait: bool) -> None:
+        """Get checkpoint number `i` and measure it. With `wait`, the next one is not downloaded meanwhile."""
+
         def make() -> None:
+            """Get checkpoint `i` and measure it; the next one is downloaded meanwhile unless `wait`."""
             shelf.get(i, None if wait else i + 1)
             work.measure(todo[i], scale_progress(progress, i, len(todo), "checkpoint"))
 
@@ -246,10 +272,10 @@ def measure_series(
 
 
 class _CheckpointStore:
-    """Checkpoints on this disk; the next is downloaded meanwhile.
+    """The downloaded checkpoints of a series on this disk. The next one is downloaded while one is measured.
 
-    Of those fetched by a series, also by one that was cut off (of `done` ones nothing is needed), `keep` stay, of
-    others all.
+    Only checkpoints that the series itself downloaded (also in an earlier, interrupted start) are removed, so that at
+    most `keep` of them remain. Those left of `done` checkpoints are removed at once.
     """
 
     def __init__(self, subjects: list[str], keep: int, done: list[str]) -> None:
@@ -261,13 +287,14 @@ class _CheckpointStore:
         self.pool = ThreadPoolExecutor(1)
 
     def get(self, i: int, following: int | None) -> None:
-        """Wait until checkpoint i is there, and begin with the one that follows."""
+        """Wait until checkpoint `i` is on disk, and start to download number `following` if there is room for it."""
         self._begin(i)
         self.coming[i].result()
         if self.keep > 1 and following is not None:
             self._begin(following)
 
     def _begin(self, i: int) -> None:
+        """Start to download checkpoint `i` in the background, after removing old ones so that at most `keep` remain."""
         if i in self.coming or i == len(self.subjects):
             return
         if lent := not is_here(self.subjects[i]) or left_over(self.subjects[i]):
@@ -279,4 +306,5 @@ class _CheckpointStore:
         self.coming[i] = self.pool.submit(fetch, self.subjects[i], lent)
 
     def close(self) -> None:
+        """Stop the background thread; downloads that have not begun are cancelled."""
         self.pool.shutdown(cancel_futures=True)

@@ -1,4 +1,6 @@
-"""The short table of a run and several runs side by side, as the command line and Python show them."""
+"""The short table of a run, and one metric of several runs next to each other, as command line and Python show
+them.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import nan
@@ -26,9 +28,11 @@ PLACE = ["stack", "layer", "site"]
 def pivot_by_layer(
     records: pd.DataFrame, metrics: Iterable[str], tokens: str | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return a row for every checkpoint, stack, layer and site whose A is known, with `(metric, value | low |
-    high)` of hidden states and the `verdict`; and the records behind. `tokens`: the token policy, None: the
-    first of the run.
+    """Return a wide table of hidden states, and the records that it was made from.
+
+    The table has a row for each checkpoint, stack, layer and site whose A (anisotropy: mean cosine of all pairs) is
+    known, with columns `(metric, value | low | high)` and `verdict`. `tokens` is the token policy; None means the
+    run's first. UsageError for a policy that the run lacks.
     """
     rows = select(records, site=SITES, metric=(*metrics, Q95), head=None)
     known = list(dict.fromkeys(rows["token_policy"].dropna()))
@@ -52,8 +56,10 @@ def pivot_by_layer(
 
 
 def short_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
-    """A with its interval and verdict, drift share, top-3 share and effective rank, layer by layer. No share of an A
-    whose interval includes 0 is shown.
+    """Return the short table of a run, layer by layer: A with interval and verdict, drift share, top-3 share, rank.
+
+    A is the anisotropy (mean cosine of all pairs). The top-3 share is left empty where the interval of A includes
+    0.
     """
     table, _ = pivot_by_layer(records, SHORT, tokens)
     share = ("mean_cosine.top_share", "value")
@@ -67,7 +73,7 @@ def short_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFram
 def select_layers(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
     """Select the records of whole layers under one token policy.
 
-    tokens  the token policy; None: the first of the run. UsageError for one that the run has not
+    tokens  the token policy (which tokens count); None: the run's first. UsageError for one that the run lacks
     """
     rows = select(records, head=None)
     known = list(dict.fromkeys(rows["token_policy"].dropna()))
@@ -79,13 +85,13 @@ def select_layers(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFr
 
 
 def value_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
-    """Every value of whole layers, a row each: for metrics that the short table does not show."""
+    """Return every value of whole layers, one per row, for metrics that the short table does not show."""
     rows = select_layers(records, tokens)
     return rows[[*PLACE, "metric", "component", *ENDS]].reset_index(drop=True)
 
 
 def number_names(runs: Iterable[tuple[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
-    """Return records by name; a number follows a name that comes again."""
+    """Return the records by the name of their run. A repeated name gets its number appended, as `run (2)`."""
     found: dict[str, pd.DataFrame] = {}
     for i, (name, records) in enumerate(runs, start=1):
         found[f"{name} ({i})" if name in found else name] = records
@@ -95,8 +101,11 @@ def number_names(runs: Iterable[tuple[str, pd.DataFrame]]) -> dict[str, pd.DataF
 def side_by_side(
     runs: Mapping[str, pd.DataFrame], metric: str = A, tokens: str = "all"
 ) -> tuple[pd.DataFrame, pd.DataFrame, list[Finding]]:
-    """One metric of several runs: a row per stack, layer and site with `(run, value | low | high)`; the records behind;
-    and what of it the intervals support. UsageError where a run does not have the metric for whole layers.
+    """Compare one metric of several runs in a table. Return the table, the records behind it, and findings.
+
+    The table has a row per stack, layer and site, with columns `(run, value | low | high)`. Findings say where a
+    run differs from the first by intervals that do not overlap. UsageError if a run lacks the metric for whole
+    layers.
     """
     parts = {name: _rows_of(records, name, metric, tokens) for name, records in runs.items()}
     behind = pd.concat(parts.values())
@@ -108,7 +117,7 @@ def side_by_side(
 
 
 def _rows_of(records: pd.DataFrame, name: str, metric: str, tokens: str) -> pd.DataFrame:
-    """The rows of a metric of whole layers."""
+    """Return one run's rows of a metric of whole layers. UsageError says why there are none."""
     whole = select(records, head=None, component=None, site=SITES)
     rows = select(whole, metric=metric, token_policy=[tokens, None])
     if rows.duplicated(PLACE).any():
@@ -146,7 +155,7 @@ def told_apart(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], m
 
 
 def _apart(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
-    """What the intervals of two runs tell apart in one stack."""
+    """Return the finding on one stack: in which layers the intervals of two runs do not overlap, and where most."""
     names = [name_layer(row) for row in rows.itertuples()]
     words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
     gaps = dict(zip(words, (rows["low_2"] - rows["high"], rows["low"] - rows["high_2"]), strict=True))

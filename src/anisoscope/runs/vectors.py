@@ -1,4 +1,4 @@
-"""Measure vectors in place of a model, into a run folder with the same page."""
+"""Measure arrays of vectors instead of a model; the result is an ordinary run folder."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,10 +26,11 @@ LABELLED_BYTES = 1 << 31
 
 
 def run_vectors(vectors: VectorArrays, job: Job, output: Path | None = None, **how: Any) -> RunFolder:
-    """Measure vectors: all that needs no model, and with labels the directions of their classes.
+    """Measure vectors by all metrics that need no model; with labels also the directions of their classes.
 
-    Layer i is the i-th array. `job` says what to compute and the group count; its model and corpus are not used; `how`
-    as of `run`. UsageError for metrics and token policies that vectors have not.
+    Layer i is the i-th array. `job` says what to compute and the number of groups; its model and corpus are
+    ignored. `how` are keyword arguments of `run`. UsageError for metrics and token policies that vectors do not
+    have.
     """
     settings = settings_of_vectors(vectors, job.settings)
     plan = VectorPlan(vectors)
@@ -46,12 +47,12 @@ def run_vectors(vectors: VectorArrays, job: Job, output: Path | None = None, **h
 
 
 def settings_of_vectors(vectors: VectorArrays, settings: Settings) -> Settings:
-    """The settings with the metrics and token policies that vectors have. UsageError for others that were named."""
+    """Return the settings limited to metrics and token policies that vectors have. UsageError if another was named."""
     return replace(settings, metrics=_metrics(vectors, settings), tokens=_policies(vectors, settings.tokens))
 
 
 def _metrics(vectors: VectorArrays, settings: Settings) -> tuple[str, ...]:
-    """Names of the metrics asked for that vectors have."""
+    """Return the names of the chosen metrics that can be measured on these vectors. UsageError if none can."""
     found = metrics.find_all()
     have = [name for name, metric in found.items() if not _missing(metric, vectors)]
     for name in settings.metrics:
@@ -69,7 +70,7 @@ def _metrics(vectors: VectorArrays, settings: Settings) -> tuple[str, ...]:
 
 
 def _missing(metric: metrics.Metric, vectors: VectorArrays) -> str:
-    """What these vectors lack for a metric, as a cure; empty: nothing."""
+    """Say what to do so that a metric can be measured on these vectors; empty if it can already."""
     if not metric.reads.of_layers:
         return "measure the model for the others"
     if metric.reads.labelled and len(vectors.classes) < 2:
@@ -82,7 +83,7 @@ def _missing(metric: metrics.Metric, vectors: VectorArrays) -> str:
 
 
 def _policies(vectors: VectorArrays, asked: Sequence[TokenPolicy]) -> tuple[TokenPolicy, ...]:
-    """The token policies that vectors have: of sequences with and without their first token, else all."""
+    """Return the chosen token policies that vectors have: `all`, and `no-first` if they are sequences."""
     known = ("all", "no-first") if vectors.are_sequences else ("all",)
     chosen = tuple(policy for policy in asked if policy in known)
     if not chosen:
@@ -91,7 +92,7 @@ def _policies(vectors: VectorArrays, asked: Sequence[TokenPolicy]) -> tuple[Toke
 
 
 def _separability(vectors: VectorArrays, job: Job) -> tuple[pd.DataFrame, list[str]]:
-    """Records of how well classes are told apart, layer by layer, and why there are none of a layer."""
+    """Return records of how well classes are separated in each layer, and warnings for layers that were left out."""
     assert vectors.labels is not None
     if len(vectors.classes) < 2:
         return as_records(pd.DataFrame()), ["one class only: nothing to tell apart"]
