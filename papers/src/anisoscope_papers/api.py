@@ -1,4 +1,4 @@
-"""`train` and `reproduce`, from Python and on the command line."""
+"""Provide `train` and `reproduce` for Python; the commands use the same functions."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 
 def train(task: str, **options: Any) -> Path:
-    """Train a model to be measured; the folder it is in: a series of checkpoints, or a classifier.
+    """Train a model to be measured, and return its folder: a series of checkpoints, or a classifier.
 
     task     `masked-lm`, `causal-lm`, or `classifier`
-    options  those of `anisoscope train TASK`: `corpus`, `preset`, `steps`, `seed` …; of a classifier `model`, `layers`,
+    options  those of `anisoscope train TASK`: `corpus`, `preset`, `steps`, `seed` …; for a classifier `model`,
+    `layers`,
              `epochs` …; `output`, the folder (none: below runs/, as on the command line), `resume`, `overwrite`;
              `quiet=False` shows progress
 
-    UsageError for a task or keyword that is not known; CorpusError for an empty corpus.
+    UsageError for an unknown task or keyword; CorpusError for an empty corpus.
     """
     if task == "classifier":
         device = options.pop("device", "cpu")
@@ -47,7 +48,7 @@ def train_classifier(recipe: ClassifierRecipe, place: OutputOptions, quiet: bool
 
 
 def train_language_model(training: Training, place: OutputOptions, quiet: bool) -> Path:
-    """Train a language model, with progress shown; its folder."""
+    """Train a language model, with progress shown, and return its folder."""
     name = training.corpus.replace("builtin:", "").strip("/").replace("/", "-")
     described = f"{training.task}-{training.preset}"
     folder = place.output or Path("runs") / f"{described}-{name}" / f"seed-{training.seed}"
@@ -69,18 +70,19 @@ def reproduce(
     device: str = "cpu",
     quiet: bool = True,
 ) -> pd.DataFrame:
-    """Reproduce figures and tables of a paper; a row for every verdict. What is finished is read, not run again.
+    """Reproduce figures and tables of a paper; return a table with a row per verdict. Finished studies are not run
+    again.
 
-    paper     `godey2024` or `fosse2023`
+    paper     `godey2024`, `fosse2023` or `beyond`
     only      figures and tables, with commas and ranges: `fig1-5,fig17,table3`; none: all
     settings  `quick` (minutes, no download), `paper`, or another of the study's
     output    folder of the results, with charts, records and a page (`report.html`) in `<output>/<paper>/<settings>`
-    data      local copies of corpora by name, which go before the hub's: `{"common-voice": folder}`
+    data      local copies of corpora by name, used before the hub's: `{"common-voice": folder}`
 
-    Columns: `study`, `claim`, `subject`, `outcome` (holds, fails, undecided, identity), `failing` (contrary, too small,
-    beyond; empty where it does not fail), `statistic`, `value`, `low`, `high`, `n`, `p`, `reason`; in
-    `attrs["without"]` of the table what could not be had, by its reason. UsageError for
-    a paper, study or settings that are not known.
+    Columns: `study`, `claim`, `subject`, `outcome` (holds, fails, undecided, identity, not comparable), `failing`
+    (contrary, too small, beyond; empty if it does not fail), `statistic`, `value`, `low`, `high`, `n`, `p`, `reason`.
+    `attrs["without"]` of the table holds what was unavailable, by reason. UsageError for an unknown paper, study or
+    settings.
     """
     from anisoscope.data.local import use_copies
     from anisoscope_papers import runner
@@ -96,12 +98,16 @@ def reproduce(
 
 
 def verdicts(studies: Any, folder: Path, device: str, quiet: bool) -> Iterator[str]:
-    """Run studies with progress, each verdict a line; what is finished has its page, also where a later one fails."""
+    """Run studies with progress shown, and yield each verdict as a line of text.
+
+    The report page is written at the end; if a study fails, it is written for those finished before.
+    """
     from anisoscope.models.hub_memory import ask_once
     from anisoscope_papers import runner
     from anisoscope_papers.studies_page import build_studies
 
     def kept() -> str:
+        """Say how many studies are finished; shown if the run is interrupted."""
         finished = sum((folder / study.name / "study.json").exists() for study in studies)
         return f"{folder} holds {finished} of {len(studies)} studies, and what is done of the next"
 

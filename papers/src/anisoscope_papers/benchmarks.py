@@ -1,6 +1,6 @@
-"""The three corpora of Fosse et al. 2023 with human rationales, under $ANISOSCOPE_DATA or from their public homes.
+"""Open the three corpora of Fosse et al. 2023 with human rationales, from $ANISOSCOPE_DATA or their public homes.
 
-Files are downloaded once, into the data folder of scikit-learn; rows are as in the copies under $ANISOSCOPE_DATA.
+Files are downloaded once, into the data folder of scikit-learn. Rows have the same form as in $ANISOSCOPE_DATA.
 """
 
 import csv
@@ -30,8 +30,10 @@ Rows = list[Row]
 
 
 def open_benchmark(name: str, seed: int) -> LabelledCorpus:
-    """A benchmark in its official splits. Where it has none for validation (YELP-HAT), its training part is divided by
-    `seed`, and all its test sets are `test`, beside splits of their own.
+    """Open a labelled corpus (yelphat, hatexplain or esnli) in its official splits.
+
+    YELP-HAT has no validation split: its training part is divided at random by `seed`. Its three test sets are joined
+    in `test`, and are also splits of their own.
     """
     known, folder = BENCHMARKS[name], find_copy(name) or Path()
     source: dict[str, Any] = {"kind": "ANISOSCOPE_DATA" if folder.name else "public home"}
@@ -53,7 +55,7 @@ def open_benchmark(name: str, seed: int) -> LabelledCorpus:
 
 
 def fetched(url: str) -> Path:
-    """The local copy of a file of the web. CorpusError where it cannot be had."""
+    """Download a file once and return its local copy. CorpusError if it cannot be downloaded."""
     from sklearn.datasets import fetch_file  # type: ignore[import-untyped]
 
     try:
@@ -67,14 +69,17 @@ def fetched(url: str) -> Path:
 
 
 def _review(row: Row, _labels: tuple[str, ...]) -> Example:
-    """A review and the share of annotators who marked each word; where only the sum is known, of its largest value."""
+    """Make an example from a YELP-HAT review: each word with the share of annotators who marked it.
+
+    If the number of annotators is unknown, marks are divided by the largest one.
+    """
     marks = row["human_attention"]
     annotators = row["n_hams"] or max([*marks, 1])
     return Example(tuple(row["tokens"]), int(row["label"]), None, tuple(min(m / annotators, 1.0) for m in marks))
 
 
 def yelphat_home() -> dict[str, Rows]:
-    """{split: rows}: reviews of the published tables, one row per annotator there."""
+    """Download YELP-HAT and return {split: rows}, one row per review."""
     return {
         split: [row for part in parts for row in yelphat_rows(fetched(f"{YELPHAT}/ham_part{part}.csv"))]
         for split, parts in YELPHAT_PARTS.items()
@@ -82,7 +87,10 @@ def yelphat_home() -> dict[str, Rows]:
 
 
 def yelphat_rows(path: Path) -> Rows:
-    """Reviews of one table: rows of one text are its annotators; those whose words differ in number are left out."""
+    """Read the reviews of one published table, which has a row per annotator.
+
+    Rows with the same text are one review. Annotations with another number of words than the first are left out.
+    """
     reviews: dict[str, Row] = {}
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         for row in csv.DictReader(file):
@@ -101,7 +109,7 @@ def yelphat_rows(path: Path) -> Rows:
 
 
 def _spans(page: str) -> tuple[list[str], list[int]]:
-    """The words of an annotator's page, each in a span, and 1 for those of class `active`; other markup is dropped."""
+    """Read an annotator's HTML page: return the words, and 1 for each marked word (span of class `active`), else 0."""
     words, marks = list[str](), list[int]()
     for attributes, inside in re.findall(r"<span\b([^>]*)>(.*?)</span>", page, re.DOTALL | re.IGNORECASE):
         found = unescape(re.sub("<[^>]*>", " ", inside)).split()
@@ -111,20 +119,24 @@ def _spans(page: str) -> tuple[list[str], list[int]]:
 
 
 def _post(row: Row, labels: tuple[str, ...]) -> Example:
-    """A post of HateXplain, by its majority label; posts without a majority are in no split."""
+    """Make an example from a HateXplain post, with its label and the share of annotators who marked each word."""
     words, maps = tuple(row["tokens"]), row.get("rationales") or []
     marks = tuple(sum(column) / len(maps) for column in zip(*maps, strict=True)) if maps else row.get("evidence")
     return Example(words, labels.index(row["label"]), None, None if marks is None else tuple(map(float, marks)))
 
 
 def hatexplain_home() -> dict[str, Rows]:
-    """Official splits. The label is the majority of three annotators; posts without one are left out."""
+    """Download HateXplain and return {split: rows} of its official splits."""
     files = (fetched(f"{HATEXPLAIN}/{name}.json") for name in ("dataset", "post_id_divisions"))
     return hatexplain_rows(*(json.loads(file.read_text("utf-8")) for file in files))
 
 
 def hatexplain_rows(posts: dict[str, Any], divisions: dict[str, list[str]]) -> dict[str, Rows]:
-    """{split: rows} of the published JSON. A rationale of another length than its post is cut to it or left out."""
+    """Return {split: rows} of the published JSON of HateXplain.
+
+    The label is the majority of three annotators; posts without one are left out. A rationale longer than its post is
+    cut; a shorter one is left out.
+    """
     splits: dict[str, Rows] = {}
     for split, published in BENCHMARKS["hatexplain"].files.items():
         splits[split] = []
@@ -139,7 +151,10 @@ def hatexplain_rows(posts: dict[str, Any], divisions: dict[str, list[str]]) -> d
 
 
 def _pair(row: Row, labels: tuple[str, ...]) -> Example:
-    """A premise and a hypothesis of e-SNLI. Highlights behind the last word, a defect of the corpus, are left out."""
+    """Make an example from an e-SNLI pair (premise, hypothesis), with the share of annotators who marked each word.
+
+    It has no marks if a highlight lies behind the last word, a defect of the corpus.
+    """
     first, second = tuple(row["premise"].split()), tuple(row["hypothesis"].split())
     notes, count = row.get("annotations") or [], len(first) + len(second)
     marks: Counter[int] = Counter()
@@ -152,13 +167,13 @@ def _pair(row: Row, labels: tuple[str, ...]) -> Example:
 
 
 def esnli_home() -> dict[str, Rows]:
-    """Official splits, the training split in two files."""
+    """Download e-SNLI and return {split: rows} of its official splits."""
     files = {TRAIN: ("train_1", "train_2"), VALIDATION: ("dev",), TEST: ("test",)}
     return {s: [r for f in names for r in esnli_rows(fetched(f"{ESNLI}/esnli_{f}.csv"))] for s, names in files.items()}
 
 
 def esnli_rows(path: Path) -> Rows:
-    """Rows of one published table; those without a text or a gold label are left out."""
+    """Read the rows of one published e-SNLI table; those without a text or a gold label are left out."""
     rows = []
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -176,12 +191,15 @@ def esnli_rows(path: Path) -> Rows:
 
 
 def _indices(text: str) -> list[int]:
-    """`3,4,5` → [3, 4, 5]; `{}` (nothing marked) → []."""
+    """Parse word indices: `3,4,5` → [3, 4, 5]; `{}` (nothing marked) → []."""
     return [int(i) for i in re.findall(r"\d+", text)]
 
 
 class Benchmark(NamedTuple):
-    """Classes in the authors' order, files by split, rows of its public home; `tokenised`: words are tokens already."""
+    """How to read a labelled corpus: class names in the authors' order, file names by split, and two functions.
+
+    `home` downloads its rows; `example` turns a row into an example. `tokenised`: its words are tokens already.
+    """
 
     labels: tuple[str, ...]
     files: dict[str, str]

@@ -1,4 +1,6 @@
-"""What this package adds to the program: `anisoscope reproduce`, `train` and `list studies`; light."""
+"""Declare the commands that this package adds: `anisoscope reproduce`, `train` and `list studies` (imports nothing
+heavy).
+"""
 
 from anisoscope.cli.command import Command, Group
 from anisoscope_papers.study_names import listed

@@ -1,4 +1,4 @@
-"""What `anisoscope reproduce` and `anisoscope train` do: call, and print."""
+"""Implement `anisoscope reproduce` and `anisoscope train`: check the options, call the work, print the results."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -84,7 +84,7 @@ def reproduce(
 def _hand_on(
     studies: Sequence["Study"], folder: Path, export: str | None, view: Format, missing: Mapping[str, str]
 ) -> None:
-    """Write the claims for other tools, and show a row for every verdict in the format that was asked for."""
+    """Write the claims for other tools if asked (`export`), and print a row per verdict in the requested format."""
     import pandas as pd
 
     from anisoscope_papers.exporting import export_claims, verdict_table
@@ -117,6 +117,7 @@ def causal_lm(
 
 
 def _train(task: Task, training: Training, place: OutputOptions, view: Format, quiet: bool) -> None:
+    """Train a language model, print its folder, and suggest the next command."""
     check_corpus(training.corpus)
     from anisoscope_papers.api import train_language_model
 
@@ -162,7 +163,10 @@ def classifier(
 
 
 def describe_drawn_splits(corpus: dict[str, Any]) -> str:
-    """What a manifest's corpus says of splits that it does not have; empty if it has all."""
+    """Describe which splits a corpus lacked, so that they were drawn at random; "" if it has all.
+
+    `corpus`: the part of a training's manifest on its corpus.
+    """
     drawn = corpus.get("drawn", [])
     if not drawn:
         return ""

@@ -1,4 +1,4 @@
-"""The corpora of the papers that have names of their own."""
+"""Read the corpora that the papers name (corpora.toml)."""
 
 import tomllib
 from pathlib import Path

@@ -30,7 +30,7 @@ TEMPLATE = files("anisoscope_papers").joinpath("claim.html.j2")
 
 
 def verdict_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
-    """Build a table with a row for every verdict of finished studies below `folder`: its study, then the fields of
+    """Build a table with a row per verdict of the finished studies below `folder`: the study, then the fields of
     `Verdict`.
     """
     rows = []
@@ -42,9 +42,7 @@ def verdict_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
 
 
 def claim_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
-    """Build the table of verdicts with the paper, what each claim says and where it is made, and its status
-    (`STATUS`).
-    """
+    """Build the table of verdicts, with the paper, each claim's statement and source, and its status (`STATUS`)."""
     table = verdict_table(studies, folder)
     claims = {(study.name, claim.name): claim for study in studies for claim in study.claims}
     papers = {study.name: study.paper for study in studies}
@@ -62,9 +60,9 @@ def claim_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
 
 
 def export_claims(studies: Sequence[Study], folder: Path, form: str) -> Path:
-    """Write all verdicts of finished studies below `folder`: `csv`, the table `claims.csv`; `html`, pages in `claims/`.
+    """Write all verdicts of the finished studies below `folder` for other tools; return the file to open.
 
-    Returns the file to be opened.
+    `form`: `csv` writes the table `claims.csv`, `html` a page for each claim into `claims/`.
     """
     table = claim_table(studies, folder)
     if form == "csv":
@@ -75,7 +73,7 @@ def export_claims(studies: Sequence[Study], folder: Path, form: str) -> Path:
 
 
 def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
-    """Write a page for each claim, with a verdict for each thing that it was tried on, and a list of all."""
+    """Write an HTML page for each claim, with its verdict for every subject, and a list of all pages."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(TEMPLATE.read_text("utf-8"))
     place = folder / "claims"
@@ -99,9 +97,10 @@ def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
 
 
 def _plain(row: dict[Any, Any]) -> dict[str, Any]:
-    """A row with None for what is not there."""
+    """Return a row with None for missing values."""
     return {str(name): None if pd.isna(value) else value for name, value in row.items()}
 
 
 def _write(path: Path, text: str) -> None:
+    """Write text to a file, atomically."""
     write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

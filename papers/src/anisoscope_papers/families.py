@@ -1,4 +1,4 @@
-"""Families of models that the papers need and transformers lacks, a row each; without torch or transformers."""
+"""List the model families that the papers need and transformers lacks, without importing torch or transformers."""
 
 from anisoscope.models.families import Family
 

@@ -1,18 +1,22 @@
-"""Judge claims: turn tests into verdicts. A test is a number with its interval, and what a claim says of it. A test
-is a number with its interval, and what a claim says of it.
+"""Judge claims: turn statistical tests into verdicts. A test is a number with its interval and the claim about it.
 
-Decided by p: the claim holds where its one-sided p is below LEVEL; it fails where that of its contrary is; anything
-between is undecided. p is corrected by Holm over the tests judged together: those of the primary claim as one family,
-all others as another (identities, and what was asked afterwards, apart). It comes from the interval, so that the two
-never contradict each other, and it is of the claim's threshold with its effect floor: what is significant and too small
-to matter fails. How a claim fails is said, too: `contrary`, where the number lies on the other side of no effect (one-
-sided p, Holm, again below LEVEL); `too small`, where that is not so; `beyond`, where it lies outside of the ends of an
-`inside`. A claim that a number lies between two ends (`inside`) is an equivalence: two one-sided tests, of which the
-larger p counts (Schuirmann 1987), and is corrected with the others. What has an interval and no p is decided by its
-place: it holds where all of the interval lies between the ends, fails where none of it does. What has no variance
-decides nothing, nor do two seeds. What holds by construction is an identity: shown, and no evidence.
+With p: the claim holds if its one-sided p is below LEVEL. It fails if the p of the opposite claim is below LEVEL.
+Otherwise it is undecided. p is corrected by Holm over the tests judged together; the primary claims are one family, all
+others another (identities, and claims added afterwards, are separate families). p is derived from the interval, so that
+the two never contradict each other. It refers to the claim's threshold plus its effect floor: a significant effect that
+is too small fails.
 
-isotropic: A below q95(d); anisotropic: A above q95(d); low: A < 0.2; extreme: A ≥ 0.8.
+A failed claim says how it failed: `contrary` if the number lies on the opposite side of "no effect" (one-sided p, Holm,
+again below LEVEL); `too small` if not; `beyond` if it lies outside of the two ends of an `inside` claim. A claim that a
+number lies between two ends (`inside`) is an equivalence test: two one-sided tests, of which the larger p counts
+(Schuirmann 1987), corrected with the others.
+
+Without p, the interval decides: the claim holds if the whole interval lies between the ends, and fails if none of it
+does. Values without variance decide nothing, nor do two seeds. What holds by construction is an identity: it is shown,
+but is no evidence.
+
+Words of claims: isotropic: A (mean cosine of all pairs) below q95(d); anisotropic: A above q95(d); low: A < 0.2;
+extreme: A ≥ 0.8. q95(d) is the 95 % quantile of the cosine of two isotropic vectors in d dimensions.
 """
 
 from collections.abc import Sequence
@@ -91,8 +95,10 @@ def sided(
     freedom: Array | float,
     threshold: Array | float = 0.0,
 ) -> tuple[Array, Array]:
-    """Return the one-sided p that a number is not above a threshold, and that it is not below, from its 95 %
-    interval: NaN where the interval has no width: nothing varied, and nothing is known of how much it could.
+    """Return two one-sided p of a number, derived from its 95 % interval (`low`, `high`).
+
+    The first is small if the number lies above `threshold`, the second if it lies below. Student's t with `freedom`
+    degrees of freedom. NaN if the interval has no width: then nothing is known of how much the number varies.
     """
     apart = np.asarray(value, dtype=np.float64) - threshold
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -104,8 +110,10 @@ def sided(
 def equivalence(
     value: float, low: float, high: float, freedom: float, inside: tuple[float, float], bounds: Bounds = UNBOUNDED
 ) -> tuple[float, float]:
-    """Return p that a number does not lie between two ends, and that it does not lie outside of them: An end that
-    the number cannot pass is no test. NaN where the interval has no width.
+    """Test whether a number lies between two ends (`inside`), by two one-sided tests on its 95 % interval.
+
+    Returns (p, p of the contrary): the first is small if the number lies inside, the second if it lies outside. An end
+    that the number cannot pass (`bounds`) is not tested. NaN if the interval has no width.
     """
     least, most = inside
     above_least, below_least = (float(p) for p in sided(value, low, high, freedom, least))
@@ -116,8 +124,10 @@ def equivalence(
 
 
 def of_units(frame: pd.DataFrame, threshold: Array | float) -> tuple[Array, Array]:
-    """Test each row by its jackknife interval: Student's t, groups − 1 degrees of freedom (`groups`, else 32 or all
-    units).
+    """Test each row of records against a threshold, by its jackknife interval.
+
+    Student's t with groups − 1 degrees of freedom. Without a column `groups`, that is 32 groups, or all units
+    (independent pieces of data) if there are fewer. Returns the one-sided p (above, below), [row] each.
     """
     groups = np.fmin(frame["n_units"].to_numpy(float), frame["groups"].to_numpy(float) if "groups" in frame else GROUPS)
     value, low, high = (frame[end].to_numpy(float) for end in ("value", "low", "high"))
@@ -125,8 +135,9 @@ def of_units(frame: pd.DataFrame, threshold: Array | float) -> tuple[Array, Arra
 
 
 def of_replicates(theta: Array, threshold: float = 0.0) -> tuple[float, float, float, float, float]:
-    """Return (value, low, high, p of > threshold, p of < threshold) of a scalar from jackknife replicates [1 +
-    group].
+    """Test one number from its jackknife replicates `theta` [1 + group]; the first is the full estimate.
+
+    Returns (value, low, high, p of > threshold, p of < threshold), with a 95 % interval.
     """
     value, low, high = (float(x) for x in jackknife_interval(theta))
     up, down = sided(value, low, high, max(len(theta) - 2, 1), threshold)
@@ -142,8 +153,10 @@ def of_seeds(
     subject: str = "",
     inside: tuple[float, float] | None = None,
 ) -> Test:
-    """Test a number per seed [seed] (NaN: no answer) against its claim: above a threshold, below one, or inside;
-    What is not given is the claim's own.
+    """Test a claim about one number per seed: that it lies above a threshold, below it, or between two ends (`inside`).
+
+    `values` [seed]: NaN if a seed gives no answer. What is not given (`threshold`, `inside`, `statistic`) is taken from
+    the claim.
     """
     known, inside = values[~np.isnan(values)], inside or claim.inside
     n, missing = len(known), len(values) - len(known)
@@ -178,14 +191,17 @@ def of_seeds(
 
 
 def nothing_of(claim: Claim, limit: float | None = None) -> float:
-    """Return the number that means no effect at all, for a claim with this limit (None: its own)."""
+    """Return the number that means "no effect" for a claim: its `none` if given, else its limit.
+
+    `limit`: in place of the claim's own limit.
+    """
     if claim.none is not None:
         return claim.none
     return float(claim.limit if limit is None else limit)
 
 
 def _side(claim: Claim, limit: float, inside: tuple[float, float] | None) -> str:
-    """Describe in words the side on which a claim has its number: `> 0 by .05`."""
+    """Describe in words where the claim says that its number lies: `> 0 by 0.05`, or `0.1 to 0.3`."""
     if inside is not None:
         return f"{inside[0]:.3g} to {inside[1]:.3g}"
     return f"{'<>'[claim.below is None]} {limit:.3g}" + (f" by {claim.floor:.3g}" if claim.floor else "")
@@ -197,7 +213,10 @@ def bounds_of(metric: str) -> Bounds:
 
 
 def means_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
-    """Mean over seeds with its interval (`value`, `low`, `high`), inside the bounds of the metric, one row per key."""
+    """Average each metric over seeds, with an interval that stays inside the metric's bounds.
+
+    One row for each combination of the columns `keys`, with the columns `value`, `low`, `high`.
+    """
     group = rows.groupby(list(keys), sort=False, dropna=False).ngroup().to_numpy()
     order = np.argsort(group, kind="stable")
     begins = np.flatnonzero(np.diff(group[order], prepend=-1))
@@ -212,11 +231,11 @@ def means_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
 
 
 def judged(tests: Sequence[Test]) -> list[Verdict]:
-    """Turn tests into verdicts; p is corrected (Holm, each direction) in two families: primary claims, and the
-    others.
+    """Turn tests into verdicts, after a Holm correction of their p (`_corrected`).
 
-    Tests with `over` of one claim and subject make one verdict. A subject trained with several seeds holds or fails
-    where it does so with every seed; its number is that of the weakest seed, and n counts seeds.
+    Tests of the same claim and subject that have `over` make one verdict together. If a subject was trained with
+    several seeds, the claim holds or fails if it does so with every seed. The verdict then shows the number of the
+    weakest seed, and n counts seeds.
     """
     up, down, against = (_corrected(tests, side) for side in ("up", "down", "against"))
     outcomes = [_decided(*each) for each in zip(tests, up, down, strict=True)]
@@ -234,7 +253,7 @@ def judged(tests: Sequence[Test]) -> list[Verdict]:
 
 
 def way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing | Literal[""]:
-    """Say how a test fails, if it does; `against`: its corrected p in the opposite direction."""
+    """Return how a test fails, or "" if it does not fail. `against`: its corrected p in the opposite direction."""
     if outcome != "fails":
         return ""
     if test.inside is not None:
@@ -243,8 +262,9 @@ def way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing | Li
 
 
 def _worst(ways: Sequence[Failing | Literal[""]], over: Over | None) -> Failing:
-    """Say how several tests fail together: if any of them would have been enough, by the least that one falls
-    short.
+    """Return how several tests that make one verdict fail together.
+
+    It is the worst way among them. If any one of them would have been enough (`over` = "any"), it is the mildest.
     """
     order: tuple[Failing, ...] = ("contrary", "beyond", "too small")
     if over == "any":
@@ -253,10 +273,12 @@ def _worst(ways: Sequence[Failing | Literal[""]], over: Over | None) -> Failing:
 
 
 def _corrected(tests: Sequence[Test], side: Literal["up", "down", "against"]) -> Array:
-    """p of one side, Holm over the tests of primary claims, over identities, over what was asked afterwards, over how
-    arms were made, and over all others. Tests of which all must hold are one test of the family, by the largest of
-    their p (the last: by its own): they need no correction for each other (Berger 1982). Their contraries, of which one
-    is enough, do.
+    """Return the Holm-corrected p [test] of one direction (`side`).
+
+    Each family is corrected apart: tests of primary claims, of identities, of claims added afterwards, of claims on how
+    models were made, and of all others. Tests that must all hold count as one test of their family, by the largest of
+    their p (for "last": by the last one's). They need no correction for each other (Berger 1982). In the opposite
+    direction, where one is enough, they count one by one.
     """
     p = np.array([np.nan if t.apart else getattr(t, side) for t in tests], dtype=np.float64)
     families: dict[object, dict[object, list[int]]] = {}
@@ -273,13 +295,14 @@ def _corrected(tests: Sequence[Test], side: Literal["up", "down", "against"]) ->
 
 
 def _decided(test: Test, up: float, down: float) -> Outcome:
+    """Return the outcome of one test from its corrected p (up, down); by its interval if it has no p."""
     if test.inside is not None and np.isnan(test.up):
         return by_place(test.low, test.high, test.inside)
     return "holds" if up < LEVEL else "fails" if down < LEVEL else "undecided"
 
 
 def by_place(low: float, high: float, inside: tuple[float, float]) -> Outcome:
-    """Tell whether an interval lies inside, outside, or neither."""
+    """Return "holds" if an interval lies between two ends, "fails" if it lies outside of them, else "undecided"."""
     within, outside = inside[0] <= low and high <= inside[1], high < inside[0] or low > inside[1]
     return "holds" if within else "fails" if outside else "undecided"
 
@@ -296,9 +319,9 @@ def verdict_without_test(
     reason: str = "",
     subject: str = "",
 ) -> Verdict:
-    """Make a verdict from facts, without a statistical test (None: undecided).
+    """Make a verdict from facts, without a statistical test. `holds`: None means undecided.
 
-    What fails so is contrary, or beyond the ends that the claim gives.
+    If it fails, the way of failing is `contrary`, or `beyond` for a claim with two ends (`inside`). NaN becomes None.
     """
     outcome: Outcome = "undecided" if holds is None else "holds" if holds else "fails"
     if claim.identity and outcome == "holds":
@@ -310,11 +333,16 @@ def verdict_without_test(
 
 
 def _agreed(outcomes: Sequence[Outcome]) -> bool | None:
-    """Return True or False if all agree that the claim holds, or fails; else None."""
+    """Return True if all outcomes are "holds", False if all are "fails"; else None."""
     return {"holds": True, "fails": False}.get(outcomes[0]) if len(set(outcomes)) == 1 else None
 
 
 def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
+    """Make one verdict from the tests that decide it together, with a reason in words.
+
+    `outcomes` and `p` (corrected) are those of the tests, in the same order. The numbers shown are those of the
+    decisive test.
+    """
     first = tests[0]
     seeds = sorted({t.seed for t in tests})
     i = _decisive_of_seeds(tests, p) if first.over else 0
@@ -348,7 +376,7 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
 
 
 def _course(tests: list[Test], outcomes: list[Outcome]) -> str:
-    """Find the test from which on all hold, and those which fail."""
+    """Describe how outcomes change along a series of tests: from where on all hold, and where the claim fails."""
     holding = [o == "holds" for o in outcomes]
     start = next((i for i in range(len(tests)) if all(holding[i:])), None)
     against = ", ".join(t.where for t, o in zip(tests, outcomes, strict=True) if o == "fails")
@@ -357,7 +385,7 @@ def _course(tests: list[Test], outcomes: list[Outcome]) -> str:
 
 
 def _decisive_of_seeds(tests: list[Test], p: Array) -> int:
-    """Choose the tests whose numbers a verdict shows: the decisive one of the seed in which that is the weakest."""
+    """Return the index of the test whose numbers a verdict shows: the decisive test of the weakest seed."""
     by_seed: dict[int, list[int]] = {}
     for i, test in enumerate(tests):
         by_seed.setdefault(test.seed, []).append(i)
@@ -369,7 +397,11 @@ def _decisive_of_seeds(tests: list[Test], p: Array) -> int:
 
 
 def _decisive(tests: list[Test], p: Array) -> int:
-    """Choose the test of one seed whose numbers a verdict shows:"""
+    """Return the index of the test whose numbers a verdict shows, among the tests of one seed.
+
+    It is the last one for "last"; else the one with the largest ("any"), the middle ("most") or the smallest ("all")
+    margin; without margins, small p take their part.
+    """
     if len(tests) == 1 or tests[0].over == "last":
         return len(tests) - 1
     margins = np.array([t.margin for t in tests])
@@ -381,7 +413,7 @@ def _decisive(tests: list[Test], p: Array) -> int:
 
 
 def _together(outcomes: list[Outcome], over: Over) -> Outcome:
-    """Combine the outcomes of the tests of one system with one seed."""
+    """Combine the outcomes of the tests of one system with one seed, as `over` demands (any, all, most, last)."""
     holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
     if over == "any":
         return "holds" if holding else "fails" if failing == n else "undecided"

@@ -1,4 +1,4 @@
-"""Models of the papers by short names, and networks in packages that they are compared with; light."""
+"""Name the models of the papers, and trained networks inside Python packages that they are compared with (no torch)."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,9 @@ from anisoscope.models.named import ConvertedModel, NamedModel, PackagedModel
 
 
 class PaperModel(NamedTuple):
-    """A published checkpoint of a `figure` of paper G; `licence` and `size` (in parameters) as authors state them."""
+    """A published checkpoint shown in a `figure` of Godey et al. 2024; `licence` and `size` (parameters) as its authors
+    say.
+    """
 
     hub_id: str
     modality: str
@@ -59,10 +61,11 @@ PACKAGED: dict[str, PackagedModel] = {
 
 
 class TrainedPackage(NamedTuple):
-    """A trained network that a distribution carries; `networks/packaged_weights.py` makes a folder in hub format of it.
+    """A trained network inside a Python distribution; `networks/packaged_weights.py` converts it to a folder in hub
+    format.
 
     version  the one whose weights are known: others may hold none
-    proof    what only the right weights can do, checked by a test where the distribution is installed
+    proof    what only the right weights can do, checked by a test if the distribution is installed
     """
 
     distribution: str
@@ -74,6 +77,7 @@ class TrainedPackage(NamedTuple):
 
     @property
     def install(self) -> str:
+        """The pip command that installs this version."""
         return f"pip install --no-deps {self.distribution}=={self.version}"
 
 

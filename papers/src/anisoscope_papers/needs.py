@@ -1,4 +1,4 @@
-"""What the settings of a study load and compute, for the dry run: gigabytes, disk and hours, each counted once."""
+"""Estimate what a study downloads and computes, for the dry run: gigabytes, disk and hours, each counted once."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +15,12 @@ _UNITS = {"M": 1e6, "B": 1e9}
 
 @dataclass(frozen=True)
 class Need:
-    """Something that is loaded; without a name: only computed.
+    """Something that a study downloads; without a name, only a computation.
 
-    gigabytes   to load, about; None: not known
-    kept        of them on the disk at a time, where those are fewer
-    note        licence, and what must be known
-    work        {run: operations in 1e12}, about: what is computed with it; studies share runs
+    gigabytes   approximate size of the download; None: not known
+    kept        how much of it is on disk at a time, if that is less
+    note        licence, and what else must be known
+    work        {run: approximate operations in 1e12} of what is computed with it; studies share runs
     """
 
     name: str = ""
@@ -31,6 +31,7 @@ class Need:
 
     @property
     def on_disk(self) -> float:
+        """Gigabytes on disk at a time."""
         return (self.gigabytes or 0.0) if self.kept is None else self.kept
 
 
@@ -40,8 +41,9 @@ def parameters(preset: PaperModel) -> float | None:
 
 
 def needed(systems: Sequence[tuple[str, str]], how: str = "") -> tuple[Need, ...]:
-    """List the needs of published models, each measured on a corpus, and of the corpora; `how`: tells runs of one
-    pair apart.
+    """List the needs of (model, corpus) pairs: each published model and each corpus once.
+
+    `how` distinguishes runs of the same pair.
     """
     found: dict[str, Need] = {}
     for model, corpus in systems:
@@ -54,7 +56,7 @@ def needed(systems: Sequence[tuple[str, str]], how: str = "") -> tuple[Need, ...
 
 
 def of_corpus(name: str) -> Need:
-    """Return the need of a named corpus."""
+    """Return what must be downloaded for a named corpus: size, split and licence, and its stand-in if it has one."""
     row = named_corpora()[name]
     instead = f"; {row.stand_in} stands in" if row.stand_in else ""
     return Need(row.hub.partition(":")[0], row.gigabytes, f"{row.split}; {row.licence}{instead}")

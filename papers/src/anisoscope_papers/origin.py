@@ -1,4 +1,6 @@
-"""Record which code of the papers made numbers, beside what the tool records of its own (`anisoscope.provenance`)."""
+"""Record which code of the papers made the numbers, in addition to what the tool itself records
+(`anisoscope.provenance`).
+"""
 
 from pathlib import Path
 from typing import Any
@@ -26,19 +28,22 @@ MEASURING = tuple(f"anisoscope.{name}" for name in ("measure", "metrics", "reads
 
 
 def measuring_code(*modules: str) -> dict[str, str]:
-    """Hash the code of `modules` that makes numbers, by module: it names a piece that was measured and kept."""
+    """Hash the code that `modules` use to measure, by module. The hashes are part of the name of a
+    saved measurement.
+    """
     passed_over = (PACKAGE.name, *(f"{PACKAGE.name}.{name}" for name in ("origin", *JUDGING)))
     return tool.hash_code(*modules, leave_out=passed_over)
 
 
 def training_code(*modules: str) -> dict[str, str]:
-    """Hash the code of `modules` that trains, by module, without what only measures: it names a training."""
+    """Hash the code that `modules` use to train, by module, without what only measures. The hashes name a training."""
     return {name: meaning for name, meaning in measuring_code(*modules).items() if not name.startswith(MEASURING)}
 
 
 def is_code_of(noted: Any, code: dict[str, str]) -> bool:
-    """Tell whether the code noted with a training is `code`; Older trainings noted the version of the tool alone:
-    of those the versions are compared.
+    """Return whether the code recorded with a training (`noted`) is `code`.
+
+    Older trainings recorded only the version of the tool: for them the versions are compared.
     """
     if isinstance(noted, str):
         return noted == str(tool.describe_code_version()["version"])
@@ -46,7 +51,7 @@ def is_code_of(noted: Any, code: dict[str, str]) -> bool:
 
 
 def provenance() -> dict[str, Any]:
-    """Versions of what computed the numbers, the machine's kind, and the command."""
+    """Return what computed the numbers: versions, the kind of machine, the command, and the commit of this package."""
     from anisoscope_papers import __version__  # which imports what this module names the code of
 
     own = {"version": __version__} | tool.find_commit(PACKAGE, (*STUDIES, "training"))

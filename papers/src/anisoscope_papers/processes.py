@@ -1,5 +1,5 @@
-"""Compute independent pieces of a study in parallel, one thread each: small blocks gain little from several
-threads.
+"""Compute independent pieces of a study in parallel processes, one thread each (small blocks gain
+little from threads).
 """
 
 import os
@@ -20,8 +20,10 @@ from anisoscope.progress import call_uninterrupted
 def side_by_side(
     work: Callable[..., None], pieces: Sequence[tuple[Any, ...]], processes: int | None = None
 ) -> Iterator[int]:
-    """Call `work(*piece)` for every piece in `processes` processes (None: torch's number of threads; 1: in this one);
-    yields how many are done. `work` is a function of a module and keeps its results itself. The first error ends it.
+    """Call `work(*piece)` for every piece, in parallel processes; yield how many pieces are done.
+
+    `processes`: None for torch's number of threads; 1 computes in this process. `work` must be a function of a module,
+    and must save its results itself. The first error ends it.
     """
     processes = min(processes or torch.get_num_threads(), len(pieces))
     if processes <= 1:
@@ -47,7 +49,9 @@ def side_by_side(
 
 
 def _submitted(pool: ProcessPoolExecutor, work: Callable[..., None], pieces: Sequence[tuple[Any, ...]]) -> set[Any]:
-    """Submit pieces to processes, which SIGINT never reaches: the caller ends them."""
+    """Submit all pieces to the pool with SIGINT blocked, so that Ctrl-C reaches only the caller, which ends its
+    workers.
+    """
     resource_tracker.ensure_running()  # as it begins it lets the signal through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -57,9 +61,10 @@ def _submitted(pool: ProcessPoolExecutor, work: Callable[..., None], pieces: Seq
 
 
 def _begin() -> None:
-    """Prepare a worker process: one thread, and an end when its caller is killed."""
+    """Prepare a worker process: one thread, and exit if the caller is killed."""
 
     def end_with_caller() -> None:
+        """Wait until the caller ends, then exit at once."""
         caller = parent_process()
         if caller is not None:
             caller.join()

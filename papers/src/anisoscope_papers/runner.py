@@ -1,4 +1,4 @@
-"""Find studies and run them: records, charts and verdicts, each in `<output>/<paper>/<settings>/<study>`."""
+"""Find studies and run them. Records, charts and verdicts go to `<output>/<paper>/<settings>/<study>`."""
 
 import json
 import re
@@ -36,7 +36,10 @@ EFFICIENCY = 0.4
 
 @cache
 def found() -> tuple[Study, ...]:
-    """Find every study of every paper: `STUDY`, or `STUDIES` if a file holds a tight group."""
+    """Import every study of every paper, in order. A module declares `STUDY`, or `STUDIES` if it holds several.
+
+    MeasureError if a module named like a figure, table or section declares none, or something else.
+    """
     studies: list[Study] = []
     papers = packages()
     for paper, package in papers.items():
@@ -54,14 +57,14 @@ def found() -> tuple[Study, ...]:
 
 
 def choose(paper: str, only: str = "") -> list[Study]:
-    """Select the studies of a paper that `only` names (`names.chosen`)."""
+    """Return the studies of a paper that `only` names, such as `fig1-5,table3` (see `chosen`); all if it is empty."""
     folder_of(paper)
     studies = {study.name: study for study in found() if study.paper == paper}
     return [studies[name] for name in chosen(paper, only)]
 
 
 def describe(studies: Sequence[Study], settings: str) -> list[str]:
-    """Describe what would be measured, and what the settings need from a hub."""
+    """Describe in lines what would be measured; with the settings `paper`, also downloads, disk and hours."""
     for study in studies:
         _settings_of(study, settings)
     if settings != "paper":
@@ -70,7 +73,7 @@ def describe(studies: Sequence[Study], settings: str) -> list[str]:
 
 
 def _costs(studies: Sequence[Study]) -> Iterator[str]:
-    """List the lines of a dry run: what each study loads and computes that none before it does, and the sum."""
+    """Yield the lines of a dry run: what each study downloads and computes that no earlier one does, and the total."""
     known: dict[str, str] = {}
     runs: dict[str, float] = {}
     loaded = disk = 0.0
@@ -104,15 +107,17 @@ def _costs(studies: Sequence[Study]) -> Iterator[str]:
 
 
 def _gigabytes(x: float) -> str:
+    """Format a size in gigabytes: `1.5 GB`."""
     return f"{x:.1f} GB" if x >= 0.05 else "under 0.1 GB"
 
 
 def _hours(x: float) -> str:
+    """Format a duration in hours; under an hour, in minutes."""
     return f"{x:,.0f} hours" if x >= 10 else f"{x:.1f} hours" if x >= 0.95 else f"{max(60 * x, 1):.0f} minutes"
 
 
 def speed() -> float:
-    """Measure how many 1e12 operations a second this machine does in a plain product of matrices."""
+    """Measure the speed of this machine in a plain matrix product, in 1e12 operations per second."""
     import torch
 
     x = torch.randn(768, 768)
@@ -125,6 +130,7 @@ def speed() -> float:
 
 
 def _settings_of(study: Study, name: str) -> Any:
+    """Return the study's settings of this name. UsageError if it has none."""
     if name not in study.settings:
         raise UsageError(f"settings of {study.name}", repr(name), suggest_names(name, study.settings))
     return study.settings[name]
@@ -133,8 +139,10 @@ def _settings_of(study: Study, name: str) -> Any:
 def reproduce(
     studies: Iterable[Study], settings: str, output: Path, *, device: str = "cpu", quiet: bool = False
 ) -> Iterator[str]:
-    """Run each study and give its verdicts as lines of text. Finished records are only judged anew, but where something
-    could not be had: that is asked for again.
+    """Run each study and yield its verdicts as lines of text.
+
+    If a study is finished, only its verdicts are computed again, from its records. It runs again if something was
+    unavailable.
     """
     for study in studies:
         folder = output / study.paper / settings / study.name
@@ -154,7 +162,10 @@ COMMITTED = Path(__file__).resolve().parents[2] / "results"
 
 
 def _as_committed(study: Study, settings: str, folder: Path, cache_folder: Path) -> Path | None:
-    """Copy the committed records into `folder`, to be judged in place of models that are all unavailable."""
+    """Copy the committed records of a study into `folder`, if none of its models was trained here.
+
+    Returns where they come from; None if the study can be measured here, is finished, or has no committed records.
+    """
     kept = COMMITTED / study.paper / settings / study.name
     if settings != FINISHED or study.at_hand is None or study.at_hand(_settings_of(study, settings), cache_folder):
         return None
@@ -165,8 +176,9 @@ def _as_committed(study: Study, settings: str, folder: Path, cache_folder: Path)
 
 
 def _other_settings(folder: Path, asked: Any) -> str:
-    """Names of the settings that a study in a folder was not measured with, of those that this version
-    and the one that measured it both have.
+    """Name the settings in which a finished study differs from the ones asked for, comma-separated; "" if none.
+
+    Only settings that both program versions have are compared.
     """
     then, now = finished(folder).described["settings"], json.loads(json.dumps(asdict(asked), default=str))
     return ", ".join(name for name in now if name in then and then[name] != now[name])
@@ -174,6 +186,7 @@ def _other_settings(folder: Path, asked: Any) -> str:
 
 @ask_once()
 def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: str, quiet: bool) -> None:
+    """Measure one study and write its records, charts, verdicts and study.json into `folder`."""
     asked = _settings_of(study, settings)
     with flush_denormals(), show_progress(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
         context = Context(folder, cache_folder, device, progress=lambda _text, done, total: progress(done, total))
@@ -200,13 +213,13 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
 
 
 def described_claims(study: Study) -> list[dict[str, Any]]:
-    """Return what is saved of a study's claims beside its records."""
+    """Return the fields of a study's claims that are saved with its records."""
     kept = ("name", "statement", "source", "published", "primary", "identity", "floor", "because")
     return [{name: getattr(claim, name) for name in kept} for claim in study.claims]
 
 
 def _measured(study: Study, asked: Any, context: Context) -> pd.DataFrame:
-    """Measure the records of a study, with rows for what was unavailable."""
+    """Measure a study and return its records, with rows for what was unavailable."""
     try:
         parts = [study.measure(asked, context)]
     except (ModelError, CorpusError) as error:
@@ -218,7 +231,7 @@ def _measured(study: Study, asked: Any, context: Context) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Finished:
-    """A study that was run: its `study.json` and its records, to judge and to draw;"""
+    """A study that was run: its `study.json` and its records, ready to be judged and drawn."""
 
     study: Study
     described: dict[str, Any]
@@ -226,10 +239,12 @@ class Finished:
 
     @property
     def _bare(self) -> bool:
+        """Whether the records hold no measurement, only rows on what was unavailable."""
         return bool(self.records["metric"].isin((WITHHELD, STANDS_IN)).all())
 
     @property
     def verdicts(self) -> Sequence[Verdict]:
+        """The verdicts computed from the records; all undecided if nothing could be measured."""
         if not self._bare:
             return self.study.judge(self.records)
         why = "; ".join(dict.fromkeys(self.lacking.values()))
@@ -237,22 +252,24 @@ class Finished:
 
     @property
     def compared(self) -> Sequence[Compared]:
+        """The published numbers next to ours; empty if nothing could be measured."""
         return [] if self._bare else self.study.compare(self.records)
 
     @property
     def charts(self) -> Mapping[str, Any]:
+        """The charts drawn from the records, by name; empty if nothing could be measured."""
         return {} if self._bare else self.study.draw(self.records)
 
     @property
     def lacking(self) -> dict[str, str]:
-        """What the records are without, or have from another corpus, with the reasons."""
+        """{what was unavailable, or read from a stand-in corpus: the reason}."""
         rows = self.records[self.records["metric"].isin((WITHHELD, STANDS_IN))]
         instead = rows["model"] + " (" + rows["corpus"] + " stands in)"
         return dict(zip(rows["model"].where(rows["metric"] == WITHHELD, instead), rows["component"], strict=True))
 
 
 def _concluded(done: Finished, folder: Path) -> Sequence[Verdict]:
-    """Judge a study, and write verdicts and published numbers beside its records."""
+    """Judge a study, and write verdicts.json and compared.json (published numbers next to ours) into `folder`."""
     verdicts = done.verdicts
     write_json(folder / "verdicts.json", [asdict(v) for v in verdicts])
     write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in done.compared])
@@ -260,7 +277,7 @@ def _concluded(done: Finished, folder: Path) -> Sequence[Verdict]:
 
 
 def finished(folder: Path) -> Finished:
-    """Open the study in a folder; OutputError where it is damaged, or is none of ours."""
+    """Open the finished study in a folder. OutputError if it is damaged, or not written by this version."""
     about, table = folder / "study.json", folder / "records.parquet"
     try:
         described = json.loads(about.read_text("utf-8"))
@@ -272,13 +289,13 @@ def finished(folder: Path) -> Finished:
 
 
 def reproductions(folder: Path) -> list[Path]:
-    """List folders of finished studies in `folder`: a study, settings, a paper, or all of them."""
+    """List the folders of finished studies in `folder`, which may hold one study, settings, a paper, or all papers."""
     files = (path for depth in range(4) for path in folder.glob("*/" * depth + "study.json"))
     return sorted((path.parent for path in files), key=lambda path: (path.parent, number_of(path.name)))
 
 
 def line(study: Study, verdict: Verdict) -> str:
-    """Format one verdict on one line: study, outcome, claim, statistic with interval, n and reason."""
+    """Format a verdict on one line: study, outcome, claim, statistic with interval, n, p and reason."""
     v = verdict
     numbers = "" if v.value is None else f" {v.value:.4g}"
     numbers += "" if v.low is None or v.high is None else f" [{v.low:.4g}, {v.high:.4g}]"
@@ -289,7 +306,7 @@ def line(study: Study, verdict: Verdict) -> str:
 
 
 def without(studies: Iterable[Study], folder: Path) -> dict[str, str]:
-    """Return {reason: what some finished studies in `folder` lack for it, and which these are};"""
+    """Return {reason: the names that were unavailable, and in which studies}, for finished studies in `folder`."""
     found: dict[str, tuple[str, dict[str, None], dict[str, None]]] = {}
     for study in (study for study in studies if (folder / study.name / "study.json").exists()):
         for name, reason in finished(folder / study.name).lacking.items():

@@ -1,4 +1,4 @@
-"""Charts of a series of checkpoints: quantities against the step, clouds and paths in the plane of a head.
+"""Draw charts of a series of checkpoints: quantities against the training step, and point clouds and paths of one head.
 
 The axis of steps is linear up to the first checkpoint after step 0 and logarithmic from there, so that step 0 is shown.
 """
@@ -21,8 +21,10 @@ MOST_LAYERS = 6
 
 
 def heads(records: pd.DataFrame, endings: pd.Series, bound: float, *, apart: bool = False) -> ChartType:
-    """A line of cos(Q̄, K̄) per head against the step, a panel per layer (`apart`: and seed), with the band that 95 % of
-    isotropic pairs stay inside: up to `bound`. `endings`: a key of `ENDINGS` by seed, layer and head.
+    """Draw cos(Q̄, K̄), the cosine of mean query and mean key, against the step: a line per head, a panel per layer.
+
+    `apart`: a panel per layer and seed. A band marks ±`bound`, inside which 95 % of isotropic pairs stay. `endings`: a
+    key of `ENDINGS` by seed, layer and head.
     """
     data = _with_endings(records, "query_key.cosine", endings)
     shown = _spread(sorted(data["layer"].unique()))
@@ -41,7 +43,11 @@ def heads(records: pd.DataFrame, endings: pd.Series, bound: float, *, apart: boo
 
 
 def products(records: pd.DataFrame, endings: pd.Series) -> ChartType:
-    """Q̄·K̄ of heads that end similar, and opposite: a panel each, lines from orange (first layer) to violet."""
+    """Draw Q̄·K̄, the product of mean query and mean key, against the step.
+
+    One panel for heads whose means end similar, one for opposite. Line colours run from orange (first layer) to violet
+    (last).
+    """
     data = _with_endings(records, "query_key.dot", endings)
     data = data[data["ending"] != ENDINGS[0]].sort_values("ending", ascending=False, kind="stable")
     data["panel"] = data["ending"].str.replace("ends", "heads that end")
@@ -52,7 +58,7 @@ def products(records: pd.DataFrame, endings: pd.Series) -> ChartType:
 
 
 def layers(data: pd.DataFrame, title: str) -> ChartType:
-    """A line per layer against the step, the first and the last layer marked, those between grey."""
+    """Draw a line per layer against the training step; the first and the last layer are coloured, the others grey."""
     first, last = data["layer"].min(), data["layer"].max()
     names = {first: f"layer {first}", last: f"layer {last}"}
     data["place"] = [names.get(layer, "layers between") for layer in data["layer"]]
@@ -65,7 +71,10 @@ def layers(data: pd.DataFrame, title: str) -> ChartType:
 
 
 def parts(of_parts: Mapping[str, pd.DataFrame], title: str, *, zero: bool = False) -> ChartType:
-    """Lines by name against the step, a panel per layer; the third, which may lie on the first, is dashed."""
+    """Draw one line per named part (a key of `of_parts`) against the step, a panel per layer.
+
+    The third line, which may coincide with the first, is dashed.
+    """
     data = pd.concat([part.assign(part=name) for name, part in of_parts.items()], ignore_index=True)
     data = data[data["layer"].isin(_spread(sorted(data["layer"].unique())))].sort_values("layer", kind="stable")
     data["panel"] = "layer " + data["layer"].astype(str)
@@ -80,7 +89,7 @@ def parts(of_parts: Mapping[str, pd.DataFrame], title: str, *, zero: bool = Fals
 
 
 def clouds(records: pd.DataFrame, over: str, title: str) -> ChartType:
-    """Sampled queries and keys of one head in the common plane, a panel per step, with their means."""
+    """Draw sampled queries and keys of one head in their common plane, a panel per step, with their means as rings."""
     parts = []
     for side, word in SIDES.items():
         points = select(records, metric=f"svd.{over}.cloud.{side}")
@@ -104,14 +113,19 @@ def clouds(records: pd.DataFrame, over: str, title: str) -> ChartType:
 
 
 def paths(panels: Sequence[tuple[str, pd.DataFrame]], over: str) -> ChartType:
-    """Q̄ and K̄ of each head from checkpoint to checkpoint, an arrow each."""
+    """Draw how mean query and mean key of a head move in the plane from checkpoint to checkpoint, as arrows.
+
+    One panel per entry of `panels` (name, records).
+    """
     size = ((WIDTH - 70) // len(panels), 260)
     drawn: ChartType = alt.hconcat(*(_path(name, records, over, size) for name, records in panels), spacing=34)
     return drawn
 
 
 def _path(name: str, records: pd.DataFrame, over: str, size: tuple[int, int]) -> ChartType:
-    """One panel; arrows are turned as the segments lie on the page, so the axes' ranges are fixed here."""
+    """Draw one panel of `paths`. Arrows are turned by their angle on the page, so the ranges of the axes are fixed
+    here.
+    """
     data = pd.concat([_path_of(records, over, side).assign(side=word) for side, word in SIDES.items()])
     ranges = [_padded(data[column]) for column in ("d1", "d2")]
     data[["next1", "next2"]] = data.groupby("side", sort=False)[["d1", "d2"]].shift(-1)
@@ -141,7 +155,7 @@ def _path(name: str, records: pd.DataFrame, over: str, size: tuple[int, int]) ->
 
 
 def _with_endings(records: pd.DataFrame, metric: str, endings: pd.Series) -> pd.DataFrame:
-    """Numbers of a metric with their keys as plain columns, and in words how the head's means end."""
+    """Return the rows of a metric with integer keys, and how each head's means end, in words (column `ending`)."""
     rows, places = select(records, metric=metric), ["seed", "layer", "head"]
     data = rows[["seed", "step", "layer", "head"]].astype(int).assign(value=rows["value"].astype(float))
     ending = endings.map(ENDINGS).rename("ending")
@@ -149,7 +163,7 @@ def _with_endings(records: pd.DataFrame, metric: str, endings: pd.Series) -> pd.
 
 
 def _path_of(records: pd.DataFrame, over: str, side: str) -> pd.DataFrame:
-    """Coordinates d1, d2 of the mean of one side by step, of the first seed in `records`."""
+    """Return the coordinates d1, d2 of the mean query or key (`side`) by step, for the first seed in `records`."""
     rows = select(records, metric=f"svd.{over}.{side}")
     rows = rows[rows["seed"] == rows["seed"].min()].astype({"step": int})
     directions = [rows[rows["component"] == str(k)].set_index("step")["value"].astype(float) for k in (1, 2)]
@@ -157,11 +171,12 @@ def _path_of(records: pd.DataFrame, over: str, side: str) -> pd.DataFrame:
 
 
 def _steps(data: pd.DataFrame) -> alt.X:
+    """Return the horizontal axis of training steps."""
     return number_axis("step", "training step", data["step"], "symlog")
 
 
 def _spread(layers: Sequence[int]) -> list[int]:
-    """All layers of a shallow model; of a deep one `MOST_LAYERS`."""
+    """Return all layers of a shallow model; for a deep one, `MOST_LAYERS` of them, evenly spread."""
     if len(layers) <= MOST_LAYERS:
         return list(layers)
     return [layers[round(i * (len(layers) - 1) / (MOST_LAYERS - 1))] for i in range(MOST_LAYERS)]
@@ -170,23 +185,25 @@ def _spread(layers: Sequence[int]) -> list[int]:
 def _named_colours(
     column: str, colours: Mapping[str, str], symbol: str = "stroke", title: str | None = None
 ) -> alt.Color:
+    """Colour marks by the names in `column`, with these colours and a legend."""
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
     legend = alt.Legend(title=title, columns=0, symbolType=symbol)
     return alt.Color(f"{column}:N", scale=scale, legend=legend)
 
 
 def _side_colours(title: str | None = None) -> alt.Color:
+    """Colour marks by side: queries and keys."""
     return _named_colours("side", dict(zip(SIDES.values(), PALETTE, strict=False)), "circle", title)
 
 
 def _origin(axis: str) -> alt.Chart:
-    """A pale line at 0 of one axis."""
+    """Draw a pale line at 0 of one axis ("x" or "y")."""
     zero: alt.Chart = alt.Chart().mark_rule(color=GRID).encode(**{axis: alt.datum(0)})
     return zero
 
 
 def _padded(values: pd.Series) -> list[float]:
-    """The range of the values and 0, with room at both ends."""
+    """Return a range that holds the values and 0, with 10 % of room at both ends."""
     low, high = min(0.0, float(values.min())), max(0.0, float(values.max()))
     room = 0.1 * ((high - low) or 1.0)
     return [low - room, high + room]

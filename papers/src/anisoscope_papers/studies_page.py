@@ -1,4 +1,4 @@
-"""Pages of a reproduction: every study drawn and judged from its records, and a list of all of them above."""
+"""Write HTML pages of a reproduction: every study with its charts and verdicts, and a list of all pages."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -19,12 +19,16 @@ HERE = files("anisoscope_papers")
 
 
 def page_of(folder: Path) -> Path | None:
-    """The page of a folder of reproductions, written anew; None for a folder of another kind."""
+    """Write the page of a folder of reproductions again; return None for a folder of another kind."""
     return build_studies(folder) if reproductions(folder) else None
 
 
 def build_studies(folder: Path) -> Path:
-    """Write `report.html` for all settings in `folder` (or it, or one study), and a list where there are several."""
+    """Write a `report.html` for each paper and settings in `folder`, and a list of them if there are several.
+
+    `folder` may also be one of them, or a single study. Returns the page to open. OutputError if no study is finished
+    there.
+    """
     found = reproductions(folder)
     if not found:
         raise OutputError(f"finished studies below {folder}", "none", "run anisoscope reproduce first")
@@ -38,7 +42,7 @@ def build_studies(folder: Path) -> Path:
 
 
 def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
-    """The page of studies of one paper and settings with the command that makes them; and what a list says of it."""
+    """Write the page of the studies of one paper and settings; return its path, and its entry in the list of pages."""
     done = [finished(path) for path in studies]
     shown = [_shown(one) for one in done]
     paper, settings = done[0].study.paper, done[0].described["settings_name"]
@@ -59,7 +63,7 @@ def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
 
 
 def _shown(done: Finished) -> dict[str, Any]:
-    """A study as the page shows it; its claims are those of the code that judges now."""
+    """Return a study as the page's template reads it. The claims are those of the current code."""
     study, claims = done.study, {claim.name: claim for claim in done.study.claims}
     return {
         "study": study.name,
@@ -74,6 +78,6 @@ def _shown(done: Finished) -> dict[str, Any]:
 
 
 def _figure(name: str, chart: Any, study: str) -> dict[str, str]:
-    """A drawing, its name, and the part of it that tells it from the others of its study."""
+    """Return a chart for the page: its name, its SVG, and a label that differs within its study."""
     label = name.removeprefix(study).strip("_-").replace("_", " ").replace("-", " ")
     return {"name": name, "label": label or study, "svg": Markup(to_svg(chart, f"{study}-{name}"))}

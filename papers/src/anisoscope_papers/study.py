@@ -1,4 +1,4 @@
-"""The contract of a study, one per figure or table: what it claims, as data, and the form of its verdicts."""
+"""Define what a study is (one per figure or table): its claims, as data, and the form of its verdicts."""
 
 import math
 import tomllib
@@ -100,19 +100,22 @@ class Claim:
 
     @property
     def limit(self) -> Limit:
-        """The number that the claim puts its value above, or below."""
+        """The number that the claim says its value lies above, or below; "q95" for the isotropic quantile."""
         return self.above if self.below is None else self.below
 
     def threshold(self, limit: float | None = None) -> float:
-        """What a number must pass: the limit (or a given one), with the floor beyond it."""
+        """Return the number that a value must pass: the limit (or a given one), plus the floor in the claim's
+        direction.
+        """
         start = float(self.limit if limit is None else limit)
         return start + self.floor if self.below is None else start - self.floor
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim judged: `statistic` says what `value` is; interval, n and Holm-corrected p where they exist;
-    `failing`: how it fails, if it does.
+    """A judged claim. `statistic` says what `value` is; interval, n and Holm-corrected p are None if there are none.
+
+    `failing` says how it fails, if it does.
     """
 
     claim: str
@@ -129,13 +132,13 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """The outcome in words, one of `WORDS`; for a claim that fails, how."""
+        """The outcome in one word, one of `WORDS`; for a failed claim, how it failed."""
         return self.failing or self.outcome
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A published number, which is of one run, beside our mean over `n` seeds with its 95 % interval.
+    """A published number from one run, next to our mean over `n` seeds with its 95 % interval.
 
     spread   standard deviation over our seeds; None: fewer than two have a value
     apart    why the two cannot be compared; empty: they can
@@ -153,7 +156,9 @@ class Compared:
 
     @property
     def predicted(self) -> tuple[float, float] | None:
-        """95 % prediction interval of one more run of ours (Student t); None: two seeds and fewer, or no variance."""
+        """The 95 % prediction interval for one more run of ours (Student t); None for fewer than three seeds or no
+        variance.
+        """
         if self.value is None or not self.spread or self.n < FEWEST:
             return None
         half = float(stats.t.ppf(0.975, self.n - 1)) * self.spread * math.sqrt(1 + 1 / self.n)
@@ -161,8 +166,10 @@ class Compared:
 
     @property
     def verdict(self) -> Literal["agrees", "differs", "open", "not comparable"]:
-        """It differs where it lies outside of the prediction interval of one more run of ours, however few seeds made
-        it; it agrees inside of that of `ENOUGH` seeds; anything else is open.
+        """Whether the published number agrees with ours.
+
+        "differs": it lies outside of the prediction interval for one more run of ours. "agrees": it lies inside, and we
+        have at least `ENOUGH` seeds. "open": anything else. "not comparable": `apart` says why.
         """
         if self.apart:
             return "not comparable"
@@ -175,7 +182,7 @@ class Compared:
 
 
 def counted(compared: Iterable[Compared]) -> str:
-    """Count how many numbers are open, agree and differ: `3 open, 2 agree, 1 differs`, open ones first."""
+    """Count the comparisons in words: `3 open, 2 agree, 1 differs`, open ones first."""
     found = Counter(str(one.verdict) for one in compared)
     verbs = {"open": "open", "agrees": "agree", "differs": "differ"}
     verbs |= {"not comparable": "not comparable"} if found["not comparable"] else {}
@@ -183,7 +190,7 @@ def counted(compared: Iterable[Compared]) -> str:
 
 
 def _silent(_text: str, _done: int, _total: int) -> None:
-    """Show no progress; a named function, so that a context can be sent to other processes."""
+    """Show no progress. It is a named function, so that a context can be sent to other processes."""
 
 
 WITHHELD, STANDS_IN = "withheld", "stands in"
@@ -194,8 +201,9 @@ that stands in, in `corpus`), reason in `component`.
 
 @dataclass(frozen=True)
 class Context:
-    """The surroundings of a running study: its `folder` (records, cache), `progress(text, done, total)`, and
-    `lacking`, `lacking`: rows of what could not be had, which the runner adds to the records.
+    """What a running study is given: its `folder` (records, cache), the device, and `progress(text, done, total)`.
+
+    `lacking` collects rows for what was unavailable. The runner adds them to the records.
     """
 
     folder: Path
@@ -207,31 +215,33 @@ class Context:
     lacking: list[dict[str, str]] = field(default_factory=list)
 
     def withhold(self, name: str, reason: object) -> None:
-        """Note that a system is unavailable; the study goes on without it."""
+        """Note that a model or system is unavailable, and why; the study goes on without it."""
         self._note({"model": name, "metric": WITHHELD, "component": str(reason)})
 
     def stand_in(self, corpus: str, name: str, reason: object) -> None:
-        """Note that a corpus is read in place of another that is unavailable."""
+        """Note that `corpus` is read in place of another one (`name`), which is unavailable, and why."""
         self._note({"model": name, "corpus": corpus, "metric": STANDS_IN, "component": str(reason)})
 
     def _note(self, row: dict[str, str]) -> None:
+        """Add a row to `lacking`, once."""
         if row not in self.lacking:
             self.lacking.append(row)
 
 
 @dataclass(frozen=True)
 class Study:
-    """One figure or table: its settings, and how it is measured, judged and drawn.
+    """One figure or table: its settings, and the functions that measure, judge and draw it.
 
     measure   (settings, context) → records (`records.COLUMNS`); long ones write each finished piece and skip it on a
-    restart
+              restart
     judge     records → one verdict per claim (and subject)
     draw      records → {name: chart}
-    compare   records → published numbers beside ours, one by one, where a table has them
-    settings  {"quick": …, "paper": …}; the values are the study's own
-    small     what its caption says besides where small models are trained (settings `quick` and `long`)
-    needs     what the paper setting loads and computes, for the dry run
-    at_hand   (settings, cache) → whether any model that the study looks at was trained in this cache; none: no model is
+    compare   records → published numbers next to ours, one by one, if the paper has a table of them
+    settings  {"quick": …, "paper": …}; the values are of the study's own type
+    small     what the caption adds if small models are trained (settings `quick` and `long`)
+    needs     what the paper setting downloads and computes, for the dry run
+    at_hand   (settings, cache) → whether any model that the study looks at was trained in this cache; None: the study
+              looks at no trained model
     """
 
     name: str
@@ -249,26 +259,26 @@ class Study:
     at_hand: Callable[[Any, Path], bool] | None = None
 
     def caption_under(self, settings: str) -> str:
-        """Return the caption of the figure as drawn under some settings."""
+        """Return the figure's caption for the given settings."""
         return f"{self.caption} {self.small}".strip() if settings in ("quick", "long") else self.caption
 
 
 @cache
 def published(paper: str) -> dict[str, Any]:
-    """Read what a paper says from the published.toml beside its studies: claims and numbers by study."""
+    """Read the published.toml of a paper: its claims and published numbers, by study."""
     return tomllib.loads((folder_of(paper) / PUBLISHED).read_text("utf-8"))
 
 
 def _entry(paper: str, study: str) -> dict[str, Any]:
+    """Return the part of published.toml for one study. MeasureError if there is none."""
     if study not in published(paper):
         raise MeasureError(f"[{study}] in {paper}/published.toml", "none", "write it; see docs/adding.md")
     return dict(published(paper)[study])
 
 
 def claims(paper: str, study: str) -> dict[str, Claim]:
-    """Return the claims of a paper in a figure or table, by name.
-
-    A statement may name numbers of its claim in braces.
+    """Return the claims of a study, by name, from published.toml. A statement may insert its claim's
+    numbers in braces.
     """
     entry, several, found = _entry(paper, study), published(paper).get("shared", {"claims": ()}), {}
     shared = [row for row in several["claims"] if row["name"] in entry.get("shared", ())]
@@ -280,7 +290,7 @@ def claims(paper: str, study: str) -> dict[str, Claim]:
 
 
 def declare(paper: str, name: str, **code: Any) -> Study:
-    """Make a study from code, and from its title, caption and claims in published.toml;"""
+    """Create a study from its functions (`code`) and its title, caption and claims in published.toml."""
     entry = _entry(paper, name)
     words = {key: entry.get(key, "") for key in ("title", "caption", "small")}
     return Study(name, paper, claims=tuple(claims(paper, name).values()), **words, **code)

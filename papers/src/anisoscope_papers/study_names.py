@@ -1,4 +1,4 @@
-"""Names of papers, studies and settings that cannot be right, refused before the studies are imported (seconds)."""
+"""Know the names of papers, studies and settings, and refuse wrong ones before the studies are imported (seconds)."""
 
 import re
 import tomllib
@@ -17,18 +17,19 @@ PUBLISHED = "published.toml"
 
 
 def packages() -> dict[str, ModuleType]:
-    """The papers by name: packages of studies of ours, then those that other packages add (`anisoscope.studies`)."""
+    """Return the packages of studies by paper: ours first, then plug-ins (entry point `anisoscope.studies`)."""
     ours = [path.parent.name for path in sorted(HERE.glob(f"*/{PUBLISHED}"))]
     found = {name: import_module(f"{__package__}.{name}") for name in sorted(ours, key=_rank)}
     return found | {name: package for name, package in list_added("studies").items() if name not in found}
 
 
 def _rank(paper: str) -> tuple[int, str]:
+    """Return the sort key of a paper: those in `FIRST` in that order, others after them by name."""
     return (FIRST.index(paper) if paper in FIRST else len(FIRST), paper)
 
 
 def folder_of(paper: str) -> Path:
-    """The folder of a paper's studies. UsageError for a paper that is not known."""
+    """Return the folder of a paper's studies. UsageError for an unknown paper."""
     known = packages()
     if paper not in known:
         raise UsageError("a paper", repr(paper), suggest_names(paper, known))
@@ -40,7 +41,7 @@ PAPERS = tuple(packages())
 
 
 def check(paper: str, only: str, settings: str) -> None:
-    """UsageError for a study or settings that the paper has not."""
+    """Raise UsageError if the paper has no such study or settings."""
     chosen(paper, only)
     if settings not in (named := {name for known, _, _, how in listed() if known == paper for name in how}):
         cure = f"{suggest_names(settings, named)} (anisoscope list studies names those of each)"
@@ -48,7 +49,10 @@ def check(paper: str, only: str, settings: str) -> None:
 
 
 def chosen(paper: str, only: str = "") -> list[str]:
-    """The studies of a paper that `only` names: `fig1,fig3-5,table2` (fig3: fig3a, fig3b …); all where it is empty."""
+    """Return the names of the studies that `only` asks for, as in `fig1,fig3-5,table2`; all if it is empty.
+
+    `fig3` also selects fig3a, fig3b …. UsageError for a name that fits no study.
+    """
     if only and not only.strip(" ,"):
         raise UsageError(f"figures or tables of {paper} for --only", repr(only), "leave it out for all")
     studies = [name for known, name, *_ in listed() if known == paper]
@@ -64,7 +68,7 @@ def chosen(paper: str, only: str = "") -> list[str]:
 
 
 def listed() -> list[tuple[str, str, str, list[str]]]:
-    """Paper, name, title and settings of every study, as its published.toml says; in the order of the papers."""
+    """List paper, name, title and settings of every study, from its published.toml, in the order of the papers."""
     found = []
     for paper in packages():
         entries = tomllib.loads((folder_of(paper) / PUBLISHED).read_text("utf-8"))
@@ -76,6 +80,6 @@ def listed() -> list[tuple[str, str, str, list[str]]]:
 
 
 def number_of(name: str) -> tuple[str, int, str]:
-    """What studies are sorted by: fig2 stands before fig10."""
+    """Return the sort key of a study's name: fig2 comes before fig10."""
     match = re.fullmatch(r"([a-z]+)(\d*)(.*)", name)
     return (match[1], int(match[2] or 0), match[3]) if match else (name, 0, "")
