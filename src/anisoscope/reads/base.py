@@ -1,8 +1,9 @@
-"""The contract of what a metric reads.
+"""The contract between a metric and the data that it reads.
 
-A metric declares a `Reads`. From it follows where the metric applies, which `Keeper`s a pass needs for it, what its
-function is called with (`Reading`), and on which data it is tested. A new kind of reading is one file here; nothing
-else asks of which kind a metric is.
+A metric declares a `Reads`: the kind of data that its function takes. From this follow the places of a model where the
+metric applies, the sums that a pass over the corpus must keep (`Keeper`), the argument that the metric's function is
+called with (`Reading`), and the data that the metric is tested on. A new kind of data is one file in this package; no
+other code asks which kind a metric has.
 """
 
 from abc import ABC, abstractmethod
@@ -33,12 +34,13 @@ Data = TypeVar("Data", bound="LeavesOut")
 
 
 class Counted(Protocol):
-    """Which positions of a batch count.
+    """Masks that say which token positions of a batch are counted.
 
-    real      [sequence, token] bool
-    policies  [sequence, policy, token] bool; subsets [sequence, subset, token] bool
+    real      [sequence, token] bool: not padding
+    policies  [sequence, policy, token] bool: real tokens that each token policy counts
+    subsets   [sequence, subset, token] bool: real tokens of each subset (such as special tokens)
     special, punctuation  [sequence, token] bool
-    places    [sequence, token, 4]: where each token is, as `sums.extremes.WHERE` says, for keepers that need it
+    places    [sequence, token, 4]: where each token is (see `sums.extremes.WHERE`), only for keepers that need it
     """
 
     real: Tensor
@@ -50,20 +52,33 @@ class Counted(Protocol):
 
 
 class Summing(Protocol):
-    """The settings that say how vectors are summed (`measure.settings.Settings`)."""
+    """The measurement settings that say how vectors are summed (part of `measure.settings.Settings`)."""
 
     @property
-    def groups(self) -> int: ...
+    def groups(self) -> int:
+        """Return the number of groups that units (documents, clips) are put into for jackknife intervals."""
+        ...
+
     @property
-    def spectrum_groups(self) -> int | None: ...
+    def spectrum_groups(self) -> int | None:
+        """Return the number of groups for second moments; None if the settings do not say."""
+        ...
+
     @property
-    def flatten(self) -> str: ...
+    def flatten(self) -> str:
+        """Return how feature maps become vectors: one per position, or one per image."""
+        ...
+
     @property
-    def at(self) -> Any: ...
+    def at(self) -> Any:
+        """Return which token, or mean of tokens, represents a sequence."""
+        ...
 
 
 class Pass(Protocol):
-    """What a keeper sees of a pass: the batch at hand, and where its sums go (`measure.accumulator.Measurement`).
+    """What a keeper sees of a running measurement: the current batch, and where its sums go.
+
+    `measure.accumulator.Measurement` implements it.
 
     group, label   the group and the class of each sequence, on the CPU; label is None if no metric reads classes
     """
@@ -76,58 +91,81 @@ class Pass(Protocol):
     label: Tensor | None
 
     @property
-    def settings(self) -> Summing: ...
-    def positions_of(self, site: Site, x: Tensor) -> Counted: ...
-    def near(self, item: Any, device: torch.device) -> Any: ...
-    def add_sums(self, site: str, values: Mapping[str, Tensor]) -> None: ...
-    def add_sample(self, site: Site, x: Tensor) -> None: ...
-    def real_queries(self, site: Site, keys: Tensor) -> Tensor: ...
-    def places_of_queries(self, site: Site, keys: Tensor) -> Tensor: ...
+    def settings(self) -> Summing:
+        """Return the settings that say how vectors are summed."""
+        ...
+
+    def positions_of(self, site: Site, x: Tensor) -> Counted:
+        """Return the masks of counted positions that fit the values `x` of a site."""
+        ...
+
+    def near(self, item: Any, device: torch.device) -> Any:
+        """Return `item` (a tensor or a collection of tensors) on `device`."""
+        ...
+
+    def add_sums(self, site: str, values: Mapping[str, Tensor]) -> None:
+        """Add per-sequence values to the sums of a site, each to the group of its sequence."""
+        ...
+
+    def add_sample(self, site: Site, x: Tensor) -> None:
+        """Offer the vectors of a site to the uniform sample that is kept of them."""
+        ...
+
+    def real_queries(self, site: Site, keys: Tensor) -> Tensor:
+        """Return which queries of an attention call are real tokens, given a tensor with the call's keys."""
+        ...
+
+    def places_of_queries(self, site: Site, keys: Tensor) -> Tensor:
+        """Return where each query of an attention call is, as `sums.extremes.WHERE` describes."""
+        ...
 
 
 class Keeper(ABC):
-    """What a pass keeps of the values at some sites. Keepers of one class are joined, so that a tensor is read once."""
+    """What a pass accumulates of the values at some sites (places in the model).
+
+    Keepers of one class are joined into one, so that each tensor is read once.
+    """
 
     needs_places = False
     """Whether it asks where tokens are (`Counted.places`)."""
 
     @abstractmethod
     def join(self, other: Self) -> Self:
-        """Keep what either keeps."""
+        """Return one keeper that accumulates everything that either of the two accumulates."""
 
     @abstractmethod
     def takes(self, site: Site) -> bool:
-        """Whether values of this site are for this keeper."""
+        """Return whether this keeper accumulates values of the site."""
 
     @abstractmethod
     def add(self, site: Site, value: Any, done: Pass) -> None:
-        """Add what the tap hands on at a site, for the batch at hand."""
+        """Add the value captured at a site for the current batch."""
 
 
 # ---- what a metric is called with ------------------------------------------------------------------------------------
 
 
 class LeavesOut(Protocol):
-    """Data of groups, any of which can be left out: what an interval is made of."""
+    """Data in groups of units, any of which can be left out: this is what jackknife intervals need."""
 
     @property
     def n_groups(self) -> int:
-        """How many groups hold anything."""
+        """Return how many groups hold any data."""
         ...
 
     def without(self, index: int) -> Self:
-        """The same without one group, by its place among those that hold anything."""
+        """Return the data without one group; `index` counts only groups that hold any data."""
         ...
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a metric reads at one place.
+    """What a metric reads at one place of the model.
 
-    data     what its `compute` is called with
-    columns  where it is: columns of the long table
-    count    how many vectors (rows, …) are behind a value: a leading part of its axes
-    names    what its components are called, if the place says so
+    data     the argument of the metric's `compute`
+    columns  the place, as columns of the long table of results
+    count    how many vectors (or rows, …) are behind a value: its axes are the leading axes of the value
+    names    names of the value's components, if the place gives any (such as class names)
     """
 
     data: Any
@@ -138,7 +176,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Gathered:
-    """What a pass has kept, as types of reading see it."""
+    """Everything that a finished pass has kept, as handed to `Reads.readings`."""
 
     sums: Sums
     sites: Mapping[str, Site]
@@ -149,13 +187,14 @@ class Gathered:
 
     @cached_property
     def _depth(self) -> dict[str, int]:
+        """Return the number of the deepest layer of each stack (encoder, decoder)."""
         depth: dict[str, int] = {}
         for site in self.sites.values():
             depth[site.stack] = max(depth.get(site.stack, 0), site.layer or 0)
         return depth
 
     def columns_of(self, site: Site) -> dict[str, Any]:
-        """Where a site is, in columns of the long table; values of whole layers have no head."""
+        """Return the columns of the long table that say where a site is; the head is None for values of whole layers."""
         layer = self._depth[site.stack] if site.layer is None else site.layer
         columns = {"stack": site.stack, "kind": site.kind, "layer": layer, "site": site.label}
         columns["n_units"] = len(self.sums.units)
@@ -163,12 +202,17 @@ class Gathered:
 
 
 class Declared(Protocol):
-    """What a type of reading asks of a metric (`metrics.base.Metric`)."""
+    """The part of a metric's declaration that a `Reads` uses (`metrics.base.Metric`)."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Return the metric's name."""
+        ...
+
     @property
-    def needs(self) -> frozenset[str]: ...
+    def needs(self) -> frozenset[str]:
+        """Return the names of the sums that the metric's function uses."""
+        ...
 
 
 # ---- what a metric is tested on --------------------------------------------------------------------------------------
@@ -176,8 +220,12 @@ class Declared(Protocol):
 
 @dataclass(frozen=True)
 class TrialLayout:
-    """How test data are passed on: sequences a batch (0: all), positions of `filler` after the longest, and the type of
-    its numbers.
+    """How a test splits its data into batches.
+
+    batch    sequences per batch (0: all in one)
+    padding  padded positions after the longest sequence
+    filler   value of padded positions
+    dtype    type of the vectors
     """
 
     batch: int = 0
@@ -187,20 +235,28 @@ class TrialLayout:
 
 
 class TrialPass(Protocol):
-    """A pass without a model, fed by a test (`measure.accumulator.Measurement`)."""
+    """A measurement without a model: a test feeds it directly (`measure.accumulator.Measurement`)."""
 
     weights: dict[str, dict[str, Tensor]]
 
-    def begin(self, batch: Batch, device: torch.device) -> Any: ...
-    def receive(self, site: Site, value: Any) -> None: ...
-    def end(self, index: int | None = None) -> None: ...
+    def begin(self, batch: Batch, device: torch.device) -> Any:
+        """Start a batch."""
+        ...
+
+    def receive(self, site: Site, value: Any) -> None:
+        """Take the value of a site for the current batch, as if captured from a model."""
+        ...
+
+    def end(self, index: int | None = None) -> None:
+        """Finish the current batch."""
+        ...
 
 
 # ---- the types -------------------------------------------------------------------------------------------------------
 
 
 class Reads(ABC):
-    """A kind of thing that a metric is a function of."""
+    """A kind of data that a metric can be a function of (vectors, attention rows, pairs of layers, …)."""
 
     word: str
     """What it is called in pages and errors."""
@@ -220,69 +276,75 @@ class Reads(ABC):
     @property
     @abstractmethod
     def captured(self) -> frozenset[str]:
-        """Quantities that the tap is asked for."""
+        """Return the quantities (such as `hidden`, `query`) that must be captured from the model."""
 
     @property
     def arrays(self) -> int:
-        """How many arrays of hidden vectors `anisoscope.metric` takes for it; 0: it needs more than vectors."""
+        """Return how many arrays of hidden vectors `anisoscope.metric` takes for this kind of data; 0: vectors do not
+        suffice.
+        """
         return 0
 
     @property
     def described(self) -> str:
-        """What it is called, and where it is read if that is a choice."""
+        """Return the name of this kind of data for pages and errors, with the places where it is read if they can be
+        chosen.
+        """
         return self.word
 
     @property
     def of_layers(self) -> bool:
-        """Whether it is read of hidden states."""
+        """Return whether it is read from hidden states."""
         return bool(self.captured & {*LAYER_QUANTITIES})
 
     def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
-        """Leading axes of the values, of `policy` and `head`."""
+        """Return which of the axes `policy` (token policy) and `head` lead a value of a metric that needs these sums."""
         return ()
 
     def is_of_first_policy(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
-        """Whether values are of the first token policy alone."""
+        """Return whether values are computed for the first token policy only."""
         return False
 
     def has_roles(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
-        """Tell whether the units of test data play different parts (the first is one class, the second another)."""
+        """Return whether the units of test data play different parts (the first is one class, the second another)."""
         return False
 
     def is_of_sequences(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
-        """Whether it needs sequences: single vectors have no neighbours and no positions."""
+        """Return whether it needs whole sequences; single vectors have no neighbours and no positions."""
         return False
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """What a pass must keep for a metric of these `needs`."""
+        """Return what a pass must accumulate for a metric that needs the sums `needs`."""
         return ()
 
     def summary(self) -> Callable[[NDArray[Any]], Mapping[str, Array]] | None:
-        """What is kept of a matrix of the model's weights; None: nothing."""
+        """Return the function that reduces a weight matrix of the model to what is kept of it; None if weights are not
+        read.
+        """
         return None
 
     @abstractmethod
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
-        """What the metric reads, wherever it applies."""
+        """Yield what the metric reads at each place where it applies, from everything that the pass has kept."""
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
-        """Random data to test a metric on: units with means of their own, around a common drift."""
+        """Draw random data to test a metric on: each unit has a mean of its own, around a common drift (non-zero mean)."""
         return list(draw_cloud(seed, sizes, d))
 
     @abstractmethod
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:
-        """Pass test data on, as a model would."""
+        """Feed test data to a measurement, as a model would."""
 
 
 def draw_cloud(seed: int, sizes: Sequence[int], d: int) -> list[Array]:
-    """Units of vectors [token, dim] with means of their own, around a common drift."""
+    """Draw units of vectors [token, dim]: each unit has a mean of its own, around a common drift (non-zero mean)."""
     rng = np.random.default_rng(seed)
     drift = rng.standard_normal(d) * 0.5
     return [drift + rng.standard_normal(d) * 0.7 + rng.standard_normal((n, d)) * 0.6 for n in sizes]
 
 
 def draw_pairs(seed: int, sizes: Sequence[int], d: int) -> list[Unit]:
-    """Two sets of vectors for each unit, as many of each: the second in part a function of the first."""
+    """Draw two equally large sets of vectors for each unit: the second set is partly a linear function of the first."""
     rng = np.random.default_rng(seed + 1000)
     turn = rng.standard_normal((d, d)) / np.sqrt(d)
     shift = rng.standard_normal(d) * 0.5
@@ -293,14 +355,17 @@ def draw_pairs(seed: int, sizes: Sequence[int], d: int) -> list[Unit]:
 
 
 def in_batches(units: Sequence[Any], layout: TrialLayout) -> Iterator[tuple[int, Sequence[Any]]]:
-    """(number of the first unit, units) of each batch."""
+    """Yield (number of the first unit, units) for each batch."""
     size = layout.batch or max(1, len(units))
     for first in range(0, len(units), size):
         yield first, units[first : first + size]
 
 
 def pad(arrays: Sequence[Array], layout: TrialLayout) -> tuple[Tensor, Tensor]:
-    """Vectors of several sequences [sequence, token, dim], and which of them are real [sequence, token]."""
+    """Pad vectors of several sequences to one tensor.
+
+    Returns the vectors [sequence, token, dim] and which positions are real [sequence, token].
+    """
     width = max(map(len, arrays)) + layout.padding
     x = torch.full((len(arrays), width, arrays[0].shape[1]), layout.filler, dtype=layout.dtype)
     real = torch.zeros(len(arrays), width, dtype=torch.bool)
@@ -311,14 +376,14 @@ def pad(arrays: Sequence[Array], layout: TrialLayout) -> tuple[Tensor, Tensor]:
 
 
 def batch_of(first: int, real: Tensor, **more: Any) -> Batch:
-    """A batch without inputs, of sequences that are units of their own, numbered from `first`."""
+    """Return a batch without model inputs: each sequence is a unit of its own, numbered from `first`."""
     unit = torch.arange(first, first + len(real))
     stream = Stream(real, torch.zeros_like(real), torch.zeros(len(real), dtype=torch.int64))
     return Batch({}, unit, {"encoder": stream}, **more)
 
 
 def totals_of(terms: Mapping[str, Array]) -> Totals | None:
-    """Sums as a metric sees them; None if no group holds anything."""
+    """Wrap sums for a metric; None if no group of units holds any data."""
     if not terms:
         return None
     totals = Totals(terms)

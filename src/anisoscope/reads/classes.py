@@ -1,4 +1,4 @@
-"""Classes: the directions of labelled sequences, summed class by class."""
+"""Data of metrics that compare classes: directions of labelled sequences, summed by class."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -25,15 +25,18 @@ from anisoscope.sums.classes import add_class_sums, pool_sequences
 
 
 class ClassSums(Keeper):
-    """Sums of directions of each class, of labelled sequences."""
+    """Keep the sum of the directions (unit vectors) of labelled sequences, for each class."""
 
     def join(self, other: "ClassSums") -> "ClassSums":  # noqa: ARG002
+        """Return this keeper: all of its class keep the same."""
         return self
 
     def takes(self, site: Site) -> bool:
+        """Return whether the site holds hidden states."""
         return site.quantity == "hidden"
 
     def add(self, site: Site, value: Tensor, done: Pass) -> None:
+        """Pool each sequence to one vector, and add its direction to the sum of its class."""
         positions = done.near(done.positions_of(site, value), value.device)
         vectors = pool_sequences(value, positions.real, done.settings.at)
         label, group = done.near(done.label, value.device), done.near(done.group, value.device)
@@ -41,10 +44,11 @@ class ClassSums(Keeper):
 
 
 class Classes(Reads):
-    """Directions of labelled sequences, summed by class, at every layer of hidden states.
+    """Directions (unit vectors) of labelled sequences, summed by class, at every layer of hidden states.
 
     `compute` is called with `Totals`: `class_n` [replicate, class] and `class_unit` [replicate, class, dim]. A value
-    may have a component for each class or pair of classes; `Metric.components` then makes their names of the classes'.
+    may have a component for each class or pair of classes; `Metric.components` then makes their names from the class
+    names.
     """
 
     word = "directions of classes"
@@ -53,15 +57,19 @@ class Classes(Reads):
 
     @property
     def captured(self) -> frozenset[str]:
+        """Return the quantities of hidden states."""
         return frozenset(LAYER_QUANTITIES)
 
     def has_roles(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
+        """Return True: in a test, each unit is one class."""
         return True
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
+        """Yield the keeper of sums by class."""
         yield ClassSums()
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+        """Yield the class sums of each layer, with the number of sequences and the class names."""
         for name, site in kept.sites.items():
             if site.quantity != "hidden":
                 continue
@@ -71,7 +79,10 @@ class Classes(Reads):
                 yield Reading(totals, kept.columns_of(site), count, tuple(kept.classes))
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Each unit as a class: every vector a sequence of its own, the i-th of each class in the i-th unit."""
+        """Feed test data as classes: each unit is a class and each of its vectors a sequence.
+
+        The i-th sequences of all classes make up the i-th unit of data.
+        """
         rows = [(i, label, x) for label, of_class in enumerate(units) for i, x in enumerate(of_class)]
         for _, part in in_batches(rows, layout):
             if not part:

@@ -1,6 +1,6 @@
-"""What extremes are read of: sequences of hidden vectors, logits, and keys with what attention gives them.
+"""Data of metrics of extremes: sequences of hidden vectors, attention logits, and keys with the attention they receive.
 
-Each keeps two kinds of state: sums over sequences, which have intervals, and largest values, which have none.
+Each keeper here keeps two kinds of state: sums over sequences, which give intervals, and largest values, which do not.
 """
 
 from abc import abstractmethod
@@ -52,7 +52,7 @@ PARTS = ("first", "last", "special", "punctuation", "other")
 
 @dataclass(frozen=True)
 class SumsAndExtremes:
-    """Sums of a place, and its largest values by term: values [...], and where each was [..., 4]
+    """Sums at one place of the model, and its largest values by name: values [...], and where each was [..., 4]
     (`sums.extremes.WHERE`).
     """
 
@@ -61,29 +61,34 @@ class SumsAndExtremes:
 
     @property
     def n_groups(self) -> int:
+        """Return how many groups of units hold any data."""
         return self.totals.n_groups
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """Which groups hold anything."""
+        """Return which groups of units hold any data."""
         return np.asarray(self.totals.present, dtype=bool)
 
     def without(self, index: int) -> "SumsAndExtremes":
-        """The sums without one group; largest values are those of all groups, since they know no groups."""
+        """Return the sums without one group.
+
+        Largest values stay those of all groups, since they are not kept by group.
+        """
         return SumsAndExtremes(self.totals.without(index), self.extremes)
 
 
 class _WithExtremes(Reads):
-    """What reads sums beside largest values, at the sites of one kind."""
+    """Base of the kinds of data that combine sums with largest values, at sites of one kind."""
 
     counted: str
     """The term that says how many sequences are behind a value."""
 
     @abstractmethod
     def reads_at(self, site: Site) -> bool:
-        """Whether it is read at a site."""
+        """Return whether this kind of data is read at a site."""
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+        """Yield sums and largest values at each site where the metric applies."""
         for name, site in kept.sites.items():
             if not self.reads_at(site):
                 continue
@@ -98,18 +103,24 @@ class _WithExtremes(Reads):
 
 @dataclass(frozen=True)
 class SequenceSums(Keeper):
-    """Sums over the sequences of a layer, and the largest activation of each dimension."""
+    """Keep sums over the sequences of a layer, and the largest activation of each dimension."""
 
     needs: frozenset[str]
     needs_places = True
 
     def join(self, other: "SequenceSums") -> "SequenceSums":
+        """Return one keeper for the sums of both."""
         return SequenceSums(self.needs | other.needs)
 
     def takes(self, site: Site) -> bool:
+        """Return whether the site holds hidden vectors of a layer."""
         return site.measured_as in LAYER_QUANTITIES
 
     def add(self, site: Site, value: Tensor, done: Pass) -> None:
+        """Add the per-sequence terms of a layer's vectors [sequence, token, dim], as far as `needs` names them.
+
+        Zero and non-finite vectors are left out.
+        """
         if is_whole_image(value, done):
             return
         x = value.float() if value.dtype.itemsize < 4 else value
@@ -125,6 +136,7 @@ class SequenceSums(Keeper):
         done.add_sums(site.name, {name: term for name, term in terms.items() if name in self.needs})
 
     def _offer_largest(self, site: Site, x: Tensor, real: Tensor, places: Tensor, done: Pass) -> None:
+        """Offer the largest absolute activation of each dimension, with the token where it was."""
         if x.shape[0] * x.shape[1]:
             absolute = torch.where(real.unsqueeze(-1), x.abs(), -torch.inf)
             done.extremes.offer(site.name, "activation", *largest_over_tokens(absolute, places))
@@ -133,7 +145,10 @@ class SequenceSums(Keeper):
 def _activation_terms(
     x: Float[Tensor, "sequence token dim"], size: Float[Tensor, "sequence token"], real: Bool[Tensor, "sequence token"]
 ) -> dict[str, Tensor]:
-    """The largest activations of each sequence, their median, and whether one of them is massive."""
+    """Return the largest activations of each sequence, their median, and whether the largest one is massive.
+
+    An activation is massive if its size is above `MASSIVE` and at least `OVER_MEDIAN` times the sequence's median.
+    """
     any_real = real.any(1)
     # the largest entries lie within the tokens that have the largest ones
     tokens = torch.where(real, size, 0.0).topk(min(TOP, x.shape[1]), 1).indices
@@ -156,7 +171,10 @@ def _activation_terms(
 
 
 def _matrix_terms(x: Tensor, real: Tensor) -> dict[str, Tensor]:
-    """The matrix entropy of each sequence of two vectors or more: of the eigenvalues of its Gram matrix."""
+    """Return the matrix entropy of each sequence: the entropy of the normalised eigenvalues of its Gram matrix.
+
+    Sequences of fewer than two real vectors get 0 and are not counted in `matrix_sequences`.
+    """
     x = torch.where(real.unsqueeze(-1), x, 0.0).double()
     count = real.sum(1)
     wide = x.shape[1] <= x.shape[2]
@@ -191,22 +209,28 @@ class Sequences(_WithExtremes):
 
     @property
     def arrays(self) -> int:
+        """Return 1: `anisoscope.metric` takes one array of hidden vectors."""
         return 1
 
     @property
     def captured(self) -> frozenset[str]:
+        """Return the quantities of hidden states."""
         return frozenset(LAYER_QUANTITIES)
 
     def is_of_sequences(self, needs: frozenset[str]) -> bool:
+        """Return whether the matrix entropy is asked for, which needs whole sequences."""
         return "matrix_entropy" in needs
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:
+        """Yield the keeper of per-sequence sums."""
         yield SequenceSums(needs)
 
     def reads_at(self, site: Site) -> bool:
+        """Return whether the site holds hidden vectors of a layer."""
         return site.measured_as in LAYER_QUANTITIES
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+        """Yield sums and largest values of each layer, with the number of sequences that count for this metric."""
         self_counted = "sequences" if "sequences" in metric.needs else "matrix_sequences"
         for name, site in kept.sites.items():
             totals = totals_of(kept.sums.at(name, metric.needs)) if self.reads_at(site) else None
@@ -215,7 +239,7 @@ class Sequences(_WithExtremes):
                 yield Reading(SumsAndExtremes(totals, kept.extremes.at(name)), kept.columns_of(site), count)
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Each unit as a sequence of its own."""
+        """Feed test data as hidden states: each unit is a sequence of its own."""
         for first, part in in_batches(units, layout):
             x, real = pad([np.asarray(unit) for unit in part], layout)
             if real.shape[1]:
@@ -228,17 +252,20 @@ class Sequences(_WithExtremes):
 
 
 class LogitExtremes(Keeper):
-    """The largest and the smallest logit of each head, and the sum over sequences of the largest."""
+    """Keep the largest and the smallest attention logit of each head, and the sum over sequences of the largest."""
 
     needs_places = True
 
     def join(self, other: "LogitExtremes") -> "LogitExtremes":  # noqa: ARG002
+        """Return this keeper: all of its class keep the same."""
         return self
 
     def takes(self, site: Site) -> bool:
+        """Return whether the site holds statistics of attention rows."""
         return site.quantity == "attention"
 
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
+        """Add the largest and the smallest logit of each row [sequence, head, query], over real queries that see a key."""
         real = done.real_queries(site, value["keys"]).unsqueeze(1) & (value["keys"] > 0)
         real = real & value["largest"].isfinite() & value["smallest"].isfinite()
         if not real.shape[0] * real.shape[2]:
@@ -258,10 +285,11 @@ class LogitExtremes(Keeper):
 
 
 class Logits(_WithExtremes):
-    """The logits of each head: what its softmax sees of visible pairs, scale, bias and soft cap included.
+    """The attention logits of each head: what the softmax takes for visible pairs, with scale, bias and soft cap
+    applied.
 
     `compute` is called with `SumsAndExtremes`: `data.extremes["logit"]` is the largest logit of each head [head], and
-    the query that had it; `"negative_logit"` that of negatives.
+    the query that had it; `"negative_logit"` is the largest of the negated logits.
     """
 
     word = "attention logits"
@@ -270,22 +298,27 @@ class Logits(_WithExtremes):
 
     @property
     def captured(self) -> frozenset[str]:
+        """Return `attention`: statistics of attention rows."""
         return frozenset({"attention"})
 
     def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
+        """Return `head`: values have one entry per head."""
         return ("head",)
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
+        """Yield the keeper of the largest and smallest logits."""
         yield LogitExtremes()
 
     def reads_at(self, site: Site) -> bool:
+        """Return whether the site holds statistics of attention rows."""
         return site.quantity == "attention"
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+        """Draw random queries and keys for each unit."""
         return draw_pairs(seed, sizes, d)
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Queries and keys of one head of each unit as a sequence, all keys seen, scale 1."""
+        """Feed queries and keys of one head: each unit is a sequence, every query sees all keys, and the scale is 1."""
         for site, value, first, real in _rows_of_units(units, layout):
             trial.begin(batch_of(first, real), torch.device("cpu"))
             trial.receive(site, value)
@@ -295,7 +328,11 @@ class Logits(_WithExtremes):
 def _rows_of_units(
     units: Sequence[Unit], layout: TrialLayout, *, columns: bool = False
 ) -> Iterator[tuple[Site, dict[str, Tensor], int, Tensor]]:
-    """Attention rows of test data, batch by batch: their site, what the tap hands on, the first unit, real tokens."""
+    """Compute attention rows of test data, batch by batch.
+
+    Yields (site, value that a capture would hand on, number of the first unit, mask of real tokens). With `columns`,
+    the value is what each key receives, instead of row statistics.
+    """
     from anisoscope.capture.masking import Masking
     from anisoscope.capture.rows import attention_rows
 
@@ -317,17 +354,20 @@ def _rows_of_units(
 
 
 class KeySums(Keeper):
-    """Sums over sequences of what keys are given, and the largest norms of queries and keys."""
+    """Keep sums over sequences of the attention that keys receive, and the largest norms of queries and keys."""
 
     needs_places = True
 
     def join(self, other: "KeySums") -> "KeySums":  # noqa: ARG002
+        """Return this keeper: all of its class keep the same."""
         return self
 
     def takes(self, site: Site) -> bool:
+        """Return whether the site holds the attention that each key receives."""
         return site.quantity == "extremes"
 
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
+        """Add what each key receives in every head, and the largest norms of queries and keys."""
         mass, seen, key = value["mass"], value["seen"], value["key"]
         if not mass.shape[0] * mass.shape[2]:
             return
@@ -346,14 +386,14 @@ class KeySums(Keeper):
 
 
 def _norms_by_head(x: Float[Tensor, "sequence key_head token dim"], heads: int) -> Float[Tensor, "sequence head token"]:
-    """Norms of vectors, those of heads that several share repeated."""
+    """Return the norm of each vector by query head; norms of keys that several heads share are repeated."""
     x = x.float() if x.dtype.itemsize < 4 else x
     norm: Tensor = torch.linalg.vector_norm(x, dim=-1)
     return norm.repeat_interleave(heads // x.shape[1], 1)
 
 
 def _parts_of(keys: Any) -> Bool[Tensor, "sequence part key"]:
-    """Which keys are the first, the last, special, punctuation, or other: each of the first that fits."""
+    """Return the part that each key belongs to: first, last, special, punctuation or other; the first one that fits."""
     real = keys.real
     number = real.long().cumsum(1)
     first = real & (number == 1)
@@ -371,7 +411,12 @@ def _key_terms(
     parts: Bool[Tensor, "sequence part key"],
     norm: Float[Tensor, "sequence head key"],
 ) -> dict[str, Tensor]:
-    """Mass on each part of the keys by sequence and head, whether keys are sinks, and what the strongest key is."""
+    """Return by sequence and head: the share of attention on each part of the keys, whether keys are attention sinks,
+    and data on the strongest key (its mean weight, its part, and its value norm over the mean value norm).
+
+    A key is a sink if its mean attention is above one of `EPSILONS`. A key other than the first counts only if at least
+    `FEWEST_QUERIES` queries see it.
+    """
     mass, seen = mass.double(), seen.double()
     real = real.unsqueeze(1).expand(mass.shape)
     mean = torch.where(real & (seen > 0), mass / seen.clamp(min=1), 0.0)  # Gu et al. 2025, eq. 3
@@ -405,10 +450,11 @@ def _key_terms(
 
 
 class Keys(_WithExtremes):
-    """What each key is given by the queries that see it, as sums over sequences of a head.
+    """The attention that each key receives from the queries that see it, as sums over sequences for each head.
 
-    `compute` is called with `SumsAndExtremes`: `data.totals["part_mass"]` is Σ over sequences of the share of weights
-    on each part of the keys [replicate, head, part], and `data.extremes["key_norm"]` the longest key of each head.
+    `compute` is called with `SumsAndExtremes`: `data.totals["part_mass"]` is the sum over sequences of the share of
+    weights on each part of the keys [replicate, head, part], and `data.extremes["key_norm"]` the longest key of each
+    head.
     """
 
     word = "keys and what attention gives them"
@@ -420,22 +466,29 @@ class Keys(_WithExtremes):
 
     @property
     def captured(self) -> frozenset[str]:
+        """Return `extremes`: the attention that each key receives, with queries, keys and values."""
         return frozenset({"extremes"})
 
     def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
+        """Return `head`: values have one entry per head."""
         return ("head",)
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
+        """Yield the keeper of sums over keys."""
         yield KeySums()
 
     def reads_at(self, site: Site) -> bool:
+        """Return whether the site holds the attention that each key receives."""
         return site.quantity == "extremes"
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+        """Draw random queries and keys for each unit."""
         return draw_pairs(seed, sizes, d)
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Queries and keys of one head of each unit as a sequence, all keys seen, scale 1, values equal to keys."""
+        """Feed queries and keys of one head: each unit is a sequence, every query sees all keys, the scale is 1, values
+        = keys.
+        """
         for site, value, first, real in _rows_of_units(units, layout, columns=True):
             trial.begin(batch_of(first, real), torch.device("cpu"))
             trial.receive(site, value)

@@ -1,4 +1,4 @@
-"""LayerPair: the same sampled tokens in two layers of a stack."""
+"""Data of metrics that compare two layers of a stack on the same sampled tokens."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from anisoscope.sums.reservoir import Reservoir
 
 @dataclass(frozen=True)
 class SampledPair:
-    """The same tokens in two places: `first` and `second` have the same order of vectors and groups."""
+    """The same tokens in two layers: `first` and `second` hold their vectors in the same order, with the same groups."""
 
     first: SampledVectors
     second: SampledVectors
@@ -38,13 +38,15 @@ class SampledPair:
 
     @property
     def n_groups(self) -> int:
+        """Return how many groups of units hold a vector."""
         return self.first.n_groups
 
     def without(self, index: int) -> "SampledPair":
+        """Return the pair without the tokens of one group of units."""
         return SampledPair(self.first.without(index), self.second.without(index))
 
     def replicates(self, function: Callable[[Array, Array], Any]) -> Array:
-        """[replicate, …]: `function` of both sets of vectors, then of those without each group in turn."""
+        """Return [replicate, …]: `function` of both sets of vectors, then of both without each group of units in turn."""
         x, y, group = self.first.vectors, self.second.vectors, self.first.group
         parts = [(x, y), *((x[group != g], y[group != g]) for g in self.first.present)]
         return np.stack([np.asarray(function(*part), dtype=np.float64) for part in parts])
@@ -54,10 +56,10 @@ class SampledPair:
 class LayerPair(OfSample):
     """The same sampled tokens in each pair of layers of a stack: hidden states, and the output after the final norm.
 
-    most  sampled tokens that are read (None: all): a function of pairs of tokens takes their square
+    most  number of sampled tokens that are read (None: all); functions of pairs of tokens cost its square
 
-    `compute` is called with `SampledPair`; a value has no axis but replicates. A row of the long table stands at the
-    first layer, and its component names the second: `hidden 5`, `final`. Between two runs: `anisoscope compare A B
+    `compute` is called with `SampledPair`; a value has no axis but replicates. A row of the long table belongs to the
+    first layer; its component names the second: `hidden 5`, `final`. To compare two runs: `anisoscope compare A B
     --across NAME` (`reads.run_pairs`).
     """
 
@@ -69,9 +71,11 @@ class LayerPair(OfSample):
 
     @property
     def arrays(self) -> int:
+        """Return 2: `anisoscope.metric` takes two arrays of hidden vectors."""
         return 2
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:  # noqa: ARG002
+        """Yield each pair of layers of a sample, on the tokens that are usable in all layers."""
         for reservoir, layers in _layers_of_each_sample(kept):
             usable = np.logical_and.reduce(
                 [is_usable(reservoir.vectors[name][: self.most].double().numpy()) for name in layers]
@@ -87,10 +91,11 @@ class LayerPair(OfSample):
                 yield Reading(pair, columns, np.array(float(len(pair))))
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+        """Draw two sets of vectors for each unit, one for each layer."""
         return draw_pairs(seed, sizes, d)
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Each unit as a sequence of its own, seen in two layers."""
+        """Feed test data as the hidden states of two layers: each unit is a sequence of its own."""
         for start, part in in_batches(units, layout):
             (x, real), (y, _) = (pad([unit[side] for unit in part], layout) for side in (0, 1))
             if real.shape[1]:
@@ -101,7 +106,7 @@ class LayerPair(OfSample):
 
 
 def _layers_of_each_sample(kept: Gathered) -> Iterator[tuple[Reservoir, dict[str, Site]]]:
-    """Each sample of tokens, with the layers that it was taken at; without those of which no vector can be used."""
+    """Yield each sample of tokens with the layers it was taken at, without layers that have no usable vector."""
     found: dict[int, tuple[Reservoir, dict[str, Site]]] = {}
     for name, site in kept.sites.items():
         reservoir = find_reservoir(name, site, kept) if site.quantity in ("hidden", "final") else None

@@ -1,4 +1,4 @@
-"""QueryKey: sums over the queries of every head, beside those over its keys."""
+"""Data of metrics that relate queries to keys: sums over the queries and over the keys of every head."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -28,11 +28,11 @@ HEAD_MOMENTS = frozenset({"head_moment", "head_moment_n"})
 
 
 class QueryKey(Reads):
-    """The queries and the keys of each head at one stage, as sums.
+    """The queries and the keys of each head at one stage (raw, normed or rotated), as sums.
 
-    `compute` is called with `Totals` whose terms have the side before their name: `totals["query.vector"]` is Σq
-    [replicate, policy, head, head_dim]. A model with grouped keys has fewer key heads than query heads. Second moments
-    (`head_moment`) have no policy axis.
+    `compute` is called with `Totals` whose terms have the side before their name: `totals["query.vector"]` is the sum
+    of queries [replicate, policy, head, head_dim]. A model with grouped keys has fewer key heads than query heads.
+    Second moments (`head_moment`) have no policy axis.
     """
 
     word = "queries and keys"
@@ -40,18 +40,23 @@ class QueryKey(Reads):
 
     @property
     def captured(self) -> frozenset[str]:
+        """Return `query` and `key`."""
         return frozenset({"query", "key"})
 
     def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:
+        """Return the leading axes: `head` for second moments, else `policy` and `head`."""
         return ("head",) if needs & HEAD_MOMENTS else ("policy", "head")
 
     def is_of_first_policy(self, needs: frozenset[str]) -> bool:
+        """Return whether second moments are needed: they are kept for the first token policy only."""
         return bool(needs & HEAD_MOMENTS)
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:
+        """Yield the keeper of sums over queries and keys."""
         yield VectorSums({"query": needs, "key": needs})
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+        """Yield the sums over queries and keys of each layer and stage."""
         count = "head_moment_n" if metric.needs & HEAD_MOMENTS else "n"
         for name, site in kept.sites.items():
             if site.quantity != "query":
@@ -66,10 +71,11 @@ class QueryKey(Reads):
                 yield Reading(totals, kept.columns_of(site), rows)
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+        """Draw random queries and keys for each unit."""
         return draw_pairs(seed, sizes, d)
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Queries and keys of one head, each unit as a sequence of its own."""
+        """Feed queries and keys of one head: each unit is a sequence of its own."""
         for first, part in in_batches(units, layout):
             (query, real), (key, _) = (pad([unit[side] for unit in part], layout) for side in (0, 1))
             if not real.shape[1]:

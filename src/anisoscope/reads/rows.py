@@ -1,4 +1,4 @@
-"""Rows: sums over attention rows of each head; the same with queries or keys centred; and sums of attention logits."""
+"""Data of metrics of attention: sums over the rows of each head, over rows with queries or keys centred, and of logits."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,47 +36,55 @@ OF_SCORES = frozenset({"rows", "query", "query_moment", "keys", "key", "row_vari
 
 
 class OfQuantity(Keeper):
-    """What is kept of every value of one quantity, whatever the metric."""
+    """Base of keepers that take every value of one quantity and do not depend on the metric."""
 
     quantity: Quantity
 
     def join(self, other: Self) -> Self:  # noqa: ARG002
+        """Return this keeper: all of its class keep the same."""
         return self
 
     def takes(self, site: Site) -> bool:
+        """Return whether the site holds this keeper's quantity."""
         return site.quantity == self.quantity
 
 
 class RowSums(OfQuantity):
-    """Sums of attention rows."""
+    """Keep sums over attention rows."""
 
     quantity = "attention"
 
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
+        """Add the statistics of attention rows of a batch."""
         add_rows(site, value, done)
 
 
 class CentredRowSums(OfQuantity):
-    """Sums of attention rows beside those with queries, and keys, centred: terms `plain.…`, `query.…`, `key.…`."""
+    """Keep sums over attention rows as they are, with queries centred, and with keys centred.
+
+    The terms are named `plain.…`, `query.…`, `key.…`.
+    """
 
     quantity = "centred"
 
     def add(self, site: Site, value: Mapping[str, Mapping[str, Tensor]], done: Pass) -> None:
+        """Add the row statistics of each of the three variants, under its prefix."""
         for side, rows in value.items():
             add_rows(site, rows, done, f"{side}.")
 
 
 class ScoreSums(OfQuantity):
-    """Sums of scores, which the tap hands on as such."""
+    """Keep sums of attention scores (logits), which the capture computes."""
 
     quantity = "scores"
 
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
+        """Add the score sums of a batch."""
         done.add_sums(site.name, value)
 
 
 def add_rows(site: Site, rows: Mapping[str, Tensor], done: Pass, prefix: str = "") -> None:
-    """Add the rows of real queries that see a key, under names with a `prefix`."""
+    """Sum attention-row statistics over real queries that see a key; `prefix` is put before the names of the sums."""
     keys = rows["keys"]
     real = done.real_queries(site, keys)
     terms = sum_rows(rows, real.unsqueeze(1) & (keys > 0))
@@ -84,19 +92,22 @@ def add_rows(site: Site, rows: Mapping[str, Tensor], done: Pass, prefix: str = "
 
 
 class _OfAttention(Reads):
-    """What is summed of attention, head by head: sums without a policy axis."""
+    """Base of the kinds of data that are sums of attention by head, without an axis of token policies."""
 
     quantity: str
     counted: str
 
     @property
     def captured(self) -> frozenset[str]:
+        """Return the captured quantity that is summed."""
         return frozenset({self.quantity})
 
     def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
+        """Return `head`: values have one entry per head."""
         return ("head",)
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+        """Yield the sums of each attention site, with their count."""
         for name, site in kept.sites.items():
             if site.quantity != self.quantity:
                 continue
@@ -106,10 +117,11 @@ class _OfAttention(Reads):
                 yield Reading(totals, kept.columns_of(site), count)
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+        """Draw random queries and keys for each unit."""
         return draw_pairs(seed, sizes, d)
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Queries and keys of one head of each unit as a sequence, all keys seen, scale 1."""
+        """Feed queries and keys of one head: each unit is a sequence, every query sees all keys, and the scale is 1."""
         whole = [np.concatenate([unit[side] for unit in units]) for side in (0, 1)]
         means = [torch.as_tensor(x.mean(0) if len(x) else x.sum(0)).to(layout.dtype) for x in whole]
         for first, part in in_batches(units, layout):
@@ -123,11 +135,14 @@ class _OfAttention(Reads):
 
     @abstractmethod
     def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:
-        """What the tap hands on, of queries and keys [sequence, head, token, dim]; `means` over all of them."""
+        """Return what a capture would hand on for queries and keys [sequence, head, token, dim].
+
+        `means` are the mean query and the mean key of all test data.
+        """
 
 
 def compute_rows(query: Tensor, key: Tensor, real: Tensor) -> dict[str, Tensor]:
-    """Return attention rows of queries over real keys, as the tap hands them on; scale 1."""
+    """Return the statistics of attention rows of queries over real keys with scale 1, as a capture would hand them on."""
     from anisoscope.capture.masking import Masking
     from anisoscope.capture.rows import attention_rows
 
@@ -135,7 +150,7 @@ def compute_rows(query: Tensor, key: Tensor, real: Tensor) -> dict[str, Tensor]:
 
 
 class Rows(_OfAttention):
-    """The rows of attention of each head, as sums over real queries: entropy, largest weight, mass on the first key …
+    """The attention rows of each head, as sums over real queries: entropy, largest weight, mass on the first key, …
 
     `compute` is called with `Totals`: `totals["entropy"]` is the sum of entropies [replicate, head].
     """
@@ -146,15 +161,19 @@ class Rows(_OfAttention):
     counted = "rows"
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
+        """Yield the keeper of sums over attention rows."""
         yield RowSums()
 
     def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
+        """Return the row statistics of these queries and keys."""
         return compute_rows(query, key, real)
 
 
 class CentredRows(_OfAttention):
-    """Rows of attention as they are, with queries less their mean, and with keys less theirs: terms of `Rows` with the
-    side before their name (`plain.entropy`, `query.entropy`, `key.entropy`).
+    """Attention rows as they are, with the mean query subtracted from queries, and with the mean key subtracted from
+    keys.
+
+    The terms are those of `Rows` with the variant before their name (`plain.entropy`, `query.entropy`, `key.entropy`).
     """
 
     word = "attention rows with and without the mean query and key"
@@ -164,16 +183,18 @@ class CentredRows(_OfAttention):
     adds_up = False
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
+        """Yield the keeper of the three variants of attention rows."""
         yield CentredRowSums()
 
     def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:
+        """Return the row statistics of all three variants: plain, queries centred, keys centred."""
         of_query, of_key = query - means[0], key - means[1]
         sides = ((query, key), (of_query, key), (query, of_key))
         return {side: compute_rows(q, k, real) for side, (q, k) in zip(SIDES, sides, strict=True)}
 
 
 class Scores(_OfAttention):
-    """Sums of scores q·k·scale inside and between rows (`capture/scores.py` says what each term is)."""
+    """Sums of attention scores q·k·scale inside and between rows (`capture/scores.py` defines each term)."""
 
     word = "attention scores"
     terms = OF_SCORES
@@ -181,9 +202,11 @@ class Scores(_OfAttention):
     counted = "rows"
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
+        """Yield the keeper of score sums."""
         yield ScoreSums()
 
     def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
+        """Return the score sums of these queries and keys with scale 1."""
         from anisoscope.capture.masking import Masking
         from anisoscope.capture.scores import sum_scores
 

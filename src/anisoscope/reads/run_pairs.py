@@ -16,13 +16,14 @@ from anisoscope.sums.reservoir import Reservoir
 
 @dataclass(frozen=True)
 class RunPair(LayerPair):
-    """The same sampled tokens in each layer of one run and each layer of another run of the same inputs.
+    """The same sampled tokens in each layer of one run and each layer of another run on the same inputs.
 
-    most    sampled tokens that are read (None: all)
-    groups  groups of units that are left out in turn; None: as many as the run has. Fewer are quicker
+    most    number of sampled tokens that are read (None: all)
+    groups  groups of units that are left out in turn; None: as many as the run has. Fewer are faster
 
-    `compute` is called with `SampledPair`, as of `LayerPair`, whose metrics can be read of two runs too. No run alone
-    gives such a metric: `anisoscope compare A B --across NAME` does, and `anisoscope.metric(NAME, (x, y))` of arrays.
+    `compute` is called with `SampledPair`, as for `LayerPair`; metrics of layer pairs can be read across two runs too.
+    Such a metric cannot be measured in one run: use `anisoscope compare A B --across NAME`, or
+    `anisoscope.metric(NAME, (x, y))` for arrays.
     """
 
     groups: int | None = None
@@ -33,11 +34,11 @@ class RunPair(LayerPair):
 
 @dataclass(frozen=True)
 class SampledStack:
-    """The tokens of one stack that a run kept.
+    """The sampled tokens of one stack (encoder or decoder) of a finished run.
 
-    hash    [token]: tells tokens of the same inputs apart, and is alike in two runs of the same seed
-    unit    [token]: the unit that each is of
-    layers  [token, dim] of each layer, from input to output
+    hash    [token]: identifies a token of the inputs; equal in two runs with the same seed
+    unit    [token]: the unit (document, clip) that each token comes from
+    layers  vectors [token, dim] of each layer, from input to output
     """
 
     hash: NDArray[np.int64]
@@ -46,15 +47,16 @@ class SampledStack:
 
     @property
     def depth(self) -> int:
-        """The number of the deepest layer: what follows it, the output after the final norm, stands there too."""
+        """Return the number of the deepest layer; the output after the final norm gets this number too."""
         return max((site.layer or 0 for site in self.layers), default=0)
 
 
 def read_sampled_stacks(tensors: Mapping[str, Tensor]) -> dict[str, SampledStack]:
-    """The sample that a run wrote (`Reservoir.tensors`), by stack, of hidden states and outputs after the final norm.
+    """Return the sample that a run wrote (`Reservoir.tensors`), by stack: hidden states and outputs after the final
+    norm.
 
-    What layers of differing lengths sampled on their own (maps of convolutional networks) is left out: their positions
-    are not those of other layers.
+    Layers that were sampled on their own because their lengths differ (maps of convolutional networks) are left out:
+    their positions are not those of other layers.
     """
     found = {}
     for stack in (name.removesuffix(" hash") for name in tensors if name.endswith(" hash")):
@@ -72,7 +74,7 @@ def read_sampled_stacks(tensors: Mapping[str, Tensor]) -> dict[str, SampledStack
 
 
 def _read_site(name: str) -> Site | None:
-    """The site of hidden states, or of the output after the final norm, that has this name; None for others."""
+    """Parse a site name of hidden states or of the output after the final norm; None for other names."""
     stack, _, last = name.rpartition(".")
     if last == "final" and stack:
         return Site(stack, None, "final")
@@ -81,11 +83,13 @@ def _read_site(name: str) -> Site | None:
 
 
 def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, groups: int) -> Iterator[Reading]:
-    """What a metric of pairs reads of a stack in two runs: each layer of the first beside each of the second.
+    """Yield what a metric of pairs reads of one stack in two runs: each layer of the first with each layer of the
+    second.
 
-    groups  groups that both runs put their units into
+    groups  number of groups that both runs put their units into
 
-    Tokens that one of the layers cannot use are in none, but a layer of which no token can be used is left out.
+    A token that is unusable (zero, not finite) in one layer is left out everywhere. A layer without any usable token is
+    left out itself.
     """
     tokens, places, other_places = np.intersect1d(first.hash, second.hash, return_indices=True)
     places, other_places = places[: reads.most], other_places[: reads.most]
@@ -100,7 +104,7 @@ def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, gro
     group = (first.unit[places] % groups % left_out)[used]
 
     def sample(x: Array) -> SampledVectors:
-        """Vectors of the tokens that are used; their mean is the sample's."""
+        """Return the used tokens as a sample; its mean is the mean of these tokens."""
         return SampledVectors(x[used], group, left_out, x[used].mean(0))
 
     samples = {site: sample(x) for site, x in of_first.items()}
@@ -120,6 +124,6 @@ def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, gro
 
 
 def _drop_unusable(stack: SampledStack, places: NDArray[np.intp]) -> dict[Site, Array]:
-    """The chosen tokens in every layer that has usable ones among them."""
+    """Return the tokens at `places` in every layer, without layers where none of them is usable."""
     chosen = {site: x[places] for site, x in stack.layers.items()}
     return {site: x for site, x in chosen.items() if is_usable(x).any()}

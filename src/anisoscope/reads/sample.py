@@ -1,4 +1,4 @@
-"""Sample: a uniform sample of the vectors of a layer, for what sums cannot give."""
+"""Data of metrics that need single vectors, not sums: a uniform sample of the vectors of a layer."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,20 +35,26 @@ ROWS = 1024
 
 @dataclass(frozen=True)
 class KeptSample(Keeper):
-    """A uniform sample of the tokens of each stack, the same at every site: of hidden states, and of the queries and
-    keys of self-attention where `heads` is set.
+    """Keep a uniform sample of the tokens of each stack (encoder, decoder), the same tokens at every site.
+
+    Hidden states are sampled, and with `heads` also the queries and keys of self-attention.
     """
 
     heads: bool = False
 
     def join(self, other: "KeptSample") -> "KeptSample":
+        """Return one keeper that samples what either samples."""
         return KeptSample(self.heads or other.heads)
 
     def takes(self, site: Site) -> bool:
+        """Return whether the site's vectors are sampled: hidden states, or with `heads` queries and keys of
+        self-attention.
+        """
         of_heads = site.quantity in ("query", "key") and site.kind == "self"
         return site.quantity in LAYER_QUANTITIES or (self.heads and of_heads)
 
     def add(self, site: Site, value: Any, done: Pass) -> None:
+        """Offer the vectors of a site to the sample; vectors that are whole images are skipped."""
         if site.quantity not in LAYER_QUANTITIES:
             done.add_sample(site, value.transpose(1, 2))
         elif not is_whole_image(value, done):
@@ -57,11 +63,11 @@ class KeptSample(Keeper):
 
 @dataclass(frozen=True)
 class SampledVectors:
-    """Vectors of a layer: a uniform sample of those of the first token policy.
+    """A uniform sample of the vectors of a layer that the first token policy counts.
 
-    vectors  [vector, dim]: finite, not zero; in the order of their hashes, so that the first k are a sample too
-    group    [vector]: the group of units that each is of, below `groups`
-    mean     [dim]: the mean of all vectors of the layer, not of the sample alone
+    vectors  [vector, dim]: finite, not zero; ordered by hash, so that the first k are a uniform sample too
+    group    [vector]: the group of units that each vector comes from, below `groups`
+    mean     [dim]: the mean of all vectors of the layer, not of the sample only
     """
 
     vectors: Array
@@ -75,29 +81,32 @@ class SampledVectors:
 
     @cached_property
     def present(self) -> NDArray[np.int64]:
-        """The groups that hold a vector, rising."""
+        """Return the numbers of the groups that hold a vector, in ascending order."""
         return np.unique(self.group)
 
     @property
     def n_groups(self) -> int:
+        """Return how many groups hold a vector."""
         return len(self.present)
 
     @cached_property
     def member(self) -> Array:
-        """[vector, group]: 1 if the vector is of the group; of groups that hold any."""
+        """Return [vector, group]: 1 if the vector is in the group, else 0; only groups that hold a vector."""
         return np.asarray(self.group[:, None] == self.present, dtype=np.float64)
 
     def without(self, index: int) -> "SampledVectors":
+        """Return the sample without the vectors of one group; `index` counts groups that hold a vector."""
         return self.take(self.group != self.present[index])
 
     def take(self, chosen: Any) -> "SampledVectors":
-        """Return some of the vectors."""
+        """Return the sample reduced to the `chosen` vectors (indices or a mask)."""
         return replace(self, vectors=self.vectors[chosen], group=self.group[chosen], _made={})
 
     def replicates(self, function: Callable[[Array], Any]) -> Array:
-        """[replicate, …]: `function` of all vectors [vector, dim], then of those without each group in turn.
+        """Return [replicate, …]: `function` of all vectors [vector, dim], then of the vectors without each group in
+        turn.
 
-        NaN if no vector is left.
+        A replicate is NaN if no vector is left.
         """
         values = [np.asarray(function(self.vectors), dtype=np.float64)]
         for group in self.present:
@@ -106,8 +115,9 @@ class SampledVectors:
         return np.stack(values)
 
     def sum_pairs(self, function: Callable[[Array, Array], Array]) -> Array:
-        """[replicate]: the sum of a symmetric function over ordered pairs of distinct vectors, then over those of them
-        that do not touch each group.
+        """Return [replicate]: the sum of a symmetric function over ordered pairs of distinct vectors.
+
+        The first entry is over all pairs; each further entry leaves out the pairs that involve one group.
 
         function  rows [row, dim], all vectors [vector, dim] → values of pairs [row, vector]
         """
@@ -120,34 +130,42 @@ class SampledVectors:
         return leave_out_groups(of_groups)
 
     def count_pairs(self) -> Array:
-        """[replicate]: the number of ordered pairs of distinct vectors, then of those that do not touch each group."""
+        """Return [replicate]: the number of ordered pairs of distinct vectors, of all, then without the pairs of each
+        group.
+        """
         n = len(self) - np.concatenate([[0.0], self.member.sum(0)])
         return np.asarray(n * (n - 1))
 
     def get_cached(self, function: "Callable[[SampledVectors], T]") -> T:
-        """Return `function` of this sample, computed once: layers are in many pairs."""
+        """Return `function` of this sample, computed only once, since a layer takes part in many pairs of layers."""
         if function not in self._made:
             self._made[function] = function(self)
         return self._made[function]  # type: ignore[no-any-return]
 
 
 def leave_out_groups(of_groups: Array) -> Array:
-    """Replicates of sums over pairs of groups [group, group]: of all, then of those that do not touch each group."""
+    """Return jackknife replicates of a sum over pairs, given the sums by pair of groups [group, group].
+
+    The first entry is the sum over all pairs; each further entry leaves out the pairs that involve one group.
+    """
     every = of_groups.sum()
     return np.concatenate([[every], every - of_groups.sum(0) - of_groups.sum(1) + np.diag(of_groups)])
 
 
 class OfSample(Reads):
-    """What is read of a sample of the tokens of each stack: in one layer, or in several."""
+    """Base of the kinds of data that are read from a sample of the tokens of each stack, in one layer or in several."""
 
     @property
     def captured(self) -> frozenset[str]:
+        """Return the quantities of hidden states."""
         return frozenset(LAYER_QUANTITIES)
 
     def is_of_first_policy(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
+        """Return True: only tokens that the first token policy counts are sampled."""
         return True
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
+        """Yield the keeper of the sample, and one that sums all vectors to give their mean."""
         yield KeptSample()
         yield VectorSums(dict.fromkeys(("hidden", "final"), frozenset({"vector"})))  # the mean of all vectors
 
@@ -163,9 +181,11 @@ class Sample(OfSample):
 
     @property
     def arrays(self) -> int:
+        """Return 1: `anisoscope.metric` takes one array of hidden vectors."""
         return 1
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:  # noqa: ARG002
+        """Yield the sample of each layer that has at least two usable vectors."""
         for name, site in kept.sites.items():
             reservoir = find_reservoir(name, site, kept)
             sample = select_sample(name, reservoir, kept) if reservoir is not None else None
@@ -173,7 +193,7 @@ class Sample(OfSample):
                 yield Reading(sample, kept.columns_of(site), np.array(float(len(sample))))
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Each unit as a sequence of its own."""
+        """Feed test data as hidden states: each unit is a sequence of its own."""
         for first, part in in_batches(units, layout):
             x, real = pad([np.asarray(unit) for unit in part], layout)
             if real.shape[1]:
@@ -183,7 +203,7 @@ class Sample(OfSample):
 
 
 def find_reservoir(name: str, site: Site, kept: Gathered) -> Reservoir | None:
-    """Return the reservoir that holds vectors of a layer; None if none does."""
+    """Return the reservoir (kept sample) that holds vectors of a layer; None if there is none."""
     if site.quantity not in LAYER_QUANTITIES:
         return None
     reservoir = kept.reservoirs.get(site.stack) or kept.reservoirs.get(name)
@@ -191,14 +211,14 @@ def find_reservoir(name: str, site: Site, kept: Gathered) -> Reservoir | None:
 
 
 def is_usable(vectors: Array) -> NDArray[np.bool_]:
-    """Tell which vectors [vector] are finite and not zero."""
+    """Return which vectors [vector] are finite and not zero."""
     return np.asarray(np.isfinite(vectors).all(1) & (np.abs(vectors).sum(1) > 0))
 
 
 def select_sample(
     name: str, reservoir: Reservoir, kept: Gathered, most: int | None = None, usable: NDArray[np.bool_] | None = None
 ) -> SampledVectors | None:
-    """Return the sample of a layer: the `usable` ones of the first `most` vectors; None if fewer than two."""
+    """Return the sample of a layer: the `usable` ones among its first `most` vectors; None if there are fewer than two."""
     vectors = reservoir.vectors[name][:most].double().numpy()
     chosen = is_usable(vectors) if usable is None else usable
     if chosen.sum() < 2:

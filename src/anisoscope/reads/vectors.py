@@ -1,4 +1,4 @@
-"""Vectors: sums over the vectors of a site, without a limit to their number."""
+"""Data of metrics that are functions of sums over all vectors of a site, however many there are."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,24 +48,33 @@ KINDS = len(SUBSET_FAMILIES["kind"])
 
 @dataclass(frozen=True)
 class VectorSums(Keeper):
-    """Sums of vectors: `terms` by quantity. Vectors of every quantity are counted, whatever is asked for."""
+    """Keep sums over vectors; `terms` names the sums by quantity (hidden states, keys, …).
+
+    The number of vectors is counted for every quantity, even if `terms` asks for nothing.
+    """
 
     terms: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def join(self, other: "VectorSums") -> "VectorSums":
+        """Return one keeper for the sums of both, by quantity."""
         quantities = dict.fromkeys((*self.terms, *other.terms))
         empty: frozenset[str] = frozenset()
         return VectorSums({q: self.terms.get(q, empty) | other.terms.get(q, empty) for q in quantities})
 
     def terms_at(self, quantity: str) -> frozenset[str]:
-        """The terms that are summed at sites of a quantity, beside those that count what is left out."""
+        """Return the names of the sums to accumulate for one quantity (such as `hidden` or `key`).
+
+        Counts of vectors that are left out (zero, non-finite) are not among them: they are always kept.
+        """
         found = self.terms.get(quantity, frozenset()) | {"n"}
         return found - {"unit_square"} if quantity in OF_HEADS else found
 
     def takes(self, site: Site) -> bool:
+        """Return whether the site holds vectors: hidden states, queries, keys or values."""
         return site.measured_as in OF_VECTORS
 
     def add(self, site: Site, value: Tensor, done: Pass) -> None:
+        """Add the vectors of a site: [sequence, token, dim] for layers, [sequence, head, token, dim] for heads."""
         terms = self.terms_at(site.measured_as) | COUNTED
         positions = done.near(done.positions_of(site, value), value.device)
         if site.quantity in LAYER_QUANTITIES:
@@ -75,7 +84,10 @@ class VectorSums(Keeper):
 
 
 def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], done: Pass) -> None:
-    """Vectors without heads [sequence, token, dim]."""
+    """Add the vectors of a layer [sequence, token, dim] to its sums, and to its second moments if asked for.
+
+    Whole images as vectors, and batches of many single vectors on a CPU, are summed by cheaper ways.
+    """
     if is_whole_image(x, done):
         values, _ = sum_vectors(x.unsqueeze(1), positions.real.unsqueeze(1), None, terms & IMAGE_TERMS)
         done.sums.add(site.name, values, done.near(done.group, x.device) % FEW_GROUPS)
@@ -92,7 +104,7 @@ def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
 
 
 def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], done: Pass) -> None:
-    """Vectors of heads [sequence, head, token, dim]."""
+    """Add the vectors of heads [sequence, head, token, dim] to their sums, and to second moments by head if asked for."""
     values, inverse = sum_vectors(x, positions.policies, None, terms)
     done.add_sums(site.name, values)
     if "head_moment" in terms:
@@ -102,17 +114,18 @@ def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
 
 
 def is_whole_image(x: Tensor, done: Pass) -> bool:
-    """Tell whether vectors are whole images, which have millions of dimensions."""
+    """Return whether each vector is a whole flattened image, with millions of dimensions."""
     return done.settings.flatten == "image" and x.shape[1] == 1
 
 
 @dataclass(frozen=True)
 class Vectors(Reads):
-    """All vectors of a site, as sums: of hidden states (`hidden`, `final`), or of queries, keys and values of heads.
+    """All vectors of a site, as sums: hidden states (`hidden`, `final`), or queries, keys and values of heads.
 
-    `compute` is called with `Totals`: `totals["unit"]` is Σu [replicate, policy, head, dim] (`sums/groups.py` says what
-    each term is). Terms of subsets have a subset axis after the replicates and no policy; those of second moments have
-    no policy and groups of their own, so they go together with no other term.
+    `compute` is called with `Totals`: `totals["unit"]` is the sum of unit vectors [replicate, policy, head, dim]
+    (`sums/groups.py` defines each term). Terms of token subsets have a subset axis after the replicates and no policy
+    axis. Terms of second moments have no policy axis and groups of their own, so they cannot be combined with other
+    terms.
     """
 
     at: tuple[str, ...] = ("hidden", "final")
@@ -126,18 +139,25 @@ class Vectors(Reads):
 
     @property
     def arrays(self) -> int:
+        """Return 1 if hidden states are read, else 0: `anisoscope.metric` takes arrays of hidden vectors only."""
         return int("hidden" in self.at)
 
     @property
     def described(self) -> str:
+        """Return the name for pages and errors, with the quantities that are read: `vectors: hidden, final`."""
         return f"{self.word}: {', '.join(self.at)}"
 
     @property
     def captured(self) -> frozenset[str]:
+        """Return the quantities to capture: hidden states, or queries, keys and values."""
         heads = OF_HEADS & {*self.at}
         return heads | {*LAYER_QUANTITIES} if {*self.at} - OF_HEADS else heads
 
     def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:
+        """Return the leading axes of values.
+
+        UsageError if `needs` combines second moments with other sums, or asks for moments or subsets of heads.
+        """
         if needs & MOMENTS and needs - MOMENTS:
             got = f"{', '.join(sorted(needs & MOMENTS))} with {', '.join(sorted(needs - MOMENTS))}"
             cure = "second moments have groups of their own: use moment_n and moment_vector beside them"
@@ -148,18 +168,23 @@ class Vectors(Reads):
         return ("head",) if needs & (MOMENTS | SUBSETS) else ("policy", "head")
 
     def is_of_first_policy(self, needs: frozenset[str]) -> bool:
+        """Return whether second moments are needed: they are kept for the first token policy only."""
         return bool(needs & MOMENTS)
 
     def has_roles(self, needs: frozenset[str]) -> bool:
+        """Return whether token subsets are needed: in a test, each unit is then one subset."""
         return bool(needs & SUBSETS)
 
     def is_of_sequences(self, needs: frozenset[str]) -> bool:
+        """Return whether the sums depend on which sequence a vector is in."""
         return bool(needs & (SUBSETS | INSIDE))
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:
+        """Yield the keeper of these sums at the chosen quantities."""
         yield VectorSums(dict.fromkeys(self.at, needs))
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+        """Yield the sums of each site where the metric applies, with the number of vectors."""
         for name, site in kept.sites.items():
             if site.measured_as not in self.at:
                 continue
@@ -168,14 +193,16 @@ class Vectors(Reads):
                 yield Reading(totals, kept.columns_of(site), self._count_vectors(metric.needs, kept, name))
 
     def _count_vectors(self, needs: frozenset[str], kept: Gathered, site: str) -> Array:
-        """Count the vectors behind the values, by policy and head (for similarity inside sequences: sequences)."""
+        """Count the vectors behind the values, by policy and head (for similarity inside sequences: count the
+        sequences).
+        """
         if needs & SUBSETS:
             return np.asarray(kept.sums.at(site, ("subset_n",))["subset_n"].sum(0)[:KINDS].sum(0))
         term = "moment_n" if needs & MOMENTS else "sequences" if needs & INSIDE and "n" not in needs else "n"
         return np.asarray(kept.sums.at(site, (term,))[term].sum(0))
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:
-        """Each unit as a sequence of its own; of subsets two units, the tokens of two kinds."""
+        """Feed test data: each unit is a sequence of its own; for subsets, two units are the tokens of two subsets."""
         if metric.needs & SUBSETS:
             _feed_subsets(units, layout, trial)
             return
@@ -191,9 +218,11 @@ class Vectors(Reads):
 
 
 def _feed_subsets(units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:
-    """Two units as the first two subsets: `special` tokens, and those that are `first` in their sequence.
+    """Feed two units of test data as two token subsets: `special` tokens, and tokens that come `first` in their
+    sequence.
 
-    A sequence is begun by each vector of the second unit; the vectors of the first unit follow, dealt out in turn.
+    Each vector of the second unit begins a sequence. The vectors of the first unit are distributed over the sequences
+    round-robin.
     """
     special, first = (np.asarray(unit) for unit in units[:2])
     sequences, marks = [], []

@@ -1,4 +1,4 @@
-"""Weights: the input and output embedding matrices of a model, each summarised once."""
+"""Data of metrics of a model's weights: its input and output embedding matrices, each reduced once."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ Summary = Callable[[NDArray[Any]], Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Weights(Reads):
-    """The embedding matrices of a model, as `summarise` reduces each.
+    """The embedding matrices of a model, each reduced by the function `summarise`.
 
-    summarise  matrix [row, dim] → {term: array with a leading axis of 1}, which is all that is kept of it
+    summarise  matrix [row, dim] → {term: array with a leading axis of 1}; nothing else is kept of the matrix
 
-    `compute` is called with `Totals` of these terms, in one group: there is no interval. A matrix does not depend on
+    `compute` is called with `Totals` of these terms, in one group. There is no interval: a matrix does not depend on
     the corpus.
     """
 
@@ -31,12 +31,15 @@ class Weights(Reads):
 
     @property
     def captured(self) -> frozenset[str]:
+        """Return no quantity: weights are read without running the model."""
         return frozenset()
 
     def summary(self) -> Summary:
+        """Return the function that reduces a matrix."""
         return self.summarise
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+        """Yield the terms kept of each matrix, with its number of rows."""
         columns = dict.fromkeys(("stack", "kind", "layer", "n_units"))
         prefix = f"{metric.name}."
         for matrix, terms in kept.weights.items():
@@ -46,13 +49,13 @@ class Weights(Reads):
                 yield Reading(totals, columns | {"site": matrix}, np.asarray(terms["rows"].numpy()[0]))
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:
-        """All units as the rows of one matrix."""
+        """Feed all units of test data as the rows of one matrix."""
         matrix = torch.as_tensor(np.concatenate([np.asarray(unit) for unit in units])).to(layout.dtype)
         trial.weights["embedding.input"] = summarise_matrix(matrix.numpy(), {metric.name: self.summarise})
 
 
 def summarise_matrix(matrix: NDArray[Any], summaries: Mapping[str, Summary]) -> dict[str, torch.Tensor]:
-    """Return what is kept of a matrix: its `rows`, and what each metric needs, by the metric's name and a term's."""
+    """Return what is kept of a matrix: its number of `rows`, and each metric's terms under `metric.term`."""
     terms = {"rows": np.array([float(len(matrix))])}
     for name, summarise in summaries.items():
         terms |= {f"{name}.{term}": value for term, value in summarise(matrix).items()}
