@@ -194,7 +194,9 @@ class Gathered:
         return depth
 
     def columns_of(self, site: Site) -> dict[str, Any]:
-        """Return the columns of the long table that say where a site is; the head is None for values of whole layers."""
+        """Return the columns of the long table that say where a site is; the head is None for values of whole
+        layers.
+        """
         layer = self._depth[site.stack] if site.layer is None else site.layer
         columns = {"stack": site.stack, "kind": site.kind, "layer": layer, "site": site.label}
         columns["n_units"] = len(self.sums.units)
@@ -280,8 +282,8 @@ class Reads(ABC):
 
     @property
     def arrays(self) -> int:
-        """Return how many arrays of hidden vectors `anisoscope.metric` takes for this kind of data; 0: vectors do not
-        suffice.
+        """Return how many arrays of hidden vectors `anisoscope.metric` takes for this kind of data; 0: vectors do
+        not suffice.
         """
         return 0
 
@@ -298,7 +300,9 @@ class Reads(ABC):
         return bool(self.captured & {*LAYER_QUANTITIES})
 
     def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
-        """Return which of the axes `policy` (token policy) and `head` lead a value of a metric that needs these sums."""
+        """Return which of the axes `policy` (token policy) and `head` lead a value of a metric that needs these
+        sums.
+        """
         return ()
 
     def is_of_first_policy(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
@@ -318,8 +322,8 @@ class Reads(ABC):
         return ()
 
     def summary(self) -> Callable[[NDArray[Any]], Mapping[str, Array]] | None:
-        """Return the function that reduces a weight matrix of the model to what is kept of it; None if weights are not
-        read.
+        """Return the function that reduces a weight matrix of the model to what is kept of it; None if weights are
+        not read.
         """
         return None
 
@@ -328,7 +332,9 @@ class Reads(ABC):
         """Yield what the metric reads at each place where it applies, from everything that the pass has kept."""
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
-        """Draw random data to test a metric on: each unit has a mean of its own, around a common drift (non-zero mean)."""
+        """Draw random data to test a metric on: each unit has a mean of its own, around a common drift (non-zero
+        mean).
+        """
         return list(draw_cloud(seed, sizes, d))
 
     @abstractmethod

@@ -265,7 +265,9 @@ class LogitExtremes(Keeper):
         return site.quantity == "attention"
 
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
-        """Add the largest and the smallest logit of each row [sequence, head, query], over real queries that see a key."""
+        """Add the largest and the smallest logit of each row [sequence, head, query], over real queries that see a
+        key.
+        """
         real = done.real_queries(site, value["keys"]).unsqueeze(1) & (value["keys"] > 0)
         real = real & value["largest"].isfinite() & value["smallest"].isfinite()
         if not real.shape[0] * real.shape[2]:
@@ -486,8 +488,8 @@ class Keys(_WithExtremes):
         return draw_pairs(seed, sizes, d)
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
-        """Feed queries and keys of one head: each unit is a sequence, every query sees all keys, the scale is 1, values
-        = keys.
+        """Feed queries and keys of one head: each unit is a sequence, every query sees all keys, the scale is 1,
+        values = keys.
         """
         for site, value, first, real in _rows_of_units(units, layout, columns=True):
             trial.begin(batch_of(first, real), torch.device("cpu"))

@@ -28,7 +28,9 @@ from anisoscope.sums.reservoir import Reservoir
 
 @dataclass(frozen=True)
 class SampledPair:
-    """The same tokens in two layers: `first` and `second` hold their vectors in the same order, with the same groups."""
+    """The same tokens in two layers: `first` and `second` hold their vectors in the same order, with the same
+    groups.
+    """
 
     first: SampledVectors
     second: SampledVectors
@@ -46,7 +48,9 @@ class SampledPair:
         return SampledPair(self.first.without(index), self.second.without(index))
 
     def replicates(self, function: Callable[[Array, Array], Any]) -> Array:
-        """Return [replicate, …]: `function` of both sets of vectors, then of both without each group of units in turn."""
+        """Return [replicate, …]: `function` of both sets of vectors, then of both without each group of units in
+        turn.
+        """
         x, y, group = self.first.vectors, self.second.vectors, self.first.group
         parts = [(x, y), *((x[group != g], y[group != g]) for g in self.first.present)]
         return np.stack([np.asarray(function(*part), dtype=np.float64) for part in parts])

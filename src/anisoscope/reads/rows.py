@@ -1,4 +1,6 @@
-"""Data of metrics of attention: sums over the rows of each head, over rows with queries or keys centred, and of logits."""
+"""Data of metrics of attention: sums over the rows of each head, over rows with queries or keys centred, and of
+logits.
+"""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -142,7 +144,9 @@ class _OfAttention(Reads):
 
 
 def compute_rows(query: Tensor, key: Tensor, real: Tensor) -> dict[str, Tensor]:
-    """Return the statistics of attention rows of queries over real keys with scale 1, as a capture would hand them on."""
+    """Return the statistics of attention rows of queries over real keys with scale 1, as a capture would hand them
+    on.
+    """
     from anisoscope.capture.masking import Masking
     from anisoscope.capture.rows import attention_rows
 

@@ -130,8 +130,8 @@ class SampledVectors:
         return leave_out_groups(of_groups)
 
     def count_pairs(self) -> Array:
-        """Return [replicate]: the number of ordered pairs of distinct vectors, of all, then without the pairs of each
-        group.
+        """Return [replicate]: the number of ordered pairs of distinct vectors, of all, then without the pairs of
+        each group.
         """
         n = len(self) - np.concatenate([[0.0], self.member.sum(0)])
         return np.asarray(n * (n - 1))
@@ -218,7 +218,9 @@ def is_usable(vectors: Array) -> NDArray[np.bool_]:
 def select_sample(
     name: str, reservoir: Reservoir, kept: Gathered, most: int | None = None, usable: NDArray[np.bool_] | None = None
 ) -> SampledVectors | None:
-    """Return the sample of a layer: the `usable` ones among its first `most` vectors; None if there are fewer than two."""
+    """Return the sample of a layer: the `usable` ones among its first `most` vectors; None if there are fewer than
+    two.
+    """
     vectors = reservoir.vectors[name][:most].double().numpy()
     chosen = is_usable(vectors) if usable is None else usable
     if chosen.sum() < 2:

@@ -104,7 +104,9 @@ def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
 
 
 def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], done: Pass) -> None:
-    """Add the vectors of heads [sequence, head, token, dim] to their sums, and to second moments by head if asked for."""
+    """Add the vectors of heads [sequence, head, token, dim] to their sums, and to second moments by head if asked
+    for.
+    """
     values, inverse = sum_vectors(x, positions.policies, None, terms)
     done.add_sums(site.name, values)
     if "head_moment" in terms:
