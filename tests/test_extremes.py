@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny
 import torch
@@ -20,7 +21,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.metrics import sinks
 from anisoscope.reads.extremes import EPSILONS, FEWEST_QUERIES, PARTS
 from anisoscope.runs.extremes import activations_table, extreme_findings, sinks_table
-from anisoscope.store import select
+from anisoscope.store import as_records, select
 from anisoscope.sums.extremes import Extremes, largest_over_tokens
 
 METRICS = ("massive", "matrix_entropy", "sinks", "logits")
@@ -393,3 +394,26 @@ def test_the_built_in_encoder_names_its_tokens(tmp_path):
     saved = run.save(tmp_path / "run")
     assert [finding.text for finding in saved.findings] == [finding.text for finding in run.findings]
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["tokens"]
+
+
+def test_a_layer_has_the_ends_of_its_heads_and_the_means_of_the_rest():
+    """The smallest logit of a layer is that of the head that has the smallest, the longest key that of the longest."""
+    names = {"logits.smallest": "smallest logit", "logits.largest": "largest logit"}
+    names |= {"sinks.query_norm": "longest query", "sinks.key_norm": "longest key", "sinks.strongest": "strongest key"}
+    rows = [
+        {"metric": name, "stack": "encoder", "kind": "self", "layer": layer, "head": head, "site": "attention"}
+        | {"value": (head + 1.0) * (-1 if name == "logits.smallest" else 1) + 10 * layer, "n_units": 9}
+        for name in names
+        for layer in (1, 2)
+        for head in (0, 1, 2)
+    ]
+    table = sinks_table(as_records(pd.DataFrame(rows))).set_index("layer")
+    for layer in (1, 2):
+        found = {label: table.loc[layer, label] - 10 * layer for label in names.values()}
+        assert found == {
+            "smallest logit": -3,
+            "largest logit": 3,
+            "longest query": 3,
+            "longest key": 3,
+            "strongest key": 2,
+        }

@@ -347,3 +347,10 @@ def test_a_table_beside_hidden_states_holds_its_own_records_alone():
     tables = tabulate_beside_hidden(as_records(pd.DataFrame(rows)))
     assert [set(table.records["metric"]) for table in tables] == [{f"{name}.q95"} for name in BESIDE_HIDDEN]
     assert [table.head for table in tables] == [(f"{name}: layer", "q95") for name in BESIDE_HIDDEN]
+
+
+def test_each_seed_is_told_by_its_own_last_step():
+    """Also if one of them went on for longer."""
+    rows = [each for seed, step in ((0, 10), (0, 20), (1, 10)) for each in curve((0.2, 0.3), step=step, seed=seed)]
+    texts = [finding.text for finding in findings(as_records(pd.DataFrame(rows))) if "where" in finding.rule]
+    assert [text.partition(": ")[0] for text in texts] == ["Seed 0, step 20", "Seed 1, step 10"]
