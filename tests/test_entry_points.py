@@ -183,6 +183,20 @@ def test_the_fast_path_of_torch_s_encoder(norm_first, padded):
         check_rows(ours, context(theirs)[0], counted)
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_the_output_of_a_fused_layer_follows_from_its_attention(norm_first, activation):
+    """What a capture proves itself by: another norm or activation would refuse attention that is right."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, norm_first=norm_first, activation=activation)
+    encoder = random(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
+    calls, _ = watched(encoder, torch.randn(2, 9, 16, generator=torch.Generator().manual_seed(2)))
+    assert len(calls) == 2
+    for call in calls:
+        attended = (call.weights() @ call.value).transpose(1, 2)
+        torch.testing.assert_close(call.finish(attended), call.result(), atol=5e-6, rtol=1e-5)
+
+
 class Grouped(nn.Module):
     """Keys shared by heads, through torch's fused product."""
 
