@@ -1,7 +1,7 @@
-"""See or replace attention calls on transformers' attention interface.
+"""Read or replace attention calls on transformers' attention interface.
 
-The model keeps the name of the backend that it was loaded with. Models read that name: some build a mask of their own
-for `sdpa` and `eager` only, and under a name of ours they would compute something else.
+The model keeps the name of the backend that it was loaded with. Models read that name: some build their own mask for
+`sdpa` and `eager` only, and under another name they would compute something else.
 """
 
 import sys
@@ -36,10 +36,10 @@ _LOCK = threading.RLock()
 
 @contextmanager
 def intercept_attention(model: nn.Module, look: Look, within: Within = nullcontext) -> Iterator[None]:
-    """Call `look` at every attention call of `model` through the interface.
+    """Call `look` at every attention call that `model` makes through the interface, inside a `with` block.
 
-    A tensor that it returns [sequence, query, head, dim] stands in for the output of the backend, which else runs
-    `within` a context.
+    If `look` returns a tensor [sequence, query, head, dim], it replaces the output of the backend. Otherwise the
+    backend runs, inside the context that `within` opens.
     """
     entry = (look, within)
     modules = list(model.modules())
@@ -60,9 +60,9 @@ def intercept_attention(model: nn.Module, look: Look, within: Within = nullconte
 
 
 class _Interface:
-    """The lookup of attention functions in transformers, which gives out watched ones while any capture is open.
+    """Patches transformers' lookup of attention functions, so that it returns watched ones while any capture is open.
 
-    There is none where transformers was never imported: then no model is of it.
+    Nothing is patched if transformers was never imported: then no model uses it.
     """
 
     captures = 0
@@ -71,6 +71,7 @@ class _Interface:
 
     @classmethod
     def open(cls, interface: Any) -> None:
+        """Count one more open capture, and patch the lookup if it is the first."""
         cls.captures += 1
         if interface is None or cls.interface is not None:
             return
@@ -80,6 +81,7 @@ class _Interface:
         cls.originals = (interface.__dict__.get("__getitem__"), get_interface)
 
         def watched_item(self: Any, name: str) -> Attention:
+            """Return the watched form of the attention function with this name."""
             return wrap_backend(name, get_item(self, name))
 
         setattr(interface, "__getitem__", watched_item)  # noqa: B010 (mypy lets no method be assigned)
@@ -88,12 +90,14 @@ class _Interface:
 
         @wraps(get_interface)
         def watched_interface(self: Any, name: str, default: Attention) -> Attention:
+            """Return the watched form of the attention function with this name, or of the default."""
             return wrap_backend(name or "eager", get_interface(self, name, default))
 
         setattr(interface, "get_interface", watched_interface)  # noqa: B010
 
     @classmethod
     def close(cls) -> None:
+        """Count one capture less, and restore the original lookup after the last."""
         cls.captures -= 1
         if cls.captures or cls.interface is None:
             return
@@ -110,9 +114,9 @@ class _Interface:
 
 
 def _wrap_eager_functions(model: nn.Module) -> Callable[[], None]:
-    """Wrap the eager attention functions of the model's files, which older code calls by their names.
+    """Replace the eager attention functions in the model's source modules, which older code calls by name.
 
-    The function that is returned puts them back.
+    Returns a function that puts the originals back.
     """
     replaced: list[tuple[ModuleType, str, Attention]] = []
     for file in {cls.__module__ for module in model.modules() for cls in type(module).__mro__}:
@@ -126,6 +130,7 @@ def _wrap_eager_functions(model: nn.Module) -> Callable[[], None]:
                 setattr(source, name, watched)
 
     def restore() -> None:
+        """Put the original functions back."""
         for source, name, function in replaced:
             setattr(source, name, function)
 
@@ -133,7 +138,9 @@ def _wrap_eager_functions(model: nn.Module) -> Callable[[], None]:
 
 
 def wrap_backend(backend: str, function: Attention) -> Attention:
-    """Wrap an attention function so that captures see each call; modules that nobody watches run it unchanged."""
+    """Wrap an attention function so that open captures see each call; for modules that nobody watches nothing
+    changes.
+    """
     if function in _FORMS or not callable(function):
         return function
     if (backend, function) in _WATCHED:
@@ -149,12 +156,16 @@ def wrap_backend(backend: str, function: Attention) -> Attention:
         *rest: Any,
         **settings: Any,
     ) -> Any:
+        """Show the call to every capture that watches this module; return a replacement of the output if one gives
+        it.
+        """
         looks = _LOOKS.get(module, ())
         if not looks or entry_points.is_suspended():  # within a call that is seen already
             return function(module, query, key, value, attention_mask, *rest, **settings)
         made: list[Any] = []
 
         def result() -> Any:
+            """Return the backend's own output, computed at most once."""
             if not made:
                 with ExitStack() as contexts:
                     for _, within in looks:

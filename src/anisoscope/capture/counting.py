@@ -1,4 +1,4 @@
-"""Count every attention that is computed, whatever computes it: fused kernels, and a softmax followed by a product."""
+"""Detect every attention that is computed, by any means: fused kernels, or a softmax followed by a matrix product."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,15 +17,16 @@ RECENT = 4  # weights that are remembered until their product
 
 
 class Counting(TorchDispatchMode):
-    """Calls `ran(kernel)` for every attention in this thread from its start to its stop, which come once: one call of a
-    model is enough. Outputs are the same bit for bit.
+    """Calls `ran(kernel)` for every attention that this thread computes between `start` and `stop`.
+
+    It runs only once, since one forward call is enough. The model's outputs stay the same bit for bit.
     """
 
     supports_higher_order_operators = True
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let compiled functions run as they do without: they would refuse to run under a mode, or run uncompiled."""
+        """Return True: compiled functions then run as they would without this mode."""
         return True
 
     def __init__(self, ran: Callable[[str], None]) -> None:
@@ -34,12 +35,13 @@ class Counting(TorchDispatchMode):
         self.active = self.over = self.quiet = False
 
     def start(self, *_: Any) -> None:
+        """Begin to detect, if this was never done before; a forward pre-hook."""
         if not self.over:
             self.active = self.over = True
             self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self, *_: Any) -> None:
-        """Leave no trace, where it was started."""
+        """Stop detecting; nothing happens if it is not active."""
         if self.active:
             self.active = False
             self.weights.clear()
@@ -47,7 +49,7 @@ class Counting(TorchDispatchMode):
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Count nothing inside a `with` block:"""
+        """Detect nothing inside a `with` block, where the capture itself computes attention."""
         before, self.quiet = self.quiet, True
         out = self.active and _get_current_dispatch_mode() is self
         if out:
@@ -77,11 +79,12 @@ class Counting(TorchDispatchMode):
         return output
 
     def _are_weights(self, x: Tensor) -> bool:
+        """Return whether a tensor shares memory with attention weights that a recent softmax gave."""
         return any(x.numel() == w.numel() and _place(x) == _place(w) for w in self.weights)
 
 
 def _place(x: Tensor) -> int:
-    """Where a tensor's memory begins; a number of its own for one without any."""
+    """Return the address of a tensor's storage; a unique negative number for a tensor without storage (meta, fake)."""
     if isinstance(x, FakeTensor):
         return -id(x)
     try:
@@ -91,12 +94,12 @@ def _place(x: Tensor) -> int:
 
 
 def can_count(model: nn.Module) -> bool:
-    """Whether a call can be watched so: compiled code would be run in another way."""
+    """Return whether attention can be detected while the model runs: not if parts of it are compiled."""
     return all(m._compiled_call_impl is None and type(m).__name__ != "OptimizedModule" for m in model.modules())
 
 
 def list_ranges(numbers: list[int]) -> str:
-    """List numbers with ranges: `1–12`, `1, 3, 5`."""
+    """Format numbers as a range if they are consecutive, else as a list: `1–12`, `1, 3, 5`."""
     if len(numbers) > 2 and numbers == [*range(numbers[0], numbers[-1] + 1)]:
         return f"{numbers[0]}–{numbers[-1]}"
     return ", ".join(map(str, numbers))

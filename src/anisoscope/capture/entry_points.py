@@ -1,6 +1,7 @@
-"""Capture attention off the attention interface, at torch's entry points: the fused product, the fast paths of
-torch's own layers, and products around a softmax. Calls are handed on as the interface would; what is computed
-is not touched.
+"""Capture attention that does not go through transformers' attention interface.
+
+Torch's own functions are watched: the fused product (SDPA), the fast paths of torch's layers, and matrix products
+around a softmax. Their calls are handed on as those of the interface are. What is computed does not change.
 """
 
 import sys
@@ -42,13 +43,13 @@ _SUSPENDED: ContextVar[bool] = ContextVar("suspended", default=False)
 
 
 def is_suspended() -> bool:
-    """Tell whether calls of this thread are ignored now, because they are inside one that is captured already."""
+    """Return whether calls of this thread are ignored now, because they belong to a call that is captured already."""
     return _SUSPENDED.get()
 
 
 @contextmanager
 def suspend() -> Iterator[None]:
-    """Ignore the calls of this thread inside a `with` block: the attention interface hands them on itself."""
+    """Ignore the calls of this thread inside a `with` block, if whoever opens it hands them on itself."""
     before = _SUSPENDED.set(True)
     try:
         yield
@@ -58,9 +59,9 @@ def suspend() -> Iterator[None]:
 
 @contextmanager
 def watch_entry_points(modules: set[nn.Module], look: Look, failed: Failed | None = None) -> Iterator[None]:
-    """Call `look` at every attention that one of `modules` computes itself.
+    """Call `look` at every attention that one of `modules` computes with torch's functions directly.
 
-    What goes wrong while a call is read is handed to `failed`, and the model runs on; without it, it is raised.
+    An exception while a call is read is handed to `failed`, and the model runs on; without `failed`, it is raised.
     """
     watch = _Watch(modules, look, failed or _raise, threading.get_ident())
     kept = [(place, name, place.__dict__.get(name)) for place, name in (*FUSED, *PRODUCTS)]
@@ -75,7 +76,7 @@ def watch_entry_points(modules: set[nn.Module], look: Look, failed: Failed | Non
 
 @dataclass
 class _Product:
-    """A product of two tensors: `output` = scale · `query` `key`ᵀ (+ something), as far as it is one."""
+    """A product of two tensors that may be attention scores: `output` = scale · `query` `key`ᵀ (+ something)."""
 
     output: Tensor
     query: Tensor
@@ -94,20 +95,30 @@ class _Pending:
 
 
 def _raise(_module: nn.Module, _name: str, error: Exception) -> None:
+    """Raise the error: the default if no handler of failures is given."""
     raise error
 
 
 class _Watch:
+    """Watches torch's functions for attention of chosen modules, in one thread.
+
+    Methods that are named after a torch function run after each call of that function.
+    """
+
     def __init__(self, modules: set[nn.Module], look: Look, failed: Failed, thread: int) -> None:
         self.modules, self.look, self.failed, self.thread = modules, look, failed, thread
         self.own = _Pending()
 
     def around(self, name: str, function: Callable[..., Any], products: bool) -> Callable[..., Any]:
-        """`function`, whose calls are looked at after they returned; `products`: one of `PRODUCTS`."""
+        """Wrap a torch function so that its calls are read after they return.
+
+        `products` says that it is one of `PRODUCTS`, which must be combined to give attention.
+        """
         after = getattr(self, name.strip("_"))
 
         @wraps(function)
         def watched(*given: Any, **named: Any) -> Any:
+            """Run the wrapped function, then read its call if a watched module made it."""
             if threading.get_ident() != self.thread or _SUSPENDED.get():
                 return function(*given, **named)
             with suspend():  # what it calls in turn is its own
@@ -127,7 +138,7 @@ class _Watch:
         return watched
 
     def _caller(self) -> nn.Module | None:
-        """The innermost watched module whose method is running."""
+        """Return the watched module whose method is running, the innermost one; None if there is none."""
         frame = sys._getframe(2)
         while frame is not None:
             if frame.f_code.co_varnames[:1] == ("self",):
@@ -142,6 +153,7 @@ class _Watch:
     def scaled_dot_product_attention(
         self, module: nn.Module, output: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any
     ) -> None:
+        """Hand on a call of the fused product."""
         names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
         given = dict(zip(names, rest, strict=False)) | named
         mask, scale = given.get("attn_mask"), given.get("scale")
@@ -154,27 +166,35 @@ class _Watch:
     # ---- fast paths
 
     def native_multi_head_attention(self, module: nn.Module, output: Any, query: Tensor, *given: Any, **_: Any) -> None:
+        """Hand on a call of the fast path of `nn.MultiheadAttention`."""
         heads, weight, bias, out_weight, out_bias, mask = given[3:9]
         kind = given[11] if len(given) > 11 else None
         output = output[0] if isinstance(output, tuple) else output
 
         def finish(attended: Tensor) -> Tensor:
+            """Return the layer's output, given the attention output of all heads: the output projection."""
             return functional.linear(attended.flatten(2), out_weight, out_bias)
 
         self._projected(module, query, heads, (weight, bias), (mask, kind), output, finish)
 
     def transformer_encoder_layer_fwd(self, module: nn.Module, output: Tensor, x: Tensor, *given: Any) -> None:
+        """Hand on a call of the fast path of `nn.TransformerEncoderLayer`."""
         heads, weight, bias, out_weight, out_bias, uses_gelu, norm_first, eps = given[1:9]
         norm_1, norm_2, linear_1, linear_2 = given[9:11], given[11:13], given[13:15], given[15:17]
 
         def norm(y: Tensor, weights: tuple[Tensor, Tensor]) -> Tensor:
+            """Apply one of the layer's norms."""
             return functional.layer_norm(y, weights[0].shape, *weights, eps)
 
         def feed_forward(y: Tensor) -> Tensor:
+            """Apply the layer's feed-forward part."""
             activation = functional.gelu if uses_gelu else functional.relu
             return functional.linear(activation(functional.linear(y, *linear_1)), *linear_2)
 
         def finish(attended: Tensor) -> Tensor:
+            """Return the layer's output, given the attention output of all heads: projection, residuals, norms and
+            feed-forward.
+            """
             before = torch.nested.to_padded_tensor(x, 0.0) if x.is_nested else x
             y = before + functional.linear(attended.flatten(2), out_weight, out_bias)
             if norm_first:
@@ -196,7 +216,10 @@ class _Watch:
         output: Tensor,
         finish: Callable[[Tensor], Tensor],
     ) -> None:
-        """Hand on the heads of a fast path, whose masks say what is hidden: of pairs (0), of keys (1), of both (2)."""
+        """Compute the heads of a fast path from its input and hand them on.
+
+        The kind of its mask says what it hides: pairs (0), keys (1), or both (2).
+        """
         seen = None
         mask, kind = masking
         if x.is_nested:
@@ -214,15 +237,18 @@ class _Watch:
     # ---- products around a softmax
 
     def matmul(self, module: nn.Module, output: Tensor, *given: Any, **named: Any) -> None:
+        """Read a matrix product."""
         self._product(module, output, _operands(given, named, "input", "other", "mat2"))
 
     bmm = matmul
 
     def baddbmm(self, module: nn.Module, output: Tensor, *given: Any, **named: Any) -> None:
+        """Read a batched matrix product with an added term."""
         _, *batches = _operands(given, named, "input", "batch1", "batch2")
         self._product(module, output, batches, float(named.get("alpha", 1)))
 
     def _product(self, module: nn.Module, output: Tensor, pair: list[Any], scale: float | None = None) -> None:
+        """Remember a product as possible scores, or complete the call if its first factor are attention weights."""
         if len(pair) != 2 or not all(isinstance(x, Tensor) for x in pair):
             return
         a, b = pair
@@ -232,6 +258,7 @@ class _Watch:
             self.own.products.append(_Product(output, a, b.transpose(-1, -2), scale))
 
     def einsum(self, module: nn.Module, output: Tensor, equation: Any, *operands: Any) -> None:
+        """Read an einsum of two tensors as scores or as weights times values, if its equation has that form."""
         if not isinstance(equation, str):  # operands and lists of their axes
             return
         tensors = list(operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands)
@@ -263,6 +290,7 @@ class _Watch:
         self.own.products.append(_Product(output, query, key))
 
     def softmax(self, _module: nn.Module, _output: Any, *given: Any, **named: Any) -> None:
+        """Remember the scores that go into a softmax over the last axis, with the product that made them."""
         x, *rest = _operands(given, named, "input", "dim")
         if rest and rest[0] in (-1, x.dim() - 1):
             source = next((p for p in self.own.products if _is_same_map(p.output, x)), None)
@@ -270,7 +298,10 @@ class _Watch:
                 self.own.source, self.own.scores = source, x
 
     def _valued(self, module: nn.Module, value: Tensor, output: Tensor) -> None:
-        """The weights were multiplied with `value`, which gave `output`: the call is whole."""
+        """Complete a call: the weights were multiplied with `value`, which gave `output`.
+
+        The scale is fitted if it is not known; what the scores have beyond it is handed on as a mask.
+        """
         own, self.own = self.own, _Pending()
         assert own.source is not None and own.scores is not None
         heads = next((n for name in HEADS if isinstance(n := getattr(module, name, None), int)), 1)
@@ -302,7 +333,7 @@ class _Watch:
         output: Tensor | None,
         finish: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """Hand on a call whose `output` is [sequence, head, query, dim], or what `finish` makes of it."""
+        """Hand on a call whose `output` is [sequence, head, query, dim], or what `finish` makes of that."""
         q, k, v = heads
         if q.dim() not in (3, 4):
             return
@@ -315,12 +346,12 @@ class _Watch:
 
 
 def _operands(given: tuple[Any, ...], named: dict[str, Any], *names: str) -> list[Any]:
-    """Arguments in order, whether they were given by place or by name."""
+    """Return arguments in order, whether they were given by position or by name."""
     return [*given, *(named[name] for name in names if name in named)]
 
 
 def _is_same_map(x: Tensor, scores: Tensor) -> bool:
-    """Tell whether two tensors are the same attention map."""
+    """Return whether two tensors can be the same attention map, by their shapes."""
     return x.shape[-2:] == scores.shape[-2:] and x.numel() == scores.numel()
 
 
@@ -330,8 +361,9 @@ def _to_four_axes(x: Tensor, heads: int) -> Tensor:
 
 
 def _fit_scale(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> float:
-    """Fit the factor of the products in the scores, by least squares inside rows over the keys seen; 1/√d or 1 if
-    near.
+    """Fit the factor between products and scores by least squares inside rows, over visible keys.
+
+    Returns 1/√d or 1 if the fit is within `SAME_SCALE` of it.
     """
     seen = ~hidden & (scores.amax(-1, keepdim=True) > -FAR_BELOW)
     n = seen.sum(-1, keepdim=True).clamp(min=1)
@@ -342,7 +374,7 @@ def _fit_scale(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> flo
 
 
 def _parse_einsum(equation: str, tensors: list[Any]) -> tuple[tuple[str, str], str] | None:
-    """Return the axes of two operands and of the result of an einsum, a letter each; None for another form."""
+    """Return the axes of both operands and of the result of an einsum, one letter each; None if it has another form."""
     inputs, _, result = equation.replace(" ", "").partition("->")
     letters = inputs.split(",")
     if len(letters) != 2 or len(tensors) != 2:
@@ -358,7 +390,10 @@ def _parse_einsum(equation: str, tensors: list[Any]) -> tuple[tuple[str, str], s
 
 
 def _axes_of_values(of_weights: str, of_values: str, result: str) -> str | None:
-    """Axes of values as batch, key, dim, if an einsum is one of weights [batch, row, key] with values; else None."""
+    """Return the axes of the values as (batch, key, dim) if an einsum multiplies weights [batch, row, key] with values.
+
+    None if it does not.
+    """
     batch, row, key = of_weights[:-2], of_weights[-2], of_weights[-1]
     dims = [x for x in of_values if x not in of_weights]
     is_product = key in of_values and key not in result and row in result and row not in of_values
@@ -368,13 +403,16 @@ def _axes_of_values(of_weights: str, of_values: str, result: str) -> str | None:
 
 
 def _permute_to(x: Tensor, letters: str, wanted: str) -> Tensor:
-    """Permute a tensor whose axes are `letters` to `wanted`; axes it lacks have length 1."""
+    """Permute a tensor from the axes `letters` to the axes `wanted`; axes that it lacks get length 1."""
     x = x.permute(*(letters.index(w) for w in wanted if w in letters))
     return x[tuple(slice(None) if w in letters else None for w in wanted)]
 
 
 def _hidden_padding(nested: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """What is seen [sequence, 1, 1, key], and nested tensors [sequence, head, token, dim] with zeros behind."""
+    """Pad nested tensors with zeros.
+
+    Returns which keys are visible [sequence, 1, 1, key], and the padded tensors [sequence, head, token, dim].
+    """
     lengths = torch.tensor([x.shape[-2] for x in nested[-1].unbind()])
     padded = [torch.nested.to_padded_tensor(x, 0.0) for x in nested]
     seen = torch.arange(int(lengths.max())) < lengths[:, None]

@@ -1,4 +1,4 @@
-"""Capture attention that no interface sees (CANINE, CvT) from hooks on its projections."""
+"""Capture attention that no interface shows (CANINE, CvT) with hooks on its projections."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,16 +13,18 @@ from anisoscope.models.families import class_of, families
 
 
 def list_off_interface() -> dict[str, tuple[str, tuple[str, str, str]]]:
-    """Return classes that call attention off the interface, once per layer: under which name, and their
-    projections' names.
+    """Return the classes that call attention off the interface once per layer.
+
+    Each class name is mapped to (attribute of the attention module, names of its three projections).
     """
     rows = [family.off_interface for family in families().values() if family.off_interface is not None]
     return {caller: (name, projections) for caller, name, projections in rows}
 
 
 def find_off_interface(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tuple[str, ...]]]:
-    """Return {attention module off the interface: the module that calls it once a layer, the names of its
-    projections}.
+    """Find attention modules that are called off the interface.
+
+    Each is mapped to (the module that calls it once per layer, names of its projections).
     """
     found: dict[nn.Module, tuple[nn.Module, tuple[str, ...]]] = {}
     classes = list_off_interface()
@@ -35,7 +37,7 @@ def find_off_interface(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tup
 
 @contextmanager
 def watch_projections(model: nn.Module, look: Callable[[Call], object]) -> Iterator[None]:
-    """Call `look` once per layer at every attention module off the interface."""
+    """Call `look` once per layer for every attention module off the interface, inside a `with` block."""
     with ExitStack() as ends:
         for attention, (around, projections) in find_off_interface(model).items():
             layer = _Layer(attention, look)
@@ -50,7 +52,9 @@ def watch_projections(model: nn.Module, look: Callable[[Call], object]) -> Itera
 
 
 class _Layer:
-    """The calls of one attention module while one layer runs: projected queries, keys and values, and masks."""
+    """Collects the calls of one attention module while one layer runs: projected queries, keys and values, and
+    masks.
+    """
 
     def __init__(self, attention: nn.Module, look: Callable[[Call], object]) -> None:
         self.attention, self.look = attention, look
@@ -59,26 +63,28 @@ class _Layer:
         self.outputs: list[Any] = []
 
     def begin(self, _module: nn.Module, _args: Any) -> None:
+        """Forget the calls of the previous layer."""
         for kept in (*self.projected, self.masks, self.outputs):
             kept.clear()
 
     def keep_mask(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keep the attention mask of a call, as the attention interface would have it; None if there is none."""
         mask = kwargs.get("attention_mask", args[2] if len(args) > 2 else None)
         if isinstance(mask, Tensor) and mask.dim() == 3:  # CANINE's local ones [sequence, query, key] say 1 for what is
             mask = mask.unsqueeze(1) > 0  # seen; others are as at the interface
         self.masks.append(mask if isinstance(mask, Tensor) else None)
 
     def keep_output(self, _module: nn.Module, _args: Any, output: Any) -> None:
-        """Keep what attention gives [sequence, token, head · dim], alone or first in a tuple."""
+        """Keep the output of attention [sequence, token, head · dim], alone or first in a tuple."""
         self.outputs.append(output[0] if isinstance(output, tuple) else output)
 
     def keep(self, kept: list[Tensor], _module: nn.Module, _args: Any, output: Tensor) -> None:
-        """Keep [sequence, token, head · dim] as [sequence, head, token, dim]."""
+        """Keep a projection's output [sequence, token, head · dim] as [sequence, head, token, dim]."""
         heads = int(getattr(self.attention, "num_attention_heads", 0) or getattr(self.attention, "num_heads", 1))
         kept.append(output.view(*output.shape[:2], heads, -1).transpose(1, 2))
 
     def end(self, module: nn.Module, args: Any, _output: Any) -> None:
-        """Hand on the call of the layer that has just run."""
+        """Hand on all calls of the layer that has just run as one."""
         query, key, value = (torch.cat(kept, 2) for kept in self.projected)
         scale = getattr(self.attention, "scale", query.shape[-1] ** -0.5)
         mask = self.masks[0] if len(self.masks) == 1 else self._mask_of_chunks(query)
@@ -86,13 +92,16 @@ class _Layer:
         outputs = list(self.outputs)
 
         def result() -> Tensor:
+            """Return the layer's attention output: the outputs of all its calls, joined."""
             return torch.cat(outputs, 1)
 
         self.look(Call(self.attention, query, key, value, mask, settings, by="projections", result=result))
         self.begin(module, args)
 
     def _mask_of_chunks(self, query: Tensor) -> Tensor:
-        """The mask of the whole layer [sequence, 1, query, key]: of several chunks, each sees itself only."""
+        """Return the mask of the whole layer [sequence, 1, query, key], if it ran in chunks that each see only
+        themselves.
+        """
         whole = torch.zeros(len(query), 1, query.shape[2], query.shape[2], dtype=torch.bool, device=query.device)
         start = 0
         for chunk, mask in zip(self.projected[0], self.masks, strict=True):

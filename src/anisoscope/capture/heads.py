@@ -1,5 +1,6 @@
-"""Hand on what attention was called with, layer by layer: stages of queries and keys, values, rows; and refuse what
-cannot be read.
+"""Hand on what attention was called with, layer by layer: queries and keys by stage, values, statistics of rows.
+
+Attention that cannot be read is left out, with a reason.
 """
 
 from collections.abc import Callable
@@ -29,11 +30,12 @@ STOOD_IN_FOR = ("sdpa", "eager")
 
 
 def is_attention(module: nn.Module) -> bool:
+    """Return whether a module is an attention module, by the name of its class."""
     return "Attention" in type(module).__name__
 
 
 def explain(error: Exception) -> str:
-    """Why something could not be read, in a few words."""
+    """Return in a few words why something could not be read."""
     if isinstance(error, AnisoscopeError):
         return error.got
     words = " ".join(str(error).split())[:120]
@@ -41,7 +43,7 @@ def explain(error: Exception) -> str:
 
 
 class Heads:
-    """The attention of a `tap` (of `capture.tap`)."""
+    """Reads the attention calls of a `Tap` (`capture.tap`) and hands on what was asked for."""
 
     def __init__(self, tap: Any, of_rows: dict[str, Any]) -> None:
         self.tap, self.of_rows = tap, of_rows
@@ -51,7 +53,7 @@ class Heads:
         self.crossing = {m.multihead_attn for m in tap.names if isinstance(m, nn.TransformerDecoderLayer)}
 
     def hook_projections(self) -> None:
-        """Hook what attention modules project, where a stage comes before the interface."""
+        """Hook the projections of attention modules, to read queries and keys before the attention interface."""
         stacks, names = self.tap.stacks, self.tap.names
         rotary = {stacks[m] for m in names if "Rotary" in type(m).__name__ or hasattr(m, "rotary_dim")}
         for module in names:
@@ -63,16 +65,17 @@ class Heads:
                 self.sources[module] = source
 
     def begin(self) -> None:
-        """Before a forward call."""
+        """Forget the previous forward call; runs before each."""
         self.served.clear()
         self.by_hand.clear()
         self.read.clear()
 
     def look(self, call: Call, *, by_hand: bool = False) -> Tensor | None:
-        """Hand on what attention was called with, stage by stage; `by_hand`: not through the attention interface. The
-        output, if it is to stand in for the model's own.
+        """Hand on what attention was called with, stage by stage; return its output if it is to replace the model's
+        own.
 
-        What cannot be read is left out and named: the model runs on.
+        If the call cannot be read, it is left out with a reason, and the model runs on. `by_hand`: the call did not go
+        through the attention interface.
         """
         at = self._site_of(call, by_hand)
         try:
@@ -84,13 +87,13 @@ class Heads:
             return None
 
     def note_trouble(self, module: nn.Module, where: str, error: Exception) -> None:
-        """Remember that a call of `module` could not be read: if it is attention, it says why that is not seen."""
+        """Note that a call of `module` could not be read: if it was attention, this is why it is missing."""
         if self.tap.must_raise(error):
             raise error
         self.tap.running[self.tap.stacks[module]].trouble = f"{where}: {explain(error)}"
 
     def _site_of(self, call: Call, by_hand: bool) -> Callable[..., Site]:
-        """A function that gives the sites of a call by their quantity."""
+        """Return a function from a quantity to the site of this call (stack, layer, self- or cross-attention)."""
         stack = self.tap.stacks[call.module]
         path = self.tap.names[call.module]
         crossing = call.module in self.crossing or any(part in path for part in CROSS)
@@ -100,6 +103,7 @@ class Heads:
         return partial(Site, stack, self.tap.running[stack].layer, kind=kind)
 
     def _look(self, call: Call, at: Callable[..., Site], by_hand: bool) -> Tensor | None:
+        """Check whether the call must be left out, and hand on what was asked for if not."""
         tap = self.tap
         stack = tap.stacks[call.module]
         tap.running[stack].looks += 1
@@ -121,7 +125,7 @@ class Heads:
             return self._hand_on(call, at, source, real, windows)
 
     def _known(self, call: Call) -> Call:
-        """The call with its mask read once for all layers that have the same, and are called alike."""
+        """Return the call with its mask already read; layers that share the mask read it once."""
         bias = call.settings.get("position_bias")
         shape = (*call.query.shape[::2], call.key.shape[2])
         alike = (call.settings.get("is_causal"), getattr(call.module, "is_causal", None), call.backend)
@@ -133,9 +137,15 @@ class Heads:
     def _hand_on(
         self, call: Call, at: Callable[..., Site], source: Any, real: Tensor | None, windows: int
     ) -> Tensor | None:
+        """Compute everything that was asked for of one call and hand it on.
+
+        Returns the output of attention if it is to replace the model's own, else None. MeasureError if there are more
+        keys than positions and keys were asked for.
+        """
         tap, wanted = self.tap, self.tap.wanted
 
         def emit(site: Site, value: Any) -> None:
+            """Hand on a value; if the call was split in windows, joined by sequence."""
             tap.emit(site, value if windows < 2 else _merge_windows(value, windows))
 
         positions, keys = call.query.shape[2], call.key.shape[2]
@@ -176,7 +186,7 @@ class Heads:
         return output if stands_in and output is not None and is_defined(rows) else None
 
     def _compute_rows_with_output(self, call: Call, real: Tensor | None, columns: bool) -> dict[str, Tensor]:
-        """Compute the rows with the output that they give, if their values can be read as such."""
+        """Compute the statistics of rows, and the output that the rows give if the call's values allow it."""
         try:
             return self._rows(call, real, value=True, columns=columns)
         except Exception as error:
@@ -185,7 +195,10 @@ class Heads:
             return self._rows(call, real, columns=columns)
 
     def _is_verified(self, proof: Proof, call: Call, site: Site, rows: dict[str, Tensor], real: Tensor | None) -> bool:
-        """Tell whether what is handed on gives the model's own output and stands at its place; refuse it if not."""
+        """Return whether the captured rows give the model's own output and belong to the right layer.
+
+        If not, the attention of this layer is refused.
+        """
         name, place = type(call.module).__name__, site.place
         if self.tap.positions.contradict(call.module, site):
             self.tap.refuse(place, f"{name}, which belongs to another block, was found there")
@@ -202,7 +215,10 @@ class Heads:
         return False
 
     def _means_of(self, site: Site, call: Call) -> tuple[Tensor, Tensor]:
-        """Mean query and mean key, shaped to be taken from those of a call."""
+        """Return the mean query and mean key of a site, shaped to be subtracted from those of a call.
+
+        MeasureError if `tap.means` has none.
+        """
         where = (site.stack, site.layer or 0, site.kind)
         if where not in self.tap.means:
             expected = f"the mean query and key of {' '.join(map(str, where))} in tap.means"
@@ -214,6 +230,7 @@ class Heads:
     def _rows(
         self, call: Call, real: Tensor | None, *, value: bool = False, columns: bool = False
     ) -> dict[str, Tensor]:
+        """Compute the statistics of the attention rows of a call, with the call's soft cap, sinks and scale."""
         settings = {"softcap": call.settings.get("softcap"), "sinks": call.settings.get("s_aux")}
         how = {**settings, **self.of_rows, "scale": call.scale, "real": real}
         how["value"] = call.value if value else None
@@ -221,7 +238,7 @@ class Heads:
         return attention_rows(call.query, call.key, call.masking, **how)
 
     def _count_windows(self, call: Call) -> int:
-        """Count the windows of a sequence in a call:"""
+        """Return into how many windows each sequence is split in a call: 1 if not split, 0 if the call does not fit."""
         stack = self.tap.stacks[call.module]
         here, calls = self.tap.running[stack], len(call.query)
         if not here.sequences or calls == here.sequences:
@@ -231,8 +248,10 @@ class Heads:
         return calls // here.sequences if fits and alike and stack not in self.tap.real else 0
 
     def _is_refused(self, site: Site, call: Call, windows: int, by_hand: bool) -> bool:
-        """Whether attention is left out: of parts of a sequence, or several in one place. What was asked for by name
-        is not: then sites that fire twice, or have too many sequences, are errors.
+        """Return whether a call must be left out: it is of an incomplete part of a sequence, or a second one in its
+        block.
+
+        If attention was asked for by name, it is never left out here: sites that fire twice are errors later.
         """
         before = self.by_hand if by_hand else self.served
         several = self.tap.inside and site in before
@@ -245,19 +264,19 @@ class Heads:
 
 
 def is_plain_softmax(call: Call) -> bool:
-    """Whether the output of a call is a softmax of its scores times its values and nothing else."""
+    """Return whether the output of a call is exactly softmax(scores) · values, so that it can be replaced."""
     drops = float(call.settings.get("dropout") or 0.0) > 0
     exact = call.query.device.type == "cpu" and call.query.dtype.itemsize >= 4
     return call.backend in STOOD_IN_FOR and exact and not drops
 
 
 def is_defined(rows: dict[str, Tensor]) -> bool:
-    """Whether every row sees a key, and only finite numbers."""
+    """Return whether every row sees a key and all its numbers are finite."""
     return bool((rows["keys"] > 0).all() and rows["entropy"].isfinite().all())
 
 
 def _merge_windows(value: Any, windows: int) -> Any:
-    """Combine a value of windows, one after another, for the sequences that they belong to."""
+    """Combine captured values of windows into values of the sequences that they belong to."""
     if isinstance(value, Tensor):
         return _join_windows(value, windows)
     if not isinstance(value, dict):

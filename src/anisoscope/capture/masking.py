@@ -1,4 +1,4 @@
-"""Which query sees which key in an attention call, read from its arguments; and the attention logits."""
+"""Read from the arguments of an attention call which query sees which key, and compute its logits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -27,8 +27,9 @@ MOST_SCORES = 1 << 24
 
 @dataclass(frozen=True)
 class Span:
-    """A range of keys: `start[i]` to `stop[i]` of sequence i are seen by every query, or by those not before them
-    (`causal`).
+    """A range of keys: those from `start[i]` to `stop[i]` are visible in sequence i.
+
+    They are visible to every query or, if `causal`, to the queries that do not come before them.
     """
 
     start: tuple[int, ...]
@@ -38,9 +39,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Masking:
-    """Which query sees which key, and what is added to the logits (`bias`). `causal`: only keys up to the query.
+    """Which query sees which key, and what is added to the logits (`bias`).
 
-    `keys` [sequence, 1 or head, query or 1, key] bool or None (all).
+    `keys` is a bool tensor [sequence, 1 or head, query or 1, key], or None (all). `causal`: only keys up to the query.
     """
 
     keys: Bool[Tensor, "..."] | None
@@ -52,13 +53,12 @@ class Masking:
     def read(
         cls, module: Any, query: Tensor, mask: Any, settings: dict[str, Any], *, keys: int = 0, backend: str = ""
     ) -> "Masking":
-        """Read who sees whom from an attention call, as its backend does; `keys`: how many there are, if not as many as
-        queries.
+        """Read which query sees which key from the arguments of an attention call, as its backend understands them.
 
-        A boolean mask says what is seen, a mask of other integers too (not 0). One of floats is added to the scores: it
-        hides the keys that lie `FAR_BELOW` the others of their row, and is a bias for the rest. Without a mask, the
-        keyword and then the module's own `is_causal` decide. FlashAttention has its padding in a mask [sequence, key],
-        and its window in a keyword.
+        A boolean mask says what is visible, and so does a mask of other integers (not 0). A float mask is added to the
+        scores: it hides the keys that lie `FAR_BELOW` the others of their row, and is a bias for the rest. Without a
+        mask, the keyword `is_causal` decides, then the module's own. FlashAttention has its padding in a mask
+        [sequence, key], and its window in a keyword. `keys` is the number of keys, if it is not that of queries.
         """
         bias, keys = settings.get("position_bias"), keys or query.shape[2]
         if is_block_mask(mask):
@@ -81,7 +81,7 @@ class Masking:
     def _read_flash(
         cls, module: Any, query: Tensor, mask: Tensor | None, settings: dict[str, Any], keys: int
     ) -> "Masking":
-        """Who sees whom in FlashAttention: padding, packed sequences, window and causality each say so apart."""
+        """Read a FlashAttention call, where padding, packed sequences, window and causality are given separately."""
         bias, window, queries = settings.get("position_bias"), settings.get("sliding_window"), query.shape[2]
         causal = _is_causal(module, query, settings)
         real = None
@@ -105,14 +105,17 @@ class Masking:
 
     @classmethod
     def _from_padding(cls, real: Tensor | None, causal: bool, keys: int, bias: Any) -> "Masking":
-        """Return real keys, up to the query if `causal`."""
+        """Return a masking by real (not padded) keys, and by causality if `causal`."""
         if real is None or not causal:
             return cls(None if real is None else real[:, None, None, :], causal, bias)
         earlier = torch.ones(keys, keys, dtype=torch.bool, device=real.device).tril()
         return cls(real[:, None, None, :] & earlier, False, bias)
 
     def without_flag(self, queries: int, keys: int) -> "Masking":
-        """Return the same as a mask of pairs if there are both a mask and the flag `causal`; else itself."""
+        """Return an equal masking that has a mask of pairs instead of both a mask and the flag `causal`.
+
+        Returns itself if it does not have both.
+        """
         if self.keys is None or not self.causal:
             return self
         earlier = torch.ones(queries, keys, dtype=torch.bool, device=self.keys.device).tril()
@@ -120,7 +123,7 @@ class Masking:
 
     @cached_property
     def spread(self) -> float:
-        """How far what is added to the scores lies apart within a row, over the keys seen."""
+        """Return the largest difference, within a row and over visible keys, of what is added to the scores."""
         if self.bias is None or not self.bias.numel():
             return 0.0
         bias, keys = self.bias, self.keys
@@ -135,7 +138,7 @@ class Masking:
     def span(self, sequences: int, queries: int, keys: int) -> Span | None:
         """Return the masking as one range of keys per sequence, which needs no mask; None if it is not that simple.
 
-        Found once for all layers that share the mask.
+        The result is kept for all layers that share the mask.
         """
         sizes = sequences, queries, keys
         if sizes not in self.known:
@@ -143,6 +146,7 @@ class Masking:
         return self.known[sizes]
 
     def _span(self, sequences: int, queries: int, keys: int) -> Span | None:
+        """Compute the range of visible keys per sequence; None if the visible keys are not one range."""
         if self.keys is None:
             return Span((0,) * sequences, (keys,) * sequences, self.causal)
         if self.causal or self.keys.shape[1] > 1:
@@ -165,10 +169,10 @@ class Masking:
 
 @dataclass(frozen=True)
 class Call:
-    """The arguments of one attention call:
+    """The arguments of one attention call.
 
-    `result` gives what the model itself makes of the call, computed at most once: the output of attention [sequence,
-    query, head, dim], alone or first in a tuple, or what `finish` makes of that output.
+    `result` computes, at most once, what the model itself makes of the call: the output of attention [sequence, query,
+    head, dim], alone or first in a tuple, or what `finish` makes of that output.
     """
 
     module: nn.Module
@@ -185,17 +189,19 @@ class Call:
 
     @cached_property
     def masking(self) -> Masking:
-        """Who sees whom: by the mask, `known` if it was read already, and by weights that are 0."""
+        """Return which query sees which key: by the mask, and without pairs whose weight is 0 in the model's own
+        arithmetic.
+        """
         masking = self.known or self.read_masking()
         return self._without_zeros(masking) if self._may_vanish(masking) else masking
 
     def read_masking(self) -> Masking:
-        """Who sees whom by the mask alone, whatever the queries and keys."""
+        """Read which query sees which key by the mask only, whatever the queries and keys are."""
         keys = self.key.shape[2]
         return Masking.read(self.module, self.query, self.mask, self.settings, keys=keys, backend=self.backend)
 
     def _may_vanish(self, masking: Masking) -> bool:
-        """Whether what is added to the scores may lie so far below that weights are 0 in the model's own arithmetic."""
+        """Return whether the bias may be so low that some weights become exactly 0 in the model's own arithmetic."""
         if masking.bias is None:
             return False
         lowest = LOWEST.get(self.query.dtype, LOWEST_OF_FLOAT32)
@@ -203,7 +209,7 @@ class Call:
         return not reach < -lowest  # of NaN too
 
     def largest_score(self) -> float:
-        """A bound of the scores before anything is added: the longest query times the longest key, or the cap."""
+        """Return an upper bound of |score| before a bias is added: longest query times longest key, or the soft cap."""
         if self.settings.get("softcap") is not None:
             return float(self.settings["softcap"])
         if not self.query.numel() or not self.key.numel():
@@ -212,7 +218,7 @@ class Call:
         return float(longest[0] * longest[1]) * abs(self.scale)
 
     def _without_zeros(self, masking: Masking) -> Masking:
-        """The masking by which a pair is seen if its weight is not 0."""
+        """Return a masking that also hides the pairs whose computed weight is 0."""
         heads, queries = self.query.shape[1:3]
         rows = max(1, MOST_SCORES // max(1, len(self.query) * heads * self.key.shape[2]))
         plain = replace(self, known=masking)
@@ -230,22 +236,24 @@ class Call:
 
     @property
     def scale(self) -> float:
-        """The model's own; 1/√d if it names none."""
+        """Return the factor of q·k in the scores: the model's own, or 1/√d if the call names none."""
         scale = self.settings.get("scaling")
         return float(self.query.shape[-1] ** -0.5 if scale is None else scale)
 
     def weights(self, rows: int | None = None) -> Float[Tensor, "sequence head row key"]:
-        """Return the weights of the first `rows` queries (None: all) over the keys; with a sink they add up to less
-        than 1.
+        """Return the attention weights of the first `rows` queries (None: all) over the keys.
+
+        If the head has a sink, they add up to less than 1.
         """
         return self.scores(slice(rows)).softmax(-1)[..., : self.key.shape[2]]
 
     def scores(
         self, rows: slice | int | None = None, masking: Masking | None = None
     ) -> Float[Tensor, "sequence head row outcome"]:
-        """Return the logits of some queries as the softmax sees them: unseen keys `HIDDEN`, sinks in a last column.
+        """Return the logits of some queries as the softmax takes them: hidden keys are `HIDDEN`, sinks are a last
+        column.
 
-        `rows`: which queries, or the first so many; None: all.
+        `rows` says which queries, or the first how many; None: all.
         """
         rows = rows if isinstance(rows, slice) else slice(rows)
         masking, query = masking or self.masking, self.query[:, :, rows]
@@ -267,12 +275,12 @@ class Call:
 
 
 def is_block_mask(mask: Any) -> bool:
-    """Whether a mask is one of flex attention's: a function of the pair, with the blocks that it leaves out."""
+    """Return whether a mask is a block mask of flex attention (a function of pairs)."""
     return mask is not None and not isinstance(mask, Tensor) and hasattr(mask, "mask_mod")
 
 
 def _expand_block_mask(mask: Any, device: torch.device) -> Bool[Tensor, "sequence head query key"]:
-    """Return which query sees which key by a mask of flex attention."""
+    """Return which query sees which key by a block mask of flex attention."""
     from torch.nn.attention.flex_attention import create_mask
 
     sequences, heads, queries, keys = mask.shape
@@ -280,16 +288,18 @@ def _expand_block_mask(mask: Any, device: torch.device) -> Bool[Tensor, "sequenc
 
 
 def _is_causal(module: Any, query: Tensor, settings: dict[str, Any], *, otherwise: bool = False) -> bool:
-    """Whether a call without a mask is causal: by keyword, else by its module, `otherwise` if neither says it; a single
-    query sees everything.
+    """Return whether a call without a mask is causal: by its keyword, else by its module, else `otherwise`.
+
+    A single query sees every key, so it is never causal.
     """
     flag = settings.get("is_causal")
     return bool(getattr(module, "is_causal", otherwise) if flag is None else flag) and query.shape[2] > 1
 
 
 def _packed_sequences(query: Tensor, settings: dict[str, Any], keys: int) -> Tensor | None:
-    """Which pairs [batch, query, key] are of one sequence, if several were put into one: by their ends, or as positions
-    begin anew.
+    """Return which pairs [batch, query, key] belong to one sequence, if several sequences were packed into one.
+
+    They are told apart by their ends, or by positions that restart. None if nothing was packed.
     """
     ends, position = settings.get("cu_seq_lens_k"), settings.get("position_ids")
     if isinstance(ends, Tensor):
@@ -306,7 +316,7 @@ def _packed_sequences(query: Tensor, settings: dict[str, Any], keys: int) -> Ten
 
 
 def _rows_of(x: Tensor, rows: slice) -> Tensor:
-    """The rows of [sequence, head, query, key] whose axis of queries may have length 1."""
+    """Return the chosen queries of a tensor [sequence, head, query, key] whose query axis may have length 1."""
     return x if x.shape[2] == 1 else x[:, :, rows]
 
 

@@ -1,4 +1,4 @@
-"""Read the stages of queries and keys before the attention interface, by hooks on projections and norms:"""
+"""Read queries and keys before the attention interface (raw, after norms), with hooks on projections and norms."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,8 +18,12 @@ Side = Literal["query", "key"]
 
 @dataclass
 class Source:
-    """An attention module: its stage at the interface, its fused projection, outputs hooked in the call in progress;
-    `tokens_first`: its projections give [token, sequence, …].
+    """What is known of an attention module's queries and keys.
+
+    stage         the stage (raw, normed or rotated) that they have at the interface
+    fused         name of the projection that gives queries, keys and values at once, if there is one
+    tokens_first  its projections give [token, sequence, …]
+    seen          outputs of hooked modules in the running call
     """
 
     stage: Stage
@@ -28,13 +32,16 @@ class Source:
     seen: dict[str, Tensor] = field(default_factory=dict)
 
     def keep(self, name: str, _module: nn.Module, _args: Any, output: Any) -> None:
-        """Keep what a projection or norm gave, if it is one tensor (Zaya's gives queries, keys and values at once)."""
+        """Keep the output of a projection or norm, if it is one tensor (Zaya's gives queries, keys and values at
+        once).
+        """
         if isinstance(output, Tensor):
             self.seen[name] = output.transpose(0, 1) if self.tokens_first else output
 
     def stages(self, call: Call) -> dict[tuple[Side, Stage], Tensor]:
-        """Return the stages [sequence, head, token, dim]; from query and gate in one projection (Qwen3-Next), the
-        first half.
+        """Return queries and keys at each stage that is known [sequence, head, token, dim], and forget what was kept.
+
+        If one projection gives query and gate (Qwen3-Next), the query is its first half.
         """
         found: dict[tuple[Side, Stage], Tensor] = {("query", self.stage): call.query, ("key", self.stage): call.key}
         heads, dim = call.query.shape[1], call.query.shape[3]
@@ -61,11 +68,12 @@ class Source:
 
 
 def _rows(x: Tensor, head_dim: int) -> Tensor:
+    """Reshape [sequence, token, head · dim] to [sequence, head, token, dim]."""
     return x.view(*x.shape[:2], -1, head_dim).transpose(1, 2)
 
 
 def _split_fused(x: Float[Tensor, "sequence token all"], how: str, call: Call) -> tuple[Tensor, Tensor] | None:
-    """Return query and key of a fused projection's output; None if its layout is not known."""
+    """Return the query and the key in a fused projection's output; None if its layout is not known."""
     heads, key_heads, dim = call.query.shape[1], call.key.shape[1], call.query.shape[3]
     if x.shape[-1] != (3 * heads if key_heads == heads else heads + 2 * key_heads) * dim:
         return None
@@ -78,7 +86,10 @@ def _split_fused(x: Float[Tensor, "sequence token all"], how: str, call: Call) -
 
 
 def _align_axes(x: Tensor, like: Tensor) -> Tensor:
-    """Return a norm's output with its head and token axes in the right order: rotation keeps norms, which tell it."""
+    """Return a norm's output with its head and token axes in the order of `like`.
+
+    If both orders fit, the norms of vectors decide, since rotation keeps them.
+    """
     sequences, heads, positions, dim = like.shape
     if x.shape == (sequences * positions, heads, dim):  # all tokens in a row (Chameleon)
         return x.view(sequences, positions, heads, dim).transpose(1, 2)
@@ -98,7 +109,7 @@ def hook_projections(
     *,
     tokens_first: bool = False,
 ) -> Source:
-    """Hook those children of an attention module whose outputs are wanted before the interface is reached."""
+    """Hook the projections and norms of an attention module whose outputs the attention interface does not show."""
     children = dict(attention.named_children())
     pair, norms = (next((p for p in known if children.keys() >= {*p}), None) for known in (SEPARATE, NORMS))
     norms = norms if norms and not isinstance(children[norms[0]], nn.Identity) else None  # timm's, where it has none

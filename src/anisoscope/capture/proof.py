@@ -1,7 +1,7 @@
-"""Verify a capture on the model at hand: what it hands on against what the model itself computes.
+"""Verify a capture on the model at hand: compare what is captured with what the model itself computes.
 
-Two figures. `outputs`: how far the outputs of the model lie apart with and without the capture. `attention`: how far
-the softmax of what was handed on, times its values, lies from the output of the attention module, layer by layer.
+Two figures result. `outputs`: how far the model's outputs differ with and without the capture. `attention`: how far
+softmax(captured scores) · values differs from the output of the attention module, layer by layer.
 """
 
 import json
@@ -55,11 +55,11 @@ class Proof:
 
     @property
     def moved(self) -> bool:
-        """Whether the outputs of the model are others than without the capture."""
+        """Return whether the capture changes the outputs of the model by more than rounding or noise."""
         return self.outputs is not None and not self.outputs <= max(self.limit, 10 * self.noise)
 
     def merge(self, other: "Proof") -> "Proof":
-        """Keep the worse of both, place by place."""
+        """Combine two proofs: the larger error of each layer."""
         attention = dict(self.attention)
         for place, (error, limit) in other.attention.items():
             worst = max(attention.get(place, (0.0, limit)), (error, limit))
@@ -71,21 +71,21 @@ class Proof:
         return Proof(outputs, noise, limit, self.skipped or other.skipped, attention, unheard)
 
     def to_json(self) -> str:
-        """The same as text, for `from_json`."""
+        """Return the proof as JSON text, for `from_json`."""
         attention = [[*place, *figures] for place, figures in self.attention.items()]
         kept = {"attention": attention, "unheard": [list(place) for place in self.unheard]}
         return json.dumps(vars(self) | kept)
 
     @classmethod
     def from_json(cls, text: str) -> "Proof":
-        """What `to_json` wrote."""
+        """Read a proof from the JSON text that `to_json` wrote."""
         kept = json.loads(text)
         kept["attention"] = {(s, layer, kind): (error, limit) for s, layer, kind, error, limit in kept["attention"]}
         kept["unheard"] = {(stack, layer, kind) for stack, layer, kind in kept["unheard"]}
         return cls(**kept)
 
     def described(self) -> dict[str, Any]:
-        """Return what a manifest says of it; for attention the worst of the measured layers."""
+        """Return the entries of the proof in a run's manifest; of attention, the worst of the accepted layers."""
         moved = "other shapes" if self.outputs == math.inf else self.outputs
         described: dict[str, Any] = {"outputs_moved": moved, "outputs_limit": self.limit}
         if self.skipped:
@@ -104,10 +104,10 @@ class Proof:
 
 
 def compare_attention(call: Call, output: Tensor, keys: Tensor, real: Tensor | None) -> tuple[float, float] | None:
-    """Return how far the `output` of the rows [sequence, query, head, dim] lies from the model's own, and how far
-    it may;
+    """Compare the `output` that captured rows give [sequence, query, head, dim] with the model's own attention output.
 
-    Compared are real queries that see a key (`keys` [sequence, head, query]), in float32 or better.
+    Returns (relative error of the worst head, limit for rounding), or None if the model's output is not known or has
+    another shape. Only real queries that see a key are compared (`keys` [sequence, head, query]).
     """
     own = _get_own_output(call)
     if own is None:
@@ -137,27 +137,28 @@ def compare_attention(call: Call, output: Tensor, keys: Tensor, real: Tensor | N
 
 
 def _get_own_output(call: Call) -> Tensor | None:
-    """Return what the model itself made of a call."""
+    """Return the attention output that the model itself computes in a call; None if it is not a plain float tensor."""
     made = call.result() if call.result is not None else None
     made = made[0] if isinstance(made, list | tuple) and made else made
     return made if isinstance(made, Tensor) and made.is_floating_point() and not made.is_nested else None
 
 
 class Outputs:
-    """The outputs of one call of a model, as far as another call can be compared with it."""
+    """The outputs of one forward call of a model, reduced to what a comparison with another call needs."""
 
     def __init__(self, output: Any) -> None:
         self.parts = [_Part(x) for x in _tensors(output)]
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the coarsest numbers among them."""
+        """Return the coarsest number type among the outputs, by which the limit for rounding is chosen."""
         types = [part.dtype for part in self.parts if part.dtype in OUTPUTS]
         return max(types, key=lambda dtype: OUTPUTS[dtype], default=torch.float32)
 
     def apart_from(self, other: "Outputs") -> float:
-        """The largest difference from another call's, as a share of the largest number; infinite if they have other
-        shapes.
+        """Return the largest difference from another call's outputs, as a share of the largest number.
+
+        Infinite if the shapes differ.
         """
         if [part.shape for part in self.parts] != [part.shape for part in other.parts]:
             return math.inf
@@ -165,7 +166,7 @@ class Outputs:
 
 
 class _Part:
-    """A tensor: a sum over all its bits, and some of its numbers."""
+    """One output tensor, kept as a checksum over all its bits and a sample of its numbers."""
 
     def __init__(self, x: Tensor) -> None:
         x = x.detach()
@@ -177,6 +178,7 @@ class _Part:
         self.total = _sum_of_bits(flat) if flat.numel() > SAMPLED else 0
 
     def apart_from(self, other: "_Part") -> float:
+        """Return the largest relative difference from another tensor; 0 only if checksum and sample are equal."""
         if self.total == other.total and _same(self.sample, other.sample):
             return 0.0
         a, b = (x.sample.double() for x in (self, other))
@@ -191,11 +193,12 @@ class _Part:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors are equal, with NaN equal to NaN."""
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def _sum_of_bits(flat: Tensor) -> int:
-    """A number that changes if a bit does, piece by piece."""
+    """Return a checksum that changes if any bit of the tensor does."""
     bits = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(flat.itemsize)
     if bits is None or flat.dtype.is_complex:
         return 0
@@ -207,7 +210,7 @@ def _sum_of_bits(flat: Tensor) -> int:
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
-    """The tensors of a model's output, in order; of other objects (caches) nothing is known."""
+    """Yield the tensors of a model's output in order; other objects, such as caches, are skipped."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
@@ -219,7 +222,7 @@ def _tensors(output: Any) -> Iterator[Tensor]:
 
 
 def copy_inputs(inputs: Any) -> Any:
-    """Copy the inputs of a call that may change them."""
+    """Copy the inputs of a forward call, in case the call changes them."""
     if isinstance(inputs, Tensor):
         return inputs.clone()
     if isinstance(inputs, Mapping):
@@ -230,15 +233,16 @@ def copy_inputs(inputs: Any) -> Any:
 
 
 def _list_of(path: str) -> str:
-    """The list that a block lies in, by its path: what stands before the first number."""
+    """Return the path of the module list that a block belongs to: its own path up to the first number."""
     return ".".join(takewhile(lambda part: not part.isdigit(), path.split(".")))
 
 
 class Positions:
-    """Where each module lies: the numbers of the blocks of a stack that it is in, by the list of blocks alone.
+    """The block numbers of each module, known from the lists of blocks only; they check under which layer attention is
+    read.
 
-    names  paths of the modules: if a stack has blocks of several lists, as of a tower and the language model behind it,
-           those of a list that does not run in a call are not counted
+    names  paths of the modules. If the blocks of a stack come from several lists, as of a tower and the language model
+           behind it, numbers with and without the lists before are accepted, since a list may not run in a call.
     """
 
     def __init__(self, blocks: Mapping[str, list[nn.Module]], names: Mapping[nn.Module, str] | None = None) -> None:
@@ -255,8 +259,9 @@ class Positions:
                 before |= {n + len(numbered) for n in before}
 
     def contradict(self, module: nn.Module, site: Site) -> bool:
-        """Whether what `module` was called with stands under another layer. Nothing is known of layers behind the last
-        block, which are those of a model that runs its blocks again.
+        """Return whether attention of `module` was read under the wrong layer.
+
+        False for layers after the last block: they belong to a model that runs its blocks repeatedly.
         """
         numbers = self.numbers.get(module)
         if numbers is None or (site.layer or 0) > self.depth.get(site.stack, 0):

@@ -47,14 +47,16 @@ def attention_rows(
     value: Float[Tensor, "sequence key_head key value_dim"] | None = None,
     columns: bool = False,
 ) -> dict[str, Tensor]:
-    """Per row [sequence, head, query]: `entropy` (nats) over its `outcomes`, which are the visible keys and, where the
-    head has one, its sink; `row_max`, `row_min` and `row_median` over visible keys, `first_mass`, `keys` (visible
-    ones), `score` (sum of q·k·scale over them), `largest` and `smallest` (of the logits that the softmax sees, over
-    visible keys; of no key nothing that means anything); per sequence [sequence, head]:
-    `row_similarity`, the mean cosine between the rows of real queries; with bin edges in `histogram`,
-    `score_histogram` [sequence, head, bin]; with a `value` the `output` of attention [sequence, query, head,
-    value_dim], NaN for rows that see no key or a number that is not finite; with `columns` also, of each key [sequence,
-    head, key], the `mass` that real queries give it, and by how many of them it is `seen`.
+    """Compute statistics of attention rows from queries, keys and mask, without storing a whole attention map.
+
+    Per row [sequence, head, query]: `entropy` (nats) over its `outcomes`, which are the visible keys and, if the head
+    has one, its sink; `row_max`, `row_min` and `row_median` over visible keys, `first_mass` (weight of the first key),
+    `keys` (number of visible ones), `score` (sum of q·k·scale over them), `largest` and `smallest` (of the logits that
+    the softmax sees, over visible keys; meaningless if no key is visible). Per sequence [sequence, head]:
+    `row_similarity`, the mean cosine between the rows of real queries. With bin edges in `histogram`: `score_histogram`
+    [sequence, head, bin]. With a `value`: the `output` of attention [sequence, query, head, value_dim], NaN for rows
+    that see no key or a number that is not finite. With `columns`, for each key [sequence, head, key]: the `mass` that
+    real queries give it, and by how many of them it is `seen`.
     """
     if query.dtype.itemsize < 4:
         query, key = query.float(), key.float()
@@ -78,12 +80,12 @@ def attention_rows(
 
 
 class _Walk:
-    """Walks over blocks [sequence, head, query, key]: several whole sequences, or some heads and queries of one.
+    """Computes attention rows block by block [sequence, head, query, key].
 
-    In the loop only what needs the scores is summed, with scores in bits and e = 2^(score − shift), shift 0 unless
-    scores are large: Σe, Σe·(score − shift), ‖e‖, extremes. Everything else follows from these, once, in `result`.
-    Where a sequence sees one stretch of keys, only these are scored and no mask is needed, save on the diagonal of a
-    causal one.
+    A block holds several whole sequences, or some heads and queries of one. The loop sums only what needs the scores,
+    with scores in bits and e = 2^(score − shift), shift 0 unless scores are large: Σe, Σe·(score − shift), ‖e‖,
+    extremes. Everything else follows from these sums, once, in `result`. If a sequence sees one range of keys, only
+    these are scored and no mask is needed, except on the diagonal of a causal one.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class _Walk:
         self.giving = self.real.unsqueeze(1)  # [sequence, head, query]: whose weights are added up by key
 
     def _zero_undefined(self, masking: Masking) -> Tensor:
-        """Zero vectors with NaN or Inf, and return True for the rows [sequence, head, query] that they leave
+        """Set vectors with NaN or Inf to zero; return True for the rows [sequence, head, query] that they make
         undefined.
         """
         finite_q, finite_k = (x.isfinite().all(-1) for x in (self.q, self.k))
@@ -135,14 +137,16 @@ class _Walk:
         return ~finite_q | bad.any(-1, keepdim=True)
 
     def _bound_scores(self) -> float:
-        """Return a bound of |logit| in bits: the longest query times the longest key."""
+        """Return an upper bound of |logit| in bits: the length of the longest query times that of the longest key."""
         if not self.q.numel() or not self.k.numel():
             return 0.0
         lengths = (torch.linalg.vector_norm(x.transpose(1, 2), dim=-1).max() for x in (self.q, self.k))
         return math.prod(map(float, lengths)) * abs(self.scale)
 
     def _first_key(self) -> Tensor | None:
-        """Index [sequence, 1, 1, 1] of the first key that any query sees, where it is not the first one scored."""
+        """Return the index [sequence, 1, 1, 1] of the first key that any query sees; None if that is the first key
+        scored.
+        """
         if self.hidden is None:
             return None
         any_query = ~self.hidden.flatten(1, 2).all(1)
@@ -151,7 +155,7 @@ class _Walk:
         return any_query.to(torch.uint8).argmax(-1).view(-1, 1, 1, 1).expand(len(self.q), 1, 1, 1)
 
     def blocks(self) -> Iterator[tuple[slice, slice, slice, slice]]:
-        """(sequences, heads, queries, keys) of each block."""
+        """Yield the slices (sequences, heads, queries, keys) of each block."""
         size, most = (DEVICE_BLOCK, DEVICE_ROWS) if self.away else (BLOCK, CAUSAL_ROWS)
         spans = [(0, self.keys)] * len(self.q)
         if self.span is not None:
@@ -171,6 +175,7 @@ class _Walk:
                     yield of_sequences, of_heads, of_queries, slice(start, last)
 
     def block(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> None:
+        """Compute one block of scores (sequences x heads x queries x keys) and add it to the running sums."""
         q, k = self.q[sequences, heads, queries], self.k[sequences, heads, keys]
         s, e, flat, weights = self._scratch((*q.shape[:3], k.shape[2]))
         torch.baddbmm(flat, q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), beta=0, alpha=self.scale, out=flat)
@@ -215,7 +220,7 @@ class _Walk:
             self.median[sequences, heads, queries] = e.nanquantile(0.5, -1)
 
     def _whole_total(self, total: Tensor, shift: Tensor, heads: slice) -> Tensor:
-        """What the exponentials of a row are divided by: their sum, with the head's sink if it has one."""
+        """Return the softmax denominators of rows: the sum of exponentials, including the head's sink if it has one."""
         if self.sinks is not None:
             sink = self.sinks.to(self.q).view(1, -1, 1)[:, heads] * LOG2E
             total = total + (sink - shift).exp2()  # a sink far above the scores leaves them nothing
@@ -235,8 +240,9 @@ class _Walk:
         return self.views[place]
 
     def _causal_penalty(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> tuple[Tensor | None, int]:
-        """Return what is subtracted from hidden pairs (`WALL`), from the given key of the block on; None if every
-        pair is visible.
+        """Return what is subtracted from the scores of hidden pairs (`WALL` or 0), and from which key of the block on.
+
+        The penalty is None if every pair is visible.
         """
         if self.causal:
             # keys from the first query of the block on; none where the sequence ended before it
@@ -249,14 +255,14 @@ class _Walk:
         return _slice_block(self.hidden, sequences, heads, queries).to(self.q.dtype) * WALL, 0
 
     def _count(self, s: Tensor, wall: Tensor | None, offset: int, real: Tensor, counts: Tensor) -> None:
-        """The histogram of scores of visible pairs, of real queries."""
+        """Add the scores of visible pairs of real queries to the histogram `counts`."""
         weight = real.unsqueeze(-1).expand_as(s).clone()
         if wall is not None:
             weight[..., offset:].masked_fill_(wall > 0, 0.0)
         counts.scatter_add_(2, torch.bucketize(s, self.edges).flatten(2), weight.flatten(2))
 
     def _score_sums(self) -> Tensor:
-        """Σ q·k·scale over the visible keys of each row; without a mask from sums of keys."""
+        """Return Σ q·k·scale over the visible keys of each row; if no mask is needed, from sums of keys."""
         if self.span is None or self.causal:
             return self.sums[SUMMED.index("score")] / self.unit
         k = self.k
@@ -269,6 +275,7 @@ class _Walk:
         return (q * total).sum(-1).transpose(1, 2) * (self.scale / self.unit)
 
     def _key_counts(self) -> Tensor:
+        """Return how many keys each row sees [sequence, head, query]."""
         if self.hidden is not None:
             return (~self.hidden).sum(-1).to(self.q.dtype).expand(self.q.shape[:3])
         assert self.span is not None
@@ -278,7 +285,7 @@ class _Walk:
         return (stop - start).clamp(min=0).to(self.q).expand(self.q.shape[:3])
 
     def _seen(self) -> Tensor:
-        """By how many of the queries whose weights are added up each key is seen [sequence, head, key]."""
+        """Return by how many of the counted queries each key is seen [sequence, head, key]."""
         shape = (len(self.q), self.heads, self.keys)
         if self.hidden is not None:
             pairs = (~self.hidden).to(self.q.dtype)
@@ -299,7 +306,7 @@ class _Walk:
         return (seen * inside).expand(shape)
 
     def result(self) -> dict[str, Tensor]:
-        """The statistics of `attention_rows` from the sums of the walk."""
+        """Return the statistics that `attention_rows` documents, from the running sums."""
         total, weighted, _, shift, largest, smallest, first, _ = self.sums.unbind(0)
         alone = total
         total, weighted, shift, shrink = self._add_sinks(total, weighted, shift)
@@ -334,7 +341,7 @@ class _Walk:
         return rows | {"score_histogram": self.counts} if self.counts.numel() else rows
 
     def _add_sinks(self, total: Tensor, weighted: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return (total, weighted, shift) with each head's sink as one more outcome, and the factor of other
+        """Return (total, weighted, shift) with each head's sink as one more outcome, and the factor for other
         exponentials.
         """
         if self.sinks is None:

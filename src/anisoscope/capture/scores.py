@@ -1,7 +1,7 @@
-"""Sums from which the attention logits q·k·scale split into the parts of means and deviations, whatever the mask.
+"""Sums that split attention logits q·k·scale into the parts of means and deviations, whatever the mask.
 
-Inside a row the score varies by the covariance C of the keys that it sees, so these sums give the variance of any part
-that is linear in the query (`metrics/score_terms.py`).
+Inside a row (one query), the logit varies by the covariance C of the keys that are visible, so these sums give the
+variance of any part that is linear in the query (`metrics/score_terms.py`).
 """
 
 import torch
@@ -21,15 +21,16 @@ def sum_scores(
     scale: float,
     real: Bool[Tensor, "sequence query"] | None = None,
 ) -> dict[str, Tensor]:
-    """Return per-sequence sums [sequence, head, ...] in float64, over the rows of real queries q (scaled), each
-    with the mean k̄ and the covariance C of the keys that it sees:
+    """Return sums by sequence [sequence, head, ...] in float64, over the rows of real queries q (scaled).
+
+    Each row has the mean k̄ and the covariance C of the keys that it sees:
 
     rows, query, query_moment [dim, dim]     number of rows, Σq, Σqqᵀ
-    keys, key                                keys that any row sees, and their Σk
+    keys, key                                number of keys that any row sees, and their Σk
     row_variance                             Σ qᵀCq: the variance of scores inside rows
     row_lean [dim], row_spread [dim, dim]    ΣCq, ΣC
 
-    Position biases, soft caps and sinks come after the score and are no part of it.
+    Position biases, soft caps and sinks are not included: they apply after the score.
     """
     exact = choose_sum_device(query.device)
     q, k = (x.to(exact).double() for x in (query, key))
@@ -55,7 +56,7 @@ def sum_scores(
 
 
 def _expand_seen(q: Tensor, k: Tensor, masking: Masking) -> Tensor:
-    """Return which keys are seen, as [sequence, 1 or head, query or 1, key] bool."""
+    """Return which keys are visible, as [sequence, 1 or head, query or 1, key] bool."""
     shape = (len(q), 1, 1, k.shape[2])
     seen = torch.ones(shape, dtype=torch.bool, device=q.device) if masking.keys is None else masking.keys
     seen = seen[..., : k.shape[2]].to(q.device).expand(len(q), -1, -1, -1)
@@ -65,7 +66,7 @@ def _expand_seen(q: Tensor, k: Tensor, masking: Masking) -> Tensor:
 
 
 def _sum_equal_rows(sums: dict[str, Tensor], moment: Tensor, k: Tensor) -> dict[str, Tensor]:
-    """Sum rows of which each sees the same keys: one covariance."""
+    """Return the covariance sums if all rows of a sequence see the same keys: one covariance is enough."""
     covariance = k.transpose(2, 3) @ k / sums["keys"].clamp(min=1)[..., None, None]
     return {
         "row_variance": (covariance * moment).sum((2, 3)),
@@ -75,7 +76,7 @@ def _sum_equal_rows(sums: dict[str, Tensor], moment: Tensor, k: Tensor) -> dict[
 
 
 def _sum_separate_rows(q: Tensor, k: Tensor, seen: Tensor, rows: Tensor) -> dict[str, Tensor]:
-    """Sum rows of which each sees its own keys (causal, windowed): sequence by sequence, from its logits."""
+    """Return the covariance sums if each row sees its own keys (causal, windowed): from the logits of each sequence."""
     parts = []
     for i in range(len(q)):
         share = seen[i].to(q) / seen[i].sum(-1, keepdim=True).clamp(min=1)  # [1 or head, query, key]

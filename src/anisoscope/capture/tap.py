@@ -96,7 +96,7 @@ def capture(
 
 
 def describe_refused(refused: Mapping[Place, str]) -> list[str]:
-    """A phrase for each reason for which attention was left out: `attention of layers 2, 4 of decoder: …`."""
+    """Return a phrase for each reason why attention was left out: `attention of layers 2, 4 of decoder: …`."""
     if EVERYWHERE in refused:
         return [f"attention of {EVERYWHERE[0]}: {refused[EVERYWHERE]}"]
     layers = defaultdict[tuple[str, str, str], list[int]](list)
@@ -112,7 +112,7 @@ def describe_refused(refused: Mapping[Place, str]) -> list[str]:
 class Tap:
     """The open capture of a model.
 
-    `tap["encoder.3.hidden"]` is the last call's tensor, where no receiver was given.
+    `tap["encoder.3.hidden"]` is the tensor of the last forward call, if no receiver was given.
     """
 
     def __init__(
@@ -154,7 +154,9 @@ class Tap:
 
     @property
     def fired(self) -> set[str]:
-        """Quantities and labels of the sites that fired, those excepted that were refused since."""
+        """Return quantities and labels of the sites that were captured so far, without attention that was refused
+        since.
+        """
         sites = [site for site in self._fired if site.quantity not in HEADS or site.place not in self.refused]
         return {site.quantity for site in sites} | {site.label for site in sites} | self._looked_at
 
@@ -164,7 +166,7 @@ class Tap:
         return list(self.kept)
 
     def emit(self, site: Site, value: Any) -> None:
-        """Hand on the tensor at a site; MeasureError if it is the second one in a forward call."""
+        """Hand the tensor of a site to the receiver; MeasureError if the site fires twice in one forward call."""
         if self.inside and site.name in self._now:
             expected = f"one call at {site.name} in a forward call of {type(self.model).__name__}"
             cure = "measure hidden states only (--panel hidden,spectrum), or the part of the model that runs once"
@@ -183,41 +185,45 @@ class Tap:
                 raise
 
     def note_looked_at(self) -> None:
-        """Note that there is attention, in a layer that was not asked for."""
+        """Note that the model has attention, found in a layer that was not asked for."""
         self._looked_at |= HEADS
 
     @property
     def receiver_failed(self) -> bool:
-        """Whether whoever receives raised an exception."""
+        """Return whether the receiver raised an exception."""
         return self._raised_by_receiver is not None
 
     def must_raise(self, error: Exception) -> bool:
-        """Whether an exception is none of reading attention: the receiver's, a full memory, a refusal of what was asked
-        for by name.
+        """Return whether an exception must reach the caller, instead of leaving the attention of a layer out.
+
+        This is so for the receiver's own exceptions, for a full memory, and if attention was asked for by name.
         """
         if isinstance(error, AnisoscopeError):
             return not self.optional & self.of_heads
         return error is self._raised_by_receiver or is_out_of_memory(error)
 
     def refuse(self, place: Place, why: str) -> None:
-        """Leave out the attention at a place from now on; the receiver discards what it had."""
+        """Leave out the attention of a layer from now on, and drop what was kept of it; `why` is shown to the user."""
         self.refused.setdefault(place, why)
         gone = [name for name, site in self._kept_sites.items() if site.place == place and site.quantity in HEADS]
         for name in gone:
             del self.kept[name], self._kept_sites[name]
 
     def _keep(self, site: Site, value: Any) -> None:
-        """Receive for the caller of `tap[name]`."""
+        """Keep the last value of a site, for `tap[name]`; used if no receiver was given."""
         self.kept[site.name], self._kept_sites[site.name] = value, site
 
     def chosen(self, site: Site) -> bool:
-        """Whether a site is of a layer that was asked for."""
+        """Return whether the site's layer was asked for (`layers`)."""
         depth = self._depth.get(site.stack, 0)
         layer = depth if site.layer is None else site.layer
         return not self.layers or bool({layer, layer - depth - 1} & {*self.layers})
 
     def emit_vectors(self, site: Site, x: Tensor, block: nn.Module | None = None) -> None:
-        """Hand on the vectors of a layer, whatever form they have, if they are wanted."""
+        """Bring the vectors of a layer to [sequence, token, dim] and hand them on, if their quantity was asked for.
+
+        MeasureError if there are several residual streams per token.
+        """
         if site.quantity in self.wanted:
             if x.dim() == 4 and vectors.are_streams(self.model, x, self.real.get(site.stack)):
                 came = f"{tuple(x.shape)} in {type(self.model).__name__}: several residual streams a token"
@@ -230,11 +236,12 @@ class Tap:
             self.emit(site, vectors.to_vectors(x, self._flatten, tokens_first=site.stack in self.turned))
 
     def hook(self, module: nn.Module, function: Callable[..., Any]) -> None:
+        """Register a forward hook on a module, to be removed at the end of the capture."""
         self.ends.callback(module.register_forward_hook(function).remove)
 
     @contextmanager
     def detach(self) -> Iterator[None]:
-        """Run the model without the capture inside a `with` block."""
+        """Remove the capture from the model inside a `with` block, and attach it again at its end."""
         self.ends.close()
         try:
             yield
@@ -242,7 +249,7 @@ class Tap:
             self.attach(self._block_classes)
 
     def attach(self, block_classes: tuple[str, ...]) -> None:
-        """Hook every requested place."""
+        """Hook the model wherever something that was asked for can be read."""
         self._block_classes = block_classes
         self.ends.callback(self.model.register_forward_pre_hook(self._start).remove)
         inside: set[nn.Module] = set()
@@ -289,19 +296,27 @@ class Tap:
         self.hook(self.model, self._finish)
 
     def _start(self, _module: nn.Module, _args: Any) -> None:
+        """Reset the state of a forward call; runs before it."""
         self.running.clear()
         self._now.clear()
         self.heads.begin()
         self.inside = True
 
     def _ran(self, kernel: str) -> None:
-        """Attention was computed: what no look is given to in its block, is missed."""
+        """Note that attention was computed in the running block.
+
+        If no capture reads it there, `_note_unseen_attention` reports it as missed.
+        """
         for here in self.running.values():
             if here.block is not None:
                 here.kernels.append(kernel)
                 here.loose |= not entry_points.is_suspended()
 
     def _enter(self, stack: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note that a block begins, and hand on its input if it is the first block of the stack.
+
+        MeasureError if a block runs again on other input within one forward call.
+        """
         x, here = vectors.find_input(block, args, kwargs), self.running[stack]
         if block in here.ran and not vectors.is_same_memory(here.last, x):  # it runs on input of its own once more
             if self.inside:
@@ -319,12 +334,15 @@ class Tap:
             self.emit_vectors(Site(stack, 0, "hidden"), x, block)
 
     def _before_relu(self, stack: str, relu: nn.Module, args: tuple[Tensor, ...]) -> None:
+        """Keep the input of a ReLU, in case it is the last operation of its block."""
         self.running[stack].rectified = (args[0].clone() if getattr(relu, "inplace", False) else args[0], None)
 
     def _after_relu(self, stack: str, _relu: nn.Module, _args: Any, output: Tensor) -> None:
+        """Keep the output of a ReLU with its input."""
         self.running[stack].rectified = (self.running[stack].rectified or (output, None))[0], output
 
     def _leave(self, stack: str, block: nn.Module, _args: Any, output: Any) -> None:
+        """Hand on the output of a block, and its value before the last ReLU if the block ends with one."""
         here = self.running[stack]
         here.last, here.block = vectors.find_output(block, output), None
         self._note_unseen_attention(stack, block, here)
@@ -334,7 +352,7 @@ class Tap:
         self.emit_vectors(Site(stack, here.layer, "hidden"), here.last, block)
 
     def _note_unseen_attention(self, stack: str, block: nn.Module, here: vectors.RunningStack) -> None:
-        """Name the attention of a block that ran unseen, by the count of what was computed or by earlier calls."""
+        """Note a block whose attention was computed but not captured, as the count of kernels or earlier calls show."""
         place: Place = (stack, here.layer, "self")
         if here.kernels and (here.loose or not here.looks):
             self._missed[f"{stack} ({here.trouble or here.kernels[0]} in {type(block).__name__})"].append(here.layer)
@@ -344,12 +362,14 @@ class Tap:
             self._seen_places.add(place)
 
     def _leave_stage(self, number: int, stage: nn.Module, _args: Any, output: Any) -> None:
+        """Hand on the output of a stage of a convolutional network as a map."""
         x = vectors.find_output(stage, output)
         # a stage that ends with positions in a row [sequence, position, channel] is a map all the same
         x = x.transpose(1, 2).unsqueeze(-1) if x.dim() == 3 else x
         self.emit_vectors(Site(self.stacks[stage], number, "stage"), x)
 
     def _norm(self, _module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Hand on the output of a norm as `final`, if its input is the output of the last block."""
         for stack, here in self.running.items():
             final = Site(stack, None, "final")
             after_all = args and vectors.is_same_memory(here.last, args[0]) and here.layer >= self._depth[stack]
@@ -357,12 +377,16 @@ class Tap:
                 self.emit_vectors(final, output)
 
     def _leave_sentences(self, model: nn.Module, _args: Any, inputs: dict[str, Any], output: Any) -> None:
+        """Hand on one vector per text: what the modules after a sentence-transformers model (pooling, …) compute."""
         with entry_points.suspend(), self.counting.pause():  # a model of its own may be called there
             vectors_of_texts = pool_texts(model, inputs, output)
         self.emit_vectors(Site("sentence", None, "final"), vectors_of_texts)
 
     def _finish(self, _module: nn.Module, _args: Any, _output: Any) -> None:
-        """After a forward call: every requested place must have fired, the optional ones excepted."""
+        """Check after a forward call that everything asked for was captured, except optional places.
+
+        UnseenError if something is missing.
+        """
         self.inside = False
         self._check_layers()
         fired = self.fired
@@ -381,7 +405,9 @@ class Tap:
         raise UnseenError(f"the model to pass through {', '.join(missing)}", came, cure)
 
     def _check_layers(self) -> None:
-        """UsageError where a layer that was asked for is not there, or not known by its number from the end."""
+        """Raise UsageError if a layer that was asked for does not exist, or is numbered from the end in a looped
+        model.
+        """
         ends = {stack: here.layer for stack, here in self.running.items()}
         longest, name = max(ends.values(), default=0), type(self.model).__name__
         for layer in self.layers:

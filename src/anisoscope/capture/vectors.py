@@ -1,4 +1,4 @@
-"""Read the vectors that a block is called with and passes on, whatever form it gives them."""
+"""Read the vectors that a block takes and returns, in whatever form."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ NAMED = ("last_hidden_state", "hidden_states")
 
 @dataclass
 class RunningStack:
-    """The state of a stack during a forward call:"""
+    """The state of one stack (encoder, decoder) during a forward call."""
 
     layer: int = 0
     block: nn.Module | None = None
@@ -34,12 +34,13 @@ class RunningStack:
 
 @contextmanager
 def wrap_forward(block: nn.Module, enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
-    """Call functions before and after each call of a block, without a hook; a `forward` of its own is restored at
+    """Call `enter` and `leave` around each call of a block, without a hook; the block's own `forward` is restored at
     the end.
     """
     own, forward = block.__dict__.get("forward"), block.forward
 
     def looking(*args: Any, **kwargs: Any) -> Any:
+        """Run the block's own `forward` between `enter` and `leave`."""
         enter(block, args, kwargs)
         output = forward(*args, **kwargs)
         leave(block, args, output)
@@ -54,7 +55,10 @@ def wrap_forward(block: nn.Module, enter: Callable[..., None], leave: Callable[.
 
 
 def find_input(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Return the first float tensor that a block is called with: by position, as `hidden_states`, or by any name."""
+    """Return the first float tensor among a block's arguments: by position, as `hidden_states`, or by any name.
+
+    MeasureError if there is none.
+    """
     for x in (*args, kwargs.get("hidden_states"), *kwargs.values()):
         if isinstance(x, Tensor) and x.is_floating_point():
             return x
@@ -63,8 +67,9 @@ def find_input(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def find_output(block: nn.Module, output: Any) -> Tensor:
-    """Return the vectors that a block passes on: its output, the first of a tuple, or what a mapping calls hidden
-    states.
+    """Return the vectors in a block's output: a tensor, the first of a tuple, or the hidden states of a mapping.
+
+    MeasureError if there are none.
     """
     x = output
     while not isinstance(x, Tensor):
@@ -81,7 +86,9 @@ def find_output(block: nn.Module, output: Any) -> Tensor:
 
 
 def has_channels_last(block: nn.Module, x: Tensor) -> bool:
-    """Tell whether a map of this block is [sequence, height, width, channel] (SAM, Swin);"""
+    """Return whether a map of this block is [sequence, height, width, channel] (SAM, Swin), by the sizes of its
+    weights.
+    """
     norms = [getattr(m, "weight", None) for m in block.modules() if "Norm" in type(m).__name__]
     sizes = {len(weight) for weight in norms if isinstance(weight, Tensor)}
     made = {m.out_channels for m in block.modules() if isinstance(m, nn.Conv2d)}
@@ -89,8 +96,9 @@ def has_channels_last(block: nn.Module, x: Tensor) -> bool:
 
 
 def are_streams(model: nn.Module, x: Tensor, real: Tensor | None) -> bool:
-    """Tell whether four axes are several vectors a token (hyper-connections: DeepSeek-V4; AltUp: Gemma 3n), and no
-    map.
+    """Return whether a tensor with four axes holds several vectors per token, and is not a map.
+
+    Several residual streams occur in models with hyper-connections (DeepSeek-V4) and AltUp (Gemma 3n).
     """
     if real is not None:
         return real.shape in (x.shape[:2], x.shape[1:3])
@@ -99,7 +107,7 @@ def are_streams(model: nn.Module, x: Tensor, real: Tensor | None) -> bool:
 
 
 def count_positions(block: nn.Module, x: Tensor, *, tokens_first: bool) -> tuple[int, int]:
-    """Return the numbers of sequences and of positions that a block is called with."""
+    """Return the number of sequences and the number of positions of a block's input."""
     if x.is_nested:
         return x.size(0), 0
     if x.dim() == 4:
@@ -109,8 +117,9 @@ def count_positions(block: nn.Module, x: Tensor, *, tokens_first: bool) -> tuple
 
 
 def to_vectors(x: Tensor, flatten: Flatten, *, tokens_first: bool = False) -> Tensor:
-    """Reshape [token, sequence, dim], [sequence, dim], or a map's positions or images to vectors [sequence, token,
-    dim].
+    """Reshape [token, sequence, dim], [sequence, dim], or maps to vectors [sequence, token, dim].
+
+    Maps give one vector per position, or per image with `flatten="image"`. MeasureError for other shapes.
     """
     if x.dim() == 4:
         return x.flatten(1).unsqueeze(1) if flatten == "image" else x.flatten(2).transpose(1, 2)
@@ -123,12 +132,12 @@ def to_vectors(x: Tensor, flatten: Flatten, *, tokens_first: bool = False) -> Te
 
 
 def pad_nested(x: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
-    """Pad a nested tensor, which `nn.TransformerEncoder` makes of a padded batch, with zeros."""
+    """Pad a nested tensor with zeros (`nn.TransformerEncoder` makes one of a padded batch)."""
     return torch.nested.to_padded_tensor(x, 0.0, shape)  # type: ignore[no-any-return]
 
 
 def is_same_memory(x: Tensor | None, y: Tensor) -> bool:
-    """Tell whether `y` is `x`, a view of its memory, or its padded form."""
+    """Return whether `y` is `x`, a view of the same memory, or the padded form of `x`."""
     if x is None or x is y or (y.is_nested and not x.is_nested):
         return x is y
     if x.is_nested:
@@ -137,7 +146,7 @@ def is_same_memory(x: Tensor | None, y: Tensor) -> bool:
 
 
 def check_values(model: nn.Module) -> None:
-    """ModelError where weights are on the meta device, which knows shapes only; offloaded ones come when needed."""
+    """Raise ModelError if weights are on the meta device, which has shapes only; offloaded weights are accepted."""
     for name, module in model.named_modules():
         if any(p.is_meta for p in module.parameters(recurse=False)) and not hasattr(module, "_hf_hook"):
             got = f"{name or type(model).__name__} on the meta device, which has shapes only"
@@ -145,6 +154,7 @@ def check_values(model: nn.Module) -> None:
 
 
 def _described(x: Any) -> str:
+    """Return the type of an object in words, for an error message."""
     if isinstance(x, list | tuple):
         return f"({', '.join(map(_described, x))})"
     if isinstance(x, Mapping):
