@@ -1,5 +1,4 @@
-"""Godey, de la Clergerie & Sagot, *Anisotropy Is Inherent to Self-Attention in Transformers*, EACL 2024: a file per
-figure, `STUDY` (or `STUDIES`) its declaration.
+"""Reproduce Godey, de la Clergerie & Sagot, *Anisotropy Is Inherent to Self-Attention in Transformers*, EACL 2024.
 
-May import: `studies` and what is below it.
+One file per figure; `STUDY` (or `STUDIES`) declares it. May import: `studies` and what is below it.
 """

@@ -56,9 +56,11 @@ HEAD_TERMS = HIDDEN_TERMS - {"vector"}
 
 @dataclass(frozen=True)
 class BlockSettings:
-    """What is run: each of `systems` in each of `sizes`, for seeds 0 … seeds − 1, at each of `norms`.
+    """What is run: each of `systems` (untrained models) in each of `sizes`, for seeds 0 … seeds − 1, at each of
+    `norms`.
 
-    trained  models and corpora whose hidden norms stand beside the fixed point; limit: first units of a corpus
+    trained  (model, corpus) pairs whose hidden norms are shown next to the fixed point
+    limit    how many first units (documents) of such a corpus are read
     """
 
     systems: tuple[str, ...] = READINGS
@@ -88,7 +90,10 @@ OF_BLOCK: dict[str, Any] = {"settings": SETTINGS, "needs": NEEDS}
 
 
 def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
-    """Records of every system and seed: a cached piece each; on a CPU as many side by side as torch has threads."""
+    """Run the experiment and return its records. Each system, size and seed is a piece, cached on disk.
+
+    On a CPU, as many pieces run in parallel as torch has threads.
+    """
     pieces, paths = list(product(settings.systems, settings.sizes, range(settings.seeds))), []
     for system, size, seed in pieces:
         name = make_run_id(system, seed, asdict(size), settings.norms, context.dtype, measuring_code(__name__))
@@ -101,22 +106,24 @@ def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
 
 
 def last_block(records: pd.DataFrame) -> pd.DataFrame:
-    """What figures 7 to 10 are about of a stack of blocks: queries, keys and attention of the last one."""
+    """Keep the records of the last block of each model: figures 7 to 10 show its queries, keys and attention."""
     last = records.groupby("model")["layer"].transform("max")
     return records[records["layer"] == last].reset_index(drop=True)
 
 
 def _keep(path: Path, *given: Any) -> None:
+    """Measure a piece and save it to `path`, unless it is there already."""
     make_records_once(path, lambda: piece(*given))
 
 
 def piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Context) -> pd.DataFrame:
-    """Records of one system, size and seed: every quantity at every N of `grid`, and the fixed points."""
+    """Return the records of one system, size and seed: every quantity at every N of `grid`, and the fixed points."""
     subject = untrained(system, size, seed, context.device, context.dtype)
     ran = Pass(subject, grid, context.batch_tokens).run()
     rows = list(ran.rows())
 
     def again(norm: float) -> tuple[Array, Array]:
+        """Measure the norms of input and output again at one more N; used to locate a fixed point."""
         return Pass(subject, (norm,), context.batch_tokens, norms_only=True).run().norm_pairs()
 
     rows += fixed_points(grid, ran.norm_pairs(), again)
@@ -128,7 +135,7 @@ def piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Co
 
 
 class Pass:
-    """One pass over all sequences at all `norms`, and the sums it leaves: group axis = index of the norm."""
+    """One pass of all sequences at all `norms`, and the sums over it. Group i of the sums belongs to the i-th norm."""
 
     def __init__(
         self, subject: Untrained, norms: Sequence[float], batch_tokens: int, *, norms_only: bool = False
@@ -142,6 +149,7 @@ class Pass:
 
     @torch.no_grad()
     def run(self) -> "Pass":
+        """Run the model on every sequence with every bias N·b, add the sums, and return self."""
         what = {"hidden"} if self.norms_only else {"hidden", "query", "key", "attention"}
         subject, sequences = self.subject, len(self.subject.fed)
         every = torch.arange(len(self.norms) * sequences, device=subject.fed.device)
@@ -153,7 +161,7 @@ class Pass:
         return self
 
     def _receive(self, site: Site, value: Any) -> None:
-        """Queries come before the keys of the same call."""
+        """Add what one site gives in a forward pass to the sums. Queries arrive before the keys of the same call."""
         self.sites[site.name] = site
         if site.quantity == "attention":
             self._add(site, _row_sums(value))
@@ -171,17 +179,22 @@ class Pass:
             self._add(scores, row_scores.score_sums(self._query, value, *how))
 
     def _add(self, site: Site, values: dict[str, Tensor]) -> None:
+        """Add values of a site to the sums of the current norms."""
         self.sums.add(site.name, values, self._group)
 
     def norm_pairs(self) -> tuple[Array, Array]:
-        """(mean token norm, norm of the mean), each [norm, 2]: of the first block's input and the last one's output."""
+        """Return (mean token norm, norm of the mean vector), each [norm, 2]: for the first block's input and the last's
+        output.
+        """
         hidden = sorted((s for s in self.sites.values() if s.quantity == "hidden"), key=lambda s: s.layer or 0)
         ends = [self.vectors(site) for site in (hidden[0], hidden[-1])]
         token, mean = (np.hstack([end[name] for end in ends]) for name in ("norms.mean", "drift"))
         return token, mean
 
     def vectors(self, site: Site) -> dict[str, Array]:
-        """{metric: [norm, head]} of hidden states, queries or keys: each metric on the sums of one N at a time."""
+        """Return {metric: [norm, head]} of hidden states, queries or keys, computed from the sums of
+        one N at a time.
+        """
         terms = self.sums.at(site.name)
         found: dict[str, list[Array]] = {}
         for i in range(len(self.norms)):
@@ -193,7 +206,7 @@ class Pass:
         return {name: np.stack(values) for name, values in found.items()}
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Rows of the long table, model and seed still missing."""
+        """Yield the rows of the long table for all sites, still without model and seed."""
         for site in self.sites.values():
             if site.quantity == "attention":
                 yield from self._attention(site)
@@ -202,6 +215,7 @@ class Pass:
                 yield from self._table(self.vectors(site), place, heads=site.quantity != "hidden")
 
     def _attention(self, site: Site) -> Iterator[dict[str, Any]]:
+        """Yield the rows of attention weights or scores of one site, with histograms of scores at a few N."""
         terms, place = self.sums.at(site.name), {"site": "attention", "layer": site.layer}
         if not site.stage:
             entropies = ("entropy", "entropy_normalised") if self.subject.position_bias else ()
@@ -219,7 +233,7 @@ class Pass:
                     yield {**place, "metric": metric, "component": component, "value": float(terms[counts][i][filled])}
 
     def _table(self, values: dict[str, Array], place: dict[str, Any], heads: bool = True) -> Iterator[dict[str, Any]]:
-        """Rows of values [norm, head], and of their mean over heads."""
+        """Yield rows for each of `values` [norm, head], one per norm and head, and for their mean over heads."""
         for metric, value in values.items():
             for norm, of_heads in zip(self.norms, value, strict=False):
                 row = {**place, "metric": metric, "component": f"{norm:g}"}
@@ -229,12 +243,13 @@ class Pass:
 
 
 def _vector_sums(x: Tensor, terms: frozenset[str]) -> dict[str, Tensor]:
+    """Return the sums `terms` over all vectors of each sequence; no position is masked."""
     masks = torch.ones(len(x), 1, x.shape[2], device=x.device)
     return {k: v for k, v in sum_vectors(x, masks, None, terms)[0].items() if k in terms}
 
 
 def _row_sums(rows: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Sums over rows that see several keys, and extremes of each sequence, [sequence, head]."""
+    """Sum attention rows that see several keys, and take extremes over each sequence; each [sequence, head]."""
     several = (rows["keys"] > 1).double()
     values = {name: (several * rows[name]).sum(-1) for name in ("entropy", "row_max", "row_min")}
     values["entropy_normalised"] = (several * rows["entropy"] / rows["keys"].clamp(min=2).log()).sum(-1)
@@ -255,23 +270,32 @@ PRECISION = 1e-4
 
 
 def brackets(norms: Sequence[float], gap: Array, scale: Array) -> list[tuple[float, float]]:
-    """Neighbouring N between which `gap` = output − input changes sign; gaps below TOLERANCE · `scale` have no sign."""
+    """Return the pairs of neighbouring N between which `gap` = output − input changes sign.
+
+    Gaps below TOLERANCE · `scale` have no sign.
+    """
     signs = np.where(np.abs(gap) > TOLERANCE * scale, np.sign(gap), 0)
     known = np.flatnonzero(signs)
     return [(norms[i], norms[j]) for i, j in pairwise(known.tolist()) if signs[i] != signs[j]]
 
 
 def fixed_points(norms: Sequence[float], at_grid: Norms, at: Callable[[float], Norms]) -> list[dict[str, Any]]:
-    """Rows of the long table: number of crossings, N* (Brent's method on the block) and norm of each (component)."""
+    """Return rows of the long table on the fixed points, the N at which a block's output is as long as its input.
+
+    They hold the number of crossings, and for each crossing (component) N* and the norm there. N* is found by Brent's
+    method, with `at` measuring the block at any N.
+    """
     known = {n: (at_grid[0][i], at_grid[1][i]) for i, n in enumerate(norms)}
 
     def measured(norm: float, kind: int) -> list[float]:
+        """Return the norm of input and output at one N, measured only once."""
         if norm not in known:
             token, mean = at(norm)
             known[norm] = token[0], mean[0]
         return list(map(float, known[norm][kind]))
 
     def gap(norm: float, kind: int) -> float:
+        """Return output norm − input norm at one N."""
         before, after = measured(norm, kind)
         return after - before
 

@@ -1,7 +1,7 @@
-"""A series of checkpoints on one fixed probe: what figures 11 to 15 and 19 to 23 have in common.
+"""Measure a series of checkpoints on one fixed probe text: shared by figures 11 to 15 and 19 to 23.
 
-Each is a run of a series (`runs.series`), found again in `<cache>/series-<hash>`. Beside its records stands
-heads.safetensors: per layer second moments, means and sampled points of heads.
+Each checkpoint is a run of a series (`runs.series`), cached in `<cache>/series-<hash>`. heads.safetensors is stored
+with its records: second moments, means and sampled points of heads, per layer.
 """
 
 import json
@@ -75,7 +75,7 @@ PAPER = f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, STEPS))}}}k"
 
 
 def _of_kind(name: str, recipe: SmallModelRecipe = LONG) -> CheckpointSettings:
-    """The checkpoints of trainings of figures 1 to 4."""
+    """Return settings for the checkpoints of a small model that figures 1 to 4 train (`KINDS[name]`)."""
     kind = KINDS[name]
     limit = min(kind.limit or PROBED, PROBED)
     return CheckpointSettings("", recipe, name, kind.corpus, limit, PROBED if kind.modality == TEXT else None)
@@ -118,7 +118,7 @@ OF_HEADS: dict[str, Any] = SERIES | {"settings": SETTINGS | CAUSAL}
 
 @dataclass(frozen=True)
 class Piece:
-    """One measured checkpoint: its run folder, the name of the file of its heads, and what was measured."""
+    """A measured checkpoint: its run folder, the name of the file with numbers of its heads, and which model it is."""
 
     step: int
     seed: int
@@ -127,12 +127,17 @@ class Piece:
     subject: str = ""
 
     def heads(self) -> dict[str, Tensor]:
-        """`{layer} {query|key} {moment|mean|points}` → [head, dim, dim], [head, dim], [point, head, dim]."""
+        """Load the numbers of heads: `{layer} {query|key} {moment|mean|points}` → [head, dim, dim], [head, dim],
+        [point, head, dim].
+        """
         return load_file(self.folder / self.named)
 
 
 def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
-    """Every checkpoint of the series, measured or found again, ordered by seed and step."""
+    """Measure every checkpoint of the series, or read it from the cache; ordered by seed and step.
+
+    ModelError if fewer than two steps are left that every seed has.
+    """
     checkpoints = found(series, context)
     shown = shown_steps(sorted({c.step for c in checkpoints}), series.shown)
     job = Job(
@@ -152,10 +157,12 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
     )
 
     def job_of(checkpoint: Checkpoint) -> Job:
+        """Return the measurement job of a checkpoint, with a sample of vectors only at the steps that are shown."""
         sample = sampled or series.points * (checkpoint.step in shown)
         return replace(job, settings=replace(job.settings, sample=sample))
 
     def progress(done: int, total: int) -> None:
+        """Report the progress in whole checkpoints."""
         if total:
             context.progress("checkpoints", len(checkpoints) * done // total, len(checkpoints))
 
@@ -182,8 +189,11 @@ def common(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
 
 
 def found(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
-    """The checkpoints; steps that not every seed has are left out. UsageError where fewer than two are left, and where
-    given seeds end at different steps: one of them is still being trained.
+    """List the checkpoints of the series, training them first if they are small models. Steps that some seed lacks are
+    left out.
+
+    UsageError if fewer than two steps are left, or if given seeds end at different steps: then one is still being
+    trained.
     """
     every = expand(series.checkpoints) if series.checkpoints else _trained(series, context)
     steps = {seed: {c.step for c in every if c.seed == seed} for seed in sorted({c.seed for c in every})}
@@ -202,7 +212,7 @@ def found(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
 
 
 def _trained(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
-    """Trained on the spot, or found. UsageError where their data are not at hand."""
+    """Train the small models of the series, or find them in the cache. UsageError if their data are missing."""
     missing = KINDS[series.kind].missing
     if missing:
         raise UsageError(f"the data of {KINDS[series.kind].label}", missing, "set ANISOSCOPE_DATA")
@@ -211,7 +221,7 @@ def _trained(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
 
 
 def shown_steps(steps: Sequence[int], shares: Sequence[float]) -> list[int]:
-    """For each share of training, the step nearest to it (log-spaced steps: by their ratio)."""
+    """Return the step nearest to each share of training, measured on a logarithmic scale of steps."""
     last = max(steps)
     wanted = np.log(np.array(shares) * last + 1)
     apart = np.abs(np.log(np.array(steps) + 1.0) - wanted[:, None])  # [share, step]
@@ -219,7 +229,10 @@ def shown_steps(steps: Sequence[int], shares: Sequence[float]) -> list[int]:
 
 
 def _write_heads(sums: Path, settings: Settings, path: Path, *, sampled: bool) -> None:
-    """Moments, means and points of every head of the (first) stack; moments of the points alone where `sampled`."""
+    """Write moments, means and points of every head of the (first) stack to `path`.
+
+    With `sampled`, the moments are those of the sampled points only.
+    """
     measurement = Measurement.restore(sums, settings)
     out: dict[str, Tensor] = {}
     sites = [s for s in measurement.sites.values() if s.stage == "raw" and s.kind == "self"]
@@ -240,7 +253,10 @@ def _write_heads(sums: Path, settings: Settings, path: Path, *, sampled: bool) -
 
 
 def losses(pieces: Sequence[Piece]) -> pd.DataFrame:
-    """Validation loss of every checkpoint (`training.loss`), as the `training.json` beside it says; none elsewhere."""
+    """Return the validation loss of every checkpoint (`training.loss`), from the `training.json` next to it.
+
+    Checkpoints without one have no row.
+    """
     rows = []
     for piece in pieces:
         record = Path(piece.subject).parent / "training.json"
@@ -251,8 +267,10 @@ def losses(pieces: Sequence[Piece]) -> pd.DataFrame:
 
 
 def fallen(records: pd.DataFrame, seeds: Sequence[int], steps: Sequence[int]) -> NDArray[np.float64] | None:
-    """Share [seed, step] of the fall of the loss, from the first checkpoint with one to the lowest, that each step has
-    behind it (step 0, which has no loss: none); None where a checkpoint has no loss.
+    """Return how much of the total fall of the loss each step has behind it, [seed, step] from 0 to 1.
+
+    The fall is counted from the first checkpoint with a loss to the lowest loss. Step 0 has no loss and gets 0. None if
+    another checkpoint has no loss.
     """
     table = select(records, metric=LOSS).pivot_table(index="seed", columns="step", values="value")
     table = table.reindex(index=list(seeds), columns=[step for step in steps if step])
@@ -265,14 +283,16 @@ def fallen(records: pd.DataFrame, seeds: Sequence[int], steps: Sequence[int]) ->
 
 
 def records_of(pieces: Sequence[Piece], metrics: Sequence[str]) -> pd.DataFrame:
-    """The named metrics of every head of the first stack at every checkpoint."""
+    """Return the records of the named metrics, for every head of the first stack at every checkpoint."""
     where = {"kind": "self", "component": None, "site": SITES, "metric": metrics}
     rows = pd.concat([select(RunFolder(piece.folder).records, **where) for piece in pieces], ignore_index=True)
     return select(rows, stack=rows["stack"].min()).reset_index(drop=True)
 
 
 def measure_heads(metrics: Sequence[str], series: CheckpointSettings, context: Context) -> pd.DataFrame:
-    """`records_of` a series, measured or found again; or of cells."""
+    """Measure `metrics` of every head along a series of checkpoints, or along the trained models (cells) of an
+    experiment.
+    """
     if series.cells is None:
         return records_of(measure(series, context), metrics)
     cells = measure_cells(series.cells, context)

@@ -1,8 +1,9 @@
-"""Courses along training: their trend over time and over the loss, where they turn, and which of two moves first.
+"""Describe courses, the values of a quantity along training: their trend, where they turn, and which of two moves
+first.
 
 Checkpoints lie at log-spaced steps, so a rank over checkpoints sees the first hundredth of training and little else.
-Here every checkpoint counts for as much of training (or of the fall of the loss) as it stands for. Where a course turns
-is read from the *other* seeds: the lowest of several noisy values lies below the last by chance alone.
+Here every checkpoint counts for the part of training (or of the fall of the loss) that it represents. Where a course
+turns is read from the *other* seeds: the lowest of several noisy values lies below the last by chance alone.
 """
 
 import numpy as np
@@ -15,8 +16,9 @@ PLACES = 401
 
 
 def trend(course: Array, clock: Array) -> float:
-    """Rank correlation of a course [step] with a clock [step] that never goes back, every part of the clock alike; NaN
-    where the course, or the clock, does not move.
+    """Return the rank correlation of a course [step] with a clock [step] that never goes back, such as time.
+
+    Every part of the clock counts alike. NaN if the course or the clock does not move.
     """
     if np.ptp(course) == 0 or np.ptp(clock) == 0:
         return float("nan")
@@ -27,8 +29,10 @@ def trend(course: Array, clock: Array) -> float:
 
 
 def turning_places(courses: Array) -> Array:
-    """For each seed of courses [seed, step], the index of the step at which the mean of the other seeds is lowest; of
-    one seed alone its own.
+    """Return for each seed of courses [seed, step] the index of the step at which the mean of the other seeds is
+    lowest.
+
+    A single seed gets its own lowest step.
     """
     seeds = len(courses)
     others = [np.delete(courses, i, 0) if seeds > 1 else courses for i in range(seeds)]
@@ -36,17 +40,18 @@ def turning_places(courses: Array) -> Array:
 
 
 def since_turning(courses: Array) -> Array:
-    """How much courses [seed, step] rise from where those of the other seeds are lowest to the end, by seed."""
+    """Return how much each seed of courses [seed, step] rises to the end, from the step where the other seeds are
+    lowest.
+    """
     return np.asarray(courses[:, -1] - courses[np.arange(len(courses)), turning_places(courses)], dtype=np.float64)
 
 
 def lead(first: Array, second: Array, least: tuple[float, float]) -> tuple[Array, Array]:
-    """How far a course leads another, both [seed, step] and rising: (share of its own rise that each seed of `first`
-    has made, less that of `second`; the index of the checkpoint at which that is read).
+    """Return how far a course is ahead of another, both [seed, step] and rising, and the checkpoint where that is read.
 
-    It is read at the first checkpoint at which the other seeds have made half of the rise of `first`, so nothing is
-    read between checkpoints. A rise is from the first step to the highest place of the other seeds; NaN where one of
-    the two is less than its `least`.
+    The lead is the share of its own rise that each seed of `first` has made, minus that of `second`. It is read at the
+    first checkpoint at which the other seeds have made half of the rise of `first`; nothing is interpolated. A rise
+    goes from the first step to the highest step of the other seeds; NaN if either rise is less than its `least`.
     """
     seeds = np.arange(len(first))
     rises = []

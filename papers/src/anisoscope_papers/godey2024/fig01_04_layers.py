@@ -55,7 +55,7 @@ for _name, _kinds in SEEN.items():
 
 
 def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
-    """Verdicts on all claims of a figure, corrected together."""
+    """Judge all claims of a figure, with their p corrected together."""
     rows, stated_ones = layer_curves.curves(records), tuple(claims("godey2024", name).values())
     about = rows[~rows["model"].str.endswith(UNTRAINED)]
     tests: list[Test] = []
@@ -71,7 +71,7 @@ def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
 
 
 def _several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
-    """Whether at least two systems are anisotropic."""
+    """Judge whether at least two systems are anisotropic, from the verdicts on single systems."""
     outcomes = [verdict.outcome for verdict in verdicts if verdict.claim == "anisotropic"]
     holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
     holds = True if holding >= 2 else False if n >= 2 and n - failing < 2 else None
@@ -80,7 +80,10 @@ def _several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
 
 
 def _characters(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
-    """Each of the claim's systems against each of the others; small models seed by seed."""
+    """Test that A (anisotropy) of each of the claim's systems is above that of each other system.
+
+    Small models are compared seed by seed.
+    """
     systems = list(per_system(rows))
     for name, seed, layers in systems:
         for other, other_seed, others in systems:
@@ -92,7 +95,7 @@ def _characters(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iter
 
 
 def _depth(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
-    """Minus the slope of the straight line through A against depth (0 the input, 1 the last layer)."""
+    """Test that A falls with depth: minus the slope of A over relative depth (0 the input, 1 the last layer)."""
     for model, seed, layers in per_system(rows[rows["model"].str.startswith(claim.systems)]):
         depth = np.linspace(-0.5, 0.5, len(layers))
         theta = -(replicates(records, layers, "mean_cosine") @ depth) / (depth @ depth)
@@ -100,7 +103,7 @@ def _depth(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[
 
 
 def _since(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
-    """A of each system less A before its training, or before the last ReLU of each block (where blocks end so)."""
+    """Test the change of A from before training, or from before the last ReLU of each block, for each system."""
     training = claim.name == TRAINING
     site = "hidden" if training else "unrectified"
     before = {(model, seed): layers for model, seed, layers in per_system(layer_curves.curves(records, site))}
@@ -132,22 +135,29 @@ COMPARISONS: dict[str, Callable[[Claim, pd.DataFrame, pd.DataFrame], Iterable[Te
 
 
 def _system(model: str) -> str:
+    """Return a model's name without ", trained"."""
     return model.removesuffix(TRAINED)
 
 
 def _mean(records: pd.DataFrame, layers: pd.DataFrame, site: str = "hidden") -> Array:
-    """Replicates [1 + group] of the mean of A over layers 1 and on (0 is what the blocks are given)."""
+    """Return the jackknife replicates [1 + group] of A averaged over layers from 1 on (0 is the input
+    of the blocks).
+    """
     inner = (layers["layer"] > 0).to_numpy(bool)
     return np.asarray(replicates(records, layers, "mean_cosine", site)[:, inner].mean(axis=1), dtype=np.float64)
 
 
 def _difference(a: Array, b: Array) -> Array:
-    """Replicates of a − b: paired where both have the same groups (the same units), else one after the other."""
+    """Return the replicates of a − b: paired if both have the same groups of units, else the two jackknives in
+    sequence.
+    """
     return a - b if len(a) == len(b) else np.concatenate([[a[0] - b[0]], a[1:] - b[0], a[0] - b[1:]])
 
 
 def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: int) -> Test:
-    """A test that a scalar of some `layers` is above the claim's threshold."""
+    """Test that a number computed from some `layers` is above the claim's threshold; `theta`: its
+    jackknife replicates.
+    """
     value, low, high, up, down = of_replicates(theta, claim.threshold())
     *_, against = of_replicates(theta, nothing_of(claim))
     first = layers.iloc[0]
@@ -171,7 +181,7 @@ def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: 
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
-    """A per layer; of figure 4 after the last ReLU of each block, as in the paper, and before it."""
+    """Draw A per layer; for figure 4 after the last ReLU of each block, as in the paper, and before it."""
     before = layer_curves.draw(f"{name}-before-relu", records, "unrectified") if name == "fig4" else {}
     return layer_curves.draw(name, records) | before
 

@@ -60,14 +60,14 @@ class Permuted:
 
 
 def coefficient(kind: Kind, x: Array, y: Array) -> Array:
-    """Correlation over the last axis [..., layer] → [...]; NaN where one side is constant."""
+    """Return the correlation over the last axis, [..., layer] → [...]; NaN if one side is constant."""
     a, b = _scores(kind, x), _scores(kind, y)
     with np.errstate(invalid="ignore"):
         return np.asarray((a * b).sum(-1), dtype=np.float64)
 
 
 def _scores(kind: Kind, x: Array) -> Array:
-    """Values (or ranks, ties shared) centred and divided by their length."""
+    """Centre values (for "spearman" their ranks, ties shared), and divide them by their length."""
     z = np.asarray(stats.rankdata(x, axis=-1) if kind == "spearman" else x, dtype=np.float64)
     z = z - z.mean(-1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -75,7 +75,10 @@ def _scores(kind: Kind, x: Array) -> Array:
 
 
 def permutation_test(kind: Kind, x: Array, y: Array) -> Permuted:
-    """Two-sided p: exact up to 9 layers, else by 100,000 seeded draws, (hits + 1) / (draws + 1)."""
+    """Return the two-sided permutation p of a correlation over layers.
+
+    Exact up to 9 layers, else by 100,000 seeded draws: (hits + 1) / (draws + 1). NaN if one side is constant.
+    """
     n = len(x)
     a, b = _scores(kind, x), _scores(kind, y)
     if n < 2 or np.isnan(a).any() or np.isnan(b).any():
@@ -91,22 +94,24 @@ def permutation_test(kind: Kind, x: Array, y: Array) -> Permuted:
 
 @cache
 def _all(n: int) -> NDArray[np.int64]:
-    """[n!, n] every order of n things."""
+    """Return every order of n things, [n!, n]."""
     return np.array(list(permutations(range(n))), dtype=np.int64)
 
 
 def default_p(kind: Kind, x: Array, y: Array) -> float:
-    """What scipy's `spearmanr` or `pearsonr` say, as in the paper: a t law, wrong for few or autocorrelated layers."""
+    """Return the p of scipy's `spearmanr` or `pearsonr`, as in the paper; it is wrong for few or
+    autocorrelated layers.
+    """
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return float("nan")
     return float(stats.spearmanr(x, y).pvalue if kind == "spearman" else stats.pearsonr(x, y).pvalue)
 
 
 def false_positive_rate(kind: Kind, layers: int = 13, walks: int = 4000, seed: int = 0) -> tuple[float, float, float]:
-    """Simulate how often two independent Gaussian random walks over `layers` steps give p < .05: (share, low,
-    high).
+    """Simulate how often two independent random walks over `layers` steps correlate with p < .05: (share, low, high).
 
-    Exact binomial interval. A layer adds to the one before it, so curves over layers are like walks, not like draws.
+    The interval is the exact binomial one. Each layer adds to the one before it, so curves over layers are like walks,
+    not like independent draws.
     """
     rng = np.random.default_rng(seed)
     x, y = rng.standard_normal((2, walks, layers)).cumsum(-1)
@@ -119,7 +124,7 @@ def false_positive_rate(kind: Kind, layers: int = 13, walks: int = 4000, seed: i
 
 
 def measure(settings: Correlated, context: Context) -> pd.DataFrame:
-    """Records of the figures, the correlation of every system, and how often two random walks are correlated."""
+    """Return the records of the figures, each system's correlation, and how often random walks correlate by chance."""
     parts = [layer_curves.measure(systems, context) for systems in settings.figures]
     records = pd.concat(parts, ignore_index=True).drop_duplicates(ignore_index=True)
     value, low, high = false_positive_rate(settings.kind)
@@ -129,7 +134,11 @@ def measure(settings: Correlated, context: Context) -> pd.DataFrame:
 
 
 def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
-    """One row per system and quantity: coefficient with its interval over units, p, smallest p, scipy's p, layers."""
+    """Return rows on the correlation of drift ‖x̄‖ and A over layers, for each system.
+
+    They hold the coefficient with its interval over units, p, the smallest possible p, scipy's p, and the number of
+    layers.
+    """
     rows = []
     for model, seed, layers in layer_curves.per_system(layer_curves.curves(records)):
         a, drift = (layer_curves.replicates(records, layers, metric) for metric in ("mean_cosine", "drift"))
@@ -144,7 +153,9 @@ def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
 
 
 def table(records: pd.DataFrame) -> pd.DataFrame:
-    """One row per system and seed: model, seed, r, low, high, p, p_smallest, p_scipy, layers, n_units."""
+    """Return the correlations as a table, a row per system and seed: model, seed, r, low, high, p, p_smallest, p_scipy,
+    layers, n_units.
+    """
     parts = records["metric"].str.extract(r"^correlation\.[a-z]+(?P<number>\..*)?$")["number"].fillna("")
     rows = records.assign(name=parts.map(NUMBERS))[records["metric"].str.startswith("correlation.").fillna(False)]
     if rows.empty:
@@ -156,8 +167,10 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
-    """Systems trained with several seeds by their coefficients over seeds; others against random walks, which is what
-    layers are like (Holm over them); and one verdict on the paper's test itself.
+    """Judge the correlations of all systems, and the paper's test itself.
+
+    Systems trained with several seeds are tested by their coefficients over seeds. Single systems are compared with
+    random walks, which resemble curves over layers (Holm over these systems).
     """
     rows = table(records)
     rows = rows[~rows["model"].astype(str).str.endswith(UNTRAINED)]
@@ -181,8 +194,10 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
 
 @dataclass(frozen=True)
 class Norms:
-    """Of one system: `spread` of E‖x‖ over layers (largest less smallest over their mean; of several seeds the largest;
-    NaN where norms are not known), and the least and the largest `ratio` ‖x̄‖² / A over layers and seeds.
+    """How the norms of one system vary over layers.
+
+    spread   largest less smallest mean norm E‖x‖, over their mean; the largest of several seeds; NaN if unknown
+    ratio    the least and the largest ‖x̄‖² / A over layers and seeds
     """
 
     spread: float
@@ -190,7 +205,7 @@ class Norms:
 
 
 def norms_of(records: pd.DataFrame, model: str) -> Norms:
-    """How far the norms of a system vary over its layers."""
+    """Return how far the norms of a system vary over its layers."""
     if not len(select(records, model=model, site="hidden", metric="norms.mean")):
         return Norms(float("nan"), (float("nan"), float("nan")))
     rows = select(records, model=model, site="hidden", token_policy="all", head=None, component=None)
@@ -204,7 +219,7 @@ def norms_of(records: pd.DataFrame, model: str) -> Norms:
 
 
 def _beside_norms(verdict: Verdict, norms: Norms) -> Verdict:
-    """A coefficient beside the spread of the norms; where they are pinned it is an identity."""
+    """Add the spread of the norms to a verdict's reason; if norms are pinned, the correlation is an identity."""
     if np.isnan(norms.spread):
         return verdict
     low, high = norms.ratio
@@ -218,13 +233,15 @@ def _beside_norms(verdict: Verdict, norms: Norms) -> Verdict:
 
 
 def _claim_of(model: str) -> Claim:
-    """What the paper expects of a system."""
+    """Return the paper's claim about a system."""
     return next((claim for claim in (NONE, SPEECH, VISION) if model.startswith(claim.systems)), TEXT)
 
 
 def _of_seeds(rows: pd.DataFrame, norms: Norms) -> Test:
-    """The coefficients of one system over its seeds. Under no correlation either sign is as likely, whatever the layers
-    have to do with each other. Where norms are pinned there is nothing to test.
+    """Test the correlation of one system by its coefficients over seeds.
+
+    Without a correlation either sign is equally likely, however layers depend on each other. If norms are pinned, there
+    is nothing to test.
     """
     model = str(rows.iloc[0].model)
     subject, claim = model.removesuffix(TRAINED), _claim_of(model)
@@ -235,7 +252,9 @@ def _of_seeds(rows: pd.DataFrame, norms: Norms) -> Test:
 
 
 def _of_one(row: Any, p: float) -> Verdict:
-    """One system against random walks: p tells of a correlation, and never of its absence."""
+    """Judge one system's correlation against random walks: a small p shows a correlation; a large p never shows its
+    absence.
+    """
     claim = _claim_of(str(row.model))
     found = None if claim == SPEECH or not p < LEVEL else claim != NONE
     numbers = (float(row.r), float(row.low), float(row.high), int(row.n_units), p)
@@ -246,20 +265,20 @@ def _of_one(row: Any, p: float) -> Verdict:
 
 
 def _papers_p(rows: pd.DataFrame) -> str:
-    """What the paper's own test says: of exchangeable layers, which these are not."""
+    """Describe the p of the paper's own test, which treats layers as exchangeable (they are not)."""
     first, p = rows.iloc[0], ", ".join(f"{x:.2g}" for x in rows["p"])
     return f"the paper's test over {int(first.layers)} layers: p {p} (smallest possible {first.p_smallest:.2g})"
 
 
 @cache
 def _walk_sizes(kind: Kind, layers: int) -> Array:
-    """Sizes of the coefficients of 20,000 pairs of independent random walks over so many layers, ascending."""
+    """Return the sorted |coefficients| of 20,000 pairs of independent random walks over this many layers."""
     x, y = np.random.default_rng(0).standard_normal((2, 20_000, layers)).cumsum(-1)
     return np.sort(np.abs(coefficient(kind, x, y)))
 
 
 def walk_p(kind: Kind, layers: int, r: float) -> float:
-    """Share of pairs of independent random walks whose coefficient is of this size or larger."""
+    """Return the share of pairs of independent random walks whose |coefficient| is at least |r|."""
     if np.isnan(r) or layers < 3:
         return float("nan")
     sizes = _walk_sizes(kind, layers)
@@ -267,7 +286,7 @@ def walk_p(kind: Kind, layers: int, r: float) -> float:
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
-    """p of each system on a logarithmic axis, the line at .05, scipy's p and the smallest p beside it."""
+    """Draw the p of each system on a logarithmic axis, with a line at .05, scipy's p and the smallest possible p."""
     rows = table(records)
     if rows.empty:
         return {}

@@ -30,13 +30,14 @@ DRAWN_OF_STACKS = [0.0, 1.0, 3.162, 10.0, 31.62, 100.0]
 
 
 def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
-    """Records of hidden states, fixed points, and the hidden norms of trained models."""
+    """Return the records of hidden states and fixed points, and the hidden norms of trained models."""
     records = biased_block.experiment(settings, context)
     trained = trained_layers(settings.trained, settings.limit, context)
     return as_records(pd.concat([select(records, site="hidden"), trained], ignore_index=True))
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
+    """Judge the claims of figure 6, for every untrained system."""
     found: list[Test | Verdict] = []
     for below, above in _anisotropy(records):
         found += norm_claims.closed(ABOVE, below, above)
@@ -49,18 +50,23 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
 
 
 def _anisotropy(records: pd.DataFrame) -> Iterator[tuple[norm_claims.Curves, norm_claims.Curves]]:
-    """A of the first block's input, and of the last one's output."""
+    """Yield for each system the curves of A against N: for the first block's input, and the last block's output."""
     return zip(*(norm_claims.curves(records, "mean_cosine", "hidden", layer) for layer in (0, None)), strict=True)
 
 
 def _fixed(records: pd.DataFrame, system: str, name: str, component: str | None = "1") -> pd.Series:
-    """Values per seed; `component`: which fixed point."""
+    """Return the values of a fixed point (N at which a block keeps the norm), by seed; `component`:
+    which fixed point.
+    """
     rows = select(records, model=system, metric=f"fixed_point.{name}", component=component)
     return rows.set_index("seed")["value"].astype(float)
 
 
 def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
-    """Existence by the number of crossings of every seed, and N* with its interval over the seeds that have one."""
+    """Judge whether a fixed point exists: every seed must have exactly one crossing.
+
+    The verdict's number is N*, with its interval over the seeds that have one.
+    """
     crossings = _fixed(records, system, f"{claim.metric}.crossings", None)
     n, one = len(crossings), int((crossings == 1).sum())
     holds = True if one == n else False if one == 0 else None
@@ -77,7 +83,9 @@ def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
 
 
 def _trained_share(records: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Norms of trained layers over √d, the first block's input left out: of the mean (`drift`) or of tokens."""
+    """Return the norms of trained layers over √d, without the first block's input: of the mean
+    (`drift`) or of tokens.
+    """
     width = widths(records)
     rows = select(records, metric=metric, site="hidden", model=list(width))
     rows = rows[rows["layer"] > 0]
@@ -85,8 +93,9 @@ def _trained_share(records: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def _order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
-    """Norms of the mean over √d, beside those of trained layers, so that models of other widths compare; the interval
-    is over seeds.
+    """Test that the norm of the mean at the fixed point is of the same order as in trained layers.
+
+    Norms are divided by √d, so that models of different widths can be compared. The interval is over seeds.
     """
     at, known = _fixed(records, system, "mean_norm.norm"), trained["share"]
     names = ", ".join(trained["model"].unique())
@@ -101,9 +110,9 @@ def _order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """6a: A of input and output, and their difference; 6b: norm of the average, mean norm of tokens, fixed points.
+    """Draw figure 6a, A of input and output and their difference, and 6b, norms of mean and tokens with fixed points.
 
-    Of a stack, the output is that of the last block, and A is drawn layer by layer as well.
+    For a stack of blocks, the output is that of the last block, and A is also drawn layer by layer.
     """
     metrics = ("mean_cosine", *NORMS)
     untrained = select(records, model=norm_claims.systems(records), site="hidden", metric=metrics)
@@ -127,7 +136,7 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
 
 
 def _differences(records: pd.DataFrame) -> pd.DataFrame:
-    """Output less input, paired over seeds."""
+    """Return A of the output less A of the input, paired over seeds, with intervals."""
     parts = []
     for below, above in _anisotropy(records):
         estimate = estimate_over_seeds(above.values - below.values, bounds=(-2.0, 2.0))._asdict()
@@ -136,7 +145,9 @@ def _differences(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """The first fixed point of each system: `at` N*, `at_value` the norm there, means over the seeds that have one."""
+    """Return the first fixed point of each system: `at` N*, `at_value` the norm there, as means over the seeds that
+    have one.
+    """
     rows = []
     for system in norm_claims.systems(records):
         found, seeds = _fixed(records, system, kind), len(_fixed(records, system, f"{kind}.crossings", None))
@@ -148,7 +159,9 @@ def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
 
 
 def _trained_band(records: pd.DataFrame, metric: str) -> tuple[float, float] | None:
-    """The same norms of trained layers, brought to the width of the untrained block by √d."""
+    """Return the range of norms of trained layers, scaled by √d to the untrained block's width; None
+    if there are none.
+    """
     trained, systems = _trained_share(records, metric), norm_claims.systems(records)
     if trained.empty or not systems:
         return None
@@ -157,7 +170,7 @@ def _trained_band(records: pd.DataFrame, metric: str) -> tuple[float, float] | N
 
 
 def _with_error(value: float, low: float, high: float) -> str:
-    """`9.9 ± 0.8`: as many decimals as the half width of the interval has before its first digit."""
+    """Format a value with its half interval: `9.9 ± 0.8`, with one significant digit of the half interval."""
     half = (high - low) / 2
     if not half > 0:
         return f"{value:.4g}"

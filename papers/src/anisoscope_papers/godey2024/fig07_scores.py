@@ -29,8 +29,9 @@ POINTS, FINEST, WIDE = 81, 12, 0.2
 
 
 def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
-    """Records of scores, mean over heads; histograms: counts in shared bins, added over seeds (component:
-    `{N:g} {bin}`).
+    """Return records of attention scores (mean over heads) and their histograms.
+
+    A histogram row counts scores in a shared bin, summed over seeds (component: `{N:g} {bin}`).
     """
     records = biased_block.last_block(biased_block.experiment(settings, context))
     counted = records["metric"].isin(list(HISTOGRAMS))
@@ -41,12 +42,12 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
 
 
 def judge_direction(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
-    """Which way the mean score moves, seed by seed."""
+    """Judge in which direction the mean score moves as the bias grows, seed by seed."""
     return (norm_claims.judge_share(claim, c) for c in norm_claims.curves(records, claim.metric, claim.site))
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Where scores lie at a few N, pooled and inside rows, and their spread against N; of a stack, the last block."""
+    """Draw the distribution of scores at a few N, pooled and inside rows, and their spread against N (last block)."""
     rows = norm_claims.summary(select(records, metric=tuple(QUANTITIES), head=None))
     rows["quantity"] = rows["metric"].map(QUANTITIES)
     unit = select(rows, N=0.0, metric=RMS).set_index("model")["value"]
@@ -69,7 +70,7 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
 
 
 def _counts(records: pd.DataFrame, metric: str) -> dict[str, dict[str, Array]]:
-    """{system: {N: counts [bin]}}, N ascending"""
+    """Return the histograms as {system: {N: counts [bin]}}, N ascending."""
     rows = select(records, metric=metric)
     parts = rows["component"].str.split(" ", expand=True).rename(columns={0: "N", 1: "bin"})
     rows = rows.assign(N=parts["N"], at=parts["N"].astype(float), bin=parts["bin"].astype(int))
@@ -81,7 +82,7 @@ def _counts(records: pd.DataFrame, metric: str) -> dict[str, dict[str, Array]]:
 
 
 def shares(counts: Array, unit: float) -> pd.DataFrame:
-    """Share of counts [bin] in bins that are equally wide in asinh(score / unit), the axis drawn."""
+    """Turn counts [bin] into shares of bins that are equally wide in asinh(score / unit), the axis that is drawn."""
     below = np.concatenate([[0.0], counts.cumsum()]) / counts.sum()
     ends = np.arcsinh(EDGES / unit)
     filled = np.flatnonzero(counts)
@@ -91,7 +92,9 @@ def shares(counts: Array, unit: float) -> pd.DataFrame:
 
 
 def density(counts: Array, widest: float) -> pd.DataFrame:
-    """Slope of a monotone curve through the distribution of counts [bin], from −widest to widest."""
+    """Return a smooth density from −widest to widest, for counts [bin]: the slope of a monotone curve through their
+    sums.
+    """
     below = np.concatenate([[0.0], counts.cumsum()])
     own = reach(counts)
     kept = (np.abs(EDGES) > own / FINEST) | (EDGES == 0)
@@ -102,7 +105,7 @@ def density(counts: Array, widest: float) -> pd.DataFrame:
 
 
 def reach(counts: Array) -> float:
-    """The score that 99.5 % of counts [bin] stay below in size."""
+    """Return the score that 99.5 % of the counts [bin] stay below in absolute value."""
     order = np.argsort(np.abs(MIDDLES), kind="stable")
     share = counts[order].cumsum() / counts.sum()
     return float(np.abs(MIDDLES)[order][np.searchsorted(share, 0.995)])

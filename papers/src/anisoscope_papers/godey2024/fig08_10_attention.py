@@ -30,39 +30,43 @@ SMALLEST = 0.1
 
 
 def measure(where: Mapping[str, Sequence[str]], settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
-    """Records of some sites or metrics of the last block, per head and averaged."""
+    """Return the records of some sites or metrics (`where`) of the last block, per head and averaged."""
     records = biased_block.last_block(select(biased_block.experiment(settings, context), **where))
     once = records["head"].isna() | (records["metric"] != "attention.entropy")  # of a head: normalised alone
     return records[once].reset_index(drop=True)
 
 
 def measure_rows(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
-    """Records of figure 9: weights and entropies of rows of the last block, and N*."""
+    """Return the records of figure 9: weights and entropies of attention rows of the last block, and N*."""
     rows = measure({"metric": IN_ROWS}, settings, context)
     fixed = select(biased_block.experiment(settings, context), metric=(FIXED, f"{FIXED}.crossings"))
     return pd.concat([rows, fixed], ignore_index=True)
 
 
 def _head_dim(records: pd.DataFrame, system: str) -> int:
+    """Return the dimension of a head of a system."""
     return norm_claims.width(records, system) // (int(select(records, model=system)["head"].max()) + 1)
 
 
 def judge_start(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
-    """Without a bias, against q95 of the dimension of a head."""
+    """Test that queries or keys are anisotropic without a bias (N = 0): A above q95 in the dimension of a head."""
     for curve in norm_claims.curves(records, claim.metric, claim.site):
         threshold = float(q95(_head_dim(records, curve.system)))
         yield norm_claims.at(claim, curve, 0.0, threshold, "q95 of the dimension of a head")
 
 
 def judge_growth(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
-    """Whether the growth is one that can be seen: the ratio to N = 0, per seed."""
+    """Test whether the growth is large enough to be seen: the value at N = 100 over that at N = 0, per seed."""
     for curve in norm_claims.curves(records, claim.metric, claim.site):
         ratio = Curves(curve.system, curve.norms, curve.values / curve.values[:, :1])
         yield norm_claims.at(claim, ratio, DOUBLED_AT, float(claim.limit), "ratio to N = 0")
 
 
 def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
-    """The same at N* of each seed, read off the straight line between the logarithms of the two N beside it."""
+    """Test the growth at each seed's fixed point N*, as a ratio to N = 0.
+
+    It is interpolated linearly between the logarithms of the two neighbouring N.
+    """
     for curve in norm_claims.curves(records, claim.metric, claim.site):
         fixed = select(records, metric=FIXED, model=curve.system, component="1").set_index("seed")["value"]
         seeds = np.unique(select(records, metric=claim.metric, model=curve.system)["seed"].to_numpy(int))
@@ -79,7 +83,10 @@ def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
 
 
 def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
-    """The growth up to the largest N, over sequences against over rows, paired over seeds, in weights of N = 0."""
+    """Test that extremes of sequences grow more than extremes of rows, up to the largest N, paired over seeds.
+
+    Both growths are divided by the rows' weight at N = 0.
+    """
     both = (norm_claims.curves(records, f"attention.{name}_max", "attention") for name in ("row", "sequence"))
     for pair in zip(*both, strict=True):
         start = pair[0].values[:, :1]
@@ -88,7 +95,7 @@ def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
 
 
 def draw_vectors(records: pd.DataFrame) -> dict[str, ChartType]:
-    """8a: anisotropy, 8b: norms; the pale band holds every head of every seed. Of a stack, the last block."""
+    """Draw figures 8a, anisotropy, and 8b, norms of queries and keys; the pale band spans all heads and seeds."""
     rows = norm_claims.with_heads(records)
     rows["vectors"] = rows["site"].map(SIDES)
     dims = {_head_dim(records, system) for system in norm_claims.systems(records)}
@@ -101,7 +108,9 @@ def draw_vectors(records: pd.DataFrame) -> dict[str, ChartType]:
 
 
 def draw_weights(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dict[str, ChartType]:
-    """{chart: {statistic: its name in the legend}} → charts against N, with the uniform weight."""
+    """Draw attention weights against N, with the uniform weight. `names`: {chart: {statistic: its name
+    in the legend}}.
+    """
     rows = norm_claims.with_heads(records)
     charts = {}
     for chart, statistics in names.items():
@@ -117,7 +126,9 @@ def draw_weights(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dic
 
 
 def _uniform(records: pd.DataFrame) -> tuple[float, str] | None:
-    """The weight that all keys have alike, where it is one number: in bidirectional blocks of one length."""
+    """Return the uniform attention weight 1/keys and its label; None if it is not one number (causal
+    or unlike blocks).
+    """
     if records["corpus"].nunique() > 1 or not records["model"].str.startswith("bert").all():
         return None
     return 1 / int(records["corpus"].iloc[0].split(" × ")[1]), "uniform"

@@ -39,7 +39,10 @@ NEGLIGIBLE = 1e-9
 
 
 def plane(moment: Array, mean: Array) -> Array:
-    """Two directions [..., dim, 2] of second moments [..., dim, dim], with `mean` [..., dim] on their positive side."""
+    """Return the first two directions [..., dim, 2] of second moments [..., dim, dim].
+
+    Their signs are such that `mean` [..., dim] lies on the positive side of both.
+    """
     directions = np.linalg.eigh(moment)[1][..., ::-1][..., :2]
     along = np.einsum("...d,...dk->...k", mean, directions)
     largest = np.take_along_axis(directions, np.abs(directions).argmax(-2, keepdims=True), -2)[..., 0, :]
@@ -48,18 +51,26 @@ def plane(moment: Array, mean: Array) -> Array:
 
 
 def moment_of(heads: dict[str, Any], layer: int, over: Over) -> Array:
-    """Σqqᵀ, Σkkᵀ or both of one checkpoint [head, dim, dim]; grouped keys count once for every head that reads them."""
+    """Return the second moment of queries, keys or both (`over`) of one checkpoint, [head, dim, dim].
+
+    Grouped keys count once for every head that reads them.
+    """
     moments = [_of(heads, layer, side, "moment") for side in SIDES]
     moments[1] = np.repeat(moments[1], len(moments[0]) // len(moments[1]), axis=0)
     return moments[0] + moments[1] if over == "union" else moments[SIDES.index(over)]
 
 
 def _of(heads: dict[str, Any], layer: int, side: str, what: str) -> Array:
+    """Return one tensor of a checkpoint's heads as float64: `what` is moment, mean or points."""
     return np.asarray(heads[f"{layer} {side} {what}"].double().numpy())
 
 
 def measure_planes(pieces: Sequence[Piece], overs: Iterable[Over]) -> pd.DataFrame:
-    """Means of all heads in the planes of the union and of `overs`, and how the planes agree; pieces by step."""
+    """Return the mean queries and keys of all heads, in the planes of the union and of `overs`, and how the planes
+    agree.
+
+    `pieces`: the checkpoints, ordered by step.
+    """
     wanted: tuple[Over, ...] = tuple(dict.fromkeys(("union", *overs)))
     parts: list[pd.DataFrame] = []
     for seed in dict.fromkeys(piece.seed for piece in pieces):
@@ -74,13 +85,16 @@ def measure_planes(pieces: Sequence[Piece], overs: Iterable[Over]) -> pd.DataFra
 
 
 def _common(heads: Sequence[dict[str, Any]], layer: int, over: Over) -> Array:
-    """The plane [head, dim, 2] over all steps."""
+    """Return the plane of each head over all steps, [head, dim, 2]."""
     total = reduce(np.add, (moment_of(step, layer, over) for step in heads))
     return plane(total, _of(heads[-1], layer, "query", "mean"))
 
 
 def _paths(heads: Sequence[dict[str, Any]], layer: int, directions: Array) -> dict[str, Array]:
-    """{side: coordinates [step, head, 2] of its mean}; with the norms of the last means under `norm`."""
+    """Return the coordinates [step, head, 2] of the mean query and mean key in a plane, by side.
+
+    The entry `norm` holds the squared norms of both means at the last step, added.
+    """
     means = {side: np.stack([_of(step, layer, side, "mean") for step in heads]) for side in SIDES}
     means["key"] = np.repeat(means["key"], means["query"].shape[1] // means["key"].shape[1], axis=1)
     paths = {side: np.einsum("shd,hdk->shk", mean, directions) for side, mean in means.items()}
@@ -90,6 +104,7 @@ def _paths(heads: Sequence[dict[str, Any]], layer: int, directions: Array) -> di
 def _rows(
     over: Over, pieces: Sequence[Piece], layer: int, planes: dict[Over, Array], paths: dict[Over, dict[str, Array]]
 ) -> Iterable[pd.DataFrame]:
+    """Yield the records of one layer's paths in the plane `over`, and their agreement with the plane of the union."""
     steps = np.array([piece.step for piece in pieces])
     seed, path, union = pieces[0].seed, paths[over], paths["union"]
     given = {"seed": seed, "layer": layer}
@@ -109,13 +124,15 @@ def _rows(
 
 
 def _correlation(a: Array, b: Array) -> Array:
-    """|Pearson| over the first axis [row, head] → [head]."""
+    """Return |Pearson correlation| over the first axis, [row, head] → [head]."""
     a, b = a - a.mean(0), b - b.mean(0)
     return np.asarray(np.abs((a * b).sum(0)) / np.sqrt((a * a).sum(0) * (b * b).sum(0)))
 
 
 def measure_clouds(pieces: Sequence[Piece], over: Over, chosen: Iterable[tuple[int, int]]) -> pd.DataFrame:
-    """Sampled queries and keys of the `chosen` (layer, head) of the first seed in their plane, by sampled step."""
+    """Return sampled queries and keys in their plane, for the `chosen` (layer, head) of the first seed, by sampled
+    step.
+    """
     of_seed = [piece for piece in pieces if piece.seed == pieces[0].seed]
     heads = [piece.heads() for piece in of_seed]
     parts = []
@@ -137,7 +154,10 @@ def measure_clouds(pieces: Sequence[Piece], over: Over, chosen: Iterable[tuple[i
 
 
 def measure(over: Over, clouds: bool, series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
-    """Alignment of all heads, their means in the plane, and clouds of the two chosen heads of the first seed."""
+    """Measure the alignment of all heads and their means in the plane `over`.
+
+    With `clouds`, also sampled points of the two chosen heads of the first seed.
+    """
     pieces = checkpoints.measure(series, context)
     alignment = checkpoints.records_of(pieces, COSINES)
     parts = [alignment, checkpoints.losses(pieces), measure_planes(pieces, (over,))]
@@ -147,7 +167,9 @@ def measure(over: Over, clouds: bool, series: checkpoints.CheckpointSettings, co
 
 
 def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
-    """The share that the first direction carries, and its agreement between heads that end similar and opposite."""
+    """Judge what share of the means lies on the first direction, for all heads and for those that end similar or
+    opposite.
+    """
     claim, other = claims("godey2024", "fig11").values()
     share, groups = table(records, "svd.union.drift_share").values[:, -1], Alignment.of(records).groups()
     tests = []
@@ -159,7 +181,10 @@ def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
 
 
 def judge_paths(records: pd.DataFrame) -> list[Verdict]:
-    """When heads that end similar, and opposite, are aligned for good: by steps, and by how far the loss had fallen."""
+    """Judge from when on heads stay aligned, for those that end similar and opposite.
+
+    That is counted in steps, and in how far the loss has fallen.
+    """
     first, later, about, after = claims("godey2024", "fig12").values()
     alignment, early = Alignment.of(records), float(first.limit)
     onset, groups = alignment.onset(), alignment.groups()
@@ -180,7 +205,7 @@ def judge_paths(records: pd.DataFrame) -> list[Verdict]:
 
 
 def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdict]:
-    """Agreement of the plane of one side with that of the union, over all heads."""
+    """Judge how well the plane of one side (queries or keys) agrees with that of both, over all heads."""
     (claim,) = claims("godey2024", name).values()
     values = table(records, metric).values[:, -1]
     least = f"least of {values[0].size} heads, by seed: " + ", ".join(f"{x.min():.2f}" for x in values)
@@ -188,7 +213,7 @@ def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdi
 
 
 def draw(name: str, over: Over, clouds: bool, records: pd.DataFrame) -> dict[str, ChartType]:
-    """Charts of both chosen heads: clouds, one for each with a panel per step, or paths side by side."""
+    """Draw the two chosen heads: clouds with a panel per step (a chart per head), or paths side by side."""
     alignment = Alignment.of(records)
     first = records[records["seed"] == alignment.table.seeds[0]]
     chosen = {
@@ -201,6 +226,7 @@ def draw(name: str, over: Over, clouds: bool, records: pd.DataFrame) -> dict[str
 
 
 def _study(number: int, over: Over) -> Study:
+    """Declare the study of one figure: odd numbers show clouds, even ones paths."""
     name, clouds = f"fig{number}", number % 2 == 1
     judge = judge_clouds if clouds else judge_paths
     if over != "union":

@@ -42,7 +42,7 @@ class HeadTable:
 
 
 def table(records: pd.DataFrame, metric: str) -> HeadTable:
-    """The table of a metric; NaN where a head has no value, as at a step where others have been measured alone."""
+    """Return one metric as an array over seed, step, layer and head; NaN for a head without a value."""
     rows = select(records, metric=metric)
     every = np.unique(records.loc[records["head"].notna(), "step"].to_numpy(int))
     axes = [every if name == "step" else np.unique(rows[name].to_numpy(int)) for name in AXES]
@@ -66,32 +66,38 @@ class Alignment:
 
     @classmethod
     def of(cls, records: pd.DataFrame) -> "Alignment":
+        """Read the alignment, cos(Q̄, K̄), from records."""
         bound = select(records, metric="mean_cosine.isotropic_q95", site="query.raw")["value"]
         return cls(table(records, "query_key.cosine"), float(cosine_quantile(0.975, width(float(bound.iloc[0])))))
 
     @property
     def cosine(self) -> Array:
+        """Cosine of mean query and mean key, [seed, step, layer, head]."""
         return self.table.values
 
     def ending(self) -> Array:
-        """1 for heads [seed, layer, head] whose means end alike, −1 opposite, 0 neither (against the bound)."""
+        """Return 1 for heads [seed, layer, head] whose means end similar, −1 for opposite, 0 if |cos| is below the
+        bound.
+        """
         last = self.cosine[:, -1]
         return np.asarray(np.where(last > self.bound, 1, np.where(last < -self.bound, -1, 0)))
 
     def endings(self) -> pd.Series:
-        """`ending` by seed, layer and head."""
+        """Return `ending` as a series, indexed by seed, layer and head."""
         ending = self.ending()
         places = (self.table.seeds, self.table.layers, range(ending.shape[2]))
         return pd.Series(ending.ravel(), pd.MultiIndex.from_product(places, names=("seed", "layer", "head")))
 
     def groups(self) -> dict[str, Array]:
-        """Heads [seed, layer, head] that end similar, opposite, and all."""
+        """Return masks [seed, layer, head] of the heads that end similar, of those that end opposite, and of all."""
         ending = self.ending()
         return {"similar": ending == 1, "opposite": ending == -1, "all heads": np.ones_like(ending, bool)}
 
     def onset(self, share: Array | None = None) -> Array:
-        """Share of training [seed, layer, head] from which on |cos| stays above the bound; NaN where it never does.
-        `share` [seed, step]: of something else.
+        """Return from which share of training on |cos| stays above the bound, [seed, layer, head]; NaN if it never
+        does.
+
+        `share` [seed, step]: another clock in place of training steps, such as the fall of the loss.
         """
         above = np.abs(self.cosine) > self.bound
         staying = np.flip(np.logical_and.accumulate(np.flip(above, 1), axis=1), 1)
@@ -102,27 +108,33 @@ class Alignment:
         return np.asarray(np.where(staying[:, -1], at, np.nan))
 
     def chosen(self) -> dict[str, tuple[int, int]]:
-        """{name: (layer, head)} of the first seed's last step: largest cosine `similar`, smallest `opposite`."""
+        """Return the two heads that are drawn: {`similar`: (layer, head) of the largest final cosine, `opposite`: the
+        smallest}.
+
+        They are heads of the first seed.
+        """
         last = self.cosine[0, -1]
         heads = {"similar": np.nanargmax(last), "opposite": np.nanargmin(last)}
         return {n: (self.table.layers[int(i) // last.shape[1]], int(i) % last.shape[1]) for n, i in heads.items()}
 
     def name(self, which: str) -> str:
-        """A chosen head in words."""
+        """Describe a chosen head in words, with its final cosine."""
         layer, head = self.chosen()[which]
         value = self.cosine[0, -1, self.table.layers.index(layer), head]
         return f"{which}: layer {layer}, head {head} (cos {value:+.2f})".replace("-", "−")
 
 
 def per_seed(values: Array, mask: Array, reduce: str = "mean") -> Array:
-    """Mean or median over the heads [seed, layer, head] in `mask`, by seed; NaN where there is none."""
+    """Return the mean or median over the heads [seed, layer, head] in `mask`, by seed; NaN if there are none."""
     kept = pd.DataFrame(np.where(mask, values, np.nan).reshape(len(values), -1))
     return kept.agg(reduce, axis=1).to_numpy(float)
 
 
 def heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
-    """(seed, heads whose last |cos| is above the bound, heads in all): one-sided over documents, Holm by seed; none
-    where no interval over documents was kept.
+    """Yield (seed, number of heads whose final |cos| is significantly above the bound, number of heads).
+
+    One-sided tests over documents, Holm-corrected within a seed. Yields nothing if the records have no intervals over
+    documents.
     """
     rows = select(records, metric="query_key.cosine")
     rows = rows[(rows["step"] == rows["step"].max()) & rows["low"].notna()]
@@ -135,6 +147,7 @@ def heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
 
 
 def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
+    """Judge figure 13: that |cos(Q̄, K̄)| grows in training, how it ends, and how its sign depends on the layer."""
     claim, alignment = claims("godey2024", "fig13"), Alignment.of(records)
     first, last = np.abs(alignment.cosine[:, 0]), np.abs(alignment.cosine[:, -1])
     above = "; ".join(f"seed {s}: {k} of {n} heads above (over documents, Holm)" for s, k, n in heads_above(records))
@@ -166,8 +179,9 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
 
 
 def judge_dot(records: pd.DataFrame) -> list[Verdict]:
-    """Judge the growth of the scalar product: of all heads, of those that end similar and opposite; and its two parts,
-    that of the norms and that of the cosine, whose logarithms add up to it.
+    """Judge the growth of the scalar product Q̄·K̄, for all heads and for those that end similar and opposite.
+
+    Its two parts are judged too: growth of the norms and of the cosine, whose logarithms add up to it.
     """
     claim, alignment = claims("godey2024", "fig14"), Alignment.of(records)
     dots, cosines = np.abs(table(records, "query_key.dot").values), np.abs(alignment.cosine)
@@ -186,7 +200,9 @@ def judge_dot(records: pd.DataFrame) -> list[Verdict]:
 
 
 def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
-    """Layers alike over seeds, by permutation of the layers of each; and curves as they stand, which all grow."""
+    """Judge whether seeds agree: in how layers differ (by permuting the layers of each), and in their
+    growing curves.
+    """
     claim, cosine = claims("godey2024", "fig23"), Alignment.of(records).cosine
     curves, profile = np.abs(cosine).mean(-1), cosine[:, -1].mean(-1)
     r = _with_others(curves.reshape(len(curves), -1))
@@ -202,11 +218,11 @@ def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
 
 
 def _permuted(claim: Claim, rows: Array) -> Test:
-    """A test that rows [seed, layer, step] are alike over seeds: mean correlation of two seeds, against the same with
-    the layers of every seed in an order of its own. Below the claim's floor no p makes it hold.
+    """Test that rows [seed, layer, step] are alike over seeds, by permuting the layers.
 
-    What counts is how the layers of two seeds lie to each other, so the first seed keeps its order: layers!^(seeds − 1)
-    orders, all of them tried where they are not too many.
+    The statistic is the mean correlation of two seeds. It is compared with that under random orders of the layers in
+    each seed. Below the claim's floor no p makes it hold. Only the relative order of two seeds matters, so the first
+    seed keeps its order: layers!^(seeds − 1) orders, all of them tried if they are not too many.
     """
     seeds, layers = rows.shape[:2]
     norms = np.sqrt((rows**2).sum((1, 2), keepdims=True))
@@ -224,10 +240,10 @@ def _permuted(claim: Claim, rows: Array) -> Test:
 
 
 def _of_all_orders(unit: Array) -> Array:
-    """Mean correlation of two seeds [order] for every order of the layers of every seed but the first.
+    """Return the mean correlation of two seeds for every order of the layers of every seed but the first, [order].
 
-    The correlation of a pair depends on its own two orders alone: a table of orders × orders for each pair, and the sum
-    of them over all combinations.
+    The correlation of a pair depends only on its own two orders. So there is a table of orders × orders for each pair,
+    and the tables are summed over all combinations.
     """
     seeds, layers = unit.shape[:2]
     orders = np.array(list(permutations(range(layers))))  # the first is that of the layers themselves
@@ -244,7 +260,9 @@ def _of_all_orders(unit: Array) -> Array:
 
 
 def _of_drawn_orders(unit: Array) -> Array:
-    """The same for orders that are drawn, after that of the layers themselves."""
+    """Return the mean correlation of two seeds for randomly drawn orders of the layers; the first is the original
+    order.
+    """
     seeds, layers = unit.shape[:2]
     orders = np.random.default_rng(0).permuted(np.tile(np.arange(layers), (DRAWN_ORDERS, seeds, 1)), axis=2)
     orders[0] = np.arange(layers)
@@ -256,14 +274,17 @@ def _of_drawn_orders(unit: Array) -> Array:
 
 
 def _with_others(rows: Array) -> Array:
-    """Correlation of each row [seed, place] with the mean of the others; NaN where there is no other."""
+    """Return the correlation of each row [seed, place] with the mean of the other rows; NaN if there are none."""
     if len(rows) < 2 or rows.shape[1] < 3:
         return np.full(len(rows), np.nan)
     return np.array([np.corrcoef(x, np.delete(rows, i, 0).mean(0))[0, 1] for i, x in enumerate(rows)])
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, ChartType]:
-    """13, 14: heads of the first seed. 23: of all seeds in one panel per layer, and in a panel per layer and seed."""
+    """Draw |cosines| or products of heads: figures 13 and 14 of the first seed, 23 of all seeds.
+
+    Figure 23 has a panel per layer, and another chart with a panel per layer and seed.
+    """
     alignment = Alignment.of(records)
     endings, first = alignment.endings(), select(records, seed=records["seed"].min())
     if name == "fig14":

@@ -34,7 +34,7 @@ claims that they do.
 
 
 def measure(series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
-    """Numbers of heads, and the validation loss of every checkpoint that has one."""
+    """Return the numbers of heads, and the validation loss of every checkpoint that has one."""
     if series.cells is not None:
         return checkpoints.measure_heads((*KEPT, checkpoints.LOSS), series, context)
     pieces = checkpoints.measure(series, context)
@@ -42,6 +42,7 @@ def measure(series: checkpoints.CheckpointSettings, context: Context) -> pd.Data
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
+    """Judge figure 15: how the entropy of attention falls in training, and how much of that the drift explains."""
     claim = claims("godey2024", "fig15")
     names = ("attention.entropy", "attention.entropy_normalised", "centred_attention.query_rise")
     entropy, normalised, rise = (table(records, name).values.mean(-1) for name in names)  # [seed, step, layer]
@@ -91,8 +92,9 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
 
 
 def turned(claim: Claim, course: Array, steps: Sequence[int], subject: str = "") -> Test | Verdict:
-    """How much a course [seed, step] rises from its lowest place to the end. One that is lowest at the end in every
-    seed does not rise, and needs no test to say so.
+    """Test how much a course [seed, step] rises from its lowest point to the end.
+
+    A course that is lowest at the end in every seed does not rise: it fails without a test.
     """
     places = courses.turning_places(course)
     if (places == len(steps) - 1).all():
@@ -111,8 +113,9 @@ def turned(claim: Claim, course: Array, steps: Sequence[int], subject: str = "")
 def alignment_first(
     claim: dict[str, Claim], records: pd.DataFrame, entropy: Array, steps: Sequence[int]
 ) -> Iterator[Test | Verdict]:
-    """Which moves first, |cos(Q̄, K̄)| or the entropy [seed, step], both means over heads; and what the entropy does
-    from where |cos| is highest on.
+    """Test which moves first, |cos(Q̄, K̄)| or the entropy [seed, step], both as means over heads.
+
+    A second test is on what the entropy does after the step where |cos| is highest.
     """
     before, after = claim["alignment-before-sharpness"], claim["sharpens-after-alignment"]
     if select(records, metric="query_key.cosine").empty:
@@ -138,18 +141,20 @@ def alignment_first(
 
 
 def _share_of(part: Array, whole: Array) -> Array:
-    """NaN where the whole is not positive."""
+    """Return part / whole; NaN if the whole is not positive."""
     return np.asarray(np.where(whole > 0, part / np.where(whole > 0, whole, 1), np.nan))
 
 
 def _listed(values: Array, form: str) -> str:
+    """Format numbers, separated by commas."""
     return ", ".join(f"{x:{form}}" for x in values)
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Entropy per layer in nats and normalised; beside it with centred queries and keys; and parts of the scores."""
+    """Draw the entropy per layer (nats and normalised), with centred queries and keys, and the parts of the scores."""
 
     def over_seeds(metric: str) -> pd.DataFrame:
+        """Average a metric over heads and then over seeds, by layer and step."""
         heads = select(records, metric=metric).groupby(["metric", "layer", "step", "seed"])["value"]
         return means_over_seeds(heads.mean().reset_index(), "layer", "step")
 

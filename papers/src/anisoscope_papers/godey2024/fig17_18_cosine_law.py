@@ -1,10 +1,11 @@
-"""Figures 17 and 18: what a cosine means in dimension d, and where models lie.
+"""Figures 17 and 18: how cosines of isotropic vectors are distributed in dimension d, and where models lie.
 
-Figure 17 is the closed form; the samples beside it show that it is the law of what is computed. Figure 18 puts the
-layer-wise A of models on q95(d), the cosine that 95 % of isotropic **pairs** stay below. A is a **mean** over pairs,
-and the mean over n isotropic vectors has a law about n times narrower: its own 95 % line is drawn as well.
+Figure 17 is the closed form of that distribution (the law); samples show that it describes what is computed. Figure 18
+compares A of a model's layers with q95(d), the cosine that 95 % of isotropic **pairs** stay below. A is a **mean** over
+pairs, and the mean over n isotropic vectors is distributed about n times more narrowly: its own 95 % line is drawn as
+well.
 
-Records: rows of an isotropic law have the model `isotropic d = {d}`; the component of a density is the cosine.
+Records: rows of an isotropic distribution have the model `isotropic d = {d}`; the component of a density is the cosine.
 """
 
 from collections.abc import Sequence
@@ -55,7 +56,7 @@ class Points:
 
 
 def measure_law(law: Law, context: Context) -> pd.DataFrame:
-    """The density, q95 and sampled cosines' agreement (Kolmogorov–Smirnov) for every dimension."""
+    """Return for each dimension the density of cosines, q95, and how well sampled cosines fit (Kolmogorov–Smirnov)."""
     rows = []
     drawn = np.random.default_rng(law.seed)
     for done, d in enumerate(law.dimensions, start=1):
@@ -74,7 +75,7 @@ def measure_law(law: Law, context: Context) -> pd.DataFrame:
 
 
 def _sampled(drawn: np.random.Generator, pairs: int, d: int) -> Array:
-    """Cosines of independent Gaussian pairs, a few at a time."""
+    """Return the cosines of independent Gaussian pairs in d dimensions, computed a few at a time."""
     found = []
     for start in range(0, pairs, 1000):
         x, y = drawn.standard_normal((2, min(1000, pairs - start), d))
@@ -83,7 +84,10 @@ def _sampled(drawn: np.random.Generator, pairs: int, d: int) -> Array:
 
 
 def judge_law(records: pd.DataFrame) -> Sequence[Verdict]:
-    """q95 falls from each d to the next; no sample departs from the closed form (Kolmogorov–Smirnov, Holm over d)."""
+    """Judge that q95 falls from each d to the next, and that no sample departs from the closed form.
+
+    The latter is a Kolmogorov–Smirnov test, Holm-corrected over d.
+    """
     one = select(records, component=None).pivot_table(index="model", columns="metric", values="value")
     one = one.sort_values("cosine_law.dimension")
     d, ends = one["cosine_law.dimension"].astype(int), one["cosine_law.q95"]
@@ -108,7 +112,7 @@ def draw_law(records: pd.DataFrame) -> dict[str, ChartType]:
 
 
 def judge_points(records: pd.DataFrame) -> Sequence[Verdict]:
-    """One verdict per model: holds where every layer is significantly above q95(d) (Holm over all layers)."""
+    """Judge each model: the claim holds if every layer is significantly above q95(d) (Holm over all layers)."""
     rows, tests = layers(records), []
     for test, row in zip(layer_tests(FAR, rows), rows.to_dict("records"), strict=True):
         times = (rows["value"] / rows["q95"])[rows["model"] == row["model"]]
@@ -120,14 +124,14 @@ def judge_points(records: pd.DataFrame) -> Sequence[Verdict]:
 
 
 def layers(records: pd.DataFrame) -> pd.DataFrame:
-    """A of every hidden layer, with the dimension `d` and `q95` beside it."""
+    """Return A of every hidden layer, with the dimension `d` and `q95` as columns."""
     rows = select(records, metric="mean_cosine", site="hidden")
     rows = rows.assign(d=rows["model"].map(widths(records)).astype(int), seed=rows["seed"].fillna(0))
     return rows.assign(q95=isotropic.q95(rows["d"].to_numpy(float)))
 
 
 def trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context: Context) -> pd.DataFrame:
-    """Records of A, drift and norms by layer of models on their corpora: runs shared with figures 1 to 4."""
+    """Measure A, drift and norms by layer, for models on their corpora; runs are shared with figures 1 to 4."""
     found = []
     for done, (model, corpus) in enumerate(models, start=1):
         job = Job(model, corpus=corpus, settings=Systems().settings(), limit=limit)
@@ -141,7 +145,7 @@ def trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context
 
 
 def draw_points(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Layers of models over q95(d), and the 95 % line of means over 1,000 vectors, which is A's own."""
+    """Draw A of models' layers over q95(d), with the 95 % line of means over 1,000 vectors."""
     d = np.unique(np.round(np.geomspace(4, 16384, 80)).astype(int))
     means = isotropic.mean_cosine_quantile(0.95, d, 1000)
     lines = {"95 % of isotropic pairs": isotropic.q95(d), "95 % of means over 1,000 vectors": means}

@@ -1,9 +1,9 @@
-"""A per layer of several systems: what figures 1 to 5, 16 and 18 have in common.
+"""Measure A (mean cosine) per layer of several systems: shared by figures 1 to 5, 16 and 18.
 
-Published checkpoints are measured on the paper's corpus; small models, trained on the spot, on the first units of their
-own, beside the same models before their first step. Beside the records of a run stand A and drift of every layer with
-each group of units left out (`mean_cosine.left_out`, `drift.left_out`, `component` the group): what joint functions of
-layers and models need for their intervals.
+Published checkpoints are measured on the paper's corpus. Small models are trained on the spot, and measured on the
+first units of their own corpus, before their first step and after training. The records also hold A and drift of every
+layer with each group of units left out (`mean_cosine.left_out`, `drift.left_out`, `component` the group): joint
+functions of layers and models need them for their intervals.
 """
 
 import re
@@ -69,22 +69,26 @@ class Systems:
     others: "tuple[Systems, ...]" = ()
 
     def settings(self) -> Settings:
-        """Settings of the measurement: hidden states only, no sample."""
+        """Return the settings of the measurement: hidden states only, no sample."""
         return Settings(panel=("hidden",), tokens=self.policies, sample=0, flatten=self.flatten)
 
     def needs(self) -> tuple[Need, ...]:
-        """What the published models need from the hub, and their corpus."""
+        """Return what must be downloaded: the published models and their corpus."""
         return needed([(model, self.corpus) for model in self.models], self.flatten)
 
 
 def settings(paper: Systems, small: Sequence[str], quick: Systems | None = None) -> dict[str, Systems]:
-    """The paper's systems, and in their place small models (beside `quick`), trained briefly or for long."""
+    """Return settings by name: `paper`; `quick` with small models in its place, trained briefly; `long`, trained
+    longer.
+    """
     quick = replace(quick or Systems(flatten=paper.flatten), small=tuple(small))
     return {"quick": quick, "long": replace(quick, recipe=LONG), "paper": paper}
 
 
 def measure(systems: Systems, context: Context) -> pd.DataFrame:
-    """Every system's records of hidden states; each is a run of its own, found again when it is finished."""
+    """Return the records of hidden states of every system. Each system is a run of its own, and is not repeated if
+    finished.
+    """
     parts = []
     for i, model in enumerate(systems.models):
         job = Job(model, corpus=systems.corpus, settings=systems.settings(), limit=systems.limit)
@@ -97,8 +101,9 @@ def measure(systems: Systems, context: Context) -> pd.DataFrame:
 
 
 def had(job: Job, context: Context, measure_it: Callable[[Job], Item]) -> list[Item]:
-    """What `measure_it` makes of a published system; of one that cannot be had nothing, which is noted. Where it is the
-    corpus, another stands in for it if it has one.
+    """Measure a published system; return [result], or [] with a note in the context if it is unavailable.
+
+    If its corpus is unavailable and has a stand-in, that is read instead.
     """
     try:
         return [measure_it(job)]
@@ -117,7 +122,7 @@ def had(job: Job, context: Context, measure_it: Callable[[Job], Item]) -> list[I
 
 
 def measured(job: Job, context: Context) -> pd.DataFrame:
-    """Records of one run that the figures need, with its left-out values; its sums, which are large, are given up."""
+    """Return the records of one run that the figures need, with left-out values. The large file of sums is deleted."""
     job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
     done = run(job, root=context.cache, resume=True, keep_sums=True)
     kept = done.folder / f"left_out-{make_run_id(measuring_code(__name__))[:8]}.parquet"
@@ -137,7 +142,7 @@ def measured(job: Job, context: Context) -> pd.DataFrame:
 def reads_prompt_only(manifest: Mapping[str, Any]) -> bool:
     """Whether the decoder of a run read the same prompt with every clip (Whisper without transcripts).
 
-    Its states then hardly depend on the corpus: A of its layers is near 1 whatever the network is.
+    Its states then hardly depend on the corpus, so that A (mean cosine) of its layers is near 1 for any network.
     """
     corpus = manifest.get("corpus")
     preprocessing = corpus.get("preprocessing", {}) if isinstance(corpus, Mapping) else {}
@@ -145,7 +150,10 @@ def reads_prompt_only(manifest: Mapping[str, Any]) -> bool:
 
 
 def _packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
-    """Records of a network that needs no hub, trained and untrained, on one corpus; what cannot be had is noted."""
+    """Yield the records of a network from a package or file, trained and untrained, on one corpus.
+
+    If it is unavailable, that is noted in the context.
+    """
     corpus = Path(systems.corpus)
     corpus = corpus.parent if corpus.stem in ("train", "test") else corpus
     label = f"{_label(name)} on {corpus.name}"
@@ -162,15 +170,19 @@ def _packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.Data
 
 
 def _label(name: str) -> str:
-    """`builtin:whisper-tiny.en`: whisper-tiny.en; of a file its name, without the hash that it ends with."""
+    """Return a short name: `builtin:whisper-tiny.en` → whisper-tiny.en; for a file its name without suffix and final
+    hash.
+    """
     if name.startswith("builtin:"):
         return name.removeprefix("builtin:")
     return re.sub("-[0-9a-f]{8}$", "", Path(name).stem)
 
 
 def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
-    """Records of one kind of small model, every seed, untrained and trained; or one row that says why not. They are
-    kept beside each checkpoint, by settings and code: weights and corpus are in the folder's name.
+    """Yield the records of one kind of small model, for every seed, untrained and trained; or one row that says why
+    not.
+
+    They are kept next to each checkpoint, named by settings and code.
     """
     kind, settings = KINDS[name], systems.settings()
     if kind.missing:
@@ -187,19 +199,22 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
 
 
 def width(threshold: float) -> int:
-    """The dimension d whose q95(d) is the recorded `mean_cosine.isotropic_q95` (it falls strictly with d)."""
+    """Return the dimension d whose q95(d) is the recorded `mean_cosine.isotropic_q95` (q95 falls strictly with d)."""
     dimensions = range(2, 1 << 24)
     return dimensions[bisect_left(dimensions, -threshold * (1 + 1e-12), key=lambda d: -q95(d))]
 
 
 def widths(records: pd.DataFrame) -> dict[str, int]:
-    """{model: width of its hidden states} of trained models in `records`."""
+    """Return {model: dimension of its hidden states} for the models in `records`."""
     rows = select(records, metric="mean_cosine.isotropic_q95", site="hidden")
     return {str(model): width(float(values.iloc[0])) for model, values in rows.groupby("model", sort=False)["value"]}
 
 
 def left_out(sums: Path, settings: Settings) -> pd.DataFrame:
-    """A and drift with each group left out: first token policy, outputs of blocks (also before their last ReLU)."""
+    """Return A and drift with each group of units left out, from saved sums.
+
+    Only for the first token policy, and for outputs of blocks (also before their last ReLU).
+    """
     measurement = Measurement.restore(sums, settings)
     rows = []
     for name, site in measurement.sites.items():
@@ -219,8 +234,10 @@ def left_out(sums: Path, settings: Settings) -> pd.DataFrame:
 
 
 def replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: str, site: str = "hidden") -> Array:
-    """[1 + group, layer] of one model and seed: all groups, then each left out; layers as in `of_layers` (rows of
-    `curves`: `model`, `seed`, `stack`, `layer`). No rows of left-out values: no groups.
+    """Return the jackknife replicates of a metric, [1 + group, layer], for one model and seed.
+
+    The first row uses all groups, each other row leaves one out. Layers are those of `of_layers` (rows of `curves`:
+    `model`, `seed`, `stack`, `layer`). One row if the records hold no left-out values.
     """
     first = of_layers.iloc[0]
     rows = select(records, model=first["model"], site=site, token_policy="all", head=None)
@@ -236,13 +253,13 @@ def replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: str, site
 
 
 def skipped(records: pd.DataFrame) -> str:
-    """Systems that were not measured, with the reasons."""
+    """Return the systems that were not measured, with the reasons, as text."""
     rows = select(records, metric=(SKIPPED, WITHHELD))
     return "; ".join(f"{model}: {reason}" for model, reason in zip(rows["model"], rows["component"], strict=True))
 
 
 def unmeasured(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict], records: pd.DataFrame) -> list[Verdict]:
-    """Verdicts on those claims that have none: why these records say nothing of them."""
+    """Return an undecided verdict for each claim that has none, with the reason why these records do not decide it."""
     why = skipped(records) or "no system of these settings is one the claim is about"
     found = {verdict.claim for verdict in verdicts}
     return [
@@ -253,7 +270,10 @@ def unmeasured(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict], record
 
 
 def curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
-    """A of every layer, model and seed with q95(d); on the axis `place`, encoder before decoder. Published: seed 0."""
+    """Return A of every layer, model and seed, with q95(d). On the axis `place` the encoder comes before the decoder.
+
+    Published models, which have no seed, get seed 0.
+    """
     here = select(records, site=site, token_policy="all", head=None)
     here = here.assign(seed=here["seed"].fillna(0))
     keys = ["model", "seed", "stack", "layer"]
@@ -270,13 +290,13 @@ def curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
 
 
 def per_system(rows: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
-    """(model, seed, its layers) of curves."""
+    """Yield (model, seed, rows of its layers) from the rows of `curves`."""
     for (model, seed), layers in rows.groupby(["model", "seed"], sort=False):
         yield str(model), int(str(seed)), layers
 
 
 def layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
-    """One test per layer of the systems that a claim about A is about."""
+    """Yield one test per layer, for the systems that a claim about A names."""
     rows = rows[rows["model"].str.startswith(claim.systems)] if claim.systems else rows
     rows = rows[~rows["model"].str.startswith(claim.but)] if claim.but else rows
     rows = rows[rows["stack"] == claim.stack] if claim.stack else rows
@@ -305,12 +325,14 @@ def layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
 
 
 def training_steps(model: Any, step: Any) -> str:
-    """How long a small model was trained."""
+    """Return in words how long a small model was trained; "" for other models."""
     return f"trained for {step:,} steps" if str(model).endswith(TRAINED) and not pd.isna(step) else ""
 
 
 def draw(name: str, records: pd.DataFrame, site: str = "hidden") -> dict[str, Any]:
-    """A per layer and model over the isotropic bound; of seeds the mean and the outer ends of their intervals."""
+    """Draw A per layer and model, with the isotropic bound. Seeds are averaged, with the outer ends of
+    their intervals.
+    """
     rows = curves(records, site)
     if rows.empty:
         return {}

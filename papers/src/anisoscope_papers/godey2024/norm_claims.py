@@ -1,5 +1,6 @@
-"""Claims about the biased block over seeds, each a draw of weights, inputs and bias: Student t on paired differences,
-Holm over systems, claims and the grid of N.
+"""Test claims about the biased block over seeds; each seed draws weights, inputs and bias.
+
+Student's t on paired differences, Holm over systems, claims and the grid of N.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,18 +27,18 @@ class Curves:
 
 
 def systems(records: pd.DataFrame) -> list[str]:
-    """Untrained systems, in the order they were run."""
+    """Return the untrained systems in the records, in the order in which they were run."""
     untrained = records["seed"].notna() & records["corpus"].str.startswith("uniform")
     return list(dict.fromkeys(records.loc[untrained, "model"]))
 
 
 def width(records: pd.DataFrame, system: str) -> int:
-    """The dimension of its hidden states."""
+    """Return the dimension of a system's hidden states."""
     return int(select(records, model=system)["corpus"].iloc[0].rsplit(" ", 1)[1])
 
 
 def curves(records: pd.DataFrame, metric: str, site: str, layer: int | None = None) -> Iterator[Curves]:
-    """The mean over heads of `metric` at `site`, per system; layer None: the last one."""
+    """Yield for each system a metric against N, as the mean over heads at `site`. `layer` None: the last one."""
     rows = select(records, metric=metric, site=site, head=None)[
         ["model", "corpus", "seed", "layer", "component", "value"]
     ]
@@ -55,14 +56,14 @@ Judge = Callable[[Claim, pd.DataFrame], Found]
 
 
 def judge(figure: str, others: Mapping[str, Judge], records: pd.DataFrame) -> list[Verdict]:
-    """Verdicts on the claims of a figure: trends of their metric at their site, and `others` by name."""
+    """Judge the claims of a figure: the trend of each claim's metric with N, or by the function in `others`."""
     named = claims("godey2024", figure).items()
     found = [one for name, claim in named for one in others.get(name, trends)(claim, records)]
     return concluded(found)
 
 
 def concluded(found: Sequence[Test | Verdict]) -> list[Verdict]:
-    """The verdicts on all tests together, and those that needed none."""
+    """Judge all tests together, and append the verdicts that needed no test."""
     return [
         *judged([one for one in found if isinstance(one, Test)]),
         *(one for one in found if isinstance(one, Verdict)),
@@ -70,7 +71,7 @@ def concluded(found: Sequence[Test | Verdict]) -> list[Verdict]:
 
 
 def trends(claim: Claim, records: pd.DataFrame, *, relative: bool = False) -> Found:
-    """The trend of the claim's metric in every system; `relative`: as a share of the value at N = 0."""
+    """Test the trend of the claim's metric with N in every system; `relative`: as a share of the value at N = 0."""
     for curve in curves(records, claim.metric, claim.site):
         yield from trend(claim, curve, relative=relative)
 
@@ -80,20 +81,22 @@ relative_trends: Judge = partial(trends, relative=True)
 
 
 def closed(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
-    """`upper` > `lower` at every N, paired over seeds, as the share of the distance from `lower` to A = 1 that `upper`
-    has left behind: near A = 1 every difference is small.
+    """Test that `upper` > `lower` at every N, paired over seeds.
+
+    The number is the share of the distance from `lower` to A = 1 that `upper` has covered, since near A = 1 every
+    difference is small.
     """
     share = (upper.values - lower.values) / (1 - lower.values)
     return _at_every_norm(claim, upper, share, claim.statistic, "all")
 
 
 def above(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
-    """`upper` > `lower` at every N, paired over seeds."""
+    """Test that `upper` > `lower` at every N, paired over seeds."""
     return _at_every_norm(claim, upper, upper.values - lower.values, claim.statistic, "all")
 
 
 def trend(claim: Claim, curve: Curves, *, relative: bool = False) -> Iterator[Test]:
-    """Growth (or fall) from N = 0 to the largest N; it may nowhere go the other way."""
+    """Test growth (or fall) from N = 0 to the largest N. At no N may it go significantly the other way."""
     start = curve.values[:, :1]
     words = f"{'relative ' * relative}change from N = 0 ({start.mean():.4g})"
     change = (curve.values[:, 1:] - start) / (start if relative else 1.0)
@@ -101,9 +104,10 @@ def trend(claim: Claim, curve: Curves, *, relative: bool = False) -> Iterator[Te
 
 
 def _at_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, over: Over) -> Iterator[Test]:
-    """Tests that `values` [seed, norm] are above (or below) the claim's threshold, one per N. Where the last must be,
-    the others may only not go the other way: for them there is no floor. Where all must be, the weakest is the N with
-    the smallest number, not the one with the largest p.
+    """Yield a test per N that `values` [seed, norm] are above (or below) the claim's threshold.
+
+    If `over` is "last", only the last must be; the others may just not go the other way, so they have no floor. If
+    `over` is "all", the weakest N is the one with the smallest number, not with the largest p.
     """
     for norm, of_norm in zip(curve.norms, values.T, strict=True):
         judged_by = replace(claim, floor=0.0) if over == "last" and norm != curve.norms[-1] else claim
@@ -113,7 +117,7 @@ def _at_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, o
 
 
 def one_more(values: Array) -> str:
-    """Where one more draw of weights, inputs and bias would lie: the spread over draws, not that of their mean."""
+    """Describe where one more draw of weights, inputs and bias would lie: by the spread of draws, not of their mean."""
     n = len(values)
     if n < 3:
         return ""
@@ -122,14 +126,17 @@ def one_more(values: Array) -> str:
 
 
 def at(claim: Claim, curve: Curves, norm: float, threshold: float, words: str) -> Test:
-    """At one N the quantity lies above a threshold, which `words` names."""
+    """Test that the quantity lies above a threshold at one N; `words` names the threshold."""
     values = curve.values[:, curve.norms.index(norm)]
     reason = "; ".join(filter(None, (words, one_more(values))))
     return of_seeds(claim, values, f"at N = {norm:g}", threshold, reason=reason, subject=curve.system)
 
 
 def judge_share(claim: Claim, curve: Curves) -> Verdict:
-    """Seeds differ in direction: the share whose value rises from N = 0 to the largest N (exact binomial interval)."""
+    """Judge whether seeds differ in direction: the share whose value rises from N = 0 to the largest N.
+
+    The interval is the exact binomial one. The claim holds if some seeds rise and some fall, else it is undecided.
+    """
     rises = int((curve.values[:, -1] > curve.values[:, 0]).sum())
     n = len(curve.values)
     exact = stats.binomtest(rises, n).proportion_ci(0.95, "exact")
@@ -144,13 +151,15 @@ KEYS = ("model", "site", "layer", "metric", "component")
 
 
 def summary(records: pd.DataFrame) -> pd.DataFrame:
-    """Mean over seeds with its interval, one row per key and N (column `N`): what the charts draw."""
+    """Return the mean over seeds with its interval, per system, site, layer, metric and N: the rows
+    that charts draw.
+    """
     table = means_over_seeds(records, *KEYS)
     return table.assign(N=table["component"].astype(float), reading=table["model"].map(label))
 
 
 def with_heads(records: pd.DataFrame) -> pd.DataFrame:
-    """`summary` of the means over heads, with the range over all heads and seeds in `lowest` and `highest`."""
+    """Return `summary` of the means over heads, with the range over all heads and seeds in `lowest` and `highest`."""
     of_heads = records[records["head"].notna()]
     ranges = of_heads.groupby(list(KEYS))["value"].agg(lowest="min", highest="max").reset_index()
     return summary(select(records, head=None)).merge(ranges, on=list(KEYS), how="left")

@@ -1,8 +1,8 @@
-"""Scores before the softmax: where they lie, how wide they spread, how wide inside a row, which is all softmax sees.
+"""Sum attention scores before the softmax: their mean, their spread, and their spread inside rows (all a softmax sees).
 
-Sums over visible pairs, per sequence and head; bias and mask are no part of a score. Keys are centred before the
-product, so that the spread inside a row keeps its digits where a common part of 10⁴ lies under it; the common part of
-each row is added in float64.
+Sums are over visible pairs, per sequence and head; bias and mask are not part of a score. Keys are centred before the
+product, so that the spread inside a row keeps its precision even with a common part of 10⁴. The common part of each row
+is added in float64.
 """
 
 import numpy as np
@@ -30,10 +30,12 @@ def score_sums(
     causal: bool,
     counted: Bool[Tensor, " sequence"],
 ) -> dict[str, Tensor]:
-    """Per sequence [sequence, head]: `pairs`, `score`, `score_square`, `within` (variances inside rows, by pairs).
+    """Return sums of scores, [sequence, head]: `pairs`, `score`, `score_square`, `within` (variance inside rows, by
+    pairs).
 
-    Of every 16th row: `some_rows`, `row_median`, `entropy`, `entropy_normalised`, and `pooled`, `centred`
-    [sequence, bin], counts of scores and of scores less their row's mean, in the `counted` sequences (it is dear).
+    Over every 16th row: `some_rows`, `row_median`, `entropy`, `entropy_normalised`. Also histograms [sequence, bin] of
+    every 16th row: `pooled` of scores, `centred` of scores less their row's mean; only for the `counted` sequences, as
+    they are slow.
     """
     middle = key.mean(2, keepdim=True)
     common = (query @ middle.transpose(2, 3)).squeeze(-1).double() * scale  # [sequence head query]
@@ -57,7 +59,7 @@ def score_sums(
 
 
 def _rows(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the scores of each row, from the moments of the keys: no score is computed."""
+    """Return mean and variance of the scores of each row, from the moments of the keys, without computing any score."""
     q, k = query.double(), key.double()
     mean = (q @ k.mean(2, keepdim=True).transpose(2, 3)).squeeze(-1) * scale
     square = torch.linalg.vecdot(q @ (k.transpose(2, 3) @ k), q) * scale**2 / n
@@ -65,16 +67,17 @@ def _rows(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, 
 
 
 def _rows_of_causal(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, Tensor]:
-    """The same where row i sees the first i keys."""
+    """Return mean and variance of the scores of each row, if row i sees only the first i keys."""
     s = (query @ key.transpose(2, 3)).mul_(scale).tril_()
     mean = s.sum(-1).double() / n
     return mean, torch.linalg.vecdot(s, s).double() / n - mean.square()
 
 
 def _softmax_sums(s: Tensor, masking: Tensor, n: Tensor) -> dict[str, Tensor]:
-    """Sums over rows of what the softmax over the first n [row] keys gives: median weight, entropy, and their number.
+    """Sum over rows the median weight and the entropy of the softmax over the first n [row] keys; also the number of
+    rows.
 
-    Entropy is log-sum-exp − E[score]; the median weight that of the median score.
+    Entropy is log-sum-exp − E[score]. The median weight is that of the median score.
     """
     log_sum = s.masked_fill(~masking, -torch.inf).logsumexp(-1)
     weight = (s - log_sum.unsqueeze(-1)).exp_().masked_fill_(~masking, 0.0)
@@ -92,7 +95,9 @@ def _softmax_sums(s: Tensor, masking: Tensor, n: Tensor) -> dict[str, Tensor]:
 
 
 def _counts(s: Tensor, shift: Tensor, masking: Tensor, counted: Tensor) -> Tensor:
-    """Counts [sequence, bin] of s + shift over heads, rows and visible keys; 0 in sequences that are not counted."""
+    """Count s + shift in bins over heads, rows and visible keys, [sequence, bin]; 0 for sequences that
+    are not counted.
+    """
     s, edges = s[counted] + shift[counted].to(s).unsqueeze(-1), torch.from_numpy(EDGES).to(s)
     bins = torch.bucketize(s, edges).clamp_(1, BINS) - 1
     bins += BINS * torch.arange(len(s), device=s.device).view(-1, 1, 1, 1)
@@ -102,9 +107,10 @@ def _counts(s: Tensor, shift: Tensor, masking: Tensor, counted: Tensor) -> Tenso
 
 
 def values(terms: dict[str, Array], position_bias: bool) -> dict[str, Array]:
-    """{metric: [norm, head]}: mean, root mean square and spreads of scores; median weight and entropy of a row.
+    """Compute metrics from the sums: {metric: [norm, head]}, mean, RMS and spreads of scores, median weight and
+    entropy.
 
-    A position bias enters the softmax but no score, so those of a row are not known from scores there.
+    With a position bias, median weight and entropy are left out: the bias enters the softmax, but is not in the scores.
     """
     mean, square, within = (terms[name] / terms["pairs"] for name in ("score", "score_square", "within"))
     found = {

@@ -37,7 +37,7 @@ FAMILIES = ("gpt2", "llama", "t5", "vit")
 
 
 def label(system: str) -> str:
-    """A system as charts name it: the reading of "initialised as BERT", else the family."""
+    """Return the name of a system in charts: the reading of "initialised as BERT", else the family."""
     base = re.split(" × |, ", system, maxsplit=1)[0]
     return READING_NAMES.get(base, base) + system.removeprefix(base)
 
@@ -62,7 +62,9 @@ class Size:
             raise UsageError(expected, f"{self.width} over {self.heads} heads", "choose width = heads × an even number")
 
     def named(self, system: str) -> str:
-        """`system` with what sets it apart from one block of BERT-base: `gpt2 × 12`, `bert:raw-table, scale 2`."""
+        """Return the system's name, with what differs from one block of BERT-base: `gpt2 × 12`, `bert:raw-table, scale
+        2`.
+        """
         name = f"{system} × {self.blocks}" if self.blocks > 1 else system
         for what in ("width", "heads", "scale"):
             if getattr(self, what) != getattr(Size, what):
@@ -90,9 +92,12 @@ class Untrained:
     position_bias: bool
 
     def run(self, chosen: Tensor | slice, x: Tensor) -> Any:
-        """What the model gives for the `chosen` sequences, where its first block reads x [sequence, token, dim]."""
+        """Run the model on the `chosen` sequences, with x [sequence, token, dim] in place of its first
+        block's input.
+        """
 
         def feed(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            """Replace the hidden states that the first block is called with."""
             return ((x, *args[1:]), kwargs) if args else ((), kwargs | {"hidden_states": x})
 
         ((first, *_),) = find_blocks(self.model).values()
@@ -104,7 +109,11 @@ class Untrained:
 
 
 def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: str = "float32") -> Untrained:
-    """Weights, inputs (uniform ids, pixels from N(0, 1)) and bias direction by `seed`; systems share the last two."""
+    """Build an untrained system: weights, inputs (uniform token ids, or pixels from N(0, 1)) and bias direction by
+    `seed`.
+
+    All systems of a seed share the draws of inputs and direction. UsageError for an unknown system.
+    """
     known = (*READING_NAMES, *FAMILIES)
     if system not in known:
         raise UsageError("an untrained system", repr(system), suggest_names(system, known))
@@ -148,7 +157,7 @@ def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: st
 
 
 def _made(family: str, size: Size) -> Any:
-    """A model of the library with its own initialisation, the weights of its blocks scaled."""
+    """Build a model of transformers with its own initialisation, with the weights of its blocks scaled."""
     import transformers
 
     library: Any = transformers  # part of it has no types
