@@ -24,11 +24,12 @@ MINIATURES = {
     "scale": ["--sizes", "1", "--tokens", "2000", "--processes", "1", "--shards", "3"],
     "peers": ["--pairs", "1", "--peers", "usual", "--tokens", "64", "--window", "16", "--layers", "1", "--width", "32"],
     "limit": ["--seconds", "0.01"],
+    "sizes": [*SMALL, "--models", "gpt2", "--lengths", "8", "--sides", "left", "--layers", "1"],
     "vectors": ["--count", "200", "--dim", "8"],
     "coverage": ["--units", "3", "--corpora", "4"],
     "paired": ["--units", "4", "--corpora", "3"],
 }
-KEPT = {"overhead", "modalities", "monitor", "scale", "peers", "limit", "vectors"}
+KEPT = {"overhead", "modalities", "monitor", "scale", "peers", "limit", "sizes", "vectors"}
 BY_HAND = {"pairs", "first_answer"}
 """Modules that are no benchmark, or one of the program on a terminal (tests/test_terminal.py runs that)."""
 
