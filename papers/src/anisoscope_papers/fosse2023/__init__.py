@@ -1,4 +1,4 @@
-"""Fosse, Nguyen, Sébillot and Gravier, TALN 2023: a file per table, figure or section, `STUDY` its declaration.
+"""Reproduce Fosse, Nguyen, Sébillot and Gravier, TALN 2023: one file per table, figure or section; `STUDY` declares it.
 
 May import: `studies` and what is below it.
 """

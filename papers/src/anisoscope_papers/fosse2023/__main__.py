@@ -17,6 +17,7 @@ from anisoscope_papers.study import Context
 
 
 def main() -> None:
+    """Parse the command line, then train and measure every classifier of the plan, printing a line for each."""
     parser = argparse.ArgumentParser(prog="python -m anisoscope_papers.fosse2023", description=__doc__)
     parser.add_argument("--settings", choices=tuple(SETTINGS), default="paper")
     parser.add_argument("--output", type=Path, default=Path("runs/reproduction"), help="as in anisoscope reproduce")
@@ -27,7 +28,7 @@ def main() -> None:
     asked: dict[Cell, list[Measure]] = {cell: [m for m in measures if cell in m.cells(plan)] for cell in cells}
 
     def everything(trained: Trained) -> str:
-        """Measure all that a study asks of a classifier; a line that says what it is."""
+        """Measure all that any study needs of a classifier; return a line that describes it."""
         for look in dict.fromkeys(look for measure in asked[trained.cell] for look in measure.looks):
             look(trained)
         cell, found = trained.cell, trained.found

@@ -1,7 +1,7 @@
-"""What tables and figures share: the paper's claims (published.toml), records by corpus and seed, intervals, wording.
+"""Share what tables and figures have in common: the paper's claims, records by corpus and seed, intervals, wording.
 
 A collapsed classifier (accuracy not above the majority rate) has learnt nothing, and its vectors coincide for that
-reason alone: it is kept out of every claim, counted, and said.
+reason alone. It is left out of every claim, and the note counts it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,10 @@ DRAWN_FROM = 3
 
 
 class Seeds(dict[Any, Array]):
-    """One quantity: {value of a column, or the tuple of those of several: [seed]}; NaN where there is no classifier."""
+    """Values of one quantity by key: {value of a column, or tuple of several columns: [seed]}.
+
+    A missing key gives NaN for every seed.
+    """
 
     def __init__(self, found: Mapping[Any, Array], nothing: Array) -> None:
         super().__init__(found)
@@ -66,12 +69,14 @@ class Evidence:
 
     @cached_property
     def sound(self) -> pd.DataFrame:
+        """The records without those of collapsed classifiers."""
         cells = pd.MultiIndex.from_frame(self.records[CELL])
         collapsed = (self.records["metric"] == "collapsed") & (self.records["value"] == 1)
         return self.records[~cells.isin(cells[collapsed.fillna(False)])]
 
     @cached_property
     def note(self) -> str:
+        """Words on what these records lack or leave out, and on generated corpora that replace real ones."""
         if not self.corpus:
             return "; ".join(dict.fromkeys(here.note for here in self.corpora if here.note))
         counts = {metric: len(select(self.records, metric=metric, value=1.0)) for metric in self.lost}
@@ -83,26 +88,30 @@ class Evidence:
 
     @cached_property
     def corpora(self) -> list["Evidence"]:
-        """That of each corpus, in the order of the records."""
+        """The evidence on each corpus alone, in the order of the records."""
         names = dict.fromkeys(self.records["corpus"].dropna())
         return [type(self)(self.study, select(self.records, corpus=name), str(name), self.paper) for name in names]
 
     def find(self, **where: Any) -> pd.DataFrame:
-        """Rows of sound classifiers."""
+        """Return the rows of sound (not collapsed) classifiers that match `where`."""
         return select(self.sound, **where)
 
     def table(self, *columns: str, **where: Any) -> Seeds:
-        """Values of sound classifiers by the values of columns."""
+        """Return the values of sound classifiers that match `where`, by the values of `columns`: key → [seed]."""
         return self.by(self.find(**where), *columns)
 
     def by(self, rows: pd.DataFrame, *columns: str) -> Seeds:
-        """Values of some rows by the values of columns."""
+        """Return the values of some rows, by the values of `columns`: key → [seed]."""
         by_key = rows.set_index("seed").groupby(columns[0] if len(columns) == 1 else list(columns))["value"]
         found = {key: values.reindex(self.seeds).to_numpy(float) for key, values in by_key}
         return Seeds(found, np.full(max(len(self.seeds), 1), np.nan))
 
     def test(self, name: str, values: Array, which: str = "", *, around: float = 0.0) -> Test:
-        """A claim and its number of every seed [seed]. `which`: of which classifiers, if not the paper's own."""
+        """Test a claim on one number per seed, `values` [seed].
+
+        `which`: the classifiers it is about, if not the paper's own. `around`: the centre, for a claim that the number
+        lies within a distance of it.
+        """
         claim = self.claims[name]
         inside = None if claim.within is None else (around - claim.within, around + claim.within)
         subject = ", ".join(filter(None, (self.title, which)))
@@ -110,11 +119,11 @@ class Evidence:
 
     @property
     def apart(self) -> str:
-        """Why numbers of this corpus cannot be compared with the published ones; empty: they can."""
+        """Why numbers of this corpus cannot be compared with the published ones; empty if they can."""
         return str(self.published.get("not_comparable", {}).get(self.corpus, ""))
 
     def compared(self, place: str, published: float, rows: pd.DataFrame, note: str = "") -> Compared:
-        """A published number beside the mean of `rows`, one per seed."""
+        """Compare a published number with the mean of `rows`, which hold one value per seed."""
         value, low, high, n = _mean(rows)
         found: dict[str, Any] = {"value": value} if n else {}
         if n > 1:
@@ -122,7 +131,9 @@ class Evidence:
         return Compared(f"{self.title}, {place}", published, n=n, note=note, apart=self.apart, **found)
 
     def beside(self, **where: Any) -> str:
-        """Words beside a similarity: mean accuracy of the sound classifiers, majority rate, how many collapsed."""
+        """Describe the classifiers behind a similarity: mean accuracy, majority rate, how many collapsed and were left
+        out.
+        """
         accuracy = self.find(**where, metric="accuracy", component="test")["value"]
         majority = select(self.records, **where, metric="majority", component="test")["value"]
         collapsed = len(select(self.records, **where, metric="collapsed", value=1.0))
@@ -134,7 +145,10 @@ class Evidence:
     def chart(
         self, builder: Callable[..., ChartType], frame: pd.DataFrame, name: str = "", **settings: Any
     ) -> dict[str, ChartType]:
-        """A chart by its name, that of the study and corpus where none is given; none where there are no rows."""
+        """Draw a chart of `frame` with `builder`, as {name: chart}; {} if there are no rows.
+
+        Without a `name`, it is named by study and corpus.
+        """
         if "corpus" in frame:
             frame = frame.assign(corpus=frame["corpus"].replace(TITLES))
         name = name or "_".join(filter(None, (self.study, self.corpus.replace(":", ""))))
@@ -142,7 +156,10 @@ class Evidence:
 
 
 def over(rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | None = None) -> pd.DataFrame:
-    """Mean over seeds with its interval and their number, by key: numbers ascending, words as they appear."""
+    """Average rows over seeds, with interval and number of seeds, for each combination of the columns `keys`.
+
+    Numbers are sorted, words keep the order of their first appearance. The interval is NaN for fewer than three seeds.
+    """
     words = [key for key in keys if not pd.api.types.is_numeric_dtype(rows[key])]
     ordered = rows.assign(**{key: pd.Categorical(rows[key], rows[key].dropna().unique()) for key in words})
     out = []
@@ -155,12 +172,14 @@ def over(rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | None = No
 
 
 def panels(rows: Mapping[str, pd.DataFrame], *keys: str) -> pd.DataFrame:
-    """`over` of the rows of several quantities, their names in the column `quantity`."""
+    """Average the rows of several quantities over seeds, with the quantity's name in the column `quantity`."""
     return pd.concat([over(found, *keys).assign(quantity=name) for name, found in rows.items()], ignore_index=True)
 
 
 def _mean(rows: pd.DataFrame, bounds: tuple[float, float] | None = None) -> tuple[float, float, float, int]:
-    """(value, low, high, n) over the seeds of rows of one metric, inside its bounds."""
+    """Return (value, low, high, n) over the seeds of rows of one metric; the interval stays inside the
+    metric's bounds.
+    """
     values = rows["value"].dropna().to_numpy(float)
     if not len(values):
         return np.nan, np.nan, np.nan, 0
@@ -170,8 +189,10 @@ def _mean(rows: pd.DataFrame, bounds: tuple[float, float] | None = None) -> tupl
 
 
 def growth(table: Seeds, start: Seeds | None = None) -> Array:
-    """Last layer less first, or less that of `start` [seed], mean over the depths above one that a seed has; keys
-    (layers, layer).
+    """Return the growth of a quantity over the layers, [seed]: its value in the last layer less that in the first.
+
+    It is the mean over models of more than one layer. `start`: values to subtract in place of the first layer's. Keys
+    of both are (layers, layer).
     """
     depths = sorted({layers for layers, _ in table if layers > 1})
     grown = [table[n, n] - (table[n, 1] if start is None else start[n, n]) for n in depths]
@@ -179,7 +200,7 @@ def growth(table: Seeds, start: Seeds | None = None) -> Array:
 
 
 def spearman(x: Array, y: Array, fewest: int = 3) -> float:
-    """Rank correlation; NaN with fewer than `fewest` points or no variation."""
+    """Return the rank correlation; NaN for fewer than `fewest` points or no variation."""
     usable = ~(np.isnan(x) | np.isnan(y))
     x, y = x[usable], y[usable]
     if len(x) < fewest or np.ptp(x) == 0 or np.ptp(y) == 0:
@@ -188,7 +209,7 @@ def spearman(x: Array, y: Array, fewest: int = 3) -> float:
 
 
 def correlation(x: Seeds, y: Seeds, fewest: int = 3) -> Array:
-    """Rank correlation over the keys that both have [seed]."""
+    """Return the rank correlation of two quantities over the keys that both have, [seed]."""
     keys = [key for key in x if key in y]
     both = zip(*(np.array([table[key] for key in keys] or [table.nothing]).T for table in (x, y)), strict=True)
     return np.array([spearman(a, b, fewest) for a, b in both])
@@ -196,8 +217,10 @@ def correlation(x: Seeds, y: Seeds, fewest: int = 3) -> Array:
 
 @dataclass(frozen=True)
 class Measure:
-    """Accuracies of cells of the plan, and what `looks` find in them; what `control` finds in them at step 0. Of norms
-    those of keys, which are said to compensate.
+    """Measure the classifiers (cells) of a study: their accuracy, what `looks` measure, and what `control` measures at
+    step 0.
+
+    Of the records on norms, only those of keys are kept.
     """
 
     cells: Callable[[Grid], Sequence[Cell]]
@@ -213,7 +236,7 @@ class Measure:
         return records[~other_norms].reset_index(drop=True)
 
     def at_hand(self, plan: Grid, cache: Path) -> bool:
-        """Whether any cell was trained in this cache."""
+        """Return whether any of the cells was trained in this cache."""
         return any((folder_of(cell, plan, cache) / TOLD).exists() for cell in self.cells(plan))
 
 
@@ -228,11 +251,14 @@ def entry(
     read: Callable[[str, pd.DataFrame], Evidence] | None = None,
     **others: Any,
 ) -> Study:
-    """A table or figure of the paper: measured, judged and drawn of all records, compared corpus by corpus; where it is
-    not of the classifiers of the grid, with `others` than their settings and needs, and evidence `read` in its own way.
+    """Declare a table or figure of the paper as a study.
+
+    It is measured, judged and drawn from all records, and compared with published numbers corpus by corpus. `others`
+    replace the settings and needs of the grid of classifiers; `read` makes the evidence in another way.
     """
 
     def whole(records: pd.DataFrame) -> Evidence:
+        """Return the evidence on all corpora."""
         return read(name, records) if read else Evidence(name, with_options(records), paper=paper)
 
     trained = measure.at_hand if isinstance(measure, Measure) else None

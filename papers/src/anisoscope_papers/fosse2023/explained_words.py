@@ -29,12 +29,15 @@ ONE_LAYER: dict[str, Any] = {"family": OWN, "layers": 1, "weight": 0.0}
 
 
 def explained(trained: Trained) -> pd.DataFrame:
-    """Measure `explanations` of test texts, for a corpus with rationales."""
+    """Measure how well maps over words explain a classifier's decisions on test texts, for a corpus with rationales."""
     how: dict[str, Any] = {"limit": trained.plan.erased, "max_length": trained.found.max_length}
     return kept(trained, "explained", lambda: explanations(*trained.classifier, trained.corpus, **how))
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test whether attention and directions of values are plausible (match rationales) and faithful (erasure changes
+    output).
+    """
     for here in whole.corpora:
         for which, where in (("", ONE_LAYER), ("last layer of the fine-tuned encoder", {"family": TUNED})):
             precise, erased = (_last_layer(here, name, where) for name in ("auprc", "comprehensiveness"))
@@ -52,13 +55,15 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def _last_layer(here: Evidence, measure: str, where: dict[str, Any]) -> Seeds:
-    """Values [seed] by map, of the last layer or of none."""
+    """Return a measure of each map in the last layer, [seed]; maps without a layer are included."""
     rows = here.find(metric=f"explains.{measure}", **where)
     return here.by(rows[rows["layer"].isna() | (rows["layer"] == rows["layer"].max())], "component")
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Every map of one layer by corpus; by layer, plausibility of the deepest, both measures of tuned encoders."""
+    """Draw every map of one-layer models by corpus; then, by layer, those of the deepest models and of fine-tuned
+    encoders.
+    """
     found: dict[str, ChartType] = {}
     for here in whole.corpora:
         every = {shown: here.find(metric=f"explains.{name}", **ONE_LAYER) for name, shown in MEASURES.items()}

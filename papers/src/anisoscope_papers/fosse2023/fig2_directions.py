@@ -25,16 +25,19 @@ DRAWN = {"least": 0.025, "lower": 0.25, "middle": 0.5, "upper": 0.75, "most": 0.
 
 
 def directions(trained: Trained) -> pd.DataFrame:
-    """Records, `site` the stage (`tuned`, `pretrained`), `component` the classes by name.
+    """Measure how well the direction of the final [CLS] vector tells the class, from any representative utterance.
+
+    In the records, `site` is the stage (`tuned`, `pretrained`), `component` the classes by name.
 
     first             cosine quantiles of each class to the first correct utterance of each class, as in the paper
-    representative    quantiles over all correct utterances i of a class, of the median cosine to i of each class
-    auc               the same of the AUC: is an utterance of i's class nearer to i than one of the others?
-    others            the same of the AUC between the two other classes (three classes only)
+    representative    quantiles, over all correct utterances i of a class, of the median cosine to i of each class
+    auc               quantiles of the AUC: is an utterance of i's class nearer to i than one of the others?
+    others            quantiles of the AUC between the two other classes (three classes only)
     separability      AUC and nearest-direction accuracy against left-one-out class means
     """
 
     def make() -> pd.DataFrame:
+        """Compute the records, for the encoder before and after fine-tuning."""
         before = load(trained.cell.model).model
         stages = {"tuned": trained.directions(), "pretrained": trained.directions(before)}
         labels, found = trained.classes
@@ -54,10 +57,15 @@ def directions(trained: Trained) -> pd.DataFrame:
 
 
 def each_direction(unit: Array, labels: Labels, right: np.ndarray, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Rows of `first`, which is among its own class as in the authors' notebook, and of all correct utterances."""
+    """Return rows on cosines to representatives: the first correct utterance of each class, and all correct ones.
+
+    The first is compared with itself too, as in the authors' notebook. `unit`: unit vectors [utterance, dim]; `right`:
+    whether the classifier is right, [utterance].
+    """
     rows: list[dict[str, Any]] = []
 
     def add(metric: str, component: str, values: Array, *, mean: bool = True) -> None:
+        """Add rows with the quantiles of `values`, and their mean."""
         found = {f"{q:g}": float(x) for q, x in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True)}
         found |= {"mean": float(np.mean(values))} if mean else {}
         rows.extend({"metric": f"{metric}.{q}", "component": component, "value": x} for q, x in found.items())
@@ -81,6 +89,7 @@ def each_direction(unit: Array, labels: Labels, right: np.ndarray, names: tuple[
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test that the direction of [CLS] separates the classes, before and after fine-tuning."""
     for here in whole.corpora:
         tuned, before = (_mean_over_classes(here, "auc.mean", stage) for stage in STAGES)
         yield here.test("the direction separates", tuned - before)
@@ -97,13 +106,13 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def _mean_over_classes(here: Evidence, metric: str, stage: str = "tuned", **where: Any) -> Array:
-    """[seed]"""
+    """Return a metric averaged over classes, [seed]."""
     table = here.table("component", site=stage, metric=metric, **where)
     return np.asarray(np.mean(list(table.values()) or [table.nothing], axis=0))
 
 
 def _before(here: Evidence) -> Test:
-    """Test of the encoder before fine-tuning, one for all seeds: the interval is over utterances."""
+    """Test the encoder before fine-tuning. It is the same for all seeds: the interval is over utterances."""
     claim = here.claims["not before fine-tuning"]
     found = select(here.records, site="pretrained", metric="separability.nearest")
     classes = here.records.loc[here.records["metric"] == "separability.auc", "component"].nunique()
@@ -119,7 +128,7 @@ def _before(here: Evidence) -> Test:
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
-    """Medians of the cosine to the first correct utterance of each class: the paper's own figure."""
+    """Compare with the paper's own figure: median cosines to the first correct utterance of each class."""
     for ours, medians in here.numbers.items():
         for theirs, published in medians.items():
             rows = here.find(metric="first.0.5", site="tuned", component=f"{ours} → {theirs}")
@@ -127,7 +136,9 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Cosine of each class to representatives of each: median, quartiles and 95 % range, means over seeds."""
+    """Draw the cosine of each class to representatives of each class: median, quartiles and 95 % range, averaged over
+    seeds.
+    """
     drawn: dict[str, ChartType] = {}
     for here in whole.corpora:
         metrics = {f"representative.{q:g}": name for name, q in DRAWN.items()}

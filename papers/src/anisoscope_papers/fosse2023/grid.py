@@ -1,6 +1,7 @@
-"""Which classifiers the studies look at: cells of corpus × depth × λ × size × seed, and how each is trained.
+"""Define the grid of classifiers that the studies measure, and how each is trained.
 
-A cell is named in the column `model` of the records, as in `attention L=2 λ=0.01 d=384 h=1` or `builtin:minilm`.
+A cell is one classifier: corpus × depth × λ (weight of the entropy penalty) × size × seed. The column `model` of the
+records names it, as in `attention L=2 λ=0.01 d=384 h=1` or `builtin:minilm`.
 """
 
 import re
@@ -78,11 +79,12 @@ class Cell:
 
     @property
     def attention(self) -> bool:
+        """Whether it is the attention-only model, not an encoder."""
         return self.model == ATTENTION
 
     @property
     def label(self) -> str:
-        """What the column `model` says."""
+        """The cell's name in the column `model` of records."""
         if not self.attention:
             return self.model
         start = "" if self.start == SCALED else f" vectors={self.start}"
@@ -160,13 +162,15 @@ class Grid:
     train: bool = True
 
     def names(self) -> tuple[str, ...]:
-        """The corpora; the paper's come from ANISOSCOPE_DATA or their public homes."""
+        """Return the names of the corpora: the given ones, the paper's if ANISOSCOPE_DATA holds all, else generated
+        ones.
+        """
         if self.corpora:
             return self.corpora
         return REAL if all(find_copy(name) for name in REAL) else PLANTED
 
     def recipe(self, cell: Cell) -> ClassifierRecipe:
-        """How a cell is trained."""
+        """Return how a cell is trained."""
         limit = cell.examples or self.limit
         same = ClassifierRecipe(cell.model, corpus=cell.corpus, limit=limit, seed=cell.seed, split_seed=cell.split)
         if not cell.attention:
@@ -188,30 +192,35 @@ class Grid:
         return replace(same, vectors=self.encoder, vector_norm=None if cell.start == RAW else self.vector_norm)
 
     def fine_tuned(self) -> list[Cell]:
+        """List the cells of the fine-tuned encoder."""
         return [Cell(c, self.encoder, seed=s) for s in range(self.fine_seeds) for c in self.names()]
 
     def by_depth(self) -> list[Cell]:
-        """Table 3: every depth at λ = 0, the first seed of all of them first."""
+        """List the cells of table 3: every depth at λ = 0 (no penalty), ordered by seed."""
         depths = [(c, n + 1) for c in self.names() for n in range(self.depths[PUBLISHED[c]])]
         return _by_seed(Cell(c, layers=n, seed=s) for c, n in depths for s in range(self.seeds))
 
     def by_weight(self, *, large: bool = True) -> list[Cell]:
-        """Table 4: every λ of one layer."""
+        """List the cells of table 4: one layer with every λ (weight of the entropy penalty). `large`: also λ beyond the
+        paper's.
+        """
         weights = self.weights + (self.large if large else ())
         return _by_seed(Cell(c, weight=w, seed=s) for c in self.names() for w in weights for s in range(self.seeds))
 
     def by_start(self) -> list[Cell]:
-        """One layer at λ = 0 from other word vectors."""
+        """List the cells of one layer at λ = 0 that start from other word vectors."""
         seeds = range(self.start_seeds)
         return _by_seed(Cell(c, seed=s, start=start) for c in self.names() for start in self.starts for s in seeds)
 
     def to_replace(self) -> list[Cell]:
-        """Whose attention is replaced: every depth, one layer at the largest λ of the paper and from other vectors."""
+        """List the cells whose attention is replaced: every depth, one layer at the paper's largest λ, and other word
+        vectors.
+        """
         large = [cell for cell in self.by_weight(large=False) if cell.weight in self.weights[-2:]]
         return list(dict.fromkeys([*self.by_depth(), *large, *self.by_start()]))
 
     def by_arm(self) -> list[Cell]:
-        """Attention trained, or not trained: one layer of all corpora, arms and seeds first."""
+        """List the cells whose attention is trained, or not trained (arms); one layer comes first."""
         every = [(n, seed) for n, seeds in enumerate(self.arm_seeds, 1) for seed in range(seeds)]
         even = [(n, seed) for n in range(1, len(self.arm_seeds) + 1) for seed in range(self.even_seeds)]
         asked = [(n, seed, c, arm) for n, seed in every for c in self.names() for arm in ARMS]
@@ -219,9 +228,10 @@ class Grid:
         return [Cell(c, layers=n, seed=seed, arm=arm) for n, seed, c, arm in dict.fromkeys(asked)]
 
     def by_positions(self) -> list[Cell]:
-        """Recipes of positions × how attention is trained, what decides most first: one layer, of it four seeds without
-        positions and with the sinusoids, learned and uniform; four of the other recipes; the other seeds; attention
-        that stays as it was drawn; then deeper models.
+        """List the cells of each recipe of positions × how attention is trained, the most decisive first.
+
+        One layer comes before deeper models. Learned and uniform attention come before frozen attention, and four seeds
+        before the others.
         """
         none, quarter, sinusoids, own_vectors = RECIPES.values()
         cells = []
@@ -234,14 +244,17 @@ class Grid:
         return cells
 
     def _recipe_cell(self, corpus: str, layers: int, recipe: tuple[str, float], arm: str, seed: int) -> Cell:
+        """Return the cell with these positions and scale (`recipe`); frozen attention is frozen from the start."""
         positions, scale = recipe
         freeze_after = 0 if arm == "frozen" else None
         cell = Cell(corpus, layers=layers, seed=seed, arm=arm)
         return replace(cell, positions=positions, scale=scale, freeze_after=freeze_after)
 
     def by_length(self) -> list[Cell]:
-        """One layer trained for a fixed length, whose attention stays after some steps: with the sinusoids and without
-        positions.
+        """List the cells of one layer trained for a fixed number of steps, whose attention is frozen after some of
+        them.
+
+        With the sinusoids and without positions.
         """
         arms: list[tuple[str, int | None]] = [("frozen", step) for step in self.freezing]
         arms += [(LEARNED, None), ("uniform", None)]
@@ -254,8 +267,10 @@ class Grid:
         return cells
 
     def by_split(self) -> list[Cell]:
-        """One layer with the sinusoids and without positions, learned and uniform: on every split of the corpus that
-        has none of its own, the first of `names`.
+        """List the cells of one layer on several random splits of the first corpus, and on the split of each other
+        corpus.
+
+        With the sinusoids and without positions, attention learned and uniform.
         """
         cells = []
         for seed, name in product(range(self.position_seeds[0]), ("sinusoids", "no positions")):
@@ -266,12 +281,14 @@ class Grid:
         return cells
 
     def by_examples(self) -> list[Cell]:
-        """One layer on fewer pairs."""
+        """List the cells of one layer trained on fewer pairs."""
         seeds = range(self.size_seeds)
         return [Cell(c, seed=s, examples=n) for c in self.names()[2:] for n in self.examples for s in seeds]
 
     def by_size(self) -> list[Cell]:
-        """Sizes of the first corpus, with random vectors."""
+        """List the cells of several model sizes (width, heads, layers) on the first corpus, with
+        random word vectors.
+        """
         corpus, seeds = self.names()[0], range(self.size_seeds)
         return _by_seed(
             Cell(corpus, layers=layers, weight=w, dim=dim, heads=heads, seed=s)
@@ -281,7 +298,7 @@ class Grid:
         )
 
     def everything(self) -> list[Cell]:
-        """All cells, those that the most claims rest on first: the first three seeds of one layer, encoders, depths."""
+        """List all cells once, in the order in which they are trained: first those that the most claims rest on."""
         one, rest = self.by_weight(), [*self.by_depth(), *self.by_start(), *self.by_size()]
         rest += [*self.by_arm(), *self.by_examples()]
         few = [cell for cell in one if cell.seed < 3]
@@ -290,6 +307,7 @@ class Grid:
 
 
 def _by_seed(cells: Iterator[Cell]) -> list[Cell]:
+    """Sort cells by seed."""
     return sorted(cells, key=lambda cell: cell.seed)
 
 
@@ -303,7 +321,11 @@ _NUMBERS = ("layers", "weight", "dim", "heads", "scale", "freeze_after", "steps"
 
 
 def with_options(records: pd.DataFrame) -> pd.DataFrame:
-    """Every row with the `family` of its model and, of attention-only ones, its numbers (NaN of encoders)."""
+    """Add columns to the records: the `family` of each model, and the options of attention-only ones, read from its
+    name.
+
+    Encoders have NaN in the columns of options.
+    """
     names = records["model"].astype(str)
     found = names.str.extract(_LABEL).fillna(_USUAL).astype(dict.fromkeys(_NUMBERS, float))
     encoder, size = found["layers"].isna(), (found["dim"] != WIDTH) | (found["heads"] != 1)

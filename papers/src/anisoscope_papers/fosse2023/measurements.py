@@ -1,4 +1,4 @@
-"""What is measured of a trained classifier, kept beside it so that studies share it and nothing is measured twice."""
+"""Measure a trained classifier. Results are saved next to it, so that studies share them and measure nothing twice."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,10 +31,14 @@ Look = Callable[[Trained], pd.DataFrame]
 
 
 def gather(cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look) -> pd.DataFrame:
-    """Records of all looks at all cells; one row, `missing` or `diverged`, for a cell that is not to be had."""
+    """Return the records of all measurements (`looks`) of all cells (classifiers).
+
+    A cell that cannot be had gives one row, `missing` or `diverged`.
+    """
     seen: set[Cell] = set()
 
     def look(trained: Trained) -> pd.DataFrame:
+        """Run all measurements of one classifier."""
         seen.add(trained.cell)
         return pd.concat([look(trained) for look in looks], ignore_index=True)
 
@@ -47,7 +51,10 @@ def gather(cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look) ->
 
 
 def kept(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """The records `make` gives of a classifier, made once; those that name no model are of the classifier."""
+    """Return the records that `make` computes for a classifier, computed once and saved as `name` next to it.
+
+    Rows without a model get the classifier's name.
+    """
     cell, plan = trained.cell, trained.plan
     code = measuring_code(__name__, make.__module__)
     path = trained.folder / f"{name}-{make_run_id([code, plan.utterances, plan.erased])[:8]}.parquet"
@@ -56,8 +63,9 @@ def kept(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.Da
 
 
 def accuracies(trained: Trained) -> pd.DataFrame:
-    """Accuracy and majority rate by split, accuracy by class, and whether the training collapsed. What is trained on
-    part of a corpus is tested on the whole test split, that of the other models.
+    """Return accuracy and majority rate by split, accuracy by class, and whether the training collapsed.
+
+    A classifier that was trained on a part of a corpus is tested on the same test split as the others.
     """
     cell, training = trained.cell, trained.found.training
     whole = cell.attention and cell.examples is None
@@ -70,6 +78,7 @@ def accuracies(trained: Trained) -> pd.DataFrame:
 
 
 def _shares(split: str, found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return rows of accuracy and majority rate on a split; on the test split also accuracy by class."""
     of_split = {"component": split, "n_units": found["n"]}
     rows = [{"metric": name, "value": found[name], **of_split} for name in ("accuracy", "majority")]
     by_class = found["by_class"].items() if split == TEST else ()
@@ -77,9 +86,11 @@ def _shares(split: str, found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _tested(trained: Trained) -> pd.DataFrame:
+    """Test a classifier that was trained on part of the corpus on the common test split."""
     limit = trained.plan.limit
 
     def make() -> pd.DataFrame:
+        """Compute the records, if they are not saved yet."""
         corpus = corpus_of(trained.cell.corpus, limit)
         found = result(corpus, TEST, trained.predicted(trained.encoded(corpus.splits[TEST])))
         return as_records(pd.DataFrame(_shares(TEST, found)))
@@ -88,9 +99,13 @@ def _tested(trained: Trained) -> pd.DataFrame:
 
 
 def geometry(trained: Trained) -> pd.DataFrame:
-    """Eq. 3 of hidden states, keys and values by token policy, norms, entropies; of an encoder also before tuning."""
+    """Measure the similarity (eq. 3) of hidden states, keys and values by token policy, their norms, and entropies.
+
+    An encoder is also measured as it was before fine-tuning.
+    """
 
     def make() -> pd.DataFrame:
+        """Compute the records, if they are not saved yet."""
         parts = [_geometry(trained, TEST)]
         if not trained.cell.attention and not isinstance(trained, CellAtStart):
             before = load(trained.cell.model).model
@@ -102,16 +117,17 @@ def geometry(trained: Trained) -> pd.DataFrame:
 
 
 def of_population(trained: Trained) -> pd.DataFrame:
-    """`geometry` on the utterances of table 4: of YelpHat the reviews of 50 words."""
+    """Measure `geometry` on the utterances of table 4: for YelpHat the reviews of 50 words."""
     if SHORT not in trained.corpus.splits:
         return geometry(trained)
     return kept(trained, "geometry-short", lambda: _geometry(trained, SHORT))
 
 
 def separated(trained: Trained) -> pd.DataFrame:
-    """How well directions of classes tell the final [CLS] vectors apart (`class_direction.*`)."""
+    """Measure how well directions of classes tell the final [CLS] vectors apart (`class_direction.*`)."""
 
     def make() -> pd.DataFrame:
+        """Compute the records, if they are not saved yet."""
         labels, _ = trained.classes
         vectors = pool_vectors(trained.classifier[0], trained.batches(trained.plan.utterances))[:, -1:]
         return separability_records(vectors, labels, trained.corpus.labels).assign(layer=trained.cell.layers)
@@ -120,6 +136,7 @@ def separated(trained: Trained) -> pd.DataFrame:
 
 
 def _geometry(trained: Trained, split: str) -> pd.DataFrame:
+    """Measure similarities and, for attention-only models, entropies on a split."""
     model, batches = trained.classifier[0], trained.batches(trained.plan.utterances, split)
     parts = [similarities(model, batches)]
     parts += [entropy_records(model, batches)] if trained.cell.attention else []
@@ -127,7 +144,7 @@ def _geometry(trained: Trained, split: str) -> pd.DataFrame:
 
 
 def similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:
-    """Records per layer, mean over heads, with intervals over utterances."""
+    """Return similarities, norms and entropies per layer, averaged over heads, with intervals over utterances."""
     records = run_pass(model, batches, MEASURED).records()
     records = records[records["metric"].isin(KEPT) & records["component"].isna()]
     heads = records["head"].notna()
@@ -137,7 +154,10 @@ def similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:
 
 
 def entropy_records(model: Any, batches: LabelledPlan, layer: int = 1) -> pd.DataFrame:
-    """H of a layer's [CLS] row in every form, and between which ends it can lie at these lengths."""
+    """Return the entropy H of a layer's [CLS] attention row in every published form, with its possible range.
+
+    The range (`cls_entropy.floor`, `.ceiling`) depends on the lengths of the utterances.
+    """
     found, lengths = measure_entropies(model, batches, (layer,)), np.array(batches.encoded.lengths)
     rows = [
         {"metric": metric, "component": form, "value": value}

@@ -1,4 +1,4 @@
-"""The direct test (ours): does anything change when the attention of a trained model is replaced?"""
+"""Test directly (our own study) whether anything changes if the attention of a trained model is replaced."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,12 +26,13 @@ OUTCOMES = {
 
 
 def replaced(trained: Trained) -> pd.DataFrame:
-    """`ablations` of the attention of each layer and of all; of an encoder on fewer utterances."""
+    """Replace the attention of each layer, and of all layers, and measure the change; encoders on fewer utterances."""
     limit = trained.plan.utterances if trained.cell.attention else trained.plan.erased
     return kept(trained, "replaced", lambda: ablations(trained.classifier[0], trained.batches(limit)))
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test that accuracy survives replaced attention, and that similar values predict where it does."""
     for here in whole.corpora:
         change = here.table("component", "weight", family=OWN, layers=1, **ALL_LAYERS)
         tuned = here.table("component", family=TUNED, **ALL_LAYERS)
@@ -50,7 +51,9 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Change of accuracy by kind, λ and the encoder's layer; cosine and agreement against sim(V), layer by layer."""
+    """Draw the change of accuracy by kind of replacement, λ and layer; and what is kept against the similarity of
+    values.
+    """
     frame = over(whole.find(family=OWN, layers=1, **ALL_LAYERS), "corpus", "weight", "component")
     names = frame["corpus"].replace(TITLES) + ", " + frame["weight"].map("λ = {:g}".format) + ", " + frame["component"]
     titles = (CHANGE, "")

@@ -37,9 +37,14 @@ Vectors = Float[Tensor, "token dim"]
 
 
 def cones(trained: Trained) -> pd.DataFrame:
-    """Records `cones.<statement>`, means over utterances, and the correlation of the similarity of keys with H."""
+    """Test the statements of section 2.1 on a trained model: records `cones.<statement>`, averaged over utterances.
+
+    A cone is the set of directions within an angle of the mean direction. Also recorded: the correlation, over
+    utterances, of the keys' similarity with the entropy H of attention.
+    """
 
     def make() -> pd.DataFrame:
+        """Compute the records, if they are not saved yet."""
         found = _each(trained)
         similar, plain = (found[name].to_numpy(float) for name in ("keys.similarity", "keys.plain"))
         means = {**found.mean(), "keys.correlation": spearman(similar, plain)}
@@ -51,11 +56,12 @@ def cones(trained: Trained) -> pd.DataFrame:
 
 @torch.no_grad()
 def _each(trained: Trained) -> pd.DataFrame:
-    """One row per utterance of two tokens and more: means over the heads of the first layer."""
+    """Return one row per utterance of at least two tokens, with means over the heads of the first layer."""
     model, batches = trained.classifier[0], trained.batches(trained.plan.erased)
     caught: dict[str, Tensor] = {}
 
     def receive(site: Site, x: Tensor) -> None:
+        """Keep queries, keys and values of the first layer."""
         if site.layer == 1:
             caught[site.label] = x.double()
 
@@ -72,12 +78,12 @@ def _each(trained: Trained) -> pd.DataFrame:
 
 
 def statements(query: Vectors, key: Vectors, value: Vectors) -> dict[str, float]:
-    """Quantities that section 2.1 speaks of, for one utterance and one head, in float64.
+    """Compute the quantities of section 2.1 for one utterance and one head, in float64.
 
     cone.inside   share of outputs in the narrowest circular cone about the mean direction that holds all values
     cone.narrow   whether that cone is convex (half angle of 90° or less)
-    keys.*        H / ln n as it is, with equal, and with parallel keys;   keys.similarity   eq. 3
-    queries.*     similarity of the rows of attention as it is, with equal, and with parallel queries
+    keys.*        H / ln n with the keys as they are, equal, and parallel;   keys.similarity   eq. 3
+    queries.*     similarity of the rows of attention with the queries as they are, equal, and parallel
     """
     rows = _weights(query, key)
     axis = _direction(_direction(value).mean(0))
@@ -97,31 +103,34 @@ def statements(query: Vectors, key: Vectors, value: Vectors) -> dict[str, float]
 
 
 def _direction(x: Tensor) -> Tensor:
+    """Scale vectors to unit length."""
     return torch.nn.functional.normalize(x, dim=-1)
 
 
 def _alike(x: Tensor) -> float:
-    """Mean cosine over pairs of rows [n, dim]; n of two and more."""
+    """Return the mean cosine over pairs of rows [n, dim]; n must be at least 2."""
     n = len(x)
     return float((_direction(x).sum(0).square().sum() - n) / (n * (n - 1)))
 
 
 def _weights(query: Vectors, key: Vectors) -> Tensor:
+    """Return attention weights, softmax(QKᵀ/√d)."""
     return torch.softmax(query @ key.T / query.shape[-1] ** 0.5, -1)
 
 
 def _entropy(rows: Tensor) -> float:
-    """Mean over rows of H / ln n."""
+    """Return the entropy of attention rows over its maximum, H / ln n, averaged over rows."""
     return float(torch.special.entr(rows).sum(-1).mean() / np.log(rows.shape[-1]))
 
 
 def _parallel(x: Vectors) -> Tensor:
-    """Every vector with its own norm along the direction of their mean."""
+    """Turn every vector to the direction of their mean, keeping its norm."""
     norms: Tensor = x.norm(dim=-1, keepdim=True)
     return norms * _direction(x.mean(0))
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test the statements of section 2.1, by corpus."""
     for here in whole.corpora:
         rows = here.find(family=OWN)
         table = here.by(rows[rows["metric"].str.startswith("cones.")], "metric", "weight")
@@ -137,7 +146,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Attention as trained and with keys or queries of one direction, by λ."""
+    """Draw the entropy or similarity of attention as trained and with keys or queries of one direction, by λ."""
     rows = {words: whole.find(family=OWN, metric=f"cones.{name}") for name, words in SHOWN.items()}
     frame = panels(rows, "corpus", "weight")
     frame["what"] = frame["corpus"].replace(TITLES) + ", " + frame["weight"].map("λ = {:g}".format)

@@ -1,4 +1,4 @@
-"""Section 3: how alike the tokens of a sentence are, layer by layer, before and after fine-tuning."""
+"""Section 3: how similar the tokens of a sentence are, layer by layer, before and after fine-tuning."""
 
 from collections.abc import Iterator
 
@@ -18,17 +18,18 @@ LATE = 1 / 3
 
 
 def _rows(here: Evidence, family: str) -> pd.DataFrame:
+    """Return the rows on the similarity of hidden states inside utterances, for one family of models."""
     return here.find(family=family, metric="intra_sequence", site="hidden", token_policy="all")
 
 
 def _curve(here: Evidence, family: str) -> Array:
-    """[seed, layer]"""
+    """Return the similarity by layer, [seed, layer]."""
     table = here.by(_rows(here, family), "layer")
     return np.stack(list(table.values()) or [table.nothing] * 2, 1)
 
 
 def late_share(curve: Array) -> Array:
-    """Share of the growth [seed, layer], from the first layer to the last, that lies in the last third."""
+    """Return which share of the growth of a curve [seed, layer], from first to last layer, lies in the last third."""
     depth = curve.shape[1] - 1
     start = depth - max(1, round(depth * LATE))
     grown = curve[:, -1] - curve[:, 0]
@@ -36,6 +37,7 @@ def late_share(curve: Array) -> Array:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test that tokens become similar by fine-tuning, with depth, and mostly in the last layers."""
     for here in whole.corpora:
         before, after = _curve(here, BEFORE), _curve(here, TUNED)
         yield here.test("converges after fine-tuning", after[:, -1] - before[:, -1])
@@ -46,8 +48,8 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
-    """Compare both ends of both curves with the published ones; before fine-tuning there are no seeds, hence one
-    number. Before fine-tuning there are no seeds, hence one number.
+    """Compare both ends of both curves with the published ones. Before fine-tuning there are no seeds, hence one
+    number.
     """
     before = _rows(here, BEFORE).drop_duplicates("layer")
     for when, rows in (("before", before), ("after", _rows(here, TUNED))):
@@ -57,7 +59,7 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Both curves, a panel per corpus; BERT's published curve beside e-SNLI, its layers brought to the same depth."""
+    """Draw both curves, a panel per corpus, with BERT's published curve stretched to the same depth."""
     curves: list[pd.DataFrame] = []
     for here in whole.corpora:
         found = {name: over(_rows(here, name), "layer") for name in (CONTROL, BEFORE, TUNED)}

@@ -26,13 +26,17 @@ MEASURES: dict[str, tuple[str, dict[str, Any], tuple[float, float]]] = {
 
 
 def inner(size: tuple[float, float, float]) -> float:
-    """Parameters of the layers: queries, keys, values and output, with biases; heads do not change them."""
+    """Return the number of parameters of the layers (queries, keys, values, output, with biases); heads do not change
+    it.
+    """
     dim, _heads, layers = size
     return layers * (4 * dim * dim + 4 * dim)
 
 
 def changes(here: Evidence, where: dict[str, Any]) -> Seeds:
-    """Largest λ less λ = 0 [seed] by (dim, heads, layers), smaller models first."""
+    """Return how much a quantity changes from λ = 0 to the largest λ, by (dim, heads, layers), smaller models first;
+    [seed].
+    """
     table = here.table("dim", "heads", "layers", "weight", family=OTHER_SIZE, **where)
     weights = sorted({weight for *_, weight in table})
     sizes = sorted(dict.fromkeys(key[:-1] for key in table), key=inner)
@@ -40,6 +44,9 @@ def changes(here: Evidence, where: dict[str, Any]) -> Seeds:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test that larger models make up for sparse attention better: the change correlates with the
+    number of parameters.
+    """
     for here in whole.corpora:
         for claim, where, _ in MEASURES.values():
             change = changes(here, where)
@@ -48,7 +55,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """The change of both quantities by size."""
+    """Draw the change of both quantities by size of the model."""
     parts = []
     for name, (_, where, bounds) in MEASURES.items():
         rows = [

@@ -1,5 +1,7 @@
-"""The published forms of H on attention that is known: how low and high each can be at the lengths of a corpus, and
-which plain H stands behind one that was published in form C. Rows are drawn and nothing is trained: seconds.
+"""Compute the published forms of the entropy H on known attention rows.
+
+They show how low and how high each form can be at the lengths of a corpus, and which plain H belongs to one published
+in form C. Rows are drawn at random and nothing is trained: seconds.
 """
 
 from collections.abc import Iterator
@@ -34,7 +36,10 @@ DRAWS = 50
 
 
 def simulated(kind: str, lengths: NDArray[np.int64], seed: int) -> dict[str, Array]:
-    """Mean of each form [step] over one row of attention for each of the lengths; the same draw at every step."""
+    """Return the mean of each form of H over random attention rows, one for each of the lengths; [step].
+
+    A step is a sharpness (`STEPS`); all steps use the same draw.
+    """
     draw = np.random.default_rng(seed)
     steps = np.array(STEPS, dtype=np.float64)[:, None, None]
     total = {PLAIN: np.zeros(len(STEPS)), AGAIN: np.zeros(len(STEPS))}
@@ -49,7 +54,9 @@ def simulated(kind: str, lengths: NDArray[np.int64], seed: int) -> dict[str, Arr
 
 
 def measure(plan: Grid, context: Context) -> pd.DataFrame:
-    """`forms.floor`, `forms.ceiling` by form; `forms.simulated` by form, kind of row (`site`), step (`model`) and draw
+    """Compute records of the forms of H for each corpus.
+
+    `forms.floor`, `forms.ceiling` by form; `forms.simulated` by form, kind of row (`site`), step (`model`) and draw
     (`seed`).
     """
     parts = []
@@ -73,7 +80,7 @@ def measure(plan: Grid, context: Context) -> pd.DataFrame:
 
 
 def _lengths(name: str, plan: Grid) -> NDArray[np.int64]:
-    """Tokens with [CLS] of the utterances of table 4, classes mixed."""
+    """Return the numbers of tokens, with [CLS], of the utterances of table 4, with classes mixed."""
     corpus = corpus_of(name, plan.limit)
     split = corpus.splits[SHORT if SHORT in corpus.splits else TEST]
     examples = take_balanced(split, plan.utterances, len(corpus.labels))
@@ -82,8 +89,9 @@ def _lengths(name: str, plan: Grid) -> NDArray[np.int64]:
 
 
 def of_each_draw(here: Evidence, kind: str) -> Array:
-    """[draw, 3]: plain H of rows of a kind whose form C is the published number, and the ends between which it lies for
-    those that round to it; NaN: none.
+    """Return the plain H of simulated rows whose form C is the published number, [draw, 3].
+
+    The three columns are for the published number, and for the ends of what rounds to it. NaN if there is none.
     """
     table = select(here.records, metric="forms.simulated", site=kind)
     published = here.numbers["published"] if here.numbers else np.nan
@@ -96,14 +104,17 @@ def of_each_draw(here: Evidence, kind: str) -> Array:
 
 
 def behind(here: Evidence, kind: str) -> tuple[float, float, float]:
-    """Plain H behind the published number, mean over draws, and the middle 95 % of draws of all that round to it."""
+    """Return the plain H that belongs to the published number, averaged over draws, and the middle 95 % of draws.
+
+    The range covers all numbers that round to the published one.
+    """
     found = of_each_draw(here, kind)
     low, high = np.quantile(found[:, 1], 0.025), np.quantile(found[:, 2], 0.975)
     return float(found[:, 0].mean()), float(low), float(high)
 
 
 def tests(here: Evidence) -> Iterator[Test]:
-    """By place: the floor; the plain H behind a number in form C, all that round to it."""
+    """Test by intervals alone: the floor of form C, and the plain H that belongs to a number in form C."""
     found = select(here.records, metric="forms.floor", component=AGAIN)
     floor, n = (float(found["value"].iloc[0]), int(found["n_units"].iloc[0])) if len(found) else (np.nan, 0)
     claim = here.claims["form C cannot look sharp"]
@@ -120,7 +131,7 @@ def tests(here: Evidence) -> Iterator[Test]:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Form C against the plain H of the same rows, by corpus and kind of row."""
+    """Draw form C against the plain H of the same rows, by corpus and kind of row."""
     found = select(records, metric="forms.simulated")
     if not len(found):
         return {}

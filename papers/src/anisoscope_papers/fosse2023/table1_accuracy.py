@@ -18,11 +18,12 @@ MODELS = {"fine-tuned encoder": TUNED, "one attention layer": OWN}
 
 
 def _rows(here: Evidence, family: str, metric: str = "accuracy", split: str = "test") -> pd.DataFrame:
-    """Rows of all classifiers, collapsed ones too."""
+    """Return the rows of all classifiers of a family, including collapsed ones."""
     return select(here.records, family=family, metric=metric, component=split)
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test accuracies: encoder above majority and above one layer, one layer as published."""
     for here in whole.corpora:
         fine, one = (here.by(_rows(here, family), "metric")["accuracy"] for family in (TUNED, OWN))
         rate = here.by(_rows(here, TUNED, "majority"), "metric")["majority"]
@@ -44,8 +45,9 @@ FEWEST = 3
 
 
 def of_as_many(here: Evidence) -> Array:
-    """Accuracy [seed] drawn on to the pairs of the paper: a line in log n through all sizes, of seeds that have learnt
-    something from each.
+    """Extrapolate the accuracy of one layer to as many training pairs as the paper's, [seed].
+
+    A line in log n is fitted through all sizes, over seeds that have learnt something at each.
     """
     rows = here.find(family=[FEWER, OWN], metric="accuracy", component="test")
     table = here.by(rows.assign(examples=rows["examples"].fillna(PAIRS["trained on"])), "examples")
@@ -60,13 +62,13 @@ def of_as_many(here: Evidence) -> Array:
 
 
 def _known(difference: Array) -> Array:
-    """The seeds that both have: fewer encoders are fine-tuned than models trained."""
+    """Drop the seeds without a difference: fewer encoders are fine-tuned than attention models trained."""
     known = difference[~np.isnan(difference)]
     return known if len(known) else np.array([np.nan])
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
-    """Every cell of the table, beside the majority rate; one layer on the source's population."""
+    """Compare every number of the table with ours, with the majority rate; one layer on the paper's test population."""
     rate = _majority(here)
     remark = f"majority {rate[0]:.3f}" if rate else ""
     fine, one = (remark + _collapsed(here, family) for family in (TUNED, OWN))
@@ -77,22 +79,23 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
 
 def _collapsed(here: Evidence, family: str) -> str:
-    """How many of a family learnt nothing; they are among the others here."""
+    """Say how many of a family collapsed (learnt nothing); here they are counted among the others."""
     count = len(select(here.records, family=family, metric="collapsed", value=1.0))
     return f", {count} collapsed and among them" if count else ""
 
 
 def _population(here: Evidence) -> str:
-    """What the published accuracy of one layer is of: 91.3 % are 274 of the 300 reviews of 50 words."""
+    """Return the split of one layer's published accuracy: 91.3 % are 274 of the 300 reviews of 50 words."""
     return SHORT if len(_rows(here, OWN, split=SHORT)) else "test"
 
 
 def _majority(here: Evidence) -> list[float]:
+    """Return the majority rate in a list; empty if it is not recorded."""
     return [float(x) for x in select(here.records, metric="majority", component="test")["value"].iloc[:1]]
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Accuracies by corpus, ours and published, beside the majority rate; a panel for each of both."""
+    """Draw accuracies by corpus, ours and published, with the majority rate; a panel for each model."""
     parts = []
     for here in whole.corpora if len(select(whole.records, metric="accuracy")) else ():
         for place, (name, family) in enumerate(MODELS.items()):

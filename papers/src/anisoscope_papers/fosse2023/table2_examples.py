@@ -21,12 +21,15 @@ SEPARATED = " | "
 
 
 def examples(trained: Trained) -> pd.DataFrame:
-    """Records `example` (component: row, class and place in the test split; value: cosine to the representative, the
-    first correct utterance of the first class) and `overlap` (rank correlation of cosine and shared words). Texts stay
-    in the corpus: some may not be handed on.
+    """Find the utterances of table 2, and whether shared words explain the similarity to a representative.
+
+    Records `example` (component: row, class and place in the test split; value: cosine to the representative, the first
+    correct utterance of the first class) and `overlap` (rank correlation of cosine and shared words). Texts stay in the
+    corpus: some may not be redistributed.
     """
 
     def make() -> pd.DataFrame:
+        """Compute the records, if they are not saved yet."""
         unit, (labels, found) = trained.directions(), trained.classes
         able = np.flatnonzero((labels == 0) & (found == 0))
         if not len(able):
@@ -51,7 +54,7 @@ def examples(trained: Trained) -> pd.DataFrame:
 
 
 def chosen(cosine: Array, labels: Labels, first: int) -> dict[str, int]:
-    """Utterances of `ROWS`; the representative is none of them."""
+    """Return the index of the utterance for each of `ROWS`; it is never the representative (`first`)."""
     same = np.flatnonzero((labels == labels[first]) & (np.arange(len(labels)) != first))
     other = np.flatnonzero(labels != labels[first])
     other = other[cosine[other].argsort(kind="stable")]
@@ -60,7 +63,9 @@ def chosen(cosine: Array, labels: Labels, first: int) -> dict[str, int]:
 
 
 def overlap_correlation(unit: Array, labels: Labels, able: Labels, words: list[frozenset[str]]) -> float:
-    """Mean over representatives of the rank correlation between cosine and Jaccard overlap inside their class."""
+    """Return the rank correlation of cosine and Jaccard overlap of words, inside a class, averaged over
+    representatives.
+    """
     found = []
     for r in able:
         same = np.array([i for i in np.flatnonzero(labels == labels[r]) if i != r])
@@ -70,6 +75,7 @@ def overlap_correlation(unit: Array, labels: Labels, able: Labels, words: list[f
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test that shared words do not explain the direction, and that some utterances of the other class are near."""
     for here in whole.corpora:
         yield here.test("direction is not shared words", here.table("metric", metric="overlap")["overlap"])
         rows = here.find(metric="example")
@@ -79,7 +85,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """The table, of the first seed that is sound."""
+    """Draw the table, for the first sound seed."""
     rows = whole.find(metric="example")
     if not len(rows):
         return {}
@@ -94,7 +100,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 def _texts(corpus: str, places: list[int]) -> list[str]:
-    """The beginnings of test utterances, or their places where the corpus is not at hand."""
+    """Return the beginnings of test utterances; their places if the corpus is unavailable."""
     try:
         split = corpus_of(corpus).splits[TEST]
     except CorpusError:

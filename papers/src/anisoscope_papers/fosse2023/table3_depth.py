@@ -1,4 +1,4 @@
-"""Table 3: how alike keys and values of a sentence are, layer by layer, in models of one to five layers."""
+"""Table 3: how similar keys and values of a sentence are, layer by layer, in models of one to five layers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +22,7 @@ FEWEST = 4
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test that keys and values converge with the layers, more in deeper models, and by training."""
     for here in whole.corpora:
         tables = {name: here.table("layers", "layer", site=site, **SIMILAR) for name, site in SITES.items()}
         drawn = {name: here.table("layers", "layer", site=site, **AT_FIRST) for name, site in SITES.items()}
@@ -38,7 +39,9 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def deeper(table: Seeds) -> Array:
-    """What one layer more adds to the similarity in the last [seed], by least squares over the depths a seed has."""
+    """Return how much one more layer adds to the last layer's similarity, [seed]; by least squares over a seed's
+    depths.
+    """
     depths = np.array(sorted({layers for layers, _ in table}))
     last = np.array([table[n, n] for n in depths]).reshape(len(depths), len(table.nothing))
     known = ~np.isnan(last)
@@ -47,7 +50,7 @@ def deeper(table: Seeds) -> Array:
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
-    """Every cell of the table, beside the accuracy of its models."""
+    """Compare every number of the table with ours, with the accuracy of its models."""
     for depth in range(1, len(here.numbers["keys"]) + 1):
         beside = here.beside(family=OWN, layers=depth)
         for name, site in SITES.items():
@@ -57,7 +60,7 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Similarity against the layer, one line per depth; one chart per corpus, keys and values side by side."""
+    """Draw the similarity against the layer, a line per depth; a chart per corpus, keys and values side by side."""
     drawn: dict[str, ChartType] = {}
     settings: dict[str, Any] = {"series": "model", "panel": "site", "title": "intra-sentence similarity", "zero": True}
     names = {site: name for name, site in SITES.items()}

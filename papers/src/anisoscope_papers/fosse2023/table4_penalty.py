@@ -36,6 +36,7 @@ ONE_LAYER: dict[str, Any] = {"family": OWN, "layers": 1}
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test what happens to attention, keys, values and accuracy if the penalty λ makes attention sparse."""
     for here in whole.corpora:
         entropy, keys, values, accuracy, norm, variation = (
             here.table("weight", **ONE_LAYER, **where) for where in QUANTITIES.values()
@@ -59,7 +60,9 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
-    """Every cell of the table, beside the accuracy of its models; H in the form that the cell was published in."""
+    """Compare every number of the table with ours, with the accuracy of its models; H in the form in which it was
+    published.
+    """
     for place, weight in enumerate(WEIGHTS):
         beside = here.beside(weight=weight, **ONE_LAYER)
         for name, published in here.numbers.items():
@@ -73,7 +76,7 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
 
 def _form(here: Evidence, form: str) -> str:
-    """The form of an H, its floor and ceiling at the lengths measured, and its value in models at step 0."""
+    """Describe a form of H: its floor and ceiling at the measured lengths, and its value in untrained models."""
     ends = [here.find(metric=f"cls_entropy.{end}", component=form)["value"].iloc[:1] for end in ("floor", "ceiling")]
     low, high = (f"{end.iloc[0]:.3f}" if len(end) else "unknown" for end in ends)
     drawn = here.find(metric="cls_entropy", component=form, family=CONTROL)["value"]
@@ -82,7 +85,7 @@ def _form(here: Evidence, form: str) -> str:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Every quantity against log₁₀ λ, one line per corpus; λ = 0 stands at the left end."""
+    """Draw every quantity against log₁₀ λ, a line per corpus; λ = 0 is at the left end."""
     frame = panels({n: whole.find(**ONE_LAYER, **where) for n, where in QUANTITIES.items()}, "corpus", "weight")
     powers = np.log10(frame["weight"].where(frame["weight"] > 0))
     if powers.isna().all():

@@ -1,6 +1,6 @@
-"""Trained classifiers of the grid, each in a folder of its own that every study and every restart finds again:
+"""Train the classifiers of the grid. Each has a folder of its own, found again by every study and every restart.
 
-<cache>/classifiers/<cell>-<hash>/    the checkpoint, and beside it what was measured of it (`measurements.py`)
+<cache>/classifiers/<cell>-<hash>/    the checkpoint, and what was measured of it (`measurements.py`)
 """
 
 import json
@@ -37,13 +37,15 @@ Labels = NDArray[np.int64]
 
 @cache
 def corpus_of(name: str, limit: int | None = None, split: int = 0) -> LabelledCorpus:
-    """A corpus, read once for all seeds and depths; `split` is the seed of its split, if it has no own."""
+    """Open a corpus, once for all seeds and depths; `split` seeds the random split if the corpus has
+    none of its own.
+    """
     return open_labelled(name, limit=limit, seed=split)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished cell of a plan. `wait`: for what other processes are measuring of it."""
+    """A finished classifier (cell) of a plan. `wait`: whether to wait for what other processes are measuring of it."""
 
     cell: Cell
     plan: Grid
@@ -52,11 +54,12 @@ class Trained:
 
     @cached_property
     def found(self) -> TrainedClassifier:
+        """The trained classifier, with its training.json."""
         return TrainedClassifier(self.folder, json.loads((self.folder / TOLD).read_text()))
 
     @cached_property
     def corpus(self) -> LabelledCorpus:
-        """The corpus it was trained on. OutputError where that is no longer what its name stands for."""
+        """The corpus it was trained on. OutputError if the corpus or the files it read have changed since."""
         corpus = corpus_of(self.cell.corpus, self.plan.recipe(self.cell).limit, self.cell.split)
         if corpus.fingerprint != self.found.training["corpus"]["fingerprint"]:
             expected = f"the {corpus.name} that the classifiers in {self.folder.parent} were trained on"
@@ -73,66 +76,80 @@ class Trained:
         return self.found.classifier()
 
     def examples(self, limit: int, split: str = TEST) -> tuple[Example, ...]:
-        """The first utterances of a split, as many of each class."""
+        """Return the first utterances of a split, equally many of each class."""
         return take_balanced(self.corpus.splits[split], limit, len(self.corpus.labels))
 
     @property
     def label(self) -> str:
-        """What the column `model` says."""
+        """The name in the column `model` of records."""
         return self.cell.label
 
     @property
     def max_length(self) -> int:
+        """The number of tokens at which utterances are cut."""
         return self.found.max_length
 
     def encoded(self, examples: Sequence[Example]) -> Encoded:
+        """Tokenize examples as the classifier does."""
         return encode(examples, self.classifier[1], self.max_length)
 
     def batches(self, limit: int, split: str = TEST) -> LabelledPlan:
+        """Return batches of the first utterances of a split."""
         return LabelledPlan(self.encoded(self.examples(limit, split)), self._pad)
 
     def predicted(self, encoded: Encoded) -> list[int]:
-        """The class found of each."""
+        """Return the predicted class of each utterance."""
         return predict_classes(self.classifier[0], encoded, self._pad)
 
     @property
     def _pad(self) -> int:
+        """The id of the padding token."""
         return int(self.classifier[1].pad_token_id or 0)
 
     @cached_property
     def classes(self) -> tuple[Labels, Labels]:
-        """(class, class found) of every measured utterance."""
+        """(true class, predicted class) of every measured utterance."""
         encoded = self.encoded(self.examples(self.plan.utterances))
         return np.array(encoded.labels), np.array(self.predicted(encoded))
 
     def directions(self, model: Any = None) -> Float[np.ndarray, "utterance dim"]:
-        """Unit vectors of the [CLS] of every measured utterance after the last layer, or that of another model."""
+        """Return the final [CLS] vector of every measured utterance, scaled to unit length; or that of
+        another `model`.
+        """
         model = self.classifier[0] if model is None else model
         return normalise(pool_vectors(model, self.batches(self.plan.utterances))[:, -1])
 
 
 @dataclass(frozen=True)
 class CellAtStart(Trained):
-    """A cell at step 0: the very weights that its training begins with; of an encoder, drawn instead of pre-trained."""
+    """A classifier (cell) at step 0, with the exact weights from which its training begins.
+
+    An encoder has random weights in place of the pre-trained ones.
+    """
 
     @property
     def label(self) -> str:
+        """The name in the column `model` of records."""
         return self.cell.label + UNTRAINED
 
     @cached_property
     def corpus(self) -> LabelledCorpus:
+        """The corpus that it would be trained on."""
         return corpus_of(self.cell.corpus, self.plan.recipe(self.cell).limit, self.cell.split)
 
     @cached_property
     def classifier(self) -> tuple[Any, Any]:
+        """(model, tokenizer), untrained."""
         return self._parts.model.eval(), self._parts.tokenizer
 
     @property
     def max_length(self) -> int:
+        """The number of tokens at which utterances are cut."""
         return int(self._parts.described["max_length"])
 
     @cached_property
     def _parts(self) -> Parts:
+        """Model, tokenizer and description, built with the seed of the recipe."""
         recipe = self.plan.recipe(self.cell).filled()
         set_seed(recipe.seed)
         parts = parts_of(recipe, replace(self.corpus, splits={s: self.corpus.splits[s] for s in (TRAIN, TEST)}))
@@ -143,7 +160,9 @@ class CellAtStart(Trained):
 
 
 def untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[CellAtStart]:
-    """The cells at step 0: one for those that differ only in what comes later, λ or how attention is trained."""
+    """Yield the cells (classifiers) at step 0, one for all cells that differ only in λ or in how
+    attention is trained.
+    """
     same = dict.fromkeys(replace(cell, weight=0.0, arm=LEARNED) for cell in cells if cell.start == SCALED)
     for done, cell in enumerate(same, 1):
         at_start = CellAtStart(cell, plan, context.cache / "untrained" / folder_of(cell, plan, context.cache).name)
@@ -154,18 +173,23 @@ def untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[C
 
 
 def folder_of(cell: Cell, plan: Grid, cache_folder: Path) -> Path:
-    """Folder of a cell: a function of how it is trained."""
+    """Return the folder of a cell (classifier); its name depends on how it is trained."""
     name = f"{make_slug(cell.corpus)}-{make_slug(cell.model)}-L{cell.layers}-s{cell.seed}"
     return cache_folder / "classifiers" / f"{name}-{make_run_id(plan.recipe(cell).filled().described())[:8]}"
 
 
 def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Trained], Any]) -> Iterator[Any]:
-    """`look` at every cell that can be had, trained now where the plan says so; those of other processes last. A corpus
-    or encoder that cannot be had is noted once.
+    """Apply `look` to every cell (classifier) that is available, and yield the results.
+
+    If the plan says so, missing ones are trained first. Those that other processes are training come last. A corpus or
+    encoder that is unavailable is noted once.
     """
     lost: set[str] = set()
 
     def attempt(cell: Cell, wait: bool) -> Any:
+        """Train a cell if needed and look at it; None if it is unavailable. `wait`: wait for another process that
+        trains it.
+        """
         folder = folder_of(cell, plan, context.cache)
         if lost & {cell.corpus, cell.model}:
             return None
@@ -186,7 +210,9 @@ def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Tr
 
 
 def train_cell(cell: Cell, plan: Grid, folder: Path, device: str) -> None:
-    """Train a cell into a folder, or go on; one whose loss is not finite leaves `DIVERGED` there."""
+    """Train a cell (classifier) into a folder, or resume. If its loss is not finite, it leaves a file
+    `DIVERGED` there.
+    """
     if (folder / DIVERGED).exists():
         return
     recipe = plan.recipe(cell)
