@@ -23,7 +23,7 @@ from anisoscope.models.blocks import Layout
 from anisoscope.models.load import load
 from anisoscope_papers.networks import cifar_resnet, distillmos
 from anisoscope_papers.networks.cifar_resnet import CifarResNetBlock, CifarResNetConfig, CifarResNetModel
-from anisoscope_papers.networks.crepe import CrepeConfig, CrepeModel
+from anisoscope_papers.networks.crepe import CrepeConfig, CrepeModel, config_of
 from anisoscope_papers.networks.distillmos import DistillMosConfig, DistillMosModel
 
 DATA = Path(os.environ.get("ANISOSCOPE_DATA", "/nonexistent"))
@@ -210,3 +210,10 @@ def test_distillmos_tells_places_and_gives_a_quality_from_1_to_5(monkeypatch):
     given = torch.tensor([[0.0], [1.0]])
     monkeypatch.setattr(model.transformer_pool_attn, "forward", lambda _: given)
     assert model(noise(2, 4000)).last_hidden_state.flatten().tolist() == [1, 5]
+
+
+@pytest.mark.parametrize(("filters", "shrink"), [(1024, 1), (128, 8)])
+def test_the_size_of_a_crepe_is_read_from_its_first_layer(filters, shrink):
+    weights = {"conv1.weight": torch.zeros(filters, 1, 512, 1), "conv6_BN.weight": torch.zeros(1)}
+    assert config_of(weights).shrink == shrink
+    assert config_of({"conv1.weight": weights["conv1.weight"]}) is None is config_of({})

@@ -17,7 +17,7 @@ from anisoscope_papers.beyond import cells, crossed
 from anisoscope_papers.fosse2023 import grid
 from anisoscope_papers.fosse2023.grid import PAPER, RECIPES, Cell, Grid
 from anisoscope_papers.networks.attention_classifier import AttentionClassifier, AttentionClassifierConfig
-from anisoscope_papers.study import Context
+from anisoscope_papers.study import FEWEST, Context
 from anisoscope_papers.training.classifier import train_classifier
 from anisoscope_papers.training.recipe import ClassifierRecipe
 
@@ -282,3 +282,14 @@ def test_a_difference_is_judged_over_seeds_utterances_and_splits(less, expected)
     notes = {v.subject: v.reason for v in verdicts}
     assert "4 splits × 4000" in notes["YelpHat, sinusoids"] and "8 seeds × 4000" in notes["e-SNLI, sinusoids"]
     assert set(STUDIES["crossed"].draw(records)) == {"crossed_1"}
+
+
+@pytest.mark.parametrize("splits", [1, FEWEST - 1, FEWEST, FEWEST + 2])
+def test_rows_are_splits_if_there_are_enough_of_them(splits):
+    """Each a mean over its seeds; else the seeds of the first split."""
+    by_split = {7 + k: np.arange(12.0).reshape(4, 3) + 100 * k for k in range(splits)}
+    table = crossed.table_of(by_split)
+    if splits < FEWEST:
+        assert np.array_equal(table, by_split[7])
+    else:
+        assert np.array_equal(table, [each.mean(0) for each in by_split.values()])
