@@ -1,4 +1,4 @@
-"""What a pass accumulates: sums and samples that can be saved, restored, merged and tabulated."""
+"""What a pass over a corpus accumulates: sums and samples that can be saved, restored, merged and tabulated."""
 
 import json
 from collections import defaultdict
@@ -67,12 +67,16 @@ class Measurement:
         self.reservoirs = defaultdict(partial(Reservoir, self._sampled, self.settings.seed))
 
     def take(self, sums: Sums) -> None:
-        """Continue from `sums`."""
+        """Replace the sums by `sums`, and add further batches to them."""
         widest = inf if {metric.name for metric in self.settings.chosen} == {"spectrum"} else WIDEST
         self.sums, self.moments = sums, Moments(sums, self.settings.spectrum_groups, widest)
 
     def begin(self, batch: Batch, device: torch.device, layout: Layout | None = None) -> dict[str, Tensor]:
-        """Prepare for a batch; real-token masks by stack, for the tap. Without `layout` streams are those of stacks."""
+        """Prepare for a batch: its groups, labels and token masks; call it before the forward call.
+
+        Returns the masks of real tokens by stack, for the capture. Without `layout`, the batch's streams are named
+        after stacks.
+        """
         self._layout = layout
         self._unit = batch.unit.to(CPU)
         self.group = self._unit % self.settings.groups
@@ -91,12 +95,12 @@ class Measurement:
         return {stack: self.near(masks, near).real for stack, masks in self._masks.items() if isinstance(stack, str)}
 
     def _make_masks(self, stream: Stream, ids: Tensor | None = None) -> Masks:
-        """The masks of a stream, with the places of its tokens if a keeper needs them."""
+        """Return the token masks of a stream of inputs, with the position of each token if a keeper needs it."""
         unit = self._unit if self._placed else None
         return Masks.of(stream, self.settings.tokens, unit, None if ids is None else ids.to(CPU))
 
     def near(self, item: Near, device: torch.device) -> Near:
-        """Move what is known of the batch (masks, units, labels) to a device, once per batch and device."""
+        """Copy what is known of the batch (masks, units, labels) to a device, at most once per batch and device."""
         if device == CPU:
             return item
         key = id(item), device
@@ -105,12 +109,13 @@ class Measurement:
         return self._copies[key]  # type: ignore[no-any-return]
 
     def _start_sample(self, name: str, start: Tensor, masks: Masks) -> Reservoir:
+        """Prepare the sample of a stack for the current batch, and return it."""
         if self._sampled:
             self.reservoirs[name].begin(self._unit, start, masks.policies[:, 0])
         return self.reservoirs[name]
 
     def end(self, index: int | None = None) -> None:
-        """Finish a batch after its forward call; `index` of the batch in its plan (none given: the next)."""
+        """Finish a batch after its forward call; `index` is its index in the plan (None: the next one)."""
         for reservoir in self.reservoirs.values():
             reservoir.end()
         self.batches.add(len(self.batches) if index is None else index)
@@ -118,7 +123,10 @@ class Measurement:
             self.moments.flush()
 
     def refuse(self, refused: Mapping[Place, str]) -> None:
-        """Discard what attention showed at some places, if it turned out that it cannot be read whole there."""
+        """Drop what was kept of attention at some places, if it turns out that it cannot be read completely there.
+
+        `refused` maps each place to the reason.
+        """
         if refused.keys() <= self.refused.keys():
             return
         self.refused = {**refused, **self.refused}
@@ -130,16 +138,17 @@ class Measurement:
             del self.reservoirs[name]
 
     def _is_refused(self, site: Site) -> bool:
+        """Return whether a site is attention that was refused."""
         of_head = site.quantity not in LAYER_QUANTITIES
         return of_head and (site.place in self.refused or EVERYWHERE in self.refused)
 
     def note_proof(self, proof: Proof | None) -> None:
-        """Keep the worse of this proof and the present one."""
+        """Combine the verification of the capture with an earlier one; the larger errors are kept."""
         if proof is not None:
             self.proof = proof if self.proof is None else self.proof.merge(proof)
 
     def receive(self, site: Site, value: Any) -> None:
-        """Reduce a tensor from the tap to sums at once."""
+        """Reduce a captured tensor to sums at once, with every keeper that takes its site."""
         if self._is_refused(site):  # in an earlier part of the pass
             return
         self.sites[site.name] = site
@@ -149,12 +158,13 @@ class Measurement:
                 keeper.add(site, value, self)
 
     def add_sums(self, site: str, values: Mapping[str, Tensor]) -> None:
-        """Add sums of each sequence of the current batch to the groups of their units."""
+        """Add per-sequence sums of the current batch to the groups of their units."""
         self.sums.add(site, values, self.near(self.group, next(iter(values.values())).device))
 
     def add_sample(self, site: Site, x: Tensor) -> None:
-        """Offer vectors [sequence, token, …] to the sample of their stack; if lengths differ from site to site, to one
-        of the site's own.
+        """Offer vectors [sequence, token, …] to the sample of their stack.
+
+        If the stack has no input stream, lengths may differ by site, and the site gets a sample of its own.
         """
         if self._sampled:
             own = site.stack not in self._masks
@@ -163,8 +173,7 @@ class Measurement:
             reservoir.add(site.name, x)
 
     def real_queries(self, site: Site, keys: Tensor) -> Tensor:
-        """Tell which queries of attention rows are real [sequence, query]: all of them if no stream of that length
-        is known.
+        """Return which queries of attention rows are real [sequence, query]; all, if no input stream has that length.
 
         keys  any value of the rows [sequence, head, query]
         """
@@ -174,7 +183,7 @@ class Measurement:
         return torch.ones_like(keys[:, 0], dtype=torch.bool)
 
     def places_of_queries(self, site: Site, keys: Tensor) -> Tensor:
-        """Where the queries of attention rows are [sequence, query, 4], as `sums.extremes.WHERE` says.
+        """Return where the queries of attention rows are [sequence, query, 4] (see `sums.extremes.WHERE`).
 
         keys  any value of the rows [sequence, head, query]
         """
@@ -185,7 +194,7 @@ class Measurement:
         return self.near(masks, keys.device).places
 
     def positions_of(self, site: Site, x: Tensor) -> Masks:
-        """Tell which positions count, for vectors [sequence, token, dim] or heads [sequence, head, token, dim]."""
+        """Return the token masks for vectors [sequence, token, dim] or heads [sequence, head, token, dim] of a site."""
         if site.quantity in LAYER_QUANTITIES:
             return self._stream_masks(site, site.stack, x)
         if site.kind == "cross" and site.quantity != "query":
@@ -193,8 +202,10 @@ class Measurement:
         return self._stream_masks(site, site.stack, x.select(1, 0))
 
     def _key_masks(self, site: Site, x: Tensor) -> Masks:
-        """The masks of keys and values [sequence, token, dim] that another stack made: the encoder's, without the end
-        that it filled up and does not pass on; of a tower that no corpus speaks of, those of its own vectors.
+        """Return the token masks of cross-attention keys and values [sequence, token, dim], which another stack made.
+
+        They are the encoder's masks, cut if the encoder does not pass on its padding. If the keys come from a tower
+        without an input stream, they are the masks of the tower's vectors.
         """
         masks, length = self._masks.get("encoder"), x.shape[1]
         if masks is None or masks.real.shape == x.shape[:2] or len(x) != len(self._unit):
@@ -205,8 +216,10 @@ class Measurement:
         return of_towers[0] if len(of_towers) == 1 else self._stream_masks(site, "encoder", x)
 
     def _stream_masks(self, site: Site, stack: str, x: Tensor) -> Masks:
-        """The masks of a stack. In one that no corpus speaks of every position is real, and what the model adds before
-        them special: masks are made once for all sites [sequence, token, …] of a length.
+        """Return the token masks of a stack, for a site's values [sequence, token, …].
+
+        In a stack without an input stream every position is real, and tokens that the model puts before them are
+        special. MeasureError if the shape does not fit the batch.
         """
         if len(x) != len(self._unit):
             expected = f"vectors of {len(self._unit)} sequences at {site.name}, as many as units in the batch"
@@ -229,9 +242,9 @@ class Measurement:
         return masks
 
     def merge(self, other: "Measurement") -> "Measurement":
-        """Combine two measurements as if measured in one go.
+        """Combine two measurements as if they had been measured in one pass.
 
-        UsageError: other settings; MeasureError: batches that both hold.
+        UsageError if their settings differ, MeasureError if both hold the same batch.
         """
         if self.settings != other.settings:
             ours, theirs = vars(self.settings), vars(other.settings)
@@ -262,25 +275,26 @@ class Measurement:
         return merged
 
     def records(self, replicates: Replicates | None = None) -> pd.DataFrame:
-        """Return the long table of all chosen metrics at all sites; `replicates` receives the values without each
-        group.
+        """Return the long table of results: all chosen metrics at all sites.
+
+        `replicates` receives the values without each group of units.
         """
         return build_long_table(self.kept(), self.settings.chosen, self.settings.tokens, replicates)
 
     def kept(self) -> Gathered:
-        """Return everything that is kept, as metrics read it."""
+        """Return everything that was accumulated, in the form that metrics read."""
         self.moments.flush()
         return Gathered(self.sums, self.sites, self.reservoirs, self.weights, self.classes, self.extremes)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the pass keeps."""
+        """Return the number of bytes that the measurement holds."""
         kept = [*self.sums.terms.values(), *self.moments.pending.values()]
         kept += [x for sample in self.reservoirs.values() for x in sample.vectors.values()]
         return sum(x.numel() * x.itemsize for x in kept) + self.extremes.nbytes
 
     def excluded(self) -> dict[str, dict[str, int]]:
-        """Count vectors left out, by site that has some: {"encoder.3.hidden": {"zero": 2, "nonfinite": 0}}."""
+        """Count the vectors left out, for sites that have some: {"encoder.3.hidden": {"zero": 2, "nonfinite": 0}}."""
         terms = self.sums.terms
         counts = {
             site: {term: int(terms[site, term].sum()) for term in ("zero", "nonfinite") if (site, term) in terms}
@@ -289,7 +303,7 @@ class Measurement:
         return {site: count for site, count in counts.items() if any(count.values())}
 
     def save(self, path: Path, more: Mapping[str, str] = {}) -> None:
-        """Write everything into a file, with `more` texts beside it."""
+        """Write the whole measurement to a file; the texts in `more` are added to its metadata."""
         tensors = {f"sums {site}|{term}": value for (site, term), value in self.sums.terms.items()}
         tensors |= self.moments.tensors("pending ") | self.extremes.tensors("extremes ")
         for name, reservoir in self.reservoirs.items():
@@ -307,9 +321,9 @@ class Measurement:
 
     @classmethod
     def restore(cls, path: Path, settings: Settings, plan: str | None = None) -> "Measurement":
-        """Read what `save` wrote.
+        """Read a measurement that `save` wrote.
 
-        MeasureError where it belongs to another plan, OutputError where the file is damaged.
+        MeasureError if it belongs to another plan, OutputError if the file is damaged.
         """
         try:
             with safe_open(path, framework="pt") as file:
@@ -342,7 +356,7 @@ class Measurement:
 
 
 def _ids_of(batch: Batch, stack: str) -> Tensor | None:
-    """The ids of the tokens of a stack, if the model is given ids."""
+    """Return the token ids of a stack in a batch; None if the model is not given ids."""
     for name in (f"{stack}_input_ids", "input_ids"):
         if isinstance(batch.inputs.get(name), Tensor):
             return batch.inputs[name]  # type: ignore[no-any-return]

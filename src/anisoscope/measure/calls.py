@@ -1,4 +1,4 @@
-"""Call a model with a batch: what its arguments are called, which of them it takes, what can go wrong."""
+"""Call a model with a batch: name its arguments, select those that it accepts, explain errors."""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
@@ -21,7 +21,10 @@ OF_CALLS = (TypeError, ValueError, RuntimeError, IndexError, KeyError, Attribute
 
 
 class Caller:
-    """Calls `model`, or `forward(model, inputs)`, on its device; `warnings` say what was done without being asked."""
+    """Calls `model`, or `forward(model, inputs)`, on its device.
+
+    `warnings` lists what was done that the caller did not ask for, such as labels that were not passed on.
+    """
 
     def __init__(self, model: nn.Module | None, forward: Callable[[nn.Module, Any], Any] | None) -> None:
         self.model, self.forward, self.warnings = model, forward, list[str]()
@@ -29,7 +32,10 @@ class Caller:
         self._dtype = next((p.dtype for p in weights if p.is_floating_point()), None)
 
     def named(self, item: Any) -> dict[str, Any]:
-        """Return the arguments of one call by name; those of a tuple by what `forward` calls them."""
+        """Return the arguments of one call by name; a tuple's items are named after the parameters of `forward`.
+
+        UsageError if there are more items than parameters.
+        """
         model = self.model
         if isinstance(item, Mapping):
             return {str(name): self._to_tensor(value, str(name)) for name, value in item.items()}
@@ -55,9 +61,10 @@ class Caller:
         return dict(zip(names, tensors, strict=False))
 
     def select_accepted(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments that `forward` accepts, without labels and masks of ours.
+        """Return the arguments that the model's `forward` accepts; labels and attention masks that it does not take are
+        dropped.
 
-        UsageError: others, what it cannot read.
+        UsageError for other arguments that it does not take, and for inputs of the wrong type.
         """
         model: Any = self.model
         names = _list_parameters(
@@ -127,12 +134,13 @@ class Caller:
         return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
 
     def _note(self, text: str) -> None:
+        """Add a warning, if it is new."""
         if text not in self.warnings:
             self.warnings.append(text)
 
 
 def check_called_by_name(model: nn.Module, names: Collection[str]) -> Caller:
-    """Raise UsageError unless a module of one's own accepts the inputs of a corpus by these names."""
+    """Return a caller of a module whose `forward` takes these input names of a corpus; UsageError if it does not."""
     taken = inspect.signature(model.forward).parameters
     if not _list_parameters(model, Parameter.VAR_KEYWORD) and not set(names) <= taken.keys():
         expected = f"a model that takes {' and '.join(names)}, which the corpus gives it"
@@ -153,7 +161,7 @@ def check_module(model: Any) -> None:
 
 
 def _cure_of(thing: Any) -> str:
-    """Say what to do about something that stands in the place of a model and is none."""
+    """Return advice for an object that was passed instead of a model."""
     if isinstance(thing, list | tuple) and any(isinstance(part, nn.Module) for part in thing):
         return "give the model first, and its tokenizer as processor="
     if isinstance(thing, list | tuple):
@@ -170,15 +178,17 @@ def to_array(value: Any) -> np.ndarray[Any, Any]:
 
 
 def _is_floating(value: Any) -> bool:
+    """Return whether a value is a floating-point tensor."""
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _list_parameters(model: nn.Module, *kinds: Any) -> list[str]:
-    """List the arguments of `forward` of these kinds, in order."""
+    """List the parameters of a model's `forward` that are of these kinds, in order."""
     return [name for name, p in inspect.signature(model.forward).parameters.items() if p.kind in kinds]
 
 
 def said(value: Any) -> str:
+    """Describe a value for a message: type and shape of a tensor or array, else the name of its class."""
     if isinstance(value, Tensor | np.ndarray):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return type(value).__name__

@@ -1,8 +1,8 @@
-"""The cost of a pass before it starts: bytes that it keeps, and flops a token in the model and in each panel.
+"""Estimate the cost of a pass before it starts: bytes that it keeps, and flops per token of the model and of each
+panel.
 
-Nothing is estimated by a formula of its own: a measurement is made on the meta device, which has shapes and no values,
-of sites as one short sequence shows them; its tensors are those that a pass allocates, its products those that it
-makes.
+No formula is used: a measurement is made on the meta device, which has shapes and no values, of the sites that one
+short sequence shows. Its tensors are those that a pass allocates, and its products those that a pass computes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -36,8 +36,12 @@ MOMENTS = ("moment", "unit_moment", "moment_vector", "moment_n", "head_moment", 
 
 @dataclass(frozen=True)
 class Shapes:
-    """What a model shows: heads (0: none) and width of each site, and its products: flops of a token, and of a token
-    with each other one of its window (scores, and weights with values); `tokens`: positions in the call.
+    """The sites of a model and the work of its forward pass.
+
+    sites       number of heads (0: none) and width of each site
+    flops       flops per token, without attention products
+    attention   flops per token and each other token of its window (scores, and weights times values)
+    tokens      number of positions in the call that was looked at
     """
 
     sites: dict[Site, tuple[int, int]]
@@ -72,11 +76,12 @@ class Cost:
 
     @property
     def state(self) -> int:
+        """Return the bytes of the file that a resumed run reads."""
         return self.sums + self.moments + self.sample
 
     @property
     def line(self) -> str:
-        """The cost in one line."""
+        """Return the cost in one line of text."""
         parts = {"sums": self.sums, "second moments": self.moments, "sample": self.sample}
         kept = ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items() if count)
         more = ", ".join(f"{name} {flops / max(self.model, 1):.1%}" for name, flops in self.panels.items() if flops)
@@ -85,12 +90,12 @@ class Cost:
 
     @property
     def without_spectrum(self) -> str:
-        """Which spectra are left out because of their width, in a sentence; empty if none."""
+        """Return a sentence on the spectra that are left out because of their width; empty if none is."""
         return explain_missing_spectrum(self.unmeasured, self.sites)
 
 
 def explain_missing_spectrum(unmeasured: int, sites: int) -> str:
-    """Say that wide sites have no spectrum; empty if all have one."""
+    """Return a sentence that `unmeasured` of all sites are too wide for a spectrum; empty if all have one."""
     if not unmeasured:
         return ""
     return (
@@ -100,12 +105,12 @@ def explain_missing_spectrum(unmeasured: int, sites: int) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Format a number of bytes."""
+    """Format a number of bytes: `13.7 GB`."""
     return f"{format_scaled(count)}B"
 
 
 def format_scaled(count: float) -> str:
-    """Format a large number: `13.7 G`."""
+    """Format a large number with its unit prefix: `13.7 G`."""
     for power, letter in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if count >= 0.9995 * 10**power:
             return f"{count / 10**power:.3g} {letter}"
@@ -113,9 +118,9 @@ def format_scaled(count: float) -> str:
 
 
 def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
-    """Find sites and flops of a model by one call with the beginning of a batch's first sequence.
+    """Find the sites and flops of a model with one forward call on the beginning of a batch's first sequence.
 
-    Works on shapes alone too, where weights and batch lie on the meta device.
+    Works on shapes only too, if weights and batch are on the meta device.
     """
     what, spare = settings.what_of(model)
     rows = what - {*LAYER_QUANTITIES, "query", "key", "value"}
@@ -124,6 +129,7 @@ def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
     tokens = 1
 
     def note(site: Site, x: Tensor) -> None:
+        """Note the number of heads and the width of a captured site."""
         nonlocal tokens
         tokens = max(tokens, x.shape[-2])
         found[site] = (x.shape[1] if x.dim() == 4 else 0, x.shape[-1])
@@ -151,14 +157,14 @@ def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
 
 
 def _is_chosen(site: Site, sites: Iterable[Site], settings: Settings) -> bool:
-    """Tell whether a site belongs to a layer that was asked for."""
+    """Return whether a site belongs to a layer that was asked for."""
     depth = max((other.layer or 0 for other in sites if other.stack == site.stack), default=0)
     layer = depth if site.layer is None else site.layer
     return not settings.layers or bool({layer, layer - depth - 1} & {*settings.layers})
 
 
 def _cut_first_sequence(batch: Batch) -> dict[str, Any]:
-    """Return the inputs of a batch's first sequence, cut to the first `SHORT` real ids;"""
+    """Return the inputs of a batch's first sequence, cut to its first `SHORT` real ids."""
     stream = next(iter(batch.streams.values()), None)
     inputs: dict[str, Any] = {}
     for name, value in batch.inputs.items():
@@ -172,7 +178,7 @@ def _cut_first_sequence(batch: Batch) -> dict[str, Any]:
 
 
 def find_shapes_on_meta(model: nn.Module, settings: Settings) -> Shapes:
-    """Find sites and flops of a text model whose weights lie on the meta device, by ids without values."""
+    """Find the sites and flops of a text model whose weights are on the meta device, from ids without values."""
     real, row = torch.ones(1, SHORT, dtype=torch.bool), torch.zeros(1, dtype=torch.int64)
     ids = {"input_ids": torch.zeros(1, SHORT, dtype=torch.int64, device=META)}
     if getattr(model.config, "is_encoder_decoder", False):
@@ -181,10 +187,7 @@ def find_shapes_on_meta(model: nn.Module, settings: Settings) -> Shapes:
 
 
 def estimate_cost(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Cost:
-    """Estimate what a pass of these sites costs, in windows of `tokens`.
-
-    Sites that are alike are looked at once.
-    """
+    """Estimate what a pass over these sites costs, in windows of `tokens`; equal sites are estimated once."""
     tokens = tokens or shapes.tokens
     of_all: tuple[Panel, ...] = tuple(panel for panel in settings.panel if panel != "class")  # of classes there are few
     metrics = tuple(name for name in settings.metrics if not name.startswith("class"))
@@ -215,13 +218,13 @@ def estimate_cost(shapes: Shapes, settings: Settings, tokens: int | None = None)
 
 
 def _make_sequence(shape: tuple[int, ...], tokens: int, dtype: torch.dtype) -> Tensor:
-    """Make one sequence at a site of [head, dim] or [dim], without values."""
+    """Return one sequence without values at a site of shape [head, dim] or [dim]."""
     return torch.empty(1, *shape[:-1], tokens, shape[-1], dtype=dtype, device=META)
 
 
 @lru_cache(maxsize=512)  # the checkpoints of a series are alike
 def _count_bytes(site: Site, shape: tuple[int, ...], dtype: torch.dtype, settings: Settings) -> tuple[int, int, bool]:
-    """Count bytes of sums and of second moments at a site, and whether its spectrum is left out because of its
+    """Return the bytes of a site's sums and of its second moments, and whether its spectrum is left out for its
     width.
     """
     kept = _measure_on_meta(site, _make_sequence(shape, 1, dtype), settings)
@@ -235,7 +238,7 @@ def _count_bytes(site: Site, shape: tuple[int, ...], dtype: torch.dtype, setting
 
 @lru_cache(maxsize=512)
 def _count_flops(site: Site, shape: tuple[int, ...], dtype: torch.dtype, tokens: int, settings: Settings) -> int:
-    """Count flops of the products of a panel at a site, over one sequence."""
+    """Count the flops of a panel's products at a site, over one sequence."""
     several = _make_sequence(shape, tokens, dtype)
     with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _count_added_flops}) as counter:
         _measure_on_meta(site, several, settings)
@@ -243,16 +246,17 @@ def _count_flops(site: Site, shape: tuple[int, ...], dtype: torch.dtype, tokens:
 
 
 def _count_added_flops(_into: Any, rows: Any, columns: Any, **_: Any) -> int:
-    """Count flops of a product that is added in place, which torch does not count."""
+    """Count the flops of a product that is added in place, which torch's counter does not know."""
     return 2 * rows[0] * rows[1] * columns[1]  # type: ignore[no-any-return]
 
 
 def _bytes(x: Tensor) -> int:
+    """Return the bytes of a tensor."""
     return x.numel() * x.itemsize
 
 
 def _measure_on_meta(site: Site, x: Float[Tensor, "1 *head token dim"], settings: Settings) -> Measurement:
-    """Measure one sequence at a site, without values."""
+    """Measure one sequence without values at a site, and return the measurement."""
     measurement = Measurement(replace(settings, sample=0))
     real = torch.ones(1, x.shape[-2], dtype=torch.bool)
     stream = Stream(real, ~real, torch.zeros(1, dtype=torch.int64))
@@ -276,7 +280,7 @@ def _measure_on_meta(site: Site, x: Float[Tensor, "1 *head token dim"], settings
 
 
 def _score_terms(heads: int, width: int) -> Iterator[tuple[str, Tensor]]:
-    """Terms of `capture.scores.score_sums`, without values."""
+    """Yield the names and empty tensors of the sums that `capture.scores.sum_scores` returns."""
     shapes: Iterable[tuple[str, tuple[int, ...]]] = (
         *((name, ()) for name in ("rows", "keys", "row_variance")),
         *((name, (width,)) for name in ("query", "key", "row_lean")),

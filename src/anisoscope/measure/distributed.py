@@ -1,4 +1,4 @@
-"""Processes started by torchrun: split a plan among them, and combine their parts."""
+"""Processes started by torchrun: split a plan of batches among them, and combine their results."""
 
 import os
 import time
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def rank_and_world() -> tuple[int, int]:
-    """Return this process' rank and the number of processes, from its group or from torchrun; else (0, 1)."""
+    """Return this process's rank and the number of processes; (0, 1) without torchrun."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -33,7 +33,9 @@ def rank_and_world() -> tuple[int, int]:
 
 @contextmanager
 def open_process_group(device: str = "cpu") -> Iterator[None]:
-    """Open the process group of a torchrun job on `device` for the length of a `with` block:"""
+    """Open the process group of a torchrun job for a `with` block; does nothing if there is one process or a group
+    is open.
+    """
     _, world = rank_and_world()
     ours = world > 1 and not dist.is_initialized()
     if ours:
@@ -57,8 +59,9 @@ def open_process_group(device: str = "cpu") -> Iterator[None]:
 
 
 def _wait_for_all(store: Store, rank: int, world: int) -> None:
-    """Wait for the other processes, which may still load, at a place where signals are heard: inside the backend
-    none is.
+    """Wait for the other processes, which may still be loading.
+
+    It waits here and not inside the backend, where signals would not be handled.
     """
     store.set(f"here {rank}", "")
     while not store.check([f"here {each}" for each in range(world)]):
@@ -66,14 +69,16 @@ def _wait_for_all(store: Store, rank: int, world: int) -> None:
 
 
 class _Notices:
-    """A store in which the processes of a torchrun job announce that they are to end, and count their groups."""
+    """The store by which the processes of a torchrun job announce that they are about to stop, and the number of
+    groups.
+    """
 
     store: Store | None = None
     groups = 0
 
 
 def find_stop_signal(own: list[int]) -> int:
-    """Return the signal that ends the job: the first of our `own`, or one that came to another process; 0: none."""
+    """Return the signal that ends the job: our `own` first one, or one that another process received; 0: none."""
     with suppress(RuntimeError):  # whoever held the store has ended, which the next collective call tells
         if _Notices.store is not None:
             if own:
@@ -83,7 +88,9 @@ def find_stop_signal(own: list[int]) -> int:
 
 
 class _SharedTokenizer:
-    """A tokenizer that tokenises this process' share of the texts, and gets the tokens of the rest from the others."""
+    """A tokenizer that tokenises this process's share of the texts, and gets the tokens of the rest from other
+    processes.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -107,14 +114,14 @@ class _SharedTokenizer:
 
 
 def share_tokenizer(processor: Any) -> Any:
-    """Return a tokenizer that shares the work among processes; anything else unchanged."""
+    """Return a tokenizer that splits its work among the processes; other processors are returned unchanged."""
     shared = dist.is_initialized() and rank_and_world()[1] > 1 and hasattr(processor, "tokenize")
     return _SharedTokenizer(processor) if shared else processor
 
 
 @contextmanager
 def _explain_lost_process() -> Iterator[None]:
-    """Raise MeasureError if another process has ended, instead of the backend's own message."""
+    """Raise MeasureError if another process has ended, instead of the backend's own error."""
     try:
         yield
     except RuntimeError as error:
@@ -122,14 +129,16 @@ def _explain_lost_process() -> Iterator[None]:
 
 
 def _ended() -> MeasureError:
+    """Return the error for a torchrun job in which another process has ended."""
     expected, came = "every process of the torchrun job to go on to the end", "another one has ended (it says why)"
     return MeasureError(expected, came, "correct that; the same command with --resume continues")
 
 
 def is_in_step(model: nn.Module) -> bool:
-    """Tell whether a forward call of `model` waits for the other processes, which must then call it equally often:
+    """Return whether a forward call of `model` waits for other processes, which must then call it equally often (FSDP,
+    DDP).
 
-    MeasureError for tensor and expert parallelism, whose processes would have to read the same batches.
+    MeasureError for tensor or expert parallelism, where all processes would have to read the same batches.
     """
     if rank_and_world()[1] == 1 or not dist.is_initialized():
         return False
@@ -147,13 +156,13 @@ def is_in_step(model: nn.Module) -> bool:
 
 
 def _count_split_axes(parameter: Any) -> int:
-    """Count the axes of a mesh of processes along which a parameter is split: one for FSDP."""
+    """Count the axes of the process mesh along which a parameter is split; one for FSDP."""
     placements = getattr(parameter, "placements", ())
     return sum(not placement.is_replicate() for placement in placements)
 
 
 def reshard(model: nn.Module) -> None:
-    """Let FSDP2 free the whole weights that its last call has left."""
+    """Let FSDP2 free the whole weights that its last forward call left in memory."""
     from torch.distributed.fsdp import FSDPModule
 
     for module in model.modules():
@@ -162,17 +171,17 @@ def reshard(model: nn.Module) -> None:
 
 
 class Steps:
-    """Keeps the processes of a torchrun job at the same batch, if each model waits for those of the others.
+    """Keeps the processes of a torchrun job at the same batch if their models wait for each other (FSDP).
 
-    A process without further batches goes on calling the model (`idle`) until the last one is through. Of any other
-    model each process goes its own way.
+    A process without further batches keeps calling the model until the last one has finished. Other models run
+    independently in each process.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         self.together, self._device = is_in_step(model), device
 
     def agree(self, busy: bool, signal: int) -> tuple[bool, int]:
-        """Tell whether any process has another batch, and the signal that any of them is to end by (0: none)."""
+        """Return whether any process has another batch, and the signal that any of them must stop by (0: none)."""
         if not self.together:
             return busy, signal
         flags = torch.tensor([int(busy), signal], device=self._device)
@@ -184,7 +193,7 @@ class Steps:
 
 @contextmanager
 def explain_lost_process_in_call(together: bool) -> Iterator[None]:
-    """Raise MeasureError if another process has ended within a forward call that waits for it."""
+    """Raise MeasureError if another process ended during a forward call that waits for it."""
     try:
         yield
     except RuntimeError as error:
@@ -195,7 +204,7 @@ def explain_lost_process_in_call(together: bool) -> Iterator[None]:
 
 
 def broadcast_from_first(value: T) -> T:
-    """Return the `value` of the process of rank 0, which the others wait for."""
+    """Return the `value` of the process with rank 0; the others wait for it."""
     if rank_and_world()[1] == 1:
         return value
     box = [value]
@@ -205,7 +214,7 @@ def broadcast_from_first(value: T) -> T:
 
 
 def is_true_anywhere(value: bool) -> bool:
-    """Tell whether `value` is true in any process; each has to ask."""
+    """Return whether `value` is true in any process; every process must call this."""
     every = [value] * rank_and_world()[1]
     if len(every) > 1:
         with _explain_lost_process():
@@ -214,8 +223,9 @@ def is_true_anywhere(value: bool) -> bool:
 
 
 def take_over_states(states: Sequence[Path], settings: Settings, plan: str, own: Path) -> frozenset[int]:
-    """Sum the states of an interrupted run's processes into `own`, each batch once, and return the batches they
-    hold.
+    """Sum the saved states of an interrupted run's processes into `own`, and return the batches that they hold.
+
+    Each batch is counted once. The other state files are deleted.
     """
     parts: list[Measurement] = []
     held: frozenset[int] = frozenset()
@@ -232,9 +242,7 @@ def take_over_states(states: Sequence[Path], settings: Settings, plan: str, own:
 
 
 def gather_parts(part: Measurement) -> Measurement:
-    """Combine the parts of all processes: one flat all-reduce of the sums, one of each sample, a gather of the
-    rest.
-    """
+    """Combine the measurements of all processes; every process must call this and gets the whole."""
     _, world = rank_and_world()
     if world == 1:
         return part

@@ -31,18 +31,18 @@ def metric(
     unit: Tensor | NDArray[Any] | Sequence[int] | None = None,
     groups: int = 32,
 ) -> dict[str, Estimate]:
-    """Measure one metric of vectors: {name of a value: (value, low, high)}, the ends of its 95 % interval.
+    """Measure one metric of vectors: {name of a value: (value, low, high)}, with the ends of its 95 % interval.
 
     name    a metric by name (`anisoscope list metrics`, or `module:NAME`), one of its values (`isoscore`,
-            `spectrum.isoscore`), what the field calls it (`rankme`, `anisotropy`), or a `Metric` of your own
-    x       a tensor or an array [sequence, token, dim] or [token, dim] of floating point; two of these, of the same
-            tokens, for a metric of two layers
+            `spectrum.isoscore`), a name from the literature (`rankme`, `anisotropy`), or a `Metric` of your own
+    x       a tensor or an array [sequence, token, dim] or [token, dim] of floating point; a tuple of two of these, of
+    the         same tokens, for a metric of two layers
     mask    [sequence, token] or [token] bool: real tokens
     unit    [sequence]: the unit of each sequence (default: each its own; of a matrix [token, dim]: each token)
     groups  groups of units that are left out in turn for the interval
 
-    Vectors that are zero or not finite are left out, with a warning that counts them; UsageError if none is left, for
-    an unknown metric, or one that needs more than vectors.
+    Vectors that are zero or not finite are left out, with a warning that counts them. UsageError if none is left, for
+    an unknown metric, or for one that needs more than vectors.
 
         >>> import anisoscope, numpy
         >>> float(anisoscope.metric("drift", numpy.ones((9, 4)))["drift.share"].value)
@@ -75,7 +75,10 @@ def metric(
 
 
 def _split_layers(chosen: Metric, x: Any) -> list[Tensor]:
-    """Return the vectors of each layer that a metric takes, as tensors [sequence, token, dim]."""
+    """Return the vectors of each layer that a metric takes, as tensors [sequence, token, dim].
+
+    UsageError if the metric needs more than vectors, or another number of arrays.
+    """
     reads = chosen.reads
     if not reads.arrays:
         cure = "use anisoscope classes" if reads.labelled else "use anisoscope.measure(model, …)"
@@ -94,7 +97,7 @@ def _split_layers(chosen: Metric, x: Any) -> list[Tensor]:
 
 
 def _warn_of_left_out(measurement: Measurement, name: str, count: int) -> None:
-    """Warn of vectors that were left out; UsageError if that were all."""
+    """Warn of vectors that were left out (zero, not finite); UsageError if all were."""
     for excluded in measurement.excluded().values():
         left_out = f"{excluded.get('nonfinite', 0)} with NaN or infinity, {excluded.get('zero', 0)} zero"
         if sum(excluded.values()) == count:

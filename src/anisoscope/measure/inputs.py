@@ -1,4 +1,4 @@
-"""Turn what a caller hands over into batches: tensors, tuples, dicts, arrays, loaders, generators."""
+"""Turn what a caller passes into batches: tensors, tuples, dicts, arrays, loaders, generators."""
 
 import uuid
 from collections import Counter
@@ -22,13 +22,14 @@ ACCEPTED = "a tensor, an array, a dict, a tuple of arguments, a list of those, a
 
 
 class GivenInputs:
-    """Inputs as they were handed over, as a plan of batches; a `Batch` passes unchanged.
+    """A caller's inputs as a sequence of batches; a `Batch` among them is used unchanged.
 
-    model    the module they are for: what its `forward` takes decides what an argument is called
-    units    the unit of every sequence, in order (any labels); none: `unit` in the dicts, else each its own
+    model    the module they are for: its `forward` decides the names of arguments
+    units    the unit (document, clip) of every sequence, in order, with any labels; None: `unit` in the dicts, else
+    each          sequence is its own unit
     forward  called as `forward(model, inputs)` with each batch as it was given, on the model's device
 
-    A generator is read to its end at once; what can be read again (a list, a DataLoader) is read as it is needed.
+    A generator is read to its end at once; what can be read again (a list, a DataLoader) is read when needed.
     """
 
     def __init__(
@@ -59,7 +60,10 @@ class GivenInputs:
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes of labels: a plan's, else numbers up to the largest; none of a loader, not read yet."""
+        """Return the class names of labelled sequences: a plan's own, else numbers up to the largest label.
+
+        Empty for a loader without class names, since it is not read yet.
+        """
         if not isinstance(self.batches, list):
             return tuple(getattr(self.batches, "classes", ()))
         labels = (label for item in self.batches if (label := _find_labels(item)) is not None)
@@ -67,14 +71,18 @@ class GivenInputs:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of everything given; of a loader, which may give others next time, one that never recurs."""
+        """Return a hash of all inputs; for a loader, which may give other batches next time, a random one."""
         if not isinstance(self.batches, list) or any(isinstance(item, Batch) for item in self.batches):
             return uuid.uuid4().hex
         units = [] if self.units is None else [self.units.numpy()]
         return hash_parts([*units, *(part for item in self.batches for part in _iter_parts(item))])
 
     def _batch(self, item: Any, seen: int, nth: Counter[int]) -> Batch:
-        """One batch, after `seen` sequences, `nth` of each unit among them."""
+        """Build one batch from an item.
+
+        `seen` counts the sequences before it, and `nth` how many of them belong to each unit. UsageError if the item
+        holds no tensor, or the number of units is wrong.
+        """
         caller = self._caller
         arguments = caller.named(item) if caller.forward is None else _select_entries(item)
         special, unit = arguments.pop("special_tokens_mask", None), arguments.pop("unit", None)
@@ -164,7 +172,7 @@ def _number_units(units: Iterable[Hashable]) -> Tensor:
 
 
 def _iter_parts(item: Any) -> Iterator[Any]:
-    """Iterate over everything in a batch that can be hashed."""
+    """Yield everything in a batch that can be hashed."""
     if isinstance(item, Mapping | tuple | list):
         for value in chain.from_iterable(item.items()) if isinstance(item, Mapping) else item:
             yield from _iter_parts(value)
@@ -176,7 +184,9 @@ def _iter_parts(item: Any) -> Iterator[Any]:
 
 
 def _build_streams(inputs: Mapping[str, Any], special: Tensor | None, start: Tensor) -> dict[str, Stream]:
-    """Build streams of both stacks from attention masks, or from the ids' shape; for sound from samples or frames."""
+    """Build the token masks of both stacks from attention masks or from the shape of ids; for sound, of samples or
+    frames.
+    """
     streams: dict[str, Stream] = {}
     sound = [name for key, name in (("input_values", "samples"), ("input_features", "frames")) if key in inputs][:1]
     sound = [] if "input_ids" in inputs else sound  # then masks are those of the text

@@ -1,4 +1,4 @@
-"""The loop: one pass over a corpus, every metric at every site, resumable, in any number of processes."""
+"""One pass over a corpus that measures every metric at every site; it can be resumed and run in several processes."""
 
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sized
@@ -52,14 +52,15 @@ def run_pass(
     only: Container[int] | None = None,
     prove: bool = False,
 ) -> Measurement:
-    """Run one pass of `model` over `plan`, or over the batches whose indices are in `only` (possibly none).
+    """Run one pass of `model` over `plan`, or over its batches whose indices are in `only` (possibly none).
 
-    With `state` the measurement is saved there by time and size (`SAVE_SECONDS`), and on SIGINT/SIGTERM (then
-    `Interrupted`); `resume` continues from it, to the same numbers as an uninterrupted pass. Where the memory is full
-    it goes on from what was saved, or begins anew, with batches in two parts, four, …: to the same sums.
+    With `state`, the measurement is saved there from time to time (`SAVE_SECONDS`), and on SIGINT/SIGTERM (then
+    `Interrupted` is raised); `resume` continues from it, with the same numbers as an uninterrupted pass. If memory runs
+    out, the pass goes on from what was saved, or begins again, with batches in two parts, four, …: the sums are the
+    same.
 
-    With `prove` the first batch runs without the capture too (`measure.trial`): attention is left out, with the reason,
-    if the model computes something else within it. MeasureError if attention alone was asked for.
+    With `prove`, the first batch also runs without the capture (`measure.trial`): attention is left out, with the
+    reason, if the capture changes the model's outputs. MeasureError if only attention was asked for.
     """
     what, spare = settings.what_of(model)
     try:
@@ -94,10 +95,13 @@ def run_pass(
 
 @dataclass(frozen=True)
 class _Captured:
-    """What a pass captures: places, those that may be missing, means to centre on.
+    """What a pass captures from the model.
 
-    prove      whether the capture is tried on the first batch
-    moved_by   why attention was given up, in a pass before
+    what       places to capture
+    spare      places that may be missing
+    means      mean queries and keys to centre attention on
+    prove      whether the capture is verified on the first batch
+    moved_by   why attention was given up in an earlier attempt
     """
 
     what: set[str]
@@ -108,7 +112,7 @@ class _Captured:
 
 
 class _MemoryFull(Exception):
-    """The memory is full, at a batch of so many sequences."""
+    """Raised if memory runs out at a batch; holds its number of sequences."""
 
     def __init__(self, sequences: int) -> None:
         self.sequences = sequences
@@ -116,7 +120,7 @@ class _MemoryFull(Exception):
 
 @contextmanager
 def _detect_full_memory(batch: Batch) -> Iterator[None]:
-    """Raise _MemoryFull if the memory cannot hold what a batch takes."""
+    """Raise _MemoryFull if memory runs out inside a `with` block."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -136,7 +140,7 @@ def _run_pass_in_pieces(
     only: Container[int] | None,
     pieces: int,
 ) -> Measurement:
-    """Run a pass with batches split into `pieces`, from the saved state if `saves` says that there is one."""
+    """Run a pass with batches split into `pieces`, from the saved state if any of `saves` is true."""
     classes = getattr(plan, "classes", ()) if settings.labelled else ()
     measurement = Measurement(settings, getattr(plan, "fingerprint", ""), classes=classes)
     if any(saves) and state is not None and state.exists():
@@ -187,10 +191,10 @@ def _run_pass_in_pieces(
 
 
 def _keep_in_step(model: nn.Module, batch: Batch, steps: Steps, stopped: list[int]) -> int:
-    """Call the model, without counting, as long as other processes have batches; return the signal to end by (0:
-    none).
+    """Call the model without counting anything, as long as other processes have batches.
 
-    The model of each of them waits in every forward call until all have called theirs.
+    The model waits in every forward call until all processes have called theirs. Returns the signal to stop by (0:
+    none).
     """
     busy, number = True, 0
     with evaluation_mode(model), torch.no_grad():
@@ -207,7 +211,9 @@ def _get_first_batch(plan: BatchPlan | Iterable[Batch]) -> Batch:
 
 
 def measure_into(model: nn.Module, measurement: Measurement, batches: Iterable[Batch], *, prove: bool = False) -> None:
-    """Run a model on batches and add what it does to a measurement. With `prove` the first also runs uncaptured."""
+    """Run a model on batches and add the results to a measurement; with `prove`, the capture is verified on the
+    first batch.
+    """
     seen = _Captured(*measurement.settings.what_of(model), {}, prove)
     with capture_into(model, measurement, seen) as look:
         for index, batch in enumerate(batches, len(measurement.batches)):
@@ -215,7 +221,7 @@ def measure_into(model: nn.Module, measurement: Measurement, batches: Iterable[B
 
 
 def measure_probe(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Measurement:
-    """Run a quick pass during a training; signals, modes, gradients and random numbers stay as they are."""
+    """Measure a model in the middle of training; its modes, gradients and the random state do not change."""
     measurement = Measurement(settings)
     device = find_device(model)
     with (
@@ -246,12 +252,13 @@ def _map_tensors(act: Callable[[Tensor], Tensor], item: Any) -> Any:
 
 
 def prefetch(batches: Iterator[tuple[int, Batch]], device: torch.device) -> Iterator[tuple[int, Batch]]:
-    """Yield the batches; for a GPU, prepare and pin each in a thread while the one before it is measured."""
+    """Yield the batches; on a GPU, a thread prepares and pins the next batch while the current one is measured."""
     if device.type != "cuda":
         yield from batches
         return
 
     def following() -> tuple[int, Batch] | None:
+        """Return the next index and batch, pinned; None at the end."""
         for index, batch in batches:
             on_host = partial(_map_tensors, lambda x: x.pin_memory() if x.device.type == "cpu" else x)
             return index, replace(batch, inputs=on_host(batch.inputs))
@@ -265,16 +272,16 @@ def prefetch(batches: Iterator[tuple[int, Batch]], device: torch.device) -> Iter
 
 
 class Arrays(nn.Module):
-    """Vectors in place of a model: nothing is run, every array of a batch is the hidden states of a layer."""
+    """A stand-in for a model if vectors are given: nothing runs, each array of a batch is the hidden states of a
+    layer.
+    """
 
 
 @contextmanager
 def capture_into(
     model: nn.Module, measurement: Measurement, seen: _Captured, *, together: bool = False
 ) -> Iterator[Callable[[Batch, int], None]]:
-    """Return a function that runs the model on a batch, given its index, and adds what it captures to
-    `measurement`.
-    """
+    """Yield a function that runs the model on a batch, given its index, and adds what is captured to `measurement`."""
     if isinstance(model, Arrays):
         yield partial(_add_arrays, measurement)
         return
@@ -302,6 +309,7 @@ def capture_into(
         trial = Trial(tap, gives_up=bool(seen.what - {*LAYER_QUANTITIES}), skipped=skipped)
 
         def look(batch: Batch, index: int) -> None:
+            """Run the model on a batch, in `measurement.pieces` parts, and add what is captured."""
             for part in batch.parts(measurement.pieces):
                 tap.real = measurement.begin(part, device, layout)
                 run, inputs = part.call or model, move_batch(part.inputs, device)
@@ -319,7 +327,7 @@ def capture_into(
 
 
 def _add_arrays(measurement: Measurement, batch: Batch, index: int) -> None:
-    """Add the arrays of a batch as hidden states of layers."""
+    """Add the arrays of a batch as hidden states of layers; UsageError if a layer that was asked for does not exist."""
     measurement.begin(batch, torch.device("cpu"))
     (stack,) = batch.streams
     chosen, count = {*measurement.settings.layers}, len(batch.inputs)
@@ -332,7 +340,10 @@ def _add_arrays(measurement: Measurement, batch: Batch, index: int) -> None:
 
 
 def measure_head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Settings) -> Means:
-    """Measure the mean query and key of every head over the whole plan;"""
+    """Measure the mean query and the mean key of every attention head over the whole plan, in a pass of its own.
+
+    UsageError if `plan` is an iterator, which can be read only once.
+    """
     source = getattr(plan, "batches", plan)
     if not hasattr(source, "__getitem__") and iter(source) is source:
         expected = "batches that can be read twice (attention is centred on means, which take a pass of their own)"
@@ -353,8 +364,9 @@ def measure_head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], sett
 
 
 def pending_batches(plan: Any, only: Container[int] | None, held: Container[int]) -> Iterator[tuple[int, Batch]]:
-    """Yield index and batch of those requested that are not `held`; others are not built if the plan can be
-    indexed.
+    """Yield index and batch of the requested batches (`only`) that are not `held` already.
+
+    If the plan can be indexed, other batches are not built.
     """
     indexed = hasattr(plan, "__getitem__")
     for index, item in enumerate(range(len(plan)) if indexed else plan):

@@ -1,4 +1,4 @@
-"""Which positions of a batch count, and on which device they are summed."""
+"""Which token positions of a batch are counted, and on which device they are summed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ Near = TypeVar("Near", Tensor, "Masks")
 
 
 def to_accumulation_device(value: Any) -> Any:
-    """Move tensors to the device on which they are summed."""
+    """Move tensors, also those in a mapping, to the device where they are summed."""
     if isinstance(value, Mapping):
         return {name: to_accumulation_device(x) for name, x in value.items()}
     return value.to(choose_sum_device(value.device)) if isinstance(value, Tensor) else value
@@ -25,8 +25,10 @@ def to_accumulation_device(value: Any) -> Any:
 
 @dataclass
 class Masks:
-    """One batch's stream: weights of the policies and subsets; which tokens are special, which punctuation; and, if
-    asked for, where each token is [sequence, token, 4], as `sums.extremes.WHERE` says.
+    """The token masks of one stream (stack) of a batch.
+
+    They say which tokens each policy and each subset counts, which are special and which punctuation. `places` holds
+    where each token is [sequence, token, 4] (`sums.extremes.WHERE`), if asked for.
     """
 
     real: Tensor
@@ -40,8 +42,9 @@ class Masks:
     def of(
         cls, stream: Stream, policies: Sequence[str], unit: Tensor | None = None, ids: Tensor | None = None
     ) -> "Masks":
-        """The masks of a stream; with the `unit` of each sequence the places of its tokens, of `ids` if they have
-        some.
+        """Build the masks of a stream of inputs; with the `unit` of each sequence, also the places of its tokens.
+
+        `ids` are the token ids for the places, if the model reads ids.
         """
         real, special = stream.mask, stream.special & stream.mask
         position = real.long().cumsum(1) - 1
@@ -63,7 +66,7 @@ class Masks:
         return cls(real, by_policy, torch.stack(subsets, 1), special, punctuation, places)
 
     def cut(self, length: int) -> "Masks":
-        """Those of the first `length` positions."""
+        """Return the masks of the first `length` positions."""
         places = self.places[:, :length] if self.places.numel() else self.places
         return Masks(
             self.real[..., :length],
@@ -75,6 +78,7 @@ class Masks:
         )
 
     def to(self, device: torch.device) -> "Masks":
+        """Return the masks on a device."""
         return Masks(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
 
 

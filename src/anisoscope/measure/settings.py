@@ -45,7 +45,7 @@ RENAMED = {"panels": "panel", "policies": "tokens", "median": "medians"}
 
 
 def name_metrics(given: Any) -> Any:
-    """Return the names of metrics, some of which may be given as objects; those are registered."""
+    """Return the names of metrics; a `Metric` object among them is registered and replaced by its name."""
     if not given or isinstance(given, str):
         return given
     from anisoscope import metrics
@@ -57,19 +57,19 @@ def name_metrics(given: Any) -> Any:
 class Settings:
     """What a measurement computes. Everything here is part of a run's identity.
 
-    panel             panels: of `PANELS` and `OPT_IN_PANELS`
-    metrics           by name, in place of panels: also `module:NAME`, or a `Metric`, which is then registered
-    tokens            token policies (`axes.POLICIES`); the first is the one of spectrum and sample
-    groups            G of the jackknife; spectrum_groups: of the second moments (None: 8 up to 1,024 dimensions,
-    1 up to 2,048: no interval, and none beyond unless the spectrum alone is asked for)
+    panel             panels (sets of metrics): of `PANELS` and `OPT_IN_PANELS`
+    metrics           names of metrics, instead of panels: also `module:NAME`, or a `Metric`, which is then registered
+    tokens            token policies (`axes.POLICIES`); the first is used for spectrum and sample
+    groups            number of groups of the jackknife; spectrum_groups: of the second moments (None: 8 up to 1,024
+    dimensions, 1 up to 2,048: no interval, and none beyond unless only the spectrum is asked for)
     sample            tokens kept for what sums cannot give (0: none); sample_heads: their queries and keys too
-    medians, bins     dear attention statistics: medians of rows; edges of the histogram of scores
+    medians, bins     expensive attention statistics: medians of rows; edges of the histogram of scores
     tokens_first      blocks pass on [token, sequence, dim]; None: as read from the model
     flatten           convolutional maps as one vector per `position`, or one per `image` (linear sums and the first
     policy only, 8 groups: memory is 128 bytes per dimension and site)
     layers            of each stack, by number, or from the end below 0; none: all
     attention         what gives the outputs of attention: the `model`'s own product, or the weights measured (`fused`)
-    at                whose vector stands for a labelled sequence: its `first` real token's, its `last`'s, their `mean`
+    at                the vector that represents a labelled sequence: of its `first` or `last` real token, or the `mean`
     """
 
     panel: Annotated[
@@ -181,19 +181,19 @@ class Settings:
 
     @classmethod
     def read(cls, saved: dict[str, Any]) -> "Settings":
-        """Read the settings in a manifest or a file of sums, older ones too."""
+        """Read settings from a manifest or a file of sums, including older ones with other field names."""
         return cls(**{RENAMED.get(name, name): value for name, value in saved.items()})
 
     @property
     def chosen(self) -> "list[Metric]":
-        """The metrics that are measured."""
+        """Return the metrics to measure."""
         from anisoscope import metrics  # loads torch
 
         return metrics.choose_metrics(self.metrics, self.panel)
 
     @property
     def keepers(self) -> "list[Keeper]":
-        """What a pass keeps for the chosen metrics, one keeper of each kind for all of them."""
+        """Return the keepers (accumulators) that the chosen metrics need, joined to one of each kind."""
         from anisoscope.reads.sample import KeptSample  # loads torch
         from anisoscope.reads.vectors import VectorSums
 
@@ -209,31 +209,31 @@ class Settings:
 
     @property
     def sampled(self) -> int:
-        """How many tokens of each stack are kept."""
+        """Return how many tokens of each stack are sampled; 0 if no chosen metric needs a sample."""
         from anisoscope.reads.sample import KeptSample  # loads torch
 
         return self.sample if any(isinstance(keeper, KeptSample) for keeper in self.keepers) else 0
 
     @property
     def labelled(self) -> bool:
-        """Whether a chosen metric needs labelled sequences."""
+        """Return whether a chosen metric needs labelled sequences."""
         return any(metric.reads.labelled for metric in self.chosen)
 
     @property
     def summaries(self) -> "dict[str, Callable[[Any], Any]]":
-        """What is kept of the embedding matrices for the chosen metrics, by name."""
+        """Return the functions that reduce the embedding matrices, by the name of the metric that needs them."""
         found = {metric.name: metric.reads.summary() for metric in self.chosen}
         return {name: summary for name, summary in found.items() if summary is not None}
 
     def terms_at(self, quantity: str) -> frozenset[str]:
-        """Return the sums that the chosen metrics need of vectors of a quantity."""
+        """Return the names of the running sums to accumulate for one quantity (such as hidden states, keys)."""
         from anisoscope.reads.vectors import VectorSums  # loads torch
 
         return next(keeper.terms_at(quantity) for keeper in self.keepers if isinstance(keeper, VectorSums))
 
     @property
     def what(self) -> set[str]:
-        """Places to capture for the chosen metrics."""
+        """Return the places to capture for the chosen metrics (such as `hidden`, `query`, `attention`)."""
         chosen = self.chosen
         of_heads = chosen
         if not self.metrics:
@@ -245,7 +245,7 @@ class Settings:
         return layers | heads
 
     def what_of(self, model: "nn.Module") -> tuple[set[str], set[str]]:
-        """Return the places to capture for one model, and which of them may be missing:"""
+        """Return the places to capture in this model, and which of them it may lack without an error."""
         from anisoscope.models.blocks import has_attention  # loads torch
         from anisoscope.models.families import family_of
 

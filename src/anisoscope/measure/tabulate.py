@@ -1,4 +1,4 @@
-"""Turn sums into the long table: every metric at every site it applies to, each value with its jackknife interval."""
+"""Turn sums into the long table of results: every metric at every site, each value with its jackknife interval."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ MOST_COMPONENTS = 64
 
 
 class Replicates:
-    """Values with one group of units left out, beside the rows of a long table; paired differences need them."""
+    """Collects the values with one group of units left out, for rows of a long table; paired differences need them."""
 
     def __init__(self, groups: int) -> None:
         self.groups = groups
@@ -28,14 +28,18 @@ class Replicates:
         self._values: list[Array] = []
 
     def add(self, first: int, left_out: Array, present: NDArray[np.int64]) -> None:
-        """Keep `left_out` [row, group that holds anything] of rows from number `first` on; `present`: these groups."""
+        """Keep the values of consecutive rows, of which the first has number `first`.
+
+        left_out  [row, group]: values without each group, for groups that hold data at this place
+        present   the numbers of these groups
+        """
         values = np.full((len(left_out), self.groups), np.nan)
         values[:, present] = left_out
         self._rows.append(np.arange(first, first + len(left_out), dtype=np.int64))
         self._values.append(values)
 
     def arrays(self) -> tuple[NDArray[np.int64], Array]:
-        """Numbers of rows, and their values [row, group], NaN where a group holds nothing of the place."""
+        """Return the numbers of the rows and their values [row, group]; NaN if a group holds no data at the place."""
         if not self._rows:
             return np.zeros(0, np.int64), np.zeros((0, self.groups))
         return np.concatenate(self._rows), np.concatenate(self._values)
@@ -44,9 +48,9 @@ class Replicates:
 def build_long_table(
     kept: Gathered, metrics: Iterable[Metric], policies: Sequence[str], replicates: Replicates | None = None
 ) -> pd.DataFrame:
-    """Build the long table of `metrics` from all that a pass has kept, without model and corpus.
+    """Compute `metrics` from all that a pass has kept, and return the long table; needs neither model nor corpus.
 
-    replicates   takes the values with one group left out, row by row; None: they are not kept
+    replicates   collects the values with one group left out; None: they are not kept
     """
     columns: Columns = {}  # one table is made in the end: thousands of small ones take longer than the model
     for metric in metrics:
@@ -61,8 +65,10 @@ def build_long_table(
 
 
 def build_columns(metric: Metric, reading: Reading, policies: Sequence[str]) -> Iterable[tuple[Columns, Array | None]]:
-    """Build columns of the long table for each value of a metric at one place, and its rows with each group left
-    out [row, group];
+    """Yield for each value of a metric at one place: its columns of the long table, and its rows with each group left
+    out.
+
+    The second item has shape [row, group]; it is None if the value has too many components or only one group.
     """
     for name, replicates in metric.compute(reading.data).items():
         counted = _broadcast_count(reading.count, replicates[0]) if name in metric.counted else None
@@ -80,7 +86,7 @@ def build_columns(metric: Metric, reading: Reading, policies: Sequence[str]) -> 
 
 
 def _list_present_groups(data: Any) -> NDArray[np.int64]:
-    """List the numbers of the groups that hold anything of a place, in the order in which they are left out."""
+    """List the numbers of the groups that hold data at a place, in the order in which they are left out."""
     data = getattr(data, "first", data)  # of a pair of places: both have the same groups
     present = np.asarray(getattr(data, "present", ()))
     numbers = np.flatnonzero(present) if present.dtype == bool else present
@@ -88,13 +94,13 @@ def _list_present_groups(data: Any) -> NDArray[np.int64]:
 
 
 def _select_rows(metric: Metric, value: Array) -> NDArray[np.int64]:
-    """Choose the entries of a value that become rows: all, but for values with components only the defined ones."""
+    """Return which entries of a value become rows: all, but only defined ones if it has components."""
     flat = value.ravel()
     return np.flatnonzero(~np.isnan(flat)) if value.ndim > len(metric.axes) else np.arange(flat.size)
 
 
 def _broadcast_count(count: Array, value: Array) -> Array:
-    """Broadcast `count` over the axes of `value`, of which it has the first."""
+    """Broadcast `count` to the shape of `value`; its axes are the first ones of `value`."""
     return np.broadcast_to(count.reshape(count.shape + (1,) * (value.ndim - count.ndim)), value.shape)
 
 
@@ -106,7 +112,9 @@ def _build_columns_of_value(
     policies: Sequence[str],
     rows: NDArray[np.int64],
 ) -> Columns:
-    """Build a row per entry of a value over `metric.axes`, with a component axis if it has one more."""
+    """Build the table columns of one value: a row for each chosen entry, over `metric.axes` and a component axis if
+    any.
+    """
     value, axes = estimate.value, metric.axes
     index = dict(zip((*axes, "component"), np.indices(value.shape).reshape(value.ndim, value.size), strict=False))
     counts = _broadcast_count(reading.count, value)

@@ -1,4 +1,4 @@
-"""Try the first batch of a pass without the capture too: does the model compute the same, and what is handed on?"""
+"""Verify a capture on the first batch: run the model without it too, and compare the outputs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ EXACT = 0.0
 
 
 class MovedError(Exception):
-    """The outputs of a model change within a capture, or it fails there; `why` says which."""
+    """Raised if the capture changes the outputs of a model or makes it fail; `why` says which."""
 
     def __init__(self, proof: Proof, why: str) -> None:
         super().__init__(why)
@@ -23,10 +23,10 @@ class MovedError(Exception):
 
 
 class Trial:
-    """The first call of a pass; `proof` is its result.
+    """Runs the first forward call of a pass with and without the capture; `proof` is the result.
 
-    `gives_up`: whether to raise MovedError if the capture moves the outputs, so that less can be captured; else that is
-    noted alone.
+    `gives_up`: raise MovedError if the capture changes the outputs, so that the caller can capture less; otherwise the
+    change is only noted. `skipped`: why the run without the capture is skipped, if it is.
     """
 
     def __init__(self, tap: Tap, *, gives_up: bool, skipped: str = "") -> None:
@@ -35,7 +35,7 @@ class Trial:
         self._skipped = skipped
 
     def __call__(self, run: Callable[..., Any], inputs: dict[str, Any]) -> None:
-        """Run the model, without the capture before."""
+        """Run the model on a batch without the capture, then with it, and compare."""
         self.proof = proof = Proof(skipped=self._skipped)
         plain = None if self._skipped else self._run_plain(run, inputs)
         self.tap.proof = proof
@@ -54,7 +54,7 @@ class Trial:
             self._compare(proof, plain, Outputs(output), run, inputs)
 
     def _run_plain(self, run: Callable[..., Any], inputs: dict[str, Any]) -> Outputs:
-        """Run the model without the capture; random numbers are restored afterwards."""
+        """Run the model without the capture; the random state is restored afterwards."""
         devices = sorted({x.device.index or 0 for x in self.tap.model.parameters() if x.device.type == "cuda"})
         with self.tap.detach(), torch.random.fork_rng(devices):
             return Outputs(run(**copy_inputs(inputs)))
@@ -62,6 +62,7 @@ class Trial:
     def _compare(
         self, proof: Proof, plain: Outputs, inside: Outputs, run: Callable[..., Any], inputs: dict[str, Any]
     ) -> None:
+        """Note how far the outputs differ, and if they do, how far two runs without the capture differ."""
         proof.outputs = plain.apart_from(inside)
         proof.limit = OUTPUTS[plain.dtype] if self._may_round() else EXACT
         if proof.outputs > proof.limit:  # does the model give the same twice?
@@ -70,7 +71,7 @@ class Trial:
             raise MovedError(proof, f"the capture moves the outputs by {proof.outputs:.1e} of the largest")
 
     def _may_round(self) -> bool:
-        """Tell whether the capture computes operations in another order, so that results may round differently."""
+        """Return whether the capture changes the order of operations, so that results may round differently."""
         compiled = any(
             module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
             for module in self.tap.model.modules()

@@ -1,5 +1,6 @@
-"""Pages: one self-contained HTML file from a run folder, and figures as SVG (PDF and PNG on request). Everything on
-a page is read from records; nothing is computed again.
+"""Report pages: one self-contained HTML file from a run folder, and figures as SVG (PDF and PNG on request).
+
+Everything on a page is read from records; nothing is computed again.
 
 May import: `runs`, `charts`, and what is below them.
 """
@@ -15,10 +16,9 @@ __all__ = ["build_page"]
 
 
 def build_page(folder: Path, formats: tuple[str, ...] = ("svg",)) -> Path:
-    """Write `report.html` and `figures/` into the folder of a finished run or series; the same run always gives the
-    same bytes.
+    """Write `report.html` and `figures/` into the folder of a finished run or series, and return the page's path.
 
-    `formats` of the figures beside the page: svg, pdf, png.
+    The same run always gives the same bytes. `formats` are those of the figure files: svg, pdf, png.
     """
     records, manifest = read_run(folder)
     return write_run(Results(records, manifest, read_replicates(folder, len(records))), folder, formats)

@@ -1,4 +1,4 @@
-"""The page of an atlas: one figure of all networks, and one table."""
+"""The report page of an atlas (a table of many networks): one figure of all networks, and one table."""
 
 from collections.abc import Mapping
 from os.path import relpath
@@ -63,7 +63,9 @@ def write_atlas_page(
 
 
 def describe_atlas(table: pd.DataFrame) -> list[str]:
-    """Sentences on all networks: how many are anisotropic somewhere, in every layer, and what carries it."""
+    """Return sentences on all networks: how many are anisotropic in some layer, what causes it, how many have sink
+    heads.
+    """
     total = len(table)
     rows = iter_rows(table)
     somewhere = [row for row in rows if row.verdict == "anisotropic"]
@@ -81,7 +83,7 @@ def describe_atlas(table: pd.DataFrame) -> list[str]:
 
 
 def _label_rows(table: pd.DataFrame) -> list[str]:
-    """The name of each row: the network, with its stack if it has several."""
+    """Return the label of each row: the network, with its stack (encoder, decoder) if it has several."""
     names = []
     for row, has_several in zip(iter_rows(table), table.duplicated("network", keep=False), strict=True):
         names.append(f"{row.network}, {row.stack}" if has_several else str(row.network))
@@ -89,12 +91,13 @@ def _label_rows(table: pd.DataFrame) -> list[str]:
 
 
 def _draw_strongest(table: pd.DataFrame) -> Figure:
-    """A of the strongest layer of every network."""
+    """Return the figure of anisotropy A in the strongest layer of every network."""
     frame = table.assign(network=_label_rows(table), value=table["strongest"])
     frame = frame.assign(low=table["strongest_low"], high=table["strongest_high"])
     frame = frame.sort_values("value", ascending=False, kind="stable")
 
     def draw(width: int) -> ChartType:
+        """Draw the bars at this width in pixels."""
         return charts.bars(frame, category="network", titles=("A of the strongest layer", ""), size=(width, 22))
 
     top, bottom = frame.iloc[0], frame.iloc[-1]
@@ -106,7 +109,7 @@ def _draw_strongest(table: pd.DataFrame) -> Figure:
 
 
 def tabulate(table: pd.DataFrame) -> PageTable:
-    """The table of the page: values with their intervals, a row for each network and stack."""
+    """Return the table of the page: values with their intervals, one row for each network and stack."""
     rows = []
     for label, row in zip(_label_rows(table), iter_rows(table), strict=True):
         cells = [(label, ""), (row.modality, ""), (row.family, ""), (format_count(row.layers), "")]
@@ -123,13 +126,14 @@ def tabulate(table: pd.DataFrame) -> PageTable:
 
 
 class _Estimate:
-    """Value and ends of a row under one name."""
+    """A value and the ends of its interval, taken from the columns NAME, NAME_low and NAME_high of a row."""
 
     def __init__(self, row: Any, name: str) -> None:
         self.value, self.low, self.high = (getattr(row, f"{name}{end}") for end in ("", "_low", "_high"))
 
 
 def _cell(row: Any, name: str) -> tuple[str, str]:
+    """Return a table cell: the formatted value, and its interval or an empty string."""
     found = _Estimate(row, name)
     if pd.isna(found.value):
         return "–", ""
@@ -138,4 +142,5 @@ def _cell(row: Any, name: str) -> tuple[str, str]:
 
 
 def _number(value: Any) -> str:
+    """Format a number; a dash if it is missing."""
     return "–" if pd.isna(value) else format_number(value)

@@ -1,4 +1,4 @@
-"""Cards of a run in Markdown, for the page of a data set or of a model on a hub, and a badge with its A."""
+"""Markdown cards of a run, for the page of a data set or a model on the Hugging Face hub, and a badge with its A."""
 
 import json
 from collections.abc import Mapping
@@ -36,7 +36,10 @@ units.{own_page}
 
 
 def draw_badge(records: pd.DataFrame) -> str:
-    """Draw a badge as SVG: `anisotropy | A .327, layer 5` of the strongest layer; without A, `not measured`."""
+    """Draw an SVG badge with the anisotropy of the strongest layer: `anisotropy | A .327, layer 5`.
+
+    It says `not measured` if the records hold no anisotropy.
+    """
     shown, verdict = "not measured", ""
     if found := depths(records):
         top = max((depth.top for depth in found), key=lambda row: row.value)
@@ -57,7 +60,7 @@ def draw_badge(records: pd.DataFrame) -> str:
 
 
 def write_model_card(records: pd.DataFrame, manifest: Mapping[str, Any], repository: str = "") -> str:
-    """Write a section for the card of a model: what was found, and A of every layer.
+    """Return a Markdown section for a model's card: the findings, and the anisotropy A of every layer.
 
     repository  the data set that the run was pushed to, for its badge and a link
     """
@@ -72,10 +75,10 @@ def write_model_card(records: pd.DataFrame, manifest: Mapping[str, Any], reposit
 def write_dataset_card(
     records: pd.DataFrame, manifest: Mapping[str, Any], repository: str, *, licence: str = "", page: bool = False
 ) -> str:
-    """Write the README of a data set that holds a run: metadata, what was found, how it is read and was made.
+    """Return the README of a data set that holds a run: metadata, findings, how to read it and how it was made.
 
-    licence  its identifier on the hub, for the metadata; none: the card claims none
-    page     whether report.html lies beside it
+    licence  its identifier on the hub, for the metadata; empty: the card states none
+    page     whether report.html is in the same folder
     """
     model = name_model(manifest)
     lines = ["---", f"pretty_name: {json.dumps(f'Geometry of {model}', ensure_ascii=False)}"]
@@ -101,17 +104,18 @@ def write_dataset_card(
 
 
 def name_model(manifest: Mapping[str, Any]) -> str:
-    """Name the model; of a folder on this machine the last part of its path."""
+    """Return the model's name; for a local folder, the last part of its path."""
     name = str(manifest.get("model") or "unnamed model").removeprefix("…/")
     return PurePath(name).name if PurePath(name).is_absolute() else name
 
 
 def _name_version(manifest: Mapping[str, Any]) -> str:
+    """Return the version of Anisoscope that made the run."""
     return str((manifest.get("code") or {}).get("version", "")) or "of an unknown version"
 
 
 def _describe_corpus(records: pd.DataFrame, manifest: Mapping[str, Any]) -> str:
-    """Name the corpus and say how much of it was measured."""
+    """Return the name of the corpus and the number of its units that were measured."""
     corpus = manifest.get("corpus")
     described = corpus if isinstance(corpus, Mapping) else {"name": corpus}
     name = str(described.get("name") or "an unnamed corpus").removeprefix("…/")
@@ -121,12 +125,13 @@ def _describe_corpus(records: pd.DataFrame, manifest: Mapping[str, Any]) -> str:
 
 
 def _list_findings(records: pd.DataFrame) -> list[str]:
+    """Return the findings of a run as a Markdown list."""
     lines = [f"- {finding.text}" for finding in findings(records)]
     return [*lines, ""] if lines else []
 
 
 def _tabulate_layers(records: pd.DataFrame) -> list[str]:
-    """A of every layer as a table in Markdown; nothing if it was not measured."""
+    """Return the anisotropy A of every layer as a Markdown table; an empty list if it was not measured."""
     table = short_table(records)
     if not len(table):
         return []

@@ -1,4 +1,4 @@
-"""The page of a comparison: all runs in one figure, their differences in another, every number in a table."""
+"""The report page of a comparison: all runs in one figure, their differences in another, every number in a table."""
 
 from functools import partial
 from pathlib import Path
@@ -54,13 +54,14 @@ def write_comparison(found: ComparedRuns, folder: Path, formats: tuple[str, ...]
 
 
 def name_metric(metric: str) -> str:
-    """Return the name of a metric as an axis shows it."""
+    """Return the name of a metric for an axis of a figure."""
     return "anisotropy A" if metric == A else metric
 
 
 def build_figures(found: ComparedRuns) -> list[Figure]:
-    """Build the figures of a comparison: the metric of all runs by layer, and the differences from the first; heads
-    as a map.
+    """Build the figures of a comparison: the metric of all runs by layer, and the differences from the first run.
+
+    Metrics of heads are drawn as a heat map.
     """
     table = found.table
     if not len(table):
@@ -88,6 +89,7 @@ def _line_figure(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, 
     panel = "panel" if several else None
 
     def draw(width: int) -> ChartType:
+        """Draw the lines at this width in pixels."""
         size = (width, 290 if width >= WIDE else 210)
         how: dict[str, Any] = {"series": "run", "panel": panel, "size": size, "columns": 2 if width >= WIDE else 1}
         if is_relative:
@@ -106,10 +108,11 @@ def _line_figure(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, 
 
 
 def _bar_figure(found: ComparedRuns, values: pd.DataFrame) -> Figure:
-    """Build a bar for each run, if there is one layer alone."""
+    """Build a figure with a bar for each run, used if there is only one layer."""
     title = name_metric(found.metric)
 
     def draw(width: int) -> ChartType:
+        """Draw the bars at this width in pixels."""
         return charts.bars(values, category="run", titles=(title, ""), size=(width, 26))
 
     caption = "Whiskers are 95 % intervals of each run by itself; those of the differences stand in the table."
@@ -117,13 +120,14 @@ def _bar_figure(found: ComparedRuns, values: pd.DataFrame) -> Figure:
 
 
 def _head_map_figure(found: ComparedRuns, table: pd.DataFrame) -> Figure:
-    """Build a cell for each head with its difference, in brackets if the interval holds 0."""
+    """Build a heat map with the difference of each head, in brackets if its interval holds 0."""
     frame = table[table["head"].notna() & table["layer"].notna()]
     frame = frame.assign(value=frame["difference"], layer=frame["layer"].astype(int), head=frame["head"].astype(int))
     panels = list(dict.fromkeys(frame["run"]))
     drawn = partial(charts.heatmap, frame, diverging=True, title="difference", panel="run" if len(panels) > 1 else None)
 
     def draw(width: int) -> ChartType:
+        """Draw the heat map at this width in pixels."""
         return drawn(size=(width, 22 if width >= WIDE else 18))
 
     caption = "In brackets, or with a dot: the interval of the difference holds 0."
@@ -132,7 +136,7 @@ def _head_map_figure(found: ComparedRuns, table: pd.DataFrame) -> Figure:
 
 
 def _name_panels(table: pd.DataFrame) -> pd.Series:
-    """Name the small multiple of each row: its stack (cross-attention apart) and its component."""
+    """Return the panel (small multiple) of each row: its stack, cross-attention apart, and its component."""
     stack = table["stack"].astype("string").fillna("")
     kind = table["kind"].astype("string").eq("cross").fillna(False)
     parts = stack.mask(kind, stack + ", cross-attention")
@@ -149,7 +153,7 @@ def _scale_depths(table: pd.DataFrame, column: str) -> pd.Series:
 
 
 def _collect_values(found: ComparedRuns) -> pd.DataFrame:
-    """Return the value of every run at each of its layers, unmatched ones included."""
+    """Return the values of every run at each of its layers, including layers without a match in other runs."""
     frame = found.values
     n = {run.name: _name_units(run.manifest) for run in found.runs}
     frame = frame.assign(panel=_name_panels(frame), depth=_scale_depths(frame, "layer"), n=frame["run"].map(n))
@@ -160,7 +164,7 @@ def _collect_values(found: ComparedRuns) -> pd.DataFrame:
 
 
 def _collect_differences(found: ComparedRuns, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the differences of every run by the first run's layers; the first itself is the line at 0."""
+    """Return the differences of every run from the first, by the first run's layers; the first run itself is 0."""
     frame = table.assign(value=table["difference"], depth=_scale_depths(table, "layer"), panel=_name_panels(table))
     frame = frame.assign(n=float("nan"), joined=table["site"].ne("final").fillna(True))
     zero = frame.drop_duplicates(["panel", "layer", "site", "component"])
@@ -169,7 +173,7 @@ def _collect_differences(found: ComparedRuns, table: pd.DataFrame) -> pd.DataFra
 
 
 def _to_plain_types(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns that a chart needs, as plain types."""
+    """Return only the columns that a chart needs, as plain types."""
     kept = frame[["run", "panel", "layer", "site", "component", "depth", "joined", "value", "low", "high", "n"]]
     kept = kept[kept["value"].notna() & kept["layer"].notna()]
     text = dict.fromkeys(("run", "panel", "site", "component"), "object")
@@ -178,19 +182,20 @@ def _to_plain_types(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _name_units(manifest: Any) -> float:
-    """Return what the units of a run are called."""
+    """Return the number of units of a run's corpus; NaN if unknown."""
     corpus = manifest.get("corpus")
     n = corpus.get("n_units") if hasattr(corpus, "get") else None
     return float("nan") if n is None else float(n)
 
 
 def _extent(numbers: pd.Series) -> str:
+    """Return the range of numbers as text: `12` or `8 to 12`."""
     low, high = format_count(numbers.min()), format_count(numbers.max())
     return low if low == high else f"{low} to {high}"
 
 
 def _build_table(found: ComparedRuns) -> PageTable:
-    """Build the table of the page, every difference a row."""
+    """Build the table of the page, with one row for each difference."""
     table = found.table
     optional = [name for name in ("stack", "head", "component") if table[name].nunique(dropna=False) > 1]
     head = ("run", "layer", *optional, found.names[0], "run’s own value", "difference")
@@ -210,9 +215,11 @@ def _build_table(found: ComparedRuns) -> PageTable:
 
 
 def _cell(value: Any, low: Any, high: Any) -> tuple[str, str]:
+    """Return a table cell: the formatted value, and its interval or an empty string."""
     ends = "" if pd.isna(low) or pd.isna(high) or low == high else f"[{format_number(low)}, {format_number(high)}]"
     return ("–" if pd.isna(value) else format_number(value)), ends
 
 
 def _text(value: Any) -> str:
+    """Format a table entry; empty if it is missing."""
     return "" if pd.isna(value) else f"{value:g}" if isinstance(value, int | float) else str(value)

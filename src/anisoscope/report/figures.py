@@ -1,5 +1,6 @@
-"""Figures of a run's page: functions of the results and an entry of page.toml that return no figure if numbers are
-missing.
+"""The figures of a run's page.
+
+Each function takes the results and an entry of page.toml, and returns no figure if the numbers it needs are missing.
 """
 
 import pandas as pd
@@ -28,7 +29,9 @@ LINES_ALT = "Line chart of {axis} by layer: {span}."
 
 
 def policies(results: Results, entry: Entry) -> list[Figure]:
-    """Plot a quantity per layer, one token policy shown at a time, over the band of isotropic pairs."""
+    """Plot a quantity per layer, for one token policy at a time, with a band that shows the cosines of isotropic
+    vectors.
+    """
     frame = results.layers(entry["metric"], every_policy=True)
     if frame.empty:
         return []
@@ -49,7 +52,7 @@ def policies(results: Results, entry: Entry) -> list[Figure]:
 
 
 def layers(results: Results, entry: Entry) -> list[Figure]:
-    """Plot several metrics per layer, a line each."""
+    """Plot several metrics per layer, one line each."""
     frame = results.stacked(entry["metrics"])
     lacking = "needs" in entry and entry["needs"] not in set(frame["metric"])
     if lacking or frame["series"].nunique() < entry.get("least", 1):
@@ -65,20 +68,20 @@ def layers(results: Results, entry: Entry) -> list[Figure]:
 
 
 def _describe_sample(frame: pd.DataFrame) -> str:
-    """Say how many vectors A after centring is computed from, if they are fewer than all."""
+    """Say from how many vectors anisotropy after centring is computed, if it is a sample."""
     known = describe_extent(frame.loc[frame["metric"].str.endswith(".centred"), "n_vectors"])
     return f"A after centring is taken on a uniform sample of {known} vectors. " if known else ""
 
 
 def _describe_rank(results: Results) -> str:
-    """Say what the effective rank is at the peak of A."""
+    """Say the effective rank at the layer with the largest anisotropy A."""
     rank = results.at(results.peak, "spectrum.effective_rank") if results.peak is not None else None
     shape = f" of {results.width}" if results.width else ""
     return "" if rank is None else f" The most anisotropic place has an effective rank of {rank['value']:.1f}{shape}."
 
 
 def _describe_accuracy(results: Results) -> str:
-    """Say how often the classifier is right, if the run has one, beside always naming the commonest class."""
+    """Say the accuracy of the run's classifier, if it has one, and that of always naming the commonest class."""
     found, chance = results.rows("accuracy"), results.rows("majority")
     if found.empty:
         return ""
@@ -90,7 +93,7 @@ def _describe_accuracy(results: Results) -> str:
 
 
 def steps(results: Results, entry: Entry) -> list[Figure]:
-    """Plot a quantity along training, a line per layer, a panel per seed and stack; for `heads` the mean and the
+    """Plot a quantity along training: a line per layer, a panel per seed and stack; for `heads` their mean and
     range.
     """
     if entry.get("heads"):
@@ -116,7 +119,7 @@ def steps(results: Results, entry: Entry) -> list[Figure]:
 
 
 def drift_points(results: Results, entry: Entry) -> list[Figure]:
-    """Plot A against the share of the common direction (drift), a point per layer."""
+    """Plot anisotropy A against the share of the common direction (drift), one point per layer."""
     shares = results.layers("drift.share")[["stack", "layer", "site", "value"]].rename(columns={"value": "share"})
     points = results.layers("mean_cosine").merge(shares, on=["stack", "layer", "site"])
     if len(points) < 2:
@@ -128,7 +131,7 @@ def drift_points(results: Results, entry: Entry) -> list[Figure]:
 
 
 def top_shares(results: Results, entry: Entry) -> list[Figure]:
-    """Plot the share of A that the largest dimensions contribute, per layer."""
+    """Plot the share of anisotropy A that the largest dimensions contribute, per layer."""
     frame = results.components(entry["metric"])
     frame = frame[frame["site"].isin(LAYER_SITES) & frame["layer"].notna()]
     if frame.empty:
@@ -139,7 +142,7 @@ def top_shares(results: Results, entry: Entry) -> list[Figure]:
 
 
 def top_dimensions(results: Results, entry: Entry) -> list[Figure]:
-    """Plot the dimensions that contribute most to A at the most anisotropic place."""
+    """Plot the dimensions that contribute most to anisotropy A, in the most anisotropic layer."""
     peak, frame = results.peak, results.components(entry["metric"])
     if peak is None or (frame := results.beside(frame, peak)).empty:
         return []
@@ -150,7 +153,7 @@ def top_dimensions(results: Results, entry: Entry) -> list[Figure]:
 
 
 def explained_variance(results: Results, entry: Entry) -> list[Figure]:
-    """Plot the variance explained by the k leading axes, a line per layer."""
+    """Plot the variance that the k leading principal axes explain, one line per layer."""
     frame = results.components(entry["metric"])
     frame = frame[frame["site"].eq("hidden") & frame["layer"].notna()]
     if frame.empty:
@@ -166,12 +169,13 @@ def explained_variance(results: Results, entry: Entry) -> list[Figure]:
 
 
 def heads(results: Results, entry: Entry) -> list[Figure]:
-    """A quantity of every head as a heat map over layer × head, one panel per stack and kind of attention."""
+    """Plot a quantity of every head as a heat map over layer × head, one panel per stack and kind of attention."""
     frame = results.heads(entry["metric"], component=entry.get("component"))
     if frame.empty or ("instead_of" in entry and len(results.heads(entry["instead_of"]))):
         return []
 
     def name(row: pd.Series) -> str:
+        """Describe a head and its value, for the figure's text alternative."""
         stack = f"{row[PANEL]} " if frame[PANEL].nunique() > 1 else ""
         text = f"{format_number(row['value'])} {format_ends(row)} ({stack}layer {row['layer']}, head {row['head']})"
         return text.replace("  ", " ")
@@ -186,7 +190,7 @@ def heads(results: Results, entry: Entry) -> list[Figure]:
 
 
 def head_range(results: Results, entry: Entry) -> list[Figure]:
-    """Plot means over the heads of a layer, with the range from the lowest to the highest head."""
+    """Plot the mean over the heads of each layer, with the range from the lowest to the highest head."""
     sites = {"query": "queries", "key": "keys", "value": "values"}
     frame = pd.concat(
         results.heads(metric, site).assign(series=name, reading=label)
@@ -224,8 +228,9 @@ def subsets(results: Results, entry: Entry) -> list[Figure]:
 
 
 def _choose_places(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
-    """Choose the first, most anisotropic and last layer of the stack with the largest A, and the most anisotropic
-    of others.
+    """Return the rows of the layers to show: first, most anisotropic and last of the stack with the largest anisotropy.
+
+    Of other stacks only the most anisotropic layer is shown.
     """
     hidden = frame[frame["site"].eq("hidden")]
     curve = results.layers("mean_cosine")
@@ -257,7 +262,7 @@ def classes(results: Results, entry: Entry) -> list[Figure]:
 
 
 def _mirror_pairs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return rows of pairs `a × b` with both names apart, and each pair of two names in both orders."""
+    """Split the names of pairs `a × b` into two columns, and add each pair in the opposite order."""
     names = frame["component"].str.split(" × ", n=1, expand=True)
     frame = frame.assign(first=names[0], second=names[1])
     others = frame[frame["first"].ne(frame["second"])]
@@ -265,15 +270,13 @@ def _mirror_pairs(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _matrices(frame: pd.DataFrame, entry: Entry, height: tuple[int, int], **options: object) -> Draw:
+    """Return a drawing of matrices, one panel per layer shown."""
     entry = {"columns": 3, "height": height, **entry}
     return make_drawing(charts.heatmap, frame, entry, x="first", y="second", panel="place", diverging=True, **options)
 
 
 def components(results: Results, entry: Entry) -> list[Figure]:
-    """Plot a line for every component over the layers; values without a layer become dashed levels.
-
-    What has no layer is a level.
-    """
+    """Plot a line for every component over the layers; values without a layer become dashed horizontal lines."""
     frame = results.of(entry["metric"])
     if frame["layer"].nunique() < 2:
         return []

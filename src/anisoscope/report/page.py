@@ -1,4 +1,6 @@
-"""Write a run folder's page: one HTML file that opens anywhere, with charts and style inside and nothing fetched."""
+"""Write the report page of a run: one HTML file that opens anywhere, with charts and style inside and nothing
+fetched.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -52,7 +54,7 @@ def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
 
 
 def write_page(folder: Path, template: Traversable, **content: Any) -> Path:
-    """Write a template with its content, in the style of every page, as `report.html`."""
+    """Render a template with its content in the common style, write it as `report.html`, and return its path."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     style = Markup(HERE.joinpath("style.css").read_text("utf-8"))
     page = environment.from_string(template.read_text("utf-8")).render(**content, style=style)
@@ -62,7 +64,10 @@ def write_page(folder: Path, template: Traversable, **content: Any) -> Path:
 
 
 def draw_figures(figures: Sequence[Figure], folder: Path, formats: tuple[str, ...]) -> dict[str, list[dict[str, str]]]:
-    """Draw figures by name, wide and narrow; the wide ones are also written as files."""
+    """Draw figures wide and narrow, and write the wide ones as files.
+
+    Returns for each figure the entries of its menu of drawings.
+    """
     draws = {file: draw for figure in figures for file, (_, draw) in figure.files.items()}
     widths = {"": WIDE, "-narrow": NARROW}
     svgs = to_svgs({file + end: partial(draw, width) for file, draw in draws.items() for end, width in widths.items()})
@@ -70,6 +75,7 @@ def draw_figures(figures: Sequence[Figure], folder: Path, formats: tuple[str, ..
         write(svgs[file], folder / file, formats)
 
     def choice(file: str, label: str) -> dict[str, str]:
+        """Return the entry of one drawing in a figure's menu: file, label, and both SVGs."""
         return {"label": label, "file": file, "wide": Markup(svgs[file]), "narrow": Markup(svgs[f"{file}-narrow"])}
 
     return {figure.name: [choice(file, label) for file, (label, _) in figure.files.items()] for figure in figures}
@@ -82,13 +88,15 @@ def make_title(manifest: Mapping[str, Any]) -> str:
 
 
 def _describe_checkpoints(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Say how many checkpoints a series has, and from which step to which they go."""
+    """Return the number of checkpoints of a series and its range of training steps; empty for a single run."""
     steps = [row["step"] for row in manifest.get("checkpoints", ())]
     return [("checkpoints", format_count(len(steps))), ("steps", f"{min(steps):,} to {max(steps):,}")] if steps else []
 
 
 def describe_run(results: Results) -> list[tuple[str, str]]:
-    """Return the line under the headline: how much was measured, of what, how long it took."""
+    """Return (label, value) pairs for the line under the headline: how much was measured, of what, and how long it
+    took.
+    """
     corpus, layers = results.corpus, results.layers("mean_cosine")
     depth = int(layers.loc[layers["site"].eq("hidden")].groupby("stack")["layer"].max().sum()) if len(layers) else 0
     seconds = results.manifest.get("seconds")
@@ -107,8 +115,8 @@ def describe_run(results: Results) -> list[tuple[str, str]]:
 
 
 def list_tiles(results: Results) -> list[tuple[str, str, str]]:
-    """List the headline numbers, at the most anisotropic place and of single heads: name, value, and where or how
-    sure.
+    """List the headline numbers as (name, value, place or interval), at the most anisotropic layer and of single
+    heads.
     """
     tiles = []
     if (peak := results.peak) is not None:
@@ -125,8 +133,10 @@ def list_tiles(results: Results) -> list[tuple[str, str, str]]:
 
 
 def _list_head_tiles(results: Results) -> list[tuple[str, str, str]]:
-    """List headline numbers of single heads, of which uniform ones attend to nothing, whatever their queries and
-    keys.
+    """List the headline numbers of single heads.
+
+    Heads with uniform attention are skipped for the alignment of queries and keys: they attend to nothing in
+    particular.
     """
     entropy, cosine = results.heads("attention.entropy_normalised"), results.heads("query_key.cosine")
     uniform = entropy[entropy["low"].gt(uniform_line()).fillna(False)]
@@ -149,11 +159,12 @@ def _list_head_tiles(results: Results) -> list[tuple[str, str, str]]:
 
 
 def _head(row: pd.Series) -> str:
+    """Return a head's name: `layer 3, head 5`."""
     return f"layer {row['layer']}, head {row['head']}"
 
 
 def list_notices(manifest: Mapping[str, Any]) -> list[str]:
-    """List warnings of the run, and vectors left out that no warning names."""
+    """List the warnings of a run, and vectors left out that no warning mentions."""
     warnings = [str(text) for text in manifest.get("warnings") or ()]
     listed = " ".join(warnings)
     for site, counts in (manifest.get("excluded") or {}).items():
@@ -166,7 +177,7 @@ def list_notices(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _list_provenance(manifest: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """List everything else in the manifest, an entry per line, nested names joined by dots."""
+    """Yield (name, value) for all other entries of the manifest; nested names are joined by dots."""
     for key, entry in manifest.items():
         if not prefix and key in ("command", "warnings", "excluded", "checkpoints"):
             continue

@@ -1,7 +1,4 @@
-"""The parts of a page: sections of figures and tables, with words.
-
-A figure can be drawn at any width. A figure has a drawing for any width.
-"""
+"""The parts of a report page: sections with text, figures and tables. A figure can be drawn at any width."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +20,12 @@ Entry = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its words: file `name`, `basis` of its numbers; `drawings` by label are shown one at a time."""
+    """A chart with its text.
+
+    name      name of its files
+    basis     what its numbers are computed from
+    drawings  drawing functions by label; one is shown at a time
+    """
 
     name: str
     title: str
@@ -34,20 +36,20 @@ class Figure:
 
     @property
     def draw(self) -> Draw:
-        """The first drawing, for a width in pixels."""
+        """Return the first drawing, a function of the width in pixels."""
         return next(iter(self.drawings.values()))
 
     @property
     def files(self) -> dict[str, tuple[str, Draw]]:
-        """Label and drawing by file name."""
+        """Return (label, drawing) by file name."""
         named = enumerate(self.drawings.items())
         return {self.name if i == 0 else f"{self.name}-{label}": (label, draw) for i, (label, draw) in named}
 
 
 @dataclass(frozen=True)
 class PageTable:
-    """Rows of cells for the page, each a text with an interval under it (or nothing); the first cell is the row's
-    header.
+    """A table of the page: each cell is a text with an interval below it (or nothing); the first cell of a row is
+    its header.
     """
 
     caption: str
@@ -75,8 +77,8 @@ def make_figure(
     basis: str = "",
     **facts: Any,
 ) -> Figure:
-    """Make a figure with the title and caption of its entry, in the words of the corpus; `facts` fills what stands
-    in braces.
+    """Make a figure from its entry in page.toml, in the words of the corpus; `facts` fills the placeholders of its
+    texts.
     """
     if "{span}" in entry["alt"] and "span" not in facts:
         facts["span"] = describe_span(frame, results.place_name)
@@ -88,11 +90,12 @@ def make_figure(
 
 
 def make_drawing(builder: Callable[..., ChartType], frame: pd.DataFrame, entry: Entry, **options: Any) -> Draw:
-    """Return a builder's chart of the rows, drawable at any width; `options` override those of the entry."""
+    """Return a drawing of the rows at any width; `options` of the chart builder override those of the entry."""
     options = {"panel": PANEL if frame[PANEL].nunique() > 1 else None} | entry.get("draw", {}) | options
     height, columns = options.pop("height", entry.get("height", (290, 210))), entry.get("columns", 2)
 
     def drawn(width: int) -> ChartType:
+        """Draw the chart at this width in pixels."""
         phone = width < WIDE
         return builder(frame, size=(width, height[phone]), columns=1 if phone else columns, **options)
 

@@ -1,4 +1,4 @@
-"""Publish a run as a data set of the hub: a folder with records, card and badge, and its upload."""
+"""Publish a run as a data set on the Hugging Face hub: a folder with records, card and badge, and its upload."""
 
 import json
 import re
@@ -24,7 +24,7 @@ REPOSITORY = re.compile(r"[\w][\w.-]*/[\w][\w.-]*")
 
 @dataclass(frozen=True)
 class Publication:
-    """A folder that can be pushed, and its files with their sizes in bytes."""
+    """A folder that is ready to be uploaded, with its files and their sizes in bytes."""
 
     folder: Path
     files: dict[str, int]
@@ -39,10 +39,10 @@ def check_repository(name: str) -> str:
 
 
 def write_publication(run: Path, folder: Path, repository: str, licence: str = "") -> Publication:
-    """Write what is published of a run or a series into a new folder.
+    """Write the publishable part of a run or a series into a new folder.
 
-    Folders of this machine are taken out of every text. The sample of vectors is left out: vectors can tell of the
-    texts they came from. OutputError for a run that is not finished, and for a folder that holds other files.
+    Paths of this machine are removed from every text. The sample of vectors is left out, since vectors can reveal the
+    texts that they came from. OutputError if the run is not finished, or the folder holds other files.
     """
     if not run.is_dir():
         raise OutputError("a run folder", f"{run}, which is none", "name the folder that measure wrote")
@@ -74,7 +74,7 @@ def write_publication(run: Path, folder: Path, repository: str, licence: str = "
 
 
 def _copy_run(source: Path, target: Path) -> None:
-    """Copy records, replicates and manifest of a run, without folders of this machine."""
+    """Copy the records, replicates and manifest of a run, with paths of this machine removed."""
     target.mkdir(parents=True, exist_ok=True)
     write_table(target / "records.parquet", _hide_in_records(read_table(source / "records.parquet")))
     if (source / "manifest.json").exists():
@@ -85,6 +85,7 @@ def _copy_run(source: Path, target: Path) -> None:
 
 
 def _hide_in_records(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the records with local folders removed from the names of model and corpus."""
     for name in ("model", "corpus"):
         if name in records:
             known = {value: hide_folders(value) for value in records[name].dropna().unique()}
@@ -106,11 +107,11 @@ def hide_folders(value: Any) -> Any:
 
 
 def push(publication: Publication, repository: str, *, create: bool = False, private: bool = False) -> str:
-    """Upload a publication as one commit of a data set, and return the address of the data set.
+    """Upload a publication as one commit to a data set on the hub, and return the data set's address.
 
-    create, private  make the data set if there is none, for its owner alone
+    create, private  create the data set if it does not exist, visible to its owner only
 
-    OutputError without a token, for a data set that does not exist or may not be written, and if the hub fails.
+    OutputError without a token, if the data set does not exist or may not be written, and if the hub fails.
     """
     require_extra("models", "to push to the hub")
     from huggingface_hub import HfApi, get_token
@@ -128,6 +129,7 @@ def push(publication: Publication, repository: str, *, create: bool = False, pri
     title = f"Geometry of {name_model(read_run(publication.folder)[1])}, measured with Anisoscope"
 
     def upload() -> None:
+        """Upload the folder as one commit."""
         hub.upload_folder(repo_id=repository, repo_type="dataset", folder_path=publication.folder, commit_message=title)
 
     _call_hub(upload, repository)
@@ -135,7 +137,7 @@ def push(publication: Publication, repository: str, *, create: bool = False, pri
 
 
 def _call_hub(call: Callable[[], Any], repository: str) -> None:
-    """Call the hub; whatever fails becomes an OutputError that says what came."""
+    """Call the hub; turn any exception into an OutputError with advice."""
     try:
         call()
     except Exception as error:  # the hub's library lets errors of every kind through

@@ -1,4 +1,4 @@
-"""A run as the report reads it: rows of its long table by metric, one token policy first."""
+"""The results of a run in the form that reports need: rows of its long table by metric."""
 
 import re
 from collections.abc import Mapping
@@ -19,10 +19,9 @@ PANEL = "panel"
 
 @dataclass(frozen=True)
 class Results:
-    """Records and manifest of one run, in the forms that figures need. `lead` is the token policy that figures
-    without a choice of policy show.
+    """Records and manifest of one run, in the forms that figures need.
 
-    replicates   of each record its value without each group of units [record, group]; None: means over heads have no
+    replicates   for each record its value without each group of units [record, group]; None: means over heads have no
                  intervals
     """
 
@@ -32,7 +31,7 @@ class Results:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """The records with plain types, their panel named, and undefined values left out."""
+        """Return the records with plain types, a column for their panel, and without undefined values."""
         frame = self.records[self.records["value"].notna()]
         text = ("stack", "kind", "site", "token_policy", "metric", "component")
         numbers = ("value", "low", "high", "layer", "head", "n_vectors", "n_units")
@@ -43,7 +42,9 @@ class Results:
 
     @property
     def last(self) -> "Results":
-        """The last step of a series, of the first seed that reaches it; of a run all."""
+        """Return the results of the last step of a series, for the first seed that reaches it; for a single run,
+        all.
+        """
         if "checkpoints" not in self.manifest:
             return self
         ends = self.records[self.records["step"].eq(self.records["step"].max())]
@@ -51,22 +52,24 @@ class Results:
 
     @cached_property
     def attention(self) -> pd.DataFrame:
-        """Means over the heads of each layer, and how many heads are of which kind; empty without attention."""
+        """Return a table of means over the heads of each layer, with the numbers of heads of each kind; empty
+        without attention.
+        """
         return attention_table(self.records, replicates=self.replicates)
 
     @cached_property
     def attention_layers(self) -> pd.DataFrame:
-        """The same means as records, each with its interval."""
+        """Return means over the heads of each layer as records with intervals."""
         return attention_layers(self.records, self.replicates)
 
     @cached_property
     def _ranks(self) -> dict[str, int]:
-        """Panels in the order of the records."""
+        """Return the position of each panel, in the order of the records."""
         return {name: i for i, name in enumerate(self.table[PANEL].unique())}
 
     @cached_property
     def _by_metric(self) -> dict[str, pd.DataFrame]:
-        """The rows of each metric."""
+        """Return the rows of each metric, by its name."""
         return {str(name): rows for name, rows in self.table.groupby("metric", sort=False)}
 
     def of(self, metric: str) -> pd.DataFrame:
@@ -75,28 +78,30 @@ class Results:
 
     @cached_property
     def policies(self) -> list[str]:
-        """Token policies of the run, in the order of the glossary."""
+        """Return the token policies of the run, in the order of the glossary."""
         found = set(self.table["token_policy"].dropna())
         return [name for name in POLICIES if name in found] + sorted(found - set(POLICIES))
 
     @cached_property
     def corpus(self) -> Mapping[str, Any]:
-        """What the manifest says of the corpus: where it only names it, the name."""
+        """Return the manifest's entry of the corpus; if that is only a name, a mapping with the name."""
         corpus = self.manifest.get("corpus")
         return corpus if isinstance(corpus, Mapping) else {"name": corpus}
 
     @cached_property
     def words(self) -> dict[str, str]:
-        """The corpus's names for its positions, sequences and units."""
+        """Return what the corpus calls its positions, sequences and units (such as token, sentence, document)."""
         return WORDS | dict(self.corpus.get("words") or {})
 
     @property
     def lead(self) -> str:
-        """The token policy of figures that show one only."""
+        """Return the token policy for figures that show only one."""
         return self.policies[0] if self.policies else ""
 
     def rows(self, metric: str, *, every_policy: bool = False, component: str | None = None) -> pd.DataFrame:
-        """Return rows of one metric (under the lead policy, if it knows policies): aggregates, or one component."""
+        """Return the rows of a metric: its aggregates, or one component; for the lead token policy unless
+        `every_policy`.
+        """
         frame = self.of(metric)
         if not every_policy:
             policy = frame["token_policy"]
@@ -105,14 +110,14 @@ class Results:
         return frame[parts.isna() if component is None else parts.eq(component)]
 
     def components(self, metric: str) -> pd.DataFrame:
-        """Return rows of every component of a metric, under the lead policy."""
+        """Return the rows of every component of a metric, for the lead token policy."""
         frame = self.of(metric)
         frame = frame[frame["component"].notna()]
         policy = frame["token_policy"]
         return frame[policy.eq(self.lead) | policy.isna()]
 
     def layers(self, metric: str, **choice: Any) -> pd.DataFrame:
-        """Return rows of hidden states and of the output after the final norm, in order of depth."""
+        """Return the rows of hidden states and of the output after the final norm, in order of depth."""
         frame = self.rows(metric, **choice)
         frame = frame[frame["site"].isin(LAYER_SITES) & frame["layer"].notna()]
         return self.by_depth(frame)
@@ -122,8 +127,9 @@ class Results:
         return pd.concat([self.layers(metric).assign(series=label) for metric, label in labels.items()])
 
     def heads(self, metric: str, site: str = "", component: str | None = None) -> pd.DataFrame:
-        """Rows of single heads at one site (by its first word; the stage `raw` where there are several), of the metric
-        itself or of one component.
+        """Return the rows of single heads at one site, of a metric itself or of one component.
+
+        The site is given by its first word; if it has several stages, `raw` is chosen.
         """
         frame = self.rows(metric, component=component)
         frame = frame[frame["head"].notna() & frame["layer"].notna()]
@@ -139,23 +145,23 @@ class Results:
 
     @cached_property
     def peak(self) -> pd.Series | None:
-        """The row of A at its most anisotropic place, under the lead policy."""
+        """Return the row of anisotropy A at the most anisotropic layer, for the lead token policy; None without A."""
         frame = self.layers("mean_cosine")
         return None if frame.empty else frame.iloc[int(frame["value"].argmax())]
 
     def at(self, place: pd.Series, metric: str, component: str | None = None) -> pd.Series | None:
-        """Return the row of a metric at the place of another row."""
+        """Return the row of a metric at the same stack, layer and site as another row; None if there is none."""
         frame = self.beside(self.rows(metric, component=component), place)
         return None if frame.empty else frame.iloc[0]
 
     def beside(self, frame: pd.DataFrame, place: pd.Series) -> pd.DataFrame:
-        """Return the rows of a frame at the place of another row."""
+        """Return the rows of a frame at the same stack, layer and site as another row."""
         keys = ["stack", "layer", "site"]
         return frame[frame[keys].eq(place[keys]).all(axis=1)]
 
     @cached_property
     def width(self) -> int | None:
-        """Dimensions of the hidden states, where their contributions were recorded."""
+        """Return the number of dimensions of the hidden states, if their contributions were recorded; else None."""
         frame = self.components("mean_cosine.contribution")
         frame = frame[frame["site"].isin(LAYER_SITES)]
         return None if frame.empty else int(frame.groupby(["stack", "layer", "site"]).size().max())
@@ -167,11 +173,11 @@ class Results:
         return f"{row['stack']} {name.removeprefix('the ')}" if stacks > 1 else name
 
     def worded(self, text: str) -> str:
-        """Return a text of the page in the words of the corpus; a per cent sign stays with its number."""
+        """Return a text of the page in the words of the corpus, with no line break between number and per cent sign."""
         return re.sub(r"(\d) %", "\\1\N{NO-BREAK SPACE}%", use_words_of_corpus(text, self.words))
 
     def basis(self, frame: pd.DataFrame, what: str = "vectors") -> str:
-        """Say what the numbers of a figure are computed from: how many of what, units, and vectors of the token
+        """Say what the numbers of a figure are computed from: how many vectors (or `what`), units, and which token
         policy.
         """
         vectors, alone = what in ("vectors", "rows"), frame["n_units"].equals(frame["n_vectors"])
@@ -183,14 +189,14 @@ class Results:
 
 
 def sort_by_keys(frame: pd.DataFrame, *keys: pd.Series) -> pd.DataFrame:
-    """Sort rows by the first key, then the next; equal rows stay in order."""
+    """Sort rows by the first key, then by the next; rows with equal keys keep their order."""
     names = [str(i) for i in range(len(keys))]
     order = pd.concat(keys, axis=1, keys=names)
     return frame.loc[order.sort_values(names, kind="stable").index]
 
 
 def describe_extent(numbers: pd.Series) -> str:
-    """Describe a count of rows: one number, or a range if they differ; nothing if none is known."""
+    """Return the range of counts as text: one number, `8 to 12` if they differ, empty if none is known."""
     if numbers.isna().all():
         return ""
     low, high = format_count(numbers.min()), format_count(numbers.max())

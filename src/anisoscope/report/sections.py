@@ -1,4 +1,4 @@
-"""The sections of a page in the order of page.toml (for a series: series.toml), and their tables."""
+"""Build the sections of a report page in the order of page.toml (for a series: series.toml), and their tables."""
 
 import tomllib
 from importlib.resources import files
@@ -15,7 +15,7 @@ NOTHING = ("–", "")
 
 
 def build_sections(results: Results) -> list[Section]:
-    """Build every section that the run, or the series, has numbers for."""
+    """Build every section for which the run or series has numbers."""
     found, page = [], "series.toml" if "checkpoints" in results.manifest else "page.toml"
     for entry in tomllib.loads(files("anisoscope.report").joinpath(page).read_text("utf-8"))["section"]:
         figures = [made for one in entry.get("figure", ()) for made in FIGURES[one["by"]](results, one)]
@@ -27,7 +27,9 @@ def build_sections(results: Results) -> list[Section]:
 
 
 def all_layers(results: Results, entry: Entry) -> PageTable | None:
-    """Build a table of every aggregate of every layer, with its interval; metrics of one label share a column."""
+    """Build a table with the aggregate values of every layer and their intervals; metrics with one label share a
+    column.
+    """
     frame = results.stacked(entry["columns"])
     if frame.empty:
         return None
@@ -80,7 +82,7 @@ def attention_by_layer(results: Results, entry: Entry) -> PageTable | None:
 
 
 def extremes_by_layer(results: Results, entry: Entry) -> PageTable | None:
-    """Largest activations and sinks, layer by layer."""
+    """Build a table of the largest activations and of attention sinks by layer; None if neither was measured."""
     activations = activations_table(results.records)
     sinks = sinks_table(results.records, replicates=results.replicates)
     if activations.empty and sinks.empty:
@@ -116,15 +118,16 @@ def extremes_by_layer(results: Results, entry: Entry) -> PageTable | None:
 
 
 def embeddings(results: Results, entry: Entry) -> PageTable | None:
-    """Build a table of the isotropy of the embedding matrices themselves."""
+    """Build a table of the isotropy of the embedding matrices; None if it was not measured."""
     frame = results.rows(entry["metric"])
     rows = [((str(row["site"]), ""), _cell(row), (format_count(row["n_vectors"]), "")) for _, row in frame.iterrows()]
     return PageTable(results.worded(entry["caption"]), tuple(entry["head"]), tuple(rows)) if rows else None
 
 
 def effects(results: Results, entry: Entry) -> PageTable | None:
-    """Build a table with a row for every component and layer (`whole`: without a layer), a column for every
-    measure.
+    """Build a table with a row for every component and layer, and a column for every measure.
+
+    `whole` in the entry names rows without a layer.
     """
     frame = results.table[results.table["metric"].str.startswith(entry["prefix"])]
     if frame.empty:
@@ -140,6 +143,7 @@ def effects(results: Results, entry: Entry) -> PageTable | None:
 
 
 def _cell(row: pd.Series) -> tuple[str, str]:
+    """Return a table cell: the formatted value and its interval."""
     return format_number(row["value"]), format_ends(row)
 
 
