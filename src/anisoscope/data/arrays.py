@@ -1,4 +1,4 @@
-"""Vectors made elsewhere: arrays by layer, in memory or in a file, read in blocks as needed."""
+"""Vectors computed elsewhere: one array per layer, in memory or in a file, read in blocks as needed."""
 
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
@@ -22,11 +22,12 @@ CURE = "store numbers [vector, dim] or [sequence, token, dim]"
 
 @dataclass(frozen=True)
 class VectorArrays:
-    """Arrays by layer, each [vector, dim] or [sequence, token, dim] of as many vectors (or sequences) as the others.
+    """Vectors to measure: an array for each layer, [vector, dim] or [sequence, token, dim], of the same vectors in
+    each.
 
-    units   [vector] or [sequence]: the number of its independent piece of data
-    labels  [vector]: the number of its class, of `classes`; None: no classes
-    mask    [sequence, token] bool: what is real; None: everything
+    units   [vector] or [sequence]: number of the unit (independent piece of data) that it belongs to
+    labels  [vector]: index of its class in `classes`; None: no classes
+    mask    [sequence, token] bool: True for real tokens; None: all are real
     """
 
     name: str
@@ -39,14 +40,16 @@ class VectorArrays:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of every layer's array."""
         return tuple(next(iter(self.layers.values())).shape)
 
     @property
     def are_sequences(self) -> bool:
+        """Whether the arrays hold sequences [sequence, token, dim] rather than single vectors [vector, dim]."""
         return len(self.shape) == 3
 
     def block(self, layer: str, rows: Index) -> Tensor:
-        """Vectors of a layer [sequence, token, dim], floating-point, of rows that follow one another."""
+        """Return consecutive rows of a layer as a floating-point tensor [sequence, token, dim] in memory."""
         part = self.layers[layer][rows[0] : rows[-1] + 1]
         x = part.detach().cpu() if isinstance(part, Tensor) else torch.from_numpy(to_native(part))
         if not x.is_floating_point() and x.dtype.itemsize > 2:  # a float32 does not hold them
@@ -56,15 +59,12 @@ class VectorArrays:
 
 
 def to_native(x: NDArray[Any]) -> NDArray[Any]:
-    """Copy an array to a type that torch has: in the byte order of this machine, at most 8 bytes a number."""
+    """Copy an array to a type that PyTorch has: native byte order, at most 8 bytes a number."""
     return np.array(x, np.float64 if x.dtype.itemsize > 8 and x.dtype.kind == "f" else x.dtype.newbyteorder("="))
 
 
 def to_dense(x: Any) -> Any:
-    """Turn a sparse or quantised array or tensor into a dense one; UsageError for a nested tensor.
-
-    UsageError for a nested tensor.
-    """
+    """Turn a sparse or quantised array or tensor into a dense one. UsageError for a nested tensor."""
     if isinstance(x, Tensor):
         if x.is_nested:
             cure = "pad it: torch.nested.to_padded_tensor(x, 0.0), and give a mask"
@@ -85,9 +85,9 @@ def wrap_vectors(
     name: str = "vectors",
     source: dict[str, Any] | None = None,
 ) -> VectorArrays:
-    """Make vectors from an array or tensor, a list of them (layer by layer), or a dict of them.
+    """Check arrays and make `VectorArrays` of them: one array or tensor, a list (layer by layer), or a dict of them.
 
-    UsageError where they do not fit together: other shapes than [vector, dim] or [sequence, token, dim], layers of
+    UsageError if they do not fit together: other shapes than [vector, dim] or [sequence, token, dim], layers of
     different lengths, units, labels or a mask of another length.
     """
     if not isinstance(arrays, Mapping):
@@ -115,7 +115,7 @@ def wrap_vectors(
 
 
 def _check_array(layer: str, x: Any, name: str) -> None:
-    """Raise UsageError for an array that cannot be vectors; CorpusError if it came from a file."""
+    """Raise UsageError for an array that cannot be vectors; CorpusError for text that came from a file."""
     shape, kind = getattr(x, "shape", None), str(getattr(x, "dtype", type(x).__name__))
     kind = str(x.dtype.newbyteorder("=")) if isinstance(x, np.ndarray) else kind
     if shape is None:
@@ -131,7 +131,10 @@ def _check_array(layer: str, x: Any, name: str) -> None:
 
 
 def _numbered(entries: Iterable[Hashable], count: int, what: str) -> tuple[Index, tuple[str, ...]]:
-    """Each entry's number and the names of the numbers, in order of appearance. UsageError for missing ones."""
+    """Number the distinct entries in order of appearance. Return each entry's number, and the names of the numbers.
+
+    UsageError for missing entries, or if there are not `count` of them.
+    """
     values = np.asarray(entries.cpu() if isinstance(entries, Tensor) else list(entries))
     if len(values) != count:
         raise UsageError(f"a {what} for each of {count} vectors or sequences", str(len(values)), f"one {what} each")
@@ -142,7 +145,7 @@ def _numbered(entries: Iterable[Hashable], count: int, what: str) -> tuple[Index
 
 
 class VectorPlan(Plan):
-    """Blocks of vectors as batches: a vector is a sequence of one token, or its sequences are as they came."""
+    """Batches of vectors: a single vector counts as a sequence of one token; sequences stay as they are."""
 
     def __init__(self, vectors: VectorArrays) -> None:
         self.vectors, self.classes = vectors, vectors.classes
@@ -155,7 +158,7 @@ class VectorPlan(Plan):
         super().__init__(batches, real, vectors.units, self._identity(batches), words)
 
     def _identity(self, batches: list[Index]) -> Iterator[Any]:
-        """Every number, and units, labels and mask."""
+        """Yield everything the plan's hash depends on: all numbers, units, labels, mask and class names."""
         vectors = self.vectors
         for layer, x in vectors.layers.items():
             yield f"{layer} {list(x.shape)} {x.dtype}"
@@ -166,6 +169,7 @@ class VectorPlan(Plan):
         yield repr(vectors.classes)
 
     def build(self, rows: Index) -> Batch:
+        """Build the batch of these rows: a block of every layer, with mask, units and labels."""
         vectors = self.vectors
         layers = {layer: vectors.block(layer, rows) for layer in vectors.layers}
         mask = torch.ones(len(rows), self.length, dtype=torch.bool)

@@ -22,8 +22,10 @@ _RULE = re.compile(r"[ \t]*[-=~^*_#+|`.]{3,}[ \t]*")
 
 
 def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[SplitText, dict[str, object]]:
-    """Documents, one per public module (its docstring and those of its public members, in the order of the source),
-    then one per topic of the language reference in `pydoc_data`; and their provenance, which names the Python version,
+    """Return documents of the Python documentation, and their provenance.
+
+    There is one document per public module (its docstring and those of its public members, in the order of the
+    source), then one per topic of the language reference in `pydoc_data`. The provenance names the Python version,
     since the text depends on it. No source is parsed beyond the first `limit` documents.
     """
     library = library or Path(sysconfig.get_path("stdlib"))
@@ -39,7 +41,7 @@ def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[
 
 @lru_cache(maxsize=2)  # a series opens its text for every checkpoint
 def _read_documents(limit: int | None, library: Path) -> tuple[tuple[str, ...], int, int]:
-    """Return documents, the number of texts without any, and of sources that cannot be parsed."""
+    """Return documents, how many sources have no text, and how many cannot be parsed."""
     documents, empty, unread = [], 0, 0
     for text in _texts(library):
         unread += text is None
@@ -51,7 +53,9 @@ def _read_documents(limit: int | None, library: Path) -> tuple[tuple[str, ...], 
 
 
 def _texts(library: Path) -> Iterator[str | None]:
-    """The text of each public module, by dotted name, then of each topic, cleaned; None: a source cannot be parsed."""
+    """Yield the cleaned text of each public module, by dotted name, then of each topic; None if a source cannot be
+    parsed.
+    """
     for _, path in sorted(_modules(library, ())):
         try:
             texts = list(_docstrings(_parse(path)))
@@ -67,7 +71,7 @@ def _texts(library: Path) -> Iterator[str | None]:
 
 
 def _modules(folder: Path, package: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Path]]:
-    """Dotted name and source of the public modules of a package."""
+    """Yield dotted name and source file of the public modules of a package, recursively."""
     for path in folder.iterdir():
         if path.name == "__init__.py" and package:
             yield package, path
@@ -80,13 +84,14 @@ def _modules(folder: Path, package: tuple[str, ...]) -> Iterator[tuple[tuple[str
 
 
 def _parse(path: Path) -> ast.Module:
+    """Parse a source file without printing its syntax warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(path.read_bytes())
 
 
 def _docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    """Docstrings of a node and of the public classes and functions directly inside modules and classes."""
+    """Yield the docstring of a node, and of the public classes and functions directly inside it (recursively)."""
     text = ast.get_docstring(node)
     if text:
         yield text
@@ -96,7 +101,7 @@ def _docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFun
 
 
 def _clean(text: str) -> str:
-    """Paragraphs on one line each: no line breaks of the layout, no rules (`-----`), no doctest examples."""
+    """Return a docstring as plain paragraphs, one per line, without underlines (`-----`) and doctest examples."""
     paragraphs = []
     for block in re.split(r"\n[ \t]*\n", text.strip()):
         lines = [line.strip() for line in block.split("\n") if not _RULE.fullmatch(line)]

@@ -1,4 +1,7 @@
-"""Refuse names that cannot be right before anything heavy is imported. What passes here may still not be found."""
+"""Reject misspelt names of models and corpora before anything heavy is imported.
+
+A name that passes here may still not be found.
+"""
 
 import re
 from collections.abc import Iterable
@@ -23,7 +26,7 @@ NEAR, APART = 0.85, 2  # likeness to a known name, and most difference in length
 
 
 def check_model(name: str) -> None:
-    """Raise ModelError for a name that is nearly a preset's, or a path that does not exist."""
+    """Raise ModelError for a name that is almost a preset's (a likely typo), or for a path that does not exist."""
     from anisoscope.models.named import converted_models, named_models, packaged_models
 
     known = ["builtin:minilm", *packaged_models(), *converted_models(), *named_models()]
@@ -44,14 +47,18 @@ def check_model(name: str) -> None:
 
 
 def require_for_model(name: str) -> None:
-    """ExtraError if the packages that load models are not installed; what a function of one's own gives needs none."""
+    """Raise ExtraError if the packages that load this model are not installed. A factory `module:function`
+    needs none.
+    """
     is_factory = ":" in name and not name.startswith("builtin:") and "/" not in name
     if not is_factory:
         require_extra("demo" if name == "builtin:minilm" else "models", f"to load {name}")
 
 
 def check_corpus(name: str, *, labelled: bool = False) -> None:
-    """Raise CorpusError for a name that is nearly a known corpus, or a path that does not exist."""
+    """Raise CorpusError for a name that is almost a known corpus' (a likely typo), or for a path that does not
+    exist.
+    """
     base, corpora = name.partition(":")[0] if labelled else name, named_corpora()
     if base in corpora and (corpora[base].modality == "labelled") == labelled:
         _require_for_corpus(base, corpora[base])
@@ -70,7 +77,7 @@ def check_corpus(name: str, *, labelled: bool = False) -> None:
 
 
 def _require_for_corpus(name: str, corpus: NamedCorpus) -> None:
-    """ExtraError if the packages that read a named corpus are not installed."""
+    """Raise ExtraError if the packages that read a named corpus are not installed."""
     if corpus.hub and not find_copy(name):
         require_extra("data", f"to read {name}, a data set of the hub")
     if corpus.modality in EXTRA_OF:
@@ -83,21 +90,23 @@ def check_labelled(name: str) -> None:
 
 
 def _is_slip(name: str, known: Iterable[str]) -> bool:
+    """Whether a name is probably a misspelling of a known one."""
     near = get_close_matches(name, known, n=3, cutoff=NEAR)
     alike = "/" not in name and any(abs(len(found) - len(name)) <= APART for found in near)
     return name.startswith("builtin:") or alike
 
 
 def _must_be_path(name: str) -> bool:
-    """Tell whether a name can only be a path:"""
+    """Whether a name can only be a path, by its slashes, its ending, or a file of almost that name."""
     if name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1:
         return True
     return bool(ENDING.search(name)) or ("/" in name and bool(_suggest_path(name, surely=True)))
 
 
 def _suggest_path(name: str, *, surely: bool = False) -> str:
-    """Suggest what lies in the folder of a path under nearly the same name (`surely`: but for one letter); "" for
-    nothing.
+    """Suggest a path in the same folder with almost the same name; "" if there is none.
+
+    surely   only names that differ by one letter
     """
     path = Path(name).expanduser()
     try:
@@ -110,9 +119,9 @@ def _suggest_path(name: str, *, surely: bool = False) -> str:
 
 
 def _is_one_slip(one: str, other: str) -> bool:
-    """Tell whether two names differ by one letter left out, doubled or changed, or by two that changed places.
+    """Whether two names differ by one letter left out, doubled or changed, or by two swapped letters.
 
-    A number that differs is no slip: it names another model (opt-125m, opt-350m).
+    A number that differs is no typo: it names another model (opt-125m, opt-350m).
     """
     if re.findall(r"\d+", one) != re.findall(r"\d+", other):
         return False
@@ -127,7 +136,7 @@ def _is_one_slip(one: str, other: str) -> bool:
 
 
 def _explain_missing_path(name: str) -> str:
-    """Say what a missing path may have been, or from which part on it is wrong."""
+    """Say what a missing path may have been meant to be, or which of its folders is missing."""
     if near := _suggest_path(name):
         return f"did you mean {near}?"
     path = Path(name).expanduser()

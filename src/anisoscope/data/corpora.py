@@ -1,4 +1,4 @@
-"""Find corpora by name: the table of named corpora, and the way from any name to its data."""
+"""Find corpora by name: the table of named corpora, and how a name leads to its data."""
 
 import os
 import re
@@ -18,10 +18,13 @@ from anisoscope.registry import list_entries_of
 
 
 class NamedCorpus(NamedTuple):
-    """A corpus with a name of its own: made by a function (`maker`, a `module:function`), or a
-    data set of the hub (`id[:config]`), of which `split` is meant; `cure`: what to do where that cannot be had;
-    `stand_in`: the corpus that a study reads then; of the split, about: `gigabytes`, and million tokens, or seconds of
-    speech, or images (`millions`), by which the time of a study is estimated.
+    """A corpus with its own name: made by a function (`maker`, as `module:function`), or a data set of the hub.
+
+    hub        `id[:config]` of the data set, of which `split` is read
+    cure       what to do if it cannot be downloaded
+    stand_in   the corpus that a study reads instead
+    gigabytes  approximate size of the split
+    millions   about how many million tokens, seconds of speech or images it has, to estimate the time of a study
     """
 
     modality: str
@@ -36,12 +39,12 @@ class NamedCorpus(NamedTuple):
     millions: float = 0.0
 
     def made(self, *given: Any) -> Any:
-        """Call its maker; the module is imported now."""
+        """Call the corpus' maker with the given arguments; its module is imported only now."""
         return _import_function(self.maker)(*given)
 
 
 def _import_function(name: str) -> Any:
-    """Import the function `module:function` when it is first needed."""
+    """Import and return the function named `module:function`."""
     module, function = name.split(":")
     return getattr(import_module(module), function)
 
@@ -69,8 +72,12 @@ _HUB_ID = re.compile(r"(?P<id>[\w.-]+(/[\w.-]+)?)(:(?P<config>[\w.-]+))?(@(?P<re
 
 
 def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> Any:
-    """The corpus `name`, opened by the function for its modality (the preset's; else the one given; else text) with
-    `options`: the fields of `Asked`; of a labelled corpus those of `data.opening.open_labelled`.
+    """Open the corpus `name` by the function for its modality, and return it.
+
+    modality   used unless the named corpus has its own; by default text
+    options    fields of `CorpusOptions`; for a labelled corpus those of `data.opening.open_labelled`
+
+    UsageError for an unknown modality, ExtraError if packages for it are missing.
     """
     known = named_corpora()
     own = known[name].modality if name in known else ""
@@ -85,12 +92,12 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
 
 
 def named_corpora() -> dict[str, NamedCorpus]:
-    """The corpora with names of their own, those that other packages add after ours."""
+    """Return the named corpora: those of this package, then those that other packages register."""
     return list_entries_of("corpora")
 
 
 def list_corpora() -> dict[str, NamedCorpus]:
-    """The corpora with names of their own, and those found under $ANISOSCOPE_DATA."""
+    """Return the named corpora, and those found under $ANISOSCOPE_DATA."""
     found = {
         name: NamedCorpus(modality, f"{'folder' if path.is_dir() else 'file'} of $ANISOSCOPE_DATA")
         for name, (modality, path) in local_corpora().items()
@@ -100,15 +107,15 @@ def list_corpora() -> dict[str, NamedCorpus]:
 
 @dataclass(frozen=True)
 class CorpusOptions:
-    """Options of a corpus beside its name.
+    """How a corpus is read, apart from its name.
 
-    split, config, revision   of a hub data set (None: the preset's; else validation, or test, or train)
+    split, config, revision   of a hub data set (None: the preset's; else validation, test or train)
     column     of text in a table, of paths in a manifest, of clips or images in a hub data set (None: guessed)
-    limit      the first units only
-    skip_bad   leave out what cannot be read, and count it, where it would be an error; clips and images, of which
-               headers are checked else, are then decoded at once
+    limit      read the first units (documents, speakers or clips, images) only
+    skip_bad   leave out what cannot be read, and count it, instead of raising; clips and images are then decoded
+               at once, not only their headers checked
     documents  what a document is in a text file: `file`, `blank-line`, `line`, `tokens:N`, or `auto`
-               (`data.splitting`); of tables and hub data sets, whose rows are documents, `tokens:N` can be chosen
+               (`data.splitting`); for tables and hub data sets, whose rows are documents, only `tokens:N`
     """
 
     split: str | None = None
@@ -125,7 +132,7 @@ class CorpusOptions:
         check_rule(self.documents)
 
     def refuse(self, name: str, *options: str) -> None:
-        """An error for options that the kind of corpus does not have."""
+        """Raise UsageError if one of these options was given, as the kind of corpus does not have them."""
         given = [f"--{option}" for option in options if getattr(self, option) is not None]
         if given:
             got = f"{', '.join(given)} with {name}"
@@ -134,7 +141,7 @@ class CorpusOptions:
 
 @declare_settings
 class Columns:
-    """Columns of a table of labelled texts, by role; None: guessed."""
+    """Names of the columns of a table of labelled texts, by their role; None means guessed."""
 
     text_column: Annotated[
         Text | None,
@@ -150,7 +157,7 @@ class Columns:
 
     @property
     def by_role(self) -> dict[str, str] | None:
-        """{role: column} of those that are named; None if none is."""
+        """Return {role: column} of the columns that were named; None if none was."""
         named = {
             name.removesuffix("_column"): column for name, column in select_fields(self, Columns).items() if column
         }
@@ -158,13 +165,13 @@ class Columns:
 
     @staticmethod
     def as_fields(by_role: Mapping[str, str] | None) -> dict[str, Any]:
-        """The fields that say {role: column}."""
+        """Turn {role: column} into keyword arguments of this class."""
         return {f"{role}_column": column for role, column in (by_role or {}).items()}
 
 
 @dataclass(frozen=True)
 class HubPart:
-    """A part of a data set of the hub, as the name of a corpus means it; None: the data set's own."""
+    """A part of a hub data set that a corpus' name stands for. None means the data set's own default."""
 
     name: str
     modality: str
@@ -176,13 +183,15 @@ class HubPart:
 
     @property
     def near(self) -> str:
-        """What to do where there is no such data set."""
+        """Say what to do if there is no such data set: the preset's cure, or similar names."""
         return self.cure or _suggest(self.name, self.modality)
 
 
 def resolve_corpus(name: str, modality: str, asked: CorpusOptions) -> NamedCorpus | Path | HubPart:
-    """Find the corpus `name`, in this order: made here, the local copy of a preset's data set (`copy_of`), that
-    data set, a path here, a path under $ANISOSCOPE_DATA
+    """Find what a corpus' name stands for. CorpusError if it is nothing known.
+
+    Tried in this order: a corpus made here, the local copy of a preset's data set, that data set on the hub, a path, a
+    path under $ANISOSCOPE_DATA.
     """
     marked = _HUB_ID.fullmatch(name)
     parts = marked.groupdict() if marked else {}
@@ -215,6 +224,6 @@ def resolve_corpus(name: str, modality: str, asked: CorpusOptions) -> NamedCorpu
 
 
 def _suggest(name: str, modality: str) -> str:
-    """Suggest names like an unknown one, and say where else names would come from."""
+    """Suggest names similar to an unknown one, and say if $ANISOSCOPE_DATA is not set."""
     unset = "" if os.environ.get("ANISOSCOPE_DATA") else " (ANISOSCOPE_DATA, a folder of corpora, is not set)"
     return suggest_names(name, (key for key, row in list_corpora().items() if row.modality == modality)) + unset

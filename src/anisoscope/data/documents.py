@@ -23,7 +23,7 @@ TEXT_COLUMNS = ("text", "content", "sentence", "document", "article", "passage",
 
 
 def read_path(path: Path, asked: CorpusOptions) -> SplitText:
-    """Documents of a file or folder, at most `limit` of them where they are marked."""
+    """Read the documents of a text file, a table or a folder; at most `limit` documents if their ends are marked."""
     if path.is_dir():
         return _read_folder(path, asked)
     if is_table(path):
@@ -35,7 +35,10 @@ def read_path(path: Path, asked: CorpusOptions) -> SplitText:
 
 
 def read_rows(rows: Iterable[Row], asked: CorpusOptions, where: str) -> SplitText:
-    """One document per row, WikiText article or block of tokens; reads no further than `limit` needs."""
+    """Read one document per row, WikiText article or block of tokens, and no more rows than `limit` needs.
+
+    UsageError if `documents` asks for a rule that tables do not have.
+    """
     if asked.documents in ("file", "blank-line", "line"):
         cure = "leave it out: every row is a document"
         raise UsageError(f"--documents tokens:N, or none, with the table {where}", asked.documents, cure)
@@ -49,6 +52,9 @@ def read_rows(rows: Iterable[Row], asked: CorpusOptions, where: str) -> SplitTex
 
 
 def _by_rows(texts: Iterator[str], asked: CorpusOptions) -> SplitText:
+    """Turn the texts of rows into documents: blocks of tokens, WikiText articles if the first line is a title, or
+    rows.
+    """
     if asked.documents != "auto":
         lines = (text if text.endswith("\n") else f"{text}\n" for text in texts)
         return fixed_size_blocks(lines, int(asked.documents.partition(":")[2]))
@@ -73,9 +79,10 @@ def _by_rows(texts: Iterator[str], asked: CorpusOptions) -> SplitText:
 
 
 def choose_column(row: dict[str, Any], column: str | None, where: str) -> str:
-    """The column asked for, else the first of `TEXT_COLUMNS`, else the only one of text (numbers apart), else a chat.
+    """Choose the column of text: the one asked for, else a known name, else the only one that holds text, else
+    a chat.
 
-    CorpusError if none of them is there.
+    CorpusError if there is none of them.
     """
     if column is not None:
         return require_column(column, row, where)
@@ -92,7 +99,7 @@ def choose_column(row: dict[str, Any], column: str | None, where: str) -> str:
 
 
 def text_of_chat(value: Any) -> str | None:
-    """The texts of all messages of a chat, one after the other; None for what is no chat.
+    """Join the texts of all messages of a chat with line breaks; None if the value is no chat.
 
     A message is an object with its text in one of `CONTENTS`, which may be a list of parts that have a `text`.
     """
@@ -112,14 +119,16 @@ def text_of_chat(value: Any) -> str | None:
 
 
 def has_text(path: Path) -> bool:
-    """Whether a table has a column named as those of text are."""
+    """Whether a table has a column with one of the names that text columns usually have."""
     first = next((row.columns for row in read_table_rows(path) if not row.fault), {})
     return not first.keys().isdisjoint(TEXT_COLUMNS)
 
 
 def _texts(rows: Iterable[Row], asked: CorpusOptions, where: str, bad: list[str]) -> Iterator[tuple[str, str]]:
-    """The column of text, chosen by the first row that has any, and what each row holds there: lists of strings joined
-    by blanks, null as empty. The first row without text is an error, or its place goes to `bad` where they are skipped.
+    """Yield (column, text) of each row. The column is chosen by the first readable row.
+
+    Lists of strings are joined by blanks; null counts as empty. A row without text raises CorpusError, or with
+    `skip_bad` its place is added to `bad`.
     """
     column = ""
     for place, row, fault in rows:
@@ -148,7 +157,9 @@ def _texts(rows: Iterable[Row], asked: CorpusOptions, where: str, bad: list[str]
 
 
 def _read_folder(path: Path, asked: CorpusOptions) -> SplitText:
-    """One document per text file (or by another rule), or the rows of all tables; in the order of their paths."""
+    """Read one document per text file of a folder (or by another rule), or the rows of all its tables, in path
+    order.
+    """
     files = list_files_below(path)
     texts = [file for file in files if get_ending(file) in TEXTS]
     tables = [file for file in files if is_table(file)]
@@ -164,7 +175,7 @@ def _read_folder(path: Path, asked: CorpusOptions) -> SplitText:
 
 
 def _rows_of(tables: list[Path], asked: CorpusOptions) -> Iterator[Row]:
-    """Rows of several tables, each place with its file; a file that is no table is one bad row."""
+    """Yield the rows of several tables; each place names its file. A file that is no table gives one faulty row."""
     for file in tables:
         try:
             for row in read_table_rows(file, column=asked.column):
@@ -176,7 +187,9 @@ def _rows_of(tables: list[Path], asked: CorpusOptions) -> Iterator[Row]:
 
 
 def _of_files(files: list[Path], asked: CorpusOptions) -> SplitText:
-    """A single file as where it is named itself; of several each is a document, or is told apart by the rule."""
+    """Read the text files of a folder: a single one like a named file, several as a document each or by the chosen
+    rule.
+    """
     rule = "file" if asked.documents == "auto" and len(files) > 1 else asked.documents
     last, documents, empty, skipped = SplitText([], "files"), list[str](), 0, 0
     for file in files:

@@ -28,11 +28,11 @@ BATCH = 4096
 
 @dataclass(frozen=True)
 class Encoded:
-    """Examples as ids.
+    """Examples (labelled texts) as token ids.
 
-    rows       what a model reads of each: `input_ids` (and `token_type_ids`), and its `labels`
-    words      of each token, the index of its word in `Example.all_words`; −1: a special token
-    truncated  examples longer than the model, cut at its length
+    rows       for each example what a model reads: `input_ids` (and `token_type_ids`), and its `labels`
+    words      for each token, the index of its word in `Example.all_words`; −1: a special token
+    truncated  how many examples were longer than the model allows, and were cut
     """
 
     rows: list[dict[str, Any]]
@@ -44,16 +44,21 @@ class Encoded:
 
     @property
     def lengths(self) -> list[int]:
+        """Number of tokens of each example."""
         return [len(row["input_ids"]) for row in self.rows]
 
     @property
     def labels(self) -> list[int]:
+        """Class index of each example."""
         return [row["labels"] for row in self.rows]
 
 
 def vocabulary_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: bool = False) -> Any:
-    """A word-level tokenizer with the token types of the training split; `separator` puts `<sep>` between the texts of
-    a pair. Words that are tokens already (`corpus.tokenised`) are not split.
+    """Build a word-level tokenizer from the words of the training split.
+
+    separator   put `<sep>` between the texts of a pair
+
+    Words that are tokens already (`corpus.tokenised`) are not split.
     """
     from tokenizers import Tokenizer, normalizers, pre_tokenizers
     from tokenizers.models import WordLevel
@@ -79,10 +84,10 @@ def vocabulary_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: 
 
 
 def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Encoded:
-    """Ids and word indices of every example, cut at `max_length` tokens (of a pair the longer text first).
+    """Tokenise every example. Texts longer than `max_length` tokens are cut, in a pair the longer text first.
 
     The tokenizer is given the text, not its words one by one: to many a tokenizer (GPT-2's, Llama's, Qwen's) the blank
-    before a word is part of it.
+    before a word is part of it. UsageError for a `max_length` below 3.
     """
     if max_length < 3:
         raise UsageError("--max-length of at least 3 tokens", str(max_length), "raise it")
@@ -104,7 +109,7 @@ def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Enco
 
 
 def _word_index(encoding: Any, row: int, example: Example) -> list[int]:
-    """Index of each token's word, the second text's counted on after the first's; −1 of special tokens."""
+    """Return the index of each token's word; the second text's words are numbered after the first's; −1 if special."""
     texts = example.words, example.second or ()
     starts = [_starts_of_words(words) for words in texts]
     found = []
@@ -123,16 +128,16 @@ def _word_index(encoding: Any, row: int, example: Example) -> list[int]:
 
 
 def _starts_of_words(words: Sequence[str]) -> list[int]:
-    """Index of the first character of each word in the text that they make with single blanks between them."""
+    """Return where each word begins in the text that joins the words with single blanks."""
     return [0, *accumulate(len(word) + 1 for word in words)][: len(words)]
 
 
 @dataclass(frozen=True)
 class Padding:
-    """What makes the sequences of a batch equally long.
+    """How the sequences of a batch are made equally long.
 
-    id    the token that is put there
-    side  right or left of the real tokens; none: sequences of one length only stand in a batch
+    id    the padding token
+    side  right or left of the real tokens; none: a batch only holds sequences of one length
     """
 
     id: int
@@ -140,12 +145,12 @@ class Padding:
 
 
 def to_padding(pad: "int | Padding") -> Padding:
-    """Return a padding; on the right if only its token is given."""
+    """Return a `Padding`; a bare token id is put on the right."""
     return pad if isinstance(pad, Padding) else Padding(int(pad))
 
 
 def collate(rows: Sequence[dict[str, Any]], pad: int | Padding) -> dict[str, Tensor]:
-    """Build a padded batch: every column of the rows, `attention_mask`, and `labels` [sequence]."""
+    """Build a padded batch [sequence, token] of every column, with `attention_mask`, and `labels` [sequence]."""
     padding = to_padding(pad)
     width = max(len(row["input_ids"]) for row in rows)
     batch: dict[str, Tensor] = {}
@@ -164,7 +169,7 @@ def collate(rows: Sequence[dict[str, Any]], pad: int | Padding) -> dict[str, Ten
 
 
 def pack_padded(lengths: Sequence[int], budget: int, padding: Padding) -> list[Index]:
-    """Rows grouped into batches as by `pack`; if there is no padding, those of one length together."""
+    """Group rows into batches as `pack` does; without padding only rows of the same length share a batch."""
     every = np.array(lengths, dtype=np.int64)
     if padding.side != "none":
         return pack(every, budget)
@@ -176,11 +181,11 @@ def pack_padded(lengths: Sequence[int], budget: int, padding: Padding) -> list[I
 
 
 class LabelledPlan(Plan):
-    """Labelled examples on `device`, in batches of similar length, each a unit.
+    """Batches of labelled examples on `device`, grouped by length; each example is a unit.
 
-    pad      the token that fills up shorter ones (on the right), or a `Padding`
-    stack    the stack that reads them; of an encoder–decoder both, whose decoder reads the same, shifted by one
-    classes  names of their labels, which are part of what a plan is; none: the numbers themselves
+    pad      the padding token (on the right), or a `Padding`
+    stack    the stack that reads them; an encoder–decoder has both, and its decoder reads the same, shifted by one
+    classes  names of the classes, part of the plan's identity; empty: their numbers
     """
 
     def __init__(
@@ -205,15 +210,16 @@ class LabelledPlan(Plan):
 
     @property
     def pad_id(self) -> int:
-        """The token that stands at padding."""
+        """The padding token."""
         return self.padding.id
 
     @property
     def stack(self) -> str:
-        """The stack that reads the examples; of an encoder–decoder the decoder."""
+        """The stack that reads the examples; for an encoder–decoder, the decoder."""
         return self.stacks[-1]
 
     def build(self, rows: Index) -> Batch:
+        """Build the padded batch of these rows on the device, with units, labels, and a stream of tokens per stack."""
         chosen = rows.tolist()
         inputs = collate([self.encoded.rows[i] for i in chosen], self.padding)
         label = inputs.pop("labels")

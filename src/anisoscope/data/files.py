@@ -1,6 +1,6 @@
-"""Read files as text: gzip unpacked, UTF-8, line ends as \n, and one clear error for each thing that can be wrong.
+r"""Read files as text: gzip unpacked, UTF-8, line ends as `\n`, and one clear error for each thing that can be wrong.
 
-What is read is read in pieces, and no more of it than a budget holds: a small file may unpack to any size.
+Files are read in pieces, and no more than a budget of memory holds, since a small file may unpack to any size.
 """
 
 import codecs
@@ -36,7 +36,7 @@ def get_stem(path: Path) -> str:
 
 
 def list_files_below(folder: Path) -> list[Path]:
-    """List all files below a folder but the hidden ones, in the order of their paths."""
+    """List all files below a folder in path order, without hidden ones."""
     return [file for file in sorted(folder.rglob("*")) if file.is_file() and not file.name.startswith(".")]
 
 
@@ -44,7 +44,7 @@ def list_files_below(folder: Path) -> list[Path]:
 
 
 def memory_budget() -> int:
-    """Bytes that one file may take in memory: a share of what is free now."""
+    """Return how many bytes one file may take in memory: a share of the memory that is free now."""
     try:
         text = Path("/proc/meminfo").read_text("ascii")
         free = int(text.partition("MemAvailable:")[2].split()[0]) * 1024
@@ -57,12 +57,13 @@ def memory_budget() -> int:
 
 
 def refuse_large_file(path: Path, size: int, budget: int, cure: str) -> CorpusError:
-    """Make the error for a file that would take more memory than its budget."""
+    """Make the error for a file that would take more memory than its budget. The caller raises it."""
     expected = f"at most {_in_words(budget)} of content in {path}, a quarter of the free memory"
     return CorpusError(expected, f"{_in_words(size)} or more", cure)
 
 
 def _in_words(size: int) -> str:
+    """Write a number of bytes in MiB or GiB."""
     return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
 
 
@@ -73,12 +74,12 @@ SMALLER = "read less of it with --limit, or divide it into several files"
 
 
 def open_unpacked(path: Path) -> IO[bytes]:
-    """A file as bytes, unpacked while it is read."""
+    """Open a file for reading bytes; gzip is unpacked on the fly."""
     return cast("IO[bytes]", gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb"))
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file, unpacked."""
+    """Read the whole content of a file, unpacked. CorpusError if it is too large or cannot be read."""
     budget, size, pieces = memory_budget(), 0, []
     try:
         with open_unpacked(path) as file:
@@ -93,7 +94,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_pieces(path: Path) -> Iterator[str]:
-    """The text of a UTF-8 file, piece by piece as it is asked for."""
+    """Yield the text of a UTF-8 file piece by piece, reading only what is asked for. CorpusError if it is not text."""
     expected = f"UTF-8 text in {path}"
     cure = "name a text file or a table; convert text in another encoding (UTF-16, Latin-1) with iconv"
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
@@ -119,12 +120,14 @@ def read_pieces(path: Path) -> Iterator[str]:
 
 
 def read_text(path: Path) -> str:
-    """The text of a UTF-8 file."""
+    """Read the whole text of a UTF-8 file."""
     return read_start(path)[0]
 
 
 def read_start(path: Path, at_least: int | None = None) -> tuple[str, bool]:
-    """The first `at_least` characters of a UTF-8 file or somewhat more (None: all), and whether that is all of it."""
+    """Read at least the first `at_least` characters of a UTF-8 file (None: all). Return them, and whether that
+    is all.
+    """
     budget, size, pieces = memory_budget(), 0, []
     for piece in read_pieces(path):
         pieces.append(piece)
@@ -137,9 +140,9 @@ def read_start(path: Path, at_least: int | None = None) -> tuple[str, bool]:
 
 
 def iter_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 file without their ends, read as they are asked for.
+    """Yield the lines of a UTF-8 file without their ends, reading only what is asked for.
 
-    A line may be no text: `fault_of`.
+    A line may hold bytes that are no text; `find_fault` tells. CorpusError for a line that is too long.
     """
     number = 0
     try:
@@ -163,7 +166,7 @@ def find_fault(line: str) -> str:
 
 
 def refuse_unreadable(path: Path, error: Exception) -> CorpusError:
-    """Make the error for a file that cannot be opened, or unpacked to its end."""
+    """Make the error for a file that cannot be opened, or not unpacked to its end. The caller raises it."""
     if isinstance(error, PACKED):
         return CorpusError(f"a gzip file in {path}", str(error), "copy the file again: it is damaged or not gzip")
     got = (getattr(error, "strerror", None) or str(error))[:120]

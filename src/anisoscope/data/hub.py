@@ -1,4 +1,4 @@
-"""Rows of any data set of the Hugging Face hub, streamed: only the split's own files are read."""
+"""Stream the rows of a Hugging Face hub data set; only the files of the chosen split are read."""
 
 import logging
 from collections.abc import Iterator
@@ -16,7 +16,11 @@ SPLITS = ("validation", "test", "train")  # splits in the order they are preferr
 
 
 class HubSet(NamedTuple):
-    """A data set of the hub: id; commit, or None and the `fault`. `token` False: the hub is asked as a stranger."""
+    """A hub data set: its id and commit.
+
+    fault   why the hub did not answer; the commit is then None
+    token   False if the hub is asked without the user's token
+    """
 
     id: str
     commit: str | None
@@ -25,16 +29,17 @@ class HubSet(NamedTuple):
 
     @property
     def notes(self) -> dict[str, object]:
-        """What the provenance says of how it was found."""
+        """Return what the provenance says about how it was found; empty if nothing went wrong."""
         return {"hub": self.fault} if self.fault else {}
 
 
 def find_set(part: HubPart) -> HubSet:
-    """A data set by its name. CorpusError for an unknown name or revision, and for one that this user may not read."""
+    """Look up a data set on the hub. CorpusError for an unknown name or revision, or if this user may not read it."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
 
     def ask(token: bool | None) -> Any:
+        """Ask the hub for the data set's description, with this token."""
         return HfApi().dataset_info(part.id, revision=part.revision, timeout=get_timeout(), token=token)
 
     try:
@@ -58,7 +63,7 @@ def find_set(part: HubPart) -> HubSet:
 
 
 def find_commit_of_set(part: HubPart) -> str | None:
-    """Return the commit of a data set; without an answer of the hub, the last known one; None: never known."""
+    """Return a data set's commit. If the hub does not answer, the last known one; None if it was never known."""
     with suppress(CorpusError):
         if commit := find_set(part).commit:
             return commit
@@ -66,7 +71,9 @@ def find_commit_of_set(part: HubPart) -> str | None:
 
 
 def load_splits(found: HubSet, part: HubPart) -> Any:
-    """Splits by name: streamed at the commit, or, where the hub did not answer, the newest copy in the local cache."""
+    """Return the splits by name, streamed at the commit; if the hub did not answer, the newest copy in the local
+    cache.
+    """
     require_extra("data", f"to read {part.id}, a data set of the hub")
     import datasets  # type: ignore[import-untyped]
 
@@ -90,7 +97,10 @@ def load_splits(found: HubSet, part: HubPart) -> Any:
 
 
 def _unreadable(error: Exception, name: str, terms: str) -> CorpusError:
-    """Why a data set that is there cannot be read, and the cure; `terms`: how a gated one lets its readers in."""
+    """Make the error that says why an existing data set cannot be read, with a cure.
+
+    terms   how to get access to a gated data set
+    """
     import datasets
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
@@ -112,7 +122,7 @@ def _unreadable(error: Exception, name: str, terms: str) -> CorpusError:
 
 @contextmanager
 def _fail_fast() -> Iterator[None]:
-    """Use `datasets` without its half minute of retries."""
+    """Within a `with` block, make `datasets` fail at once instead of retrying for half a minute."""
     import datasets
 
     before = datasets.config.HF_HUB_OFFLINE
@@ -124,7 +134,9 @@ def _fail_fast() -> Iterator[None]:
 
 
 def choose_split(splits: list[str], split: str | None, name: str) -> str:
-    """The split asked for, else the first of `SPLITS` that is there, else the first."""
+    """Return the split asked for, else the first known one (`SPLITS`), else the first. CorpusError for an
+    unknown one.
+    """
     if split is None:
         return next((known for known in SPLITS if known in splits), splits[0])
     if split not in splits:
@@ -133,14 +145,14 @@ def choose_split(splits: list[str], split: str | None, name: str) -> str:
 
 
 def open_split(found: HubSet, part: HubPart) -> tuple[Any, dict[str, Any]]:
-    """Rows of the split that is meant, and what a manifest says of it."""
+    """Return the rows of the chosen split, and the manifest's entry on it."""
     splits = load_splits(found, part)
     split = choose_split(list(splits), part.split, found.id)
     return splits[split], {"config": part.config, "split": split, "commit": found.commit}
 
 
 def number_rows(rows: Any, name: str, after: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield rows with their numbers, starting after `after`; CorpusError if the connection breaks."""
+    """Yield (`row N`, row), starting after row `after`. CorpusError if the connection breaks."""
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     try:

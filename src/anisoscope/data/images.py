@@ -1,4 +1,4 @@
-"""Image corpora: a folder, a manifest, a hub data set or the built-in digits in; images, and batches of them, out."""
+"""Image corpora: read a folder, a manifest, a hub data set or the built-in digits, and batch the images for a model."""
 
 import warnings
 from collections import Counter
@@ -29,13 +29,16 @@ _ALPHA = ("RGBA", "LA", "PA", "RGBa", "La")
 
 
 def open_images(name: str, **options: Any) -> MediaCorpus:
-    """Images of a file, folder, manifest, hub data set, or the digits, each a unit. `options`: fields of `Asked`."""
+    """Open an image corpus: a file, folder, manifest, hub data set, or the digits. Each image is a unit.
+
+    options   fields of `CorpusOptions`
+    """
     corpus = open_media(name, "image", CorpusOptions(**options), _check)
     return replace(corpus, source={**corpus.source, "formats": dict(Counter(corpus.infos).most_common(20))})
 
 
 def digits() -> FoundItems:
-    """The 1,797 handwritten digits of scikit-learn, 8 × 8 pixels of 17 levels, as grey images of 256."""
+    """Return the 1,797 handwritten digits of scikit-learn as 8 × 8 greyscale images with 8 bits a pixel."""
     require_extra("data", "to read builtin:digits")
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
@@ -45,9 +48,9 @@ def digits() -> FoundItems:
 
 
 def picture(name: str, data: bytes, mode: str = "RGB") -> Image.Image:
-    """The first image in `data` as 8 bits per channel, `RGB` or grey (`L`), upright, transparent pixels on white.
+    """Decode the first image in `data`: 8 bits per channel, `RGB` or grey (`L`), upright, transparency on white.
 
-    CorpusError where it cannot be decoded to its end, has more than 8 bits a channel, or has colours that depend on a
+    CorpusError if it cannot be decoded to its end, has more than 8 bits a channel, or has colours that depend on a
     profile (CMYK, L*a*b*).
     """
     image = _opened(name, data)
@@ -65,7 +68,7 @@ def picture(name: str, data: bytes, mode: str = "RGB") -> Image.Image:
 
 
 def _check(name: str, data: bytes, decode: bool) -> str:
-    """The format and mode of an image, from its header; decoded too where asked."""
+    """Return the format and mode of an image (`JPEG RGB`) from its header; with `decode`, decode all of it too."""
     image = _opened(name, data)
     if decode:
         picture(name, data)
@@ -73,7 +76,7 @@ def _check(name: str, data: bytes, decode: bool) -> str:
 
 
 def _opened(name: str, data: bytes) -> Image.Image:
-    """An image whose header is read. CorpusError where it has no red, green and blue of 8 bits."""
+    """Open an image and read its header. CorpusError unless it has 8-bit channels of red, green and blue, or grey."""
     if not data:
         raise _bad(name, "an empty file")
     try:
@@ -96,10 +99,12 @@ def _opened(name: str, data: bytes) -> Image.Image:
 
 
 def _bad(name: str, got: str, cure: str = "repair or remove it, or pass --skip-bad") -> CorpusError:
+    """Make the error for an unusable image. The caller raises it."""
     return CorpusError(f"an image in {name}", got, cure)
 
 
 def _default_processor(config: Any) -> Any:
+    """Return an image processor with the usual preprocessing, for a checkpoint that has none."""
     from transformers import CLIPImageProcessorPil
 
     height, width = _sides(getattr(config, "image_size", None) or SIZE)
@@ -110,16 +115,17 @@ def _default_processor(config: Any) -> Any:
 
 
 def _sides(size: Any) -> tuple[int, int]:
-    """Height and width, of a size that is one number where they are alike."""
+    """Return (height, width) of a size, which may be one number for a square."""
     return (int(size), int(size)) if isinstance(size, int | float) else (int(size[0]), int(size[1]))
 
 
 class ImagePlan(Plan):
-    """The batches of one image corpus for one model, decoded on demand, of at most `batch_tokens` positions (patches,
-    or squares of 16 pixels); `tokens` counts images.
+    """The batches of an image corpus for one model, decoded on demand.
 
-    processor  the checkpoint's image processor, alone or inside a processor; else the shorter side to 256/224 of the
-               model's size, the square in the middle, ImageNet's mean and deviation
+    A batch has at most `batch_tokens` positions (patches, or squares of 16 pixels). `tokens` counts images.
+
+    processor  the checkpoint's image processor, alone or inside a processor. Without one: resize the shorter side to
+               256/224 of the model's size, crop the square in the middle, use ImageNet's mean and deviation
     """
 
     def __init__(self, corpus: MediaCorpus, model: Any, processor: Any = None, *, batch_tokens: int = 4096) -> None:
@@ -146,10 +152,11 @@ class ImagePlan(Plan):
         super().__init__(batches, np.ones(len(corpus.items), np.int64), corpus.unit, identity, words)
 
     def build(self, rows: Index) -> Batch:
+        """Build the batch of these images, decoded and preprocessed."""
         return Batch({"pixel_values": self._pixels(rows.tolist())}, torch.from_numpy(self.unit[rows]))
 
     def _pixels(self, rows: list[int]) -> torch.Tensor:
-        """[image, channel, height, width] as the processor makes them."""
+        """Return the preprocessed pixels [image, channel, height, width]. UsageError if the images differ in size."""
         items = [self.corpus.items[row] for row in rows]
         pictures = [picture(item.name, item.read(), self.mode) for item in items]
         made = [self.processor(images=[image], return_tensors="pt")["pixel_values"][0] for image in pictures]

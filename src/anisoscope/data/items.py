@@ -1,4 +1,4 @@
-"""Clips and images one by one; those of hub data sets are streamed in their encoded form and cached."""
+"""Single clips and images. Those of hub data sets are streamed in encoded form and cached."""
 
 import hashlib
 import json
@@ -20,7 +20,11 @@ Stream = Callable[[int], Iterator[tuple[str, str | None, bytes]]]
 
 
 class Item(NamedTuple):
-    """One clip or image: its name, its unit (None: its own), where its bytes are; `fault`: why they cannot be had."""
+    """One clip or image: its name, its unit, and where its encoded bytes are.
+
+    unit    name of its unit (a speaker); None: it is its own unit
+    fault   why its bytes cannot be read; empty if they can
+    """
 
     name: str
     unit: str | None
@@ -30,7 +34,7 @@ class Item(NamedTuple):
     fault: str = ""
 
     def read(self) -> bytes:
-        """The encoded bytes. CorpusError where they cannot be had."""
+        """Read the encoded bytes. CorpusError if that fails."""
         if self.fault:
             raise CorpusError(f"a readable {self.name}", self.fault)
         if isinstance(self.place, bytes):
@@ -45,19 +49,21 @@ class Item(NamedTuple):
 
 
 class FoundItems(NamedTuple):
-    """Items of a source in order, and what the manifest of a run says of the source."""
+    """The items of a source in order, and the manifest's entry on the source."""
 
     items: Iterable[Item]
     source: dict[str, object]
 
 
 def find_speaker(row: dict[str, Any]) -> str | None:
-    """Return who speaks, if a row says so."""
+    """Return the speaker of a row from one of `SPEAKER_COLUMNS`; None if it names none."""
     return next((str(row[name]) for name in SPEAKER_COLUMNS if row.get(name) not in (None, "")), None)
 
 
 def hub_items(part: HubPart, column: str | None) -> FoundItems:
-    """Items of a hub data set; what was streamed before is kept, and the hub asked for the newest commit only."""
+    """Return the items of a hub data set. Items streamed before come from the cache; the rest is streamed and
+    cached.
+    """
     found = hub.find_set(part)
     asked = {"id": found.id, "modality": part.modality, "config": part.config, "split": part.split, "column": column}
     folder = _folder(asked, found.commit)
@@ -71,6 +77,7 @@ def hub_items(part: HubPart, column: str | None) -> FoundItems:
     source = {"kind": "hub", "id": found.id, "revision": part.revision, **about, **found.notes}
 
     def stream(after: int) -> Iterator[tuple[str, str | None, bytes]]:
+        """Yield (name, unit, encoded bytes) of the items after the first `after`."""
         return _bytes(hub.number_rows(opened()[0], found.id, after), str(about["column"]), found.id)
 
     if kept is None:  # no commit is known: what the library has in its own cache
@@ -79,7 +86,10 @@ def hub_items(part: HubPart, column: str | None) -> FoundItems:
 
 
 def _folder(asked: dict[str, Any], commit: str | None) -> Path | None:
-    """Where items are kept of what was asked, at a commit; the newest where it is not known (offline); None: none."""
+    """Return the cache folder of a data set's part at a commit.
+
+    If the commit is unknown (offline), the newest one that was cached; None if there is none.
+    """
     from huggingface_hub import constants
 
     root = Path(constants.HF_HOME, "anisoscope", str(asked["id"]).replace("/", "--"))
@@ -91,7 +101,7 @@ def _folder(asked: dict[str, Any], commit: str | None) -> Path | None:
 
 
 def _encoded(found: hub.HubSet, part: HubPart, column: str | None) -> tuple[Any, dict[str, Any]]:
-    """Rows of the columns that are used, their clips or images left encoded, and what a manifest says of them."""
+    """Return the rows with only the columns that are needed, clips or images left encoded, and the manifest's entry."""
     import datasets  # type: ignore[import-untyped]
 
     rows, about = hub.open_split(found, part)
@@ -110,6 +120,7 @@ def _encoded(found: hub.HubSet, part: HubPart, column: str | None) -> tuple[Any,
 
 
 def _bytes(rows: Any, column: str, name: str) -> Iterator[tuple[str, str | None, bytes]]:
+    """Yield (name, speaker, encoded bytes) of each row."""
     for place, row in rows:
         value = row[column] or {}
         data = value.get("bytes")
@@ -122,20 +133,20 @@ def _bytes(rows: Any, column: str, name: str) -> Iterator[tuple[str, str | None,
 
 
 class StreamCache:
-    """Items of one data set at one commit, split and column, cached in a folder beside the hub's cache:"""
+    """Cache of the items of one data set (commit, split and column) in a folder next to the hub's own cache."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.body = folder, folder / "items"
 
     def about(self) -> dict[str, Any] | None:
-        """What a manifest says of the source; None where nothing was kept yet."""
+        """Return the cached manifest entry on the source; None if nothing was cached yet."""
         with suppress(OSError, ValueError):
             read = json.loads((self.folder / "about.json").read_text("utf-8"))
             return read if isinstance(read, dict) else None
         return None
 
     def begin(self, about: dict[str, Any]) -> None:
-        """Keep what is known of the source."""
+        """Create the cache folder and write the manifest entry on the source."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.body.touch()
         unfinished = self.folder / "about.json.part"
@@ -143,7 +154,9 @@ class StreamCache:
         unfinished.replace(self.folder / "about.json")
 
     def items(self, stream: Stream) -> Iterator[Item]:
-        """All items: those that are here, then those that are streamed and kept. One process at a time streams."""
+        """Yield all items: first the cached ones, then the rest, streamed and cached. Only one process streams at a
+        time.
+        """
         from filelock import FileLock
 
         here, end, complete = self._here(0)
@@ -157,7 +170,11 @@ class StreamCache:
                 yield from self._streamed(stream, len(here) + len(more), end)
 
     def _here(self, end: int) -> tuple[list[Item], int, bool]:
-        """Whole items (not what a killed process left half) from `end` on, the place behind, whether these are all."""
+        """Read complete items from byte `end` on. Return them, where they end, and whether they are all of the data
+        set.
+
+        An item that a killed process left half written is not counted.
+        """
         items: list[Item] = []
         with self.body.open("rb") as file:
             room = file.seek(0, os.SEEK_END)
@@ -172,7 +189,7 @@ class StreamCache:
         return items, end, False
 
     def _streamed(self, stream: Stream, after: int, end: int) -> Iterator[Item]:
-        """The items behind those that end at `end`, as they come."""
+        """Stream the items after number `after`, append them to the cache at byte `end`, and yield them."""
         with self.body.open("r+b") as file:
             file.truncate(end)
             file.seek(end)

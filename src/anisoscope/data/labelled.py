@@ -1,7 +1,7 @@
-"""Labelled corpora: utterances or pairs with classes and, where there are any, human rationales; in official splits.
+"""Labelled corpora: texts or pairs of texts with classes, in splits, some with human rationales.
 
-Names: those of the table of corpora (benchmarks lie under $ANISOSCOPE_DATA, or come from their public homes), a table,
-a folder of them (one per split), or any data set of the hub.
+A name is one of the table of corpora (benchmarks are under $ANISOSCOPE_DATA, or downloaded from their homes), a table,
+a folder of tables (one per split), or any data set of the hub.
 """
 
 from collections import Counter
@@ -41,11 +41,12 @@ class Example:
 
     @property
     def text(self) -> str:
+        """The first text: its words joined by blanks."""
         return " ".join(self.words)
 
     @property
     def all_words(self) -> tuple[str, ...]:
-        """Words of both texts, as `rationale` counts them."""
+        """The words of both texts, in the order in which `rationale` counts them."""
         return self.words + (self.second or ())
 
 
@@ -54,9 +55,10 @@ Examples = tuple[Example, ...]
 
 @dataclass(frozen=True)
 class LabelledCorpus:
-    """Examples by split (`train`, `validation`, `test`, and what else a corpus has) and the names of the classes.
+    """Labelled examples by split (`train`, `validation`, `test`, and others), and the names of the classes.
 
-    `tokenised`: words are tokens already (HateXplain's `<user>`), not to be split; `source`: for manifests.
+    tokenised   words are tokens already (HateXplain's `<user>`), not to be split
+    source      provenance, for manifests
     """
 
     name: str
@@ -72,7 +74,7 @@ class LabelledCorpus:
 
     @property
     def drawn(self) -> tuple[str, ...]:
-        """Splits that the corpus does not have and that were drawn at random."""
+        """The splits that the corpus lacks and that were therefore drawn at random."""
         return tuple(self.source.get("drawn", ()))
 
     @property
@@ -82,7 +84,7 @@ class LabelledCorpus:
 
     @property
     def all_examples(self) -> Examples:
-        """The examples of the three splits."""
+        """All examples of the splits train, validation and test."""
         return tuple(example for split in SPLITS for example in self.splits.get(split, ()))
 
     @cached_property
@@ -94,23 +96,25 @@ class LabelledCorpus:
         return hash_parts(parts)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """{split: {class: examples}}."""
+        """Count the examples: {split: {class: examples}}."""
         counted = {name: Counter(e.label for e in examples) for name, examples in self.splits.items()}
         return {name: {label: count[i] for i, label in enumerate(self.labels)} for name, count in counted.items()}
 
     def majority(self, split: str = TEST) -> float:
-        """Accuracy of always naming the commonest class of a split."""
+        """Return the accuracy of always naming the most frequent class of a split."""
         counts = self.counts()[split].values()
         return max(counts) / sum(counts)
 
     def described(self) -> dict[str, Any]:
-        """Return what a manifest says of the corpus."""
+        """Return the manifest's entry on the corpus."""
         rationales = {name: sum(e.rationale is not None for e in split) for name, split in self.splits.items()}
         known = {"name": self.name, "fingerprint": self.fingerprint, "labels": list(self.labels), "pairs": self.pairs}
         return {**known, "words": EXAMPLES, "counts": self.counts(), "rationales": rationales, **self.source}
 
     def limited(self, limit: int | None) -> "LabelledCorpus":
-        """The first `limit` examples of every split, spread evenly over the classes; the same corpus for None."""
+        """Return the corpus with the first `limit` examples of every split, balanced over classes; unchanged
+        for None.
+        """
         if limit is None:
             return self
         splits = {name: take_balanced(examples, limit, len(self.labels)) for name, examples in self.splits.items()}
@@ -120,10 +124,11 @@ class LabelledCorpus:
 def choose_split(
     corpus: LabelledCorpus, split: str, *, trained_on: bool, limit: int | None = None
 ) -> tuple[LabelledCorpus, str, str]:
-    """The split to look at, named or not: the corpus with it, its name, and what a user has to know of it.
+    """Choose the split to measure. Return the corpus with that split, the split's name, and a note for the user.
 
-    Without a name it is the test split; of a table without splits all rows, or, if the model was `trained_on` it, those
-    that it was not trained on. Splits that were drawn at random are said to be, and a `limit` that leaves rows out.
+    Without a name it is the test split. For a table without splits it is all rows or, if the model was `trained_on`
+    the corpus, the rows that it was not trained on. The note says if the split was drawn at random, or if `limit`
+    omits rows.
     """
     splits = {**corpus.splits, ALL: corpus.all_examples}
     why = ""
@@ -147,7 +152,7 @@ def choose_split(
 
 
 def require_usable(corpus: LabelledCorpus, fewest_of: Mapping[str, int] = FEWEST) -> LabelledCorpus:
-    """Return the corpus if it has enough examples of every class in each split (`fewest_of`);"""
+    """Return the corpus if every split has enough examples of every class (`fewest_of`). CorpusError if not."""
     name = corpus.name
     if len(corpus.labels) < 2:
         got = f"{len(corpus.labels)} ({', '.join(corpus.labels)})"
@@ -167,7 +172,10 @@ def require_usable(corpus: LabelledCorpus, fewest_of: Mapping[str, int] = FEWEST
 
 
 def check_example(example: Example, where: str, *, pairs: bool) -> None:
-    """A CorpusError that names `where` the example stands, unless it has text, a pair's or not, and fitting marks."""
+    """Raise CorpusError, naming `where`, for an example without text or with a rationale of the wrong length.
+
+    Also if it is a pair of texts although `pairs` is false, or the other way round.
+    """
     if pairs != (example.second is not None):
         expected, got = ("two texts", "one") if pairs else ("one text", "two")
         raise CorpusError(f"{expected} in every row ({where})", got, "give every row the same columns")
@@ -180,7 +188,7 @@ def check_example(example: Example, where: str, *, pairs: bool) -> None:
 
 
 def take_balanced(examples: Iterable[Example], limit: int, classes: int) -> Examples:
-    """Take the first ⌈limit / classes⌉ of every class in their order, `limit` at most."""
+    """Take the first ⌈limit / classes⌉ examples of every class in their order, `limit` in all at most."""
     room = -(-limit // classes)
     taken: Counter[int] = Counter()
     kept = []
@@ -192,8 +200,9 @@ def take_balanced(examples: Iterable[Example], limit: int, classes: int) -> Exam
 
 
 def split_at_random(examples: list[Example], shares: Mapping[str, float], seed: int) -> dict[str, Examples]:
-    """Split examples at random within each class by `shares` (which add up to 1), in the order given inside a
-    split.
+    """Divide examples at random, class by class, into splits of the given `shares` (which add up to 1).
+
+    Within a split the examples keep their order.
     """
     draw = np.random.default_rng(seed)
     owner: dict[int, str] = {}

@@ -1,4 +1,4 @@
-"""Labelled tables: files, folders of them, data sets of the hub, and the 20 Newsgroups of scikit-learn."""
+"""Read labelled corpora from tables: files, folders of them, hub data sets, and scikit-learn's 20 Newsgroups."""
 
 import ast
 import math
@@ -44,7 +44,10 @@ Rows = list[tuple[str, Row]]  # rows, each after where it stands (`t.jsonl, line
 
 
 def newsgroups(name: str, seed: int) -> LabelledCorpus:
-    """Posts without headers, footers and quotations; a tenth of the training posts is for validation."""
+    """Load 20 Newsgroups without headers, footers and quotations; a tenth of the training posts becomes validation.
+
+    CorpusError if it cannot be downloaded.
+    """
     require_extra("data", "to read 20newsgroups")
     from sklearn.datasets import fetch_20newsgroups  # type: ignore[import-untyped]
 
@@ -61,9 +64,10 @@ def newsgroups(name: str, seed: int) -> LabelledCorpus:
 
 
 def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: int) -> LabelledCorpus:
-    """A file, a folder with one file per split, or a hub data set. What has no splits is divided by its `split` column,
-    or at random; what has some too, where that column is asked for. Splits beside training without any label are left
-    out, and named in `source`.
+    """Open a labelled table: a file, a folder with one file per split, or a hub data set.
+
+    A table without splits is divided by its `split` column, or at random. A corpus with splits is divided by that
+    column only if it was named. Splits other than training that have no labels are left out, and named in `source`.
     """
     strange = set(columns) - set(GUESSES)
     if strange:
@@ -90,7 +94,7 @@ def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: 
 
 
 def _of_files(place: Path) -> tuple[dict[str, Rows], None, dict[str, Any]]:
-    """Read the rows of a table, or of those of a folder that are named after splits, and their source."""
+    """Read a table, or the tables of a folder named after splits. Return the rows by split, None, and the source."""
     files = {"": place}
     if place.is_dir():
         files = _splits_in(place)
@@ -105,6 +109,7 @@ def _of_files(place: Path) -> tuple[dict[str, Rows], None, dict[str, Any]]:
 
 
 def _splits_in(folder: Path) -> dict[str, Path]:
+    """Return the tables of a folder by the split that their name means. CorpusError without a training table."""
     files: dict[str, Path] = {}
     for file in sorted(filter(is_table, folder.iterdir())):
         split = ALIASES.get(get_stem(file), get_stem(file))
@@ -119,7 +124,7 @@ def _splits_in(folder: Path) -> dict[str, Path]:
 
 
 def _of_hub(part: HubPart, label: str | None) -> tuple[dict[str, Rows], list[str] | None, dict[str, Any]]:
-    """Rows of the splits of a hub data set, the names of its classes where it has them, and its source."""
+    """Read a hub data set. Return the rows by split, the names of its classes (None if unknown), and the source."""
     found = hub.find_set(part)
     tables: dict[str, Rows] = {}
     names: list[str] | None = None
@@ -135,13 +140,14 @@ def _of_hub(part: HubPart, label: str | None) -> tuple[dict[str, Rows], list[str
 
 
 def _guess(role: str, present: Collection[str]) -> str | None:
+    """Return the first usual column name of this role that is present; None if there is none."""
     return next((guess for guess in GUESSES[role] if guess in present), None)
 
 
 def _text_and_label(columns: Mapping[str, list[str]]) -> dict[str, str]:
-    """The text and the label of a table of two columns, as told by what they hold; nothing if that leaves it open.
+    """Tell text and label apart in a table of two columns by their content; empty if that is unclear.
 
-    The label repeats itself, and the text has more words: both must point the same way.
+    Labels repeat and texts have more words: both must point the same way.
     """
     if len(columns) != 2:
         return {}
@@ -156,8 +162,9 @@ def _text_and_label(columns: Mapping[str, list[str]]) -> dict[str, str]:
 def _columns(
     name: str, given: dict[str, str], present: Collection[str], by_content: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """The column of every role, as given, by its name, or by what a table of two columns holds. If the text
-    alone is named, one text is meant.
+    """Return the column of every role: as given, by its name, or by the content of a table of two columns.
+
+    If only the text column is given, no second text is looked for. CorpusError if a needed column is missing.
     """
     chosen = {}
     by_content = by_content or {}
@@ -178,7 +185,7 @@ def _columns(
 
 
 class LabelledRow(NamedTuple):
-    """A row where it stands, its label as text (empty: none), and what its columns hold, by role."""
+    """A row: where it is, its label as text (empty: none), and its values by role."""
 
     where: str
     label: str
@@ -186,7 +193,7 @@ class LabelledRow(NamedTuple):
 
 
 def _labelled(where: str, row: Row, chosen: Mapping[str, str], names: list[str] | None) -> LabelledRow:
-    """A row with its label, one for 1, 1.0, "1" and "1.0"; numbers of the hub's classes by name, −1 as missing."""
+    """Make a `LabelledRow`. Labels 1, 1.0, "1" and "1.0" count as one; class numbers of the hub get their names."""
     values = {role: row.get(column) for role, column in chosen.items()}
     value = values["label"]
     if names and isinstance(value, int):
@@ -199,7 +206,9 @@ def _labelled(where: str, row: Row, chosen: Mapping[str, str], names: list[str] 
 
 
 def _label_names(rows: list[LabelledRow]) -> list[str]:
-    """Different labels, sorted. CorpusError for those that say there is none: `nan`, infinite, −1 beside 0, 1, …"""
+    """Return the distinct labels, sorted. CorpusError for labels that mean "missing": `nan`, infinite, −1 next to 0, 1
+    …
+    """
     found = {row.label for row in rows} - {""}
     numbers = {label: int(label) for label in found if re.fullmatch(r"-?\d{1,18}", label)}
     missing = {label for label in found if _is_missing(label)}
@@ -213,7 +222,7 @@ def _label_names(rows: list[LabelledRow]) -> list[str]:
 
 
 def _is_missing(label: str) -> bool:
-    """Whether a text stands for no value: a number that is not finite, or what libraries write where there is none."""
+    """Whether a label stands for no value: a number that is not finite, or a word like `nan`."""
     try:
         return label.lower() in NOT_A_LABEL or not math.isfinite(float(label))
     except ValueError:
@@ -221,6 +230,7 @@ def _is_missing(label: str) -> bool:
 
 
 def _by_column(rows: list[LabelledRow], column: str) -> dict[str, list[LabelledRow]]:
+    """Group rows by the value of their split column. CorpusError for a row without one."""
     splits: dict[str, list[LabelledRow]] = {}
     for row in rows:
         split = str(row.values["split"] or "").strip().lower()
@@ -231,6 +241,7 @@ def _by_column(rows: list[LabelledRow], column: str) -> dict[str, list[LabelledR
 
 
 def _example(row: LabelledRow, index: Mapping[str, int]) -> Example:
+    """Turn a row into an `Example`. CorpusError if its label is missing or unknown."""
     where, label, values = row
     if label not in index:
         expected, got = ("a label in every row", "none") if not label else (f"a label among {', '.join(index)}", label)
@@ -243,7 +254,7 @@ def _example(row: LabelledRow, index: Mapping[str, int]) -> Example:
 
 
 def _words(value: Any, where: str) -> tuple[str, ...]:
-    """Words between blanks; a list of words as it is, unless it is two texts."""
+    """Split a text at blanks; a list of words stays as it is. CorpusError for a list of two texts."""
     if not isinstance(value, list | tuple):
         return () if value is None else tuple(str(value).split())
     if len(value) == 2 and any(len(str(text).split()) > 1 for text in value):
@@ -252,7 +263,7 @@ def _words(value: Any, where: str) -> tuple[str, ...]:
 
 
 def _marks(value: Any, where: str) -> tuple[float, ...] | None:
-    """A list of numbers, or text that holds one (`[0, 1]`, `0 1`); empty: none."""
+    """Read a rationale: a list of numbers in [0, 1], or text that holds one (`[0, 1]`, `0 1`). None if it is empty."""
     if value is None or value == "" or value == []:
         return None
     try:
@@ -269,12 +280,14 @@ def _marks(value: Any, where: str) -> tuple[float, ...] | None:
 
 
 def _missing_splits(read: Mapping[str, list[Example]]) -> list[str]:
-    """Splits that are drawn at random because a table does not have them."""
+    """Return the splits that a table lacks, and that are therefore drawn at random."""
     return list(SPLITS) if "" in read else [split for split in (VALIDATION, TEST) if not read.get(split)]
 
 
 def _completed(read: dict[str, list[Example]], seed: int) -> dict[str, tuple[Example, ...]]:
-    """All three splits: those there, and the missing ones taken at random, class by class, from what is there."""
+    """Return all splits; missing ones are drawn at random, class by class, from the training rows or the whole
+    table.
+    """
     if "" in read:
         return split_at_random(read[""], SHARES, seed)
     missing = _missing_splits(read)

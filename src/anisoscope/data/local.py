@@ -1,4 +1,4 @@
-"""What lies on this machine: the path that a name stands for, what a file or folder holds, what a manifest lists."""
+"""Find corpora on this machine: the path that a name stands for, what a file holds, what a manifest lists."""
 
 import os
 import re
@@ -29,12 +29,16 @@ PATH_COLUMNS = ("path", "file", "file_name", "filename", "audio", "image", "wav"
 
 
 def data_folder() -> Path:
-    """$ANISOSCOPE_DATA; a folder that does not exist where it is not set."""
+    """Return the folder $ANISOSCOPE_DATA; a path that does not exist if it is not set."""
     return Path(os.environ.get("ANISOSCOPE_DATA") or "/nonexistent")
 
 
 def find_path(name: str) -> Path | None:
-    """The file or folder that `name` stands for, here or under $ANISOSCOPE_DATA (there also without its ending)."""
+    """Return the file or folder that `name` stands for, here or under $ANISOSCOPE_DATA (there also without its
+    ending).
+
+    None if there is none.
+    """
     candidates = [Path(name).expanduser(), *(data_folder() / f"{name}{end}" for end in ("", *TEXT_ENDINGS))]
     return next((path for path in candidates if name and not is_too_long(name) and path.exists()), None)
 
@@ -47,7 +51,7 @@ COPY = "ANISOSCOPE_DATA_"
 
 @contextmanager
 def use_copies(given: Mapping[str, str | Path]) -> Iterator[None]:
-    """Use the copy at a path for each name inside a `with` block, in processes started there too."""
+    """Within a `with` block, read the named corpora from these paths; processes started there do too."""
     before = dict(os.environ)
     os.environ.update({_variable(name): str(Path(path).expanduser().resolve()) for name, path in given.items()})
     try:
@@ -59,7 +63,7 @@ def use_copies(given: Mapping[str, str | Path]) -> Iterator[None]:
 
 
 def pairs(given: Iterable[str]) -> dict[str, str]:
-    """`name=path` of each → {name: path}. UsageError for what is none."""
+    """Parse texts `name=path` into {name: path}. UsageError for a text of another form."""
     found = dict(text.partition("=")[::2] for text in given)
     for name, path in found.items():
         if not name or not path:
@@ -68,11 +72,14 @@ def pairs(given: Iterable[str]) -> dict[str, str]:
 
 
 def _variable(name: str) -> str:
+    """Return the environment variable that holds the path of a corpus' copy."""
     return COPY + name.upper().replace("-", "_")
 
 
 def find_copy(name: str) -> Path | None:
-    """Return the copy of a named corpus on this machine: from its variable, else under $ANISOSCOPE_DATA."""
+    """Return the local copy of a named corpus: from its environment variable, else under $ANISOSCOPE_DATA;
+    else None.
+    """
     if given := os.environ.get(_variable(name)):
         if not Path(given).exists():
             raise CorpusError(f"a local copy of {name}", f"{given}, which is not there", "check the path")
@@ -82,8 +89,9 @@ def find_copy(name: str) -> Path | None:
 
 
 def find_part_of_copy(copy: Path, modality: str, split: str | None, config: str = "") -> Path:
-    """Find what a copy holds of a split, by names of files and folders in it, two deep; CorpusError where it holds
-    another split, or several files of this one.
+    """Find a split in a local copy by the names of files and folders, two levels deep.
+
+    CorpusError if the copy holds only other splits, or several files of this one.
     """
     if split is None or not copy.is_dir():
         return copy
@@ -102,7 +110,9 @@ def find_part_of_copy(copy: Path, modality: str, split: str | None, config: str 
 
 
 def local_corpora() -> dict[str, tuple[str, Path]]:
-    """Modality and path under $ANISOSCOPE_DATA: tables and text without their endings, folders of images or clips."""
+    """List what is under $ANISOSCOPE_DATA: {name: (modality, path)} of texts, tables, and folders of images or
+    clips.
+    """
     found: dict[str, tuple[str, Path]] = {}
     for path in sorted(data_folder().rglob("*")):
         name = path.relative_to(data_folder()).as_posix()
@@ -116,14 +126,16 @@ def local_corpora() -> dict[str, tuple[str, Path]]:
 
 
 def _holds(folder: Path, modality: str) -> bool:
-    """Whether files of a modality are in a folder, or in its manifest."""
+    """Whether a folder, or its manifest, has files of this modality (speech, image)."""
     manifest = find_manifest(folder)
     here = any(path.suffix.lower() in ENDINGS[modality] for path in folder.iterdir())
     return here or (manifest is not None and modality_of(manifest) == modality)
 
 
 def modality_of(path: Path) -> str | None:
-    """What a file or folder holds most of, by the endings of its (or its manifest's) file names; None: none known."""
+    """Return what a file or folder mostly holds (text, speech, image), by the endings of file names; None if
+    unknown.
+    """
     names: Iterable[str] = [path.name]
     if path.is_dir():
         names = (file.name for file in path.rglob("*") if not file.name.startswith("."))
@@ -143,7 +155,9 @@ def modality_of(path: Path) -> str | None:
 
 
 def find_encoded_column(path: Path) -> str | None:
-    """Find the column of a parquet file that holds clips or images, `{bytes, path}` as hub data sets have them."""
+    """Return the column of a parquet file that holds encoded clips or images (`{bytes, path}`); None if there
+    is none.
+    """
     if path.suffix != ".parquet":
         return None
     import pyarrow.parquet as parquet  # type: ignore[import-untyped]
@@ -157,13 +171,15 @@ def find_encoded_column(path: Path) -> str | None:
 
 
 def find_manifest(folder: Path) -> Path | None:
-    """Find the table in a folder that lists its clips or images."""
+    """Return the table in a folder that lists its clips or images; None if there is none."""
     names = (f"{stem}{end}" for stem in MANIFEST_STEMS for end in MANIFESTS)
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def path_in(row: Row, manifest: Path, column: str | None = None) -> Any:
-    """What a row holds in its column of paths: the one asked for, else the first of `PATH_COLUMNS`."""
+    """Return a row's path: from the column asked for, else from the first of `PATH_COLUMNS`. CorpusError
+    without one.
+    """
     if column is not None:
         return row.columns[require_column(column, row.columns, str(manifest))]
     found = next((name for name in PATH_COLUMNS if name in row.columns), None)

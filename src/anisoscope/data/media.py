@@ -1,4 +1,4 @@
-"""Corpora of clips and images: which items a folder or manifest has, which are readable, and from which unit."""
+"""Corpora of clips and images: find the items of a folder or manifest, check them, and tell which unit each is from."""
 
 import hashlib
 import os
@@ -22,7 +22,11 @@ CLIPS = ("", "clips")  # folders beside a manifest in which its paths are looked
 
 @dataclass(frozen=True)
 class MediaCorpus:
-    """Clips or images in order. `unit` [item]: the speaker, else the item itself; `infos`: what their check said."""
+    """A corpus of clips or images, in order.
+
+    unit    [item]: number of its unit: the speaker, or the item itself
+    infos   what the check of each item returned
+    """
 
     name: str
     items: list[Item] = field(repr=False)
@@ -33,14 +37,16 @@ class MediaCorpus:
     skip_bad: bool = False
 
     def unit_word(self, item: str) -> str:
-        """What a unit is called where one of the items is called `item`."""
+        """Return the word for a unit (`speaker`); if each file is a unit, the word `item`."""
         return item if self.source["unit"] == "file" else str(self.source["unit"])
 
 
 def open_media(name: str, modality: str, asked: CorpusOptions, check: Callable[[str, bytes, bool], Any]) -> MediaCorpus:
-    """The clips or images of a preset, file, folder, manifest or hub data set, read and checked up to the one that
-    begins unit `limit` + 1. `check` (name, encoded bytes, whether to decode them) raises a CorpusError for an item that
-    cannot be read; all such items are counted in one error, or with `skip_bad` left out and counted.
+    """Open a corpus of clips or images: find its items, read and check each, and stop after `limit` units.
+
+    check   called with name, encoded bytes, and whether to decode them; raises CorpusError for a bad item
+
+    All bad items are reported in one CorpusError; with `skip_bad` they are left out and counted.
     """
     place = resolve_corpus(name, modality, asked)
     if isinstance(place, HubPart):
@@ -77,7 +83,7 @@ def open_media(name: str, modality: str, asked: CorpusOptions, check: Callable[[
 
 
 def local_items(path: Path, modality: str, column: str | None = None) -> FoundItems:
-    """Items of a file, of a manifest (its `column`), or of a folder (by the manifest in it or above it, if any)."""
+    """Return the items of a file, of a manifest (by its `column`), or of a folder (by a manifest in it or above it)."""
     encoded = None if path.is_dir() else find_encoded_column(path)
     listed_in = encoded or get_ending(path) in MANIFESTS
     kind = "folder" if path.is_dir() else "manifest" if listed_in else "file"
@@ -101,7 +107,10 @@ def local_items(path: Path, modality: str, column: str | None = None) -> FoundIt
 
 
 def _listed(manifest: Path, inside: Path | None, column: str | None = None) -> Iterator[Item]:
-    """Items of a manifest, below the folder `inside` if given; a missing file or unreadable row is a faulty item."""
+    """Yield the items that a manifest lists, only those below the folder `inside` if given.
+
+    A missing file or an unreadable row gives an item with a fault.
+    """
     for row in read_table_rows(manifest):
         name = None if row.fault else path_in(row, manifest, column)
         if isinstance(name, dict) and isinstance(name.get("bytes"), bytes):

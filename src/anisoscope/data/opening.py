@@ -1,4 +1,4 @@
-"""Open a corpus by name for one model: the right reader, with the model's length, vocabulary and stacks."""
+"""Open a corpus by name for a model: with the right reader, and the model's length, vocabulary and stacks."""
 
 import json
 import tempfile
@@ -30,7 +30,7 @@ MODELS = {"text": "builtin:minilm or bert-base", "image": "vit-base or resnet-50
 
 
 def default_corpus(modality: str) -> str:
-    """The built-in corpus for what a model reads. UsageError where none is built in."""
+    """Return the built-in corpus for a modality. UsageError if there is none."""
     for name, row in named_corpora().items():
         if name.startswith("builtin:") and row.modality == modality:
             return name
@@ -49,8 +49,12 @@ def open_plan(
     sequences: int | None = None,
     **options: Any,
 ) -> tuple[Plan, dict[str, Any]]:
-    """The batches of corpus `name` for `model`, and what the manifest says of the corpus. `sequences`: windows that a
-    text is thinned to; `options`: the fields of `data.corpora.Asked`.
+    """Open the corpus `name` for a model. Return its batches, and the manifest's entry on it.
+
+    sequences   use only so many windows of the text, evenly spread over it
+    options     fields of `data.corpora.CorpusOptions`
+
+    UsageError for options that the modality does not have.
     """
     _check_modality(name, modality, options.get("column"))
     if modality != "text" and options.get("documents", "auto") != "auto":
@@ -78,7 +82,7 @@ def open_plan(
 
 
 def open_texts(texts: list[str], model: Any, processor: Any, **how: Any) -> tuple[Plan, dict[str, Any]]:
-    """The batches of texts in memory, of which each is a document and a unit; `how`: as for `open_plan`."""
+    """Batch texts in memory for a model; each is a document and a unit. `how` are keyword arguments of `open_plan`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "texts.jsonl")
         path.write_text("\n".join(json.dumps({"text": text}) for text in texts), "utf-8")
@@ -87,7 +91,7 @@ def open_texts(texts: list[str], model: Any, processor: Any, **how: Any) -> tupl
 
 
 def _check_modality(name: str, modality: str, column: str | None) -> None:
-    """A UsageError where a corpus is known to hold something else than the model reads."""
+    """Raise UsageError if the corpus is known to hold something other than what the model reads."""
     row = named_corpora().get(name)
     path = None if row else find_path(name)
     holds = row.modality if row else modality_of(path) if path else None
@@ -100,7 +104,10 @@ def _check_modality(name: str, modality: str, column: str | None) -> None:
 
 
 def text_length(config: Any, tokenizer: Any, max_length: int | None) -> int:
-    """Tokens of a window: as asked, or what the model reads, 512 at most."""
+    """Return the tokens of a window: `max_length`, or what the model reads, 512 at most.
+
+    UsageError without a tokenizer, or if the model reads less than `max_length`.
+    """
     if not hasattr(tokenizer, "tokenize"):
         got = "none" if tokenizer is None else type(tokenizer).__name__
         raise UsageError("a tokenizer for a text corpus", got, "let the factory return (model, tokenizer)")
@@ -112,7 +119,7 @@ def text_length(config: Any, tokenizer: Any, max_length: int | None) -> int:
 
 
 def longest_input(config: Any, tokenizer: Any) -> int | None:
-    """Most tokens the model reads at once, by its position table and by its tokenizer; None where neither says."""
+    """Return how many tokens the model reads at once, by its position table and its tokenizer; None if unknown."""
     limits = [getattr(tokenizer, "model_max_length", None), getattr(config, "max_length_inputs", None)]
     if not getattr(config, "relative_attention_num_buckets", None):
         positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
@@ -123,6 +130,7 @@ def longest_input(config: Any, tokenizer: Any) -> int | None:
 
 
 def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_tokens: int) -> Any:
+    """Batch a text corpus for a model, in tokens, or in words for a model that reads characters."""
     from anisoscope.data.text import plan_characters, plan_text
     from anisoscope.models.blocks import find_stack
     from anisoscope.models.families import family_named
@@ -153,12 +161,12 @@ def open_labelled(
     limit: int | None = None,
     for_training: bool = True,
 ) -> LabelledCorpus:
-    """The labelled corpus that `name` stands for, checked. CorpusError, with the cure, where it is not fit for use.
+    """Open and check a labelled corpus. CorpusError, with a cure, if it is not fit for use.
 
-    columns  names of the columns `text`, `second`, `label`, `rationale`, `split` of a table or hub data set (guessed
-             where they are not given; no second text where `text` is given alone)
+    columns  names of the columns `text`, `second`, `label`, `rationale`, `split` of a table or hub data set; others are
+             guessed, but no second text if only `text` is given
     seed     of generated corpora, and of splits that the corpus does not have
-    limit    the first examples of each split only, spread evenly over the classes
+    limit    the first examples of each split only, balanced over the classes
     for_training  whether each split needs examples of every class; else a table without splits needs two of each
     """
     place = resolve_corpus(name, "labelled", CorpusOptions(limit=limit))

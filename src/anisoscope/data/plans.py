@@ -1,4 +1,4 @@
-"""The part that plans of every modality share: batches within a budget of positions, counted, numbered and hashed."""
+"""What the plans (lists of batches) of all modalities share: batches within a budget, counted, numbered and hashed."""
 
 import hashlib
 import json
@@ -19,10 +19,11 @@ Index = NDArray[np.int64]
 
 
 class Plan:
-    """The batches of one corpus for one model: `plan[i]` builds batch i, the same for every process and every resume;
-    `call` runs a model that is not simply called with them.
+    """The list of batches of one corpus for one model. `plan[i]` builds batch i, the same in every process and every
+    run.
 
-    A modality says what its rows are (windows, clips, images, vectors) and, in `build`, how rows become a batch.
+    `call` runs a model that is not simply called with the batch. Subclasses say what a row is (window, clip, image,
+    vector) and, in `build`, how rows become a batch.
     """
 
     frequency_bins: list[str]
@@ -38,8 +39,13 @@ class Plan:
         words: Mapping[str, str],
         warnings: Iterable[str] = (),
     ) -> None:
-        """`batches`: rows of each; `real` [row]: its positions without padding; `unit` [row]; `identity`: whatever the
-        batches depend on; `words`: what the corpus calls things.
+        """Set up the batches.
+
+        batches   row numbers of each batch
+        real      [row]: number of positions without padding
+        unit      [row]: number of its unit (document, clip, image)
+        identity  everything the batches depend on, for the hash
+        words     what the corpus calls positions, units and so on
         """
         self.batches, self.unit = batches, unit
         self.tokens = [int(real[rows].sum()) for rows in batches]
@@ -50,7 +56,7 @@ class Plan:
         self.frequency_bins = []
 
     def build(self, rows: Index) -> "Batch":
-        """The batch of these rows."""
+        """Build the batch of these rows."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -65,8 +71,10 @@ class Plan:
 
 
 def pack(lengths: Index, budget: int) -> list[Index]:
-    """Rows grouped into batches, a function of their `lengths` (real positions) and the `budget` (padded positions)
-    alone: longest first, ties by row number, rows × longest ≤ budget, at least one row each.
+    """Group rows into batches whose padded size (rows × longest row) is at most `budget`; at least one row each.
+
+    The longest rows come first, equal ones by row number, so that the result depends on `lengths` and `budget` alone.
+    UsageError for a budget below 1.
     """
     if budget < 1:
         raise UsageError("a budget of at least 1 token per batch", str(budget), "raise --batch-tokens")
@@ -81,14 +89,14 @@ def pack(lengths: Index, budget: int) -> list[Index]:
 
 
 def batch_in_order(count: int, rows: int) -> list[Index]:
-    """Group rows into batches of `rows` in the order of the corpus."""
+    """Group `count` rows into batches of `rows`, in the order of the corpus."""
     return np.split(np.arange(count), range(rows, count, rows))
 
 
 def hash_parts(parts: Iterable[object]) -> str:
     """Return the SHA-256 of the parts in order.
 
-    Arrays count by bytes, text by UTF-8, the rest as JSON; lengths part them.
+    Arrays are hashed by their bytes, text as UTF-8, the rest as JSON; each part is preceded by its length.
     """
     total = hashlib.sha256()
     for part in parts:
@@ -104,13 +112,13 @@ def hash_parts(parts: Iterable[object]) -> str:
 
 
 def _bytes_of(array: NDArray[Any]) -> bytes | memoryview:
-    """Return the bytes of an array in the order of its rows, without a copy if they lie so."""
+    """Return the bytes of an array in row order, without a copy if it is contiguous."""
     if array.dtype.kind in "biufc" and array.flags.c_contiguous and array.size:
         return array.reshape(-1).view(np.uint8).data
     return np.ascontiguousarray(array).tobytes()
 
 
 def find_decoder_start(config: Any) -> int:
-    """Return the token that a decoder's input begins with."""
+    """Return the id of the token that a decoder's input begins with."""
     names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
     return int(next((value for name in names if (value := getattr(config, name, None)) is not None), 0))

@@ -1,4 +1,4 @@
-"""One clip: its header, its samples, and what is wrong with it."""
+"""Read one sound clip: its header, its samples, and what is wrong with it."""
 
 from io import BytesIO
 from math import ceil, gcd
@@ -20,19 +20,19 @@ LARGEST = 2**29  # most samples of a clip over all its channels: 3 hours at 48 k
 
 
 class ClipInfo(NamedTuple):
-    """What a clip's header says: samples per channel, samples per second, channels."""
+    """What a clip's header says: samples per channel, samples per second, number of channels."""
 
     frames: int
     rate: int
     channels: int
 
     def resampled(self, rate: int) -> int:
-        """Samples of the clip at another rate."""
+        """Return how many samples the clip has at another sampling rate."""
         return ceil(self.frames * rate / self.rate)
 
 
 def decode_samples(name: str, data: bytes, rate: int) -> Samples:
-    """Decode the clip [sample] at `rate`, channels averaged; CorpusError where it cannot be decoded to its end."""
+    """Decode a clip at sampling rate `rate` into samples [sample], channels averaged. CorpusError if it is damaged."""
     info = _header(name, data)
     try:
         sound, own_rate = soundfile.read(BytesIO(data), dtype="float32", always_2d=True)
@@ -50,7 +50,10 @@ def decode_samples(name: str, data: bytes, rate: int) -> Samples:
 
 
 def check(name: str, data: bytes, decode: bool) -> ClipInfo:
-    """The header of a clip; everything after it is decoded too where asked, and where only that tells its length."""
+    """Return the header of a clip. CorpusError if it is damaged.
+
+    All of it is decoded with `decode`, or if only that tells its length (formats other than WAV and FLAC).
+    """
     info = _header(name, data)
     if decode or not data.startswith((b"RIFF", b"fLaC")):
         info = info._replace(frames=len(decode_samples(name, data, info.rate)))
@@ -58,6 +61,7 @@ def check(name: str, data: bytes, decode: bool) -> ClipInfo:
 
 
 def _header(name: str, data: bytes) -> ClipInfo:
+    """Read a clip's header. CorpusError if it is no sound, empty, cut short, or has an impossible sampling rate."""
     if not data:
         raise _bad(name, "an empty file")
     try:
@@ -78,4 +82,5 @@ def _header(name: str, data: bytes) -> ClipInfo:
 
 
 def _bad(name: str, got: str) -> CorpusError:
+    """Make the error for an unusable clip. The caller raises it."""
     return CorpusError(f"a sound file in {name}", got, "repair or remove it, or pass --skip-bad")

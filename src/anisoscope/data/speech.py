@@ -1,4 +1,4 @@
-"""Speech corpora: a folder, a manifest or a hub data set in; clips, and batches of windows of them, out."""
+"""Speech corpora: read a folder, a manifest or a hub data set, cut clips into windows, and batch them for a model."""
 
 from collections import Counter
 from dataclasses import replace
@@ -25,8 +25,10 @@ RECORDED = ("do_normalize", "feature_size", "padding_value", "n_fft", "hop_lengt
 
 
 def open_speech(name: str, **options: Any) -> MediaCorpus:
-    """The clips of a sound file, a folder (by the `manifest.csv` in it or beside it, where there is one), a manifest or
-    a hub data set. `options`: the fields of `Asked`; a unit is a speaker where a column names one, else a clip.
+    """Open a speech corpus: a sound file, a folder (by a `manifest.csv` in or above it), a manifest, or a hub data
+    set.
+
+    options   fields of `CorpusOptions`. A unit is a speaker if a column names speakers, otherwise a clip
     """
     corpus = open_media(name, "speech", CorpusOptions(**options), check)
     formats = Counter(f"{info.rate} Hz, {info.channels} channels" for info in corpus.infos)
@@ -35,8 +37,10 @@ def open_speech(name: str, **options: Any) -> MediaCorpus:
 
 
 def _prompt(config: Any, processor: Any) -> list[int]:
-    """Ids that a decoder reads, where there is no text to read: the prompt of the processor's tokenizer (Whisper:
-    start, language and task, where set, no timestamps); else the start token alone; empty where there is no decoder.
+    """Return the token ids that the decoder reads when there is no text; empty for a model without a decoder.
+
+    These are the prompt of the processor's tokenizer (Whisper: start, language and task, no timestamps), else the
+    start token alone.
     """
     if not getattr(config, "is_encoder_decoder", False):
         return []
@@ -45,9 +49,13 @@ def _prompt(config: Any, processor: Any) -> list[int]:
 
 
 class SoundInput(NamedTuple):
-    """How a model reads sound. `kind`: `features` (log-mel windows of one length), `padded` (samples with a mask of
-    the padding) or `unpadded` (only clips of one length together: the first convolution's norm runs over the whole
-    clip and knows no mask). `stride` samples make a position, fewer than `shortest` samples make none.
+    """How a model reads sound.
+
+    kind      `features` (log-mel windows of one length), `padded` (samples, with a mask of the padding) or `unpadded`
+              (only clips of the same length together: the first convolution's norm runs over the whole clip without mask)
+    stride    how many samples make a position
+    shortest  how many samples are needed for the first position
+    longest   how many samples a window has at most
     """
 
     kind: str
@@ -60,7 +68,10 @@ class SoundInput(NamedTuple):
 
 
 def reading(config: Any, processor: Any, max_length: int | None) -> SoundInput:
-    """How a model of `config` reads sound, by the checkpoint's feature extractor where `processor` has one."""
+    """Return how a model reads sound, by the checkpoint's feature extractor if `processor` has one.
+
+    UsageError for a model that reads no sound, or an extractor of another window length.
+    """
     extractor = getattr(processor, "feature_extractor", processor)
     given = hasattr(extractor, "sampling_rate")
     features = hasattr(config, "num_mel_bins")
@@ -89,6 +100,7 @@ def reading(config: Any, processor: Any, max_length: int | None) -> SoundInput:
 
 
 def _default_extractor(config: Any, features: bool) -> Any:
+    """Return the usual feature extractor of the model's family, for a checkpoint that has none."""
     from transformers import Wav2Vec2FeatureExtractor, WhisperFeatureExtractor
 
     if not features:
@@ -108,7 +120,11 @@ def _find_receptive_field(config: Any) -> int:
 
 
 class ClipWindows(NamedTuple):
-    """Windows of clips, all [window] int64: `length` in samples; `start` in samples or mel frames of the unit."""
+    """Windows cut from clips; every column is [window] int64.
+
+    first, length   in samples of the clip
+    start           where it begins within its unit, in samples or mel frames
+    """
 
     clip: Index
     first: Index
@@ -118,7 +134,10 @@ class ClipWindows(NamedTuple):
 
 
 def cut_into_windows(corpus: MediaCorpus, kept: Index, how: SoundInput) -> ClipWindows:
-    """Cut every clip into the fewest windows of equal length (to a sample) that are no longer than allowed."""
+    """Cut every clip into as few windows of equal length (to a sample) as the longest window allows.
+
+    kept   indices of the clips to cut
+    """
     rows = []
     reached = dict.fromkeys(corpus.unit.tolist(), 0)
     for clip in kept.tolist():
@@ -131,14 +150,16 @@ def cut_into_windows(corpus: MediaCorpus, kept: Index, how: SoundInput) -> ClipW
 
 
 class SpeechPlan(Plan):
-    """The batches of one speech corpus for one model, decoded on demand: windows of at most 30 seconds in batches of at
-    most `batch_tokens` positions of the model, padding counted.
+    """The batches of a speech corpus for one model, decoded on demand.
 
-    processor   the checkpoint's feature extractor, alone or inside a processor; else the defaults of its family
-    max_length  positions of a window, where fewer than 30 seconds have
+    Windows of at most 30 seconds are grouped into batches of at most `batch_tokens` positions of the model, padding
+    counted.
 
-    Streams: `samples` [window, sample], or `frames` [window, mel frame] with `decoder` [window, token] for Whisper,
-    whose decoder reads a fixed prompt of special tokens.
+    processor   the checkpoint's feature extractor, alone or inside a processor; None: the defaults of its family
+    max_length  positions of a window, if fewer than 30 seconds have
+
+    Streams: `samples` [window, sample]; for Whisper `frames` [window, mel frame] and `decoder` [window, token], whose
+    decoder reads a fixed prompt of special tokens.
     """
 
     def __init__(
@@ -172,6 +193,7 @@ class SpeechPlan(Plan):
         super().__init__(batches, self.real, windows.unit, [corpus.fingerprint, self.settings, *windows], words, notes)
 
     def build(self, rows: Index) -> Batch:
+        """Build the batch of these windows: the model's inputs, units, and streams."""
         inputs, name, width = self._inputs([self._window(row) for row in rows.tolist()])
         real = torch.from_numpy(np.arange(width) < self.real[rows, None])
         streams = {name: Stream(real, torch.zeros_like(real), torch.from_numpy(self.windows.start[rows]))}
@@ -184,6 +206,7 @@ class SpeechPlan(Plan):
         return Batch(inputs, torch.from_numpy(self.unit[rows]), streams)
 
     def _window(self, row: int) -> Samples:
+        """Return the samples of a window; the last decoded clip is remembered."""
         clip = int(self.windows.clip[row])
         if self._last[0] != clip:
             item = self.corpus.items[clip]
@@ -192,7 +215,7 @@ class SpeechPlan(Plan):
         return self._last[1][first : first + int(self.windows.length[row])]
 
     def _inputs(self, sounds: list[Samples]) -> tuple[dict[str, Any], str, int]:
-        """Keyword arguments of the model, the name of their stream, and its width."""
+        """Return the model's keyword arguments for these sounds, the name of their stream, and its width."""
         how = self.how
         options = {"sampling_rate": how.rate, "return_tensors": "pt"}
         if how.kind == "features":
@@ -205,7 +228,9 @@ class SpeechPlan(Plan):
 
 
 def _batches(lengths: Index, how: SoundInput, budget: int, config: Any) -> list[Index]:
-    """Rows of each batch: by length within the budget; of one length only where nothing may be padded."""
+    """Group windows into batches within the budget; only windows of the same length share one if padding is not
+    allowed.
+    """
     if how.kind == "features":
         return pack(np.full_like(lengths, config.max_source_positions), budget)
     positions = np.maximum(1, lengths // how.stride)

@@ -20,12 +20,15 @@ _ARTICLE = re.compile(r" ?= [^=](?:.*[^=])? = ?")
 
 @dataclass(frozen=True)
 class SplitText:
-    """Documents of a source, and how they were told apart.
+    """The documents of a source, and how they were separated.
 
-    how      in words, for the manifest; `unit`: what one is called
-    block    None, or the tokens of a unit of running text, whose documents are pieces of it cut at line ends
-    guessed  the text had no marks of documents: the rule was chosen for it
-    empty    documents that were dropped; `skipped`: unreadable ones; `column`: the one that was read
+    how      the rule in words, for the manifest
+    unit     what a document is called
+    block    tokens of a unit of running text, whose `documents` are pieces cut at line ends; None: documents are units
+    guessed  whether the text had no marks of documents, so that a rule was chosen
+    empty    how many documents without text were dropped
+    skipped  how many could not be read
+    column   the column that was read
     """
 
     documents: list[str]
@@ -38,12 +41,12 @@ class SplitText:
     column: str | None = None
 
     def limited(self, limit: int | None) -> "SplitText":
-        """The first documents only; of running text all pieces, which a plan cuts."""
+        """Return the first `limit` documents only. Running text keeps all its pieces, which a plan cuts later."""
         return self if limit is None or self.block is not None else replace(self, documents=self.documents[:limit])
 
 
 def check_rule(rule: str) -> str:
-    """The rule, where it is one. UsageError with near matches."""
+    """Return the rule for documents unchanged. UsageError, with similar names, if there is no such rule."""
     name, _, count = rule.partition(":")
     if rule not in RULES[:-1] and not (name == "tokens" and count.isdecimal() and 0 < int(count[:10]) < 10**9):
         cure = "tokens:512, say" if name == "tokens" else suggest_names(rule, RULES)
@@ -56,10 +59,10 @@ MOST_CHARACTERS = 64  # of a token, where a limit in tokens says how much of a t
 
 
 def split_file(read_start: Callable[[int | None], tuple[str, bool]], limit: int | None, rule: str) -> SplitText:
-    """Documents of a file by a rule, at most `limit`; no more of it is read than these take.
+    """Split a file into at most `limit` documents by a rule, reading no more of it than needed.
 
-    `read_start` gives so many of its first characters, and whether these are all. Under a limit documents are looked
-    for in a beginning that grows until there is one more of them: the last one may go on.
+    `read_start(n)` returns the first n characters and whether that is all. With a limit the beginning is enlarged
+    until it holds one document more, since the last one may be incomplete.
     """
     size = HEAD if limit is not None and rule != "file" else None
     while True:
@@ -77,8 +80,10 @@ def split_file(read_start: Callable[[int | None], tuple[str, bool]], limit: int 
 
 
 def split_text(text: str, limit: int | None = None, rule: str = "auto") -> SplitText:
-    """Documents of a text by a rule, at most `limit`; of running text all pieces, which a plan cuts. Where the rule is
-    `auto`, the first `HEAD` characters decide.
+    """Split a text into at most `limit` documents by a rule. Running text keeps all its pieces, which a plan cuts
+    later.
+
+    With `auto`, the first `HEAD` characters decide on the rule.
     """
     if rule == "file":
         return SplitText([text] if text.strip() else [], "files")
@@ -99,11 +104,11 @@ def split_text(text: str, limit: int | None = None, rule: str = "auto") -> Split
 
 
 def _running_text(text: str, blocks: list[str], limit: int | None) -> SplitText:
-    """Units of a text without marks of documents, as large as they can be and yet enough for an interval.
+    """Choose units for a text without marks of documents: as large as possible, yet enough for an interval.
 
-    Blocks of 8,192 tokens where 20 of them fit, as in every text longer than `HEAD`; else the blocks between blank
-    lines where there are 20; else smaller blocks of tokens where 20 of 128 fit; else what there is: paragraphs, lines,
-    or blocks of 32 tokens or more.
+    Blocks of 8,192 tokens if 20 of them fit, as in every text longer than `HEAD`; else the blocks between blank lines
+    if there are 20; else smaller blocks of tokens if 20 of 128 fit; else what there is: paragraphs, lines, or blocks
+    of 32 tokens or more.
     """
     tokens = len(text) // CHARACTERS
     size = min(BLOCK, 1 << max(1, tokens // ENOUGH).bit_length() - 1)
@@ -115,13 +120,13 @@ def _running_text(text: str, blocks: list[str], limit: int | None) -> SplitText:
 
 
 def fixed_size_blocks(texts: Iterable[str], block: int, *, guessed: bool = False) -> SplitText:
-    """Treat text as running text, which a plan cuts into units of `block` tokens."""
+    """Return text as running text, which a plan cuts into units of `block` tokens."""
     documents = [piece for text in texts if text.strip() for piece in cut_pieces(text)]
     return SplitText(documents, f"blocks of {block} tokens", "block", block, guessed)
 
 
 def cut_pieces(text: str) -> Iterator[str]:
-    """Cut running text after line ends (after blanks, or anywhere, if lines are longer); nothing is lost."""
+    """Cut running text into pieces at line ends (at blanks, or anywhere, if lines are too long). Nothing is lost."""
     first = 0
     while first < len(text):
         last = min(first + PIECE, len(text))
@@ -137,9 +142,7 @@ def is_title(line: str) -> bool:
 
 
 def split_articles(lines: Iterable[str]) -> Iterator[str]:
-    """Split WikiText into articles: a level-1 title (one `=` each side) after a blank line, or at the beginning,
-    starts one.
-    """
+    """Split the lines of WikiText into articles. A title of level 1 (` = Title = `) after a blank line begins one."""
     article: list[str] = []
     blank = True
     for line in (line.rstrip("\n") for line in lines):
@@ -154,9 +157,10 @@ def split_articles(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _blocks(text: str) -> list[str]:
-    """Blocks between blank lines."""
+    """Split a text at blank lines."""
     return [block.strip("\n") for block in re.split(r"\n(?:[ \t]*\n)+", text) if block.strip()]
 
 
 def _lines(text: str) -> list[str]:
+    """Return the lines of a text that are not blank."""
     return [line for line in text.split("\n") if line.strip()]

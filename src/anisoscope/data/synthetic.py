@@ -24,7 +24,10 @@ _SYLLABLES = tuple(f"{c}{v}" for c in "bdfgklmnprstvz" for v in "aeiou")
 
 @cache
 def open_synthetic(name: str, seed: int) -> LabelledCorpus:
-    """`planted` or `planted:N`, made once in a process."""
+    """Make the corpus `planted` or `planted:N`, which has N classes marked by keywords. The seed fixes every word.
+
+    UsageError unless N is 2 to 50.
+    """
     _, _, text = name.partition(":")
     classes = int(text) if text.isdigit() else 0 if text else 2
     if not 2 <= classes <= 50:
@@ -39,7 +42,7 @@ def open_synthetic(name: str, seed: int) -> LabelledCorpus:
 
 @cache
 def open_pairs(name: str, seed: int) -> LabelledCorpus:
-    """`planted-pairs`: entailment, neutral and contradiction; made once in a process."""
+    """Make the corpus `planted-pairs`: pairs of texts with the classes entailment, neutral and contradiction."""
     draw = np.random.default_rng([seed, 3])
     words = _words(FILLERS + 2 * THINGS, draw)
     fillers, things = words[:FILLERS], list(zip(words[FILLERS:-THINGS], words[-THINGS:], strict=True))
@@ -49,7 +52,7 @@ def open_pairs(name: str, seed: int) -> LabelledCorpus:
 
 
 def _words(count: int, draw: np.random.Generator) -> list[str]:
-    """Different words of two or three syllables."""
+    """Draw `count` different words of two or three syllables."""
     made: dict[str, None] = {}
     while len(made) < count:
         made["".join(draw.choice(_SYLLABLES, draw.integers(2, 4)))] = None
@@ -57,17 +60,23 @@ def _words(count: int, draw: np.random.Generator) -> list[str]:
 
 
 def _filler(count: int, fillers: list[str], draw: np.random.Generator) -> list[str]:
+    """Draw `count` filler words by Zipf's law."""
     return [fillers[i] for i in draw.choice(len(fillers), count, p=_zipf(len(fillers)))]
 
 
 @cache
 def _zipf(count: int) -> NDArray[np.float64]:
+    """Return the probabilities of `count` words by Zipf's law."""
     weight = 1 / np.arange(1, count + 1)
     shares: NDArray[np.float64] = weight / weight.sum()
     return shares
 
 
 def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: np.random.Generator) -> Examples:
+    """Make `size` texts with classes in turn: fillers, one to three keywords of the class, sometimes one of another.
+
+    The rationale marks the keywords of the text's own class.
+    """
     made = []
     for number in range(size):
         label = number % len(keywords)
@@ -84,7 +93,7 @@ def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: 
 
 
 def _pairs(size: int, fillers: list[str], things: list[tuple[str, str]], draw: np.random.Generator) -> Examples:
-    """Pairs of texts that name things, each of which has an opposite."""
+    """Make `size` pairs of texts that each name a thing: the same one, another one, or its opposite."""
     made = []
     for number in range(size):
         label = number % 3
@@ -97,7 +106,7 @@ def _pairs(size: int, fillers: list[str], things: list[tuple[str, str]], draw: n
 
 
 def _with(word: str, fillers: list[str], draw: np.random.Generator) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """A text with `word` somewhere in it, and its marks."""
+    """Make a text of fillers with `word` somewhere in it. Return it, and a rationale that marks the word."""
     text = _filler(int(draw.integers(*PAIR_LENGTHS)), fillers, draw)
     place = int(draw.integers(len(text) + 1))
     return (*text[:place], word, *text[place:]), tuple(float(i == place) for i in range(len(text) + 1))

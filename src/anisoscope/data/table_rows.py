@@ -1,6 +1,6 @@
 """Read rows of tables: CSV, TSV, JSON (an array, or one object per line) and parquet, plain or gzipped.
 
-Their one reader.
+All tables of texts, labels and manifests are read here.
 """
 
 import csv
@@ -40,7 +40,7 @@ _QUOTED = re.compile(r'"(?:[^"]|"")*"')
 
 
 class Row(NamedTuple):
-    """One row: where it stands (`line 7`), its columns, and, where it cannot be read, why not (no columns then)."""
+    """One row: its place (`line 7`) and columns; a row that cannot be read has no columns, and `fault` says why."""
 
     place: str
     columns: dict[str, Any]
@@ -48,13 +48,17 @@ class Row(NamedTuple):
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file is a table, by its name."""
+    """Whether a file is a table, by the ending of its name."""
     return get_ending(path) in TABLES
 
 
 def read_table_rows(path: Path, *, column: str | None = None) -> Iterator[Row]:
-    """Rows in order, read as they are asked for; of parquet only `column`, where it has that. A row that cannot be read
-    says why; the rows after it are still there. CorpusError for a file that is no table at all.
+    """Yield the rows of a table in order, reading only what is asked for.
+
+    column   of parquet, read this column only, if there is one of that name
+
+    A row that cannot be read is yielded with its fault; reading goes on after it. CorpusError for a file that is no
+    table.
     """
     kind = get_ending(path)
     if kind == ".parquet":
@@ -69,7 +73,7 @@ def read_table_rows(path: Path, *, column: str | None = None) -> Iterator[Row]:
 
 
 def read_rows_strict(path: Path, cure: str) -> list[Row]:
-    """Read all rows with columns; CorpusError that names all rows that cannot be read."""
+    """Read all rows that have columns. CorpusError lists the rows that cannot be read."""
     rows = list(read_table_rows(path))
     bad = [f"{row.place}: {row.fault}" for row in rows if row.fault]
     if bad:
@@ -78,12 +82,12 @@ def read_rows_strict(path: Path, cure: str) -> list[Row]:
 
 
 def describe_form(path: Path | str) -> str:
-    """Say what is expected in a table, for errors."""
+    """Say in words what a table of this format must contain, for error messages."""
     return FORM.get(get_ending(Path(path)), "readable rows")
 
 
 def list_faulty(bad: list[str]) -> str:
-    """List faulty entries: `3 faulty: a.wav (…), b.wav (…), …`."""
+    """Count faulty entries and name the first ones: `3 faulty: a.wav (…), b.wav (…), …`."""
     more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
     return f"{len(bad)} faulty: {', '.join(bad[:NAMED])}{more}"
 
@@ -98,7 +102,7 @@ def require_column(column: str, present: Iterable[str], where: str, role: str = 
 
 
 def _json_rows(path: Path) -> Iterator[Row]:
-    """Objects one a line; of a .json file that begins with a bracket, those of the array."""
+    """Yield the rows of JSON: one object per line, or the items of an array in a .json file."""
     begun = get_ending(path) != ".json"
     for number, line in enumerate(iter_lines(path), 1):
         if not begun and line.lstrip().startswith("["):
@@ -134,8 +138,10 @@ def _parse_json(text: str) -> tuple[Any, str]:
 
 
 def _object(place: str, found: Any, otherwise: str, *, escaped: bool) -> Row:
-    """A row of a JSON object, or of a text alone, unless it is something else or holds half a character (a lone
-    surrogate).
+    r"""Make a row of a JSON object, or of a text alone. A fault for anything else, or for half a character.
+
+    otherwise   the fault if it is neither
+    escaped     whether the text holds `\u` escapes, which may be half a character (a lone surrogate)
     """
     found = {"text": found} if isinstance(found, str) else found
     if not isinstance(found, dict):
@@ -151,6 +157,7 @@ def _object(place: str, found: Any, otherwise: str, *, escaped: bool) -> Row:
 
 
 def _parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
+    """Yield the rows of a parquet file, of one column only if it has that. CorpusError if it is damaged."""
     import pyarrow  # type: ignore[import-untyped]
     import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
@@ -167,10 +174,10 @@ def _parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
 
 
 def _delimited_rows(path: Path) -> Iterator[Row]:
-    """Yield rows of CSV and TSV by the strict rules, read as they are asked for.
+    """Yield the rows of CSV and TSV by strict rules, reading only what is asked for.
 
     A record that breaks the rules, has another number of columns than the header, or whose quotation mark stays open
-    over lines that look like rows is a fault of its first line; reading goes on behind that line.
+    over lines that look like rows is a fault of its first line; reading goes on after that line.
     """
     csv.field_size_limit(LARGEST_FIELD)
     table = _Table(path)
@@ -186,7 +193,7 @@ def _delimited_rows(path: Path) -> Iterator[Row]:
 
 
 class _Record(NamedTuple):
-    """A record: its values, the lines that it takes, and why it cannot be read."""
+    """A record of a CSV file: its values, the lines that it takes, and why it cannot be read (empty: it can)."""
 
     values: list[str]
     lines: list[str]
@@ -194,8 +201,8 @@ class _Record(NamedTuple):
 
 
 class _Table:
-    """The lines of a file from its header on. A few that follow are known before they are read: what stands in a
-    column is told by them.
+    """The lines of a CSV or TSV file. Some following lines are read ahead, to know what values each column usually
+    holds.
     """
 
     def __init__(self, path: Path) -> None:
@@ -216,7 +223,7 @@ class _Table:
             raise CorpusError(f"a header of different names in {path}", got, "name every column in the first line")
 
     def number_of_next(self) -> int | None:
-        """The number of the next line that is not blank; None at the end."""
+        """Return the line number of the next line that is not blank; None at the end of the file."""
         while (line := self._peek(0)) is not None:
             if line.strip():
                 return self.number + 1
@@ -224,15 +231,15 @@ class _Table:
         return None
 
     def put_back(self, taken: list[str]) -> None:
-        """Let lines come once more."""
+        """Put lines back, so that they are read again."""
         self.ahead.extendleft(reversed(taken))
         self.number -= len(taken)
 
     def record(self) -> _Record:
-        """The record that begins in the next line.
+        """Read the record that begins in the next line.
 
-        In a TSV file quotation marks are text, as in most such files, if the line has as many tabs as the header and no
-        value goes on in the next one; only a value wholly inside them is taken out.
+        In a TSV file quotation marks are text, as in most such files, if the line has as many tabs as the header and
+        no value continues in the next line; only quotes around a whole value are removed.
         """
         line = self._take()
         if fault := find_fault(line):
@@ -245,6 +252,7 @@ class _Table:
         taken = [line]
 
         def following() -> Iterator[str]:
+            """Yield the lines of a record from its first line on, while its quotation mark is open."""
             yield line + "\n"
             size = len(line)
             while (after := self._peek(0)) is not None:
@@ -265,7 +273,7 @@ class _Table:
         return _Record(values, taken, next(filter(None, map(find_fault, taken)), ""))
 
     def _is_literal(self, line: str) -> bool:
-        """Whether quotation marks are text in a line of a TSV file."""
+        """Whether quotation marks are ordinary text in this line of a TSV file."""
         if not self.tabs or (self.header and line.count("\t") != len(self.header) - 1):
             return False
         after = self._peek(0)
@@ -273,11 +281,12 @@ class _Table:
         return not goes_on
 
     def look_like_rows(self, taken: list[str]) -> bool:
-        """Whether the lines of one record look like rows of their own: half of those that can show it, show it.
+        """Whether the lines of one record look like separate rows, so that its quotation mark was probably
+        left open.
 
-        A line between the first and the last shows it by as many columns as the header has and, in one of them, a value
-        known from other rows; the first one only by its columns behind the value that runs on, the last one by those
-        before it.
+        At least half of the lines that can show it must do so. A line between the first and the last shows it if it
+        has as many columns as the header and, in one of them, a value known from other rows. The first line is judged
+        only by its columns after the value that continues, the last one only by those before it.
         """
         count = len(self.header)
         parts = [line.split(self.separator) for line in taken]
@@ -291,13 +300,15 @@ class _Table:
         return any(shown) and 2 * sum(shown) >= len(shown)
 
     def _any_familiar(self, values: Iterable[tuple[int, str]]) -> bool:
-        """Whether one of the values stands in its column in other rows too, or is a number in a column of numbers."""
+        """Whether one of the (column, value) pairs occurs in other rows too, or is a number in a column of numbers."""
         stripped = ((self._seen[column], value.strip()) for column, value in values)
         return any(text and (counts[text] > 1 or (numbers and is_number(text))) for (counts, numbers), text in stripped)
 
     @cached_property
     def _seen(self) -> list[tuple[Counter[str], bool]]:
-        """For each column its values in the next lines without quotation marks, and whether they are mostly numbers."""
+        """For each column: its values in the next lines without quotation marks, and whether they are mostly
+        numbers.
+        """
         self._peek(LOOKED)
         parts = (line.split(self.separator) for line in islice(self.ahead, LOOKED) if '"' not in line)
         rows = [[part.strip() for part in row] for row in parts if len(row) == len(self.header)]
@@ -305,7 +316,7 @@ class _Table:
         return [(c, sum(n for x, n in c.items() if is_number(x)) >= MOSTLY * max(1, c.total())) for c in counts]
 
     def _peek(self, places: int) -> str | None:
-        """The line so many places behind the next one; None where there is none."""
+        """Return the line `places` after the next one without taking it; None if there is none."""
         while len(self.ahead) <= places:
             line = next(self.rest, None)
             if line is None:
@@ -314,6 +325,7 @@ class _Table:
         return self.ahead[places]
 
     def _take(self) -> str:
+        """Take the next line."""
         self._peek(0)
         self.number += 1
         return self.ahead.popleft()

@@ -1,4 +1,6 @@
-"""Text corpora: a name, a file, a folder or a hub data set in; documents, and batches of windows, out."""
+"""Text corpora: read a name, a file, a folder or a hub data set into documents, and batch windows of them for
+a model.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -33,11 +35,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextCorpus:
-    """Documents in order, one per unit, with a hash of their texts and where they came from.
+    """A corpus of documents in order, one per unit, with a hash of their texts and their provenance.
 
-    block  None, or the tokens of a unit of running text: its documents are pieces of it, whose tokens a plan joins and
-           cuts; `limit` is then the number of units to keep, which only the plan can count
-    unit   what a unit is called; `notes`: remarks for the run's warnings
+    block  tokens of a unit of running text: the documents are pieces, whose tokens a plan joins and cuts; `limit` is then
+           the number of units to keep, which only the plan can count. None: each document is a unit
+    unit   what a unit is called
+    notes  remarks for the run's warnings
     """
 
     name: str
@@ -51,7 +54,10 @@ class TextCorpus:
 
 
 def open_text(name: str, **options: Any) -> TextCorpus:
-    """The text that `name` stands for (`data.corpora.located`), read by `options`: the fields of `Asked`."""
+    """Open the text corpus that `name` stands for (`data.corpora.resolve_corpus`). CorpusError if it holds no text.
+
+    options   fields of `CorpusOptions`
+    """
     asked = CorpusOptions(**options)
     place = resolve_corpus(name, "text", asked)
     if isinstance(place, HubPart):
@@ -76,7 +82,7 @@ def open_text(name: str, **options: Any) -> TextCorpus:
 
 
 def _hub_text(part: HubPart, asked: CorpusOptions) -> tuple[SplitText, dict[str, object]]:
-    """Documents of one split, of which the text column only is read, and their provenance."""
+    """Read the text column of a hub data set's split. Return documents and provenance."""
     found = hub.find_set(part)
     rows, about = hub.open_split(found, part)
     for _, first in islice(hub.number_rows(rows, found.id), 1):
@@ -98,14 +104,16 @@ def plan_text(
     decoder_start_id: int | None = None,
     vocab_size: int | None = None,
 ) -> TextPlan:
-    """Windows of at most `max_length` tokens, special tokens counted and added to every window, in batches of at most
-    `batch_tokens` positions, padding counted (a longer single window is a batch of its own).
+    """Cut a text corpus into windows of at most `max_length` tokens, and batch them for a model.
+
+    Special tokens are added to every window and counted. A batch has at most `batch_tokens` positions with padding; a
+    longer single window is a batch of its own.
 
     stack             name of the only stack's stream, `encoder` or `decoder`
-    padding_side      `right`, `left`; with `left`, models with absolute positions need their own `position_ids`
-    decoder_start_id  of an encoder–decoder: adds `decoder_input_ids`, the window shifted right behind this (special)
+    padding_side      `right` or `left`; with `left`, models with absolute positions need their own `position_ids`
+    decoder_start_id  for an encoder–decoder: adds `decoder_input_ids`, the window shifted right behind this (special)
                       token, with a second stream `decoder`
-    vocab_size        of the model; a tokenizer that does not fit it is an error
+    vocab_size        of the model; a tokenizer that does not fit it raises an error
     """
     if padding_side not in ("right", "left"):
         raise UsageError("padding_side 'right' or 'left'", repr(padding_side))
@@ -132,7 +140,7 @@ def plan_text(
 
 
 class _Words:
-    """A tokenizer of whole words, numbered as they first appear, with what `plan_text` asks of a tokenizer."""
+    """A tokenizer of whole words, numbered in order of appearance, with the interface that `plan_text` needs."""
 
     pad_token_id, unk_token_id = 0, None
 
@@ -141,15 +149,20 @@ class _Words:
         self.ids: dict[str, int] = {"": 0}
 
     def __call__(self, texts: Sequence[str], *, add_special_tokens: bool, **_: Any) -> dict[str, list[list[int]]]:
+        """Return the word numbers of each text as `input_ids`, with [CLS] and [SEP] around it if special tokens are
+        wanted.
+        """
         before, after = (("[CLS]",), ("[SEP]",)) if add_special_tokens else ((), ())
         rows = [(*before, *self._split.tokenize(text), *after) for text in texts]
         return {"input_ids": [[self.ids.setdefault(word, len(self.ids)) for word in row] for row in rows]}
 
 
 def plan_characters(corpus: TextCorpus, tokenizer: Any, *, max_length: int, batch_tokens: int) -> TextPlan:
-    """A plan as of `plan_text`, in words, for a model that reads each as a row of characters: `tokenizer` has
-    `tokenize` (text → words) and `encode` (lists of words → `input_ids` [sequence, word, character], its own markers
-    around each).
+    """Batch a text corpus in words, for a model that reads each word as a row of characters; otherwise as
+    `plan_text`.
+
+    tokenizer   has `tokenize` (text → words) and `encode` (lists of words → `input_ids` [sequence, word, character], with
+                its own markers around each)
     """
     numbers = _Words(tokenizer)
     plan = plan_text(corpus, numbers, max_length=max_length, batch_tokens=batch_tokens)  # type: ignore[arg-type]

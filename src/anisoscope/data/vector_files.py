@@ -1,5 +1,6 @@
-"""Vectors in files: arrays (.npy, .npz, .safetensors, .pt), tables, JSON, a folder of any of them, and a data set that
-`datasets` saved. What is in them is decided by the rules of `vector_roles`.
+"""Read vectors from files: arrays (.npy, .npz, .safetensors, .pt), tables, JSON, folders of them, saved data sets.
+
+The rules of `vector_roles` decide which of the contents are the vectors.
 """
 
 import math
@@ -75,7 +76,7 @@ FILE = "file"
 
 
 def holds_vectors(name: str | Path) -> bool:
-    """Whether `name` is a file or a folder of vectors, by its ending and, where that tells nothing, by its content."""
+    """Whether `name` is a file or folder of vectors, by its ending or, if that leaves it open, by its content."""
     path = Path(name).expanduser()
     if path.is_dir():
         return bool(_files_of(path)) or _is_saved(path)
@@ -90,11 +91,12 @@ def holds_vectors(name: str | Path) -> bool:
 
 
 def _is_saved(folder: Path) -> bool:
+    """Whether a folder holds a data set that `datasets` saved."""
     return any((folder / name).is_file() for name in SAVED)
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """The files of vectors in a folder, in the order of their numbers; none when it is a checkpoint or holds others."""
+    """Return the files of vectors in a folder, in numerical order; empty if it is a checkpoint or holds other files."""
     files = [file for file in folder.iterdir() if file.is_file() and not file.name.startswith((".", "_"))]
     files = [file for file in files if not file.name.lower().startswith(("readme", "license", "dataset_info"))]
     if not files or any(OF_MODEL.fullmatch(file.name) for file in files):
@@ -108,6 +110,7 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def _reads_as_vectors(path: Path) -> bool:
+    """Whether a file can be read as vectors, even if it is unclear which of its columns they are."""
     try:
         content = read_content(path)
         decide_roles(content, path.name)
@@ -117,12 +120,12 @@ def _reads_as_vectors(path: Path) -> bool:
 
 
 def _has_two_readings(error: CorpusError) -> bool:
-    """Whether vectors were refused because there are two ways to read them."""
+    """Whether the error says that the vectors can be read in two ways."""
     return error.expected.startswith("one way to read")
 
 
 def _holds_lines_of_numbers(path: Path) -> bool:
-    """Whether the first lines of a text are rows of numbers, behind a word each or not."""
+    """Whether the first lines of a text file are rows of numbers, each perhaps after a word."""
     try:
         first = [line for line in islice(iter_lines(path), LOOKED) if line.strip() and not line.startswith("#")]
     except CorpusError:
@@ -133,14 +136,14 @@ def _holds_lines_of_numbers(path: Path) -> bool:
 
 
 def _is_row_of_numbers(cells: Sequence[str]) -> bool:
-    """Whether cells are numbers, or a word and decimals (a word and whole numbers are `name step seed` of a series)."""
+    """Whether cells are numbers, or a word and decimals. (A word and whole numbers are a series: `name step seed`.)"""
     numbers = cells if is_number(cells[0]) else cells[1:]
     worded = len(numbers) < len(cells)
     return len(numbers) > 1 and all(map(is_number, numbers)) and (not worded or any("." in cell for cell in numbers))
 
 
 def _holds_tensors(path: Path) -> bool:
-    """Whether a file of torch holds vectors rather than a model's weights."""
+    """Whether a PyTorch file holds vectors rather than a model's weights."""
     try:
         content = _torch_content(path)
     except CorpusError as error:
@@ -168,13 +171,13 @@ def open_vectors(
     label_column: str | None = None,
     split: str | None = None,
 ) -> VectorArrays:
-    """Vectors in a file or a folder; how it was read stands in `source["reading"]`, one line.
+    """Read the vectors of a file or a folder. `source["reading"]` says in one line how they were read.
 
     columns                    which columns are the vector: names, patterns, ranges (`vector_roles.select_names`)
-    unit_column, label_column  the column, or the array beside the vectors, of units and of classes
+    unit_column, label_column  the column, or the array next to the vectors, that names units or classes
     split                      of a saved data set of several splits
 
-    CorpusError for what cannot be read, for objects instead of numbers, and when two readings are possible.
+    CorpusError for what cannot be read, for objects instead of numbers, and if two readings are possible.
     """
     place = Path(path).expanduser()
     if not place.is_dir() and get_ending(place) not in ENDINGS:
@@ -186,7 +189,10 @@ def open_vectors(
 
 
 def read_vectors_of(content: Content, name: str, source: dict[str, Any], **asked: str | None) -> VectorArrays:
-    """Read the vectors in a file's or table's content: decide what its columns are, and say so."""
+    """Make vectors from the content of a file or table: decide what each column is, and describe the decision.
+
+    asked   `columns`, `unit_column`, `label_column` as for `open_vectors`
+    """
     roles = decide_roles(content, name, **asked)
     layers = _layers(content, roles)
     first = next(iter(layers.values()))
@@ -203,7 +209,7 @@ def read_vectors_of(content: Content, name: str, source: dict[str, Any], **asked
 
 
 def _layers(content: Content, roles: Roles) -> dict[str, Any]:
-    """The arrays of each layer."""
+    """Return the array of each layer; columns of numbers are put side by side into [row, dim]."""
     layers: dict[str, Any] = {}
     for layer, columns in roles.layers.items():
         if len(columns) > 1 or content.columns[columns[0]].ndim == 1:
@@ -216,7 +222,7 @@ def _layers(content: Content, roles: Roles) -> dict[str, Any]:
 
 
 def read_content(path: Path, *, split: str | None = None) -> Content:
-    """What a file or folder holds. CorpusError for what cannot be read."""
+    """Read what a file or folder holds. CorpusError if it cannot be read."""
     if split is not None and not _is_saved(path):
         raise UsageError("--split with a data set of several splits", str(path), "leave it out")
     if path.is_dir():
@@ -247,7 +253,7 @@ def read_content(path: Path, *, split: str | None = None) -> Content:
 
 
 def _array_content(path: Path) -> Content:
-    """Arrays of numpy or of safetensors, read when they are sliced if the format lets them."""
+    """Read arrays of numpy or safetensors; formats that allow it are only read when sliced."""
     if get_ending(path) == ".safetensors":
         file: Any = safe_open(path, framework="pt")
         return _of_arrays({name: file.get_tensor(name) for name in sorted(file.keys(), key=natural_sort_key)}, path)
@@ -263,8 +269,9 @@ def _array_content(path: Path) -> Content:
 
 
 def _check_sizes(path: Path) -> None:
-    """CorpusError for an archive whose headers announce more than memory holds, or more than numbers can be packed to.
-    No array is unpacked for it.
+    """Raise CorpusError for an .npz file that would unpack to more than its headers allow, or than memory holds.
+
+    No array is unpacked for the check.
     """
     with ZipFile(path) as archive:
         members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
@@ -286,7 +293,7 @@ def _check_sizes(path: Path) -> None:
 
 
 def _announced_bytes(file: Any) -> int:
-    """Bytes of the array that a header of numpy announces."""
+    """Return the size in bytes of the array that a numpy header announces."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
@@ -294,7 +301,10 @@ def _announced_bytes(file: Any) -> int:
 
 
 def _torch_content(path: Path) -> Content:
-    """Tensors in a file of torch: one, a list of them, or a dict. Nothing is unpickled but numbers."""
+    """Read tensors from a PyTorch file: one, a list of them, or a dict. Only numbers are unpickled.
+
+    ValueError for a damaged file or other objects.
+    """
     try:
         try:
             loaded = torch.load(path, "cpu", weights_only=True, mmap=True)
@@ -306,7 +316,7 @@ def _torch_content(path: Path) -> Content:
 
 
 def _tensors(loaded: Any, path: Path, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Tensors by name; a list of rows is one tensor, a list of sequences one with a mask."""
+    """Yield (name, tensor). A list of rows becomes one tensor; a list of sequences one with a mask."""
     if isinstance(loaded, Tensor):
         yield name or path.stem, loaded.detach().to_dense() if loaded.layout != torch.strided else loaded.detach()
     elif isinstance(loaded, dict):
@@ -334,7 +344,7 @@ def _tensors(loaded: Any, path: Path, name: str = "") -> Iterator[tuple[str, Any
 
 
 def _of_arrays(found: dict[str, Any], path: Path) -> Content:
-    """Arrays by name; those that can be neither vectors nor beside them are named as such."""
+    """Make `Content` of arrays by name; those with no axis or more than three are listed as unusable."""
     if {"indices", "indptr", "data"} <= found.keys():
         raise CorpusError(
             f"vectors in {path}", "a sparse matrix of scipy", "store numbers: numpy.save('x.npy', x.toarray())"
@@ -360,7 +370,7 @@ def _of_arrays(found: dict[str, Any], path: Path) -> Content:
 
 
 def _saved_content(folder: Path, split: str | None) -> Content:
-    """The columns of a data set that `datasets` saved."""
+    """Read the columns of a data set that `datasets` saved. CorpusError if it is damaged, or the split is unclear."""
     require_extra("data", f"to read {folder}, a saved data set")
     import datasets  # type: ignore[import-untyped]
 
@@ -382,7 +392,7 @@ def _saved_content(folder: Path, split: str | None) -> Content:
 
 
 def content_of_dataset(dataset: Any) -> Content:
-    """The columns of a `datasets.Dataset`."""
+    """Read the columns of a `datasets.Dataset`."""
     if dataset._indices is not None:  # rows that were chosen or shuffled
         dataset = dataset.flatten_indices()
     content = content_of_arrow(dataset.data.table)
@@ -391,7 +401,7 @@ def content_of_dataset(dataset: Any) -> Content:
 
 
 def _folder_content(folder: Path) -> Content:
-    """The content of the files of a folder: layers, or pieces one behind the other, by the files' names."""
+    """Read the files of a folder: each is a layer, or they hold consecutive rows, as their names say."""
     files = _files_of(folder)
     if not files:
         found = sorted({get_ending(file) or file.name for file in list_files_below(folder)})
@@ -414,7 +424,7 @@ def _folder_content(folder: Path) -> Content:
 
 
 def _single_vectors(file: Path) -> Content:
-    """A file of a folder, where an array may be one vector [dim]."""
+    """Read one file of a folder; an array may be a single vector [dim]."""
     if get_ending(file) == ".npy":
         loaded = np.load(file, mmap_mode="r", allow_pickle=False)
         if isinstance(loaded, np.ndarray) and loaded.ndim == 1 and not loaded.dtype.names:
@@ -423,19 +433,20 @@ def _single_vectors(file: Path) -> Content:
 
 
 def _shape_of(content: Content) -> tuple[int, ...]:
+    """Return the shape of the only array with more than one axis; () if there is not exactly one."""
     wide = [tuple(values.shape) for values in content.columns.values() if values.ndim > 1]
     return wide[0] if len(wide) == 1 else ()
 
 
 def _as_array(values: Any) -> NDArray[Any]:
-    """An array, or a tensor as one (bfloat16, which numpy lacks, as float32)."""
+    """Return an array or tensor as a numpy array; bfloat16, which numpy lacks, becomes float32."""
     if isinstance(values, Tensor) and values.dtype == torch.bfloat16:
         values = values.float()
     return np.asarray(values)
 
 
 def _as_layers(parts: Sequence[Content], stems: Sequence[str]) -> Content:
-    """A layer from each file."""
+    """Make one layer of each file, named after the file."""
     columns: dict[str, Any] = {}
     for part, stem in zip(parts, stems, strict=True):
         for name, values in part.columns.items():
@@ -444,7 +455,9 @@ def _as_layers(parts: Sequence[Content], stems: Sequence[str]) -> Content:
 
 
 def _join_rows(parts: Sequence[Content], files: Sequence[Path]) -> Content:
-    """Return the rows of all files, one behind the other; the column `file` names the file of each."""
+    """Concatenate the rows of all files; the column `file` names each row's file. CorpusError if their columns
+    differ.
+    """
     first = parts[0]
     names = list(first.columns)
     single = not first.is_table and len(names) == 1

@@ -34,7 +34,12 @@ RECORDS = 'write one object a vector: {"id": …, "embedding": […]}, or with p
 
 @dataclass
 class FoundVectors:
-    """A list of numbers: its path, the places in the lists on the way, and what stands beside it."""
+    """A list of numbers found in JSON.
+
+    path    its keys, with `[]` for lists: `data[].embedding`
+    places  its index in each of the lists on the path
+    beside  the single values found with it, by name
+    """
 
     path: str
     places: tuple[int, ...]
@@ -43,7 +48,7 @@ class FoundVectors:
 
 
 def read_json_vectors(path: Path) -> Content:
-    """The columns of a JSON file, or of one of JSON lines. CorpusError for one that cannot be read, with the line."""
+    """Read the columns of a JSON file or of JSON lines. CorpusError, with the line, if it cannot be read."""
     value, note = _load(path)
     content = content_of_json(value, path.name)
     content.notes.insert(0, note)
@@ -51,7 +56,7 @@ def read_json_vectors(path: Path) -> Content:
 
 
 def _load(path: Path) -> tuple[Any, str]:
-    """The value of a JSON text, or a list of those of its lines, and which of both it was."""
+    """Parse JSON, or JSON lines into a list. Return the value, and which of the two it was."""
     of_lines = re.search(r"\.(jsonl|ndjson)(\.gz)?$", path.name.lower()) is not None
     if not of_lines:
         text = read_text(path)
@@ -80,11 +85,12 @@ def _load(path: Path) -> tuple[Any, str]:
 
 
 def _damaged(path: Path, got: str) -> CorpusError:
+    """Make the error for JSON that cannot be parsed. The caller raises it."""
     return CorpusError(f"JSON in {path}", got[:160], "correct the line, or write the file again")
 
 
 def content_of_json(value: Any, file: str) -> Content:
-    """The columns of a parsed JSON value. CorpusError when rows and columns cannot be told apart."""
+    """Turn a parsed JSON value into columns. CorpusError if rows and columns cannot be told apart."""
     value = _as_records(value, file)
     found = list(_lists_of_numbers(value, "", (), {}))
     if not found:
@@ -122,7 +128,7 @@ def content_of_json(value: Any, file: str) -> Content:
 
 
 def _lists_of_numbers(value: Any, path: str, places: tuple[int, ...], beside: dict[str, Any]) -> Iterator[FoundVectors]:
-    """All lists of numbers in a value, in order."""
+    """Yield every list of numbers inside a JSON value, in order, with its path and the values found with it."""
     if isinstance(value, dict):
         beside = beside | _scalars(value)
         nested = {len(item) for item in value.values() if isinstance(item, list) and _is_nested(item)}
@@ -151,7 +157,7 @@ def _lists_of_numbers(value: Any, path: str, places: tuple[int, ...], beside: di
 
 
 def _is_nested(value: list[Any]) -> bool:
-    """Whether a list holds lists, objects, or vectors in base64 (by its first entry); not numbers or words."""
+    """Whether a list holds lists, objects, or vectors in base64 (by its first entry), rather than numbers or words."""
     first = next((item for item in value if item is not None), None)
     if isinstance(first, str):
         return len(first) > 64 and _from_base64(first) is not None
@@ -159,7 +165,7 @@ def _is_nested(value: list[Any]) -> bool:
 
 
 def _numbers(value: list[Any]) -> NDArray[Any] | None:
-    """A list of numbers (null: NaN) as an array; None for another list."""
+    """Convert a list of numbers to an array, null to NaN. None if it is another kind of list."""
     try:
         numbers = np.array(value)
     except (ValueError, OverflowError):  # lists of different lengths among others
@@ -177,7 +183,7 @@ def _numbers(value: list[Any]) -> NDArray[Any] | None:
 
 
 def _from_base64(text: str) -> NDArray[Any] | None:
-    """The float32 that a text holds in base64; None when it holds none."""
+    """Decode base64 text into float32 numbers. None if it does not hold any."""
     if len(text) < 8 or len(text) % 4:
         return None
     try:
@@ -193,7 +199,7 @@ def _from_base64(text: str) -> NDArray[Any] | None:
 
 
 def _scalars(value: dict[str, Any], ahead: str = "") -> dict[str, Any]:
-    """Numbers, texts and marks of an object, and of the objects in it: `metadata.label`."""
+    """Return the single values (numbers, texts, true/false) of an object, and of objects inside: `metadata.label`."""
     found: dict[str, Any] = {}
     for key, item in value.items():
         name = f"{ahead}{key}"
@@ -205,7 +211,7 @@ def _scalars(value: dict[str, Any], ahead: str = "") -> dict[str, Any]:
 
 
 def _name_of(path: str) -> str:
-    """What a column is called: the keys behind the last list of objects."""
+    """Return the column name for a path: the keys after the last list of objects; `vectors` if there are none."""
     while path.endswith("[]"):
         path = path.removesuffix("[]")
     return path.rpartition("[].")[2] or "vectors"
@@ -217,8 +223,10 @@ def _name_of(path: str) -> str:
 def _stack_lists(
     path: str, members: list[FoundVectors]
 ) -> tuple[Any, NDArray[np.bool_] | None, list[dict[str, Any]], str]:
-    """Stack the lists of one path into vectors [row, dim] or sequences [row, token, dim], with a mask if lengths
-    differ, and what stands beside each row; or say why not.
+    """Stack the lists of one path into [row, dim] or [row, token, dim].
+
+    Return the array, a mask if lengths differ (else None), the values found with each row, and an empty text; or None
+    and the reason if they cannot be stacked.
     """
     widths = {len(each.numbers) for each in members}
     if len(widths) > 1:
@@ -252,7 +260,7 @@ def _stack_lists(
 
 
 def _check_dict_of_lists(by_path: dict[str, list[FoundVectors]], file: str) -> None:
-    """CorpusError for an object of lists, whose keys may be rows or columns."""
+    """Raise CorpusError for an object of equally long lists, whose keys may be rows or columns."""
     single = [members[0] for members in by_path.values() if len(members) == 1 and not members[0].places]
     widths = {len(each.numbers) for each in single}
     named = any(CALLED_VECTORS.fullmatch(_name_of(each.path).lower()) for each in single)
@@ -262,7 +270,7 @@ def _check_dict_of_lists(by_path: dict[str, list[FoundVectors]], file: str) -> N
 
 
 def _as_records(value: Any, file: str) -> Any:
-    """A table that pandas wrote as a list of objects; anything else as it is."""
+    """Turn a table that pandas wrote as JSON into a list of objects; return any other value unchanged."""
     if not isinstance(value, dict) or not value:
         return value
     rows, names = value.get("data"), value.get("columns")
@@ -292,12 +300,12 @@ def _are_rows_of(rows: list[Any], names: list[Any]) -> bool:
 
 
 def _are_rows(keys: list[str]) -> bool:
-    """Whether keys count: 0, 1, 2 …"""
+    """Whether the keys count rows: 0, 1, 2 …"""
     return keys == [str(number) for number in range(len(keys))]
 
 
 def _scalar_content(value: Any) -> Content:
-    """The columns of records of single numbers; none when there are several lists of records, or no records."""
+    """Make columns of a list of objects of single values; empty if there is no such list, or several."""
     lists = list(_lists_of_records(value))
     if len(lists) != 1:
         return Content({})
@@ -305,7 +313,7 @@ def _scalar_content(value: Any) -> Content:
 
 
 def _lists_of_records(value: Any) -> Iterator[list[dict[str, Any]]]:
-    """Lists of objects with at least one number."""
+    """Yield the lists of objects that have at least one number."""
     if isinstance(value, dict):
         for item in value.values():
             yield from _lists_of_records(item)
@@ -316,7 +324,7 @@ def _lists_of_records(value: Any) -> Iterator[list[dict[str, Any]]]:
 
 
 def _columns_of(records: Iterable[dict[str, Any]]) -> dict[str, NDArray[Any]]:
-    """Columns of objects without lists: numbers (missing ones NaN), marks, or texts."""
+    """Make columns of objects without lists: numbers (NaN if missing), true/false, or texts."""
     rows = list(records)
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns: dict[str, NDArray[Any]] = {}

@@ -51,16 +51,16 @@ NO_NAME = "(no name)"
 
 @dataclass
 class Content:
-    """What a file holds, before anything is decided.
+    """What a file holds, before it is decided which columns are vectors.
 
     columns   name → [row] numbers or text, or numbers [row, dim] or [row, token, dim]
-    masks     name → [row, token]: what is real, of a column of sequences of different lengths
+    masks     name → [row, token]: which tokens are real, for a column of sequences of different lengths
     unusable  name → why a column cannot be vectors
     index     columns that the format itself marks as row numbers
-    named     whether the names are the file's own; else columns are called by their place, from 0
-    is_table  whether rows are records with columns; else the file holds arrays beside each other
-    notes     what was read and what was skipped, for the line: `header in line 1`
-    first_line   line of the first row, if rows are lines; else 0
+    named     whether the names are the file's own; else columns are named by their position, from 0
+    is_table  whether rows are records with columns; else the file holds several arrays
+    notes     what was read and what was skipped, in words: `header in line 1`
+    first_line   line number of the first row, if rows are lines; else 0
     """
 
     columns: dict[str, Any]
@@ -75,7 +75,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Roles:
-    """What the columns of a file were decided to be.
+    """The decision what the columns of a file are.
 
     layers            name of each layer → the columns of its vectors: one of lists or arrays, or several of numbers
     places            columns of the one array that are dimensions; None: all
@@ -99,8 +99,9 @@ def decide_roles(
     unit_column: str | None = None,
     label_column: str | None = None,
 ) -> Roles:
-    """Decide which columns are vectors. CorpusError when there are none, or when two readings are possible; `file` is
-    its name in errors, and without its ending that of the layer which columns of numbers make.
+    """Decide which columns are vectors. CorpusError if there are none, or if two readings are possible.
+
+    file   its name in errors; without its ending, the name of the layer that columns of numbers make
     """
     units = _find_beside(content, unit_column, UNITS)
     labels = _find_beside(content, label_column, LABELS)
@@ -159,7 +160,10 @@ def describe_roles(content: Content, roles: Roles, file: str, shape: Sequence[in
 
 
 def _find_beside(content: Content, asked: str | None, known: Sequence[str]) -> str | None:
-    """The column asked for, else the first of a known name. CorpusError for one that is not there."""
+    """Return the column asked for, else the first with one of the known names; None if there is none.
+
+    CorpusError if the one asked for is missing.
+    """
     names = [*content.columns, *content.unusable]
     if asked is None:
         return next((name for name in content.columns if _own_name(name) in known), None)
@@ -171,7 +175,11 @@ def _find_beside(content: Content, asked: str | None, known: Sequence[str]) -> s
 def _choose(
     content: Content, columns: str, file: str, taken: Iterable[str]
 ) -> tuple[dict[str, tuple[str, ...]], tuple[int, ...] | None]:
-    """The layers that `--columns` names, and columns of the one array when it names these."""
+    """Return the layers that `--columns` names, and the dimensions if it names columns of the only array (else
+    None).
+
+    CorpusError for a column of text or one that is unusable.
+    """
     arrays = [name for name, values in content.columns.items() if _is_wide(values) and name not in taken]
     if len(arrays) == 1 and not content.is_table and np.ndim(content.columns[arrays[0]]) == 2:
         try:
@@ -197,10 +205,11 @@ def _choose(
 
 
 def select_names(spec: str, names: Sequence[str], file: str = "the file", *, by_place: bool = True) -> list[str]:
-    """Names that a text like `0-7`, `dim_*`, `dim_0-dim_7` or `embedding,mean` stands for, in the order of the file.
+    """Return the names that a specification as `0-7`, `dim_*`, `dim_0-dim_7` or `embedding,mean` means, in
+    file order.
 
-    A name as it is comes first, then a pattern with * or ?, then a range of names or of the numbers they end with, then
-    places counted from 0. CorpusError for a part that stands for nothing.
+    Each part is tried as an exact name, then a pattern with * or ?, then a range of names or of the numbers they end
+    with, then positions counted from 0. CorpusError for a part that matches nothing.
     """
     parts = [part.strip() for part in spec.split(",") if part.strip()]
     if not parts:
@@ -219,6 +228,7 @@ def select_names(spec: str, names: Sequence[str], file: str = "the file", *, by_
 
 
 def _names_of_part(part: str, names: Sequence[str], by_place: bool) -> list[str]:
+    """Return the names that one part of a specification means; empty if none."""
     if part in names:
         return [part]
     if set(part) & set("*?"):
@@ -241,8 +251,9 @@ def _names_of_part(part: str, names: Sequence[str], by_place: bool) -> list[str]
 
 
 def _name_others(content: Content, taken: Iterable[str], file: str) -> dict[str, str]:
-    """Columns that cannot be part of a vector, whatever the others are: name → what they were taken for. CorpusError
-    for a text among the numbers of a column.
+    """Return the columns that cannot be part of a vector, and what they were taken for (id, text, row numbers …).
+
+    CorpusError for a text among the numbers of a column.
     """
     left_out: dict[str, str] = {}
     for name, values in content.columns.items():
@@ -262,7 +273,7 @@ def _name_others(content: Content, taken: Iterable[str], file: str) -> dict[str,
 
 
 def _says_other(name: str) -> str:
-    """What the name of a column of numbers says that it is; empty when it says nothing."""
+    """Say what a column is, if its name shows that it is no dimension; empty otherwise."""
     own = _own_name(name)
     if IS_ID.fullmatch(own):
         return "an id, by its name"
@@ -270,7 +281,7 @@ def _says_other(name: str) -> str:
 
 
 def _decide_lists(content: Content, wide: list[str], left_out: dict[str, str], file: str) -> dict[str, tuple[str, ...]]:
-    """The layers among columns of lists or arrays; those that are not are put into `left_out`."""
+    """Return the layers among columns of lists or arrays; the others are added to `left_out`."""
     for name in _other_precisions(wide):
         left_out[name] = "packed bits" if name.split(".")[-1].strip("[]") in PACKED else "the same at less precision"
     wide = [name for name in wide if name not in left_out]
@@ -302,7 +313,7 @@ def _decide_lists(content: Content, wide: list[str], left_out: dict[str, str], f
 
 
 def _check_arrays(content: Content, wide: list[str], left_out: dict[str, str], file: str) -> None:
-    """CorpusError for arrays that are not layers of the same vectors."""
+    """Raise CorpusError for arrays that are weights of a model, or not layers of the same vectors."""
     weights = [name for name in wide if name.endswith((".weight", ".bias")) or ".weight_" in name]
     if weights:
         cure = "name the folder of the checkpoint with its config.json; or one array of it, as --columns " + weights[0]
@@ -318,7 +329,7 @@ def _check_arrays(content: Content, wide: list[str], left_out: dict[str, str], f
 
 
 def _other_precisions(names: list[str]) -> list[str]:
-    """Columns that hold what another holds at more precision, by names that differ in that alone."""
+    """Return the columns that repeat another at lower precision, as names differing only in that show."""
     ranked: dict[str, list[tuple[int, str]]] = {}
     others = []
     for name in names:
@@ -336,7 +347,10 @@ def _other_precisions(names: list[str]) -> list[str]:
 def _decide_numbers(
     content: Content, names: list[str], left_out: dict[str, str], file: str
 ) -> dict[str, tuple[str, ...]]:
-    """The vector that columns of numbers make side by side; what is no part of it is put into `left_out`."""
+    """Return the one layer that columns of numbers make side by side; other columns are added to `left_out`.
+
+    CorpusError if it is unclear which columns belong to the vector.
+    """
     numbers = [name for name in names if content.columns[name].ndim == 1]
     if not content.is_table:
         raise _refuse_no_vectors(content, file)
@@ -364,7 +378,9 @@ def _decide_numbers(
 
 
 def _numbered_series(names: list[str]) -> list[str]:
-    """The columns that are called alike and numbered, of the name that most are called by; none for single ones."""
+    """Return the columns with the most common name followed by a number (`dim_0`, `dim_1` …); empty if there is only
+    one.
+    """
     series: dict[str, list[str]] = {}
     for name in names:
         match = NUMBERED.fullmatch(name)
@@ -375,8 +391,10 @@ def _numbered_series(names: list[str]) -> list[str]:
 
 
 def _suspects(columns: Sequence[NDArray[Any]]) -> tuple[int, str] | None:
-    """The first column that may be an id, an index or a class among dimensions, and why: whole numbers, not all alike,
-    among decimals; or a count of the rows.
+    """Return the position of the first column that may be an id, an index or a class among dimensions, and why; or
+    None.
+
+    Suspicious are whole numbers, not all equal, among columns of decimals, and a count of the rows.
     """
     whole = [_is_whole(values) for values in columns]
     if not all(whole):
@@ -392,7 +410,7 @@ def _suspects(columns: Sequence[NDArray[Any]]) -> tuple[int, str] | None:
 
 
 def _is_whole(values: NDArray[Any]) -> bool:
-    """Whether all finite numbers are whole."""
+    """Whether all finite numbers of a column are whole."""
     if values.dtype.kind in "iu":
         return True
     finite = values[np.isfinite(values)].astype(np.float64)
@@ -400,19 +418,19 @@ def _is_whole(values: NDArray[Any]) -> bool:
 
 
 def _counts_rows(values: NDArray[Any]) -> bool:
-    """Whether a column of at least three rows goes 0, 1, 2 … or 1, 2, 3 …"""
+    """Whether a column of at least three rows counts 0, 1, 2 … or 1, 2, 3 …"""
     if len(values) < 3 or values[0] not in (0, 1):
         return False
     return bool(np.array_equal(values, np.arange(len(values)) + values[0]))
 
 
 def _own_name(name: str) -> str:
-    """The last part of a name, in lower case: `label` of `metadata.Label`."""
+    """Return the last part of a dotted name in lower case: `label` of `metadata.Label`."""
     return name.rpartition(".")[2].strip().lower()
 
 
 def _kind(values: Any) -> str:
-    """The kind of an array's numbers as numpy calls it (f, i, u, b, c, O …), of a tensor too."""
+    """Return the kind of an array's or tensor's numbers by numpy's letter (f, i, u, b, c, O …)."""
     if isinstance(values, np.ndarray):
         return str(values.dtype.kind)
     if values.dtype.is_floating_point:
@@ -431,14 +449,17 @@ def _first_rows(values: Any) -> NDArray[Any]:
 
 
 def _is_numeric(values: Any) -> bool:
+    """Whether an array or tensor holds real numbers."""
     return _kind(values) in "fiu"
 
 
 def _is_wide(values: Any) -> bool:
+    """Whether an array holds numbers with more than one axis."""
     return values.ndim > 1 and _is_numeric(values)
 
 
 def _kind_of(values: Any) -> str:
+    """Name the kind of numbers: `decimals` or `whole numbers`."""
     return "decimals" if _kind(values) == "f" else "whole numbers"
 
 
@@ -446,14 +467,14 @@ def _kind_of(values: Any) -> str:
 
 
 def _refuse_two_readings(file: str, got: str, likely: Sequence[str], *, array: bool = False) -> CorpusError:
-    """Make the error for a file that can be read in two ways."""
+    """Make the error for a file whose columns can be read in two ways. The caller raises it."""
     what = "array" if array else "columns"
     cure = f"say which columns are the vector, for instance --columns {quote_for_shell(to_spec(likely))}"
     return CorpusError(f"one way to read the {what} of {file}", f"two: {got}", cure)
 
 
 def _refuse_no_vectors(content: Content, file: str) -> CorpusError:
-    """Make the error for a file without vectors."""
+    """Make the error for a file without vectors, listing what it holds. The caller raises it."""
     seen = [f"{name} ({_what_is(values)})" for name, values in list(content.columns.items())[:SHOWN]]
     seen += [f"{name} ({reason})" for name, reason in list(content.unusable.items())[:SHOWN]]
     more = len(content.columns) + len(content.unusable) - len(seen)
@@ -464,7 +485,7 @@ def _refuse_no_vectors(content: Content, file: str) -> CorpusError:
 
 
 def _bad_cell(values: Any, first_line: int) -> str:
-    """The first text of a column that holds numbers else, and where; empty if it does not."""
+    """Return the first text in a column that mostly holds numbers, and its place; empty if there is none."""
     if _kind(values) not in "OUST" or values.ndim != 1:
         return ""
     bad, numbers = "", 0
@@ -479,13 +500,14 @@ def _bad_cell(values: Any, first_line: int) -> str:
 
 
 def _what_is(values: Any) -> str:
+    """Describe a column in words: its kind of numbers and shape, or `text`."""
     if values.ndim > 1:
         return f"{_kind_of(values)} {list(values.shape)}"
     return _kind_of(values) if _is_numeric(values) else "text"
 
 
 def compress_names(names: Sequence[str]) -> str:
-    """Names in few words: numbered ones that follow one another as `dim_0–dim_7`, many others as a few and a count."""
+    """Write names in few words: consecutive numbers as `dim_0–dim_7`, many others as the first few and a count."""
     runs: list[list[str]] = []
     for name in names:
         before = NUMBERED.fullmatch(runs[-1][-1]) if runs else None
@@ -498,7 +520,7 @@ def compress_names(names: Sequence[str]) -> str:
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Names with commas; of many the first ones and how many more there are."""
+    """Join names with commas; of many only the first ones and how many more there are."""
     if len(names) <= SHOWN:
         return ", ".join(names)
     return f"{', '.join(names[: SHOWN - 1])} and {len(names) - SHOWN + 1} more"
@@ -517,5 +539,5 @@ def to_spec(names: Sequence[str]) -> str:
 
 
 def quote_for_shell(text: str) -> str:
-    """Quote a value for a shell."""
+    """Quote a value for a shell if it holds special characters."""
     return f"'{text}'" if set(text) & set(" *?()[]") else text

@@ -1,4 +1,4 @@
-"""Tables of vectors as columns: CSV and TSV, numbers between spaces, and tables of arrow (parquet, feather)."""
+"""Read tables of vectors as columns: CSV and TSV, numbers between spaces, and Arrow tables (parquet, feather)."""
 
 import csv
 import gzip
@@ -30,6 +30,7 @@ BLOCK = 1 << 24  # bytes of a table of text that are parsed at once: a row must 
 
 
 def read_arrow(path: Path) -> Content:
+    """Read a parquet, feather or Arrow file. CorpusError if it is damaged."""
     try:
         if get_ending(path) == ".parquet":
             table = parquet.read_table(path, partitioning=None)
@@ -48,8 +49,9 @@ def read_arrow(path: Path) -> Content:
 
 
 def content_of_arrow(table: Any) -> Content:
-    """The columns of a table of arrow; those that pandas wrote as its index are marked. ValueError for a description by
-    pandas that is damaged.
+    """Read the columns of an Arrow table; those that pandas wrote as its index are marked.
+
+    ValueError if pandas' own description of the columns is damaged.
     """
     columns: dict[str, Any] = {}
     masks: dict[str, NDArray[np.bool_]] = {}
@@ -66,7 +68,7 @@ def content_of_arrow(table: Any) -> Content:
 
 
 def _flat_columns(table: Any) -> Iterator[tuple[str, Any]]:
-    """Columns by name, those of records taken apart: `metadata.label`."""
+    """Yield (name, column); the columns of nested records are named with dots: `metadata.label`."""
     while any(types.is_struct(field.type) for field in table.schema):
         table = table.flatten()
     for name, column in zip(table.column_names, table.columns, strict=True):
@@ -74,7 +76,7 @@ def _flat_columns(table: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _index_of_pandas(table: Any, columns: dict[str, Any]) -> tuple[str, ...]:
-    """The columns that pandas wrote as an index."""
+    """Return the columns that pandas wrote as an index. ValueError if its description is damaged."""
     found = [name for name in columns if re.fullmatch(r"__index_level_\d+__", name)]
     written = (table.schema.metadata or {}).get(b"pandas")
     if written is not None:
@@ -91,7 +93,7 @@ def _index_of_pandas(table: Any, columns: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _of_arrow_column(column: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
-    """A column of arrow as an array, a mask where sequences differ in length, and why it cannot be vectors."""
+    """Convert an Arrow column. Return the array, a mask if sequences differ in length, and why it cannot be vectors."""
     array = column.combine_chunks() if isinstance(column, pyarrow.ChunkedArray) else column
     if isinstance(array, pyarrow.ChunkedArray):  # of no rows, or too large for one piece
         array = pyarrow.concat_arrays(array.chunks) if array.num_chunks else pyarrow.array([], array.type)
@@ -119,7 +121,7 @@ def _of_arrow_column(column: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
 
 
 def _of_arrow_lists(array: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
-    """Lists of numbers as [row, dim], lists of such lists as [row, token, dim]."""
+    """Convert lists of numbers to [row, dim], and lists of such lists to [row, token, dim]; also mask and reason."""
     if array.null_count:
         return None, None, f"{array.null_count} rows without a list"
     inner = array.flatten()
@@ -141,7 +143,9 @@ def _of_arrow_lists(array: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
 
 
 def _in_sequences(vectors: NDArray[Any], lengths: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """Vectors [token, dim] of all sequences as [sequence, token, dim], and the mask where lengths differ."""
+    """Arrange the vectors [token, dim] of all sequences as [sequence, token, dim]; a mask if lengths differ, else
+    None.
+    """
     longest = int(lengths.max(initial=0))
     mask = np.arange(longest) < lengths[:, None]
     values = np.zeros((len(lengths), longest, vectors.shape[1]), vectors.dtype)
@@ -150,7 +154,7 @@ def _in_sequences(vectors: NDArray[Any], lengths: NDArray[Any]) -> tuple[NDArray
 
 
 def _of_texts(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | None, str]:
-    """Texts as they are, or, where each is a printed list of numbers, these: `[0.1, 0.2]`, `[0.1 0.2]`."""
+    """Return texts unchanged or, if each is a printed list of numbers (`[0.1, 0.2]`, `[0.1 0.2]`), the numbers."""
     first = next((text for text in texts if text), "")
     if not re.match(r"\s*(array\(|tensor\()?\[", first):
         return texts, None, ""
@@ -173,7 +177,7 @@ def _of_texts(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | None, str]:
 
 
 def read_delimited(path: Path) -> Content:
-    """The columns of a table of text: separator, comment lines and header are found by its first lines."""
+    """Read the columns of a text table; separator, comment lines and header are recognised by its first lines."""
     head = list(islice(_sound_lines(path), 10 * LOOKED))
     comments = 0
     while comments < len(head) and (not head[comments].strip() or head[comments].startswith("#")):
@@ -202,7 +206,7 @@ def read_delimited(path: Path) -> Content:
 
 
 def _sound_lines(path: Path) -> Iterator[str]:
-    """The lines of a text. CorpusError for one that is no text."""
+    """Yield the lines of a text file. CorpusError for a line that is not UTF-8 text."""
     for number, line in enumerate(iter_lines(path), 1):
         if fault := find_fault(line):
             raise CorpusError(f"UTF-8 text in {path}", f"{fault} in line {number}", "write the file again as UTF-8")
@@ -210,11 +214,12 @@ def _sound_lines(path: Path) -> Iterator[str]:
 
 
 def _places(width: int) -> list[str]:
+    """Return the names of unnamed columns: their positions from 0."""
     return [str(place) for place in range(width)]
 
 
 def _separator(body: list[str], path: Path) -> str:
-    """What stands between the values: the sign that makes most of the columns numbers, in rows of one length."""
+    """Return the separator that makes most cells numbers in rows of equal length."""
     best, chosen = (0.0, 0), " "
     spaced = [] if any(map(_is_list, body)) else [" "]  # spaces stand inside printed lists too
     for separator in ("\t",) if get_ending(path) == ".tsv" else (*SEPARATORS, *spaced):
@@ -234,12 +239,14 @@ def _separator(body: list[str], path: Path) -> str:
 
 
 def _split(body: list[str], separator: str) -> list[list[str]]:
+    """Split lines into cells at the separator; blanks separate as runs."""
     if separator == " ":
         return [line.split() for line in body]
     return [row for row in csv.reader(body, delimiter=separator, skipinitialspace=True) if row]
 
 
 def is_number(text: str) -> bool:
+    """Whether a cell is a number (also with a decimal comma) or stands for a missing one."""
     try:
         float(text.strip().replace(",", ".") if text.count(",") == 1 else text)
     except ValueError:
@@ -248,14 +255,15 @@ def is_number(text: str) -> bool:
 
 
 def _is_list(text: str) -> bool:
+    """Whether a cell begins like a printed list."""
     return text.lstrip().startswith("[")
 
 
 def _header(rows: list[list[str]], width: int, path: Path) -> tuple[bool, list[str], tuple[str, ...]]:
-    """Whether the first row is a header, the names of the columns, and those of row numbers.
+    """Return whether the first row is a header, the names of the columns, and which columns are row numbers.
 
-    It is one when it holds text where the rows below hold numbers, or counts the columns (0, 1, 2 …) above decimals.
-    CorpusError when it may be either.
+    It is a header if it holds text where the rows below hold numbers, or counts the columns (0, 1, 2 …) above
+    decimals. CorpusError if it may be either.
     """
     first, below = [cell.strip() for cell in rows[0]], rows[1:]
     if not below:
@@ -301,7 +309,7 @@ def _header(rows: list[list[str]], width: int, path: Path) -> tuple[bool, list[s
 
 
 def _names_in_comment(line: str, separator: str, width: int) -> list[str]:
-    """The names in a comment above rows without a header (`# id x0 x1` of numpy.savetxt); none if it holds others."""
+    """Return the names in a comment line above rows without a header (`# id x0 x1` of numpy.savetxt); empty if none."""
     names = [name.strip() for name in (_split([line.lstrip("# ")], separator) or [[]])[0]]
     unlike = len(names) != width or len(set(names)) != width or any(map(is_number, names))
     return [] if unlike else names
@@ -310,8 +318,9 @@ def _names_in_comment(line: str, separator: str, width: int) -> list[str]:
 def _read_columns(
     path: Path, separator: str, skip: int, names: list[str], rows: list[list[str]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The columns of a table of text, from the line behind `skip`. CorpusError, with the line, for rows of another
-    length.
+    """Read the columns of a text table, and why some are unusable, after the first `skip` lines.
+
+    CorpusError, with the line, for rows of another length.
     """
     if separator == " ":
         return _read_spaced(path, skip, names)
@@ -321,6 +330,7 @@ def _read_columns(
     how = {"delimiter": separator, "newlines_in_values": any(map(_is_list, cells))}
 
     def read(kinds: dict[str, Any], *, threads: bool = True) -> Any:
+        """Read the file with these column types."""
         with gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb") as file:
             return reader.read_csv(
                 file,
@@ -360,7 +370,7 @@ def _read_columns(
 
 
 def _columns_of_numbers(names: list[str], rows: list[list[str]], comma: bool) -> tuple[list[str], list[str]]:
-    """Names of the columns whose first rows hold whole numbers, and of those that hold decimals."""
+    """Return the names of the columns whose first rows are whole numbers, and of those with decimals."""
     whole: list[str] = []
     decimal: list[str] = []
     for place, name in enumerate(names):
@@ -372,7 +382,7 @@ def _columns_of_numbers(names: list[str], rows: list[list[str]], comma: bool) ->
 
 
 def _read_spaced(path: Path, skip: int, names: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The columns of a table with spaces between values: numbers, behind a word each or not."""
+    """Read the columns of a table with blanks between values: numbers, each row perhaps after a word."""
     rows: list[list[str]] = []
     for number, line in enumerate(_sound_lines(path), 1):
         if number <= skip or not line.strip() or line.startswith("#"):

@@ -1,4 +1,4 @@
-"""Tokens of a corpus cut into windows, and the batches built from them on demand."""
+"""Cut the tokens of a corpus into windows, and build batches of them on demand."""
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,7 +22,7 @@ _CHUNK = 4_000_000  # characters tokenised in one call: bounds the memory of the
 
 @dataclass(frozen=True)
 class Affixes:
-    """Ids that the tokenizer puts before and after every window."""
+    """Special token ids that the tokenizer puts before and after every window."""
 
     prefix: tuple[int, ...] = ()
     suffix: tuple[int, ...] = ()
@@ -32,12 +32,12 @@ class Affixes:
 
 
 class TextWindows(NamedTuple):
-    """Content tokens of all units in one row, and the windows cut from it; special tokens come when a batch is built.
+    """The content tokens of all units (documents) in one row, and the windows cut from it, without special tokens.
 
     ids      [position] int32: content tokens, unit after unit
     unit     [window] int64: index of the unit
     offset   [window] int64: position of its first content token
-    length   [window] int64: its content tokens
+    length   [window] int64: number of its content tokens
     start    [window] int64: running index of its first column inside the unit, special tokens counted
     """
 
@@ -49,9 +49,10 @@ class TextWindows(NamedTuple):
 
 
 def affixes(tokenizer: "PreTrainedTokenizerBase") -> Affixes:
-    """What the tokenizer adds around one sequence, seen by encoding a text with and without special tokens: in version
-    5 of transformers Rust tokenizers have no `build_inputs_with_special_tokens`, and the template of a `tokenizer.json`
-    may differ from its class.
+    """Find the special tokens that a tokenizer adds around one sequence, by encoding a text with and without them.
+
+    In version 5 of transformers Rust tokenizers have no `build_inputs_with_special_tokens`, and the template of a
+    `tokenizer.json` may differ from its class. ModelError if they are not simply before and after the text.
     """
     for probe in ("a", "the", "hello world", "1", "."):
         bare = _encode(tokenizer, [probe], special=False)[0]
@@ -67,7 +68,7 @@ def affixes(tokenizer: "PreTrainedTokenizerBase") -> Affixes:
 def tokenise(
     documents: Iterable[str], tokenizer: "PreTrainedTokenizerBase", n_tokens: int | None = None
 ) -> list[NDArray[np.int32]]:
-    """Ids of each document without special tokens; stops after the call in which `n_tokens` are reached."""
+    """Return the token ids of each document without special tokens; stop soon after `n_tokens` tokens."""
     tokens: list[NDArray[np.int32]] = []
     for chunk in _chunks(documents):
         tokens += (np.asarray(ids, dtype=np.int32) for ids in _encode(tokenizer, chunk, special=False))
@@ -77,14 +78,16 @@ def tokenise(
 
 
 def _encode(tokenizer: "PreTrainedTokenizerBase", texts: list[str], *, special: bool) -> list[list[int]]:
-    """Ids of each text; `verbose=False` silences the remark that a whole document exceeds the model's length."""
+    """Return the token ids of each text. `verbose=False` silences the warning that a text exceeds the model's
+    length.
+    """
     options = {"padding": False, "truncation": False, "return_attention_mask": False, "return_token_type_ids": False}
     ids: list[list[int]] = tokenizer(texts, add_special_tokens=special, verbose=False, **options)["input_ids"]
     return ids
 
 
 def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Documents in lists of about `_CHUNK` characters."""
+    """Yield documents in lists of about `_CHUNK` characters."""
     chunk: list[str] = []
     size = 0
     for document in documents:
@@ -98,13 +101,15 @@ def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
 
 
 def blocks(pieces: list[NDArray[np.int32]], size: int, limit: int | None) -> list[NDArray[np.int32]]:
-    """Units of running text: the pieces joined and cut every `size` tokens; the last one may be shorter."""
+    """Join pieces of running text and cut them into units of `size` tokens; the last one may be shorter."""
     joined = np.concatenate([np.empty(0, np.int32), *pieces])
     return [joined[first : first + size] for first in range(0, len(joined), size)][:limit]
 
 
 def cut(units: list[NDArray[np.int32]], max_length: int, n_special: int) -> TextWindows:
-    """Consecutive windows of `max_length − n_special` content tokens; the last of a unit may be shorter."""
+    """Cut units into consecutive windows of `max_length − n_special` content tokens; a unit's last one may be
+    shorter.
+    """
     room = max_length - n_special
     lengths = np.array([len(unit) for unit in units], dtype=np.int64)
     count = -(-lengths // room)
@@ -116,7 +121,11 @@ def cut(units: list[NDArray[np.int32]], max_length: int, n_special: int) -> Text
 
 
 def frequency_bins(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
-    """Bin of each id, 0 = rarest, and labels of the bins, of equal token mass. Types of the same count share a bin."""
+    """Group token types into bins of equal total count. Return each id's bin (0 = rarest) and the labels of
+    the bins.
+
+    Types of the same count share a bin.
+    """
     counts = np.bincount(ids)
     values, types = np.unique(counts, return_counts=True)
     mass = values * types
@@ -130,8 +139,8 @@ def frequency_bins(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
 
 
 def find_punctuation(tokenizer: "PreTrainedTokenizerBase", ids: NDArray[np.int32]) -> NDArray[np.bool_] | None:
-    """[id] whether a token among `ids` is nothing but punctuation or line breaks; None if the tokenizer has no words
-    for its ids.
+    """Return for each id whether its token is only punctuation or line breaks [id]; None if the tokenizer
+    cannot tell.
     """
     if not hasattr(tokenizer, "convert_ids_to_tokens") or not len(ids):
         return None
@@ -146,7 +155,7 @@ def find_punctuation(tokenizer: "PreTrainedTokenizerBase", ids: NDArray[np.int32
 
 
 def is_punctuation(text: str) -> bool:
-    """Whether a text is nothing but punctuation and space, and not only blanks: `.`, ` ,`, a line break."""
+    """Whether a text is only punctuation and white space, and not only blanks: `.`, ` ,`, a line break."""
     marks = [c for c in text if not c.isspace()]
     if not marks:
         return "\n" in text
@@ -154,11 +163,11 @@ def is_punctuation(text: str) -> bool:
 
 
 class TextPlan(Plan):
-    """The batches of one text corpus for one tokenizer, in windows.
+    """The batches of a text corpus for one tokenizer, in windows.
 
-    A unit is the document's index in the corpus (documents without a token are not counted, nor are they units).
-    `special` marks the tokens that the tokenizer added, by position: the text of a special token inside a document
-    (`<unk>`, `</s>`) is content. A token keeps its (unit, start + column) whatever the batch or the padding side.
+    A unit is the document's index in the corpus; documents without a token are not units. `special` marks the tokens
+    that the tokenizer added, by position: the text of a special token inside a document (`<unk>`, `</s>`) is content.
+    A token keeps its (unit, start + column) whatever the batch or the padding side.
     """
 
     def __init__(
@@ -172,8 +181,11 @@ class TextPlan(Plan):
         characters: torch.Tensor | None = None,
         punctuation: NDArray[np.bool_] | None = None,
     ) -> None:
-        """`layouts`: around a window, by stack; `characters` [id, character]: read in place of the id of a word;
-        `punctuation` [id]: whether a token is nothing but punctuation or line breaks (None: not known).
+        """Batch the windows.
+
+        layouts      special tokens around a window, by stack
+        characters   [id, character]: read instead of the id of a word
+        punctuation  [id]: whether a token is only punctuation or line breaks; None: not known
         """
         self.punctuation = punctuation
         self.windows, self.layouts, self.settings, self.characters = windows, layouts, settings, characters
@@ -183,14 +195,16 @@ class TextPlan(Plan):
         self._bin_of_id, self.frequency_bins = frequency_bins(windows.ids)
 
     def spread(self, sequences: int) -> "TextPlan":
-        """The same with this many windows only (all of them, if there are fewer), evenly spread over the corpus."""
+        """Return the plan with only `sequences` windows, evenly spread over the corpus (all, if there are fewer)."""
         count = len(self.lengths)
         rows = np.unique(np.arange(min(sequences, count)) * count // max(1, min(sequences, count)))
         notes = [f"{count} windows only, {sequences} asked for"] if count < sequences else []
         return self._only(rows, {"sequences": sequences}, notes)
 
     def at_least(self, shortest: int) -> "TextPlan":
-        """The same without windows of fewer tokens (special ones counted), which the model cannot read."""
+        """Return the plan without windows of fewer than `shortest` tokens (special ones counted). CorpusError if none
+        remain.
+        """
         rows = np.flatnonzero(self.lengths >= shortest)
         if not len(rows):
             expected = f"texts of at least {shortest} tokens, special ones counted"
@@ -200,13 +214,14 @@ class TextPlan(Plan):
         return self._only(rows, {"shortest": shortest}, [note]) if short else self
 
     def _only(self, rows: Index, settings: dict[str, Any], notes: list[str]) -> "TextPlan":
-        """Some of the windows."""
+        """Return the plan with only these windows, and further settings and warnings."""
         windows = TextWindows(self.windows.ids, *(column[rows] for column in self.windows[1:]))
         identity, settings = [self.fingerprint, *settings, rows], self.settings | settings
         notes = [*self.warnings, *notes]
         return TextPlan(windows, self.layouts, settings, identity, self.words, notes, self.characters, self.punctuation)
 
     def build(self, rows: Index) -> Batch:
+        """Build the batch of these windows, with ids, masks and streams for every stack."""
         inputs: dict[str, Any] = {}
         streams = {}
         for stack, layout in self.layouts.items():
@@ -217,7 +232,7 @@ class TextPlan(Plan):
         return Batch(inputs, torch.from_numpy(self.unit[rows]), streams)
 
     def _padded(self, rows: Index, layout: Affixes) -> tuple[torch.Tensor, Stream]:
-        """Padded ids [sequence, token] of the windows `rows`, and their stream."""
+        """Return the padded ids [sequence, token] of these windows, and their stream."""
         windows, head = self.windows, len(layout.prefix)
         n_content = windows.length[rows, None]
         n_real = n_content + len(layout)
