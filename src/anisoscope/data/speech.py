@@ -52,7 +52,7 @@ class SoundInput(NamedTuple):
     """How a model reads sound.
 
     kind      `features` (log-mel windows of one length), `padded` (samples, with a mask of the padding) or `unpadded`
-              (only clips of the same length together: the first convolution's norm runs over the whole clip without mask)
+              (only clips of the same length together: the first convolution's norm knows no mask)
     stride    how many samples make a position
     shortest  how many samples are needed for the first position
     longest   how many samples a window has at most

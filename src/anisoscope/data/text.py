@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 class TextCorpus:
     """A corpus of documents in order, one per unit, with a hash of their texts and their provenance.
 
-    block  tokens of a unit of running text: the documents are pieces, whose tokens a plan joins and cuts; `limit` is then
-           the number of units to keep, which only the plan can count. None: each document is a unit
+    block  tokens of a unit of running text: the documents are pieces, whose tokens a plan joins and cuts; `limit` is
+           then the number of units to keep, which only the plan can count. None: each document is a unit
     unit   what a unit is called
     notes  remarks for the run's warnings
     """
@@ -161,8 +161,8 @@ def plan_characters(corpus: TextCorpus, tokenizer: Any, *, max_length: int, batc
     """Batch a text corpus in words, for a model that reads each word as a row of characters; otherwise as
     `plan_text`.
 
-    tokenizer   has `tokenize` (text → words) and `encode` (lists of words → `input_ids` [sequence, word, character], with
-                its own markers around each)
+    tokenizer   has `tokenize` (text → words) and `encode` (lists of words → `input_ids` [sequence, word, character],
+                with its own markers around each)
     """
     numbers = _Words(tokenizer)
     plan = plan_text(corpus, numbers, max_length=max_length, batch_tokens=batch_tokens)  # type: ignore[arg-type]

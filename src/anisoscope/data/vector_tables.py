@@ -291,6 +291,7 @@ def _header(rows: list[list[str]], width: int, path: Path) -> tuple[bool, list[s
             raise CorpusError(f"one way to read the first line of {path}", got, cure)
 
     def is_listed(place: int) -> bool:
+        """Whether every row below the first holds a printed list in this column."""
         return all(place < len(row) and _is_list(row[place]) for row in below)
 
     listed = [place for place in range(min(width, len(first))) if is_listed(place)]

@@ -258,7 +258,8 @@ class TextPlan(Plan):
 def check_vocabulary(
     tokenizer: "PreTrainedTokenizerBase", ids: NDArray[np.int32], layouts: list[Affixes], vocab_size: int | None
 ) -> list[str]:
-    """Errors for a tokenizer that does not know the text or does not fit the model; remarks where it may not.
+    """Raise ModelError for a tokenizer that does not know the text or does not fit the model. Return warnings if
+    doubtful.
 
     Ids beyond the model's embeddings cannot be embedded. A vocabulary of fewer than half the embeddings is not the
     model's (an empty one is what a tokenizer without its files has); fewer than nine tenths are suspicious. Tokens
@@ -284,7 +285,7 @@ def check_vocabulary(
 
 
 def check_room(max_length: int, n_special: int) -> None:
-    """An error where a window has no room for a token of the text."""
+    """Raise UsageError if a window has no room for a token of the text next to the special ones."""
     if max_length <= n_special:
         expected = f"windows of at least {n_special + 1} tokens (special tokens take {n_special})"
         raise UsageError(expected, str(max_length), "raise --max-length")
