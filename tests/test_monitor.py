@@ -16,6 +16,7 @@ import anisoscope
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.integrations.transformers_callback import TrainerMonitor
 from anisoscope.monitor.monitor import Monitor, _unwrap_body
+from anisoscope.monitor.scalars import summarise_layers
 from anisoscope.store import as_records, select
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
@@ -474,4 +475,4 @@ def test_cross_attention_is_kept_and_not_logged():
     ]
     records = as_records(pd.DataFrame(rows), stack="decoder", layer=1)
     names = ("entropy", "entropy_max")
-    assert Monitor(probe())._summarise_layers(records) == {f"anisoscope/decoder.1/{name}": 1.0 for name in names}
+    assert summarise_layers(records) == {f"anisoscope/decoder.1/{name}": 1.0 for name in names}

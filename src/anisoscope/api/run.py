@@ -167,6 +167,19 @@ class Run:
             self.save(place)
         return build_page(place, ("svg", "pdf") if pdf else ("svg",))
 
+    def log(self, *trackers: str, name: str | None = None, folder: Path | str = "runs/tensorboard") -> list[str]:
+        """Log A, entropy and sinks of every layer to experiment trackers, and return where to look.
+
+        trackers  `tensorboard`, `wandb`, `trackio`
+        name      of the run there; None: the run's own name
+        folder    of TensorBoard's files
+
+        UsageError for another tracker, ExtraError for one that is not installed.
+        """
+        from anisoscope.monitor.trackers import log_run
+
+        return log_run(self.records, trackers, name=name or self.name, folder=Path(folder))
+
     def save(self, folder: Path | str) -> "Run":
         """Copy this run into a new folder: records, manifest, replicates, sample. OutputError where one is there."""
         identity = {"run": self.manifest.get("run"), "copy": True}

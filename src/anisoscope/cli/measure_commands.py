@@ -10,7 +10,7 @@ from anisoscope.cli.view import Config, Format, Quiet, View, echo_wrapped, forma
 from anisoscope.data.check_names import check_corpus, check_labelled, check_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import find_missing_packages, require_extra
-from anisoscope.options import INPUT, OUTPUT, FilePath, Text, option, select_fields
+from anisoscope.options import INPUT, OUTPUT, FilePath, Names, Text, option, select_fields
 from anisoscope.progress import interrupt_hint, show_spinner
 from anisoscope.runs.job import ClassesOptions, Job, OutputOptions, VectorColumns
 from anisoscope.wording import list_first
@@ -33,6 +33,10 @@ def measure(
         bool,
         option("say what it costs (of a series: list steps and seeds); load and measure nothing", OUTPUT),
     ] = False,
+    report_to: Annotated[
+        Names,
+        option("log the layers to trackers, with commas: tensorboard, wandb, trackio", OUTPUT, metavar="NAME,…"),
+    ] = (),
     quiet: Quiet = False,
     config: Config = None,  # noqa: ARG001  # read before this is called
 ) -> None:
@@ -43,6 +47,10 @@ def measure(
         _ask_for_corpus()
     check_model(job.model)
     check_corpus(job.corpus)
+    if report_to:
+        from anisoscope.monitor.trackers import check_trackers
+
+        check_trackers(report_to)
     if dry_run and not Path(job.model).expanduser().exists() and not is_series(job.model):
         _show_cost(job, quiet)
         return
@@ -55,13 +63,13 @@ def measure(
             reading = select_fields(job, VectorColumns)
             echo_wrapped(open_vectors(job.model, split=job.split, **reading).source["reading"], indent="  ")
             return
-        _show_run(measure_vectors(job, job.model, place, quiet), view, quiet)
+        _show_run(measure_vectors(job, job.model, place, quiet), view, quiet, report_to)
         return
     if dry_run and not is_series(job.model):
         _show_cost(job, quiet)
         return
     if not is_series(job.model):
-        _show_run(measure_job(job, place, quiet), view, quiet)
+        _show_run(measure_job(job, place, quiet), view, quiet, report_to)
         return
     checkpoints = expand(job.model)
     echo_wrapped(f"{len(checkpoints)} checkpoints\n{describe(checkpoints)}", err=not dry_run, indent="  ")
@@ -70,7 +78,9 @@ def measure(
             missing = "  (no such folder)" if _is_missing_sibling(checkpoint.subject) else ""
             say(f"seed {checkpoint.seed:<3d} step {checkpoint.step:<9,d} {checkpoint.subject}{missing}")
     else:
-        _show_series(measure_checkpoints(job, place, quiet), job.settings.tokens[0], view, quiet)
+        series = measure_checkpoints(job, place, quiet)
+        _show_series(series, job.settings.tokens[0], view, quiet)
+        _log_to_trackers(series.records, series.folder, report_to)
 
 
 def _ask_for_corpus() -> NoReturn:
@@ -214,7 +224,17 @@ def merge(
     _show_run(done, view, quiet)
 
 
-def _show_run(done: "RunFolder", view: Format, quiet: bool) -> None:
+def _log_to_trackers(records: Any, folder: Path, trackers: tuple[str, ...]) -> None:
+    """Log the layers of a run or series to trackers, and print where they are."""
+    if not trackers or int(os.environ.get("RANK", "0")):
+        return
+    from anisoscope.monitor.trackers import log_run
+
+    for line in log_run(records, trackers, name=folder.name, folder=folder / "tensorboard"):
+        echo_wrapped(line, err=True, indent="  ")
+
+
+def _show_run(done: "RunFolder", view: Format, quiet: bool, trackers: tuple[str, ...] = ()) -> None:
     """Show tables and findings, draw the report, then print notes, its place and what to do next on stderr."""
     from anisoscope.cli import printed_tables
     from anisoscope.runs.differences import read_replicates
@@ -238,6 +258,7 @@ def _show_run(done: "RunFolder", view: Format, quiet: bool) -> None:
     for warning in done.manifest["warnings"]:
         echo_wrapped(f"note: {warning}", err=True, indent="  ")
     echo_wrapped(page_line, err=True, indent="  ")
+    _log_to_trackers(records, done.folder, trackers)
     echo_wrapped(f"next: anisoscope compare {format_path(done.folder, typed=True)} ANOTHER-RUN", err=True, indent="  ")
 
 

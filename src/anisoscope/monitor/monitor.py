@@ -6,7 +6,6 @@
 ...     monitor(model, step)                             # nothing at most steps
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -22,24 +21,11 @@ from anisoscope.measure.distributed import is_in_step, rank_and_world
 from anisoscope.measure.inputs import GivenInputs
 from anisoscope.measure.loop import measure_probe
 from anisoscope.measure.settings import Settings
+from anisoscope.monitor.scalars import summarise_layers
 from anisoscope.provenance import describe_environment
 from anisoscope.store import as_records, read_table, write_json, write_table
 
 METRICS = ("mean_cosine", "drift", "query_key", "attention", "logits")
-LOGGED = {
-    "mean_cosine": "A",
-    "drift": "drift",
-    "query_key.cosine": "cosine_query_key",
-    "attention.entropy": "entropy",
-    "attention.entropy_normalised": "entropy_normalised",
-    "attention.first_mass": "first_mass",
-    "logits.largest": "logit",
-}
-"""Metrics that are logged, and their names there: per layer, means over heads (of the cosine: of its size)."""
-OF_HEADS = ("query_key.cosine", "attention.entropy", "attention.entropy_normalised", "attention.first_mass")
-"""Those of single heads: the largest of a layer's heads is logged too, as `<name>_max`."""
-OF_MAXIMA = ("logits.largest",)
-"""Those of single heads of which the largest of a layer's heads alone is logged, as `<name>_max`."""
 SEQUENCES = 64
 """Windows of text in a probe."""
 EVERY = 500
@@ -132,7 +118,7 @@ class Monitor:
                 write_json(self.output / "monitor.json", described | describe_environment())
             kept = as_records(records.drop(columns="step"), step=step)
             write_table(self.output / f"step-{step}.parquet", kept)
-        return self._summarise_layers(records)
+        return summarise_layers(records, self.prefix)
 
     def _get_batches(self, model: nn.Module) -> list[Batch]:
         """Return the probe as batches of `model`, whose `forward` says what an argument is called; built once."""
@@ -149,21 +135,6 @@ class Monitor:
             plan, _ = open_texts(self.probe, model, self.processor, sequences=SEQUENCES)
             return list(plan)
         return list(GivenInputs(self.probe, model, forward=self.forward))
-
-    def _summarise_layers(self, records: pd.DataFrame) -> dict[str, float]:
-        """Return values to log by layer: means over heads, and the largest value of a head."""
-        rows = records[records["metric"].isin(LOGGED) & records["component"].isna() & (records["kind"] != "cross")]
-        rows = rows[rows["site"].isin(("hidden", "query.raw", "attention"))]
-        rows = rows.assign(value=rows["value"].where(rows["metric"] != "query_key.cosine", rows["value"].abs()))
-        rows = rows[(rows["metric"] != "mean_cosine") | (rows["site"] == "hidden")]
-        named: dict[str, float] = {}
-        for (stack, layer, metric), values in rows.groupby(["stack", "layer", "metric"], sort=False)["value"]:
-            name = f"{self.prefix}/{stack}.{layer}/{LOGGED[str(metric)]}"
-            if metric not in OF_MAXIMA:
-                named[name] = float(values.mean())
-            if metric in (*OF_HEADS, *OF_MAXIMA):
-                named[f"{name}_max"] = float(values.max())
-        return {name: value for name, value in named.items() if math.isfinite(value)}
 
     @property
     def records(self) -> pd.DataFrame:

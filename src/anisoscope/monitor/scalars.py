@@ -1,0 +1,39 @@
+"""The few numbers of a look or a run that trackers draw as curves: per layer, means and maxima over heads."""
+
+import math
+
+import pandas as pd
+
+LOGGED = {
+    "mean_cosine": "A",
+    "drift": "drift",
+    "query_key.cosine": "cosine_query_key",
+    "attention.entropy": "entropy",
+    "attention.entropy_normalised": "entropy_normalised",
+    "attention.first_mass": "first_mass",
+    "logits.largest": "logit",
+}
+"""Metrics that are logged, and their names there: per layer, means over heads (of the cosine: of its size)."""
+OF_HEADS = ("query_key.cosine", "attention.entropy", "attention.entropy_normalised", "attention.first_mass")
+"""Those of single heads: the largest of a layer's heads is logged too, as `<name>_max`."""
+OF_MAXIMA = ("logits.largest",)
+"""Those of single heads of which the largest of a layer's heads alone is logged, as `<name>_max`."""
+
+
+def summarise_layers(records: pd.DataFrame, prefix: str = "anisoscope") -> dict[str, float]:
+    """Return the values to log of records of one model: {"anisoscope/encoder.3/A": .21, …}.
+
+    For each layer: what `LOGGED` names, averaged over heads, and the largest value of a head as `<name>_max`.
+    """
+    rows = records[records["metric"].isin(LOGGED) & records["component"].isna() & (records["kind"] != "cross")]
+    rows = rows[rows["site"].isin(("hidden", "query.raw", "attention"))]
+    rows = rows.assign(value=rows["value"].where(rows["metric"] != "query_key.cosine", rows["value"].abs()))
+    rows = rows[(rows["metric"] != "mean_cosine") | (rows["site"] == "hidden")]
+    named: dict[str, float] = {}
+    for (stack, layer, metric), values in rows.groupby(["stack", "layer", "metric"], sort=False)["value"]:
+        name = f"{prefix}/{stack}.{layer}/{LOGGED[str(metric)]}"
+        if metric not in OF_MAXIMA:
+            named[name] = float(values.mean())
+        if metric in (*OF_HEADS, *OF_MAXIMA):
+            named[f"{name}_max"] = float(values.max())
+    return {name: value for name, value in named.items() if math.isfinite(value)}

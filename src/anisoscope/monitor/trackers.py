@@ -1,0 +1,101 @@
+"""Send what a run found to an experiment tracker: TensorBoard, Weights & Biases, Trackio.
+
+>>> run = anisoscope.measure(model, texts)
+>>> log_run(run.records, ("tensorboard",), name="my-model", folder=Path("runs/tensorboard"))
+
+The names are those that `Monitor` logs, so that a finished model stands in the same charts as one in training.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from anisoscope.errors import ExtraError, UsageError, suggest_names
+from anisoscope.monitor.scalars import summarise_layers
+
+PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb", "trackio": "trackio"}
+"""Names of trackers, and the package of each."""
+PROJECT = "anisoscope"
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raise UsageError for a tracker that there is not, ExtraError for one that is not installed."""
+    for name in names:
+        if name not in PACKAGES:
+            raise UsageError(f"trackers ({', '.join(PACKAGES)})", repr(name), suggest_names(name, PACKAGES))
+        if find_spec(PACKAGES[name]) is None:
+            got = f"an installation without {PACKAGES[name]}"
+            raise ExtraError(f"the package of --report-to {name}", got, f"pip install {PACKAGES[name]}")
+
+
+def log_run(
+    records: pd.DataFrame, trackers: Sequence[str], *, name: str, folder: Path, project: str = PROJECT
+) -> list[str]:
+    """Log A, entropy, sinks … of every layer (`monitor.scalars`), at the training step of each checkpoint.
+
+    records   of a run, or of a series: one tracker's run for each seed
+    trackers  names in `PACKAGES`
+    name      of the run in the tracker
+    folder    of TensorBoard's files; the others write where they are configured to
+
+    Returns a line for each tracker that says where to look. UsageError and ExtraError as `check_trackers`; UsageError
+    if nothing was measured that trackers draw.
+    """
+    check_trackers(trackers)
+    runs = _split_by_seed(records, name)
+    if not any(values for steps in runs.values() for values in steps.values()):
+        expected = "a run of hidden states or attention (--panel hidden,attention)"
+        raise UsageError(expected, "none of the values that trackers draw", "leave --report-to out")
+    lines = []
+    for tracker in trackers:
+        for run_name, steps in runs.items():
+            lines.append(_LOGGERS[tracker](steps, run_name, folder, project))
+    return lines
+
+
+def _split_by_seed(records: pd.DataFrame, name: str) -> dict[str, dict[int, dict[str, float]]]:
+    """Return the values to log by run of a tracker and step: a run for each seed if there are several."""
+    seeds = records["seed"].dropna().unique().tolist()
+    runs: dict[str, dict[int, dict[str, float]]] = {}
+    for seed in sorted(seeds) or [None]:
+        rows = records if seed is None else records[records["seed"] == seed]
+        run_name = name if len(seeds) < 2 else f"{name}-seed-{seed}"
+        steps = rows["step"].fillna(0).astype(int)
+        runs[run_name] = {int(step): summarise_layers(of_step) for step, of_step in rows.groupby(steps)}
+    return runs
+
+
+def _log_to_tensorboard(steps: dict[int, dict[str, float]], name: str, folder: Path, project: str) -> str:  # noqa: ARG001
+    """Write an events file, which TensorBoard reads."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder / name)) as writer:
+        for step, values in steps.items():
+            for key, value in values.items():
+                writer.add_scalar(key, value, step)
+    return f"logged to TensorBoard: tensorboard --logdir {folder}"
+
+
+def _log_with_session(package: str) -> Callable[[dict[int, dict[str, float]], str, Path, str], str]:
+    """Return a logger for packages that are used as wandb is: init, log, finish."""
+
+    def log(steps: dict[int, dict[str, float]], name: str, folder: Path, project: str) -> str:  # noqa: ARG001
+        tracker: Any = import_module(package)
+        tracker.init(project=project, name=name)
+        for step, values in steps.items():
+            tracker.log(values, step=step)
+        tracker.finish()
+        return f"logged to {package}: project {project}, run {name}"
+
+    return log
+
+
+_LOGGERS = {
+    "tensorboard": _log_to_tensorboard,
+    "wandb": _log_with_session("wandb"),
+    "trackio": _log_with_session("trackio"),
+}
