@@ -162,7 +162,7 @@ def test_words_that_decide_more_than_random_ones():
     chance = of("random", None, 0.0, 0.1)
     maps = [of("attention", 1, 0.05, 0.2), of("value, contrast", 2, 0.3, 0.5)]
     text = told([chance, *maps])["words_that_decide"]
-    assert text.startswith("Words that value, contrast of layer 2 puts first decide: without them")
+    assert text.startswith("The words that decide are those that value, contrast of layer 2 ranks first: without them")
     assert "falls by .400 [.300, .500], without random words by .050 [.000, .100] (the best of 2 maps, n = 40)." in text
     assert told([chance, maps[0]])["words_that_decide"].startswith("No map names words that decide more than random")
 

@@ -191,7 +191,8 @@ anisoscope measure MODEL --corpus wikitext-103 --shard $((SLURM_ARRAY_TASK_ID + 
 anisoscope merge runs/part-* -o runs/whole
 ```
 
-Every shard plans the whole corpus, which takes time and 15 MiB for each million tokens. So this is for corpora that one machine can list.
+Every job first reads and tokenises the whole corpus to know which windows are its own, which takes time and 15 MiB for each million tokens.
+For more than some hundred million tokens, or for many files, let each job read its own files (below).
 
 ## Data that no program reads as a whole
 
@@ -217,9 +218,17 @@ Name the units (documents, speakers): a name is the same unit in every state. A 
 |---|---|---|
 | fits one machine's disk, one model | `anisoscope measure`, with `torchrun` on several GPUs | everything, once |
 | one corpus, jobs that start at any time | `measure --shard I/N`, then `merge` | everything, in every job |
-| many files, a job array | [job_array.py](../examples/scale/job_array.py): a state a job | nothing: each job reads its files |
+| many files, SLURM or another job array | [job_array.py](../examples/scale/job_array.py): a state a job | nothing: each job reads its files |
 | the same on GPUs that run together | [with_torchrun.py](../examples/scale/with_torchrun.py) | nothing |
-| a cluster with a scheduler of its own | [with_ray.py](../examples/scale/with_ray.py): Ray Data reads, workers add | nothing |
+| the same on a Ray cluster | [with_ray.py](../examples/scale/with_ray.py): Ray Data reads, workers add | nothing |
+
+Copy an example and change how it reads: its first lines say how to start it. On SLURM, for a folder `texts` of parquet files with the columns
+`text` and `document`:
+
+```bash
+sbatch --array=0-7 --wrap 'python job_array.py texts states $SLURM_ARRAY_TASK_ID 8'
+python job_array.py texts states          # when all have ended: adds the states up to one run
+```
 
 The three examples are run in miniature by the tests (that of Ray only if it is installed), and give the numbers of one process to 1e-12.
 

@@ -289,7 +289,8 @@ def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
     best, random = _top(maps), chance[0]
     named = f"{best.component} of layer {best.layer}"
     if best.low > random.high:
-        text = f"Words that {named} puts first decide: without them the probability of the class found falls by "
+        text = f"The words that decide are those that {named} ranks first: without them the probability of the class "
+        text += "found falls by "
         text += f"{format_measured(best)}, without random words by {format_measured(random)}"
     else:
         text = "No map names words that decide more than random ones: without the first words of the best "
