@@ -58,8 +58,10 @@ KNOWN_AS = {
 
 
 def resolve_alias(name: str) -> tuple[str, str]:
-    """Return the metric behind a name that the field uses, and which value of it ("" for all); other names pass
-    unchanged. `spectrum.isoscore` names a value as the records do.
+    """Translate a name from the literature into (our metric, value of it); the value is "" if the whole metric is
+    meant.
+
+    Other names are returned unchanged, with "". `spectrum.isoscore` names a value as the records do.
     """
     if name in find_all() or ":" in name:
         return name, ""
@@ -71,7 +73,7 @@ def resolve_alias(name: str) -> tuple[str, str]:
 
 @cache
 def scan() -> dict[str, Metric]:
-    """Return every metric of this folder, by name."""
+    """Import every metric of this folder and return them by name; MeasureError if a file has no valid declaration."""
     metrics = {}
     for module in iter_modules(__path__):
         if module.name in NO_METRICS:
@@ -85,13 +87,14 @@ def scan() -> dict[str, Metric]:
 
 
 def find_all() -> dict[str, Metric]:
-    """Return every metric by name: ours, those of installed packages, those that were registered."""
+    """Return every metric by name: our own, those of installed packages, and registered ones."""
     return list_entries_of("metrics")
 
 
 def find_metric_by_name(name: str) -> Metric:
-    """Return the metric of a name, or the one that `module:NAME` names; UsageError, with near names, if there is
-    none.
+    """Return the metric with this name, or import the one that `module:NAME` names.
+
+    UsageError, with similar names, if there is none.
     """
     known = find_all()
     if name in known:
@@ -114,9 +117,7 @@ def find_metric_by_name(name: str) -> Metric:
 
 
 def list_metric_names(given: Any) -> tuple[str, ...]:
-    """Return the names of metrics given by name or as objects (which are registered then); a single one needs no
-    list.
-    """
+    """Return the names of metrics that are given as names or as objects, alone or in a list; objects are registered."""
     several = (given,) if isinstance(given, str | Metric) else given
     if not isinstance(several, Iterable):
         raise UsageError("metrics, or their names", f"{given!r}", "as metrics=('drift', my_metric)")
@@ -132,9 +133,9 @@ def list_metric_names(given: Any) -> tuple[str, ...]:
 
 
 def choose_metrics(names: Iterable[str], panels: Iterable[str]) -> list[Metric]:
-    """Return the named metrics, ours sorted by name; without names, our own of some panels.
+    """Return the named metrics; without names, our own of the given panels.
 
-    What another package adds is measured if it is named: what is installed changes no run that does not ask for it.
+    Metrics of other packages are measured only if they are named, so that installing a package changes no other run.
     """
     chosen = {metric.name: metric for metric in map(find_metric_by_name, names)}
     if not chosen:

@@ -25,6 +25,7 @@ OVER_ROWS = ("entropy", "row_max", "row_min", "first_mass", "row_median")
 
 
 def compute(totals: Totals) -> Values:
+    """Return means over attention rows of each head [replicate, head]: entropy, largest weight, row similarity, …"""
     values = {name: ratio(totals[name], totals["rows"]) for name in OVER_ROWS if name in totals}
     values["entropy_normalised"] = ratio(totals["entropy_normalised"], totals["normalised_rows"])
     values["score"] = ratio(totals["score"], totals["pairs"])
@@ -36,7 +37,9 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Queries and keys of one head, sequence by sequence, all seen, scale 1: from each map of weights as a whole."""
+    """Compute the metric slowly, for tests: from each whole map of weights of one head, with all keys visible and
+    scale 1.
+    """
     rows: list[Array] = []
     scores: list[Array] = []
     alike: list[float] = []
@@ -63,13 +66,13 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
 
 
 def softmax_rows(score: Array) -> Array:
-    """Softmax over the keys [query, key]."""
+    """Return the softmax over keys of scores [query, key]."""
     e = np.exp(score - score.max(axis=1, keepdims=True))
     return np.asarray(e / e.sum(axis=1, keepdims=True))
 
 
 def compute_entropy(row: Array) -> float:
-    """Entropy of a row of weights, in nats."""
+    """Return the entropy of a row of weights, in nats."""
     seen = row[row > 0]
     return float(-(seen * np.log(seen)).sum())
 

@@ -1,4 +1,4 @@
-"""The contract of a metric: the sums it needs, a pure function of them, a slow reference, its invariances."""
+"""What a metric consists of: the sums it needs, a pure function of them, a slow reference, its invariances."""
 
 import re
 import sys
@@ -88,7 +88,7 @@ class Metric:
         object.__setattr__(self, "first_policy", self.reads.is_of_first_policy(self.needs))
 
     def _check_names(self, what: str, names: frozenset[str], known: Any) -> None:
-        """Raise UsageError for a name in `needs` or `invariant` that does not exist."""
+        """Raise UsageError if `names` (of `needs` or `invariant`) contains one that is not known."""
         for name in sorted(names) if known is not None else ():
             if name not in known:
                 listed = f"among {', '.join(sorted(known))}" if known else "empty, since it reads no sums"
@@ -97,19 +97,19 @@ class Metric:
 
     @property
     def documentation(self) -> str:
-        """The docstring of its module, or of its function if it was typed into a notebook."""
+        """Return the docstring of the metric's module; of its function, if the metric was defined in a notebook."""
         module = sys.modules.get(self.compute.__module__)
         in_notebook = module is None or module.__name__ == "__main__"
         return (self.compute if in_notebook else module).__doc__ or ""
 
     def range_of(self, value: str, data: Any) -> Bounds:
-        """Return the smallest and the largest that `value` can be for these data."""
+        """Return the smallest and the largest possible number of a value for these data."""
         found = self.bounds.get(value, UNBOUNDED)
         return found(data) if callable(found) else found
 
     def labels_of(self, value: str, count: int, names: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Return names for the `count` components of a value; `names`: what the place itself calls its parts
-        (classes).
+        """Return names for the `count` components of a value; `names` are the class names of the place, if it has
+        any.
         """
         found = self.components.get(value)
         if found is None:
@@ -118,12 +118,12 @@ class Metric:
 
 
 def dot(a: Array, b: Array) -> Array:
-    """Scalar product over the last axis, in one fused pass."""
+    """Return the scalar product over the last axis."""
     return np.asarray(np.einsum("...d,...d->...", a, b))
 
 
 def ratio(numerator: Array, denominator: Array) -> Array:
-    """Divide, with NaN and no warning if the denominator is 0: the value is undefined there."""
+    """Divide; NaN without a warning if the denominator is 0, where the value is undefined."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(denominator == 0, np.nan, numerator / denominator)
 

@@ -22,8 +22,10 @@ from anisoscope.sums.isotropic import q95
 
 
 def sum_sample(vectors: Array, mean: Array, group: NDArray[np.int64], groups: int) -> dict[str, Array]:
-    """Return group sums of a sample [token, dim]: of its centred unit vectors, and of pairs above q95(d) between
-    groups.
+    """Return sums of a sample [token, dim] by group of units.
+
+    They are sums of centred unit vectors, and counts of pairs of groups with a cosine above q95(d), the 95 % quantile
+    of isotropic vectors.
     """
     units, centred = normalise(vectors), normalise(vectors - mean)
     member = (group[:, None] == np.arange(groups)).astype(np.float64)  # [token group]
@@ -39,6 +41,9 @@ def sum_sample(vectors: Array, mean: Array, group: NDArray[np.int64], groups: in
 
 
 def compute(sample: SampledVectors) -> Values:
+    """Return anisotropy after centring and the share of close pairs [replicate]; nothing if vectors have one
+    dimension.
+    """
     if sample.vectors.shape[1] < 2:  # directions on a line have no quantile
         return {}
     sums = sum_sample(sample.vectors, sample.mean, sample.group, sample.groups)
@@ -50,6 +55,7 @@ def compute(sample: SampledVectors) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
+    """Compute both values slowly, for tests: from all pairs of vectors."""
     x = np.concatenate(units)
     above = normalise(x) @ normalise(x).T > q95(x.shape[1])
     pairs_above = float(above[~np.eye(len(x), dtype=bool)].mean())

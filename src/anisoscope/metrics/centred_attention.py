@@ -22,6 +22,9 @@ TERMS = ("rows", "entropy", "normalised_rows", "entropy_normalised")
 
 
 def compute(totals: Totals) -> Values:
+    """Return the entropy of attention with queries or keys centred, and its rise over the plain entropy [replicate,
+    head].
+    """
     plain = ratio(totals["plain.entropy"], totals["plain.rows"])
     values: Values = {}
     for side in SIDES:
@@ -32,7 +35,7 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Queries and keys of one head, sequence by sequence, all seen, scale 1: three softmaxes."""
+    """Compute the metric slowly, for tests: three softmaxes per sequence of one head, all keys visible, scale 1."""
     query_mean, key_mean = (np.concatenate(side).mean(axis=0) for side in zip(*units, strict=True))
     entropy: dict[str, list[float]] = {"plain": [], "query": [], "key": []}
     normalised: dict[str, list[float]] = {"plain": [], "query": [], "key": []}

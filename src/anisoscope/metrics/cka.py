@@ -40,6 +40,7 @@ class Gram(NamedTuple):
 
 
 def compute(pair: SampledPair) -> Values:
+    """Return the debiased CKA of two layers [replicate]."""
     x, y = pair.first.get_cached(make_gram), pair.second.get_cached(make_gram)
     shared = _hsic(pair.first, x, y)
     size = np.where((x.variance > 0) & (y.variance > 0), x.variance * y.variance, np.nan)
@@ -47,9 +48,9 @@ def compute(pair: SampledPair) -> Values:
 
 
 def make_gram(sample: SampledVectors) -> Gram:
-    """Return the scalar products of a layer.
+    """Return the scalar products of the tokens of a layer.
 
-    No shift and no common scale changes the alignment: both are taken away for digits.
+    Vectors are shifted and scaled first, which keeps digits and does not change CKA.
     """
     centred = sample.vectors - sample.vectors.mean(0)
     scale = np.sqrt(np.square(centred).mean())
@@ -62,7 +63,7 @@ def make_gram(sample: SampledVectors) -> Gram:
 
 
 def _hsic(sample: SampledVectors, x: Gram, y: Gram) -> Array:
-    """Return the unbiased HSIC [replicate] of the products of two layers."""
+    """Return the unbiased HSIC (common variance) of the products of two layers [replicate]."""
     member = sample.member
     n = len(sample) - np.concatenate([[0.0], member.sum(0)])
     products = leave_out_groups(member.T @ (x.products * y.products) @ member)
@@ -76,13 +77,13 @@ def _hsic(sample: SampledVectors, x: Gram, y: Gram) -> Array:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Products centred so that rows sum to 0 off the diagonal (Székely & Rizzo 2014), whose mean product is H."""
+    """Compute CKA in another way, for tests: as the cosine of U-centred products (Székely & Rizzo 2014)."""
     x, y = (_u_centre(np.concatenate(side)) for side in zip(*units, strict=True))
     return {"": float((x * y).sum() / np.sqrt((x * x).sum() * (y * y).sum()))}
 
 
 def _u_centre(x: Array) -> Array:
-    """Return scalar products of vectors, U-centred."""
+    """Return the scalar products of vectors, centred so that rows sum to 0 off the diagonal (U-centred)."""
     n, k = len(x), x @ x.T
     np.fill_diagonal(k, 0.0)
     rows = k.sum(1)

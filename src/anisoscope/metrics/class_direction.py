@@ -36,7 +36,10 @@ ROUNDING = 1e-6
 
 
 def compute(totals: Totals) -> Values:
-    """`""` [replicate, pair: (0, 0), (0, 1) … (1, 1) …] from `class_n` [class] and `class_unit` [class, dim]."""
+    """Return the mean cosine of each pair of classes [replicate, pair], from `class_n` and `class_unit`.
+
+    Pairs are in the order (0, 0), (0, 1) … (1, 1) ….
+    """
     n, unit = totals["class_n"], totals["class_unit"]
     first, second = np.triu_indices(n.shape[-1])
     same = np.equal(first, second)
@@ -45,12 +48,15 @@ def compute(totals: Totals) -> Values:
 
 
 def name_pairs(names: Sequence[str]) -> tuple[str, ...]:
-    """Name the pairs of classes, in the order of `compute`."""
+    """Return the names of the pairs of classes, in the order of `compute`."""
     return tuple(f"{a} × {b}" for i, a in enumerate(names) for b in names[i:])
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Pair of utterances by pair; every unit is a class, `0`, `1` … A pair of classes that has none is not named."""
+    """Compute the metric slowly, for tests: over all pairs of utterances; every unit is a class named `0`, `1`, …
+
+    A pair of classes without a pair of utterances is left out.
+    """
     found = {}
     for a, b in zip(*np.triu_indices(len(units)), strict=True):
         x, y = (units[c] / np.linalg.norm(units[c], axis=1, keepdims=True) for c in (a, b))
@@ -61,13 +67,16 @@ def reference(units: list[Array]) -> dict[str, float]:
 
 
 def cosine_to_one(x: Array, representative: int) -> Array:
-    """Cosine of every text vector [text, dim] to one of them (1 for itself)."""
+    """Return the cosine of every text vector [text, dim] to the one with index `representative` (1 for itself)."""
     unit = normalise(x)
     return np.asarray(unit @ unit[representative])
 
 
 def cosine_to_classes(x: Array, labels: Labels, classes: int) -> Array:
-    """Cosine [text, class] of x to each class' mean direction, its own without itself; NaN for an empty class."""
+    """Return the cosine [text, class] of each vector to the mean direction of each class.
+
+    For its own class, the vector itself is left out of the mean. NaN if no other vector is in the class.
+    """
     unit = normalise(x)
     member = labels[:, None] == np.arange(classes)
     total = member.T.astype(np.float64) @ unit  # [class dim]
@@ -79,13 +88,16 @@ def cosine_to_classes(x: Array, labels: Labels, classes: int) -> Array:
 
 
 def are_equal(x: Array) -> bool:
-    """Whether all vectors [utterance, dim] have one direction, but for rounding (or are zero)."""
+    """Return whether all vectors [utterance, dim] have the same direction up to rounding, or are zero."""
     unit = normalise(x)
     return bool((np.linalg.norm(unit - unit.mean(0), axis=1) <= ROUNDING).all())
 
 
 def auc(values: Array, positive: NDArray[np.bool_]) -> float:
-    """Chance that a positive value exceeds a negative one, ties counting half. NaN where one side is empty."""
+    """Return the chance that a positive value exceeds a negative one (area under the ROC curve); ties count half.
+
+    NaN if there is no positive or no negative value.
+    """
     ours, others = values[positive], np.sort(values[~positive])
     if not len(ours) or not len(others):
         return float("nan")
@@ -94,7 +106,10 @@ def auc(values: Array, positive: NDArray[np.bool_]) -> float:
 
 
 def dimensions(x: Array, labels: Labels, classes: int) -> float:
-    """How many dimensions the mean directions of classes take: participation ratio of their differences."""
+    """Return how many dimensions the class mean directions span: the participation ratio of their differences.
+
+    NaN for fewer than two classes with two vectors, or if the directions do not differ.
+    """
     unit, member = normalise(x), (labels[:, None] == np.arange(classes)).astype(np.float64)
     member = member[:, member.sum(0) > 1]
     n, total = member.sum(0), member.T @ unit
@@ -110,7 +125,7 @@ def dimensions(x: Array, labels: Labels, classes: int) -> float:
 
 
 def _separability(x: Array, labels: Labels, classes: int) -> Array:
-    """[AUC, nearest, dimensions, AUC of each class …]."""
+    """Return [AUC, nearest, dimensions, AUC of each class …] of vectors [utterance, dim]."""
     cosine = cosine_to_classes(x, labels, classes)
     members = np.bincount(labels, minlength=classes)
     each = np.full(classes, np.nan)
@@ -122,7 +137,7 @@ def _separability(x: Array, labels: Labels, classes: int) -> Array:
 
 
 def _mean(values: Array | NDArray[np.bool_]) -> float:
-    """The mean of what is defined; NaN if nothing is."""
+    """Return the mean of the defined values; NaN if there are none."""
     defined = values[~np.isnan(values)]
     return float(defined.mean()) if len(defined) else float("nan")
 
@@ -130,8 +145,10 @@ def _mean(values: Array | NDArray[np.bool_]) -> float:
 def separability_replicates(
     x: Array, labels: Labels, classes: int, groups: int = GROUPS, units: Labels | None = None
 ) -> Array:
-    """[replicate, (AUC, nearest, dimensions, AUC by class …)] of x [utterance, dim]; unit i in group i mod `groups`.
-    NaN in all of them if the vectors are equal.
+    """Return [replicate, (AUC, nearest, dimensions, AUC by class …)] of x [utterance, dim], for jackknife intervals.
+
+    Replicate 0 is of all utterances; the others leave out one group each. Unit i is in group i mod `groups`. All values
+    are NaN if the vectors are equal.
     """
     group = (np.arange(len(x)) if units is None else units) % groups
     if are_equal(x):
@@ -143,8 +160,10 @@ def separability_replicates(
 def separability(
     x: Array, labels: Labels, classes: int, groups: int = GROUPS, units: Labels | None = None
 ) -> dict[str, Estimate]:
-    """`auc`, `nearest`, `dimensions` and `auc.c` of each class c for x [utterance, dim], with 95 % delete-a-group
-    intervals (the directions are made anew without the group).
+    """Return how well vectors x [utterance, dim] separate into classes: `auc`, `nearest`, `dimensions`, `auc.c` of
+    class c.
+
+    Each has a 95 % jackknife interval; class directions are computed again without each group of units.
     """
     counted = len(x) if units is None else len(np.unique(units))
     replicates = separability_replicates(x, labels, classes, groups, units)

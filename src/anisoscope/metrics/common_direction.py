@@ -18,6 +18,9 @@ from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:
+    """Return the share of the common direction of queries and keys, and cosines between directions [replicate,
+    head].
+    """
     query, key = totals["query.head_moment"], totals["key.head_moment"]  # [replicate head dim dim]
     key = np.repeat(key, query.shape[1] // key.shape[1], axis=1)
     (largest, both), (_, of_query), (_, of_key) = (find_first_direction(x) for x in (query + key, query, key))
@@ -30,8 +33,9 @@ def compute(totals: Totals) -> Values:
 
 
 def find_first_direction(moment: Array) -> tuple[Array, Array]:
-    """Return the largest eigenvalue and its eigenvector [..., dim] of second moments [..., dim, dim]; NaN if they
-    are 0.
+    """Return the largest eigenvalue and its eigenvector [..., dim] of second moments [..., dim, dim].
+
+    NaN if the moments are 0.
     """
     values, vectors = np.linalg.eigh(moment)
     nothing = np.trace(moment, axis1=-2, axis2=-1) == 0
@@ -39,7 +43,7 @@ def find_first_direction(moment: Array) -> tuple[Array, Array]:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Queries and keys of one head, unit by unit: singular value decompositions of the vectors."""
+    """Compute the metric slowly, for tests: by singular value decompositions of the queries and keys of one head."""
     q, k = (np.concatenate(side) for side in zip(*units, strict=True))
     _, singular, both = np.linalg.svd(np.concatenate([q, k]), full_matrices=False)
     of_query, of_key = (np.linalg.svd(x, full_matrices=False)[2][0] for x in (q, k))

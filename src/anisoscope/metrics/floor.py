@@ -24,6 +24,7 @@ FEW = 0.25
 
 
 def compute(sample: SampledVectors) -> Values:
+    """Return the quantiles of cosines between vectors of different groups of units [replicate]."""
     cosine, first, second = _cosines_between_groups(sample)
     values = {name: np.full(1 + sample.n_groups, np.nan) for name in LEVELS}
     if not len(cosine):
@@ -49,9 +50,7 @@ def compute(sample: SampledVectors) -> Values:
 
 
 def _cosines_between_groups(sample: SampledVectors) -> tuple[Array, NDArray[np.int16], NDArray[np.int16]]:
-    """Return cosines of all pairs of vectors of different groups, and the places of both groups among those
-    present.
-    """
+    """Return the cosines of all pairs of vectors from different groups, and the indices of both groups."""
     place = np.searchsorted(sample.present, sample.group).astype(np.int16)
     direction = normalise(sample.vectors)
     cosines, firsts, seconds = [np.zeros(0)], [np.zeros(0, np.int16)], [np.zeros(0, np.int16)]
@@ -68,7 +67,7 @@ def _cosines_between_groups(sample: SampledVectors) -> tuple[Array, NDArray[np.i
 
 
 def _count_pairs(sample: SampledVectors, without: int | None) -> int:
-    """The number of pairs of different groups, without those that touch a group."""
+    """Return the number of pairs of vectors from different groups, leaving out one group if `without` is given."""
     sizes = sample.member.sum(0)
     if without is not None:
         sizes = np.delete(sizes, without)
@@ -76,7 +75,7 @@ def _count_pairs(sample: SampledVectors, without: int | None) -> int:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Every pair of vectors of different units, by a loop."""
+    """Compute the quantiles slowly, for tests: with a loop over all pairs of vectors from different units."""
     cosines = []
     for i, unit in enumerate(units):
         for other in units[i + 1 :]:

@@ -23,6 +23,7 @@ PAIRS = [(i, j) for a, b in pairwise(_OFFSETS) for i in range(a, b) for j in ran
 
 
 def compute(totals: Totals) -> Values:
+    """Return the mean cosine within and between token subsets [replicate, head, pair of subsets]."""
     n, unit = totals["subset_n"], totals["subset_unit"]  # [replicate subset head], [replicate subset head dim]
     first, second = (list(side) for side in zip(*PAIRS, strict=True))
     same = np.equal(first, second)[:, None]
@@ -33,7 +34,9 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Two units taken as the first two subsets: the mean over all distinct pairs, inside each and of one from each."""
+    """Compute the metric slowly, for tests: two units are taken as the first two subsets, over all distinct pairs of
+    vectors.
+    """
     found = of_pairs(units[:2])
     return {f"{_NAMES[a]} × {_NAMES[b]}": found.get(f"{a} × {b}", np.nan) for a, b in ((0, 0), (0, 1), (1, 1))}
 

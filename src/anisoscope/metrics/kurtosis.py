@@ -23,6 +23,7 @@ FLAT = 1e-20
 
 
 def compute(sample: SampledVectors) -> Values:
+    """Return the mean and the largest kurtosis over dimensions, and the dimension with the largest [replicate]."""
     found = _by_dimension(sample)
     defined = ~np.isnan(found)
     count = defined.sum(axis=1)
@@ -34,7 +35,10 @@ def compute(sample: SampledVectors) -> Values:
 
 
 def _by_dimension(sample: SampledVectors) -> Array:
-    """[replicate, dim]: the kurtosis of all vectors, then of those without each group, from sums of powers."""
+    """Return the kurtosis of each dimension [replicate, dim], from sums of powers.
+
+    Replicate 0 is of all vectors; the others leave out one group of units each.
+    """
     centre = sample.vectors.mean(axis=0)
     x = sample.vectors - centre  # moments of what is nearly centred keep their digits
     sums = []
@@ -51,7 +55,7 @@ def _by_dimension(sample: SampledVectors) -> Array:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Every dimension by its central moments."""
+    """Compute the metric directly, for tests: from the central moments of each dimension."""
     x = np.concatenate(units)
     x = x - x.mean(axis=0)
     found = (x**4).mean(axis=0) / (x**2).mean(axis=0) ** 2 - NORMAL

@@ -21,6 +21,7 @@ NAMED = frozenset({"largest", "smallest"})
 
 
 def compute(data: SumsAndExtremes) -> Values:
+    """Return the typical [replicate, head], the largest and the smallest attention logit of each head [1, head]."""
     values = {"typical": ratio(data.totals["largest_logit"], data.totals["logit_sequences"])}
     if "logit" in data.extremes:
         largest, smallest = (data.extremes[name][0] for name in ("logit", "negative_logit"))
@@ -30,7 +31,7 @@ def compute(data: SumsAndExtremes) -> Values:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Queries and keys of one head, sequence by sequence, all seen, scale 1."""
+    """Compute the metric slowly, for tests: from all scores of one head, with all keys visible and scale 1."""
     scores = [query @ key.T for query, key in units]
     return {
         "largest": float(max(score.max() for score in scores)),

@@ -27,6 +27,7 @@ NAMED = frozenset({"largest", "largest_dimension", *PLACES})
 
 
 def compute(data: SumsAndExtremes) -> Values:
+    """Return the largest activations, the median, and how often activations are massive [replicate, …]."""
     totals = data.totals
     sequences = totals["sequences"]
     values = {
@@ -39,7 +40,7 @@ def compute(data: SumsAndExtremes) -> Values:
 
 
 def _name_largest(data: SumsAndExtremes) -> Values:
-    """The dimensions with the largest activations, and where these were."""
+    """Return the dimensions with the largest activations, their values, and where these were; empty if not recorded."""
     if "activation" not in data.extremes:
         return {}
     largest, where = data.extremes["activation"]
@@ -52,7 +53,7 @@ def _name_largest(data: SumsAndExtremes) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Each unit as a sequence, sorted."""
+    """Compute the metric slowly, for tests: by sorting the activations of each unit, taken as a sequence."""
     tops, medians, massive = [], [], []
     for unit in units:
         ordered = np.sort(np.abs(unit).ravel())
@@ -71,6 +72,7 @@ def reference(units: list[Array]) -> dict[str, float]:
 
 
 def _ranks(count: int) -> tuple[str, ...]:
+    """Return the names of ranks: "1", "2", … up to `count`."""
     return tuple(str(rank + 1) for rank in range(count))
 
 

@@ -18,6 +18,7 @@ from anisoscope.reads.extremes import SumsAndExtremes
 
 
 def compute(data: SumsAndExtremes) -> Values:
+    """Return the mean matrix entropy of sequences, normalised and in nats [replicate]."""
     totals = data.totals
     sequences = totals["matrix_sequences"]
     return {
@@ -27,7 +28,7 @@ def compute(data: SumsAndExtremes) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Each unit as a sequence, by its singular values."""
+    """Compute the metric slowly, for tests: from the singular values of each unit, taken as a sequence."""
     found, normalised = [], []
     for unit in units:
         if min(unit.shape) < 2:

@@ -23,6 +23,7 @@ TOP = (1, 3, 10)
 
 
 def compute(totals: Totals) -> Values:
+    """Return anisotropy A, its value between groups, and contributions of dimensions [replicate, policy, head, …]."""
     n, unit = totals["n"], totals["unit"]
     pairs = n * (n - 1)
     values = {"": ratio(dot(unit, unit) - n, pairs), "between": _between(totals, n, unit)}
@@ -36,12 +37,15 @@ def compute(totals: Totals) -> Values:
 
 
 def _between(totals: Totals, n: Array, unit: Array) -> Array:
+    """Return the mean cosine over pairs of vectors from different groups of units."""
     n_g, unit_g = totals.groups("n"), totals.groups("unit")
     return ratio(dot(unit, unit) - totals.over(dot(unit_g, unit_g)), n**2 - totals.over(n_g**2))
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Every pair of distinct vectors, one Gram matrix; `between` with every unit as its own group."""
+    """Compute the metric slowly, for tests: over all pairs of vectors; for `between`, every unit is a group of its
+    own.
+    """
     x = np.concatenate(units)
     u = x / np.linalg.norm(x, axis=1, keepdims=True)
     cosine = u @ u.T
@@ -55,13 +59,16 @@ def reference(units: list[Array]) -> dict[str, float]:
 
 
 def _of_mean(totals: Totals) -> Bounds:
-    """Bounds of A: n unit vectors cannot be more than opposite."""
+    """Return the bounds of anisotropy A: the mean cosine of n unit vectors is at least −1/(n − 1)."""
     n = totals["n"][0]
     return -1 / np.maximum(n - 1, 1), 1.0
 
 
 def _of_shares(totals: Totals) -> Bounds:
-    """Bounds of shares of A, none where A ≤ 0: dimensions below 0 make up 1/(n − 1) at most, others exceed A by it."""
+    """Return the bounds of shares of anisotropy A; unbounded if A ≤ 0.
+
+    Negative contributions add up to 1/(n − 1) at most, so a share exceeds 1 by no more than that allows.
+    """
     n, unit = totals["n"][0], totals["unit"][0]
     square = np.maximum(dot(unit, unit) - n, 0)  # n(n − 1)A
     above = (square > 0)[..., None]

@@ -25,6 +25,7 @@ NEAR, EQUAL = 0.99, 0.999999
 
 
 def compute(sample: SampledVectors) -> Values:
+    """Return hubness and the shares of antihubs, near-duplicates and equal vectors in a sample [replicate]."""
     direction = normalise(sample.vectors)
     order, cosine = _find_nearest(direction, REMEMBERED)
     names = ("hubness", "largest", "never", "duplicates", "equal")
@@ -57,7 +58,9 @@ def _find_nearest(direction: Array, count: int) -> tuple[NDArray[np.int64], Arra
 
 
 def _find_largest(of_rows: Array, count: int) -> tuple[NDArray[np.int64], Array]:
-    """Return places and values of the `count` largest of each row, largest first; the first of equal ones."""
+    """Return the indices and values of the `count` largest entries of each row, largest first; of equal ones the
+    first.
+    """
     near = np.argpartition(-of_rows, count - 1, axis=1)[:, :count]
     near.sort(axis=1)
     values = np.take_along_axis(of_rows, near, axis=1)
@@ -68,7 +71,9 @@ def _find_largest(of_rows: Array, count: int) -> tuple[NDArray[np.int64], Array]
 def _keep_nearest(
     direction: Array, order: NDArray[np.int64], cosine: Array, kept: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], Array]:
-    """Return the K nearest among the vectors that are kept [vector, K], and the cosine of the nearest."""
+    """Return the K nearest neighbours of each kept vector among the kept ones [vector, K], and the cosine of the
+    nearest.
+    """
     still = kept[order[kept]]
     rank = np.cumsum(still, axis=1)
     rows = np.flatnonzero(kept)
@@ -91,13 +96,14 @@ def _keep_nearest(
 
 
 def _skewness(found: Array) -> float:
+    """Return the skewness of numbers; NaN if they are all equal."""
     apart = found - found.mean()
     variance = np.square(apart).mean()
     return float((apart**3).mean() / variance**1.5) if variance > 0 else np.nan
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """From the whole matrix of cosines, row by row."""
+    """Compute the metric slowly, for tests: from the whole matrix of cosines, row by row."""
     x = np.concatenate(units)
     cosine = x @ x.T / np.sqrt(np.outer((x * x).sum(1), (x * x).sum(1)))
     np.fill_diagonal(cosine, -np.inf)

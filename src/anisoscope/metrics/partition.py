@@ -24,8 +24,9 @@ ROWS = 1024
 
 
 def sum_partition(matrix: NDArray[Any]) -> dict[str, Array]:
-    """Return `rows` [1] and `log_z` [1, 2 · dim], log Z along and against each eigenvector of a matrix [token,
-    dim].
+    """Reduce an embedding matrix [token, dim] to `rows` [1] and `log_z` [1, 2 · dim].
+
+    `log_z` is the logarithm of the partition function Z along and against each eigenvector of WᵀW.
     """
     moment = sum((rows.T @ rows for rows in _blocks(matrix)), np.zeros((matrix.shape[1],) * 2))
     eigenvectors = np.linalg.eigh(moment)[1]  # in columns
@@ -38,24 +39,28 @@ def sum_partition(matrix: NDArray[Any]) -> dict[str, Array]:
 
 
 def compute(totals: Totals) -> Values:
+    """Return the isotropy I(W) of the matrix [1]."""
     log_z = totals.groups("log_z")[0]
     return {"": np.exp(log_z.min() - log_z.max())[None]}
 
 
 def _blocks(matrix: NDArray[Any]) -> Iterator[Array]:
+    """Yield the rows of a matrix in float64, `ROWS` at a time."""
     for start in range(0, len(matrix), ROWS):
         yield matrix[start : start + ROWS].astype(np.float64)
 
 
 def _log_sum(x: Array) -> Array:
-    """Return log Σexp over the rows of `x`, which is overwritten."""
+    """Return log Σexp over the rows of `x`; `x` is overwritten."""
     largest = x.max(0)
     np.exp(np.subtract(x, largest, out=x), out=x)
     return np.asarray(largest + np.log(x.sum(0)))
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Direction by direction, exponentials summed as written (moderate norms only)."""
+    """Compute the metric slowly, for tests: direction by direction, exponentials summed as written (moderate norms
+    only).
+    """
     w = np.concatenate(units)
     directions = [sign * c for c in np.linalg.eigh(w.T @ w)[1].T for sign in (1, -1)]
     z = [sum(np.exp(c @ row) for row in w) for c in directions]

@@ -23,11 +23,12 @@ FARTHEST = 2.0
 
 
 def compute(pair: SampledPair) -> Values:
+    """Return the Procrustes distance of two clouds of the same tokens [replicate]."""
     return {"": pair.replicates(_distance)}
 
 
 def _distance(x: Array, y: Array) -> float:
-    """The distance of two clouds [token, dim], [token, other dim]."""
+    """Return the Procrustes distance of two clouds [token, dim], [token, other dim]; NaN if one does not vary."""
     if len(x) < 2:
         return float("nan")
     x, y = x - x.mean(0), y - y.mean(0)
@@ -39,7 +40,7 @@ def _distance(x: Array, y: Array) -> float:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """The rotation itself, and what is left after it."""
+    """Compute the distance slowly, for tests: apply the best rotation and sum what is left."""
     x, y = (np.concatenate(side) for side in zip(*units, strict=True))
     x, y = ((side - side.mean(0)) / np.linalg.norm(side - side.mean(0)) for side in (x, y))
     left, _, right = np.linalg.svd(y.T @ x)

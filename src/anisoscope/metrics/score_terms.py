@@ -21,6 +21,7 @@ from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:
+    """Return the mean score and the variances of the parts of attention scores [replicate, head]."""
     rows = totals["rows"]
     query, key = ratio(totals["query"], rows[..., None]), ratio(totals["key"], totals["keys"][..., None])
     on_key = _quadratic(key, totals["query_moment"]) / np.where(rows == 0, np.nan, rows) - dot(query, key) ** 2
@@ -40,11 +41,12 @@ def compute(totals: Totals) -> Values:
 
 
 def _quadratic(x: Array, matrix: Array) -> Array:
+    """Return the quadratic form xᵀMx over the last axes."""
     return dot(np.einsum("...de,...e->...d", matrix, x), x)
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Queries and keys of one head, sequence by sequence, all seen, scale 1: every score, part by part."""
+    """Compute the metric slowly, for tests: from every score of one head, with all keys visible and scale 1."""
     queries, keys = (np.concatenate(side) for side in zip(*units, strict=True))
     query, key = queries.mean(axis=0), keys.mean(axis=0)
     variances: list[list[float]] = [[], [], []]  # inside each row: of the score, of its third and its fourth part

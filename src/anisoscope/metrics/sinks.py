@@ -27,6 +27,9 @@ LINES = tuple(f"{epsilon:g}".removeprefix("0") for epsilon in EPSILONS)
 
 
 def compute(data: SumsAndExtremes) -> Values:
+    """Return how often a head has an attention sink, at which keys, and how much attention goes where [replicate,
+    head, …].
+    """
     totals = data.totals
     every, found = totals["key_sequences"], totals["sink_sequences"]
     values = {
@@ -44,7 +47,7 @@ def compute(data: SumsAndExtremes) -> Values:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Queries and keys of one head, sequence by sequence, all seen, scale 1; values are the keys."""
+    """Compute the metric slowly, for tests: from one head with all keys visible, scale 1 and values equal to keys."""
     first_rate, rate, strongest, masses, norms, places = [], [], [], [], [], []
     for query, key in units:
         p = softmax_rows(query @ key.T)

@@ -30,6 +30,7 @@ RESOLUTION = 1e-6
 
 
 def compute(totals: Totals) -> Values:
+    """Return ranks, IsoScore, explained variance and mean square cosine, from second moments [replicate, head, …]."""
     n, mean = totals["moment_n"], ratio(totals["moment_vector"], totals["moment_n"][..., None])
     uncentred = ratio(totals["moment"], n[..., None, None])
     scale = np.trace(uncentred, axis1=-2, axis2=-1)
@@ -54,8 +55,9 @@ def compute(totals: Totals) -> Values:
 
 
 def _eigenvalues(matrix: Array, scale: Array) -> Array:
-    """Return eigenvalues, ascending; 0 if they are rounding errors of numbers as large as `scale` (roots would not
-    be small); or NaN.
+    """Return the eigenvalues of matrices in ascending order.
+
+    Values that are rounding errors, compared with `scale`, become 0. NaN if the matrix is not finite.
     """
     defined = np.asarray(np.isfinite(matrix).all((-1, -2)))
     safe = np.where(defined[..., None, None], matrix, 0.0)
@@ -65,14 +67,14 @@ def _eigenvalues(matrix: Array, scale: Array) -> Array:
 
 
 def _entropy_rank(weights: Array) -> Array:
-    """Return exp of the entropy of the normalised weights: the effective rank."""
+    """Return the effective rank: exp of the entropy of the normalised weights."""
     p = ratio(weights, weights.sum(-1, keepdims=True))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.exp(-np.where(p == 0, 0.0, p * np.log(p)).sum(-1)))
 
 
 def isoscore(eigenvalues: Array) -> Array:
-    """IsoScore from the variances along the principal axes [..., dim]."""
+    """Return the IsoScore, given the variances along the principal axes [..., dim]; NaN for one dimension."""
     d = eigenvalues.shape[-1]
     if d == 1:
         return np.full(eigenvalues.shape[:-1], np.nan)
@@ -83,7 +85,7 @@ def isoscore(eigenvalues: Array) -> Array:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Reference from the singular values of the data matrix and from every pair of vectors."""
+    """Compute the metric slowly, for tests: from singular values of the vectors and from every pair of vectors."""
     x = np.concatenate(units)
     n, d = x.shape
     u = x / np.linalg.norm(x, axis=1, keepdims=True)
@@ -102,6 +104,7 @@ def reference(units: list[Array]) -> dict[str, float]:
 
 
 def _to_dim(least: float) -> Callable[[Totals], Bounds]:
+    """Return a function that gives the bounds (`least`, number of dimensions) of a value."""
     return lambda totals: (least, float(totals["moment"].shape[-1]))
 
 

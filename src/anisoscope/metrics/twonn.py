@@ -29,6 +29,7 @@ SEVERAL = -1
 
 
 def compute(sample: SampledVectors) -> Values:
+    """Return the intrinsic dimension by two estimators and the share of distinct vectors [replicate]."""
     points, group = _find_distinct(sample)
     order, distance = _find_neighbours(points)
     values: dict[str, list[float]] = {"": [], "likelihood": [], "distinct": []}
@@ -43,7 +44,9 @@ def compute(sample: SampledVectors) -> Values:
 
 
 def _find_distinct(sample: SampledVectors) -> tuple[Array, NDArray[np.int64]]:
-    """Return distinct vectors [point, dim], and the group that all vectors equal to each belong to (or `SEVERAL`)."""
+    """Return the distinct vectors [point, dim] and the group of units of each; `SEVERAL` if equal vectors are in
+    several.
+    """
     points, place = np.unique(sample.vectors, axis=0, return_inverse=True)
     place = place.ravel()
     first, last = (np.full(len(points), end) for end in (sample.groups, SEVERAL))
@@ -75,7 +78,9 @@ def _find_neighbours(points: Array) -> tuple[NDArray[np.int64], Array]:
 
 
 def _distance_ratios(points: Array, order: NDArray[np.int64], distance: Array, kept: NDArray[np.bool_]) -> Array:
-    """Return r₂/r₁ of the points that are kept, among themselves; none for fewer than three."""
+    """Return r₂/r₁ (next nearest over nearest distance) of the kept points among themselves; empty for fewer than
+    three.
+    """
     if kept.sum() < 3:
         return np.zeros(0)
     still = kept[order[kept]]
@@ -93,19 +98,20 @@ def _distance_ratios(points: Array, order: NDArray[np.int64], distance: Array, k
 
 
 def _fit_slope(log_ratio: Array) -> float:
-    """Fit the slope through the origin."""
+    """Fit the intrinsic dimension: the slope of −log(1 − F) against log(r₂/r₁) through the origin."""
     x = np.sort(log_ratio)[: int(len(log_ratio) * KEPT)]
     y = -np.log1p(-np.arange(1, len(x) + 1) / len(log_ratio))
     return float(x @ y / (x @ x)) if x.any() else np.nan
 
 
 def _likelihood(log_ratio: Array) -> float:
+    """Return the maximum-likelihood estimate of the intrinsic dimension; NaN if all distances are equal."""
     total = log_ratio.sum()
     return float((len(log_ratio) - 1) / total) if total > 0 else np.nan
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """From all distances, sorted."""
+    """Compute the metric slowly, for tests: from all distances, sorted."""
     every = np.concatenate(units)
     x = np.unique(every, axis=0)
     distances = np.sort(np.linalg.norm(x[:, None] - x[None], axis=2), axis=1)

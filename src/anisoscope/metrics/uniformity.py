@@ -22,6 +22,7 @@ SHARPNESS = 2.0
 
 
 def compute(sample: SampledVectors) -> Values:
+    """Return the uniformity of directions, and its value for isotropic directions [replicate]."""
     close = sample.sum_pairs(_closeness)
     count = sample.count_pairs()
     d = sample.vectors.shape[1]
@@ -30,13 +31,13 @@ def compute(sample: SampledVectors) -> Values:
 
 
 def _closeness(rows: Array, vectors: Array) -> Array:
-    """exp(−t‖u − v‖²) of the directions of rows and vectors; ‖u − v‖² = 2 − 2u·v."""
+    """Return exp(−t‖u − v‖²) for the directions u of `rows` and v of `vectors`."""
     cosine = np.minimum(normalise(rows) @ normalise(vectors).T, 1.0)
     return np.asarray(np.exp(2 * SHARPNESS * (cosine - 1)))
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Every pair by its distance."""
+    """Compute the metric slowly, for tests: from the distance of every pair."""
     x = np.concatenate(units)
     distances = pdist(x / np.linalg.norm(x, axis=1, keepdims=True))
     return {"": float(np.log(np.exp(-SHARPNESS * distances**2).mean()))}
