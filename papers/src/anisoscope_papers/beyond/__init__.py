@@ -1,5 +1,5 @@
-"""What the papers leave open, asked of models trained here: a file per question, `STUDY` its declaration; claims and
-their floors stand in published.toml and were written before anything was trained.
+"""Our own studies: what the papers leave open, asked of models trained here.
 
-May import: `studies` and what is below it.
+One file per question; `STUDY` declares it. Claims and their floors are in published.toml, and were written before
+anything was trained. May import: `studies` and what is below it.
 """

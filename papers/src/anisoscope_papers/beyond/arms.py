@@ -1,9 +1,8 @@
-"""Arms of an experiment on causes of anisotropy: a BERT, or of queries and keys any encoder, of which one thing, or
-several, are changed.
+"""Define the arms of an experiment on causes of anisotropy: a BERT (or another encoder) with one or several changes.
 
 An arm is named by its changes: `queries-centred`, or `untied+decay` for two at once; `base` has none. Every change is a
-row of `CHANGES`: what it does to the model before training, and what to the training. Changes draw no random numbers:
-models of one seed begin with the same weights, whatever their arm.
+row of `CHANGES`: what it does to the model before training, and to the training. Changes draw no random numbers: models
+of one seed begin with the same weights in every arm.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,7 +27,7 @@ MOMENTUM = 0.1
 
 
 class Centred(nn.Linear):
-    """A projection less its mean over all tokens: those of the batch in training, their running mean in evaluation."""
+    """A linear projection minus its mean over all tokens: of the batch in training, the running mean in evaluation."""
 
     mean: Tensor
 
@@ -38,7 +37,7 @@ class Centred(nn.Linear):
         self.register_buffer("mean", torch.zeros_like(linear.bias))
 
     def forward(self, input: Float[Tensor, "sequence token dim"]) -> Float[Tensor, "sequence token out"]:
-        """No window of these models is padded, so every token counts."""
+        """Project and subtract the mean. The windows of these models have no padding, so every token counts."""
         projected = super().forward(input)
         if not self.training:
             return projected - self.mean
@@ -48,7 +47,9 @@ class Centred(nn.Linear):
 
 
 class Normed(nn.Linear):
-    """A projection whose every head has root mean square 1, times a learnt gain by dimension (first 1)."""
+    """A linear projection in which every head has root mean square 1, times a learnt gain per
+    dimension (initially 1).
+    """
 
     def __init__(self, linear: nn.Linear, heads: int) -> None:
         super().__init__(linear.in_features, linear.out_features, device="meta")
@@ -56,6 +57,7 @@ class Normed(nn.Linear):
         self.norm = nn.RMSNorm(linear.out_features // heads, eps=1e-6)
 
     def forward(self, input: Float[Tensor, "sequence token dim"]) -> Float[Tensor, "sequence token out"]:
+        """Project, then normalise each head."""
         projected = super().forward(input)
         by_head = projected.view(*projected.shape[:-1], -1, *self.norm.normalized_shape)
         return self.norm(by_head).flatten(-2)  # type: ignore[no-any-return]
@@ -66,7 +68,7 @@ PROJECTIONS = {"query": ("query", "q_proj"), "key": ("key", "k_proj")}
 
 
 def _replace(model: Any, sides: Iterable[str], make: Callable[[nn.Linear], nn.Module]) -> None:
-    """Put something in the place of the query or key projections of every layer."""
+    """Replace the query or key projections (`sides`) of every layer by what `make` returns for them."""
     names = [name for side in sides for name in PROJECTIONS[side]]
     for module in list(model.modules()):
         for name in names:
@@ -75,27 +77,33 @@ def _replace(model: Any, sides: Iterable[str], make: Callable[[nn.Linear], nn.Mo
 
 
 def _centre(side: str) -> Callable[[Any], None]:
+    """Return the change that centres queries or keys (`side`)."""
     return lambda model: _replace(model, (side,), Centred)
 
 
 def _norm(model: Any) -> None:
+    """Normalise queries and keys, per head."""
     heads = model.config.num_attention_heads
     _replace(model, ("query", "key"), lambda linear: Normed(linear, heads))
 
 
 def _without_bias(linear: nn.Linear) -> nn.Module:
+    """Remove the bias of a projection."""
     linear.bias = None  # type: ignore[assignment]
     return linear
 
 
 def _untie(model: Any) -> None:
-    """They begin as the input embeddings, which the others share."""
+    """Give the output embeddings weights of their own; they begin as a copy of the input embeddings."""
     words = model.bert.embeddings.word_embeddings.weight
     model.cls.predictions.decoder.weight = nn.Parameter(words.detach().clone())
 
 
 def _no_type(model: Any) -> None:
-    """No vector that all tokens share: with one, all of an untrained model's layers have A = 1/3."""
+    """Set the type vectors to 0 and do not train them.
+
+    All tokens share a type vector; with it, A (mean cosine) is 1/3 in all layers of an untrained model.
+    """
     vectors = model.bert.embeddings.token_type_embeddings.weight
     vectors.requires_grad_(False)
     vectors.detach().zero_()
@@ -103,8 +111,10 @@ def _no_type(model: Any) -> None:
 
 @dataclass(frozen=True)
 class Change:
-    """One change: of the untrained `model`; of the `form` of attention (`forms`); weight `decay`; frequency-`balanced`
-    loss; A that a penalty `held`.
+    """One change of an arm: to the untrained `model`, the `form` of attention (`forms`), the weight `decay`, or the
+    loss.
+
+    `balanced`: errors are weighted by frequency. `held`: a penalty holds A (mean cosine) at this value.
     """
 
     words: str
@@ -136,7 +146,7 @@ HOLDING = 1.0
 
 
 def changes_of(arm: str) -> list[Change]:
-    """The changes that an arm's name lists. UsageError with near matches."""
+    """Return the changes that an arm's name lists. UsageError for an unknown one, with similar names."""
     names = [] if arm == BASE else arm.split("+")
     for name in names:
         if name not in CHANGES:
@@ -145,12 +155,15 @@ def changes_of(arm: str) -> list[Change]:
 
 
 def form_of(arm: str) -> str:
-    """The form of an arm's attention; empty: softmax."""
+    """Return the form of an arm's attention; empty for softmax."""
     return next((change.form for change in changes_of(arm) if change.form), "")
 
 
 class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types in its __init_subclass__
-    """A BERT of `config.arm`; saved and loaded as such. In training its loss is the arm's, else the plain one."""
+    """A BERT with the changes of `config.arm`, saved and loaded as such.
+
+    In training its loss is the arm's; in evaluation it is the plain one.
+    """
 
     token_weights: Tensor
 
@@ -171,8 +184,10 @@ class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types i
         num_items_in_batch: Any = None,  # noqa: ARG002 (a step is one batch)
         **inputs: Any,
     ) -> MaskedLMOutput:
-        """As `BertForMaskedLM`, or each token predicted from those before it (`config.is_decoder`); errors weighted by
-        token and the penalty are there in training only.
+        """Return the loss if `labels` are given, else the output of `BertForMaskedLM`.
+
+        With `config.is_decoder` each token is predicted from those before it. Weights of tokens and the penalty count
+        only in training.
         """
         if labels is None:
             return super().forward(input_ids, **inputs)
@@ -191,15 +206,16 @@ class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types i
 
 
 def mean_cosine(hidden: Float[Tensor, "sequence token dim"]) -> Float[Tensor, ""]:
-    """A: the mean cosine over all distinct pairs of vectors of a batch, to be differentiated."""
+    """Return A, the mean cosine over all distinct pairs of vectors in a batch; it has a gradient."""
     directions = functional.normalize(hidden.flatten(0, 1), dim=-1)
     n = len(directions)
     return (directions.sum(0).square().sum() - n) / (n * (n - 1))
 
 
 def untrained(arm: str, size: ModelSize, tokenizer: Any, seed: int) -> ArmedBert:
-    """A BERT of this size and arm, its weights drawn from `seed`, in training mode. Where the tokenizer has no mask, a
-    token sees those before it alone.
+    """Build a BERT of this size and arm in training mode, with weights drawn from `seed`.
+
+    If the tokenizer has no mask token, each token sees only those before it.
     """
     torch.manual_seed(seed)
     config = transformers.BertConfig(

@@ -1,9 +1,11 @@
-"""Does sharp attention need the drift of queries and keys? Where does A come from? Is it the recipe that turns heads?
-Does the softmax ask for sinks? Is A harmful? Arms of one training, paired by seed; what is claimed, how much must be
-seen of it and why so much stood in published.toml before any of their cells was judged.
+"""Ask for the causes of anisotropy by comparing changed models (arms) with unchanged ones, paired by seed.
 
-A cell that has learnt no more than how often words are (skill over the unigrams below LEARNT) says nothing of a
-trained model: it is counted and left out.
+Does sharp attention need the drift of queries and keys? Where does A (mean cosine) come from? Does the recipe turn the
+heads? Does the softmax ask for sinks? Is A harmful? Claims, with how large an effect they need and why, were written in
+published.toml before any trained model (cell) was judged.
+
+A cell that has learnt little more than word frequencies (skill over the unigrams below LEARNT) is no evidence on
+trained models: it is counted and left out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -65,7 +67,7 @@ more.
 
 
 def kept(name: str, experiment: Experiment, context: Context) -> pd.DataFrame:
-    """Records of all cells, as far as claims and figures read them."""
+    """Return the records of all cells (trained models) that claims and figures of a study need."""
     records = measure(experiment, context)
     read = {*SHOWN, *(claim.metric for claim in claims("beyond", name).values())}
     of_heads = (records["metric"] == "mean_cosine") & ~records["site"].isin(["hidden"])
@@ -73,8 +75,11 @@ def kept(name: str, experiment: Experiment, context: Context) -> pd.DataFrame:
 
 
 def ends(records: pd.DataFrame, metric: str, site: str = "", *, last: bool = False, start: bool = False) -> pd.Series:
-    """A number of every cell, by (arm, seed): at the last step or the first, mean over heads and layers (of a cosine of
-    means: of its size; of hidden states: of what the blocks give, not of what they are given).
+    """Return one number per cell (trained model), indexed by (arm, seed), at the last step, or at the first with
+    `start`.
+
+    It is the mean over heads and layers. Cosines of mean query and key count by absolute value. For hidden states, the
+    input of the blocks is left out; `last` takes only the last layer.
     """
     cosine = "query_key.cosine"
     rows = select(records, metric=cosine if metric == OPPOSITE else metric, **({"site": site} if site else {}))
@@ -89,8 +94,9 @@ def ends(records: pd.DataFrame, metric: str, site: str = "", *, last: bool = Fal
 
 
 def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> list[Verdict]:
-    """Every claim by the difference of its arm and `base`, paired by seed; those that no finished pair is about. `over`
-    what skill is counted.
+    """Judge every claim by the difference between its arm and what the claim compares it with, paired by seed.
+
+    Claims without a finished pair are undecided. `over`: what skill is relative to, in words.
     """
     stated_ones = claims("beyond", name)
     if records.empty:
@@ -119,7 +125,7 @@ def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> li
 
 
 def _unmade(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts, of which those on an arm that is not what its name says conclude nothing."""
+    """Make verdicts undecided if they rest on an arm that does not do what its name says."""
     not_made: dict[str, str] = {}
     for claim in stated_ones:
         for verdict in verdicts if claim.makes else ():
@@ -140,7 +146,7 @@ def _unmade(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[V
 
 
 def _nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
-    """Why a claim says nothing: what it is held against lacks what it is about; empty where it does not."""
+    """Return why a claim cannot be tested, since its comparison lacks the effect in question; "" if it can."""
     if claim.lost is not None:
         now, start = (
             ends(records, claim.metric, claim.site, start=first).get(claim.against, pd.Series(dtype=float)).mean()
@@ -158,7 +164,7 @@ def _nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
 
 
 def paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
-    """Differences by seed of an arm at the end and what the claim puts it against."""
+    """Return the differences, by seed, between an arm at the end and what the claim compares it with."""
     last = "last layer" in claim.statement
     found = ends(records, claim.metric, claim.site, last=last)
     none = pd.Series(dtype=float)
@@ -174,7 +180,7 @@ def paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
 
 
 def draw(name: str, records: pd.DataFrame, *, loss: str = "loss (nats)") -> dict[str, ChartType]:
-    """Entropy and loss along training, A by layer at the end; and what each arm changes of every number claimed."""
+    """Draw entropy and loss along training, A by layer at the end, and what each arm changes in the claims' numbers."""
     if records.empty:
         return {}
     charted = {
@@ -193,7 +199,7 @@ def draw(name: str, records: pd.DataFrame, *, loss: str = "loss (nats)") -> dict
 
 
 def effects(claim: Claim, records: pd.DataFrame) -> pd.DataFrame:
-    """Differences of every arm from `base` in the number of a claim, with their intervals over seeds."""
+    """Return how every arm differs from `base` in the number of a claim, with intervals over seeds."""
     rows = []
     for arm in dict.fromkeys(records["model"].astype(str)):
         if arm != BASE and len(pairs := paired(claim, records, arm)) > 1:
@@ -202,7 +208,7 @@ def effects(claim: Claim, records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _course(records: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """A metric by arm and step, mean over heads and layers, then over seeds."""
+    """Return a metric by arm and step: averaged over heads and layers, then over seeds."""
     rows = select(records, metric=metric)
     cells = rows.groupby(["metric", "model", "step", "seed"], sort=False)["value"].mean().reset_index()
     return means_over_seeds(cells, "metric", "model", "step")

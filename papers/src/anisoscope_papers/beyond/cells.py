@@ -1,11 +1,11 @@
-"""Classifiers of the grid that are trained, measured once, and not kept: a small table of records for each cell.
+"""Train classifiers (cells) of the grid, measure them once and delete them. Only a small table of records is kept.
 
-<cache>/cells/<cell>-<hash>.parquet    what was measured of it; the hash is of its recipe
+<cache>/cells/<cell>-<hash>.parquet    the records; the hash is of its recipe
 <cache>/cells/<cell>-<hash>.json       hashes of what it read: corpus, word vectors or encoder
-<cache>/cells/<cell>-<hash>/           its training, while it is under way
+<cache>/cells/<cell>-<hash>/           its training, while it is running
 
-A cell that the study's own folder has records of, from an earlier machine, is taken from there: copy `records.parquet`
-into `<output>/beyond/paper/<study>` and reproduce the study with the settings `paper`.
+If the study's own folder has records of a cell from another machine, they are used: copy `records.parquet` into
+`<output>/beyond/paper/<study>` and reproduce the study with the settings `paper`.
 """
 
 import base64
@@ -59,15 +59,20 @@ def cell_study(
     draw: Callable[[Evidence], dict[str, ChartType]],
     utterances: bool = False,
 ) -> Study:
-    """A study of cells that are measured once and not kept; of single `utterances`, or of everything else."""
+    """Declare a study of classifiers (cells) that are measured once and not kept.
+
+    With `utterances` it reads which single utterances are right; else everything but that.
+    """
     settings = {"quick": QUICK, "paper": PAPER, "finished": replace(PAPER, train=False)}
 
     def measure(plan: Grid, context: Context) -> pd.DataFrame:
+        """Return the records of the study's cells, trained if needed."""
         found = records_of(cells(plan), plan, context)
         of_utterances = found["metric"].isin(OF_UTTERANCES) if utterances else found["metric"] != RIGHT
         return found[of_utterances].reset_index(drop=True)
 
     def at_hand(plan: Grid, cache: Path) -> bool:
+        """Return whether any of the study's cells has been measured in this cache."""
         return any(table_of(cell, plan, cache).exists() for cell in cells(plan))
 
     code: dict[str, Any] = {"measure": measure, "tests": tests, "draw": draw, "at_hand": at_hand}
@@ -75,18 +80,20 @@ def cell_study(
 
 
 def table_of(cell: Cell, plan: Grid, cache: Path) -> Path:
-    """Where the records of a cell are kept."""
+    """Return the path of the records of a cell."""
     return cache / "cells" / f"{folder_of(cell, plan, cache).name}.parquet"
 
 
 def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFrame:
-    """Records of all cells: those that are there, those trained now where the plan says so, one row `missing` or
-    `diverged` for any other.
+    """Return the records of all cells (classifiers), trained now if the plan says so.
+
+    A cell that is unavailable gives one row, `missing` or `diverged`.
     """
     earlier = _earlier(context)
     lost: set[str] = set()
 
     def attempt(cell: Cell, wait: bool) -> pd.DataFrame:
+        """Return the records of a cell; `wait`: wait for another process that trains it."""
         identity = make_run_id(plan.recipe(cell).filled().described())
         known = select(earlier, run=identity)
         if len(known):
@@ -112,26 +119,28 @@ def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFr
 
 
 def _earlier(context: Context) -> pd.DataFrame:
-    """Records that the study's folder has already."""
+    """Return the records that the study's folder already holds."""
     path = context.folder / "records.parquet"
     return read_table(path) if path.exists() else as_records(pd.DataFrame({"metric": []}))
 
 
 def _absent(cell: Cell, why: str) -> pd.DataFrame:
+    """Return a row that says why a cell has no records."""
     row = pd.DataFrame([{"metric": why, "value": 1.0}])
     return as_records(row, model=cell.label, corpus=cell.corpus, seed=cell.seed)
 
 
 def read_by(cell: Cell, plan: Grid) -> dict[str, str]:
-    """Hashes of what the training of a cell reads, by content. CorpusError or ModelError if it cannot be had."""
+    """Hash what the training of a cell reads. CorpusError or ModelError if it is unavailable."""
     recipe = plan.recipe(cell).filled()
     corpus = corpus_of(recipe.corpus, recipe.limit, recipe.split_seed)
     return {"corpus": corpus.fingerprint, **hash_read(recipe)}
 
 
 def check_read(cell: Cell, plan: Grid, table: Path) -> None:
-    """OutputError if a kept cell read other contents than stand under their names now. Where what it read was not
-    noted yet, or cannot be had here, it is taken as it is.
+    """Raise OutputError if the corpus or vectors that a saved cell was trained on have changed since.
+
+    If nothing was noted, or they are unavailable here, the cell is taken as it is.
     """
     noted = table.with_suffix(".json")
     if not noted.exists():
@@ -141,13 +150,13 @@ def check_read(cell: Cell, plan: Grid, table: Path) -> None:
 
 
 def _keep_measured(cell: Cell, plan: Grid, table: Path, device: str) -> None:
-    """Train and measure a cell; what it read is noted before its table, which says that it is done."""
+    """Train and measure a cell, and save its table. What it read is noted first, since the table marks it as done."""
     write_json(table.with_suffix(".json"), read_by(cell, plan))
     write_table(table, _measured(cell, plan, table.with_suffix(""), device))
 
 
 def _measured(cell: Cell, plan: Grid, folder: Any, device: str) -> pd.DataFrame:
-    """Train a cell and measure it; its training is removed."""
+    """Train a cell, measure it, and delete its training."""
     train_cell(cell, plan, folder, device)
     if (folder / DIVERGED).exists():
         found = _absent(cell, "diverged")
@@ -163,8 +172,11 @@ def _measured(cell: Cell, plan: Grid, folder: Any, device: str) -> pd.DataFrame:
 
 
 def _accuracies(trained: Trained) -> pd.DataFrame:
-    """Accuracy on the whole test split, on reviews of 50 words where there are, and on the test split after attention
-    was made uniform; which utterances are right; the majority rate; how long it was trained.
+    """Return the accuracy of a cell, which test utterances it has right, the majority rate, and how long it was
+    trained.
+
+    Accuracy is on the whole test split, on reviews of 50 words if there are any, and on the test split after its
+    attention was made uniform.
     """
     cell, training = trained.cell, trained.found.training
     rows: list[dict[str, Any]] = []
@@ -187,19 +199,21 @@ def _accuracies(trained: Trained) -> pd.DataFrame:
 
 
 def packed(name: str, right: np.ndarray) -> str:
-    """`name` and the bits of [utterance], as text."""
+    """Encode which utterances are right as text: `name`, then the bits."""
     return f"{name}:{base64.b64encode(np.packbits(right).tobytes()).decode()}"
 
 
 def unpacked(text: str, count: int) -> tuple[str, np.ndarray]:
-    """Name and bits of `packed`, of so many utterances."""
+    """Decode the text of `packed` into the name and the bits, [utterance]."""
     name, _, bits = text.partition(":")
     return name, np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8), count=count).astype(bool)
 
 
 def _geometry(trained: Trained) -> pd.DataFrame:
-    """Similarity inside utterances of hidden states, keys and values, norms of keys, and H of every layer in each form;
-    of YelpHat on its reviews of 50 words.
+    """Return the similarity of hidden states, keys and values inside utterances, norms of keys, and attention entropy
+    H.
+
+    H is of every layer, in each published form. On YelpHat, its reviews of 50 words are measured.
     """
     split = SHORT if SHORT in trained.corpus.splits else TEST
     model, batches = trained.classifier[0], trained.batches(trained.plan.utterances, split)

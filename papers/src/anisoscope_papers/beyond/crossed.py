@@ -1,7 +1,7 @@
-"""How far does a difference of accuracies reach? Seeds, test utterances and splits as three crossed draws.
+"""Ask how far a difference of accuracies generalises, if seeds, test utterances and splits are all random draws.
 
-Every model says which test utterances it has right. A difference of two arms is then a table of seeds × utterances (of
-splits × utterances, each a mean over seeds), and the variance of its mean that of a crossed design: `crossed_interval`.
+Each model says which test utterances it has right. A difference between two arms is then a table of seeds × utterances
+(or splits × utterances, averaged over seeds). The variance of its mean is that of a crossed design: `crossed_interval`.
 """
 
 from collections.abc import Iterator
@@ -28,11 +28,11 @@ DRAWS = 2000
 
 
 def crossed_interval(table: Table) -> tuple[float, float, float, float]:
-    """(mean, low, high, degrees of freedom): 95 % interval of the mean of a table whose rows and columns are both drawn
-    at random.
+    """Return (mean, low, high, degrees of freedom) of a table whose rows and columns are both drawn at random.
 
-    Var = (MS_rows + MS_columns − MS_rest) / (rows · columns), not below the variance from either alone; Student's t
-    with the degrees of freedom of Satterthwaite (1946). NaN ends for a single row.
+    The 95 % interval uses Var = (MS_rows + MS_columns − MS_rest) / (rows · columns), but at least the variance from
+    either alone, and Student's t with the degrees of freedom of Satterthwaite (1946). NaN ends for a single row or
+    column.
     """
     rows, columns = table.shape
     mean = float(table.mean())
@@ -56,7 +56,7 @@ def crossed_interval(table: Table) -> tuple[float, float, float, float]:
 
 
 def bootstrap_interval(table: Table, draws: int = DRAWS, seed: int = 0) -> tuple[float, float, float]:
-    """(mean, low, high) by a bootstrap of rows and columns together (Sellam et al. 2022: multi-bootstrap)."""
+    """Return (mean, low, high) by a bootstrap of rows and columns together (multi-bootstrap, Sellam et al. 2022)."""
     generator = np.random.default_rng(seed)
     rows, columns = table.shape
     of_rows = generator.multinomial(rows, np.full(rows, 1 / rows), draws) / rows
@@ -67,7 +67,7 @@ def bootstrap_interval(table: Table, draws: int = DRAWS, seed: int = 0) -> tuple
 
 
 def right_of(records: pd.DataFrame) -> pd.DataFrame:
-    """A row for each model and set of weights: `right`, bits of the test utterances, and `what` they are of."""
+    """Return a row for each model: `right` says which test utterances it has right, `what` under which attention."""
     counts = select(records, metric="accuracy", component="test").groupby("corpus")["n_units"].first()
     rows = named(select(records, metric=RIGHT))
     found = []
@@ -80,8 +80,9 @@ def right_of(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def differences(records: pd.DataFrame) -> dict[tuple[str, str, str], dict[int, Table]]:
-    """{(corpus, recipe, claim): {split: [seed, utterance]}}: what uniform attention changes, from the start or
-    afterwards.
+    """Return what uniform attention changes: {(corpus, recipe, claim): {split: [seed, utterance]}}.
+
+    It was uniform in training, or made uniform afterwards, as the claim says.
     """
     models = right_of(records)
     found: dict[tuple[str, str, str], dict[int, Table]] = {}
@@ -102,13 +103,16 @@ def differences(records: pd.DataFrame) -> dict[tuple[str, str, str], dict[int, T
 
 
 def table_of(by_split: dict[int, np.ndarray]) -> np.ndarray:
-    """[row, utterance]; rows are the seeds of the only split, or the splits, each a mean over its seeds."""
+    """Return one table [row, utterance]: rows are splits averaged over seeds; for fewer than three splits, seeds of the
+    first.
+    """
     if len(by_split) < FEWEST:
         return by_split[min(by_split)]
     return np.array([table.mean(0) for table in by_split.values()])
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test that uniform attention changes accuracy by no more than the claim's margin, over seeds and utterances."""
     found = differences(whole.records)
     for here in whole.corpora:
         for (corpus, recipe, name), by_split in found.items():
@@ -130,7 +134,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """What uniform attention changes, with the interval of each way to draw."""
+    """Draw what uniform attention changes, with an interval for each way to count random draws."""
     rows = []
     for (corpus, recipe, name), by_split in differences(whole.records).items():
         table = table_of(by_split)

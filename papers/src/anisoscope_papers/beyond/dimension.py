@@ -1,5 +1,6 @@
-"""How many dimensions do so many classes need? One layer of attention at every width, on sentences of two to twenty
-classes, and on the tags of words.
+"""Ask how many dimensions a number of classes needs.
+
+One layer of attention is trained at every width, on sentences of two to twenty classes, and on tags of words.
 """
 
 from collections.abc import Iterator
@@ -24,16 +25,17 @@ NEAR = 0.02
 
 
 def classes_of(corpus: str) -> int:
+    """Return the number of classes of a corpus."""
     return TAGS if corpus == TREEBANK else int(corpus.partition(":")[2])
 
 
 def by_width(here: Evidence, metric: str, **where: Any) -> Seeds:
-    """Values [seed] by width; of every model, also one that learnt nothing."""
+    """Return values [seed] by width, including those of models that learnt nothing."""
     return here.by(select(here.records, untrained=False, metric=metric, **where), "dim")
 
 
 def saturates(accuracy: Seeds) -> Array:
-    """Smallest width [seed] from which on no accuracy is worse than the widest's by more than `NEAR`."""
+    """Return the smallest width from which on accuracy stays within `NEAR` of the widest model's, [seed]."""
     widths = sorted(accuracy)
     if not widths:
         return accuracy.nothing
@@ -44,6 +46,7 @@ def saturates(accuracy: Seeds) -> Array:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test how classes fill the dimensions, and that more classes need more width."""
     needed: dict[int, pd.Series] = {}
     for here in whole.corpora:
         count, accuracy = classes_of(here.corpus), by_width(here, "accuracy", component="test")
@@ -60,8 +63,9 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def growth(needed: dict[int, pd.Series]) -> Array:
-    """Doublings of the width that is needed for each doubling of the classes [seed], by least squares over the numbers
-    of classes that a seed has, three at least.
+    """Return how many doublings of the needed width go with one doubling of the number of classes, [seed].
+
+    A least-squares slope over at least three numbers of classes; NaN if a seed has fewer.
     """
     table = pd.DataFrame(needed).T  # [classes, seed]
     known = [table[seed].dropna() for seed in table]
@@ -70,7 +74,7 @@ def growth(needed: dict[int, pd.Series]) -> Array:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Accuracy, and the dimensions that classes take, against the width."""
+    """Draw accuracy, and the number of dimensions that classes occupy, against the width."""
     drawn: dict[str, ChartType] = {}
     rows = select(whole.records, untrained=False)
     titles = {"accuracy": "accuracy", "class_direction.dimensions": "dimensions that classes take"}
@@ -84,6 +88,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 def _grid(**changes: Any) -> SmallGrid:
+    """Return the grid of models to train, with some settings changed."""
     tasks = tuple((f"planted:{count}", FIRST) for count in CLASSES)
     return SmallGrid(((TREEBANK, EACH), *tasks), **{"dims": WIDTHS, "seeds": 3, "steps": 800, "rate": 5e-3, **changes})
 

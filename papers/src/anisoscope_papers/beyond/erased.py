@@ -1,12 +1,16 @@
-"""Do maps show the words that a task is learnt from? The highest words of every sentence are erased from all splits,
-and the same recipe is trained anew (remove and retrain, Hooker et al. 2019): what a classifier loses whose words go
-*after* training (`fosse2023 explained`) may be due to texts of a kind it never saw.
+"""Ask whether maps show the words that a task is learnt from (remove and retrain, Hooker et al. 2019).
 
-attention      the row of [CLS]                 random    uniform noise, by seed
+The highest-scored words of every sentence are erased from all splits, and the same recipe is trained again. If words
+are erased only *after* training (`fosse2023 explained`), the loss may come from texts of a kind that the classifier
+never saw.
+
+attention      the attention row of [CLS]       random    uniform noise, by seed
 directions     cosine of a word's value to the direction of a class less the mean of the others, the largest of any
-class found    the same of the class found: it chooses by the answer, which what is missing then tells; a control
+               class
+class found    as directions, but for the predicted class; it chooses by the answer, so what is missing reveals the
+               class: a control
 
-Every map erases as many words of a sentence, so that its length tells nothing more under one than under another.
+Every map erases equally many words of a sentence, so that its length carries no information.
 """
 
 from collections.abc import Iterator, Mapping
@@ -50,29 +54,30 @@ VERSION = 1
 
 
 def shares(corpus: str) -> dict[float, tuple[str, ...]]:
-    """Share of the words to erase → by which maps; of pairs, which take longest to train on, one half only."""
+    """Return {share of words to erase: maps that choose them}; for pairs, which train longest, only one half."""
     fifth = {} if PUBLISHED.get(corpus) == "esnli" else {FIFTH: (ATTENTION, DIRECTIONS, RANDOM)}
     return {HALF: MAPS, **fifth}
 
 
 def arm(name: str, share: float) -> str:
+    """Name a map and a share of erased words."""
     return f"{name}, {share:.0%}"
 
 
 class Maps:
-    """Every map of every sentence of a trained classifier: split → example → map → a number for each word."""
+    """Scores of the words of every sentence under a trained classifier, by split, sentence and map."""
 
     def __init__(self, trained: Trained) -> None:
         self.trained = trained
 
     @cached_property
     def found(self) -> dict[str, list[int]]:
-        """The class that is found for each."""
+        """The predicted class of each example, by split."""
         return {split: [found for found, _ in ones] for split, ones in self.scored.items()}
 
     @cached_property
     def scored(self) -> dict[str, list[tuple[int, dict[str, Array]]]]:
-        """(class found, map → numbers) of each."""
+        """(predicted class, {map: score per word}) of each example, by split."""
         (model, _), trained = self.trained.classifier, self.trained
         classes, draw = len(trained.corpus.labels), np.random.default_rng(trained.cell.seed)
         directions = measure_class_directions(model, trained.batches(DIRECTED, VALIDATION), classes)
@@ -91,7 +96,7 @@ class Maps:
         return made
 
     def erased(self, name: str, share: float) -> LabelledCorpus:
-        """The corpus without the share of words that a map puts highest, in training, validation and test."""
+        """Return the corpus without the share of words that a map scores highest, in training, validation and test."""
         corpus = self.trained.corpus
         splits = {
             split: tuple(
@@ -104,15 +109,16 @@ class Maps:
 
 
 def left(example: Example, keep: Marks) -> Example:
-    """An example with the words of `keep` alone."""
+    """Return an example with only the words in `keep`."""
     first = len(example.words)
     second = None if example.second is None else tuple(compress(example.second, keep[first:]))
     return replace(example, words=tuple(compress(example.words, keep[:first])), second=second, rationale=None)
 
 
 def retrained(trained: Trained) -> pd.DataFrame:
-    """Records by map and share (`component`): accuracy of what is trained anew on the erased corpus, on its test split,
-    and the share of the test split where it names the class that was found when nothing was erased.
+    """Measure classifiers that are trained again on the erased corpus, by map and share (`component`).
+
+    Records: accuracy on the erased test split, and the share of it with the same predicted class as before erasing.
     """
     maps, parts = Maps(trained), []
     for share, names in shares(trained.cell.corpus).items():
@@ -127,6 +133,7 @@ def retrained(trained: Trained) -> pd.DataFrame:
 
 
 def _records(trained: Trained, maps: Maps, name: str, share: float) -> pd.DataFrame:
+    """Train again on one erased corpus and return its records; `diverged` if the loss is not finite."""
     corpus, found = maps.erased(name, share), np.array(maps.found[TEST])
     values: dict[str, float] = {"diverged": 1.0}
     with TemporaryDirectory() as folder:
@@ -144,12 +151,13 @@ def _records(trained: Trained, maps: Maps, name: str, share: float) -> pd.DataFr
 
 
 def measure(plan: Grid, context: Context) -> pd.DataFrame:
-    """Records of one layer at λ = 0, all corpora of a seed before the next."""
+    """Return the records for one layer at λ = 0 (no penalty); all corpora of a seed come before the next seed."""
     cells = [Cell(c, seed=s) for s in range(plan.seeds) for c in plan.names()]
     return gather(cells, plan, context, accuracies, retrained)
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test which map finds the words that a classifier needs."""
     for here in whole.corpora:
         accuracy, named = (here.table("component", metric=f"retrained.{m}") for m in ("accuracy", "agreement"))
         for share in shares(here.corpus):
@@ -163,7 +171,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Accuracy after erasing, by corpus, share and map."""
+    """Draw accuracy after erasing, by corpus, share and map."""
     before = whole.find(metric="accuracy", component=TEST, **ONE_LAYER).assign(component=NOTHING)
     rows = pd.concat([before, whole.find(metric="retrained.accuracy")], ignore_index=True)
     settings: dict[str, Any] = {"category": "component", "panel": "corpus", "titles": ("accuracy", ""), "columns": 3}

@@ -1,4 +1,4 @@
-"""Forms of attention: what makes weights of scores, in the attention interface under its own name."""
+"""Register other forms of attention (what turns scores into weights) in transformers' attention interface."""
 
 import math
 from collections.abc import Callable
@@ -16,13 +16,13 @@ Scores = Float[Tensor, "sequence head query key"]
 
 
 def softmax1(scores: Scores) -> Scores:
-    """Softmax with 1 more below the line: a row may give its keys next to nothing (Miller 2023)."""
+    """Apply a softmax with 1 added to the denominator, so that a row may give its keys almost nothing (Miller 2023)."""
     nothing = scores.new_zeros(*scores.shape[:-1], 1)
     return torch.cat((scores, nothing), -1).softmax(-1)[..., :-1]
 
 
 def sigmoid(scores: Scores) -> Scores:
-    """Every key for itself, less the logarithm of their number (Ramapuram et al. 2024)."""
+    """Weigh every key on its own: sigmoid(score − ln keys) (Ramapuram et al. 2024)."""
     return (scores - math.log(scores.shape[-1])).sigmoid()
 
 
@@ -30,7 +30,7 @@ FORMS: dict[str, Callable[[Scores], Scores]] = {"softmax1": softmax1, "sigmoid":
 
 
 def weights(form: str, scores: Scores) -> Scores:
-    """What a form makes of scores; the empty one is softmax."""
+    """Turn scores into weights by a form of attention; the empty name is softmax."""
     return FORMS[form](scores) if form else scores.softmax(-1)
 
 
@@ -46,6 +46,7 @@ def _attention(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
+    """Compute attention in one of the forms; return output and weights, as transformers' attention functions do."""
     scores = query @ key.transpose(2, 3) * scaling
     given = weights(form, scores if attention_mask is None else scores + attention_mask)
     given = functional.dropout(given, dropout, module.training)

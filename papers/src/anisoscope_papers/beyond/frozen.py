@@ -1,5 +1,6 @@
-"""How much attention does a classifier need, and when? Attention that stays after so many steps of a training of fixed
-length, so that a corpus with short epochs and one with long ones are asked the same.
+"""Ask how much attention a classifier needs, and when: attention is frozen after some steps of training.
+
+All trainings have the same number of steps, so that corpora with short and long epochs are comparable.
 """
 
 from collections.abc import Iterator
@@ -21,7 +22,9 @@ FEWEST_STEPS = 4
 
 
 def by_steps(here: Evidence) -> dict[str, Seeds]:
-    """Accuracy [seed] by the steps after which attention stays, for each recipe of positions; −1: uniform."""
+    """Return accuracy [seed] by the step at which attention is frozen, for each recipe of positions; −1: uniform
+    attention.
+    """
     rows = named(select(here.records, **TESTED))
     rows = rows[rows["family"] != CONTROL]
     after = rows["freeze_after"].where(rows["arm"] != LEARNED, rows["steps"]).where(rows["arm"] != "uniform", -1.0)
@@ -30,6 +33,7 @@ def by_steps(here: Evidence) -> dict[str, Seeds]:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test how long attention must be trained to reach the accuracy of training it throughout."""
     for here in whole.corpora:
         for recipe, accuracy in by_steps(here).items():
             throughout = accuracy[max(accuracy)]
@@ -41,14 +45,14 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def trend(accuracy: Seeds) -> Array:
-    """Rank correlation [seed] of accuracy with the steps of attention."""
+    """Return the rank correlation of accuracy with the number of steps in which attention was trained, [seed]."""
     steps = sorted(step for step in accuracy if step >= 0)
     table = np.array([accuracy[step] for step in steps] or [accuracy.nothing]).T
     return np.array([spearman(np.array(steps, dtype=float), values, FEWEST_STEPS) for values in table])
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Accuracy against the steps of attention, a line for each corpus; uniform attention at −1."""
+    """Draw accuracy against the steps of attention training, a line for each corpus; uniform attention is at −1."""
     rows = named(select(whole.records, **TESTED))
     after = rows["freeze_after"].where(rows["arm"] != LEARNED, rows["steps"]).where(rows["arm"] != "uniform", -1.0)
     frame = over(rows.assign(steps_of_attention=after), "corpus", "recipe", "steps_of_attention")

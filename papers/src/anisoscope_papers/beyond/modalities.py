@@ -1,9 +1,11 @@
-"""Does sharp attention need the drift of queries and keys in vision and speech Transformers, too? The arms of `drift`,
-in small models (`training/kinds.py`) of photographs, which fill in hidden patches, and of clips, which find hidden
-spans again; looked at on photographs of the test split, and on speakers that no training had.
+"""Ask whether sharp attention needs the drift of queries and keys in vision and speech Transformers, too.
 
-Skill is 1 − loss / loss of who knows nothing of the example: fills in the mean photograph, takes every candidate
-for as likely; of models of classes, of who knows their shares alone.
+The changed models (arms) of the study `drift` are small ones (`training/kinds.py`): of photographs, with hidden patches
+to fill in, and of clips, with hidden spans to find. They are measured on photographs of the test split, and on speakers
+that no training had.
+
+Skill is 1 − loss / loss of a guess that ignores the example: the mean photograph, equal chances for every candidate, or
+for classes their shares.
 """
 
 import math
@@ -30,11 +32,11 @@ from anisoscope_papers.training.train_small import fitting
 
 @dataclass(frozen=True)
 class KindRecipe:
-    """How small models of a kind are trained and looked at. Everything here is part of a cell's identity.
+    """How small models of one kind are trained and measured. Every field is part of a model's identity.
 
-    kind           in `training.kinds`: of something hidden that is to be found, or of classes
-    steps, looks   of training; at these steps it is looked at, and at step 0 and the last
-    probe          images or speakers that are looked at, the first of those that are measured
+    kind           in `training.kinds`: something hidden that is to be found, or classes
+    steps, looks   steps of training; it is measured at the steps `looks`, at step 0 and at the last
+    probe          images or speakers it is measured on, the first of those held out
     """
 
     kind: str
@@ -44,20 +46,21 @@ class KindRecipe:
 
     @property
     def seen(self) -> tuple[int, ...]:
+        """The steps at which a model is measured."""
         return tuple(sorted({0, *self.looks, self.steps}))
 
     def folder(self, arm: str, seed: int) -> Path:
-        """Where the cell of an arm and a seed is."""
+        """Return the folder of the model (cell) of an arm and a seed."""
         kind = kind_named(self.kind)
         identity = make_run_id([asdict(self), asdict(kind), VERSION, "" if kind.missing else kind.data])
         return cache_folder() / "beyond" / f"{kind.name}-{arm}-{seed}-{identity[:8]}"
 
     def read(self) -> dict[str, str]:
-        """Nothing beside what the folder's name has a hash of."""
+        """Return hashes of what is read in training: none, as the folder's name already depends on the data."""
         return {}
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
-        """Train a cell, or go on, and write its records, unless they are there. CorpusError without its data."""
+        """Train a model (cell), or resume, and write its records unless they exist. CorpusError without its data."""
         kind = kind_named(self.kind)
         if kind.missing:
             raise CorpusError(
@@ -77,8 +80,10 @@ class KindRecipe:
 
 
 def guess(kind: Kind, made: Any) -> float:
-    """The validation loss of the mean training image in every hidden patch, of equal chances for every span that could
-    be the hidden one (a sum over a batch, then the mean over examples, as the library has it), or of shares of classes.
+    """Return the validation loss of a guess that ignores the example, from which skill is counted.
+
+    It is the mean training image in every hidden patch, equal chances for every candidate of a hidden span, or the
+    shares of classes. For spans it is a sum over a batch, then a mean over examples, as in transformers.
     """
     size = 2 * kind.batch
     batches = [made.collate(list(made.validation[i : i + size])) for i in range(0, len(made.validation), size)]
@@ -94,6 +99,7 @@ def guess(kind: Kind, made: Any) -> float:
 
 
 def _mean_image(made: Any, batches: list[dict[str, Any]]) -> float:
+    """Return the mean error per pixel of filling hidden patches with the mean training image."""
     mean = made.collate(made.train)["pixel_values"].mean(0)
     patch = mean.shape[-1] // round(batches[0]["bool_masked_pos"].shape[1] ** 0.5)
     wrong, hidden = 0.0, 0

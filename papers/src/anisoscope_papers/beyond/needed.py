@@ -1,7 +1,8 @@
-"""Is attention needed? The title of Fosse et al. 2023 as a statement on training: models whose attention is learnt,
-equal for all tokens, random by position, or learnt for one epoch only, trained so from the start, paired by seed.
+"""Ask whether attention is needed in training, as the title of Fosse et al. 2023 suggests.
 
-Replacing the attention of a model that was trained with it (`fosse2023 replaced`) says that it is used, not this.
+Models have attention that is learnt, equal for all tokens, random by position, or learnt for one epoch only. They are
+trained so from the start, and paired by seed. Replacing the attention of a model that was trained with it (`fosse2023
+replaced`) shows only whether it is used.
 """
 
 from collections.abc import Iterator
@@ -32,14 +33,13 @@ OUTCOMES: dict[str, dict[str, Any]] = {
 
 
 def _rows(here: Evidence, name: str) -> pd.DataFrame:
-    """An outcome of the models at hand, of the last layer where it has one. One that learnt nothing counts: it is what
-    became of its arm.
-    """
+    """Return the rows of an outcome, of the last layer if it has layers. Models that learnt nothing count as well."""
     rows = select(here.records, family=[OWN, OTHER_ARM], weight=0.0, **OUTCOMES[name])
     return rows[rows["layer"].isna() | (rows["layer"] == rows["layers"])]
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test what is lost without learnt attention, by depth."""
     for here in whole.corpora:
         accuracy, values, auc = (here.by(_rows(here, name), "layers", "arm") for name in OUTCOMES)
         for layers in sorted({layers for layers, _ in accuracy}) or [1.0]:
@@ -52,7 +52,11 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def predicted(whole: Evidence) -> np.ndarray:
-    """Rank correlation, over corpora and depths, of sim(V) of learned attention with what is lost without it [seed]."""
+    """Return the rank correlation, over corpora and depths, of the values' similarity with the loss from uniform
+    attention.
+
+    [seed]; the similarity is that of models with learnt attention.
+    """
     accuracy, values = (whole.by(_rows(whole, name), "corpus", "layers", "arm") for name in list(OUTCOMES)[:2])
     cells = sorted({key[:2] for key in accuracy})
     lost = {c: accuracy[*c, LEARNED] - accuracy[*c, "uniform"] for c in cells}
@@ -65,7 +69,7 @@ FEWEST = 6
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Every outcome by corpus, depth and how attention was trained."""
+    """Draw every outcome by corpus, depth and how attention was trained."""
     drawn: dict[str, ChartType] = {}
     for number, name in enumerate(OUTCOMES):
         frame = over(_rows(whole, name), "corpus", "layers", "arm")

@@ -42,7 +42,10 @@ Rows = Iterator[dict[str, Any]]
 
 @torch.no_grad()
 def asked(model: Any, tokenizer: Any, plan: Any, texts: Any) -> pd.DataFrame:
-    """All outcomes of a model, on a `plan` of windows; retrieval on that of `texts`; without a treebank no probe."""
+    """Measure all outcomes of a trained model: sinks, outliers, retrieval, and a probe of parts of speech.
+
+    `plan`: windows of text; `texts`: windows for retrieval. Without a treebank on disk the probe is left out.
+    """
     with evaluation_mode(model):
         rows = [*_attended(model, plan), *_held(model, plan), *_retrieved(model, texts)]
         folder = find_path(TREEBANK)
@@ -51,10 +54,12 @@ def asked(model: Any, tokenizer: Any, plan: Any, texts: Any) -> pd.DataFrame:
 
 
 def _attended(model: Any, plan: Any) -> Rows:
+    """Yield the share of attention that goes to the first key, by layer and head."""
     sums: dict[int, list[Tensor]] = defaultdict(list)
     form = arms.form_of(model.config.arm)
 
     def look(call: Call) -> None:
+        """Keep the share of the first key in one attention call."""
         weights = forms.weights(form, call.scores())[:, :, 1:].double()  # the first row has no choice
         first = weights[..., 0] / weights.sum(-1)
         sums[int(call.module.layer_idx)].append(first.mean(-1))  # type: ignore[arg-type]
@@ -69,6 +74,7 @@ def _attended(model: Any, plan: Any) -> Rows:
 
 
 def _held(model: Any, plan: Any) -> Rows:
+    """Yield the share of the largest dimension in the mean square of hidden states, by layer."""
     batches = (model.bert(**plan[i].inputs, output_hidden_states=True).hidden_states for i in range(len(plan)))
     squares = sum(torch.stack([x.double().square().sum((0, 1)) for x in hidden]) for hidden in batches)
     for layer, of_layer in enumerate(torch.as_tensor(squares)):
@@ -77,13 +83,17 @@ def _held(model: Any, plan: Any) -> Rows:
 
 
 def _retrieved(model: Any, texts: Any) -> Rows:
+    """Yield the precision of retrieval by the last hidden states."""
     batches = [texts[i] for i in range(len(texts))]
     last = torch.cat([model.bert(**batch.inputs).last_hidden_state.mean(1) for batch in batches])
     yield {"metric": "retrieval.precision", "value": precision(last, torch.cat([batch.unit for batch in batches]))}
 
 
 def precision(vectors: Float[Tensor, "window dim"], unit: Tensor) -> float:
-    """Share of windows whose nearest other one by cosine is of the same unit, over those whose unit has another."""
+    """Return the share of windows whose nearest other window by cosine is of the same unit (document).
+
+    Windows whose unit has no other are left out.
+    """
     directions = functional.normalize(vectors.double(), dim=-1)
     cosine = (directions @ directions.T).fill_diagonal_(-torch.inf)
     several = (unit[:, None] == unit).sum(1) > 1
@@ -91,6 +101,7 @@ def precision(vectors: Float[Tensor, "window dim"], unit: Tensor) -> float:
 
 
 def _probed(model: Any, tokenizer: Any, folder: Path) -> Rows:
+    """Yield the accuracy of a linear discriminant that reads parts of speech from the last hidden states."""
     window = model.config.max_position_embeddings
     parts = [_words(model, tokenizer, folder / f"{split}.jsonl.gz", n, window) for split, n in SENTENCES.items()]
     (seen, tags), (words, right) = parts
@@ -99,7 +110,7 @@ def _probed(model: Any, tokenizer: Any, folder: Path) -> Rows:
 
 
 def _words(model: Any, tokenizer: Any, path: Path, sentences: int, window: int) -> tuple[Any, Any]:
-    """Hidden states [word, dim] and tags of the words of some sentences, as far as a window holds them."""
+    """Return the last hidden states [word, dim] and the tags of words of some sentences, up to the window's length."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         every = [json.loads(line) for line in lines]
     chosen = np.linspace(0, len(every) - 1, min(sentences, len(every))).astype(int)

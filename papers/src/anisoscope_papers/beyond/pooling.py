@@ -1,5 +1,7 @@
-"""Is convergence attention's or pooling's? The same sentences and the same models, trained for one class of a sentence
-(read from [CLS], or from the mean of the words) and for a tag of every word.
+"""Ask whether words become similar through attention or through pooling.
+
+The same models are trained on the same sentences: for one class of a sentence (read from [CLS], or from the mean of the
+words), or for a tag of every word.
 """
 
 from collections.abc import Iterator
@@ -20,12 +22,13 @@ TOLD = {FIRST: "class from [CLS]", MEAN: "class from the mean", EACH: "tag of ea
 
 
 def last(here: Evidence, **where: Any) -> Seeds:
-    """Values [seed] of the last layer of sound models, by what is read and whether it is of step 0."""
+    """Return values [seed] of the last layer of sound models, by what is read and whether it is at step 0."""
     rows = here.find(**where)
     return here.by(rows[rows["layer"] == rows["layers"]], "read", "untrained")
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test how much words and values become similar, for each thing that is read."""
     for here in whole.corpora:
         words, values, auc = (last(here, **where) for where in (WORDS, VALUES, AUC))
         yield here.test("pooling makes words alike", words[FIRST, False] - words[EACH, False])
@@ -38,7 +41,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Similarity by layer of what is read, at step 0 and at the end."""
+    """Draw the similarity of words by layer, for each thing that is read, at step 0 and at the end."""
     drawn: dict[str, ChartType] = {}
     for here in whole.corpora:
         rows = here.find(**WORDS)
@@ -50,6 +53,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 def _grid(corpus: str = TREEBANK, **changes: Any) -> SmallGrid:
+    """Return the grid of models to train, with some settings changed."""
     tasks = tuple((corpus, read) for read in (FIRST, EACH, MEAN))
     return SmallGrid(tasks, **{"layers": (3,), "steps": 400, **changes})
 

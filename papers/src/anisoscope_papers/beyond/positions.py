@@ -1,8 +1,9 @@
-"""Does the answer depend on positions? The text of Fosse et al. 2023 adds none to the words, their code adds sinusoids.
+"""Ask whether answers depend on positions: the text of Fosse et al. 2023 adds none to the words, their code sinusoids.
 
 Four recipes (no positions, a quarter of the sinusoids, the sinusoids, learned positions) × attention learned, uniform,
-or frozen as it was drawn × depth × corpus × seed. Of every model: accuracy, H of [CLS] in its published forms, sim(K)
-and sim(V), norms of keys, and accuracy after its attention was made uniform; of learned attention also at step 0.
+or frozen as drawn × depth × corpus × seed. Measured: accuracy, entropy H of the [CLS] row in its published forms,
+similarity of keys and values, norms of keys, and accuracy after attention was made uniform. Models with learned
+attention are also measured at step 0.
 """
 
 from collections.abc import Iterator
@@ -53,22 +54,25 @@ class Quantities:
 
     @property
     def depths(self) -> list[float]:
+        """The numbers of layers that were trained."""
         return sorted({layers for layers, _, _ in self.accuracy}) or [1.0]
 
 
 def named(records: pd.DataFrame) -> pd.DataFrame:
-    """The records with the `recipe` of each model, as `RECIPES` names it."""
+    """Add the column `recipe` to the records: the positions of each model, as `RECIPES` names them."""
     positions, scale = records["positions"], records["scale"]
     matches = [(positions == kind) & (scale == factor) for kind, factor in RECIPES.values()]
     return records.assign(recipe=np.select(matches, list(RECIPES), ""))
 
 
 def last_layer(rows: pd.DataFrame, site: str) -> pd.DataFrame:
+    """Return the similarity rows of a site (keys or values) in each model's last layer."""
     rows = select(rows, site=site, **ALIKE)
     return rows[rows["layer"] == rows["layers"]]
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test the paper's claims under each recipe of positions, and what positions change."""
     for here in whole.corpora:
         found = Quantities(here)
         if max(found.depths) == 1:
@@ -79,7 +83,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def _of_recipes(here: Evidence, found: Quantities, layers: float) -> Iterator[Test]:
-    """Which sentence of the paper holds under which recipe."""
+    """Test which claims of the paper hold under which recipe of positions, at one depth."""
     for recipe in RECIPES:
         if (layers, recipe, LEARNED) not in found.accuracy:
             continue
@@ -94,7 +98,7 @@ def _of_recipes(here: Evidence, found: Quantities, layers: float) -> Iterator[Te
 
 
 def _of_positions(here: Evidence, found: Quantities, layers: float) -> Iterator[Test]:
-    """What positions do: each recipe less the one without."""
+    """Test what positions change: each recipe with them, minus the one without."""
     which = f"L = {layers:g}"
     entropy, used, keys = found.entropy, found.used, found.keys
     own, without = (layers, SINUSOIDS), (layers, NONE)
@@ -111,7 +115,7 @@ def _of_positions(here: Evidence, found: Quantities, layers: float) -> Iterator[
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Three accuracies by corpus, depth and recipe; H and similarities beside them."""
+    """Draw three accuracies by corpus, depth and recipe, and another chart of H and similarities."""
     every = named(whole.records)
     trained = every[every["family"] != CONTROL]
     accuracy = {
@@ -130,7 +134,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 def _bars(whole: Evidence, rows: dict[str, pd.DataFrame], name: str, title: str) -> dict[str, ChartType]:
-    """A bar for each corpus, depth, recipe and quantity."""
+    """Draw a bar for each corpus, depth, recipe and quantity."""
     frames = [over(found, "corpus", "layers", "recipe").assign(quantity=what) for what, found in rows.items()]
     frame = pd.concat(frames, ignore_index=True)
     where = frame["corpus"].replace(TITLES) + ", L = " + frame["layers"].map("{:g}".format)

@@ -1,7 +1,7 @@
-"""A fine-tuning that nobody here made: BERT on chemical reactions before and after it learnt to classify them.
+"""Measure a fine-tuning made by others: BERT on chemical reactions, before and after it learnt to classify them.
 
-Section 3 and figure 2 of Fosse et al. 2023, layer by layer, on the same reactions. One model: intervals are over
-reactions, by leaving out one of `GROUPS` groups of them at a time, and both models lose the same ones.
+Section 3 and figure 2 of Fosse et al. 2023 are repeated layer by layer, on the same reactions. There is one model only:
+intervals are over reactions, by leaving out one of `GROUPS` groups at a time, the same for both stages.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Reactions:
-    """How many reactions are read, as many of each class, and at how many tokens they are cut."""
+    """How many reactions are read, equally many of each class, and at how many tokens they are cut."""
 
     utterances: int = 999
     longest: int = 512
@@ -54,8 +54,10 @@ class Reactions:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is kept of a model: `alike` [reaction, layer], mean cosine over pairs of its tokens, and `cls`, unit vectors
-    [reaction, layer, dim] of the first token.
+    """What is kept from a model's pass over the reactions.
+
+    alike  [reaction, layer]: mean cosine over pairs of its tokens
+    cls    [reaction, layer, dim]: unit vectors of the first token
     """
 
     alike: Array
@@ -65,7 +67,7 @@ class Seen:
 def mean_cosine_of_pairs(
     states: Float[Tensor, "row token dim"], real: Bool[Tensor, "row token"]
 ) -> Float[Tensor, "row"]:
-    """Mean cosine over pairs of different real tokens of every row, in float64 (equation 3)."""
+    """Return the mean cosine over pairs of different real tokens, for every row, in float64 (equation 3)."""
     units = torch.nn.functional.normalize(states.double(), dim=-1) * real[..., None]
     count = real.sum(1).double()
     return (units.sum(1).square().sum(-1) - count) / (count * (count - 1))
@@ -73,7 +75,7 @@ def mean_cosine_of_pairs(
 
 @torch.no_grad()
 def see(name: str, plan: Reactions) -> tuple[Seen, Labels]:
-    """Every reaction as a model gives it, and its class."""
+    """Run a model on every reaction; return what is kept of it, and the class of each reaction."""
     corpus = open_labelled(CORPUS, columns=COLUMNS, for_training=False)
     subject = load(name)
     tokenizer: Any = subject.processor
@@ -82,6 +84,7 @@ def see(name: str, plan: Reactions) -> tuple[Seen, Labels]:
     states: dict[int, Tensor] = {}
 
     def receive(site: Site, x: Tensor) -> None:
+        """Keep the hidden states of each layer."""
         if site.quantity == "hidden" and site.layer is not None:
             states[site.layer] = x
 
@@ -101,9 +104,10 @@ def see(name: str, plan: Reactions) -> tuple[Seen, Labels]:
 
 
 def of_directions(cls: Float[np.ndarray, "reaction dim"], labels: Labels) -> tuple[float, float, float]:
-    """(AUC, median cosine of the own class, of the other classes), means over all representatives.
+    """Return (AUC, median cosine to the own class, to the other classes), averaged over all representatives.
 
-    The AUC of one: chance that another reaction of its class is nearer to it than one of another class.
+    The AUC of a representative is the chance that another reaction of its class is nearer to it than one of another
+    class.
     """
     cosine = cls @ cls.T
     same = labels[:, None] == labels[None]
@@ -122,7 +126,7 @@ def of_directions(cls: Float[np.ndarray, "reaction dim"], labels: Labels) -> tup
 
 
 def replicates(seen: Seen, labels: Labels) -> dict[str, Array]:
-    """{metric: [1 + group, layer]}: of all reactions, then without each group of them."""
+    """Return jackknife replicates {metric: [1 + group, layer]}: with all reactions, then without each group of them."""
     group = np.arange(len(labels)) % GROUPS
     found: dict[str, list[Array]] = {name: [] for name in BOUNDS}
     for left_out in (-1, *range(GROUPS)):
@@ -135,7 +139,9 @@ def replicates(seen: Seen, labels: Labels) -> dict[str, Array]:
 
 
 def last_third(curve: Array) -> Array:
-    """Share of what `curve` [replicate, layer] gains from its first layer to its last that the last third adds."""
+    """Return which share of the gain from first to last layer, for `curve` [replicate, layer], lies in
+    the last third.
+    """
     depth = curve.shape[1] - 1
     start = depth - max(1, round(depth * LATE))
     gained = curve[:, -1] - curve[:, 0]
@@ -143,7 +149,9 @@ def last_third(curve: Array) -> Array:
 
 
 def share_still_to_come(difference: Array) -> Array:
-    """Share of the last layer's `difference` [replicate, layer] that is not there yet where the last third begins."""
+    """Return which share of the last layer's `difference` [replicate, layer] is still missing at the start of the last
+    third.
+    """
     depth = difference.shape[1] - 1
     start = depth - max(1, round(depth * LATE))
     whole = difference[:, -1]
@@ -151,7 +159,7 @@ def share_still_to_come(difference: Array) -> Array:
 
 
 def asked(before: dict[str, Array], after: dict[str, Array]) -> dict[str, Array]:
-    """The number of every claim [replicate]."""
+    """Return the number of every claim, [replicate]."""
     gain = after[DIRECTION] - before[DIRECTION]
     return {
         "tokens converge by fine-tuning": after[ALIKE][:, -1] - before[ALIKE][:, -1],
@@ -164,7 +172,7 @@ def asked(before: dict[str, Array], after: dict[str, Array]) -> dict[str, Array]
 
 
 def measure(plan: Reactions, context: Context) -> pd.DataFrame:
-    """Curves by layer of both models, and `claim`: the number of every claim (`component`), with intervals."""
+    """Return the curves by layer of both models, and the number of every claim (metric `claim`), with intervals."""
     curves: dict[str, dict[str, Array]] = {}
     labels: Labels = np.zeros(0, np.int64)
     parts = []
@@ -188,13 +196,14 @@ def measure(plan: Reactions, context: Context) -> pd.DataFrame:
 
 
 def tests(records: pd.DataFrame) -> Iterator[Test]:
+    """Test every claim by its number in the records."""
     found = select(records, metric="claim").set_index("component")
     for name, claim in claims("beyond", "reactions").items():
         yield test_of(claim, found.loc[[name]])
 
 
 def test_of(claim: Claim, row: pd.DataFrame) -> Test:
-    """One claim against its number, whose interval is over groups of reactions."""
+    """Test one claim by its number, whose interval is over groups of reactions."""
     value, low, high = (float(row[end].iloc[0]) for end in ("value", "low", "high"))
     n = int(row["n_units"].iloc[0])
     note = "n counts reactions: one model, fine-tuned once, by others"
@@ -213,7 +222,7 @@ def test_of(claim: Claim, row: pd.DataFrame) -> Test:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Both curves of section 3, and the direction of [CLS] by layer."""
+    """Draw the similarity of tokens by layer, and how well the direction of [CLS] separates classes."""
     drawn: dict[str, ChartType] = {}
     titles = {ALIKE: "similarity of tokens", DIRECTION: "AUC of the direction"}
     for place, (metric, title) in enumerate(titles.items(), 1):

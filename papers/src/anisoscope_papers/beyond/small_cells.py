@@ -1,8 +1,10 @@
-"""Cells of small models, trained in seconds and looked at before and after, for questions on what training makes.
+"""Train small models (cells) in seconds, and measure them before and after, for questions on what training does.
 
 <cache>/small/<cell>-<hash>.json        a hash of the corpus that it read
-<cache>/small/<cell>-<hash>.parquet     records: `model` is `read=each blocks=norm L=3 d=64`, with ` untrained` behind
-it at step 0; beside the names of `measure`, `class_cosine.mean` and `.most`: of the mean directions of two classes
+<cache>/small/<cell>-<hash>.parquet     its records
+
+In records, `model` is `read=each blocks=norm L=3 d=64`, with ` untrained` appended at step 0. Apart from the metrics of
+`measure` there are `class_cosine.mean` and `.most`: cosines of the mean directions of two classes.
 """
 
 import math
@@ -55,7 +57,9 @@ VERSION = 1
 
 @torch.no_grad()
 def looked_at(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
-    """Accuracy, similarity of the words of a sentence by layer, and how the classes lie in what the head reads."""
+    """Measure a small model: accuracy, similarity of words by layer, and how classes are arranged in what its head
+    reads.
+    """
     vectors, truth, units = _read(model, made)
     with evaluation_mode(model):
         found = model.classifier(vectors).argmax(-1)
@@ -76,7 +80,7 @@ def looked_at(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
 
 
 def _read(model: Reader, made: Sentences) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What the head reads of the test split [vector, dim], the label of each, and its sentence."""
+    """Return what the head reads in the test split, [vector, dim], with the label and the sentence of each vector."""
     kept = []
     with evaluation_mode(model):
         for chosen in torch.split(torch.arange(len(made.encoded[TEST])), 256):
@@ -89,7 +93,7 @@ def _read(model: Reader, made: Sentences) -> tuple[torch.Tensor, torch.Tensor, t
 
 
 def between(vectors: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str, float]:
-    """Mean and largest cosine between the mean directions of two classes."""
+    """Return the mean and the largest cosine between the mean directions of two classes."""
     unit = normalise(vectors)
     means = normalise(np.stack([unit[labels == c].mean(0) for c in np.unique(labels)]))
     cosine = (means @ means.T)[np.triu_indices(len(means), 1)]
@@ -97,7 +101,10 @@ def between(vectors: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str
 
 
 def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -> pd.DataFrame | None:
-    """Records of a cell at step 0 and trained, made once; None where it is not to be trained and is not there."""
+    """Return the records of a small model (cell), untrained and trained, computed once.
+
+    None if it has not been trained and the plan does not train.
+    """
     recipe = {name: value for name, value in asdict(plan).items() if name in plan.RECIPE}
     digest = make_run_id([asdict(cell), recipe, VERSION])[:8]
     name = f"{make_slug(cell.task)}-{make_slug(cell.label)}-s{cell.seed}-{digest}"
@@ -108,6 +115,7 @@ def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -
         check_noted(noted, read, path)
 
     def make() -> pd.DataFrame:
+        """Train the model and measure it before and after."""
         write_json(noted, read)
         made = material(cell.task, plan.limit, plan.held, cell.seed)
         model = untrained(cell, made)
@@ -121,7 +129,7 @@ def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -
 
 
 def measure(plan: SmallGrid, context: Context) -> pd.DataFrame:
-    """Records of all cells, trained or found again."""
+    """Return the records of all small models (cells), trained or read from the cache."""
     instead = {task: STAND_INS[task] for task, _ in plan.tasks if task in STAND_INS and not find_copy(task)}
     for task, other in instead.items():
         context.stand_in(other, task, "not under ANISOSCOPE_DATA")
@@ -139,7 +147,7 @@ _LABEL = r"read=(?P<read>\S+) blocks=(?P<blocks>\S+) L=(?P<layers>\d+) d=(?P<dim
 
 
 def with_axes(records: pd.DataFrame) -> pd.DataFrame:
-    """Every row with the axes of its cell, and whether it is of step 0, where no model has collapsed."""
+    """Add the columns of each cell's settings, and whether it is at step 0; drop `collapsed` at step 0."""
     found = records["model"].astype(str).str.extract(_LABEL).astype({"layers": float, "dim": float})
     found = records.join(found.assign(untrained=found["untrained"].notna()))
     return found[~(found["untrained"] & (found["metric"] == "collapsed"))]
@@ -149,7 +157,9 @@ TITLES = {TREEBANK: "UD English EWT"}
 
 
 class OfSmall(Evidence):
-    """Generated corpora stand for themselves; a study says itself what it makes of a model that learnt nothing."""
+    """Evidence from small models. Generated corpora do not replace others, and models that learnt nothing are counted
+    so.
+    """
 
     meant: Mapping[str, str] = MappingProxyType({})
     lost: Mapping[str, str] = MappingProxyType({"collapsed": "{} learnt nothing"})

@@ -1,4 +1,4 @@
-"""Small models and what they learn: attention alone or more of a block, read where a task asks for it."""
+"""Define small models, attention alone or with more of a Transformer block, and what they are trained to tell."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ LONGEST, WIDTH = 1024, 64
 
 @dataclass(frozen=True)
 class SmallCell:
-    """One model. `read` as above; `blocks` among `BLOCKS`."""
+    """One small model. `read`: what its head reads (`FIRST`, `MEAN`, `EACH`); `blocks`: one of `BLOCKS`."""
 
     task: str
     read: str = FIRST
@@ -54,6 +54,7 @@ class SmallCell:
 
     @property
     def label(self) -> str:
+        """The name in the column `model` of records."""
         return f"read={self.read} blocks={self.blocks} L={self.layers} d={self.dim}"
 
 
@@ -80,7 +81,7 @@ class SmallGrid:
     """What a cell's identity has of it."""
 
     def cells(self, instead: Mapping[str, str] | None = None) -> list[SmallCell]:
-        """The first seed of all before the second; `instead`: corpora that stand in for others."""
+        """List the small models, ordered by seed. `instead`: corpora that replace unavailable ones."""
         axes = product(range(self.seeds), self.tasks, self.blocks, self.layers, self.dims)
         found = [SmallCell(task, read, blocks, layers, dim, seed) for seed, (task, read), blocks, layers, dim in axes]
         return [replace(cell, task=(instead or {}).get(cell.task, cell.task)) for cell in found]
@@ -88,7 +89,9 @@ class SmallGrid:
 
 @dataclass(frozen=True)
 class Sentences:
-    """A corpus as ids; `tags` by split and sentence, one per token (`UNTAGGED`: of none), and their names."""
+    """A tokenized corpus. `tags` by split and sentence: one per token (`UNTAGGED` for tokens without); `names` of the
+    tags.
+    """
 
     corpus: LabelledCorpus
     tokenizer: Any
@@ -97,11 +100,11 @@ class Sentences:
     names: tuple[str, ...]
 
     def labels(self, read: str) -> tuple[str, ...]:
-        """Names of what is to be told."""
+        """Return the names of the classes, or of the tags if each word is read."""
         return self.names if read == EACH else self.corpus.labels
 
     def batch(self, split: str, chosen: list[int], read: str) -> tuple[dict[str, Tensor], Tensor]:
-        """Inputs, and the label of each sentence or of each token."""
+        """Return the inputs of some sentences, and the label of each sentence or of each token."""
         inputs = collate([self.encoded[split].rows[i] for i in chosen], int(self.tokenizer.pad_token_id))
         labels = inputs.pop("labels")
         if read == EACH:
@@ -112,7 +115,7 @@ class Sentences:
 
 @cache
 def material(task: str, limit: int, held: int, seed: int) -> Sentences:
-    """Sentences of a corpus with the class of each and the tags of their words; a generated one has a seed."""
+    """Open a corpus as sentences with classes and word tags, tokenized; `seed` is for generated corpora."""
     corpus, words, names = _treebank() if task == TREEBANK else _generated(task, seed)
     sizes = {TRAIN: limit, TEST: held}
     classes = len(corpus.labels)
@@ -135,7 +138,7 @@ Tagged = tuple[LabelledCorpus, dict[int, list[int]], tuple[str, ...]]
 
 
 def _treebank() -> Tagged:
-    """UD English EWT: the genre of a sentence, and the part of speech of each word."""
+    """Open UD English EWT: the class of a sentence is its genre, the tag of a word its part of speech."""
     folder = find_copy(TREEBANK)
     if folder is None:
         cure = "set ANISOSCOPE_DATA to the folder that holds it"
@@ -151,7 +154,7 @@ def _treebank() -> Tagged:
 
 
 def _generated(task: str, seed: int) -> Tagged:
-    """Another corpus; the tag of a word is the class it is a sign of, where rationales tell, and else `none`."""
+    """Open another corpus: the tag of a word is the class that it indicates (from rationales), else `none`."""
     corpus = open_labelled(task, seed=seed)
     examples = (e for split in corpus.splits.values() for e in split)
     tags = {id(e): [(e.label + 1) * (mark > 0) for mark in e.rationale or [0] * len(e.all_words)] for e in examples}
@@ -159,7 +162,7 @@ def _generated(task: str, seed: int) -> Tagged:
 
 
 class FeedForwardBlock(AttentionClassifierBlock):  # type: ignore[no-untyped-call]  # its base is untyped
-    """norm(y + feed-forward(y)) after y = norm(x + attention(x))."""
+    """A block with a feed-forward part: norm(y + feed-forward(y)), y = norm(x + attention(x))."""
 
     def __init__(self, config: AttentionClassifierConfig, layer: int, width: int) -> None:
         super().__init__(config, layer)
@@ -168,12 +171,13 @@ class FeedForwardBlock(AttentionClassifierBlock):  # type: ignore[no-untyped-cal
         self.last_norm = NORMS[config.norm](dim)
 
     def forward(self, hidden_states: Tensor, *given: Any, **more: Any) -> Tensor:
+        """Return norm(y + feed-forward(y)), with y from the attention block."""
         y = super().forward(hidden_states, *given, **more)
         return self.last_norm(y + self.inner(y))  # type: ignore[no-any-return]
 
 
 class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
-    """The attention-only classifier with other blocks, its head on what a cell reads."""
+    """The attention-only classifier with other blocks; its head reads what the cell's `read` says."""
 
     def __init__(self, cell: SmallCell, words: int, classes: int) -> None:
         norm, width = BLOCKS[cell.blocks]
@@ -190,7 +194,7 @@ class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
         base.row_only = "training" if cell.read == FIRST else "never"
 
     def states(self, input_ids: Tensor, attention_mask: Tensor) -> Float[Tensor, "sequence *token dim"]:
-        """What the head reads."""
+        """Return what the head reads: every token, the first one, or the mean of the words."""
         x: Tensor = self.attention_classifier(input_ids, attention_mask).last_hidden_state
         if self.read == EACH:
             return x
@@ -201,13 +205,13 @@ class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
 
 
 def untrained(cell: SmallCell, made: Sentences) -> Reader:
-    """The model at step 0."""
+    """Build the model at step 0, with weights drawn from the cell's seed."""
     set_seed(cell.seed)
     return Reader(cell, len(made.tokenizer), len(made.labels(cell.read)))
 
 
 def train(model: Reader, cell: SmallCell, made: Sentences, plan: SmallGrid) -> None:
-    """Train a model in place."""
+    """Train a small model in place, for a fixed number of steps."""
     rate = plan.rate * math.sqrt(WIDTH / cell.dim)
     optimiser = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.0, fused=True)
     warm = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / (plan.steps / 10)))
@@ -225,7 +229,7 @@ def train(model: Reader, cell: SmallCell, made: Sentences, plan: SmallGrid) -> N
 
 
 def _batches(n: int, batch: int, steps: int, draw: torch.Generator) -> Iterator[list[int]]:
-    """So many batches of a shuffled corpus, shuffled anew when it ends."""
+    """Yield `steps` batches of indices from a shuffled corpus, shuffled again when it ends."""
     order: list[int] = []
     for _ in range(steps):
         if len(order) < batch:

@@ -1,14 +1,15 @@
-"""Language models of every arm and seed, trained as one recipe says, looked at along the way; each a cell, made once.
+"""Train language models of every arm (set of changes) and seed by one recipe. Each is a cell: trained and measured
+once.
 
-    <cache>/beyond/<arm>-<seed>-<hash>/step-N.parquet     what was seen at step N
-    <cache>/beyond/<arm>-<seed>-<hash>/resume             the state of a training under way: it goes on from there
-    <cache>/beyond/<arm>-<seed>-<hash>/read.json          hashes of the texts it is trained and looked at with
-    <cache>/beyond/<arm>-<seed>-<hash>/records.parquet    what was seen at all steps
-    <cache>/beyond/<arm>-<seed>-<hash>/asked.parquet      what it was asked at the end (`outcomes`); written last
+    <cache>/beyond/<arm>-<seed>-<hash>/step-N.parquet     measurements at step N
+    <cache>/beyond/<arm>-<seed>-<hash>/resume             the state of a running training, to resume from
+    <cache>/beyond/<arm>-<seed>-<hash>/read.json          hashes of the texts for training and measuring
+    <cache>/beyond/<arm>-<seed>-<hash>/records.parquet    measurements at all steps
+    <cache>/beyond/<arm>-<seed>-<hash>/asked.parquet      outcomes at the end (`outcomes`); written last
 
-Records: the names of `measure`; `model` is the arm. Beside them, by step, `training.loss` (plain, in nats, of held-out
-windows, whatever the arm trains on) and `training.skill`: 1 − loss / loss of the unigrams, which is 0 for a model that
-knows how often words are and nothing of their neighbours, and 1 for one that knows everything.
+Records have the metrics of `measure`; `model` is the arm. By step there are also `training.loss` (plain, in nats, on
+held-out windows, whatever the arm's own loss) and `training.skill`: 1 − loss / loss of the unigrams. Skill is 0 for a
+model that only knows word frequencies, and 1 for a perfect one.
 """
 
 import shutil
@@ -51,25 +52,25 @@ VERSION = 1
 
 
 class Cells(Protocol):
-    """How every cell of an experiment is trained and looked at."""
+    """What an experiment needs to train and measure its cells (models)."""
 
     def folder(self, arm: str, seed: int) -> Path:
-        """Where the cell of an arm and a seed is; every setting is part of it."""
+        """Return the folder of the model of an arm and a seed; it depends on every setting."""
 
     def read(self) -> dict[str, str]:
-        """Hashes of what a cell is trained and looked at with, by name."""
+        """Return hashes of what a model is trained and measured with, by name."""
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
-        """Train a cell, or go on, and write its records."""
+        """Train a model, or resume, and write its records."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How language models are trained and looked at. Everything here is part of a cell's identity.
+    """How language models are trained and measured. Every field is part of a model's identity.
 
     task           `masked-lm` (as BERT), or `causal-lm`: every token from those before it, which is learnt far sooner
-    steps, looks   of training; at these steps it is looked at, and at step 0 and the last
-    probe          windows that are looked at, evenly spread over a text that no model was trained on
+    steps, looks   steps of training; it is measured at the steps `looks`, at step 0 and at the last
+    probe          windows it is measured on, evenly spread over a text that no model was trained on
     """
 
     task: Task
@@ -80,26 +81,29 @@ class Recipe:
 
     @property
     def seen(self) -> tuple[int, ...]:
+        """The steps at which a model is measured."""
         return tuple(sorted({0, *self.looks, self.steps}))
 
     def folder(self, arm: str, seed: int) -> Path:
-        """Where the cell of an arm and a seed is."""
+        """Return the folder of the model (cell) of an arm and a seed."""
         identity = make_run_id([asdict(self), VERSION, _corpora()])
         return cache_folder() / "beyond" / f"{arm}-{seed}-{identity[:8]}"
 
     def read(self) -> dict[str, str]:
-        """Hashes of the files of its corpora, by name."""
+        """Return hashes of the files of its corpora, by name."""
         return hash_corpora(*_corpora())
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
-        """Train a cell, or go on, ask it, and write its records."""
+        """Train a model (cell), or resume, measure its outcomes, and write its records."""
         _train(arm, seed, self, folder, device)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Cells that a study reads: every arm with every seed, in the order of worth; `train` False: the finished ones.
-    `asked`: with the `outcomes` of each; a cell that was not asked is trained again.
+    """The cells (trained models) that a study reads: every arm with every seed, the most important first.
+
+    `train` False: only finished ones are read. `asked`: also the `outcomes` of each; a cell without them is trained
+    again.
     """
 
     arms: tuple[str, ...]
@@ -110,22 +114,25 @@ class Experiment:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What a cell must hold, in the order it is written."""
+        """The files that a finished cell must hold, in the order in which they are written."""
         return (SEEN, ASKED) if self.asked else (SEEN,)
 
     def cells(self) -> list[tuple[str, int]]:
-        """The first two arms with every seed before the others: what is cut short holds one whole comparison."""
+        """List (arm, seed). The first two arms come first with every seed, so that an interrupted run holds one full
+        comparison.
+        """
         first, others = self.arms[:2], self.arms[2:]
         return [(arm, seed) for part in (first, others) for seed in range(self.seeds) for arm in part]
 
 
 def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
-    """Records of all cells, trained or found again."""
+    """Return the records of all cells (trained models), trained now or read from the cache."""
     cells, recipe = experiment.cells(), experiment.recipe
     if not experiment.train:
         cells = [cell for cell in cells if all((recipe.folder(*cell) / name).exists() for name in experiment.files)]
 
     def attempt(cell: tuple[str, int], wait: bool) -> pd.DataFrame:
+        """Train a cell if needed and return its records; `wait`: wait for another process that trains it."""
         folder = recipe.folder(*cell)
         check_noted(folder / READ, recipe.read(), folder)
         make_once(
@@ -142,17 +149,18 @@ def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
 
 
 def _train_noted(recipe: Cells, cell: tuple[str, int], folder: Path, device: str) -> None:
-    """Train a cell, or go on, and write its records; what it reads is noted first."""
+    """Note what a cell reads, then train it, or resume, and write its records."""
     write_json(folder / READ, recipe.read())
     recipe.train(*cell, folder, device)
 
 
 def _corpora() -> tuple[str, str]:
+    """Return the names of the corpora for training and for measuring; built-in text if they are missing."""
     return (CORPUS if find_path(CORPUS) else BUILTIN, PROBE if find_path(PROBE) else BUILTIN)
 
 
 def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> None:
-    """Train one cell, or go on, ask it, and write its records, unless they are there."""
+    """Train one cell, or resume, measure its outcomes, and write its records unless they exist."""
     size, (named, probed) = recipe.size, _corpora()
     tokenizer, tokens = prepare(open_training_corpus(named), recipe.task, size.vocabulary, size.window)
     windows, held = tokens.parts()
@@ -178,15 +186,18 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
 def follow(
     made: Material, how: Fitting, plan: Any, seen: tuple[int, ...], guess: float, folder: Path, named: dict[str, Any]
 ) -> None:
-    """Train, or go on, look at the steps `seen` on a `plan`, and write what was seen, `named`. `guess`: the loss of who
-    knows what there is to be found on average, and nothing of the example.
+    """Train a model, or resume; measure it at the steps `seen` on the batches `plan`, and write the records.
+
+    `guess`: the loss of a guess that ignores the example, from which skill is counted. `named`: columns of the records.
     """
 
     def on_step(step: int, _last: int, model: Any) -> None:
+        """Measure the model if this step is one of `seen`."""
         if step in seen:
             make_records_once(folder / f"step-{step}.parquet", partial(_look, model, plan, last=step == seen[-1]))
 
     def found() -> pd.DataFrame:
+        """Return the measurements of all steps, with loss and skill."""
         losses = pd.DataFrame(history["validation_loss"], columns=["step", "value"]).assign(metric=LOSS)
         skill = losses.assign(metric=SKILL, value=1 - losses["value"] / guess)
         looks = [pd.read_parquet(folder / f"step-{step}.parquet").assign(step=step) for step in seen]
@@ -198,7 +209,7 @@ def follow(
 
 
 def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
-    """What is kept of a look: numbers of layers and heads, without those of single dimensions."""
+    """Measure a model at one step: numbers of layers and heads, without those of single dimensions."""
     settings = Settings(metrics=AT_THE_END if last else ALONG, tokens=("all",), groups=8, sample=0)
     batches = [plan[i] for i in range(len(plan))]
     if last:
@@ -213,7 +224,7 @@ def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
 
 
 def unigrams(tokens: Tokens, windows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Share [token] of each token in the windows of training, one added to every count."""
+    """Return the share of each token in the training windows, [token], with one added to every count."""
     counts, first = np.ones(tokens.vocabulary), len(tokens.affixes.prefix)
     for part in np.array_split(windows, max(1, len(windows) // 4096)):
         content = tokens.rows(part)[:, first : first + tokens.room]
@@ -222,12 +233,12 @@ def unigrams(tokens: Tokens, windows: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def balancing(shares: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Weights [token] in proportion to share^−½, whose mean over tokens as they occur is 1."""
+    """Return weights proportional to share^−½, [token]; their mean over tokens as they occur is 1."""
     weights = shares**-0.5
     return np.asarray(weights / (shares * weights).sum(), dtype=np.float32)
 
 
 def unigram_loss(shares: NDArray[np.float64], examples: Examples) -> float:
-    """Cross-entropy in nats of the hidden tokens of `examples` under their shares in training."""
+    """Return the cross-entropy, in nats, of the hidden tokens of `examples` under the tokens' shares in training."""
     labels = np.concatenate([examples[i]["labels"].numpy() for i in range(len(examples))])
     return float(-np.log(shares[labels[labels != UNMASKED]]).mean())

@@ -1,4 +1,6 @@
-"""How much of an encoder's convergence is the attention-only model's? Its parts added one at a time, by depth."""
+"""Ask how much of an encoder's convergence (words becoming similar) comes from attention: parts are
+added one by one.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +20,9 @@ STEPS = {"the norm": ("norm", "bare"), "its gain": ("gain", "norm"), "feed-forwa
 
 
 def converged(here: Evidence, blocks: str) -> Array:
-    """Similarity in the last layer less the same at step 0 [seed], mean over the depths above one that a seed has."""
+    """Return how much more similar words are in the last layer than at step 0, [seed], averaged over
+    depths above one.
+    """
     rows = here.find(blocks=blocks, **WORDS)
     table = here.by(rows[(rows["layer"] == rows["layers"]) & (rows["layers"] > 1)], "layers", "untrained")
     depths = sorted({layers for layers, _ in table})
@@ -27,6 +31,7 @@ def converged(here: Evidence, blocks: str) -> Array:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
+    """Test how much convergence each added part of a block brings."""
     for here in whole.corpora:
         found = {blocks: converged(here, blocks) for blocks in BLOCKS}
         yield here.test("a whole encoder converges", found["whole"])
@@ -37,7 +42,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Similarity in the last layer against depth, a line for what the blocks hold, trained and at step 0."""
+    """Draw the similarity in the last layer against depth, a line for each kind of block, trained and at step 0."""
     drawn: dict[str, ChartType] = {}
     for here in whole.corpora:
         rows = here.find(**WORDS)
@@ -51,6 +56,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 def _grid(**changes: Any) -> SmallGrid:
+    """Return the grid of models to train, with some settings changed."""
     settings: dict[str, Any] = {"blocks": tuple(BLOCKS), "layers": (1, 2, 3, 4, 5), "seeds": 3, "steps": 600}
     return SmallGrid((("planted:5", FIRST),), **settings | {"rate": 3e-3} | changes)
 
