@@ -1,4 +1,4 @@
-"""Load an adapter (LoRA and kin, saved by PEFT): its base model with the adapter's weights merged in."""
+"""Load an adapter (LoRA and the like, saved by PEFT): its base model, with the adapter's weights merged into it."""
 
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +23,7 @@ HEAD_WEIGHTS = ("score.weight", "classifier.weight", "out_proj.weight")
 
 
 def find_base(folder: str) -> str | None:
-    """Return the name of the base of the adapter in a folder; None if there is none."""
+    """Return the name of the base model of the adapter in a folder; None if the folder holds no adapter."""
     if not is_adapter(file.name for file in Path(folder).iterdir()):
         return None
     base = read_config(Path(folder, CONFIG)).get("base_model_name_or_path")
@@ -33,9 +33,9 @@ def find_base(folder: str) -> str | None:
 
 
 def merge_adapter(folder: str, base: str, options: dict[str, Any], *, classifier: bool = False) -> Any:
-    """Load the checkpoint in the folder `base` with `options`, and merge the adapter in `folder` into it;
+    """Load the checkpoint in the folder `base` with `options`, and merge the adapter in `folder` into it.
 
-    ModelError if a weight finds no place, or if they cannot be merged.
+    ModelError if a weight of the adapter fits nowhere, or if they cannot be merged.
     """
     import transformers
 
@@ -67,13 +67,15 @@ def merge_adapter(folder: str, base: str, options: dict[str, Any], *, classifier
 
 
 def _count_classes(saved: dict[str, torch.Tensor]) -> int | None:
-    """How many classes the head has that is saved with an adapter, which its configuration does not say.
+    """Return the number of classes of the head saved with an adapter, which its configuration lacks; None without a
+    head.
 
-    The head is what is saved whole, outside of the adapter's own matrices; its last layer puts out the classes.
+    The head is what is saved outside the adapter's own matrices; the size of its last layer's output is the number.
     """
     heads = [x for name, x in saved.items() if ".lora_" not in name and name.endswith(HEAD_WEIGHTS) and x.dim() == 2]
     return len(heads[-1]) if heads else None
 
 
 def _same(saved: torch.Tensor, there: torch.Tensor) -> bool:
+    """Whether a saved tensor and the loaded one are equal."""
     return saved.shape == there.shape and bool(torch.equal(saved.to(there), there))

@@ -1,5 +1,5 @@
-"""Read what other libraries keep with a Transformer: timm's configurations, and the modules of
-sentence-transformers that make text vectors.
+"""Read what other libraries save with a Transformer: configurations of timm, and the modules of sentence-transformers
+that turn its states into the vector of a text.
 """
 
 from difflib import get_close_matches
@@ -27,14 +27,16 @@ SPARSE = {"SpladePooling", "SparseAutoEncoder", "MLMTransformer", "SparseStaticE
 
 
 def timm_name(name: str) -> str:
-    """`timm/NAME` with the tag of timm's own weights, where it has none."""
+    """Add the tag of timm's default weights to `timm/NAME` if it has no tag; other names are returned unchanged."""
     config = None if "." in name else timm_config(name)
     return name if config is None else f"timm/{config.architecture}.{config.pretrained_cfg['tag']}"
 
 
 def timm_config(name: str) -> Any:
-    """The configuration of `timm/NAME` as timm itself has it, without the hub; None for another name, or without timm.
-    ModelError for one that timm does not know.
+    """Return timm's own configuration of `timm/NAME`, without asking the hub; None for another name, or
+    without timm.
+
+    ModelError for a model that timm does not know.
     """
     library, _, own = name.partition("/")
     if library != "timm" or Path(name).exists() or find_spec("timm") is None:
@@ -52,11 +54,10 @@ def timm_config(name: str) -> Any:
 
 
 def add_text_pooling(model: nn.Module, folder: str, processor: Any, *, untrained: bool = False) -> list[str]:
-    """Put what makes the vector of a text in a folder of sentence-transformers into `model.sentence`, and return
-    remarks.
+    """Put the modules of sentence-transformers that make the vector of a text into `model.sentence`. Return remarks.
 
-    That is the modules behind a plain Transformer if they need no more than its last hidden states; otherwise (SPLADE,
-    layers weighed, modules that are not known) the library's own model, which is called on the same tokens.
+    These are the modules after a plain Transformer if they need no more than its last hidden states. Otherwise
+    (SPLADE, weighted layers, unknown modules) it is the library's own model, which is called on the same tokens.
     """
     rows = read_list(Path(folder, MODULES))
     if len(rows) < 2:
@@ -87,12 +88,12 @@ def add_text_pooling(model: nn.Module, folder: str, processor: Any, *, untrained
 
 
 def _kind_of(row: dict[str, Any]) -> str:
-    """The class of a module in modules.json, without where it is defined."""
+    """Return the class name of a module in modules.json, without its package."""
     return str(row["type"]).rpartition(".")[2]
 
 
 def _is_plain(folder: str, kinds: list[str]) -> bool:
-    """Tell whether the first module gives the last hidden states and the others need nothing else."""
+    """Whether the first module gives the last hidden states and the others need nothing else."""
     settings = read_config(Path(folder, BERT_CONFIG))
     text = settings.get("modality_config", {}).get("text", {})
     gives_states = (
@@ -106,13 +107,14 @@ def _is_plain(folder: str, kinds: list[str]) -> bool:
 
 
 def _limit_length(processor: Any, folder: str) -> None:
-    """Let the tokenizer cut where the library's model does."""
+    """Make the tokenizer truncate texts at the length at which the library's model does."""
     longest = read_config(Path(folder, BERT_CONFIG)).get("max_seq_length")
     if isinstance(longest, int) and longest > 0 and hasattr(processor, "model_max_length"):
         processor.model_max_length = min(processor.model_max_length, longest)
 
 
 def _load_modules(rows: list[dict[str, Any]], folder: str) -> nn.Module:
+    """Load the listed modules of sentence-transformers. ModelError if one fails."""
     named: Any = import_module(f"{LIBRARY}.util").import_from_string
     try:
         modules = [named(row["type"]).load(str(folder), subfolder=row["path"]) for row in rows]
@@ -122,6 +124,7 @@ def _load_modules(rows: list[dict[str, Any]], folder: str) -> nn.Module:
 
 
 def _load_whole(archetype: str, folder: str, weight: Tensor) -> nn.Module:
+    """Load the library's own model, with the device and type of `weight`. ModelError if that fails."""
     library: Any = import_module(LIBRARY)
     try:
         return WholeModel(getattr(library, archetype)(folder, device=str(weight.device)).to(weight.dtype).eval())
@@ -130,14 +133,15 @@ def _load_whole(archetype: str, folder: str, weight: Tensor) -> nn.Module:
 
 
 def _unreadable(error: Exception, folder: str) -> ModelError:
+    """Make the error for modules of sentence-transformers that cannot be loaded. The caller raises it."""
     got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return ModelError(f"readable modules of sentence-transformers in {folder}", got, "download it again")
 
 
 class WholeModel(nn.Module):
-    """A model of sentence-transformers beside the one that is measured: it is called, and none of it is looked at.
+    """A sentence-transformers model that is called for the vector of a text, but not measured itself.
 
-    `digest` stands for its weights where those of the measured model are hashed.
+    `digest` represents its weights in the hash of the measured model's weights.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -146,12 +150,12 @@ class WholeModel(nn.Module):
         self.register_buffer("digest", torch.tensor(list(bytes.fromhex(hash_weights(model))), dtype=torch.uint8))
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
-        """The features with `sentence_embedding` [sequence, dim]."""
+        """Return the features with `sentence_embedding` [sequence, dim] added."""
         return dict(self.held[0](features))
 
 
 def try_text_pooling(model: Any, processor: Any, kinds: str) -> list[str]:
-    """Try what makes vectors of texts on two of them; remove it, with a remark, if it fails."""
+    """Try the modules that make vectors of texts on two texts. If they fail, remove them and return a remark."""
     if processor is None:
         return []
     try:
@@ -167,7 +171,7 @@ def try_text_pooling(model: Any, processor: Any, kinds: str) -> list[str]:
 
 
 def pool_texts(model: Any, inputs: dict[str, Any], output: Any) -> Tensor:
-    """Return vectors [sequence, 1, dim] of whole texts, by `model.sentence`."""
+    """Return the vectors of whole texts [sequence, 1, dim], by the modules in `model.sentence`."""
     given = {name: inputs[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in inputs}
     if isinstance(model.sentence, WholeModel):
         found = model.sentence(given)

@@ -1,4 +1,4 @@
-"""Find the layout of a model: its blocks and stages by stack, in running order; which positions are real or
+"""Find the layout of a model: its blocks and stages by stack (encoder, decoder), and which positions are real or
 special.
 """
 
@@ -43,12 +43,12 @@ LATE = ("blocks_token_only", "cls_attn_blocks", "post_network")
 
 
 def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list[nn.Module]]:
-    """Find the blocks of every stack: {"encoder": [...], "decoder": [...]}.
+    """Find the blocks (layers) of every stack in running order: {"encoder": [...], "decoder": [...]}.
 
     Looked for in this order: `names` given by the caller, each a class (`BertLayer`) or a pattern of module names
     (`encoder.layers.*`, `*` for one part of a name); the row of the model's family; what the model declares as the
-    source of its hidden states; layers that can be checkpointed; torch's own Transformer layers. UsageError where a
-    name fits no module, ModelError if nothing is found; both name what the model has.
+    source of its hidden states; layers that can be checkpointed; torch's own Transformer layers. UsageError if a name
+    fits no module, ModelError if nothing is found; both name what the model has.
     """
     named = [(n, m) for n, m in model.named_modules() if not isinstance(m, CONTAINERS)]
     for name in names:
@@ -81,7 +81,7 @@ def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list
 
 
 def _blocks_of(model: nn.Module, named: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
-    """The blocks among the modules of a model or of one of its towers, by the first way that finds some."""
+    """Return (name, module) of the blocks of a model or of one of its towers, by the first method that finds some."""
     blocks = [(n, m) for n, m in named if any(_fits(name, n, m) for name in family_of(model).blocks)]
     of_timm = set(_blocks_of_timm(model))
     blocks = blocks or [(n, m) for n, m in named if m in of_timm]
@@ -92,6 +92,7 @@ def _blocks_of(model: nn.Module, named: list[tuple[str, nn.Module]]) -> list[tup
 
 
 def _fits(pattern: str, name: str, module: nn.Module) -> bool:
+    """Whether a module is of this class or its name fits the pattern, in which `*` is one part of a name."""
     parts, levels = pattern.split("."), name.split(".")
     if len(parts) == 1:
         return class_of(module).__name__ == pattern
@@ -99,7 +100,7 @@ def _fits(pattern: str, name: str, module: nn.Module) -> bool:
 
 
 def _candidates(model: nn.Module) -> list[str]:
-    """Classes and name patterns of what the model repeats: modules of one class in a list."""
+    """Suggest classes and name patterns for blocks: lists of modules that are all of one class."""
     found: dict[str, None] = {}
     for name, holder in model.named_modules():
         classes = {type(child).__name__ for child in holder.children()}
@@ -109,7 +110,7 @@ def _candidates(model: nn.Module) -> list[str]:
 
 
 def _declared(model: nn.Module) -> Iterator[type[nn.Module]]:
-    """Classes that the model's own code declares as the source of `hidden_states`."""
+    """Yield the classes that the model's own code declares as the source of `hidden_states`."""
     pretrained = class_of_transformers("modeling_utils", "PreTrainedModel")
     for module in model.modules():
         if pretrained is None or not isinstance(module, pretrained):
@@ -122,8 +123,10 @@ def _declared(model: nn.Module) -> Iterator[type[nn.Module]]:
 
 
 def _blocks_of_timm(model: nn.Module) -> Iterator[nn.Module]:
-    """Blocks of a model of timm, alone or under transformers' wrapper, which says whose outputs are its features: these
-    are blocks, or stages of them, or some of the modules in a list of such.
+    """Yield the blocks of a timm model, alone or inside transformers' wrapper.
+
+    timm lists the modules whose outputs are its features. These are blocks, or stages of blocks, or some of the
+    modules in a list of blocks.
     """
     model = getattr(model, "timm_model", model)
     features = getattr(model, "feature_info", None) or () if type(model).__module__.startswith("timm.") else ()
@@ -137,9 +140,9 @@ def _blocks_of_timm(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def has_tokens_first(model: nn.Module, block: nn.Module) -> bool:
-    """Tell whether a block passes vectors on as [token, sequence, dim], as torch's layers do unless `batch_first`.
+    """Whether a block passes vectors on as [token, sequence, dim], as torch's layers do unless `batch_first`.
 
-    UsageError where that cannot be known: in a block of the user's own around such a layer.
+    UsageError if that cannot be known: in a block of the user's own around such a layer.
     """
     if family_of(model).tokens_first:
         return True
@@ -152,7 +155,10 @@ def has_tokens_first(model: nn.Module, block: nn.Module) -> bool:
 
 
 def find_stages(model: nn.Module) -> list[nn.Module]:
-    """The modules whose outputs are those of the stages, in order (of EfficientNet the last block of each), or none."""
+    """Return the last module of each stage of a convolutional network, in order; empty if the model has no stages.
+
+    For EfficientNet that is the last block of each stage.
+    """
     config: Any = getattr(model, "config", None)
     if getattr(config, "model_type", "") == "efficientnet":
         blocks = find_blocks(model)["encoder"]
@@ -164,20 +170,23 @@ def find_stages(model: nn.Module) -> list[nn.Module]:
 
 
 def has_attention(model: nn.Module) -> bool:
-    """Tell whether queries and keys can be expected: whether a module is an attention module, not by name alone."""
+    """Whether the model has attention with queries and keys: its family must have it, and a module be an attention
+    module.
+    """
     return family_of(model).attention and any("Attention" in type(module).__name__ for module in model.modules())
 
 
 def _modalities(module: Any) -> frozenset[str]:
-    """What a model of transformers reads; images are one with videos."""
+    """Return what a transformers model reads (text, image, audio …); video counts as image."""
     declared = getattr(module, "input_modalities", None) or ()
     names = (declared,) if isinstance(declared, str) else declared
     return frozenset("image" if name == "video" else name for name in names)
 
 
 def _towers(model: nn.Module) -> dict[str, str]:
-    """The parts of a model of several modalities that read images or sounds, or that ask for what they found: path of
-    each → its stack. What is in none of them reads text.
+    """Return the parts of a multimodal model that read images or sounds, by their path, with the stack of each.
+
+    What is in none of these parts reads text.
     """
     pretrained = class_of_transformers("modeling_utils", "PreTrainedModel")
     if pretrained is None or not isinstance(model, pretrained):
@@ -200,13 +209,14 @@ def _towers(model: nn.Module) -> dict[str, str]:
 
 
 def _find_tower(path: str, towers: Mapping[str, str]) -> str | None:
-    """Return the tower that a module is in, by its path."""
+    """Return the path of the tower that contains the module of this path; None if there is none."""
     return next((tower for tower in towers if path == tower or path.startswith(f"{tower}.")), None)
 
 
 def find_stack(model: nn.Module) -> str:
-    """Return the one stack of a model that has no two, or that reads text: `decoder` if its attention is causal,
-    else `encoder`.
+    """Return the stack of a model that has only one, or of its part that reads text.
+
+    It is `decoder` if its attention is causal, else `encoder`.
     """
     towers = _towers(model)
     causal = family_of(model).causal or any(
@@ -218,7 +228,7 @@ def find_stack(model: nn.Module) -> str:
 
 
 def find_stacks(model: nn.Module) -> dict[nn.Module, str]:
-    """Return the stack of every module: by its tower, its path, or its family's row; else `find_stack`."""
+    """Return the stack of every module: by its tower, its path, or its family; otherwise that of `find_stack`."""
     config, known = getattr(model, "config", None), dict(family_of(model).stacks)
     if getattr(config, "is_encoder_decoder", False) or any(isinstance(m, nn.Transformer) for m in model.modules()):
         known |= {name: known.get(name, name) for name in ("encoder", "decoder")}
@@ -231,10 +241,11 @@ def find_stacks(model: nn.Module) -> dict[nn.Module, str]:
 
 
 class Layout:
-    """How one model's stacks lie to its inputs.
+    """How the positions of one model's stacks relate to its inputs.
 
-    streams   of a batch → those of the stacks: wav2vec 2.0 and kin make frames of `samples`, Whisper of mel `frames`,
-              CANINE molecules of characters; the blocks of MANTa-LM and the patches of an image are all real
+    streams   which positions of each stack are real, from those of the inputs: wav2vec 2.0 and the like turn `samples`
+              into frames, Whisper mel `frames`, CANINE characters into molecules; blocks of MANTa-LM and the patches of
+              an image are all real
     specials  how many positions at the beginning of a site are tokens that the model adds itself
     """
 
@@ -248,7 +259,7 @@ class Layout:
             self._specials[stack] = _special_tokens(model.get_submodule(path)) if stack != "audio" else 0
 
     def streams(self, batch: Batch) -> Streams:
-        """{stack: stream}; a stack not named has one fully real stream."""
+        """Return {stack: stream} for a batch. A stack that is not in it has one fully real stream."""
         given = dict(batch.streams)
         if "samples" in given:
             given["encoder"] = _frames_of_samples(self.model, given.pop("samples"))
@@ -257,7 +268,10 @@ class Layout:
         return self._streams_of_family(self.model, given)
 
     def specials(self, site: Site) -> int:
-        """Leading special positions of a site without a stream of its own: class and distillation token, registers."""
+        """Return how many leading positions of a site are special tokens (class, distillation, registers).
+
+        Only for sites without a stream of their own; 0 for others.
+        """
         if site.stack not in self._specials or site.quantity in ("stage", "unrectified"):
             return 0
         config: Any = self.model.config
@@ -269,7 +283,7 @@ class Layout:
 
 
 def _special_tokens(model: nn.Module) -> int:
-    """How many tokens a model puts before the patches: class and distillation token, registers."""
+    """Return how many tokens a model puts before the patches of an image: class and distillation token, registers."""
     if any(name.rpartition(".")[2] in LATE for name, _ in model.named_modules()):
         return 0
     found = (p for name, p in model.named_parameters() if name.rpartition(".")[2] in SPECIAL_PARAMETERS)
@@ -277,8 +291,9 @@ def _special_tokens(model: nn.Module) -> int:
 
 
 def _frames_of_samples(model: Any, samples: Stream) -> Stream:
-    """The frames that a stack of convolutions makes of samples: real where all their samples are. A model that makes
-    none reads what it is given as it is.
+    """Return the stream of the frames that convolutions make of sound samples.
+
+    A frame is real if all its samples are. A model that makes no frames reads the samples themselves.
     """
     count = getattr(model, "_get_feat_extract_output_lengths", None)
     if count is None:
@@ -290,8 +305,9 @@ def _frames_of_samples(model: Any, samples: Stream) -> Stream:
 
 
 def _frames_of_frames(model: nn.Module, frames: Stream) -> Stream:
-    """The frames that an encoder makes of the frames of a spectrogram, by the model's own count of them; of models that
-    have none one of two, as Whisper's first convolutions make it.
+    """Return the stream of the positions that an encoder makes of the frames of a spectrogram.
+
+    The model's own count is used; a model without one makes one of two, as Whisper's first convolutions do.
     """
     # the innermost model knows its own convolutions; those around it may have inherited another's method
     parts = [part for part in model.modules() if getattr(part, "main_input_name", "") == "input_features"]
@@ -301,6 +317,7 @@ def _frames_of_frames(model: nn.Module, frames: Stream) -> Stream:
         return _every(2, frames)
 
     def lengths_of(lengths: Tensor) -> Tensor:
+        """Return how many positions the model makes of so many frames."""
         made = count(lengths)
         return torch.as_tensor(made[0] if isinstance(made, tuple) else made).long()
 
@@ -311,6 +328,8 @@ def _frames_of_frames(model: nn.Module, frames: Stream) -> Stream:
 
 
 def _every(step: int, stream: Stream) -> Stream:
-    """Every `step`-th position, real where the first of its `step` inputs is: ⌈n / step⌉ of n."""
+    """Return the stream of every `step`-th position (⌈n / step⌉ of n); it is real if the first of its `step` inputs
+    is.
+    """
     mask, special = stream.mask[:, ::step], stream.special[:, ::step]
     return replace(stream, mask=mask, special=special, start=stream.start // step, frequency=None, punctuation=None)

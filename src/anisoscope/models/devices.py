@@ -1,4 +1,4 @@
-"""Where a model computes and with which numbers: devices and floating-point types by name."""
+"""Choose where a model computes and with which numbers: devices and floating-point types by name."""
 
 import os
 
@@ -8,8 +8,10 @@ from anisoscope.errors import ModelError, suggest_names
 
 
 def device_of(name: str) -> torch.device:
-    """The device of this name, `auto`: the accelerator that is there, else the CPU; of several alike, in a torchrun
-    job, the one of this process. ModelError where it is not there, or cannot compute.
+    """Return the device of this name. `auto` means the available accelerator, else the CPU.
+
+    In a torchrun job with several accelerators it is the one of this process. ModelError if the device does not exist
+    or cannot compute.
     """
     cure = "use --device auto, cpu, cuda or mps"
     if name == "auto":
@@ -33,7 +35,7 @@ def device_of(name: str) -> torch.device:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """The floating-point type of this name; ModelError where it is none."""
+    """Return the floating-point type of this name. ModelError if there is none."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         known = ["float32", "float64", "bfloat16", "float16"]

@@ -1,4 +1,4 @@
-"""Checkpoints of a series on this disk: what a name stands for now, fetched ahead, and let go of again."""
+"""Checkpoints of a series on this disk: locate them, download them ahead, and delete them after use."""
 
 import hashlib
 import json
@@ -21,12 +21,14 @@ SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_at
 
 
 def place_of(subject: str) -> ModelPlace:
-    """Find where a checkpoint is. ModelError where it is nowhere."""
+    """Find where a checkpoint is: a folder or the hub. ModelError if it is nowhere."""
     return locate(*split_name(subject), subject, "Check the names that the pattern matches.")
 
 
 def stamp(subject: str, place: ModelPlace) -> str:
-    """Key that tells one state of a checkpoint from another without reading its weights: commit, or sizes and times."""
+    """Return a key of a checkpoint's current state, without reading its weights: the commit, or sizes and times of
+    files.
+    """
     if place.commit is not None:
         return place.commit
     folder = Path(split_name(subject)[0])
@@ -35,7 +37,7 @@ def stamp(subject: str, place: ModelPlace) -> str:
 
 
 def shape(subject: str, place: ModelPlace, trust_remote_code: bool = False) -> dict[str, Any]:
-    """Architecture, sizes and vocabulary of a checkpoint by its configuration. ModelError where it has none."""
+    """Return architecture, sizes and vocabulary of a checkpoint from its configuration. ModelError if it has none."""
     from transformers import AutoConfig
 
     place = download(place, subject, config_only=True)
@@ -53,7 +55,7 @@ def shape(subject: str, place: ModelPlace, trust_remote_code: bool = False) -> d
 
 
 def is_here(subject: str) -> bool:
-    """Whether the weights of a checkpoint lie on this disk."""
+    """Whether the weights of a checkpoint are on this disk."""
     from huggingface_hub import try_to_load_from_cache
 
     base, revision = split_name(subject)
@@ -62,8 +64,10 @@ def is_here(subject: str) -> bool:
 
 
 def fetch(subject: str, lent: bool = True) -> None:
-    """Bring a checkpoint into the hub's cache, weights in one format; of one that is `lent`, not there for good,
-    `left_over` tells until it is let go of. Failures are silent: loading will say them.
+    """Download a checkpoint into the hub's cache, with weights in one format. Failures are silent: loading will report
+    them.
+
+    lent   the checkpoint is to be deleted after use; `left_over` is true for it until `forget` is called
     """
     with suppress(ModelError, OSError):
         if lent:
@@ -72,12 +76,12 @@ def fetch(subject: str, lent: bool = True) -> None:
 
 
 def left_over(subject: str) -> bool:
-    """Whether a checkpoint is here only because a series fetched it, now or before it was cut off."""
+    """Whether a checkpoint is on disk only because a series downloaded it, now or in an earlier interrupted start."""
     return recall_commit(FETCHED, *split_name(subject)) == subject and is_here(subject)
 
 
 def forget(subject: str) -> None:
-    """Take a checkpoint's files out of the hub's cache, but those that other revisions share."""
+    """Delete a checkpoint from the hub's cache, except files that other revisions share."""
     from huggingface_hub import scan_cache_dir
 
     base, revision = split_name(subject)

@@ -1,4 +1,4 @@
-"""Families of models (`config.model_type`), a row each; without torch or transformers."""
+"""What is known of families of models (`config.model_type`), one row each. Imports neither torch nor transformers."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -14,7 +14,10 @@ Streams = dict[str, "Stream"]
 
 
 def _canine(model: Any, given: Streams) -> Streams:
-    """Characters at both ends; a molecule is real where the model's own pooled mask says so, the first one is [CLS]."""
+    """Return the streams of CANINE: characters at both ends, and molecules (groups of characters) between.
+
+    A molecule is real if the model's own pooled mask says so; the first one is [CLS].
+    """
     if "encoder" not in given:
         return given
     characters = given.pop("encoder")
@@ -27,7 +30,7 @@ def _canine(model: Any, given: Streams) -> Streams:
 
 
 def _filled(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream":
-    """A stream with positions that the model adds itself, which are not counted."""
+    """Return a stream with positions before or behind it that the model adds itself, and which are not counted."""
     tokens = stream.mask.shape[1]
     mask, special = (part.new_zeros(len(part), before + tokens + behind) for part in (stream.mask, stream.special))
     mask[:, before : before + tokens] = stream.mask
@@ -36,9 +39,13 @@ def _filled(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream":
 
 
 def _padded_to(entry: str) -> Callable[[Any, Streams], Streams]:
-    """Streams of an encoder that fills up its input to whole blocks, as long as `entry` of its configuration says."""
+    """Return a function for the streams of an encoder that pads its input to whole blocks.
+
+    entry   the name of the configuration's value that gives the block length
+    """
 
     def streams(model: Any, given: Streams) -> Streams:
+        """Return the streams with the encoder's padded to a multiple of the block length."""
         if "encoder" not in given:
             return given
         tokens, length = given["encoder"], getattr(model.config, entry)
@@ -49,12 +56,12 @@ def _padded_to(entry: str) -> Callable[[Any, Streams], Streams]:
 
 
 def _cpmant(model: Any, given: Streams) -> Streams:
-    """A learnt prompt stands before the tokens."""
+    """Return the streams of CPM-Ant, which puts a learnt prompt before the tokens."""
     return {stack: _filled(stream, before=model.config.prompt_length) for stack, stream in given.items()}
 
 
 def _decision_transformer(_model: Any, given: Streams) -> Streams:
-    """Return, state and action of a step are three positions."""
+    """Return the streams of Decision Transformer: return, state and action of a step are three positions."""
     return {
         stack: replace(
             stream,
@@ -179,18 +186,20 @@ FAMILIES: dict[str, Family] = {
 
 
 def class_of_transformers(module: str, name: str) -> Any:
-    """A class of transformers by its module; None if that was never imported, so that no model is of it."""
+    """Return a class of transformers by its module; None if that was never imported, so that no model is of this
+    class.
+    """
     loaded = sys.modules.get(f"transformers.{module}")
     return getattr(loaded, name, None)
 
 
 def families() -> dict[str, Family]:
-    """The rows here, and those that other packages add."""
+    """Return all families of models by `model_type`: those listed here, and those that other packages add."""
     return list_entries_of("families")
 
 
 def family_named(model_type: str) -> Family:
-    """The row of a family by its `model_type`; an empty one where it has none."""
+    """Return the family with this `model_type`; an empty `Family` if it is unknown."""
     return families().get(model_type, Family())
 
 
@@ -219,13 +228,15 @@ inside each head (GPT-NeoX), grouped keys and values last (Phi-3).
 
 
 def class_of(module: Any) -> type:
-    """The class that a module was made of: FSDP2 puts one of its own (`FSDPBertLayer`) in its place."""
+    """Return the class that a module was created with; FSDP2 replaces it by one of its own (`FSDPBertLayer`)."""
     kind = type(module)
     wrapped = kind.__bases__[0].__name__ == "FSDPModule" and len(kind.__bases__) == 2
     return kind.__bases__[1] if wrapped else kind
 
 
 def family_of(model: Any) -> Family:
-    """The row of a model's family, or of the library that it is of; an empty one where it has none."""
+    """Look up a model's family by its `model_type`, else the family of its library; an empty `Family` if both are
+    unknown.
+    """
     library = LIBRARIES.get(class_of(model).__module__.partition(".")[0], Family())
     return families().get(getattr(getattr(model, "config", None), "model_type", ""), library)

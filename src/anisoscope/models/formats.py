@@ -1,4 +1,4 @@
-"""Files that are not a checkpoint of transformers, named for what they are, each with its cure."""
+"""Recognise files that are not a checkpoint of transformers, name their format, and say what to do instead."""
 
 import json
 import re
@@ -49,14 +49,18 @@ FORMATS = {
 
 
 def is_adapter(names: Iterable[str]) -> bool:
-    """Whether files of these names are of an adapter that can be read: without the weights of a model."""
+    """Whether these file names are those of an adapter (without a model's weights), and PEFT is installed to
+    read it.
+    """
     there = set(names)
     return ADAPTER in there and there.isdisjoint(WEIGHTS[:4]) and find_spec("peft") is not None
 
 
 def first_module(names: Iterable[str]) -> str:
-    """`0_Transformer/` among files of sentence-transformers that have no configuration beside their list of modules,
-    but in the folder of the first; else empty.
+    """Return the folder of the first sentence-transformers module (`0_Transformer/`) if the configuration is only
+    there.
+
+    Empty otherwise. `names` are the names of a checkpoint's files.
     """
     there = set(names)
     folders = (name.removesuffix("config.json") for name in sorted(there) if re.fullmatch(r"0_\w+/config\.json", name))
@@ -68,8 +72,9 @@ OF_TRANSFORMERS = ("Transformer", "MLMTransformer", "CLIPModel")
 
 
 def foreign_first_module(folder: Path) -> str:
-    """The first module in a folder of sentence-transformers if it is no model of transformers (a bag of words, word
-    vectors, a router); else empty.
+    """Return the class of the first sentence-transformers module if it is no transformers model; empty otherwise.
+
+    Such modules are a bag of words, word vectors, or a router.
     """
     rows = read_list(folder / MODULES)
     kind = str(rows[0].get("type", "")).rpartition(".")[2] if rows else ""
@@ -78,18 +83,18 @@ def foreign_first_module(folder: Path) -> str:
 
 
 def files_in(folder: Path) -> list[str]:
-    """Names of the files of a checkpoint in a folder, and in that of its first module."""
+    """Return the names of the files of a checkpoint in a folder, and in the folder of its first module."""
     return sorted(path.relative_to(folder).as_posix() for path in (*folder.iterdir(), *folder.glob("0_*/*")))
 
 
 def weight_files(names: Iterable[str]) -> str | None:
-    """The weights that are read among files of these names, or their index; None for none."""
+    """Return the file of weights that is read among these names, or its index; None if there is none."""
     there = set(names)
     return next((name for name in (first_module(there) + name for name in WEIGHTS) if name in there), None)
 
 
 def described(names: Iterable[str], config: Path | None = None) -> str:
-    """Format of files of these names, if not a checkpoint of transformers, with the cure; "" where nothing tells."""
+    """Name the format of files that are no checkpoint of transformers, and what to do instead; "" if unknown."""
     names = list(names)
     for pattern, description in FORMATS.items():
         if any(fnmatch(name, pattern) for name in names):
@@ -98,7 +103,7 @@ def described(names: Iterable[str], config: Path | None = None) -> str:
 
 
 def of_config(config: dict[str, Any]) -> str:
-    """What a configuration shows a model to be that transformers may not load, with the cure; "" for nothing."""
+    """Say why a model with this configuration may not load in transformers, and what to do instead; "" if it may."""
     if "_diffusers_version" in config:
         return f"it is a part of a diffusers pipeline ({config.get('_class_name', 'unknown')}): {OWN}"
     if "pretrained_cfg" in config or ("architecture" in config and "model_type" not in config):
@@ -111,18 +116,19 @@ def of_config(config: dict[str, Any]) -> str:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The configuration in a file; empty where it cannot be read."""
+    """Read a configuration file (JSON object); empty if it cannot be read."""
     read = _read(path)
     return read if isinstance(read, dict) else {}
 
 
 def read_list(path: Path) -> list[dict[str, Any]]:
-    """The configurations in a file that lists several; none where it cannot be read."""
+    """Read a file with a list of configurations; empty if it cannot be read."""
     read = _read(path)
     return [row for row in read if isinstance(row, dict)] if isinstance(read, list) else []
 
 
 def _read(path: Path) -> Any:
+    """Read a JSON file; None if it cannot be read."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

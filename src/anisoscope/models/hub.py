@@ -1,5 +1,6 @@
-"""Models of the hub: find a name, download its files to the local cache, and verify each against the announced
-hash. The hub is asked once; where it cannot be asked, or fails, the copy in the cache serves, and that is said.
+"""Models of the hub: resolve a name, download its files to the local cache, and verify each file's hash.
+
+The hub is asked once. If it cannot be reached or fails, the cached copy is used, and the user is told.
 """
 
 import hashlib
@@ -36,9 +37,12 @@ _LARGEST = 1 << 26
 
 
 class ModelPlace(NamedTuple):
-    """Where a model is: a folder, or an id of the hub with the revision as asked, the commit where it is known, and
-    there the hash announced for each file ("" where none is). `token` False: the hub is asked as a stranger. `notice`:
-    what a user has to know of how it was found.
+    """Where a model is: a local folder, or an id of the hub with the requested revision.
+
+    commit   the commit, if known
+    files    for each file at that commit the hash that the hub announced ("" if none)
+    token    False if the hub is asked without the user's token
+    notice   what the user has to know about how it was found
     """
 
     path: str
@@ -51,7 +55,10 @@ class ModelPlace(NamedTuple):
 
 
 def split_name(name: str) -> tuple[str, str | None]:
-    """`id@revision` → id and revision. ModelError for a name too long, and for a revision of a folder: it has none."""
+    """Split `id@revision` into id and revision (None if there is none).
+
+    ModelError for a name that is too long, or for a revision of a folder, which has none.
+    """
     base, _, revision = name.partition("@")
     if is_too_long(name):
         got, cure = f"{name[:40]} … of {len(name)} letters", "shorten it: no part may exceed 255, nor all of it 4095"
@@ -64,8 +71,12 @@ def split_name(name: str) -> tuple[str, str | None]:
 
 
 def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelPlace:
-    """Where `path` is: a folder here, an id that the hub knows, or, where the hub does not answer, a folder of the
-    cache. ModelError where it is none of them. `name`: as it was typed; `near`: a sentence of names like it.
+    """Find a model: a local folder, an id that the hub knows or, if the hub does not answer, a folder of the cache.
+
+    name   as the user wrote it, for errors
+    near   a sentence with similar names, for errors
+
+    ModelError if it is none of these.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
@@ -98,8 +109,8 @@ def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelP
 
 
 def does_exist(name: str) -> bool:
-    """Tell whether a folder, or a repository of the hub (at a revision), exists; if the hub is silent, a cached
-    copy counts.
+    """Whether a folder, or a repository of the hub (at a revision), exists; if the hub is silent, a cached copy
+    counts.
     """
     base, revision = split_name(name)
     try:
@@ -109,7 +120,7 @@ def does_exist(name: str) -> bool:
 
 
 def list_revisions(repository: str) -> list[str]:
-    """List branches and tags of a repository; those in the cache if the hub does not answer."""
+    """List the branches and tags of a repository; those in the cache if the hub does not answer."""
     from huggingface_hub import HfApi, constants
 
     try:
@@ -144,7 +155,7 @@ def _from_cache(path: str, revision: str | None, name: str, near: str, fault: Fa
 
 
 def _list_beside(path: str) -> str:
-    """Say what lies in the folder of a name that may be meant as a path; "" if there is no such folder."""
+    """Say which files are in the folder of a name that may be meant as a path; "" if there is no such folder."""
     above = Path(path).parent
     if above == Path() or not above.is_dir():
         return ""
@@ -153,13 +164,17 @@ def _list_beside(path: str) -> str:
 
 
 def _nowhere(name: str, near: str, cure: str) -> ModelError:
+    """Make the error for a model that was found neither here nor on the hub. The caller raises it."""
     cures = "; ".join(filter(None, (near, "check the spelling, or use a folder or builtin:minilm", cure)))
     return ModelError("a model", f"{name!r}, which is neither a folder here nor on the hub", cures)
 
 
 def download(place: ModelPlace, name: str, *, weights: bool = True, config_only: bool = False) -> ModelPlace:
-    """Download a model to a folder of the cache: its small files and its `weights` in one format, each verified
-    against the announced hash. ModelError where that cannot be, as for files that are no checkpoint.
+    """Download a model's small files, and its `weights` in one format, to the cache; verify each against its hash.
+
+    config_only   the configuration and code alone
+
+    ModelError if that fails, or if the files are no checkpoint.
     """
     weights = weights and not config_only
     if not place.files:
@@ -200,7 +215,7 @@ def _verify_copy(place: ModelPlace, name: str, *, weights: bool) -> ModelPlace:
 
 
 def _is_small(name: str, size: int | None) -> bool:
-    """Whether a file belongs to what is read beside the weights: configuration, vocabulary, code."""
+    """Whether a file is one of those that are read in addition to the weights: configuration, vocabulary, code."""
     folder, _, file = name.rpartition("/")
     if (size or 0) > _LARGEST or file.startswith("."):
         return False
@@ -211,7 +226,9 @@ def _is_small(name: str, size: int | None) -> bool:
 
 
 def _weights(place: ModelPlace, folder: Path, name: str) -> list[str]:
-    """Files of the weights in the one format that is read: shards by their index. ModelError where there are none."""
+    """Return the files of the weights in the one format that is read; shards by their index. ModelError without
+    weights.
+    """
     chosen = weight_files(place.files)
     if chosen is None:
         cure = described(place.files, folder / "config.json") or "name another model"
@@ -228,11 +245,12 @@ def _weights(place: ModelPlace, folder: Path, name: str) -> list[str]:
 
 
 def _download(place: ModelPlace, names: Iterable[str]) -> Path:
-    """Files of a place at its commit; the folder they lie in."""
+    """Download files of a model at its commit, several at a time, and return the folder they are in."""
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     def get(name: str) -> Path:
+        """Download one file and return the root folder of the snapshot."""
         path = hf_hub_download(place.path, name, revision=place.commit, token=place.token)
         return Path(path).parents[name.count("/")]
 
@@ -243,8 +261,10 @@ def _download(place: ModelPlace, names: Iterable[str]) -> Path:
 
 
 def _remember(place: ModelPlace, folder: Path, *, move: bool) -> None:
-    """Let the revision stand for this commit in the cache; one that stands for another, where the files that are there
-    now are all that is needed (`move`): without a network the older, whole copy serves until then.
+    """Write into the cache which commit the requested revision stands for.
+
+    If the revision stands for another commit already, it is changed only with `move`, that is, once all files needed
+    are there: until then the older, complete copy serves if there is no network.
     """
     reference = folder.parents[1] / "refs" / (place.revision or "main")
     if place.revision == place.commit or (reference.is_file() and not move):
@@ -274,7 +294,9 @@ def verify_hashes(folder: Path, announced: Mapping[str, str], name: str) -> None
 
 
 def _hash_like(expected: str, path: Path) -> str:
-    """The hash of a file, of the kind of `expected`: SHA-256, or git's of a blob; `expected` itself for no kind."""
+    """Return a file's hash of the same kind as `expected`: SHA-256, or git's blob hash; `expected` itself if it is
+    neither.
+    """
     from huggingface_hub.utils.sha import git_hash
 
     if re.fullmatch("[0-9a-f]{40}", expected):
@@ -286,7 +308,7 @@ def _hash_like(expected: str, path: Path) -> str:
 
 
 def _remove(path: Path) -> None:
-    """Take a file out of the cache: the link, and every blob that it goes through."""
+    """Delete a file from the cache: the link, and every file that it points to."""
     while path.is_symlink():
         following = path.parent / path.readlink()
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Tell failures of the hub apart: what came instead of an answer, and the cure."""
+"""Tell failures of the hub apart: what happened, and what to do about it."""
 
 import json
 import os
@@ -7,7 +7,11 @@ from typing import Any, NamedTuple
 
 
 class Fault(NamedTuple):
-    """What came, and the cure. `absent`: the hub says that there is no such thing; `denied`: not for this user."""
+    """A failure of the hub: what happened, and the cure.
+
+    absent   the hub says that there is no such thing
+    denied   this user may not have it
+    """
 
     got: str
     cure: str
@@ -16,7 +20,9 @@ class Fault(NamedTuple):
 
 
 def classify_fault(error: BaseException) -> Fault:
-    """Return the fault behind an error of `huggingface_hub`, of its HTTP library, or of a body that cannot be read."""
+    """Return the fault behind an error of `huggingface_hub` or its HTTP library, or behind a reply that cannot be
+    read.
+    """
     from huggingface_hub import errors
 
     chain: list[BaseException] = []
@@ -40,7 +46,7 @@ def classify_fault(error: BaseException) -> Fault:
 
 
 def _answered(error: Any) -> Fault:
-    """The fault that an answer of the hub stands for: by its kind, then by its status."""
+    """Return the fault that an error reply of the hub stands for: by its kind, then by its HTTP status."""
     from huggingface_hub import errors, get_token
 
     status = int(error.response.status_code)
@@ -71,7 +77,7 @@ def _answered(error: Any) -> Fault:
 
 
 def _not_a_hub() -> Fault:
-    """An answer without what every answer of a hub has: most often a login page in between."""
+    """Return the fault of a reply that is not a hub's: most often the login page of a network."""
     cure = "a network that asks for a login answers so: log in to it with a browser"
     endpoint = os.environ.get("HF_ENDPOINT")
     cure += f"; or HF_ENDPOINT ({endpoint}) is no hub" if endpoint else ""
@@ -79,7 +85,7 @@ def _not_a_hub() -> Fault:
 
 
 def _unreached(kind: str, text: str) -> Fault:
-    """The fault of a request that nobody answered, by the kind and the text of the library's error."""
+    """Return the fault of a request without a reply, by the kind and text of the library's error."""
     if "CERTIFICATE" in text.upper():
         cure = "log in to the network with a browser, or set SSL_CERT_FILE to the proxy's certificate"
         return Fault("a certificate that is not the hub's", cure)

@@ -1,4 +1,4 @@
-"""Remember the hub's answers: each question is asked once within a piece of work; commits are remembered beyond it."""
+"""Remember the hub's answers: each question is asked once per piece of work; commits are remembered on disk."""
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,9 +14,7 @@ _ANSWERS: list[dict[Hashable, Any]] = []
 
 @contextmanager
 def ask_once() -> Iterator[None]:
-    """Ask the hub each question only once inside a `with` block, in every thread: a name means one commit
-    throughout.
-    """
+    """Within a `with` block, ask the hub each question only once, in every thread, so that a name means one commit."""
     _ANSWERS.append(_ANSWERS[-1] if _ANSWERS else {})
     try:
         yield
@@ -25,9 +23,9 @@ def ask_once() -> Iterator[None]:
 
 
 def get_answer(question: Hashable, ask: Callable[[], Answer]) -> Answer:
-    """Return what `ask` gives; inside `ask_once` what it gave before, refusals included.
+    """Return what `ask` returns; within `ask_once`, the earlier answer to the same question, refusals included.
 
-    Other failures are not kept.
+    Other failures are not remembered.
     """
     known: dict[Hashable, Any] = _ANSWERS[-1] if _ANSWERS else {}
     if question not in known:
@@ -43,7 +41,10 @@ def get_answer(question: Hashable, ask: Callable[[], Answer]) -> Answer:
 
 
 def with_token_fallback(question: Callable[[bool | None], Answer]) -> tuple[Answer, bool | None]:
-    """Answer a question with a token, and say which: a token that the hub refuses is left out in a second try."""
+    """Ask the hub with the user's token; if it refuses the token, ask once more without it.
+
+    Return the answer, and None (with the default token) or False (without one).
+    """
     from huggingface_hub import get_token
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -66,7 +67,7 @@ def get_timeout() -> float:
 
 
 def remember(kind: str, name: str, revision: str | None, commit: str) -> None:
-    """Note the commit that a name stood for, beside the hub's cache. A cache that is read-only serves as well."""
+    """Write down which commit a name stood for, next to the hub's cache. Ignored if the cache is read-only."""
     path = _note(kind, name, revision)
     with suppress(OSError):
         if recall_commit(kind, name, revision) != commit:
@@ -82,6 +83,7 @@ def recall_commit(kind: str, name: str, revision: str | None) -> str | None:
 
 
 def _note(kind: str, name: str, revision: str | None) -> Path:
+    """Return the file that remembers the commit of a name."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HOME, "anisoscope", "commits", f"{kind}--{name}@{revision or 'main'}".replace("/", "--"))

@@ -22,7 +22,7 @@ PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 
 
 def drop_volatile(settings: Any) -> Any:
-    """Return a configuration without what differs from place to place and from version to version."""
+    """Return a configuration without entries that differ by place or version (paths, library versions)."""
     if not isinstance(settings, dict):
         return settings
     kept = sorted((str(name), value) for name, value in settings.items() if name not in PASSING)
@@ -30,7 +30,9 @@ def drop_volatile(settings: Any) -> Any:
 
 
 def hash_own_sources(model: nn.Module) -> list[str]:
-    """Hash the files that define the model's modules, except Python's own, installed packages and this one:"""
+    """Return hashes of the files that define the model's modules, except Python's own, installed packages and this
+    one.
+    """
     known = (Path(__file__).resolve().parents[1], Path(os.__file__).parent)
     names = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}
     names = {name for name in names if name.partition(".")[0] not in list_packages()}
@@ -41,15 +43,17 @@ def hash_own_sources(model: nn.Module) -> list[str]:
 
 
 def gather_whole(value: Any) -> Any:
-    """Gather a tensor whose parts lie in several processes (FSDP2); return any other unchanged.
+    """Return a whole tensor, if its parts are in several processes (FSDP2); any other value unchanged.
 
-    Each process has to ask for the same ones in the same order, as they exchange their parts.
+    Every process must ask for the same tensors in the same order, as they exchange their parts.
     """
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of an entry of a state that is none itself; of quantised ones the whole numbers and the scales."""
+    """Yield the tensors inside a value of a state dict; for quantised ones their whole numbers, scales and zero
+    points.
+    """
     if isinstance(value, torch.Tensor):
         if value.is_quantized:
             yield value.int_repr()
@@ -67,16 +71,14 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _settings_in(value: Any) -> str:
-    """What else an entry of a state holds."""
+    """Write the values other than tensors inside a value of a state dict as text."""
     if isinstance(value, tuple | list):
         return ",".join(map(_settings_in, value))
     return "" if isinstance(value, torch.Tensor) else repr(value)
 
 
 def hash_weights(model: nn.Module, but: Collection[str] = ()) -> str:
-    """Return the SHA-256 over names, shapes and bytes of all weights except `but`, so that a run names what it
-    measured.
-    """
+    """Return the SHA-256 of names, shapes and bytes of all weights, except those named in `but`."""
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         if key not in but and not isinstance(value, torch.Tensor):  # packed weights of torch's int8 modules
@@ -100,9 +102,9 @@ SOME = 64
 
 
 def hash_some_weights(model: nn.Module) -> str:
-    """Return a hash of names, shapes and the first numbers of all weights: quick, and another one for another model.
+    """Return a quick hash of names, shapes and the first numbers of all weights.
 
-    Two models that differ only in later numbers of every tensor have the same one; `hash_weights` reads everything.
+    Two models that differ only in later numbers of every tensor have the same hash; `hash_weights` reads everything.
     """
     digest = hashlib.sha256()
     for name, value in sorted(model.named_parameters()):

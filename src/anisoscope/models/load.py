@@ -48,7 +48,10 @@ READS = {"input_values": "speech", "input_features": "speech", "pixel_values": "
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to be measured, and what a manifest says of it. `processor`: tokenizer, feature extractor, …, or None."""
+    """A model to be measured, with what the manifest says of it.
+
+    processor   its tokenizer, feature extractor or image processor; None if it has none
+    """
 
     model: nn.Module
     processor: Any
@@ -59,11 +62,14 @@ class Subject:
 
     @property
     def config(self) -> Any:
+        """The model's configuration; None if it has none."""
         return getattr(self.model, "config", None)
 
     @property
     def form(self) -> str:
-        """A hash of what makes numbers of weights and inputs: configuration, and sources that no package installed."""
+        """A hash of everything but the weights that determines outputs: configuration, and source files of the user's
+        own.
+        """
         config = self.config
         settings = drop_volatile(config.to_dict()) if hasattr(config, "to_dict") else str(config)
         return hashlib.sha256(json.dumps([settings, hash_own_sources(self.model)], default=str).encode()).hexdigest()
@@ -87,9 +93,11 @@ def load(
     classifier: bool = False,
     tower: str | None = None,
 ) -> Subject:
-    """Load the model `name` in evaluation mode; `classifier`: with its head; `tower`: which of two (CLIP).
+    """Load the model `name` in evaluation mode. ModelError, with a cure, if that fails.
 
-    ModelError.
+    untrained    replace the weights by random ones, drawn with `seed`
+    classifier   with its classification head
+    tower        which of two (CLIP): `vision` or `text`
     """
     target, numbers = device_of(device), None if dtype == "auto" else dtype_of(dtype)
     drawn, notes = (seed, [DRAWN]) if untrained else (None, [])
@@ -129,8 +137,9 @@ def load(
 
 
 def _without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | None:
-    """Model and processor of a name that stands for no checkpoint of transformers; None where it does. With a `seed`
-    weights are drawn.
+    """Return model and processor of a name that is no checkpoint of transformers; None if it is one.
+
+    seed   draw random weights instead of reading them; None: read them
     """
     if ":" in name and not name.startswith("builtin:"):
         if seed is not None:
@@ -146,9 +155,8 @@ def _without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | None:
 
 
 def load_on_meta(name: str, *, dtype: str = "float32", trust_remote_code: bool = False) -> nn.Module:
-    """Load the model `name` on the meta device: its shapes, from the configuration alone.
-
-    ModelError with the cure.
+    """Load the model `name` on the meta device, from its configuration alone: shapes without weights. ModelError if it
+    fails.
     """
     from transformers import AutoConfig, AutoModel
 
@@ -167,7 +175,10 @@ def load_on_meta(name: str, *, dtype: str = "float32", trust_remote_code: bool =
 
 
 def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = True) -> ModelPlace:
-    """The folder of a checkpoint, with its `weights` or what stands beside them; ModelError where it cannot be had."""
+    """Find a checkpoint by name, download it if needed, and return where it is. ModelError if that fails.
+
+    weights   False: only the files other than weights
+    """
     base, pinned = split_name(name)
     revision = revision or pinned
     if revision and (Path(base).is_dir() or base.startswith("builtin:")):
@@ -188,20 +199,24 @@ def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = T
 
 
 def _transformer(place: ModelPlace) -> str:
-    """The folder of a checkpoint's configuration and weights: of sentence-transformers that of the first module."""
+    """Return the folder with configuration and weights; for a sentence-transformers checkpoint that of its first
+    module.
+    """
     return str(Path(place.path, first_module(files_in(Path(place.path)))))
 
 
 def modality_of(model: nn.Module) -> str:
-    """What a model reads: `text`, `speech` or `image`."""
+    """Return what a model reads: `text`, `speech` or `image`."""
     return READS.get(str(getattr(model, "main_input_name", "")), "text")
 
 
 def _from_pretrained(
     path: str, name: str, target: torch.device, seed: int | None, classifier: bool, given: dict[str, Any]
 ) -> tuple[Any, list[str]]:
-    """The model, and the names of weights that its checkpoint lacks (drawn at random); with a `seed`, all are drawn.
-    Quantised weights are laid where they are computed with at once, by their own configuration, as by a device map.
+    """Load a checkpoint. Return the model, and the names of weights that the checkpoint lacks (drawn at random).
+
+    With a `seed`, all weights are drawn at random. Quantised weights are loaded directly onto the device that computes
+    with them.
     """
     from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, logging
 
@@ -254,22 +269,25 @@ def _from_pretrained(
 
 
 def _encoder_of(config: Any) -> Any:
-    """The class of a checkpoint that holds the encoder of an encoder–decoder alone (T5EncoderModel); None for others,
-    which AutoModel finds.
+    """Return the class for a checkpoint that holds only the encoder of an encoder–decoder (T5EncoderModel);
+    else None.
     """
     names = getattr(config, "architectures", None) or [""]
     return getattr(import_module("transformers"), names[0], None) if names[0].endswith("EncoderModel") else None
 
 
 def _quantised_by(config: Any) -> str:
-    """The method by which a checkpoint is quantised; empty where it is not."""
+    """Return the quantisation method of a checkpoint; empty if it is not quantised."""
     found = getattr(config, "quantization_config", None) or {}
     method = found.get("quant_method", "quantised") if isinstance(found, dict) else getattr(found, "quant_method", "")
     return str(getattr(method, "value", method)) if found else ""
 
 
 def _tower(model: Any, missing: list[str], side: str | None, name: str) -> tuple[Any, list[str]]:
-    """One of the towers of a model that has two, and the names of its weights that are `missing`."""
+    """Return one tower of a model with two (CLIP), and which of its weights are `missing`; other models unchanged.
+
+    UsageError if a tower must be chosen and was not, or was chosen for a model without towers.
+    """
     there = [each for each in TOWERS if isinstance(getattr(model, f"{each}_model", None), nn.Module)]
     if len(there) < len(TOWERS):
         if side is not None:
@@ -282,14 +300,14 @@ def _tower(model: Any, missing: list[str], side: str | None, name: str) -> tuple
 
 
 def is_classifier(config: Any) -> bool:
-    """Whether a checkpoint was saved with a head for classes of whole sequences."""
+    """Whether a checkpoint was saved with a classification head for whole sequences."""
     ported = [family.port.get("AutoModelForSequenceClassification", "") for family in families().values()]
     heads = ("ForSequenceClassification", *filter(None, ported))
     return any(name.endswith(heads) for name in getattr(config, "architectures", None) or ())
 
 
 def _explain_failure(error: Exception, name: str, path: str) -> ModelError:
-    """Say what went wrong in loading, in one sentence, with the cure."""
+    """Make the error that says in one sentence why loading failed, with a cure. The caller raises it."""
     text = " ".join(str(error).split())
     cure = of_config(read_config(Path(path, "config.json")))
     there = [file.name for file in Path(path).iterdir()]
@@ -305,7 +323,7 @@ def _explain_failure(error: Exception, name: str, path: str) -> ModelError:
 
 
 def _require_finite(model: Any, name: str) -> Any:
-    """Return the model; ModelError if its weights are not finite."""
+    """Return the model unchanged. ModelError if a weight is NaN or infinite."""
     for key, value in model.state_dict().items():
         looked_at = value.is_floating_point() and value.itemsize > 1 and not value.is_meta
         if looked_at and value.numel() and not bool(torch.stack(value.aminmax()).isfinite().all()):
@@ -315,8 +333,9 @@ def _require_finite(model: Any, name: str) -> Any:
 
 
 def _load_factory(name: str) -> tuple[nn.Module, Any]:
-    """Call the factory `package.module:function`, which returns a model, or (model, processor); Modules here are
-    found too.
+    """Call the factory `package.module:function` and return (model, processor); the processor may be None.
+
+    Modules in the current folder are found too. ModelError if it cannot be imported or called.
     """
     module_name, _, factory = name.partition(":")
     expected, cure = "module:factory that can be imported and called", "check the name, the function and PYTHONPATH"

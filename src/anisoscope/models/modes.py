@@ -1,4 +1,4 @@
-"""Switch modes for a while: evaluation, full float32 precision, denormals to zero."""
+"""Context managers that switch modes for a while: evaluation, full float32 precision, denormals to zero."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from torch import nn
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode inside a `with` block, and restore the mode of every module after it:"""
+    """Put the model in evaluation mode within a `with` block, and restore the mode of every module afterwards."""
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -21,7 +21,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Compute products of float32 in float32 inside a `with` block: no TF32, which keeps 3 digits."""
+    """Within a `with` block, compute products of float32 in full float32: without TF32, which keeps only 3 digits."""
     convolutions, products = torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
     torch.backends.cudnn.allow_tf32 = False
     torch.set_float32_matmul_precision("highest")
@@ -34,9 +34,11 @@ def full_precision() -> Iterator[None]:
 
 @contextmanager
 def flush_denormals() -> Iterator[None]:
-    """Treat numbers below the smallest normal one (1.2e-38 in float32) as zero, if the processor can: In this
-    thread, and for good in threads begun meanwhile. Those are torch's own where this is entered before the first
-    large product of a process; else they go on as they were.
+    """Within a `with` block, treat numbers below the smallest normal one (1.2e-38 in float32) as zero, if the
+    CPU can.
+
+    This holds in this thread, and permanently in threads started meanwhile. torch's own threads are among those only
+    if the block is entered before the first large product of the process.
     """
     before = not (torch.tensor(1e-40) * 1).item()
     torch.set_flush_denormal(True)

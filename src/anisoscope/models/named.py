@@ -1,4 +1,4 @@
-"""Models with names of their own, as other packages add them: checkpoints of a hub, and networks in a package."""
+"""Models with short names, also from other packages: checkpoints of the hub, and networks inside installed packages."""
 
 from typing import NamedTuple
 
@@ -43,21 +43,21 @@ class ConvertedModel(NamedTuple):
 
 
 def named_models() -> dict[str, NamedModel]:
-    """Checkpoints of the hub by their short names."""
+    """Return the checkpoints of the hub that have short names, by name."""
     return {name: row for name, row in list_entries_of("models").items() if isinstance(row, NamedModel)}
 
 
 def packaged_models() -> dict[str, PackagedModel]:
-    """Networks in packages by their names, each `builtin:…`."""
+    """Return the models whose weights are in an installed package, by name (`builtin:…`)."""
     return {name: row for name, row in list_entries_of("models").items() if isinstance(row, PackagedModel)}
 
 
 def converted_models() -> dict[str, ConvertedModel]:
-    """Networks in packages that become folders in hub format, by their names, each `builtin:…`."""
+    """Return the models in packages that are first converted to a folder in hub format, by name (`builtin:…`)."""
     return {name: row for name, row in list_entries_of("models").items() if isinstance(row, ConvertedModel)}
 
 
 def hub_id(name: str) -> str:
-    """The id on the hub that a short name stands for; any other name as it is."""
+    """Return the hub id that a short name stands for; any other name unchanged."""
     named = named_models()
     return named[name].hub_id if name in named else name

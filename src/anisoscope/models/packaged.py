@@ -1,5 +1,5 @@
-"""Trained networks that need no hub: in a Python package (`builtin:minilm`), or as a file of torch's weights whose
-names tell the network. Light until one is loaded.
+"""Trained networks that need no hub: in a Python package (`builtin:minilm`), or as a PyTorch file of weights whose
+parameter names identify the network. Nothing heavy is imported until one is loaded.
 """
 
 import hashlib
@@ -21,8 +21,9 @@ ENDINGS = (".th", ".pt", ".pth")  # of files of torch
 
 
 def weights_file(name: str) -> Path | None:
-    """The file of weights that a name stands for; None where it is of another kind. ModelError for a package that is
-    not installed.
+    """Return the file of weights that a name stands for; None if it is another kind of name.
+
+    ModelError for a package that is not installed.
     """
     packaged = packaged_models()
     if name not in packaged:
@@ -37,7 +38,7 @@ def weights_file(name: str) -> Path | None:
 
 
 def builtin_folder(name: str) -> str:
-    """The folder of a packaged model. ModelError if it is not installed, or not what was published."""
+    """Return the folder of a packaged model. ModelError if it is not installed, or differs from what was published."""
     converted = converted_models()
     if name in converted:
         module, _, function = converted[name].convert.partition(":")
@@ -59,15 +60,18 @@ def builtin_folder(name: str) -> str:
 
 @cache
 def _digest(file: Path, _changed: int) -> str:
-    """SHA-256 of a file that was last changed then."""
+    """Return the SHA-256 of a file. `_changed` is its time of change, so that a cached result is not reused
+    after it.
+    """
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def open_weights(path: Path, name: str, seed: int | None = None) -> tuple[Any, Any]:
-    """The network whose weights a file holds, and its processor; with a `seed` its weights are drawn anew.
+    """Return the network whose weights a file holds, and its processor; with a `seed`, its weights are random
+    instead.
 
-    ModelError for a file that is none, or of a network that is not known.
+    ModelError for a file that holds no weights, or those of an unknown network.
     """
     import torch
     from transformers import logging

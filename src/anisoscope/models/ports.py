@@ -1,4 +1,4 @@
-"""Ports of architectures that transformers lacks: `register` makes its Auto classes know those that families name."""
+"""Ports: architectures that transformers lacks. `register` makes its Auto classes know those named in the families."""
 
 from functools import cache
 from importlib import import_module
@@ -6,7 +6,7 @@ from importlib import import_module
 
 @cache
 def register() -> None:
-    """Make transformers' Auto classes know every port in the table of families that transformers itself lacks."""
+    """Make transformers' Auto classes know every ported architecture of the families that transformers itself lacks."""
     import transformers
     from transformers.models.auto import configuration_auto
 

@@ -1,4 +1,4 @@
-"""What turns data into a model's inputs: tokenizer, feature extractor or image processor, saved with a checkpoint."""
+"""Load what turns data into a model's inputs: tokenizer, feature extractor or image processor."""
 
 from importlib import import_module
 from pathlib import Path
@@ -11,8 +11,10 @@ SAVE = "copy its files there, or save it there with tokenizer.save_pretrained(fo
 
 
 def processor_of(model: Any, modality: str, path: str, name: str, trust: bool) -> Any:
-    """The processor beside the weights. None for a speech or image model saved without one: the corpus then falls back
-    on defaults that the run records. ModelError for a text model without one.
+    """Load the processor that was saved with a model's weights.
+
+    None for a speech or image model saved without one: the corpus then uses defaults, which the run records.
+    ModelError for a text model without one.
     """
     from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
     from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME
@@ -35,7 +37,9 @@ def processor_of(model: Any, modality: str, path: str, name: str, trust: bool) -
 
 
 def _tokenizer(model: Any, path: str, name: str, trust: bool) -> Any:
-    """ModelError for none, for one that transformers made up for want of files, or whose limit is no number."""
+    """Load a model's tokenizer. ModelError if there is none, or one that transformers invented because files are
+    missing.
+    """
     from transformers import AutoTokenizer
 
     family, config = family_of(model), model.config
@@ -58,4 +62,5 @@ def _tokenizer(model: Any, path: str, name: str, trust: bool) -> Any:
 
 
 def _line(error: Exception) -> str:
+    """Write an error on one line, shortened."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

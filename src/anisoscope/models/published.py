@@ -1,4 +1,6 @@
-"""Published weights into the ports: known prefixes and names are translated, and no key is left over in silence."""
+"""Load published weights into ports (architectures that transformers lacks): names are translated, no key is
+ignored.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,14 +24,18 @@ ENVELOPES = ("state_dict", "model")
 
 
 class PublishedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
-    """A port that loads what its authors published, whole or not at all, and always saves under their names."""
+    """A ported model that loads what its authors published, completely or not at all, and saves it under the port's
+    names.
+    """
 
     published_names: ClassVar[Mapping[str, str]] = {}
     """Other published spellings: regular expression → ours, applied in this order; at most one group, `\\1`."""
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load as transformers does, but a weight that is missing, left over or of another shape is an error."""
+        """Load as transformers does, but raise ModelError for a weight that is missing, left over or of
+        another shape.
+        """
         want_info = kwargs.pop("output_loading_info", False)
         kwargs.setdefault("key_mapping", {**PREFIXES, **cls.published_names})
         kwargs |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # that is: they are in `info`
@@ -45,21 +51,21 @@ class PublishedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # its _
         return (model, info) if want_info else model
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Save as transformers; the names are those of the port, whatever spelling the weights were loaded from."""
+        """Save as transformers does, under the port's names, whatever names the weights were loaded from."""
         kwargs.setdefault("save_original_format", False)
         super().save_pretrained(*args, **kwargs)
 
 
 def bare(weights: Any) -> Weights:
-    """The weights themselves, out of what a training script keeps them in."""
+    """Return the weights themselves, out of the dict that a training script saved them in."""
     return next((weights[key] for key in ENVELOPES if isinstance(weights.get(key), Mapping)), weights)
 
 
 def load_published(model: Model, weights: Weights | str | Path) -> Model:
-    """A model like `model` with published weights (a file or a state dict), in evaluation mode.
+    """Load published weights (a file or a state dict) into a new model like `model`, in evaluation mode.
 
-    Accepts `.safetensors` and `torch.save` files, weights under a `state_dict` key, and the prefixes and spellings that
-    the class knows. Every key missing, left over or of another shape is named in one `ModelError`.
+    Accepts `.safetensors` and `torch.save` files, weights under a `state_dict` key, and the prefixes and spellings
+    that the class knows. One `ModelError` names every key that is missing, left over or of another shape.
     """
     if isinstance(weights, str | Path):
         path = Path(weights)

@@ -36,7 +36,7 @@ AT_ONCE = 8
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model at one step of one training: `subject` is what `models.load` takes."""
+    """A model at one training step of one training run (`seed`). `subject` is the name that `models.load` takes."""
 
     subject: str
     step: int
@@ -44,7 +44,7 @@ class Checkpoint:
 
 
 def is_series(spec: str) -> bool:
-    """Whether `spec` stands for several checkpoints: a pattern, a folder of checkpoints, a list in a file."""
+    """Whether `spec` means several checkpoints: a pattern, a folder of checkpoints, or a list in a file."""
     path = Path(spec)
     if is_too_long(spec):
         return bool(_GROUP.search(spec))
@@ -56,8 +56,10 @@ def is_series(spec: str) -> bool:
 
 
 def expand(spec: str) -> list[Checkpoint]:
-    """The checkpoints of a series by seed and step; the hub is asked only for names that an ellipsis stands for.
-    ModelError for a series without checkpoints, UsageError for steps that cannot be read or come twice.
+    """Return the checkpoints of a series, sorted by seed and step. The hub is asked only for names that an ellipsis
+    implies.
+
+    ModelError for a series without checkpoints, UsageError for steps that cannot be read or that occur twice.
     """
     path, may_lie_here = Path(spec), not is_too_long(spec)  # a pattern may be longer than any file's name
     if may_lie_here and path.is_file():
@@ -80,7 +82,7 @@ def expand(spec: str) -> list[Checkpoint]:
 
 
 def describe(checkpoints: Iterable[Checkpoint]) -> str:
-    """The series in a few lines: seeds, and steps of each where they differ."""
+    """Describe the series in a few lines: the seeds, and the steps of each."""
     ordered = groupby(sorted(checkpoints, key=lambda c: (c.seed, c.step)), key=lambda c: c.seed)
     steps_of = {seed: [f"{checkpoint.step:,}" for checkpoint in group] for seed, group in ordered}
     seeds_of: dict[str, list[str]] = {}
@@ -90,13 +92,13 @@ def describe(checkpoints: Iterable[Checkpoint]) -> str:
 
 
 def _folders(path: Path) -> list[Path]:
-    """Folders of steps in a folder, or in the folders in it."""
+    """Return the folders named after steps in a folder or, if there are none, one level below."""
     levels = ([f for f in sorted(path.glob(g)) if _FOLDER.fullmatch(f.name) and f.is_dir()] for g in ("*", "*/*"))
     return next(filter(None, levels), [])
 
 
 def _globbed(spec: str) -> list[str]:
-    """Folders that a pattern with * or ? matches here."""
+    """Return the local folders that a pattern with * or ? matches; empty if it is no such pattern."""
     if "@" in spec or not set(spec) & set("*?"):
         return []
     root = Path(Path(spec).anchor)
@@ -106,7 +108,7 @@ def _globbed(spec: str) -> list[str]:
 
 
 def _listed(path: Path) -> list[Checkpoint]:
-    """Read the checkpoints of a list: what a line does not say is taken from the name."""
+    """Read checkpoints from a list file: lines `name [step [seed]]`; what is missing is read from the name."""
     found = []
     try:
         lines = path.read_text("utf-8").splitlines()
@@ -130,7 +132,9 @@ def _listed(path: Path) -> list[Checkpoint]:
 
 
 def _named(subject: str, name: str) -> Checkpoint:
-    """A checkpoint by its name; the step stands in the revision where there is one."""
+    """Make a checkpoint from its name, with the step and seed in it; a revision's step counts first. UsageError
+    without one.
+    """
     steps = list(_STEP.finditer(name.rpartition("@")[2]))
     if not steps:
         cure = "name them …step-1000, …checkpoint-1000 or …step_20k, or write `name step` lines into a file"
@@ -140,6 +144,7 @@ def _named(subject: str, name: str) -> Checkpoint:
 
 
 def _seed_of(name: str) -> int:
+    """Return the seed in a name; 0 if there is none."""
     return int([0, *_SEED.findall(name)][-1])
 
 
@@ -147,9 +152,11 @@ def _seed_of(name: str) -> int:
 
 
 def names_of(pattern: str) -> tuple[dict[str, bool], list[tuple[re.Pattern[str], int, int]]]:
-    """{name: whether it is only supposed, by an ellipsis} of a pattern, in order, and what ellipses leave open that go
-    on neither in equal steps nor only by a factor up to the end: how such names are read, above and below which number.
-    UsageError for what cannot be read.
+    """Expand a pattern with braces into names. Return {name: whether it is only implied by an ellipsis}, and gaps.
+
+    A gap is (regular expression that reads the number of a name, low, high): an ellipsis that continues neither in
+    equal steps nor by a constant factor, so that the existing names between must be looked up. UsageError if it cannot
+    be read.
     """
     parts = _GROUP.split(pattern)
     if set("".join(parts[::2])) & set("{}"):
@@ -171,7 +178,7 @@ def names_of(pattern: str) -> tuple[dict[str, bool], list[tuple[re.Pattern[str],
 
 
 def _existing(spec: str) -> list[str]:
-    """Names of a pattern: all that are written out, and of those an ellipsis stands for the ones that exist."""
+    """Return the names of a pattern: all that are written out, and those implied by an ellipsis that exist."""
     names, gaps = names_of(spec)
     sure, supposed = ([name for name, maybe in names.items() if maybe is which] for which in (False, True))
     base = spec.partition("@")[0]
@@ -190,7 +197,7 @@ def _existing(spec: str) -> list[str]:
 
 
 def _items(text: str, pattern: str) -> tuple[list[tuple[str, bool]], list[tuple[int, int]]]:
-    """(item, supposed) of one brace group, and its gaps (low, high)."""
+    """Return (item, implied by an ellipsis) for each item of one brace group, and its gaps (low, high)."""
     items: list[tuple[str, bool]] = []
     gaps: list[tuple[int, int]] = []
     words = [word.strip() for word in text.split(",")]
@@ -212,7 +219,9 @@ def _items(text: str, pattern: str) -> tuple[list[tuple[str, bool]], list[tuple[
 
 
 def _continued(before: list[str], end: str, pattern: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """What stands between the numbers `before` an ellipsis and the `end` behind it."""
+    """Return the numbers that an ellipsis between `before` and `end` stands for, and the gap (low, high) if it is
+    unclear.
+    """
     if len(before) < 2 or not all(item.isdigit() for item in (*before[-2:], end)):
         got = f"{{{','.join(before[-2:])},…,{end}}} in {pattern!r}"
         raise UsageError("at least two numbers before an ellipsis and one after it", got, "write {0,20,…,2000}")

@@ -1,4 +1,4 @@
-"""Word vectors for a vocabulary: a GloVe, word2vec or fastText text file, or the embedding matrix of a checkpoint."""
+"""Word vectors for a vocabulary, from a GloVe, word2vec or fastText text file, or a checkpoint's embedding matrix."""
 
 import gzip
 import math
@@ -20,7 +20,7 @@ _SPACES = re.compile("[ \t]+")  # other blanks are parts of words
 
 @dataclass(frozen=True)
 class WordVectors:
-    """`matrix` [word, dim]; a word without a vector has zeros, as in the authors' code. `found`: words with one."""
+    """Vectors of a vocabulary: `matrix` [word, dim], zeros for a word without one; `found`: how many words have one."""
 
     matrix: Float[Tensor, "word dim"]
     found: int
@@ -28,8 +28,10 @@ class WordVectors:
 
 
 def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, norm: float | None = None) -> WordVectors:
-    """Vectors of `words` from a text file of vectors or from a checkpoint (any name of `models.load`), there means over
-    the pieces of a word; `special` words have none. `norm`: scale all by one factor so that their mean norm is this.
+    """Return vectors of `words` from a text file of vectors, or from a checkpoint (any name of `models.load`).
+
+    A checkpoint gives the mean over the pieces of a word. `special` words get no vector. norm: scale all vectors by
+    one factor so that their mean norm is this. UsageError for a norm that is not finite and positive.
     """
     wanted = {word: i for i, word in enumerate(words) if word not in set(special)}
     path = Path(name).expanduser()
@@ -47,7 +49,10 @@ def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, nor
 
 
 def _of_file(path: Path, wanted: dict[str, int], count: int) -> WordVectors:
-    """Lines `word x₁ … x_d`, after an optional header `count dimension`; the first of several spellings counts."""
+    """Read word vectors from lines `word x₁ … x_d`, after an optional header `count dimension`.
+
+    The first line of a word counts. ModelError for a line that is none of these.
+    """
     dim, rows, left = 0, dict[int, Tensor](), dict(wanted)
     for number, line in enumerate(_lines(path), 1):
         word, *numbers = _SPACES.split(line.rstrip())
@@ -77,6 +82,7 @@ def _of_file(path: Path, wanted: dict[str, int], count: int) -> WordVectors:
 
 
 def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file, gzip unpacked. ModelError if it cannot be read."""
     opened: Any = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8", errors="strict", newline="\n") as file:
@@ -89,6 +95,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _of_checkpoint(name: str, wanted: dict[str, int], count: int) -> WordVectors:
+    """Take word vectors from a checkpoint's input embeddings, averaged over the pieces of each word."""
     from anisoscope.models.load import load
 
     subject = load(name)
