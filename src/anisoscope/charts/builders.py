@@ -40,9 +40,9 @@ def trajectory(
 ) -> ChartType:
     """Draw lines of `value` against a numeric `x`, one per series, with a ribbon from `low` to `high` (`band`).
 
-    `gradient` colours the series, then numbers, from orange to violet. `isotropic` marks what 95 % of isotropic pairs
-    stay below: one height or one per series. `independent` gives each panel its own vertical axis, `coincide` keeps
-    lines visible that lie on each other. Rows with a false `joined` stand alone as open diamonds.
+    `gradient` colours the series, which are numbers then, from orange to violet. `isotropic` marks the cosine that 95 %
+    of isotropic pairs stay below: one height, or one per series. `independent` gives each panel its own vertical axis;
+    `coincide` keeps overlapping lines visible. Rows with a false `joined` are drawn as single open diamonds.
     """
     data = _prepare_lines(frame, x, series, panel)
     height = alt.Y("value:Q", title=titles[1], scale=alt.Scale(zero=zero))
@@ -74,8 +74,9 @@ def trajectory(
 
 
 def layer_curve(frame: pd.DataFrame, *, title: str = "anisotropy A", zero: bool = True, **options: Any) -> ChartType:
-    """Draw a quantity per layer, one line per series, `final` a diamond past the last; `options` as of
-    `trajectory`.
+    """Draw a quantity per layer, one line per series, with `final` as a diamond after the last layer.
+
+    `options` are those of `trajectory`.
     """
     final = frame["site"].eq("final").fillna(False).astype(bool) if "site" in frame else False
     data = frame.assign(layer=frame["layer"].astype(float) + 0.5 * final, joined=~pd.Series(final, index=frame.index))
@@ -94,11 +95,10 @@ def heatmap(
     size: Size = (640, 26),
     columns: int = 1,
 ) -> ChartType:
-    """Draw cells of `value` over two discrete axes, first row on top; `size` is the whole width and the height of
-    one row.
+    """Draw a heat map of `value` over two discrete axes, first row on top.
 
-    `diverging` centres the colours at 0 and puts a value whose interval holds 0 in brackets. Where numbers do not
-    fit, such a cell bears a dot.
+    `size` is the whole width and the height of one row. `diverging` centres the colours at 0 and puts a value whose
+    interval holds 0 in brackets; if numbers do not fit, such a cell gets a dot.
     """
     across, down = _sort_levels(frame[x]), _sort_levels(frame[y])
     largest = float(frame["value"].abs().max()) or 1.0
@@ -142,8 +142,9 @@ def scatter(
     size: Size = (640, 320),
     columns: int = 2,
 ) -> ChartType:
-    """Draw points of `value` against `x` with intervals; with `label` named, joined in order unless `joined` is
-    false.
+    """Draw points of `value` against `x` with intervals.
+
+    With `label`, points are named and joined in order, except those whose `joined` is false.
     """
     tips = style.make_tooltips(frame, series, label)
     data = frame.assign(row=range(len(frame)), joined=frame.get("joined", True), tooltip=tips)
@@ -175,9 +176,7 @@ def bars(
     size: Size = (640, 22),
     columns: int = 2,
 ) -> ChartType:
-    """Draw horizontal bars in row order with the interval over each; `size` is the whole width and the height of
-    one bar.
-    """
+    """Draw horizontal bars in row order with their intervals; `size` is the whole width and the height of one bar."""
     data = frame.astype({category: str})
     order = style.appearance(data[category])
     base = alt.Chart().encode(y=alt.Y(f"{category}:N", sort=order, title=titles[1], axis=alt.Axis(ticks=False)))
@@ -191,7 +190,7 @@ def bars(
 
 
 def _keep_columns(frame: pd.DataFrame, *names: str | None) -> pd.DataFrame:
-    """Return those of the columns that exist."""
+    """Return the named columns, as far as they exist."""
     return frame[[name for name in dict.fromkeys(names) if name in frame]]
 
 
@@ -208,7 +207,7 @@ def _prepare_lines(frame: pd.DataFrame, x: str, series: str, panel: str | None) 
 
 
 def _dash_overlaps(count: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return dashes for lines and sizes for points that lie on each other, by `rank`: what lies on top is smaller."""
+    """Return dash patterns of lines and sizes of points that overlap, by `rank`: points drawn on top are smaller."""
     dashes = [[1, 0], [6, 5], [1, 5], [10, 5]]
     ranks = list(range(count))
     dash = alt.Scale(domain=ranks, range=[dashes[i % len(dashes)] for i in ranks])

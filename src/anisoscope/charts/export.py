@@ -18,17 +18,15 @@ from anisoscope.errors import UsageError
 
 
 def to_svg(chart: ChartType, name: str = "mark") -> str:
-    """Return the chart as SVG; its ids count from 0 behind `name`, so redraws are identical and a page can hold
-    many.
+    """Return the chart as SVG; a redraw gives the same text.
+
+    Its ids are numbered after `name`, so that one page can hold many charts.
     """
     return to_svgs({name: lambda: chart})[name]
 
 
 def to_svgs(charts: Mapping[str, Callable[[], ChartType]]) -> dict[str, str]:
-    """Return charts by name as SVG, drawing one while the next is prepared.
-
-    The renderer works outside the interpreter's lock: it draws one while the next is made.
-    """
+    """Return charts by name as SVG; one is rendered in a thread while the next is built."""
     drawn = {}
     with (
         ThreadPoolExecutor(os.cpu_count()) as pool,
@@ -41,8 +39,9 @@ def to_svgs(charts: Mapping[str, Callable[[], ChartType]]) -> dict[str, str]:
 
 
 def _clean_svg(described: dict[str, Any], name: str) -> str:
-    """Turn descriptions after `TOOLTIP` into native tooltips and remove the others: the page gives one description
-    of a chart.
+    """Render a chart to SVG, turn descriptions after `TOOLTIP` into native tooltips, and remove other descriptions.
+
+    The page itself describes each chart once.
     """
     mark = re.compile(rf'<path aria-label="{TOOLTIP}([^"]*)"([^>]*?)(?:/>|></path>)')
     drawn = mark.sub(r"<path\2><title>\1</title></path>", vl_convert.vegalite_to_svg(described, config=THEME))
@@ -53,7 +52,7 @@ def _clean_svg(described: dict[str, Any], name: str) -> str:
 
 
 class _Offline:
-    """An Altair chart that a notebook shows as a picture, without a script from the network."""
+    """An Altair chart that a notebook shows as a picture, without loading a script from the network."""
 
     def _repr_mimebundle_(self, *_args: Any, **_given: Any) -> dict[str, str]:
         # ids count from 0 behind a name: two pictures of one page must not share it
@@ -70,17 +69,17 @@ class _Offline:
 
 
 def show_alone(chart: ChartType, title: str) -> ChartType:
-    """Show a figure of a page outside of it: under its title, on white, without a network."""
+    """Prepare a figure of a page to be shown on its own: under its title, on white, without a network."""
     titled = chart.properties(title=title)
     titled.config = alt.Config.from_dict(THEME | {"background": "white"})
     return show_offline(titled)
 
 
 def show_offline(chart: ChartType) -> ChartType:
-    """Return the chart so that a notebook shows the picture of `to_svg`, without a network.
+    """Change a chart so that a notebook shows its SVG picture, which needs no network, and return it.
 
-    Altair's own display loads Vega from a network address, which fails without one. Everything else about the chart
-    stays Altair's: its methods, its type, and what is made of it by `+` or `.interactive()`.
+    Altair's own display loads Vega from a network address. Everything else about the chart stays Altair's: its methods,
+    its type, and what is made of it by `+` or `.interactive()`.
     """
     kind = type(chart)
     if not issubclass(kind, _Offline):
@@ -96,7 +95,7 @@ def save(chart: ChartType, stem: Path, formats: Iterable[str] = ("svg", "pdf")) 
 
 
 def write(svg: str, stem: Path, formats: Iterable[str]) -> list[Path]:
-    """Write a drawing as `stem`.svg, .pdf, .png."""
+    """Write a drawing as files `stem`.svg, .pdf, .png and return their paths; UsageError for another format."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     written = []
     for suffix in formats:
@@ -119,7 +118,9 @@ _ENTRIES = re.compile(rb"(?:^ +/\w+ \d+ 0 R\n){2,}", re.MULTILINE)
 
 
 def sort_pdf(content: bytes) -> bytes:
-    """Return `content` with resources sorted by name and objects numbered in the order of first reference."""
+    """Return a PDF with resources sorted by name and objects numbered by first reference, so that its bytes are
+    reproducible.
+    """
     objects, trailer = _objects(content)
     order = [int(number) for number in _REFERENCE.findall(trailer)]
     for number in order:  # grows while it is walked
@@ -137,7 +138,7 @@ def sort_pdf(content: bytes) -> bytes:
 
 
 def _objects(content: bytes) -> tuple[dict[int, tuple[bytes, bytes]], bytes]:
-    """Each object by its number, as its dictionary and its stream (or nothing), and the trailer."""
+    """Split a PDF: return each object by its number, as (dictionary, stream or nothing), and the trailer."""
     start = int(content[content.rindex(b"startxref") :].split()[1])
     table, trailer = content[start : content.rindex(b"startxref")].split(b"trailer")
     ends = sorted(int(row[:10]) for row in table.split(b"\n") if row[17:18] == b"n")
@@ -151,4 +152,5 @@ def _objects(content: bytes) -> tuple[dict[int, tuple[bytes, bytes]], bytes]:
 
 
 def _renumber(text: bytes, numbers: dict[int, int]) -> bytes:
+    """Replace the object numbers in the references of a PDF text."""
     return _REFERENCE.sub(lambda match: b"%d 0 R" % numbers[int(match[1])], text)

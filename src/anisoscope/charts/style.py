@@ -48,7 +48,7 @@ of each, so that names that differ in them still differ; one sign for all halves
 
 
 def escape_control(text: str) -> str:
-    """Replace each control character and each half of a character by a visible sign."""
+    """Replace control characters and lone surrogates by visible signs."""
     return text.translate(_SIGNS)
 
 
@@ -67,8 +67,9 @@ def appearance(values: pd.Series) -> list[Any]:
 
 
 def colour(values: pd.Series, name: str, width: int, *, gradient: bool = False) -> alt.Color:
-    """Return one palette colour per series in order of appearance, or orange to violet over numbers; no legend for
-    one.
+    """Return the colour encoding of series: palette colours in order of appearance, or orange to violet over numbers.
+
+    A single series gets no legend.
     """
     if gradient:
         legend = alt.Legend(title=name, type="gradient", gradientLength=160, gradientThickness=9, tickMinStep=1)
@@ -78,7 +79,7 @@ def colour(values: pd.Series, name: str, width: int, *, gradient: bool = False) 
 
 
 def shape(values: pd.Series, name: str, width: int) -> alt.Shape:
-    """Return one point shape per series, so that colour is never the only cue."""
+    """Return the encoding of one point shape per series, so that colour is never the only cue."""
     order = appearance(values)
     scale = alt.Scale(domain=order, range=[SHAPES[i % len(SHAPES)] for i in range(len(order))])
     return alt.Shape(f"{name}:N", scale=scale, legend=_make_legend(order, width))
@@ -101,7 +102,7 @@ def facet(
     *,
     independent: bool = False,
 ) -> ChartType:
-    """Draw the layers over one table; with `panel`, small multiples that share the width among them."""
+    """Combine layers over one table into a chart; with `panel`, into small multiples that share the width."""
     if panel is None:
         return _layered(layers, size[0], size[1], data)
     order = appearance(data[panel])
@@ -114,7 +115,7 @@ def facet(
 
 
 def _layered(layers: Sequence[alt.Chart], width: int, height: int, data: Any = alt.Undefined) -> alt.LayerChart:
-    """What `alt.layer` makes of layers that have no data of their own, which it would copy twice, node by node."""
+    """Return a layered chart like `alt.layer`, without its slow copies; the layers must have no data of their own."""
     chart = alt.LayerChart(data=data, width=width, height=height)
     chart.layer = list(layers)
     return chart
@@ -148,13 +149,13 @@ def format_compact(value: float) -> str:
 
 
 def ribbon(base: alt.Chart, title: str, low: str = "low", high: str = "high", *, opacity: float = 0.2) -> alt.Chart:
-    """Draw the band from `low` to `high` under a line, if there is an interval."""
+    """Return a band from `low` to `high` under a line, where there is an interval."""
     area: alt.Chart = base.transform_filter(f"isValid(datum.{low})").mark_area(opacity=opacity)
     return area.encode(y=alt.Y(f"{low}:Q", title=title), y2=alt.Y2(f"{high}:Q"))
 
 
 def whisker(base: alt.Chart, title: str, *, flat: bool = False, **look: Any) -> alt.Chart:
-    """Draw the line from `low` to `high` through a point, or `flat` over a bar, if there is an interval."""
+    """Return a line from `low` to `high` through a point, or `flat` over a bar, where there is an interval."""
     rule = base.transform_filter("isValid(datum.low)").mark_rule(**look)
     ends = {"x": alt.X("low:Q", title=title), "x2": alt.X2("high:Q")}
     drawn: alt.Chart = rule.encode(**ends) if flat else rule.encode(y=alt.Y("low:Q", title=title), y2=alt.Y2("high:Q"))
@@ -162,7 +163,7 @@ def whisker(base: alt.Chart, title: str, *, flat: bool = False, **look: Any) -> 
 
 
 def level(value: float, title: str, name: str = "") -> list[alt.Chart]:
-    """Draw a dashed line across at `value`, named at its right end."""
+    """Return a dashed horizontal line at `value`, with its name at the right end."""
     at = alt.Chart().transform_aggregate(rows="count()").transform_calculate(at=str(value), name=f"'{name}'")
     at = at.encode(y=alt.Y("at:Q", title=title))
     line = at.mark_rule(strokeDash=DASHED, color=MUTED)
@@ -171,7 +172,7 @@ def level(value: float, title: str, name: str = "") -> list[alt.Chart]:
 
 
 def between(low: float, high: float, title: str, *, opacity: float) -> alt.Chart:
-    """Draw a grey band across from `low` to `high`."""
+    """Return a grey horizontal band from `low` to `high`."""
     ends = {"floor": str(low), "ceiling": str(high)}
     across = alt.Chart().transform_aggregate(rows="count()").transform_calculate(**ends)
     band: alt.Chart = across.mark_rect(color=MUTED, opacity=opacity)
@@ -179,9 +180,10 @@ def between(low: float, high: float, title: str, *, opacity: float) -> alt.Chart
 
 
 def number_axis(field: str, title: str, values: pd.Series, scale: Scale) -> alt.X:
-    """Whole steps on a linear axis of layers or steps. On the others every decade is as wide, from the least value
-    above 0 on: ticks are that and its tenfolds, and on a symlog one 0, where it is reached; of values on both sides of
-    0 the tenfolds of 1.
+    """Return a horizontal axis for numbers, with ticks that fit the scale.
+
+    On a linear axis of layers or steps, ticks are whole numbers. On a log or symlog axis they are the least value above
+    0 and its tenfolds, with 0 on a symlog axis if it is reached; if values have both signs, the tenfolds of 1.
     """
     least, last = float(values.min()), float(values.abs().max())
     if scale == "linear" or not (values > 0).any():

@@ -1,7 +1,7 @@
-"""What a transform does to the use of vectors: neighbours, retrieval, classes, a probe.
+"""Tasks that show what a transform does to the use of vectors: neighbours, retrieval, classes, a probe.
 
-Every score is a mean over vectors, kept vector by vector, so that scores before and after a cure can be paired and get
-an interval over groups of units.
+Every score is a mean over vectors. Scores are kept for each vector, so that those before and after a transform can be
+paired and get an interval over groups of units.
 """
 
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ RIDGE = 1e-3
 
 
 def directions_of(x: Float[Array, "vector dim"]) -> Float[Array, "vector dim"]:
-    """x / ‖x‖; a zero vector stays zero."""
+    """Return the vectors divided by their norms; a zero vector stays zero."""
     norm = np.linalg.norm(x, axis=1, keepdims=True)
     return np.asarray(np.divide(x, norm, out=np.zeros_like(x, dtype=np.float64), where=norm > 0))
 
 
 def _cosine_blocks(x: Array, other: Array) -> Iterator[tuple[slice, Array]]:
-    """Cosines of some rows of `x` to all of `other`, block by block."""
+    """Yield (rows of `x`, their cosines to all of `other`), block by block."""
     of_x, of_other = directions_of(x), directions_of(other)
     for start in range(0, len(x), BLOCK):
         rows = slice(start, min(start + BLOCK, len(x)))
@@ -38,7 +38,7 @@ def _cosine_blocks(x: Array, other: Array) -> Iterator[tuple[slice, Array]]:
 def nearest_neighbours(
     x: Float[Array, "vector dim"], units: Int[Numbers, " vector"], k: int = NEIGHBOURS
 ) -> Int[Numbers, "vector k"]:
-    """The k vectors of *other units* with the highest cosine; −1 where there are fewer.
+    """Return the k vectors *of other units* with the highest cosine, nearest first; −1 if there are fewer.
 
     Vectors of one unit (a document, a speaker) are near each other for reasons that no task asks about.
     """
@@ -59,7 +59,9 @@ def nearest_neighbours(
 
 
 def neighbours_kept(before: Int[Numbers, "vector k"], after: Int[Numbers, "vector k"]) -> Float[Array, " vector"]:
-    """Share of each vector's nearest neighbours that are still among its nearest; NaN where it has none."""
+    """Return for each vector the share of its nearest neighbours that are still among its nearest; NaN if it had
+    none.
+    """
     there = before >= 0
     still = (before[:, :, None] == after[:, None, :]).any(axis=2) & there
     number = there.sum(axis=1)
@@ -69,7 +71,9 @@ def neighbours_kept(before: Int[Numbers, "vector k"], after: Int[Numbers, "vecto
 def retrieval_precision(
     neighbours: Int[Numbers, "vector k"], labels: Int[Numbers, " vector"]
 ) -> Float[Array, " vector"]:
-    """Share of each vector's nearest neighbours that carry its own label (precision at k); NaN where it has none."""
+    """Return for each vector the share of its nearest neighbours with its own label (precision at k); NaN if it has
+    none.
+    """
     there = neighbours >= 0
     same = (labels[neighbours] == labels[:, None]) & there
     number = there.sum(axis=1)
@@ -77,7 +81,7 @@ def retrieval_precision(
 
 
 def pair_found(x: Float[Array, "vector dim"], partner: Float[Array, "vector dim"]) -> Float[Array, " vector"]:
-    """1 where the nearest of all partners is the vector's own (row i of `partner`), else 0; ties count as misses."""
+    """Return 1 for each vector whose nearest partner is its own (row i of `partner`), else 0; ties count as misses."""
     found = np.zeros(len(x))
     for rows, cosine in _cosine_blocks(x, partner):
         own = cosine[np.arange(len(cosine)), np.arange(rows.start, rows.stop)].copy()
@@ -93,9 +97,10 @@ def probe_correct(
     test_labels: Int[Numbers, " vector"],
     classes: int,
 ) -> Float[Array, " vector"]:
-    """1 where a linear probe (ridge regression on the classes), trained on `train`, names the label of a test vector.
+    """Return 1 for each test vector whose label a linear probe trained on `train` predicts, else 0.
 
-    Inputs are directions, as cosine retrieval sees them, so that a cure can help or harm it.
+    The probe is a ridge regression on the classes. Its inputs are directions, as in cosine retrieval, so that a
+    transform can help or harm it.
     """
     inputs, held_out = directions_of(train), directions_of(test)
     mean = inputs.mean(axis=0)
@@ -110,7 +115,10 @@ def probe_correct(
 
 
 def grouped_mean(scores: Float[Array, " vector"], group: Int[Numbers, " vector"], groups: int) -> Float[Array, " rep"]:
-    """Mean score of all groups, then with each group left out, for the jackknife; groups without a score are none."""
+    """Return the mean score of all groups, then with each group left out, for the jackknife.
+
+    Groups without a defined score are skipped.
+    """
     defined: Bool[np.ndarray[tuple[int, ...], np.dtype[np.bool_]], " vector"] = ~np.isnan(scores)
     count = np.bincount(group[defined], minlength=groups).astype(np.float64)
     total = np.bincount(group[defined], weights=scores[defined], minlength=groups)

@@ -36,7 +36,8 @@ FORMAT = "anisoscope-fit-1"
 
 @dataclass(frozen=True)
 class Fit:
-    """A cure that was fitted: y = (x − mean) · matrix, or (x − mean) · scale where there is no matrix.
+    """A fitted cure (a transform that reduces anisotropy): y = (x − mean) · matrix, or (x − mean) · scale without a
+    matrix.
 
     name    as it is asked for: `centre`, `remove-top:3`, `drop-dims:12,588`
     mean    [dim], subtracted first
@@ -53,12 +54,12 @@ class Fit:
 
     @property
     def dim(self) -> int:
-        """Width of the vectors that it takes."""
+        """Return the number of dimensions of its input vectors."""
         return len(self.mean)
 
     @property
     def out(self) -> int:
-        """Width of the vectors that it gives."""
+        """Return the number of dimensions of its output vectors."""
         return self.dim if self.matrix is None else self.matrix.shape[1]
 
     def apply(self, x: Any) -> NDArray[Any]:
@@ -95,7 +96,7 @@ class Fit:
 
     @classmethod
     def load(cls, path: Path | str) -> "Fit":
-        """Read what `save` wrote. OutputError for any other file."""
+        """Read a fit that `save` wrote; OutputError for any other file."""
         cure = "give the fit.safetensors that anisoscope cure --save made"
         try:
             with safe_open(Path(path), framework="np") as file:
@@ -110,9 +111,9 @@ class Fit:
 
 
 def expand_cures(text: str | Sequence[str]) -> list[str]:
-    """Names of single cures from what a person asks for: `remove-top:1..3` becomes three.
+    """Return the names of single cures from a user's list: `remove-top:1..3` becomes three names.
 
-    UsageError, with near names, for anything else than `KINDS`.
+    UsageError, with similar names, if a kind is not one of `KINDS`.
     """
     words = text.split(",") if isinstance(text, str) else list(text)
     names: list[str] = []
@@ -127,6 +128,7 @@ def expand_cures(text: str | Sequence[str]) -> list[str]:
 
 
 def _expand_one(name: str) -> list[str]:
+    """Return the single cures that one name stands for; UsageError if it is not valid."""
     kind, _, argument = name.partition(":")
     if kind not in KINDS:
         raise UsageError(f"cures among {', '.join(KINDS)}", repr(name), suggest_names(kind, KINDS))
@@ -176,6 +178,7 @@ def fit_cure(name: str, x: Float[Array, "vector dim"]) -> Fit:
 
 
 def _fit_standardise(name: str, x: Array, mean: Array) -> Fit:
+    """Fit: subtract the mean, divide each dimension by its standard deviation; constant dimensions become 0."""
     deviation = x.std(axis=0)
     constant = deviation <= np.sqrt(SMALLEST_VARIANCE) * deviation.max()
     # A dimension that never changes carries nothing once it is centred: it stays zero instead of becoming rounding.
@@ -184,13 +187,14 @@ def _fit_standardise(name: str, x: Array, mean: Array) -> Fit:
 
 
 def _principal_axes(x: Array, mean: Array) -> tuple[Array, Array]:
-    """Variances, largest first, and their directions as columns."""
+    """Return the variances along the principal axes, largest first, and the axes as columns."""
     centred = x - mean
     variances, directions = np.linalg.eigh(centred.T @ centred / len(x))
     return np.maximum(variances[::-1], 0.0), directions[:, ::-1]
 
 
 def _fit_whiten(name: str, x: Array, mean: Array) -> Fit:
+    """Fit: rotate to the principal axes and divide by their standard deviations; unused directions are left out."""
     variances, directions = _principal_axes(x, mean)
     used = variances > SMALLEST_VARIANCE * variances[0]
     # With fewer vectors than dimensions only as many directions as there are vectors have a variance at all.
@@ -201,6 +205,7 @@ def _fit_whiten(name: str, x: Array, mean: Array) -> Fit:
 
 
 def _fit_remove_top(name: str, x: Array, mean: Array, k: int) -> Fit:
+    """Fit: subtract the mean and remove the k leading principal directions."""
     width = x.shape[1]
     if k >= width:
         raise MeasureError(f"fewer directions to remove than the {width} dimensions", str(k), f"at most {width - 1}")
@@ -211,6 +216,7 @@ def _fit_remove_top(name: str, x: Array, mean: Array, k: int) -> Fit:
 
 
 def _fit_drop_dims(name: str, x: Array, argument: str) -> Fit:
+    """Fit: set dimensions to 0, given by number, or those that carry the anisotropy (`auto`)."""
     width = x.shape[1]
     if argument == "auto":
         dropped = find_dominant_dimensions(x)
@@ -226,10 +232,10 @@ def _fit_drop_dims(name: str, x: Array, argument: str) -> Fit:
 
 
 def find_dominant_dimensions(x: Float[Array, "vector dim"], share: float = AUTO_SHARE) -> list[int]:
-    """Dimensions that alone contribute at least `share` of A, largest first.
+    """Return the dimensions that alone contribute at least `share` of the anisotropy A, largest first.
 
     The contribution of dimension j is ((Σu_j)² − Σu_j²) / (n(n − 1)), as in `metrics/mean_cosine.py` (Timkey & van
-    Schijndel 2021). None if A is no larger than isotropic directions give by chance once in a thousand times.
+    Schijndel 2021). Empty if A is no larger than isotropic directions give by chance once in a thousand times.
     """
     norm = np.linalg.norm(x, axis=1, keepdims=True)
     direction = np.divide(x, norm, out=np.zeros_like(x), where=norm > 0)

@@ -1,7 +1,7 @@
-"""Cures tried: each fitted on one half of the units, scored on the other, beside the vectors as they are.
+"""Try cures (transforms that reduce anisotropy): fit each on one half of the units, score it on the other half.
 
-Every number has a paired interval: the same groups of units are left out before and after, so that what both share does
-not widen the difference.
+Scores are compared with those of the unchanged vectors. Every difference has a paired interval: the same groups of
+units are left out before and after, so that what both share does not widen it.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,9 @@ TASKS = {
 
 @dataclass(frozen=True)
 class Score:
-    """One number before and after a cure, with its paired difference, on the half that nothing was fitted on."""
+    """One number before and after a cure, with the paired difference, on the half of the units that was not fitted
+    on.
+    """
 
     name: str
     before: Estimate
@@ -48,7 +50,7 @@ class Score:
 
 @dataclass(frozen=True)
 class CureTrial:
-    """What one cure did: its fit, and scores by name (`A`, `isoscore`, `effective rank`, and tasks)."""
+    """The result of one cure: its fit, and scores by name (`A`, `isoscore`, `effective rank`, and tasks)."""
 
     fit: Fit
     scores: dict[str, Score]
@@ -59,7 +61,7 @@ class CureTrial:
 
 @dataclass(frozen=True)
 class Trials:
-    """All cures that were tried on one set of vectors, and which of them fits."""
+    """The results of all cures tried on one set of vectors, and the one that is recommended."""
 
     trials: list[CureTrial]
     n_fitted: int
@@ -71,7 +73,7 @@ class Trials:
     notes: list[str] = field(default_factory=list)
 
     def table(self) -> pd.DataFrame:
-        """A row per cure and score: value before and after, difference, each with its 95 % interval."""
+        """Return a row for each cure and score: value before and after, difference, each with its 95 % interval."""
         rows = []
         for trial in self.trials:
             for score in trial.scores.values():
@@ -98,15 +100,15 @@ def try_cures(
     seed: int = 0,
     groups: int = GROUPS,
 ) -> Trials:
-    """Fit each cure on half of the units and score it on the other half.
+    """Fit each cure (a transform that reduces anisotropy) on half of the units and score it on the other half.
 
     x        vectors [vector, dim], an array
     cures    names as in `expand_cures`: `centre`, `standardise`, `whiten`, `remove-top:1..8`, `drop-dims:auto`
-    units    the independent piece of data that each vector is of; none: its own
+    units    the independent piece of data that each vector comes from; None: each its own
     labels   the class of each vector, as numbers from 0: retrieval and a probe are scored
     partner  [vector, dim]: row i is the pair of row i of `x` (a question and its answer): retrieval of pairs is scored,
              and cures are fitted on both sides together
-    seed     which units are fitted on, and which vectors are compared if there are many
+    seed     decides which units are fitted on, and which vectors are compared if there are many
 
     UsageError if shapes do not fit, or there are fewer than `FEWEST_UNITS` units.
     """
@@ -145,6 +147,7 @@ def try_cures(
 
 
 def _check_shapes(x: Array, units: Numbers, labels: Numbers | None, partner: Array | None) -> None:
+    """Raise UsageError if the shapes do not fit together, or there are too few units."""
     if x.ndim != 2 or x.shape[1] < 2:
         raise UsageError("vectors [vector, dim] of two dimensions or more", f"shape {list(x.shape)}", "flatten them")
     for name, given in (("units", units), ("labels", labels)):
@@ -160,7 +163,9 @@ def _check_shapes(x: Array, units: Numbers, labels: Numbers | None, partner: Arr
 
 
 def _split_units(units: Numbers, seed: int, groups: int) -> tuple[NDArray[np.bool_], Numbers]:
-    """Which vectors are fitted on (half of the units, drawn with `seed`), and the jackknife group of every vector."""
+    """Return which vectors are fitted on (half of the units, drawn with `seed`), and the jackknife group of every
+    vector.
+    """
     names, number = np.unique(units, return_inverse=True)
     order = np.random.default_rng(seed).permutation(len(names))
     rank = np.empty(len(names), dtype=np.int64)
@@ -172,6 +177,7 @@ def _split_units(units: Numbers, seed: int, groups: int) -> tuple[NDArray[np.boo
 
 
 def _sample_rows(rows: Numbers, seed: int) -> Numbers:
+    """Return the rows, or a random sample of `MOST_FOR_NEIGHBOURS` of them if there are more."""
     if len(rows) <= MOST_FOR_NEIGHBOURS:
         return rows
     chosen = np.random.default_rng(seed).choice(rows, MOST_FOR_NEIGHBOURS, replace=False)
@@ -180,7 +186,7 @@ def _sample_rows(rows: Numbers, seed: int) -> Numbers:
 
 @dataclass
 class _Scorer:
-    """Scores of the vectors that are tried, as replicates [1 + group]."""
+    """Computes the scores of the test vectors as jackknife replicates [1 + group]."""
 
     x: Array
     units: Numbers
@@ -194,7 +200,7 @@ class _Scorer:
     neighbours: Numbers | None = None
 
     def score(self, fit: Fit | None) -> dict[str, Array]:
-        """Replicates by name; `fit` None: of the vectors as they are."""
+        """Return the replicates of each score by name, after a fit; `fit` None: of the unchanged vectors."""
         transform: Callable[[Array], Array] = np.asarray if fit is None else fit.apply
         y = transform(self.x[self.trying])
         group = self.group[self.trying]
@@ -217,11 +223,12 @@ class _Scorer:
         return found
 
     def _mean(self, scores: Array, group: Numbers) -> Array:
+        """Return the mean of scores, then the mean without each group of units."""
         return tasks.grouped_mean(scores, group, self.groups)
 
 
 def _mean_cosine(y: Array, group: Numbers) -> Array:
-    """A over all distinct pairs, and with each group left out."""
+    """Return the anisotropy A (mean cosine over distinct pairs), then A without each group of units."""
     direction = tasks.directions_of(y)
     present = np.unique(group)
     count = np.array([(group == g).sum() for g in present], dtype=np.float64)
@@ -239,7 +246,7 @@ SPECTRUM_GROUPS = 8
 
 
 def _spectrum(y: Array, group: Numbers) -> dict[str, Array]:
-    """IsoScore and effective rank, with coarser groups left out (an eigenvalue problem each)."""
+    """Return IsoScore and effective rank, also without each of 8 coarser groups of units."""
     from anisoscope.sums.groups import Totals
 
     coarse = group % SPECTRUM_GROUPS
@@ -257,6 +264,7 @@ RANGES: dict[str, Bounds] = {"A": COSINE, "isoscore": SHARE, "effective rank": (
 
 
 def _compare(fit: Fit, before: dict[str, Array], after: dict[str, Array], floor: float) -> CureTrial:
+    """Return the result of a cure: scores before and after with intervals, and which tasks it harmed or helped."""
     scores = {}
     for name, raw in before.items():
         bounds = RANGES.get(name, SHARE)
@@ -276,8 +284,10 @@ def _compare(fit: Fit, before: dict[str, Array], after: dict[str, Array], floor:
 
 
 def _choose(trials: list[CureTrial]) -> CureTrial | None:
-    """The first cure, in the order asked for, after which vectors are isotropic and no task is harmed; of these the one
-    that keeps most neighbours, if that is told apart.
+    """Return the first cure, in the order asked for, that makes vectors isotropic and harms no task; None if there is
+    none.
+
+    A later one is preferred if it keeps significantly more neighbours.
     """
     good = [trial for trial in trials if trial.isotropic and not trial.harmed]
     if not good:
@@ -291,11 +301,14 @@ def _choose(trials: list[CureTrial]) -> CureTrial | None:
 
 
 def _is_isotropic(before: dict[str, Array], floor: float) -> bool:
-    """Whether vectors need no cure: the interval of A ends at or below what isotropic directions stay under."""
+    """Return whether vectors need no cure: the interval of A ends at or below the limit for isotropic directions
+    (`floor`).
+    """
     return float(jackknife_interval(before["A"], bounds=COSINE).high) <= floor
 
 
 def _describe(trials: list[CureTrial], chosen: CureTrial | None, before: dict[str, Array], floor: float) -> str:
+    """Return a sentence on the result: which cure to use, or why none."""
     from anisoscope.wording import format_short, join_words
 
     a = float(before["A"][0])

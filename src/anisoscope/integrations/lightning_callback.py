@@ -23,6 +23,7 @@ class LightningMonitor(Callback):  # type: ignore[misc]  # lightning may be abse
         self.monitor, self.model = monitor, model or _first
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        """Measure the model if the step is due, and log the values to every logger of the trainer."""
         values = self.monitor(self.model(pl_module), trainer.global_step)
         for logger in trainer.loggers if values else ():
             logger.log_metrics(values, step=trainer.global_step)
@@ -31,4 +32,5 @@ class LightningMonitor(Callback):  # type: ignore[misc]  # lightning may be abse
 
 
 def _first(module: nn.Module) -> nn.Module:
+    """Return the first transformers model inside a module, or the module itself."""
     return next((child for child in module.modules() if isinstance(child, PreTrainedModel)), module)

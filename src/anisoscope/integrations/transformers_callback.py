@@ -28,6 +28,7 @@ class TrainerMonitor(TrainerCallback):
         self.monitor = monitor
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        """Measure the model if the step is due, and log the values through the trainer."""
         values = self.monitor(given["model"], state.global_step)
         if values is None:
             return
@@ -44,9 +45,8 @@ class TrainerMonitor(TrainerCallback):
     on_train_begin = on_step_end
 
     def _find_trainer(self, frame: FrameType | None) -> Trainer | None:
-        """Return the running trainer that holds this callback, from the call stack: events name no trainer.
-
-        Events name no trainer, but it is on the call stack.
+        """Return the running trainer that holds this callback; it is found on the call stack, since events do not
+        name it.
         """
         while frame is not None:
             owner = frame.f_locals.get("self")
@@ -58,7 +58,7 @@ class TrainerMonitor(TrainerCallback):
 
 @contextmanager
 def _mute_printers(trainer: Trainer) -> Iterator[None]:
-    """Leave out the callbacks that print what is logged."""
+    """Remove the callbacks that print logged values, inside a `with` block."""
     handler = trainer.callback_handler
     every = handler.callbacks
     handler.callbacks = [each for each in every if not isinstance(each, PrinterCallback | ProgressCallback)]

@@ -33,23 +33,22 @@ EVERY = 500
 
 
 class Monitor:
-    """Looks at a model on the same probe now and then: A, drift, cos(Q̄, K̄), attention entropy, sinks and the largest
-    logit of every layer.
+    """Measures a model on the same probe now and then: A, drift, cos(Q̄, K̄), attention entropy, sinks, largest logit
+    by layer.
 
     probe   what `anisoscope.measure` takes as inputs: a tensor, a dict, a tuple, a list or a `DataLoader` of them,
             `Batch`es; texts, or the name of a corpus, of which `SEQUENCES` windows are taken. It is read once and kept
-    every   steps between looks; steps 0, 1, 2, 4, 8 … below that are looked at too, where `early`
-    output  folder for the records of every look, also per head; None: none
-    processor, forward  as in `anisoscope.measure`: the tokenizer of texts, a call of one's own
-    prefix  of the names of what is logged
+    every   steps between measurements; with `early`, also at steps 0, 1, 2, 4, 8 … below that
+    output  folder for the records of every measurement, also per head; None: not written
+    processor, forward  as in `anisoscope.measure`: the tokenizer of texts, a function that calls the model
+    prefix  of the names of logged values
 
-    UsageError for a probe that `measure` would not take; CorpusError for an empty one. What depends on the model (is
-    this an argument of its `forward`?) is found out at the first look.
+    UsageError for a probe that `measure` would not take; CorpusError for an empty one. What depends on the model (such
+    as the arguments of its `forward`) is checked at the first measurement.
 
-    A look runs the model in evaluation mode without gradients and restores modes, gradients and random numbers:
-    training is bit for bit the same with and without. Hooks are there during a look only. Of several processes the
-    first one looks; all of them, at the same probe, where the weights are spread over them (FSDP), and the first one
-    logs.
+    The model runs in evaluation mode without gradients; modes, gradients and the random state are restored: training is
+    bit for bit the same with and without. Hooks exist only during a measurement. Of several processes, the first one
+    measures; if the weights are spread over them (FSDP), all of them do, at the same probe, and the first one logs.
     """
 
     def __init__(
@@ -91,12 +90,13 @@ class Monitor:
         return cls(_choose_windows(corpus, model, processor, sequences=sequences, limit=limit), **given)
 
     def is_due(self, step: int) -> bool:
-        """Tell whether this step is measured."""
+        """Return whether the model is to be measured at this training step."""
         return step % self.every == 0 or (self.early and step < self.every and step & (step - 1) == 0)
 
     def __call__(self, model: nn.Module, step: int) -> dict[str, float] | None:
-        """Look at `model` if `step` is due, once a step: {"anisoscope/encoder.3/A": .21, …}; None where it is not, and
-        in every process but the first.
+        """Measure `model` if `step` is due: {"anisoscope/encoder.3/A": .21, …}.
+
+        None if it is not due, if this step was measured already, and in every process but the first.
         """
         if not self.is_due(step) or step == self.last:
             return None
@@ -107,7 +107,7 @@ class Monitor:
         return values if first else None
 
     def look(self, model: nn.Module, step: int) -> dict[str, float]:
-        """Measure `model` whatever the step."""
+        """Measure `model` now, whatever the step, and return the values to log."""
         self.last = step
         body = model if is_in_step(model) else _unwrap_body(model)
         batches = self._get_batches(body)
@@ -121,12 +121,13 @@ class Monitor:
         return summarise_layers(records, self.prefix)
 
     def _get_batches(self, model: nn.Module) -> list[Batch]:
-        """Return the probe as batches of `model`, whose `forward` says what an argument is called; built once."""
+        """Return the probe as batches for `model`, whose `forward` decides the names of arguments; built once."""
         if self._batches is None or self._batches[0] is not model:
             self._batches = model, self._make_batches(model)
         return self._batches[1]
 
     def _make_batches(self, model: nn.Module) -> list[Batch]:
+        """Build the batches of the probe: windows of a corpus, texts, or given inputs."""
         if isinstance(self.probe, str | Path):
             return _choose_windows(str(self.probe), model, self.processor, sequences=SEQUENCES)
         if _are_texts(self.probe):
@@ -138,7 +139,7 @@ class Monitor:
 
     @property
     def records(self) -> pd.DataFrame:
-        """Records of all measurements in the output folder, by step."""
+        """Return the records of all measurements in the output folder, by step; UsageError without an output folder."""
         if self.output is None:
             raise UsageError("a monitor with an output folder", "none", "give it output=…")
         paths = sorted(self.output.glob("step-*.parquet"), key=lambda path: int(path.stem.split("-")[1]))
@@ -147,8 +148,9 @@ class Monitor:
 
 
 def _to_repeatable_probe(probe: Any, processor: Any) -> Any:
-    """Return the probe in a form that can be read again and again; UsageError or CorpusError for what `measure`
-    would refuse.
+    """Return the probe in a form that can be read repeatedly, so that every measurement reads the same data.
+
+    UsageError or CorpusError for a probe that `measure` would refuse.
     """
     if isinstance(probe, str | Path) or _are_texts(probe):
         if not hasattr(processor, "tokenize"):
@@ -166,13 +168,14 @@ def _to_repeatable_probe(probe: Any, processor: Any) -> Any:
 
 
 def _are_texts(probe: Any) -> bool:
+    """Return whether the probe is a list of strings."""
     return isinstance(probe, list | tuple) and bool(probe) and all(isinstance(text, str) for text in probe)
 
 
 def _choose_windows(
     corpus: str, model: nn.Module, processor: Any, *, sequences: int, limit: int | None = None
 ) -> list[Batch]:
-    """Choose windows of a text corpus, evenly spread over it."""
+    """Return `sequences` windows of a text corpus, evenly spread over it, as batches."""
     from anisoscope.data.opening import open_plan
 
     plan, _ = open_plan(corpus, model, processor, modality="text", sequences=sequences, limit=limit)

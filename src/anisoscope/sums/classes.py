@@ -17,7 +17,9 @@ from anisoscope.sums.groups import Sums
 def pool_sequences(
     x: Float[Tensor, "sequence token dim"], mask: Bool[Tensor, "sequence token"], at: At
 ) -> Float[Tensor, "sequence dim"]:
-    """Pool each sequence to one vector in float64: its first real token, its last, their mean, or their maximum."""
+    """Reduce each sequence to one vector in float64: its first or last real token, or the mean or maximum over
+    tokens.
+    """
     if at == "max":
         return x.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1).double()
     if at == "mean":
@@ -37,8 +39,9 @@ def add_class_sums(
     group: Int[Tensor, " sequence"],
     classes: int,
 ) -> None:
-    """Add directions of float64 vectors to groups and classes; labels below 0 and zero or non-finite vectors are
-    skipped.
+    """Add the directions of float64 vectors to the sums of their groups and classes.
+
+    Labels below 0, and zero or non-finite vectors, are skipped.
     """
     norm = torch.linalg.vector_norm(x, dim=-1)
     held = (label >= 0) & (norm > 1 / LARGEST) & (norm < LARGEST)  # NaN is neither

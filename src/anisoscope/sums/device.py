@@ -24,7 +24,9 @@ def sum_on_device(
     subsets: Shaped[Tensor, "sequence subset token"],
     terms: frozenset[str],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence token head"]]:
-    """Return terms that add up over tokens, and inverse norms."""
+    """Return per-sequence sums over tokens, and the inverse norm of every vector (0 if it is left out), on an
+    accelerator.
+    """
     finite = x.isfinite().all(-1)
     x = torch.where(finite.unsqueeze(-1), x, 0.0)
     most, least = LIMITS[x.dtype]
@@ -55,6 +57,6 @@ def sum_on_device(
 def sum_weighted(
     rows: Shaped[Tensor, "sequence row token"], vectors: Shaped[Tensor, "sequence token head dim"]
 ) -> Float[Tensor, "sequence row head dim"]:
-    """Return weighted sums over tokens, heads side by side."""
+    """Return weighted sums of vectors over the tokens of each sequence, for each row of weights and each head."""
     linear = torch.matmul(rows, vectors.flatten(2))
     return linear.view(*linear.shape[:2], *vectors.shape[2:])

@@ -1,7 +1,7 @@
-"""The second kind of state: largest values and where they were, merged by taking the larger one.
+"""Largest values and where they were; two states are merged by taking the larger value.
 
-A maximum is associative, commutative and neutral if empty, as sums are; but it has no interval, since the jackknife
-says nothing of a maximum. The smallest of some values is kept as the largest of their negatives.
+A maximum is associative, commutative and neutral if empty, as sums are. It has no interval, since the jackknife does
+not hold for a maximum. The smallest of some values is kept as the largest of their negatives.
 """
 
 from collections.abc import Iterable
@@ -23,16 +23,19 @@ VALUE, AT = "value", "where"
 
 
 class Extremes:
-    """Largest values by (site name, term): a float64 tensor, and where each was [..., 4] as `WHERE` says.
+    """Largest values by (site name, term): a float64 tensor, and where each was [..., 4] as `WHERE` describes.
 
-    Of equal values the one of the smallest unit and index is kept, so that the order of batches does not matter.
+    Of equal values, the one with the smallest unit and index is kept, so that the order of batches does not matter.
     """
 
     def __init__(self) -> None:
         self.terms: dict[tuple[str, str], tuple[Tensor, Tensor]] = {}
 
     def offer(self, site: str, term: str, value: Float[Tensor, "*shape"], where: Int[Tensor, "*shape 4"]) -> None:
-        """Keep what is larger than what there is. A value that is NaN or −∞ is none."""
+        """Keep `value` wherever it is larger than the value kept so far; NaN and −∞ are ignored.
+
+        MeasureError if the shape differs from that of earlier batches.
+        """
         empty = value.isnan() | value.isneginf()
         value = torch.where(empty, -torch.inf, value).double()
         where = torch.where(empty.unsqueeze(-1), torch.tensor(NOWHERE, device=where.device), where)
@@ -47,7 +50,7 @@ class Extremes:
         self.terms[site, term] = larger((held[0].to(value.device), held[1].to(value.device)), (value, where))
 
     def merge(self, other: "Extremes") -> "Extremes":
-        """The larger values of both. Order does not matter."""
+        """Return the larger values of both; the order does not matter."""
         merged = Extremes()
         for part in (self, other):
             for (site, term), (value, where) in part.terms.items():
@@ -55,19 +58,19 @@ class Extremes:
         return merged
 
     def at(self, site: str) -> dict[str, tuple[Array, Array]]:
-        """Terms of one site as numpy arrays: largest values, and where they were [..., 4]."""
+        """Return the terms of one site as numpy arrays: largest values, and where they were [..., 4]."""
         found = {term: pair for (name, term), pair in self.terms.items() if name == site}
         return {term: (value.cpu().numpy(), where.cpu().numpy()) for term, (value, where) in found.items()}
 
     def without(self, sites: Iterable[str]) -> "Extremes":
-        """The same without some sites."""
+        """Return the values without those of some sites."""
         gone = {*sites}
         kept = Extremes()
         kept.terms = {key: pair for key, pair in self.terms.items() if key[0] not in gone}
         return kept
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
-        """The state as named tensors, for a file."""
+        """Return the state as named tensors, to be saved under names with `prefix`."""
         named: dict[str, Tensor] = {}
         for (site, term), (value, where) in self.terms.items():
             named[f"{prefix}{site}|{term}|{VALUE}"] = value
@@ -75,14 +78,14 @@ class Extremes:
         return named
 
     def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
-        """Take what `tensors` made of a state."""
+        """Load the state that `tensors` returned."""
         for name, value in tensors.items():
             if name.startswith(prefix) and name.endswith(f"|{VALUE}"):
                 site, term, _ = name.removeprefix(prefix).split("|")
                 self.terms[site, term] = value, tensors[f"{prefix}{site}|{term}|{AT}"]
 
     def all_reduce(self) -> "Extremes":
-        """The larger values of all processes."""
+        """Return the larger values over all processes; every process must call this."""
         import torch.distributed as dist
 
         ours = self.merge(Extremes())
@@ -92,12 +95,14 @@ class Extremes:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is kept."""
+        """Return the number of bytes that are kept."""
         return sum(x.numel() * x.itemsize for pair in self.terms.values() for x in pair)
 
 
 def larger(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """The larger value at every place, of two tensors of values and where they were."""
+    """Return elementwise the larger of two values, with where it was; of equal ones that of the smaller unit and
+    index.
+    """
     (value, where), (other, other_where) = first, second
     earlier = other_where[..., 0] < where[..., 0]
     earlier |= (other_where[..., 0] == where[..., 0]) & (other_where[..., 1] < where[..., 1])
@@ -108,10 +113,10 @@ def larger(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple
 def largest_over_tokens(
     x: Float[Tensor, "sequence token *rest"], places: Int[Tensor, "sequence token 4"]
 ) -> tuple[Float[Tensor, "*rest"], Int[Tensor, "*rest 4"]]:
-    """The largest value over all tokens, and where it was: of equal ones the smallest unit and index.
+    """Return the largest value over all tokens, and where it was; of equal ones that of the smallest unit and index.
 
-    x       values, −∞ at tokens that do not count
-    places  of each token, as `WHERE` says
+    x       values, −∞ at tokens that are not counted
+    places  where each token is, as `WHERE` describes
     """
     flat, flat_places = x.flatten(0, 1), places.flatten(0, 1)
     order = _by_place(flat_places)
@@ -125,6 +130,6 @@ def largest_over_tokens(
 
 
 def _by_place(places: Int[Tensor, "token 4"]) -> Int[Tensor, " token"]:
-    """Numbers of tokens in the order of unit, then index."""
+    """Return the indices of tokens, ordered by unit, then by index in the unit."""
     by_index = torch.argsort(places[:, 1], stable=True)
     return by_index[torch.argsort(places[by_index, 0], stable=True)]

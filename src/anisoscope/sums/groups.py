@@ -73,9 +73,9 @@ class Sums:
         return found
 
     def merge(self, other: "Sums") -> "Sums":
-        """Add both sums; the order does not matter, the numbers of groups must agree.
+        """Return the sum of both; the order does not matter.
 
-        Order does not matter; the group counts must agree.
+        MeasureError if the numbers of groups or the shapes of terms differ.
         """
         if self.groups != other.groups:
             cure = "measure both with the same --groups"
@@ -119,7 +119,7 @@ class Sums:
         return sums
 
     def all_reduce(self) -> "Sums":
-        """Add the sums of all processes by one flattened all-reduce (and one gather of names, shapes and units)."""
+        """Add the sums of all processes with one all-reduce; every process must call this and gets the whole."""
         import torch.distributed as dist
 
         world = dist.get_world_size()
@@ -152,21 +152,25 @@ class Totals:
 
     @property
     def n_groups(self) -> int:
-        """How many groups hold anything."""
+        """Return how many groups of units hold any data."""
         return int(self.present.sum())
 
     def without(self, index: int) -> "Totals":
-        """Return the sums without one group, by its place among those that hold anything."""
+        """Return the sums without one group; `index` counts only groups that hold any data."""
         return Totals({term: np.delete(self.groups(term), index, axis=0) for term in self._terms})
 
     def groups(self, term: str) -> Array:
-        """Return [group, ...] of the groups that hold anything."""
+        """Return the sums of a term by group [group, ...], only for groups that hold any data; MeasureError for an
+        unknown term.
+        """
         if term not in self._terms:
             raise MeasureError("a sum that the metric names in `needs`", repr(term), suggest_names(term, self._terms))
         return self._terms[term][self.present]
 
     def over(self, per_group: Array) -> Array:
-        """Turn [group, ...] into [replicate, ...]: all groups, then all but each one."""
+        """Sum values by group [group, ...] to replicates [replicate, ...]: over all groups, then over all but each
+        one.
+        """
         total = per_group.sum(axis=0, keepdims=True)
         return np.concatenate([total, total - per_group])
 
@@ -251,7 +255,7 @@ def sum_single_vectors(
 
 
 def as_slice(index: Int[Tensor, " place"]) -> Tensor | slice:
-    """Return rising places as a slice if they lie equally far apart, which spares a copy of what lies there."""
+    """Return ascending indices as a slice if they are equally spaced, which avoids a copy; else unchanged."""
     first, last, count = int(index[0]), int(index[-1]), len(index)
     step = int(index[1]) - first if count > 1 else 1
     if last - first == step * (count - 1) and (count < 3 or bool((index.diff() == step).all())):
@@ -265,7 +269,7 @@ def _sum_piece(
     subsets: Shaped[Tensor, "sequence subset token"],
     terms: frozenset[str],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence token head"]]:
-    """Return terms that add up over tokens, and inverse norms, of one piece."""
+    """Return the sums over tokens of one piece of the vectors, and inverse norms (0 if a vector is left out)."""
     square = None if x.stride(-1) == 1 else x.square()  # of a map, whose channels lie apart
     norm = torch.linalg.vector_norm(x, dim=-1) if square is None else square.sum(-1).sqrt()
     least, most = torch.stack(norm.aminmax()).tolist() if norm.numel() else (1.0, 1.0)  # NaN where one is
@@ -300,9 +304,9 @@ def _sum_piece(
 
 
 def _sum_linear_terms(x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return Σx, Σu over masks, and Σu over subsets.
+    """Return Σx and Σu over masks, and Σu over token subsets (x vectors, u unit vectors).
 
-    Of one head one product: u, its rows over the norm, is never built.
+    For a single head one matrix product suffices, and unit vectors are never stored.
     """
     rows, n = torch.cat([masks, subsets], 1), masks.shape[1]
     if x.shape[2] == 1:
@@ -313,17 +317,20 @@ def _sum_linear_terms(x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor
 
 
 def _cosine_inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
-    """Return A inside each sequence (F eq. 3), if it has two vectors, and the number of such sequences."""
+    """Return the mean cosine inside each sequence of two vectors or more (0 for others), and whether it is such a
+    sequence.
+    """
     several = n > 1
     cosine = (unit.square().sum(-1) - n) / (n * (n - 1)).clamp(min=1)
     return {"sequence_cosine": torch.where(several, cosine, 0.0), "sequences": several.double()}
 
 
 def _redo_in_float64(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Redo the rare case in float64: vectors, norms and which are finite.
+    """Return vectors in float64, their norms, and which are finite; used if norms are too small or too large for
+    float32.
 
-    A vector that is not becomes zero; so does one whose squared norm is beyond float64 itself (norms under 1e-153
-    are zero, over 1e153 not finite).
+    Non-finite vectors become zero, and so do those whose squared norm float64 cannot hold (norms under 1e-153 count as
+    zero, over 1e153 as not finite).
     """
     finite = torch.isfinite(x).all(-1)
     x = torch.where(finite.unsqueeze(-1), x, 0.0).double()
@@ -336,8 +343,10 @@ def _redo_in_float64(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def sum_rows(
     rows: Mapping[str, Tensor], real: Bool[Tensor, "sequence head query"]
 ) -> dict[str, Float[Tensor, "sequence head *edges"]]:
-    """Sum attention rows of real queries, as `capture.rows.attention_rows` gives them [sequence head query];
-    `normalised_rows`: of two outcomes or more, which are the visible keys and the head's sink.
+    """Sum attention-row statistics [sequence, head, query], as `capture.rows.attention_rows` returns them, over real
+    queries.
+
+    `normalised_rows` counts rows with two outcomes or more (visible keys and the head's sink).
     """
     sound = rows["entropy"].isfinite() & rows["score"].isfinite()
     rows = {

@@ -35,33 +35,37 @@ def _floats(values: ArrayLike) -> Floats:
 
 
 def _checked(name: str, values: Floats, valid: Mask, expected: str, cure: str) -> Floats:
-    """Return the values, or raise UsageError if any is not valid."""
+    """Return the values; UsageError if any of them is not valid."""
     if not valid.all():
         raise UsageError(f"{name} to be {expected}", f"{name} = {values[~valid].flat[0]:.12g}", cure)
     return values
 
 
 def _whole(name: str, given: ArrayLike, cure: str) -> Floats:
+    """Return the values as floats; UsageError if any is not a whole number ≥ 2."""
     values = _floats(given)
     valid = np.isfinite(values) & (values == np.floor(values)) & (values >= 2)
     return _checked(name, values, valid, "a whole number ≥ 2", cure)
 
 
 def _dimension(d: ArrayLike) -> Floats:
+    """Return a number of dimensions as floats; UsageError if it is not a whole number ≥ 2."""
     return _whole("d", d, "on a line a cosine is only ±1: use vectors of two components or more")
 
 
 def _count(n: ArrayLike) -> Floats:
+    """Return a number of vectors as floats; UsageError if it is not a whole number ≥ 2."""
     return _whole("n", n, "a mean over distinct pairs takes two non-zero vectors or more")
 
 
 def _probability(name: str, p: ArrayLike) -> Floats:
+    """Return probabilities as floats; UsageError if any is not in [0, 1]."""
     values, cure = _floats(p), "give a share such as 0.95, not a percentage"
     return _checked(name, values, (values >= 0) & (values <= 1), "between 0 and 1", cure)
 
 
 def cosine_density(t: ArrayLike, d: ArrayLike) -> Values:
-    """Density of the cosine of two isotropic directions in R^d: Γ(d/2)/(√π Γ((d−1)/2)) · (1 − t²)^((d−3)/2).
+    """Return the density of the cosine of two isotropic directions in R^d: Γ(d/2)/(√π Γ((d−1)/2)) · (1 − t²)^((d−3)/2).
 
     Range: ≥ 0, and 0 outside [−1, 1]; at t = ±1 infinite for d = 2, 1/2 for d = 3, 0 above. Unit: per unit of cosine.
     d = 2 is the arcsine law, d = 3 is uniform, large d approaches N(0, 1/d).
@@ -71,7 +75,7 @@ def cosine_density(t: ArrayLike, d: ArrayLike) -> Values:
 
 
 def cosine_log_density(t: ArrayLike, d: ArrayLike) -> Values:
-    """Natural logarithm of `cosine_density`, right where the density itself underflows; −∞ where it is 0.
+    """Return the natural logarithm of `cosine_density`, accurate where the density itself underflows; −∞ where it is 0.
 
     Range: −∞ to +∞. Unit: nats. Undefined (error) for d < 2. Source: as `cosine_density`.
     """
@@ -85,7 +89,7 @@ def cosine_log_density(t: ArrayLike, d: ArrayLike) -> Values:
 
 
 def cosine_cdf(t: ArrayLike, d: ArrayLike) -> Values:
-    """P(T ≤ t) for the cosine T of two isotropic directions in R^d: I_{(1+t)/2}((d−1)/2, (d−1)/2).
+    """Return P(T ≤ t) for the cosine T of two isotropic directions in R^d: I_{(1+t)/2}((d−1)/2, (d−1)/2).
 
     Range: 0 (t ≤ −1) to 1 (t ≥ 1), 1/2 at t = 0. Unit: probability. Undefined (error) for d < 2.
     The lower tail keeps its relative precision however small it is; for the upper one use `cosine_cdf(−t, d)`.
@@ -100,7 +104,7 @@ def cosine_cdf(t: ArrayLike, d: ArrayLike) -> Values:
 
 
 def cosine_quantile(p: ArrayLike, d: ArrayLike) -> Values:
-    """The cosine that isotropic pairs in R^d stay below with probability p: the inverse of `cosine_cdf`.
+    """Return the cosine that isotropic pairs in R^d stay below with probability p: the inverse of `cosine_cdf`.
 
     Range: −1 (p = 0) to 1 (p = 1), 0 at p = 1/2. Unit: cosine. Undefined (error) for d < 2 or p outside [0, 1].
     Near p = 1 the float p itself has few digits: with the upper tail q = 1 − p known, use −cosine_quantile(q, d).
@@ -112,11 +116,11 @@ def cosine_quantile(p: ArrayLike, d: ArrayLike) -> Values:
 
 
 def q95(d: ArrayLike) -> Values:
-    """The 95 % quantile of the cosine of one isotropic pair in R^d; ≈ 1.645/√d. Drawn in Godey et al. 2024, figure 18.
+    """Return the 95 % quantile of the cosine of one isotropic pair in R^d, ≈ 1.645/√d.
 
     Range: .988 at d = 2, .9 at d = 3, .0594 at d = 768, toward 0. Unit: cosine. Undefined (error) for d < 2.
     It is the threshold of the verdict *anisotropic* for A, though A is a **mean** over pairs: beyond a few vectors
-    the A of isotropic data stays far below it (`mean_cosine_quantile`).
+    the A of isotropic data stays far below it (`mean_cosine_quantile`). Drawn in Godey et al. 2024, figure 18.
     """
     return cosine_quantile(0.95, d)
 
@@ -141,7 +145,7 @@ def mean_cosine_pvalue(a: ArrayLike, d: ArrayLike, n: ArrayLike) -> Values:
 
 
 def mean_cosine_quantile(p: ArrayLike, d: ArrayLike, n: ArrayLike) -> Values:
-    """The value that A of n isotropic vectors in R^d stays below with probability p: (χ²_d(p)/d − 1)/(n − 1).
+    """Return the value that A of n isotropic vectors in R^d stays below with probability p: (χ²_d(p)/d − 1)/(n − 1).
 
     Range: from −1/(n−1) at p = 0, through about 0, to +∞ at p = 1 (the χ² law ignores A ≤ 1). Unit: cosine.
     Asymptotic in n like `mean_cosine_pvalue`, of which it is the inverse: mean_cosine_pvalue(value, d, n) = 1 − p.

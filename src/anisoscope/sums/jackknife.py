@@ -20,7 +20,7 @@ FEWEST = 3
 
 
 class Estimate(NamedTuple):
-    """A value and the ends of its interval (NaN where there is none)."""
+    """A value and the ends of its interval (NaN if it has none)."""
 
     value: Array
     low: Array
@@ -28,18 +28,19 @@ class Estimate(NamedTuple):
 
 
 def explain_no_interval(groups: int) -> str | None:
-    """Say why values from so many groups of units have no interval; None if they have one."""
+    """Return why values from this number of groups of units have no interval; None if they have one."""
     return None if groups >= FEWEST else f"no intervals: {groups} group{'s' * (groups != 1)} of units, {FEWEST} needed"
 
 
 def jackknife_interval(
     replicates: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOUNDED, counted: Array | int | None = None
 ) -> Estimate:
-    """Return value and interval from replicates [1 + group, ...]: all groups first, then each one left out.
+    """Return a value and its interval from replicates [1 + group, ...]: of all groups first, then with each one left
+    out.
 
     Variance (G − 1)/G · Σ(θ₍g₎ − mean θ₍g₎)², Student t with G − 1 degrees of freedom (Tukey 1958; Shao & Tu 1995,
-    eq. 2.9), inside `bounds`. Fewer than three groups, or a replicate that is not defined: no interval (NaN).
-    Replicates that all agree: no width, but for a share of so many `counted` things, whose interval is Wilson's there.
+    eq. 2.9), inside `bounds`. Fewer than three groups, or an undefined replicate: no interval (NaN). If all replicates
+    agree, the interval has no width; if the value is a share of `counted` things, it is Wilson's interval instead.
     """
     theta = np.asarray(replicates, dtype=np.float64)
     value, left_out, groups = theta[0], theta[1:], len(theta) - 1
@@ -55,10 +56,10 @@ def jackknife_interval(
 
 
 def estimate_mean(values: ArrayLike, *, bounds: Bounds = UNBOUNDED, groups: int = 32) -> Estimate:
-    """Return the mean of values [unit] with its 95 % delete-a-group interval; unit i is in group i mod `groups`.
+    """Return the mean of values [unit] with its 95 % jackknife interval; unit i is in group i mod `groups`.
 
-    Values that all agree have no spread to tell of. If they are whole numbers (right or wrong, or the change of it), as
-    far as one more of another value is likely the interval reaches: to the end of Wilson's interval of none in so many.
+    If all values are equal and are −1, 0 or 1 (right or wrong, or a change of it), the interval reaches as far as
+    Wilson's interval of a share of 0 in that many units.
     """
     x = np.asarray(values, dtype=np.float64)
     group = np.arange(len(x)) % groups
@@ -72,8 +73,9 @@ def estimate_mean(values: ArrayLike, *, bounds: Bounds = UNBOUNDED, groups: int 
 
 
 def estimate_over_seeds(values: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOUNDED) -> Estimate:
-    """Return the mean over seeds [seed, ...] with a Student t interval (seeds − 1) inside `bounds`; none for a
-    single seed.
+    """Return the mean over seeds [seed, ...] with a Student t interval (seeds − 1) inside `bounds`.
+
+    A single seed gives no interval.
     """
     x = np.asarray(values, dtype=np.float64)
     if len(x) < 2:
@@ -91,25 +93,26 @@ def wilson_interval(share: ArrayLike, n: ArrayLike, level: float = 0.95) -> tupl
 
 
 def _student_quantile(freedom: int, level: float) -> float:
-    """The quantile of Student's t; scipy is loaded here so that lists and help do without it."""
+    """Return a quantile of Student's t; scipy is imported here so that lists and help need not load it."""
     from scipy import special
 
     return float(special.stdtrit(freedom, level))
 
 
 def _normal_quantile(level: float) -> float:
-    """The quantile of the normal law."""
+    """Return a quantile of the normal distribution."""
     from scipy import special
 
     return float(special.ndtri(level))
 
 
 def _without(value: Array) -> Estimate:
+    """Return the value without an interval."""
     return Estimate(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
 
 
 def _ends_inside_bounds(value: Array, error: Array, factor: float, bounds: Bounds) -> Estimate:
-    """Return value ± factor · error, on the logit scale between two bounds, cut at a single one."""
+    """Return value ± factor · error: on the logit scale if it has two bounds, cut if it has one."""
     least, most = (np.broadcast_to(np.asarray(end, dtype=np.float64), value.shape) for end in bounds)
     low, high = np.maximum(value - factor * error, least), np.minimum(value + factor * error, most)
     width = most - least
@@ -127,7 +130,9 @@ def _ends_inside_bounds(value: Array, error: Array, factor: float, bounds: Bound
 
 
 def holm(p_values: Sequence[float] | Array) -> Array:
-    """Holm's step-down adjusted p-values, in the order given (Holm 1979). NaN stays NaN and is no test."""
+    """Return Holm's step-down adjusted p-values, in the order given (Holm 1979). NaN stays NaN and does not count as
+    a test.
+    """
     p = np.asarray(p_values, dtype=np.float64)
     adjusted = np.full_like(p, np.nan)
     tested = np.flatnonzero(~np.isnan(p))

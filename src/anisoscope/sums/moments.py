@@ -33,22 +33,24 @@ TERMS = ("moment", "unit_moment", "moment_vector", "moment_n")
 
 
 class Moments:
-    """Second moments of all sites, on their way into `sums` (terms `moment`, `unit_moment`, `moment_n`,
-    `moment_vector`).
+    """Collects second moments (Σxxᵀ, Σuuᵀ) of all sites and adds them to `sums`.
 
-    `pending` holds, by site, term and group, products in float32: of `moment` those of [x − c, 1], so that Σ(x − c) and
-    n are among them; and c itself, as the `shift` of a site.
+    The terms are `moment`, `unit_moment`, `moment_n` and `moment_vector`. `pending` holds, by site, term and group,
+    products in float32 that are not added yet: for `moment` those of [x − c, 1], so that Σ(x − c) and n are among them;
+    and c itself, as the `shift` of a site.
     """
 
     def __init__(self, sums: Sums, groups: int | None = None, widest: float = WIDEST) -> None:
-        """`groups`: None: as many as fit the width of a site, none beyond the `widest`."""
+        """Start empty; `groups` None means as many as fit the width of a site, and none for sites wider than
+        `widest`.
+        """
         self.sums, self._groups, self._widest = sums, groups, widest
         self.pending: dict[tuple[str, str, int], Tensor] = {}
         self.many: set[str] = set()  # sites on an accelerator whose products are in float32
 
     @property
     def groups(self) -> int | None:
-        """The smallest number of groups that the moments of a site have."""
+        """Return the smallest number of groups that the moments of any site have; None without moments."""
         return min((len(value) for (_, term), value in self.sums.terms.items() if term == "moment"), default=None)
 
     def begin(self, group: Int[Tensor, " sequence"]) -> None:
@@ -63,7 +65,9 @@ class Moments:
         weight: Bool[Tensor, "sequence token"],
         inverse: Float[Tensor, "sequence token"],
     ) -> None:
-        """Add the vectors of a site, those of weight 1, with their inverse norms; `n` in `sums` counts them already."""
+        """Add the vectors of a site that have weight 1, given their inverse norms; `n` in `sums` must count them
+        already.
+        """
         groups = self._count_groups(x.shape[-1])
         if not groups:
             return
@@ -98,10 +102,10 @@ class Moments:
                 self._update(site, g, {"moment": shifted, "unit_moment": unit})
 
     def _needs_float64(self, site: str, x: Tensor, inverse: Tensor) -> bool:
-        """Tell whether products are made in float64: for narrow vectors, and while they are few.
+        """Return whether products are computed in float64: for narrow vectors, and as long as there are few.
 
-        On an accelerator this is asked until it is no more, and never again; norms whose squares float32 does not
-        hold stay in float64 there.
+        On an accelerator, once the answer is no it is not asked again; norms whose squares float32 cannot hold stay in
+        float64.
         """
         if x.shape[-1] <= NARROW:
             return True
@@ -114,7 +118,7 @@ class Moments:
         return few
 
     def _split_by_group(self, groups: int) -> list[tuple[int, Tensor | slice]]:
-        """Yield each group of the batch and its sequences: a slice if they lie equally far apart, as most do."""
+        """Return each group of the batch with its sequences, as a slice if they are equally spaced."""
         if groups not in self._parts:
             self._parts[groups] = []
             for g in torch.unique(self._group % groups).tolist():
@@ -128,14 +132,14 @@ class Moments:
         return min(self._groups or groups, self.sums.groups)
 
     def _get_pending(self, key: tuple[str, str, int], rows: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return what is pending beside the vectors, on their device."""
+        """Return a pending tensor on the device of `rows`; `make` creates it the first time."""
         found = self.pending.get(key)
         if found is None or found.device != rows.device:
             found = self.pending[key] = make() if found is None else found.to(rows.device)
         return found
 
     def _update(self, site: str, group: int, rows: dict[str, Tensor]) -> None:
-        """Add rowsᵀ·rows of each term [vector, dim]."""
+        """Add rowsᵀ·rows of each term, with rows [vector, dim], to what is pending."""
         pairs = []
         for term, x in rows.items():
             pairs.append((self._get_pending((site, term, group), x, partial(x.new_zeros, x.shape[1], x.shape[1])), x))
@@ -147,7 +151,7 @@ class Moments:
             run_in_parallel([partial(_add_product, *pair) for pair in pairs])
 
     def flush(self) -> None:
-        """Add what is pending to the sums."""
+        """Add all pending products to the sums."""
         for (site, term, g), matrix in self.pending.items():
             if term == "shift":
                 continue
@@ -167,7 +171,7 @@ class Moments:
         return {f"{prefix}{site}|{term}|{g}": matrix for (site, term, g), matrix in self.pending.items()}
 
     def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
-        """Load the state that `tensors` gave."""
+        """Load the state that `tensors` returned."""
         for name, matrix in tensors.items():
             if name.startswith(prefix):
                 site, term, g = name.removeprefix(prefix).split("|")
@@ -175,26 +179,29 @@ class Moments:
 
 
 def _add_product(into: Tensor, rows: Tensor) -> None:
-    """Add rowsᵀ·rows, of which NumPy computes one half, and lets other threads run meanwhile."""
+    """Add rowsᵀ·rows to `into` with NumPy, which computes only one half of it and does not block other threads."""
     x = rows.numpy()
     into += torch.from_numpy(x.T @ x)
 
 
 @cache
 def _single_numpy_thread() -> ThreadpoolController:
-    """Limit NumPy to one thread of its own:"""
+    """Return a controller that can limit NumPy's matrix products to one thread."""
     return ThreadpoolController().select(user_api="blas")
 
 
 def _mean(rows: Tensor, count: Tensor) -> Tensor:
+    """Divide the sum of `rows` by their number `count`."""
     return rows.sum(0) / count.clamp(min=1)
 
 
 def add_head_moments(
     sums: Sums, site: str, x: Float[Tensor, "sequence head token dim"], weight: Tensor, group: Tensor, groups: int
 ) -> None:
-    """Σxxᵀ of every head, in float64, into `sums` (terms `head_moment`, `head_moment_n`, of `groups` groups); 0/1
-    `weight` [sequence, head, token], sequences in `group` [sequence].
+    """Add Σxxᵀ of every head in float64 to `sums` (terms `head_moment`, `head_moment_n`).
+
+    weight  [sequence, head, token]: 0 or 1
+    group   [sequence]: below `groups`
     """
     rows = torch.where(weight.bool().unsqueeze(-1), x, 0.0).double()
     heads, dim = x.shape[1], x.shape[3]

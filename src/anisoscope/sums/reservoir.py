@@ -19,15 +19,16 @@ def hash_tokens(seed: int, unit: Tensor, index: Tensor) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
+    """Mix the bits of 64-bit numbers (a step of splitmix64)."""
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
     return x ^ ((x >> 31) & 0x1FFFFFFFF)
 
 
 class Reservoir:
-    """A uniform sample of at most `size` tokens of one stream: their hash and unit, and their vector at every site.
+    """A uniform sample of at most `size` tokens of one stack: their hash and unit, and their vector at every site.
 
-    New ones are appended, and sorted in once there are as many as are kept.
+    New tokens are appended, and sorted in once there are as many as are kept.
     """
 
     def __init__(self, size: int, seed: int) -> None:
@@ -40,22 +41,23 @@ class Reservoir:
 
     @property
     def hash(self) -> Int[Tensor, " token"]:
-        """Hashes of the tokens kept, rising."""
+        """Return the hashes of the kept tokens, in ascending order."""
         return self._sort_in_new()[0]
 
     @property
     def unit(self) -> Int[Tensor, " token"]:
+        """Return the unit (document, clip) of each kept token."""
         return self._sort_in_new()[1]
 
     @property
     def vectors(self) -> dict[str, Tensor]:
-        """Site → [token, ...]."""
+        """Return the kept vectors [token, ...] by site."""
         return self._sort_in_new()[2]
 
     def begin(
         self, unit: Int[Tensor, " sequence"], start: Int[Tensor, " sequence"], real: Bool[Tensor, "sequence token"]
     ) -> None:
-        """Choose the tokens of a batch that may belong to the sample; all three lie on the CPU."""
+        """Choose the tokens of a batch that may belong to the sample; all arguments are on the CPU."""
         index = start[:, None] + torch.arange(real.shape[1])
         hashes = hash_tokens(self.seed, unit[:, None], index)
         held = self._kept[0]
@@ -70,7 +72,7 @@ class Reservoir:
         self._new = {}
 
     def add(self, site: str, x: Float[Tensor, "sequence token *head dim"]) -> None:
-        """Take the vectors of the chosen tokens."""
+        """Keep the vectors of the chosen tokens at a site."""
         if self._rows is not None and len(self._rows):
             if x.device not in self._places:
                 sequence, token = self._places[torch.device("cpu")]
@@ -79,7 +81,7 @@ class Reservoir:
             self._new[site] = chosen.float() if x.dtype.itemsize < 4 else chosen
 
     def end(self) -> None:
-        """Keep the smallest hashes of the old and the new."""
+        """Finish a batch: keep the tokens with the smallest hashes among the old and the new."""
         if self._rows is not None and len(self._rows):
             self._appended.append((self._new_hash, self._new_unit, _to_cpu(self._new)))
             if sum(len(hashes) for hashes, _, _ in self._appended) >= self.size:
@@ -87,7 +89,7 @@ class Reservoir:
         self._rows = None
 
     def _sort_in_new(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return hash, unit and vectors by site of what is kept, new tokens included."""
+        """Sort new tokens in, and return hashes, units and vectors by site of all that is kept."""
         if self._appended:
             parts = [self._kept] if len(self._kept[0]) else []
             hashes, units, vectors = zip(*parts, *self._appended, strict=True)
@@ -104,7 +106,7 @@ class Reservoir:
         return merged
 
     def all_reduce(self) -> "Reservoir":
-        """Merge the samples of all processes:"""
+        """Merge the samples of all processes; every process must call this and gets the whole."""
         import torch.distributed as dist
 
         hashes, units, vectors = self._sort_in_new()
@@ -136,14 +138,14 @@ class Reservoir:
         }
 
     def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
-        """Load the state that `tensors` gave."""
+        """Load the state that `tensors` returned."""
         start = f"{prefix}at "
         vectors = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
         self._kept = tensors[f"{prefix}hash"], tensors[f"{prefix}unit"], vectors
 
 
 def _to_cpu(vectors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Move vectors to the CPU by one transfer for all sites of a device and dtype, as the host waits for each."""
+    """Move vectors to the CPU, with one transfer for all sites of a device and dtype."""
     found: dict[str, Tensor] = {}
     together: dict[tuple[torch.device, torch.dtype], list[str]] = {}
     for site, x in vectors.items():

@@ -18,10 +18,10 @@ MOST = 8
 
 
 def run_in_parallel(parts: Sequence[Callable[[], object]], device: torch.device = CPU) -> None:
-    """Call each part once, in any order.
+    """Call each part once, in any order, on several threads on a CPU.
 
-    None runs when this has returned, or raised what a part or a signal did. What runs on an accelerator is in
-    parallel there: its parts come from this thread.
+    When this returns, no part is running. An exception of a part, or a signal, is raised. On an accelerator the calls
+    are made one after another.
     """
     threads = min(torch.get_num_threads(), MOST) if device.type == CPU.type else 1
     if threads < 2 or len(parts) < 2:
@@ -31,6 +31,7 @@ def run_in_parallel(parts: Sequence[Callable[[], object]], device: torch.device 
     left, inference, grad = iter(parts), torch.is_inference_mode_enabled(), torch.is_grad_enabled()
 
     def work() -> None:
+        """Run parts until none is left, in the gradient mode of the calling thread."""
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):  # the modes of the caller's thread
             try:
                 for part in left:
@@ -53,10 +54,11 @@ def run_in_parallel(parts: Sequence[Callable[[], object]], device: torch.device 
 
 @lru_cache(maxsize=1)
 def _get_pool(_process: int, threads: int) -> ThreadPoolExecutor:
-    """Return the threads that wait for work; a forked process needs its own."""
+    """Return the pool of worker threads, each of which lets torch use one thread; a forked process gets a new pool."""
     own, pool, all_here = torch.get_num_threads(), ThreadPoolExecutor(threads, "anisoscope"), Barrier(threads + 1)
 
     def begin() -> None:
+        """Set torch to one thread in a worker thread, and wait until all workers have done so."""
         torch.get_num_threads()  # a thread takes over the process's number when it first asks
         torch.set_num_threads(1)
         all_here.wait()
