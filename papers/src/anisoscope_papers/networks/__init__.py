@@ -1,5 +1,5 @@
-"""Networks that transformers lacks, under their published parameter names: ports of published ones, and the small ones
-that experiments train. `families.py` has a row for each; they are imported when one is loaded.
+"""Implement networks that transformers lacks, under their published parameter names.
 
-May import: nothing of this package.
+They are ports of published networks, and small ones that experiments train. `families.py` has a row for each; a module
+is imported when its network is loaded. May import: nothing of this package.
 """

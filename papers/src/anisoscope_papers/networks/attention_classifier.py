@@ -44,6 +44,7 @@ class PlainNorm(nn.Module):
         self.dim, self.factor = dim, math.sqrt((dim - 1) / dim)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last axis."""
         return nn.functional.layer_norm(x, (self.dim,), eps=0.0) * self.factor
 
 
@@ -51,13 +52,14 @@ NORMS: dict[str, type[nn.Module]] = {"plain": PlainNorm, "layer_norm": nn.LayerN
 
 
 class AttentionClassifierConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ is untyped
-    """Sizes and choices.
+    """Sizes and choices of the attention-only classifier.
 
     positions  `sinusoidal` (Vaswani et al. 2017, multiplied by `position_scale` and added; the authors' code uses 1),
                `learned` (a vector for each position, trained with the model), or `none`
     norm       `plain` (no gain, bias or epsilon; unbiased standard deviation), `layer_norm`, or `none`
-    attention  `learned`; `uniform` (every token weighs the same); `random`: by position, whatever the words, the
-               softmax of scores drawn from N(0, 1), once per layer (Tay et al. 2021: fixed random)
+    attention  `learned`; `uniform` (all tokens have equal weight); `random`: by position, whatever the words, the
+    softmax
+               of scores drawn from N(0, 1), once per layer (Tay et al. 2021: fixed random)
     """
 
     model_type = "attention_classifier"
@@ -79,7 +81,7 @@ class AttentionClassifierConfig(PreTrainedConfig):  # type: ignore[no-untyped-ca
     pad_token_id: int | None = 0
 
     def checked(self) -> "AttentionClassifierConfig":
-        """The configuration itself. UsageError where a choice is unknown or sizes do not fit together."""
+        """Return the configuration itself. UsageError if a choice is unknown or sizes do not fit together."""
         for name, known in (("positions", POSITIONS), ("norm", NORMS), ("attention", ATTENTIONS)):
             value = getattr(self, name)
             if value not in known:
@@ -91,17 +93,17 @@ class AttentionClassifierConfig(PreTrainedConfig):  # type: ignore[no-untyped-ca
 
 
 class InProjection(nn.Linear):
-    """x → queries, keys and values, one after the other; Xavier over the whole matrix, biases 0."""
+    """A linear map from x to queries, keys and values, stacked; Xavier over the whole matrix, biases 0."""
 
 
 class OutProjection(nn.Linear):
-    """W_O; biases 0."""
+    """The output projection W_O; its biases start at 0."""
 
 
 class ClassifierAttention(nn.Module):
     """Self-attention with one matrix for queries, keys and values, as in torch's `MultiheadAttention`.
 
-    layer     which it is, from 0; detached: no gradient passes through its weights
+    `layer` counts from 0. If `detach` is set, no gradient passes through attention weights.
     """
 
     is_causal = False
@@ -125,7 +127,9 @@ class ClassifierAttention(nn.Module):
         folded: bool = False,
         **kwargs: Any,
     ) -> Float[Tensor, "sequence query dim"]:
-        """Outputs of all rows, or of the first one; without keys and values where `folded`."""
+        """Return the outputs of all rows, or with `row_only` of the first one; `folded`: without computing keys and
+        values.
+        """
         if row_only:
             return self._first_row(x, mask, **kwargs)
         if folded and self.heads == 1:
@@ -134,7 +138,9 @@ class ClassifierAttention(nn.Module):
         return self.out_proj(self._attend(query, key, value, mask, **kwargs).reshape(x.shape))  # type: ignore[no-any-return]
 
     def _first_row(self, x: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
-        """The first row without keys and values: see above."""
+        """Compute the attention output of the first token only, without building keys and values (exact, see the
+        module).
+        """
         to_query, to_key, to_value = (w.view(self.heads, self.head_dim, -1) for w in self.in_proj.weight.chunk(3))
         of_query, _, of_value = self._biases()
         query = nn.functional.linear(x[:, 0], to_query.flatten(0, 1), of_query).view(-1, *to_query.shape[:2])
@@ -147,7 +153,7 @@ class ClassifierAttention(nn.Module):
         return self.out_proj(values).unsqueeze(1)  # type: ignore[no-any-return]
 
     def _folded(self, x: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
-        """All rows of one head by W_Kᵀ W_Q and W_O W_V: half the products."""
+        """Compute all rows of a single head by the products W_Kᵀ W_Q and W_O W_V: half the multiplications."""
         to_query, to_key, to_value = self.in_proj.weight.chunk(3)
         of_query, _, of_value = self._biases()
         shift = None if of_query is None else of_query @ to_key
@@ -160,9 +166,11 @@ class ClassifierAttention(nn.Module):
         return nn.functional.linear(mixed, self.out_proj.weight @ to_value, constant)
 
     def _biases(self) -> tuple[Tensor | None, ...]:
+        """Return the biases of queries, keys and values; None each if there are none."""
         return (None, None, None) if self.in_proj.bias is None else self.in_proj.bias.chunk(3)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
+        """Run the attention interface on queries, keys and values."""
         if self.detach:
             query, key = query.detach(), key.detach()
         if self.config.attention == "random":
@@ -172,7 +180,7 @@ class ClassifierAttention(nn.Module):
         return mixed  # type: ignore[no-any-return]
 
     def _with_random_scores(self, mask: Tensor | None, queries: int, key: Tensor) -> Tensor:
-        """The mask with the scores of the layer added to what is seen."""
+        """Add the layer's fixed random scores to the mask."""
         if self._drawn is None:
             longest = self.config.max_position_embeddings
             generator = torch.Generator().manual_seed(1_000 * self.config.attention_seed + self.layer)
@@ -188,7 +196,10 @@ class PositionTable(nn.Embedding):
 
 
 class AttentionClassifierBlock(GradientCheckpointingLayer):  # type: ignore[no-untyped-call]  # as above
-    """norm(x + attention(x)); of the first row alone where `row_only`, without keys and values where `folded`."""
+    """A block: norm(x + attention(x)).
+
+    With `row_only` only the first row is computed; with `folded`, keys and values are not built.
+    """
 
     def __init__(self, config: AttentionClassifierConfig, layer: int = 0) -> None:
         super().__init__()
@@ -199,6 +210,7 @@ class AttentionClassifierBlock(GradientCheckpointingLayer):  # type: ignore[no-u
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, row_only: bool = False, **kwargs: Any
     ) -> Tensor:
+        """Return norm(x + attention(x))."""
         mixed = self.attention(hidden_states, attention_mask, row_only=row_only, **kwargs)
         if self.residual:
             mixed = mixed + (hidden_states[:, :1] if row_only else hidden_states)
@@ -206,7 +218,7 @@ class AttentionClassifierBlock(GradientCheckpointingLayer):  # type: ignore[no-u
 
 
 class AttentionClassifierPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # as above
-    """Initialisation as in the authors' code, that is torch's own of `MultiheadAttention` and `Linear`."""
+    """Base class with the authors' initialisation, which is torch's own of `MultiheadAttention` and `Linear`."""
 
     config_class = AttentionClassifierConfig
     base_model_prefix = "attention_classifier"
@@ -217,6 +229,7 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):  # type: ignore[no-un
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
+        """Initialise one module."""
         if isinstance(module, nn.Linear):
             bound = 1 / math.sqrt(module.in_features)
             if isinstance(module, InProjection):
@@ -237,9 +250,9 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):  # type: ignore[no-un
 
 
 class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ignore[no-untyped-call]  # as above
-    """Word vectors, positions and blocks.
+    """The attention-only model without its head: word vectors, positions and blocks.
 
-    row_only  when the `<cls>` row alone is computed in the last block, and keys and values are left out: in `training`
+    row_only  when only the `<cls>` row is computed in the last block, and keys and values are not built: in `training`
               (default), `always`, `never`
     """
 
@@ -262,7 +275,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
         inputs_embeds: Float[Tensor, "sequence token dim"] | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Hidden states [sequence, token, dim] of the last block; [sequence, 1, dim] by `row_only`."""
+        """Return the hidden states of the last block [sequence, token, dim]; [sequence, 1, dim] if only `<cls>` is
+        computed.
+        """
         x = self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         longest = self.config.max_position_embeddings
         if x.shape[1] > longest:
@@ -278,7 +293,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
         return BaseModelOutput(last_hidden_state=x)
 
     def _positions(self, x: Tensor) -> Tensor:
-        """The scaled table for x [sequence, token, dim]: made once, for the longest input."""
+        """Return the scaled sinusoids for x [sequence, token, dim]; the table is computed once."""
         table = self._table
         if table is None or table.device != x.device or table.dtype != x.dtype:
             table = sinusoids(self.config.max_position_embeddings, x.shape[2]).to(x)
@@ -287,13 +302,13 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
 
 
 def sinusoids(length: int, dim: int) -> Float[Tensor, "position dim"]:
-    """Sine on even and cosine on odd dimensions, wavelengths from 2π to 2π·10,000."""
+    """Return position vectors: sine on even, cosine on odd dimensions, wavelengths from 2π to 2π·10,000."""
     angle = torch.arange(length)[:, None] * torch.exp(torch.arange(0, dim, 2) * (-math.log(10_000.0) / dim))
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
 
 
 class AttentionClassifier(AttentionClassifierPreTrainedModel):  # type: ignore[no-untyped-call]  # as above
-    """Class scores from the last state of the first token, `<cls>`."""
+    """The attention-only classifier: class scores from the last state of the first token, `<cls>`."""
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
         super().__init__(config)
@@ -308,7 +323,7 @@ class AttentionClassifier(AttentionClassifierPreTrainedModel):  # type: ignore[n
         labels: Int[Tensor, " sequence"] | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """Logits [sequence, class], and the mean cross-entropy where there are labels."""
+        """Return the logits [sequence, class], and the mean cross-entropy if there are labels."""
         states = self.attention_classifier(input_ids, attention_mask, **kwargs)
         logits = self.classifier(states.last_hidden_state[:, 0])
         loss = None if labels is None else nn.functional.cross_entropy(logits, labels)

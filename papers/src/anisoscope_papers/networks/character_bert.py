@@ -66,6 +66,7 @@ class Highway(nn.Module):
         self._layers = nn.ModuleList(nn.Linear(size, 2 * size) for _ in range(num_layers))
 
     def forward(self, states: Tensor) -> Tensor:
+        """Apply the highway layers."""
         for layer in self._layers.children():
             candidate, gate = layer(states).chunk(2, dim=-1)
             gate = gate.sigmoid()
@@ -74,7 +75,7 @@ class Highway(nn.Module):
 
 
 class CharacterCnn(nn.Module):
-    """Characters of a word → its vector: embeddings, convolutions of several widths, maximum, highway, projection."""
+    """Turn the characters of a word into its vector: embeddings, convolutions, maximum, highway layers, projection."""
 
     def __init__(self, config: CharacterBertConfig) -> None:
         super().__init__()
@@ -142,11 +143,11 @@ class CharacterBertTokenizer:
         self._splitter = BertPreTokenizer()
 
     def __call__(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        """B texts → `input_ids` (B, T, 50) and `attention_mask` (B, T), padded on the right to the longest."""
+        """Tokenise B texts: `input_ids` (B, T, 50) and `attention_mask` (B, T), padded on the right to the longest."""
         return self.encode([self.tokenize(text) for text in texts])
 
     def tokenize(self, text: str) -> list[str]:
-        """The words of a text: lower case without accents (if so set), punctuation apart, markers kept whole."""
+        """Split a text into words: lower case without accents (if set), punctuation separate, markers kept whole."""
         words: list[str] = []
         for piece in re.split("(" + "|".join(map(re.escape, MARKERS)) + ")", text):
             split = self._splitter.pre_tokenize_str(self._normalizer.normalize_str(piece))
@@ -154,7 +155,7 @@ class CharacterBertTokenizer:
         return words
 
     def encode(self, sentences: Sequence[Sequence[str]]) -> dict[str, Tensor]:
-        """B lists of words → as `__call__`."""
+        """Encode B lists of words: `input_ids` (B, T, 50) and `attention_mask` (B, T)."""
         rows = [[character_ids(word) for word in ("[CLS]", *words, "[SEP]")] for words in sentences]
         input_ids = torch.full((len(rows), max(map(len, rows)), MAX_WORD_LENGTH), PADDING_WORD)
         for index, row in enumerate(rows):
@@ -163,7 +164,7 @@ class CharacterBertTokenizer:
 
 
 def character_ids(word: str) -> list[int]:
-    """The 50 character ids of a word or marker."""
+    """Return the 50 character ids of a word or marker."""
     inside = [MARKERS[word]] if word in MARKERS else [byte + 1 for byte in word.encode()[: MAX_WORD_LENGTH - 2]]
     ids = [WORD_START, *inside, WORD_END]
     return ids + [CHARACTER_PADDING] * (MAX_WORD_LENGTH - len(ids))

@@ -19,7 +19,7 @@ CHANNELS = (16, 32, 64)
 
 
 class CifarResNetConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
-    """`depth` counts convolutions and the last linear map: 20, 32, 44, 56, 110, 1202."""
+    """Configuration; `depth` counts convolutions and the last linear map: 20, 32, 44, 56, 110, 1202."""
 
     model_type = "cifar_resnet"
 
@@ -29,7 +29,7 @@ class CifarResNetConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # i
 
 
 class CifarResNetBlock(nn.Module):
-    """Two convolutions beside a shortcut. Maps [image, channel, height, width] in and out."""
+    """Two convolutions with a shortcut; maps [image, channel, height, width]."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -41,6 +41,7 @@ class CifarResNetBlock(nn.Module):
         self.stride, self.more = stride, (after - before) // 2
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply the block."""
         shortcut = x[:, :, :: self.stride, :: self.stride]
         if self.more:
             shortcut = nn.functional.pad(shortcut, (0, 0, 0, 0, self.more, self.more))
@@ -49,7 +50,7 @@ class CifarResNetBlock(nn.Module):
 
 
 class CifarResNetModel(PublishedModel):
-    """Stem, three stages, mean over positions, classes."""
+    """The network: stem, three stages, mean over positions, classes."""
 
     config_class = CifarResNetConfig
     base_model_prefix = ""
@@ -69,19 +70,21 @@ class CifarResNetModel(PublishedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
-        """As the authors draw them (He et al. 2015)."""
+        """Initialise as the authors do (He et al. 2015)."""
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight)
 
     def forward(self, pixel_values: Tensor, **_: Any) -> ImageClassifierOutput:
-        """pixel_values [image, channel, height, width], scaled by ImageNet's mean and deviation."""
+        """Return class scores; pixel_values [image, channel, height, width] are scaled by ImageNet's mean and
+        deviation.
+        """
         x = torch.relu(self.bn1(self.conv1(pixel_values)))
         x = self.layer3(self.layer2(self.layer1(x)))
         return ImageClassifierOutput(logits=self.linear(x.mean((2, 3))))
 
 
 def config_of(weights: Weights) -> CifarResNetConfig | None:
-    """The configuration of published weights; None where they are not of such a network."""
+    """Infer the configuration from published weights; None if they are not of such a network."""
     found = [re.fullmatch(r"(?:module\.)?layer([123])\.(\d+)\.conv1\.weight", name) for name in weights]
     blocks = sorted((int(m[1]), int(m[2])) for m in found if m)
     each, last = len(blocks) // 3, next((x for name, x in weights.items() if name.endswith("linear.weight")), None)
@@ -92,14 +95,16 @@ def config_of(weights: Weights) -> CifarResNetConfig | None:
 
 
 def published(weights: Weights) -> Weights:
-    """Weights with the counters of batches, which files of 2018 lack and only training reads."""
+    """Add the batch counters of batch norms, which files of 2018 lack and only training reads."""
     counters = [name for name in weights if name.endswith("running_mean")]
     zeros = {name.replace("running_mean", "num_batches_tracked"): torch.tensor(0) for name in counters}
     return {**zeros, **weights}
 
 
 def processor() -> Any:
-    """The square of 32 pixels in the middle, of a shorter side of 32: CIFAR's own photographs stay as they are."""
+    """Return the image processor: shorter side 32, then the middle 32 × 32 pixels; CIFAR's own photographs do not
+    change.
+    """
     from transformers import CLIPImageProcessorPil
 
     sizes: dict[str, Any] = {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}}

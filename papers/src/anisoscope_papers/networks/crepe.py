@@ -24,7 +24,7 @@ PITCHES = 360
 
 
 class CrepeConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
-    """`full` has shrink 1, `tiny` 8."""
+    """Configuration; `shrink` divides the channels: 1 for `full`, 8 for `tiny`."""
 
     model_type = "crepe"
 
@@ -34,7 +34,7 @@ class CrepeConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __i
 
 
 class CrepeBlock(nn.Module):
-    """Norm and pooling of what comes in (not of the samples), convolution over each frame, ReLU."""
+    """Norm and pooling of the input (not in the first block), convolution over each frame, ReLU."""
 
     def __init__(self, before: int, after: int) -> None:
         super().__init__()
@@ -45,12 +45,13 @@ class CrepeBlock(nn.Module):
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply the block."""
         x = x if self.norm is None else _pooled(self.norm(x))
         return self.relu(self.conv(nn.functional.pad(x, self.padding)))  # type: ignore[no-any-return]
 
 
 class CrepeModel(PublishedModel):
-    """Frames, six blocks, a sigmoid for each of 360 pitches."""
+    """The network: frames, six blocks, a sigmoid for each of 360 pitches."""
 
     config_class = CrepeConfig
     base_model_prefix = ""
@@ -71,10 +72,12 @@ class CrepeModel(PublishedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
-        """As torch draws them."""
+        """Keep torch's own initialisation."""
 
     def forward(self, input_values: Tensor, **_: Any) -> BaseModelOutput:
-        """input_values [clip, sample] → pitches [clip, frame, pitch]; each frame is centred and scaled alone."""
+        """Return pitches [clip, frame, pitch] for input_values [clip, sample]; each frame is centred and scaled on its
+        own.
+        """
         x = input_values.unfold(1, FRAME, FRAME).unsqueeze(1)
         x = x - x.mean(-1, keepdim=True)
         x = x / x.std(-1, keepdim=True).clamp(min=1e-10)
@@ -85,19 +88,22 @@ class CrepeModel(PublishedModel):
         return BaseModelOutput(last_hidden_state=pitches)
 
     def _get_feat_extract_output_lengths(self, samples: Tensor) -> Tensor:
+        """Return the number of frames for a number of samples."""
         return samples // FRAME
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
+    """Build a batch norm with the published constants."""
     return nn.BatchNorm2d(channels, eps=0.0010000000474974513, momentum=0.0)
 
 
 def _pooled(x: Tensor) -> Tensor:
+    """Halve the width by maximum pooling."""
     return nn.functional.max_pool2d(x, (1, 2), (1, 2))
 
 
 def config_of(weights: Weights) -> CrepeConfig | None:
-    """The configuration of published weights; None where they are not of such a network."""
+    """Infer the configuration from published weights; None if they are not of such a network."""
     first = weights.get("conv1.weight")
     if first is None or "conv6_BN.weight" not in weights:
         return None
@@ -105,10 +111,10 @@ def config_of(weights: Weights) -> CrepeConfig | None:
 
 
 def published(weights: Weights) -> Weights:
-    """Weights whose kernels lie along the width of a map here, and along its height there."""
+    """Transpose the kernels: here they lie along the width of a map, in the published weights along its height."""
     return {name: x.transpose(2, 3) if x.dim() == 4 else x for name, x in weights.items()}
 
 
 def processor() -> Windows:
-    """Clips as they are."""
+    """Return a processor that passes clips on unchanged."""
     return Windows()

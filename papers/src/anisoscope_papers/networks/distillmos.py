@@ -22,7 +22,7 @@ CHANNELS = (64, 64, 128, 256, 256, 256)
 
 
 class DistillMosConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
-    """Sizes of the published network; a frame is a convolution of stride 2 over hops of 160 samples."""
+    """Configuration of the published network; a frame is a convolution of stride 2 over hops of 160 samples."""
 
     model_type = "distillmos"
 
@@ -35,7 +35,7 @@ class DistillMosConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # it
 
 
 class _Spectrogram(nn.Module):
-    """Samples [window, sample] → features [window, channel · band, frame]."""
+    """Turn samples [window, sample] into features [window, channel · band, frame]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,6 +49,7 @@ class _Spectrogram(nn.Module):
         self.width = before * bands
 
     def forward(self, samples: Tensor) -> Tensor:
+        """Compute the compressed spectrogram and convolve it."""
         edge = (WINDOW - HOP) // 2
         x = nn.functional.pad(samples, (edge, edge), mode="reflect")
         window = torch.hann_window(WINDOW, dtype=x.dtype, device=x.device)
@@ -59,7 +60,7 @@ class _Spectrogram(nn.Module):
 
 
 class _Positions(nn.Module):
-    """Sines and cosines."""
+    """Add sinusoidal positions."""
 
     pe: Tensor
 
@@ -69,10 +70,13 @@ class _Positions(nn.Module):
         self.register_buffer("pe", torch.stack((angles.sin(), angles.cos()), -1).flatten(1).unsqueeze(0))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Add the positions to x."""
         return x + self.pe
 
 
 class _Transformer(nn.Module):
+    """Norm, projection, positions and Transformer layers."""
+
     def __init__(self, width: int, config: DistillMosConfig) -> None:
         super().__init__()
         dim = config.hidden_size
@@ -87,6 +91,8 @@ class _Transformer(nn.Module):
 
 
 class _Pooling(nn.Module):
+    """Pooling of frames by attention, to one number."""
+
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.linear1, self.linear2, self.linear3 = nn.Linear(dim, 2 * dim), nn.Linear(2 * dim, 1), nn.Linear(dim, 1)
@@ -98,18 +104,21 @@ class _Pooling(nn.Module):
 
 
 class _Judge(nn.Module):
+    """From features to the quality of a window, 0 to 1."""
+
     def __init__(self, width: int, config: DistillMosConfig) -> None:
         super().__init__()
         self.norm_input, self.norm_trans = nn.BatchNorm1d(width), nn.BatchNorm1d(config.hidden_size)
         self.transformer, self.pool = _Transformer(width, config), _Pooling(config.hidden_size)
 
     def forward(self, features: Tensor) -> Tensor:
+        """Return the quality of each window [window, 1], from features [window, width, frame]."""
         x = self.transformer(self.norm_input(features))
         return torch.sigmoid(self.pool(self.norm_trans(x.mT).mT))
 
 
 class DistillMosModel(PublishedModel):
-    """Its only output is the quality of each window, from 1 to 5."""
+    """The network; its only output is the quality of each window, from 1 to 5."""
 
     config_class = DistillMosConfig
     base_model_prefix = ""
@@ -123,24 +132,27 @@ class DistillMosModel(PublishedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
-        """As torch draws them."""
+        """Keep torch's own initialisation."""
 
     def forward(self, input_values: Tensor, **_: Any) -> BaseModelOutput:
-        """input_values [window, sample], at most 122,880 samples; each window is scaled by its largest."""
+        """Return the quality of each window; input_values [window, sample] have at most 122,880 samples.
+
+        Each window is divided by its largest absolute sample.
+        """
         x = nn.functional.pad(input_values, (0, SAMPLES - input_values.shape[1]))
         x = x / (x.abs().amax(1, keepdim=True) + 1e-8)
         return BaseModelOutput(last_hidden_state=1 + 4 * self.transformer_pool_attn(self.cnn(x)))
 
     def _get_feat_extract_output_lengths(self, samples: Tensor) -> Tensor:
-        """Frames all of whose samples are real."""
+        """Return the number of frames all of whose samples are real."""
         return samples // (2 * HOP)
 
 
 def config_of(weights: Weights) -> DistillMosConfig | None:
-    """The configuration of published weights; None where they are not of this network."""
+    """Infer the configuration from published weights; None if they are not of this network."""
     return DistillMosConfig() if "transformer_pool_attn.pool.linear3.weight" in weights else None
 
 
 def processor() -> Windows:
-    """Clips of at most 7.7 seconds."""
+    """Return a processor that cuts clips into windows of at most 7.7 seconds."""
     return Windows(122_880)

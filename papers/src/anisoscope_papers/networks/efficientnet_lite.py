@@ -19,6 +19,8 @@ STEM, HEAD = 32, 1280
 
 
 class _Stage(NamedTuple):
+    """One stage of the network: a row of table 1 of the paper."""
+
     repeats: int
     kernel: int
     stride: int
@@ -39,7 +41,7 @@ STAGES = (
 
 
 class EfficientNetLiteConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
-    """Lite0 reads squares of 224 pixels."""
+    """Configuration of Lite0, which reads squares of 224 pixels."""
 
     model_type = "efficientnet_lite"
 
@@ -51,6 +53,7 @@ class SameConv2d(nn.Conv2d):
     """A convolution with TensorFlow's "same" padding: if it is odd, the larger part lies right and below."""
 
     def forward(self, input: Tensor) -> Tensor:
+        """Pad as TensorFlow does, then convolve."""
         pads: list[int] = []
         for size, kernel, stride in zip(input.shape[:1:-1], self.kernel_size[::-1], self.stride[::-1], strict=True):
             out = -(-size // stride)
@@ -60,7 +63,9 @@ class SameConv2d(nn.Conv2d):
 
 
 class EfficientNetLiteBlock(nn.Module):
-    """Expand, convolve each channel alone, project; maps [image, channel, height, width] in and out."""
+    """An inverted residual block: expand, convolve each channel on its own, project; [image, channel,
+    height, width].
+    """
 
     def __init__(self, before: int, after: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -77,6 +82,7 @@ class EfficientNetLiteBlock(nn.Module):
         self.has_shortcut = stride == 1 and before == after
 
     def forward(self, x: Tensor) -> Tensor:
+        """Apply the block."""
         y = x
         if self.expands:
             y = self.relu_expand(self._bn0(self._expand_conv(y)))
@@ -86,7 +92,7 @@ class EfficientNetLiteBlock(nn.Module):
 
 
 class EfficientNetLiteModel(PublishedModel):
-    """Stem, sixteen blocks, head, mean over positions, classes."""
+    """The network: stem, sixteen blocks, head, mean over positions, classes."""
 
     config_class = EfficientNetLiteConfig
     base_model_prefix = ""
@@ -111,12 +117,12 @@ class EfficientNetLiteModel(PublishedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
-        """As the authors draw them: by the number of outputs of each kernel."""
+        """Initialise as the authors do, by the number of outputs of each kernel."""
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out")
 
     def forward(self, pixel_values: Tensor, **_: Any) -> ImageClassifierOutput:
-        """pixel_values [image, channel, height, width], scaled to (x − 127) / 128."""
+        """Return class scores; pixel_values [image, channel, height, width] are scaled to (x − 127) / 128."""
         x = functional.relu6(self._bn0(self._conv_stem(pixel_values)))
         for block in self._blocks:
             x = block(x)
@@ -125,7 +131,7 @@ class EfficientNetLiteModel(PublishedModel):
 
 
 def config_of(weights: Weights) -> EfficientNetLiteConfig | None:
-    """The configuration of published weights; None if they are not of this network."""
+    """Infer the configuration from published weights; None if they are not of this network."""
     if "_blocks.15._project_conv.weight" not in weights or "_conv_head.weight" not in weights:
         return None
     classes: dict[str, Any] = {"num_labels": len(weights["_fc.weight"])}
@@ -133,7 +139,10 @@ def config_of(weights: Weights) -> EfficientNetLiteConfig | None:
 
 
 def processor() -> Any:
-    """The middle 224 pixels of a shorter side of 256, bicubic, scaled to (x − 127) / 128 (not ImageNet's own mean)."""
+    """Return the image processor: shorter side 256 (bicubic), middle 224 pixels, scaled to (x − 127) / 128.
+
+    That is not ImageNet's own mean.
+    """
     from transformers import CLIPImageProcessorPil
 
     sizes: dict[str, Any] = {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}}

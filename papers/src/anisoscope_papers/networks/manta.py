@@ -69,7 +69,7 @@ class MantaConfig(T5Config):  # type: ignore[no-untyped-call]  # untyped __init_
 
 
 class MantaFrontierPredictor(nn.Module):
-    """The probability of each byte to start a block: a local Longformer, a linear layer, a sigmoid."""
+    """Predict the probability of each byte to start a block: a local Longformer, a linear layer, a sigmoid."""
 
     def __init__(self, config: MantaConfig) -> None:
         super().__init__()
@@ -99,10 +99,10 @@ class MantaFrontierPredictor(nn.Module):
 
 
 class MantaBlockAssignment(nn.Module):
-    """Frontier probabilities → the share of each byte in each block.
+    """Turn frontier probabilities into the share of each byte in each block.
 
     The block index of byte t is a sum of independent frontiers: mean μ = Σp, standard deviation σ = √(Σp(1 − p) + ε).
-    Its density at block l is exp(−(μ − l)² / 2σ) — the published code divides by σ, not σ² —, normalised over blocks.
+    Its density at block l is exp(−(μ − l)² / 2σ), normalised over blocks; the published code divides by σ, not σ².
     """
 
     def __init__(self, variance_floor: float) -> None:
@@ -144,7 +144,9 @@ class MantaConvolution(nn.Module):
 
 
 class MantaPooler(nn.Module):
-    """Bytes → blocks: each block convolves the bytes, weighted by their share in it, and keeps the maximum or sum."""
+    """Pool bytes into blocks: each block convolves the bytes, weighted by their share in it, and keeps the maximum or
+    sum.
+    """
 
     def __init__(self, config: MantaConfig) -> None:
         super().__init__()
@@ -173,7 +175,7 @@ class MantaPooler(nn.Module):
 
 
 class MantaEncoder(nn.Module):
-    """Bytes to T5 states of blocks. Without a mask inside the T5 stack: every block is real."""
+    """Encode bytes as T5 states of blocks. Inside the T5 stack there is no mask: every block is real."""
 
     def __init__(self, config: MantaConfig) -> None:
         super().__init__()
@@ -187,7 +189,12 @@ class MantaEncoder(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, joint_blocks: bool = False, **kwargs: Any
     ) -> tuple[BaseModelOutput, Tensor]:
-        """(B, T) byte ids and mask → output of the T5 stack (given `kwargs`) over (B, L, d_model), (B, T) frontiers."""
+        """Return the output of the T5 stack over (B, L, d_model) blocks, and the frontiers (B, T), for byte ids and
+        mask (B, T).
+
+        `kwargs` go to the T5 stack. UsageError for more bytes than `max_length`, or for padded rows without
+        `joint_blocks`.
+        """
         if input_ids.shape[1] > self.max_length:
             raise UsageError(f"at most {self.max_length} bytes", f"{input_ids.shape[1]}", "cut the text into windows")
         if not joint_blocks and attention_mask is not None and not attention_mask.all():
@@ -200,18 +207,20 @@ class MantaEncoder(nn.Module):
 
 @dataclass
 class MantaOutput(Seq2SeqLMOutput):
-    """A T5's fields, last decoder states (B, T', d_model), and the probability (B, T) that a byte starts a block."""
+    """Output with a T5's fields, the last decoder states (B, T', d_model), and each byte's probability (B, T) to start
+    a block.
+    """
 
     last_hidden_state: Tensor | None = None
     frontier_predictions: Tensor | None = None
 
 
 class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __init_subclass__
-    """MANTa-LM with its language modelling head. Hook `T5Block` for raw block outputs of both stacks.
+    """MANTa-LM with its language modelling head. Hook `T5Block` for the raw block outputs of both stacks.
 
-    Rows of a batch must be unpadded and fall into the same number of blocks, or a `UsageError` is raised: in practice,
-    one sequence at a time. `joint_blocks=True` instead shares the largest number of blocks among the rows and pools
-    padding, as the published code does; a sequence's states then depend on its neighbours in the batch.
+    Rows of a batch must be unpadded and have equally many blocks, else a `UsageError` is raised: in practice, pass one
+    sequence at a time. `joint_blocks=True` uses the largest number of blocks for all rows and pools padding, as the
+    published code does; a sequence's states then depend on its neighbours in the batch.
     """
 
     config_class = MantaConfig
@@ -243,10 +252,10 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
         joint_blocks: bool = False,
         **kwargs: Any,
     ) -> MantaOutput:
-        """Logits of the decoder's next bytes, (B, T', vocabulary), and the states of both stacks.
+        """Return the logits of the decoder's next bytes, (B, T', vocabulary), and the states of both stacks.
 
-        `input_ids` and `attention_mask` are (B, T) with T ≤ `max_length_inputs`, those of the decoder (B, T');
-        `kwargs` (`output_hidden_states`, `output_attentions`) go to both T5 stacks; `joint_blocks`: see the class.
+        `input_ids` and `attention_mask` are (B, T) with T ≤ `max_length_inputs`, those of the decoder (B, T'). `kwargs`
+        (`output_hidden_states`, `output_attentions`) go to both T5 stacks; `joint_blocks`: see the class.
         """
         if decoder_input_ids is None:
             raise UsageError("decoder_input_ids", "none", "pass the decoder's bytes: the padding id, then the text")
@@ -270,18 +279,20 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
         )
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:  # noqa: ARG002
-        """The decoder always shares its embeddings, whatever the output layer does."""
+        """Return the tied weights: the decoder always shares its embeddings, whatever the output layer does."""
         return dict(self._tied_weights_keys)
 
     def set_attn_implementation(self, attn_implementation: Any, allow_all_kernels: bool = False) -> None:
-        """Set it in both T5 stacks; the frontier predictor's local attention knows only its own."""
+        """Set the attention implementation of both T5 stacks; the frontier predictor's local attention has only its
+        own.
+        """
         for stack in (self.encoder.t5_encoder, self.decoder):
             stack.set_attn_implementation(attn_implementation, allow_all_kernels)
         self.config._attn_implementation = self.decoder.config._attn_implementation
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Kernels and linear maps uniform by fan-in, as torch does and the published code left it."""
+        """Initialise kernels and linear maps uniformly by fan-in, as torch and the published code do."""
         super()._init_weights(module)  # type: ignore[no-untyped-call]
         if isinstance(module, nn.Linear | MantaConvolution):
             outputs = module.out_features if isinstance(module, nn.Linear) else module.channels
@@ -290,7 +301,7 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
 
 
 def _t5_stack(config: MantaConfig, num_layers: int, is_decoder: bool) -> T5Stack:
-    """A T5 stack of MANTa's sizes and attention implementation."""
+    """Build a T5 stack with MANTa's sizes and attention implementation."""
     own = deepcopy(config)
     own.num_layers, own.is_decoder, own.is_encoder_decoder, own.use_cache = num_layers, is_decoder, False, False
     return T5Stack(own)

@@ -1,8 +1,8 @@
-"""Trained networks that lie in Python packages, written once as folders in hub format.
+"""Convert trained networks that lie inside Python packages to folders in hub format, once.
 
-Where no hub can be reached, real weights can still be had: some packages carry a trained network. Each is found by the
-file list of its installed distribution (the package itself is never imported), converted once into a folder of the
-cache, and from then on loaded like any checkpoint. Weights must fit strictly: a name left over or missing is an error.
+So real weights are available without a hub. Each network is found by the file list of its installed distribution (the
+package itself is never imported), converted once into a folder of the cache, and then loaded like any checkpoint.
+Weights must match exactly: a missing or left-over name is an error.
 """
 
 import json
@@ -31,7 +31,7 @@ SMILES_WORDS = (
 
 @dataclass(frozen=True)
 class Source:
-    """Where a network lies in its distribution, and how it becomes a folder in hub format.
+    """Where a network lies in its distribution, and how it is converted.
 
     files    name used by `convert` → path inside the distribution
     convert  writes a folder in hub format from those files
@@ -42,16 +42,16 @@ class Source:
 
 
 def find_cache() -> Path:
-    """The folder that converted checkpoints are kept in, below the user's cache (`XDG_CACHE_HOME`)."""
+    """Return the folder of converted checkpoints, below the user's cache (`XDG_CACHE_HOME`)."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "anisoscope" / "networks"
 
 
 def convert_checkpoint(name: str, cache: Path | None = None) -> Path:
-    """The folder of a packaged checkpoint in hub format, converted if it is not there yet.
+    """Return the folder of a packaged checkpoint in hub format, converted if it is not there yet.
 
     name    a key of `models.TRAINED`
-    cache   folder that converted checkpoints are kept in; None: `find_cache()`
+    cache   folder of converted checkpoints; None: `find_cache()`
 
     ModelError if the distribution is not installed, has another version, or holds other weights.
     """
@@ -77,6 +77,9 @@ def convert_checkpoint(name: str, cache: Path | None = None) -> Path:
 
 
 def _find_files(name: str, package: TrainedPackage, source: Source) -> dict[str, Path]:
+    """Locate the files of a network in its installed distribution. ModelError if it is missing or of
+    another version.
+    """
     try:
         distribution = metadata.distribution(package.distribution)
     except metadata.PackageNotFoundError:
@@ -99,6 +102,7 @@ def _save(model: Any, weights: Mapping[str, Tensor], folder: Path) -> None:
 
 
 def _load_torch(path: Path) -> dict[str, Tensor]:
+    """Load weights from a torch file, on the CPU."""
     return dict(torch.load(path, "cpu", weights_only=True))
 
 
@@ -106,7 +110,7 @@ def _load_torch(path: Path) -> dict[str, Tensor]:
 
 
 def _write_word_tokenizer(vocabulary: Path, folder: Path, pattern: str | None, length: int) -> None:
-    """A tokenizer of whole words: cut by a pattern, or at spaces if there is none."""
+    """Write a tokenizer of whole words, found by a pattern, or split at spaces if there is none."""
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -128,13 +132,14 @@ def _write_word_tokenizer(vocabulary: Path, folder: Path, pattern: str | None, l
 
 
 def _read_config(path: Path, kind: Any, **changes: Any) -> Any:
-    """A configuration of today's transformers from an old file: only what it still knows."""
+    """Read an old configuration file; fields that today's transformers does not know are dropped."""
     given = json.loads(path.read_text())
     known = kind().to_dict()
     return kind(**{name: value for name, value in given.items() if name in known} | changes)
 
 
 def _convert_reaction_bert(files: Mapping[str, Path], folder: Path, architecture: str, **changes: Any) -> None:
+    """Convert a BERT on chemical reactions (package rxnfp)."""
     import transformers
 
     config = _read_config(files["config"], transformers.BertConfig, pad_token_id=0, **changes)
@@ -148,6 +153,7 @@ def _convert_reaction_bert(files: Mapping[str, Path], folder: Path, architecture
 
 
 def _convert_reaction_albert(files: Mapping[str, Path], folder: Path) -> None:
+    """Convert the ALBERT on chemical reactions (package rxnmapper)."""
     import transformers
 
     config = _read_config(files["config"], transformers.AlbertConfig)
@@ -157,6 +163,7 @@ def _convert_reaction_albert(files: Mapping[str, Path], folder: Path) -> None:
 
 
 def _convert_antiberty(files: Mapping[str, Path], folder: Path) -> None:
+    """Convert the BERT on antibodies (package antiberty)."""
     import transformers
 
     config = _read_config(files["config"], transformers.BertConfig)
@@ -174,22 +181,24 @@ CT2_TYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
 
 
 def read_ctranslate2(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Variables of a CTranslate2 model file, by name, aliases among them.
+    """Read the variables of a CTranslate2 model file, by name, including aliases. ModelError if it is no Whisper model.
 
-    Layout, little-endian: u32 version, string specification, u32 revision, u32 count; for each variable string name,
-    u8 rank, u32 for each dimension, u8 type, u32 bytes, the data; then u32 count of aliases, each two strings. A string
-    is u16 length (its final zero counted) and its bytes.
+    Layout, little-endian: u32 version, string specification, u32 revision, u32 count; for each variable string name, u8
+    rank, u32 for each dimension, u8 type, u32 bytes, the data; then u32 count of aliases, each two strings. A string is
+    u16 length (its final zero counted) and its bytes.
     """
     data = path.read_bytes()
     position = 0
 
     def read(code: str) -> Any:
+        """Read one number and move on."""
         nonlocal position
         (value,) = struct.unpack_from(f"<{code}", data, position)
         position += struct.calcsize(code)
         return value
 
     def read_string() -> str:
+        """Read one string and move on."""
         nonlocal position
         length = read("H")
         text = data[position : position + length - 1].decode()
@@ -215,6 +224,7 @@ def read_ctranslate2(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _convert_whisper(files: Mapping[str, Path], folder: Path) -> None:
+    """Convert Whisper-tiny.en from its CTranslate2 file."""
     import transformers
 
     variables = read_ctranslate2(files["weights"])
@@ -247,23 +257,26 @@ def _convert_whisper(files: Mapping[str, Path], folder: Path) -> None:
 
 
 def _name_whisper_weights(variables: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Tensor]:
-    """Weights under transformers' names."""
+    """Return Whisper's weights under transformers' names. ModelError if a key projection has a bias."""
 
     def tensor(name: str) -> Tensor:
+        """Return a variable as a float32 tensor."""
         return torch.from_numpy(variables[name].astype(np.float32))
 
     found: dict[str, Tensor] = {}
 
     def copy_linear(target: str, source: str) -> None:
+        """Copy weight and bias of a linear layer."""
         found[f"{target}.weight"] = tensor(f"{source}/weight")
         found[f"{target}.bias"] = tensor(f"{source}/bias")
 
     def copy_norm(target: str, source: str) -> None:
+        """Copy weight and bias of a LayerNorm."""
         found[f"{target}.weight"] = tensor(f"{source}/gamma")
         found[f"{target}.bias"] = tensor(f"{source}/beta")
 
     def split(target: str, source: str, parts: str) -> None:
-        """Projections that are stacked in one matrix, in the order of `parts`."""
+        """Split projections that are stacked in one matrix, in the order of `parts`."""
         weights = tensor(f"{source}/weight").chunk(len(parts))
         biases = tensor(f"{source}/bias").chunk(len(parts))
         for part, weight, bias in zip(parts, weights, biases, strict=True):
@@ -297,6 +310,7 @@ def _name_whisper_weights(variables: Mapping[str, np.ndarray[Any, Any]]) -> dict
 
 
 def _write_whisper_tokenizer(path: Path, folder: Path) -> None:
+    """Write Whisper's tokenizer in hub format."""
     from transformers import PreTrainedTokenizerFast
 
     end = "<|endoftext|>"
@@ -311,7 +325,10 @@ def _write_whisper_tokenizer(path: Path, folder: Path) -> None:
 
 
 def _convert_saliency_vit(files: Mapping[str, Path], folder: Path) -> None:
-    """Hub names of DINOv2 are written, so that transformers renames them as it does for the published checkpoints."""
+    """Convert the saliency ViT under DINOv2's hub names, which transformers renames as in published checkpoints.
+
+    ModelError if weights are missing or left over.
+    """
     import transformers
     from safetensors.torch import save_file
 
@@ -335,10 +352,11 @@ def _convert_saliency_vit(files: Mapping[str, Path], folder: Path) -> None:
 
 
 def read_saliency_vit(path: Path) -> dict[str, Tensor]:
-    """Weights of the backbone under DINOv2's names on the hub.
+    """Read the weights of the backbone from an ONNX file, under DINOv2's names on the hub.
 
     Exported linear maps have lost their names: the node that multiplies by them still has its own, and the matrix is
-    transposed. Position embeddings of the class token and of the patches were split.
+    transposed. Position embeddings of the class token and of the patches are stored separately. ModelError if the
+    package onnx is missing.
     """
     try:
         import onnx
@@ -370,11 +388,15 @@ _BERT_FILES = {"config": "config.json", "weights": "pytorch_model.bin", "vocabul
 
 
 def _list_bert_files(folder: str) -> dict[str, str]:
+    """Return the files of a BERT checkpoint in a folder of its distribution."""
     return {label: f"{folder}/{name}" for label, name in _BERT_FILES.items()}
 
 
 def _reaction_bert(state: str, architecture: str, **changes: Any) -> Source:
+    """Describe one of the BERTs in the package rxnfp; `state` is its folder."""
+
     def convert(files: Mapping[str, Path], folder: Path) -> None:
+        """Convert this BERT."""
         _convert_reaction_bert(files, folder, architecture, **changes)
 
     return Source(_list_bert_files(f"{_REACTIONS}/{state}"), convert)

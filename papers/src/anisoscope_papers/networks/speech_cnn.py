@@ -19,14 +19,14 @@ from transformers.models.wav2vec2.modeling_wav2vec2 import (
 
 
 class SpeechCnnConfig(Wav2Vec2Config):  # type: ignore[no-untyped-call]  # transformers has no types there
-    """Sizes as in `Wav2Vec2Config` (`conv_*`, `hidden_size`, …), and the `kernel_size` of a block."""
+    """Configuration: sizes as in `Wav2Vec2Config` (`conv_*`, `hidden_size`, …), and the `kernel_size` of a block."""
 
     model_type = "speech_cnn"
     kernel_size: int = 7
 
 
 class SpeechCnnBlock(nn.Module):
-    """Depthwise convolution over time, norm, two-layer perceptron; residual."""
+    """A residual block: depthwise convolution over time, norm, two-layer perceptron."""
 
     def __init__(self, config: SpeechCnnConfig) -> None:
         super().__init__()
@@ -36,14 +36,14 @@ class SpeechCnnBlock(nn.Module):
         self.up, self.down = nn.Linear(dim, config.intermediate_size), nn.Linear(config.intermediate_size, dim)
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
-        """hidden_states [sequence, frame, dim], mask [sequence, frame] of real frames."""
+        """Apply the block to hidden_states [sequence, frame, dim]; mask [sequence, frame] marks real frames."""
         x = hidden_states if mask is None else hidden_states * mask.unsqueeze(-1)
         x = self.norm(self.convolution(x.transpose(1, 2)).transpose(1, 2))
         return hidden_states + self.down(nn.functional.gelu(self.up(x)))  # type: ignore[no-any-return]
 
 
 class SpeechCnnModel(Wav2Vec2PreTrainedModel):  # type: ignore[no-untyped-call]
-    """Feature extractor and blocks."""
+    """The network without its head: feature extractor and blocks."""
 
     config_class = SpeechCnnConfig
     base_model_prefix = "speech_cnn"
@@ -57,7 +57,7 @@ class SpeechCnnModel(Wav2Vec2PreTrainedModel):  # type: ignore[no-untyped-call]
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, input_values: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
-        """input_values [sequence, sample], attention_mask [sequence, sample] of real samples."""
+        """Return the hidden states of the last block, for input_values and attention_mask [sequence, sample]."""
         features = self.feature_extractor(input_values).transpose(1, 2)
         mask = None if attention_mask is None else self.frame_mask(features.shape[1], attention_mask)
         hidden, _features = self.feature_projection(features)
@@ -66,13 +66,13 @@ class SpeechCnnModel(Wav2Vec2PreTrainedModel):  # type: ignore[no-untyped-call]
         return BaseModelOutput(last_hidden_state=hidden)
 
     def frame_mask(self, frames: int, attention_mask: Tensor) -> Tensor:
-        """[sequence, frame] of the frames that hold real samples."""
+        """Return the mask [sequence, frame] of the frames that hold real samples."""
         mask: Tensor = self._get_feature_vector_attention_mask(frames, attention_mask.long())  # type: ignore[arg-type]
         return mask
 
 
 class SpeechCnnForSequenceClassification(Wav2Vec2PreTrainedModel):  # type: ignore[no-untyped-call]
-    """Mean over real frames, then classes."""
+    """The classifier: the mean over real frames, then class scores."""
 
     config_class = SpeechCnnConfig
     base_model_prefix = "speech_cnn"
@@ -86,7 +86,7 @@ class SpeechCnnForSequenceClassification(Wav2Vec2PreTrainedModel):  # type: igno
     def forward(
         self, input_values: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
     ) -> SequenceClassifierOutput:
-        """Logits [sequence, class], and the cross-entropy where there are labels."""
+        """Return the logits [sequence, class], and the cross-entropy if there are labels."""
         hidden = self.speech_cnn(input_values, attention_mask).last_hidden_state
         weight = torch.ones_like(hidden[..., :1])
         if attention_mask is not None:

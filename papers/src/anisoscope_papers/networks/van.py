@@ -21,7 +21,7 @@ from anisoscope.models.published import PublishedModel
 
 
 class VanConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __init_subclass__ has no types
-    """Sizes of a VAN (defaults: base). The field names are those of the hub's `config.json`; one entry per stage."""
+    """Configuration of a VAN (defaults: base), with the field names of the hub's `config.json`; one entry per stage."""
 
     model_type = "van"
 
@@ -40,38 +40,40 @@ class VanConfig(PretrainedConfig):  # type: ignore[no-untyped-call]  # its __ini
 
 
 class InOrder(nn.Sequential):
-    """Modules one after the other, under the published names."""
+    """Modules applied in sequence, under the published names."""
 
     def __init__(self, **modules: nn.Module) -> None:
         super().__init__(OrderedDict(modules))
 
 
 class Gated(InOrder):
-    """The input times what the modules make of it."""
+    """Multiply the input by the output of the modules."""
 
     def forward(self, features: Tensor) -> Tensor:
+        """Return the input times the modules' output."""
         return features * super().forward(features)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class Residual(InOrder):
-    """The input plus what the modules make of it."""
+    """Add the output of the modules to the input."""
 
     def forward(self, features: Tensor) -> Tensor:
+        """Return the input plus the modules' output."""
         return features + super().forward(features)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class VanStageNorm(nn.LayerNorm):
-    """Norm over channels at the end of a stage; its output is the stage's, positions in a row (B, H W, C)."""
+    """The norm over channels at the end of a stage. Its output, (B, H W, C), is the output of the stage."""
 
 
 def patch_embedding(channels_in: int, channels: int, kernel: int, stride: int) -> nn.Module:
-    """Overlapping patches: strided convolution and batch norm."""
+    """Build overlapping patches: a strided convolution and a batch norm."""
     proj = nn.Conv2d(channels_in, channels, kernel, stride, padding=kernel // 2)
     return InOrder(proj=proj, norm=nn.BatchNorm2d(channels))
 
 
 def spatial_attention(channels: int, activation: str) -> nn.Module:
-    """Large kernel attention: the input gated by its view through 5 × 5, dilated 7 × 7 and 1 × 1 convolutions."""
+    """Build large kernel attention: the input, gated by 5 × 5, dilated 7 × 7 and 1 × 1 convolutions of itself."""
     return Residual(
         proj_1=nn.Conv2d(channels, channels, 1),
         activation=ACT2FN[activation],
@@ -85,7 +87,7 @@ def spatial_attention(channels: int, activation: str) -> nn.Module:
 
 
 def perceptron(channels: int, ratio: int, activation: str, dropout: float) -> nn.Module:
-    """Widening 1 × 1 convolution, depthwise 3 × 3, activation, narrowing 1 × 1 convolution."""
+    """Build a perceptron of convolutions: widening 1 × 1, depthwise 3 × 3, activation, narrowing 1 × 1."""
     wide = channels * ratio
     return InOrder(
         fc1=nn.Conv2d(channels, wide, 1),
@@ -112,6 +114,7 @@ class VanLayer(nn.Module):
         self.drop_path = drop_path
 
     def forward(self, features: Tensor) -> Tensor:
+        """Apply the block."""
         features = features + self._branch(self.layer_scale_1, self.attn(self.norm1(features)))
         return features + self._branch(self.layer_scale_2, self.mlp(self.norm2(features)))
 
@@ -126,9 +129,10 @@ class VanLayer(nn.Module):
 
 @dataclass
 class VanOutput(BaseModelOutputWithPoolingAndNoAttention):
-    """What `VanModel` returns. `pooler_output` (B, C): the mean over positions; `hidden_states`: per stage (B, C, H, W)
-    after the stage's norm, as transformers 4 returned them, on request; `logits` (B, labels): the pooled features where
-    the model has no labels.
+    """The output of `VanModel`.
+
+    `pooler_output` (B, C) is the mean over positions. `hidden_states`, on request, are (B, C, H, W) after each stage's
+    norm, as in transformers 4. `logits` are (B, labels), or the pooled features if the model has no labels.
     """
 
     logits: Tensor | None = None
@@ -158,7 +162,7 @@ _BLOCK = {
 
 
 class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
-    """The whole network with its linear head. Hook `VanLayer` for raw block outputs, (B, C, H, W)."""
+    """The whole network with its linear head. Hook `VanLayer` for the raw block outputs, (B, C, H, W)."""
 
     config_class = VanConfig
     config: VanConfig
@@ -186,7 +190,10 @@ class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, pixel_values: Tensor, output_hidden_states: bool = False) -> VanOutput:
-        """Classes of images (B, 3, H, W), H and W multiples of 32; `output_hidden_states`: the four stages' too."""
+        """Return the class scores of images (B, 3, H, W), H and W multiples of 32.
+
+        `output_hidden_states`: also return the output of each stage.
+        """
         features, stages = pixel_values, []
         for stage in range(1, len(self.config.depths) + 1):
             features = self.get_submodule(f"patch_embed{stage}")(features)
@@ -200,7 +207,7 @@ class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Convolutions by fan-out, layer scales at their initial value, the rest as transformers does."""
+        """Initialise convolutions by fan-out, layer scales at their initial value, the rest as transformers does."""
         super()._init_weights(module)  # type: ignore[no-untyped-call]
         if isinstance(module, nn.Conv2d):
             fan_out = module.kernel_size[0] * module.kernel_size[1] * module.out_channels // module.groups

@@ -1,4 +1,4 @@
-"""Sound as the networks on raw samples read it."""
+"""Prepare sound for networks that read raw samples."""
 
 from typing import Any
 
@@ -6,7 +6,9 @@ import torch
 
 
 class Windows:
-    """Sound as it is, in windows of at most `n_samples`; padded ones are all that long."""
+    """A processor that passes sound on unchanged, in windows of at most `n_samples`; padded windows
+    have that length.
+    """
 
     sampling_rate, do_normalize = 16_000, False
 
@@ -14,6 +16,7 @@ class Windows:
         self.n_samples = n_samples
 
     def __call__(self, sounds: Any, *, padding: bool, **_: Any) -> dict[str, torch.Tensor]:
+        """Return `input_values` and `attention_mask`, [sound, sample]."""
         width = self.n_samples if padding else len(sounds[0])
         values, mask = torch.zeros(len(sounds), width), torch.zeros(len(sounds), width, dtype=torch.int64)
         for row, sound in enumerate(sounds):

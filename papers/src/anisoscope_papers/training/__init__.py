@@ -1,5 +1,4 @@
-"""Training of the models that experiments need: classifiers, language models and small models of every modality, all
-by one `fit` over transformers' Trainer; and the `Monitor` of a training.
+"""Train the models that experiments need: classifiers, language models and small models of every modality.
 
-May import: `classes`, and what is below it.
+All use one function, `fit`, on top of transformers' Trainer. May import: `classes`, and what is below it.
 """

@@ -1,8 +1,8 @@
-"""Training a classifier: the attention-only model of Fosse et al. 2023 from scratch, or any encoder, fine-tuned.
+"""Train a classifier: the attention-only model of Fosse et al. 2023 from scratch, or any encoder, fine-tuned.
 
 <output>/config.json, model.safetensors, tokenizer files    the epoch with the lowest validation loss
 <output>/training.json     written last: settings, corpus, losses, accuracies, versions, command
-<output>/checkpoints/      while it is under way: what it is, and what an interrupted training resumes from
+<output>/checkpoints/      only during training: its identity, and the state to resume from
 """
 
 import json
@@ -46,6 +46,7 @@ class TrainedClassifier:
     training: dict[str, Any]
 
     def accuracy(self, split: str = TEST) -> float:
+        """Return the accuracy on a split."""
         return float(self.training["results"][split]["accuracy"])
 
     @property
@@ -55,16 +56,18 @@ class TrainedClassifier:
 
     @property
     def recipe(self) -> ClassifierRecipe:
+        """The recipe it was trained by."""
         return ClassifierRecipe.read(self.training["recipe"])
 
     def classifier(self) -> tuple[Any, Any]:
-        """(model with its head in evaluation mode, tokenizer)."""
+        """Load the classifier: (model in evaluation mode, tokenizer)."""
         ports.register()
         model = AutoModelForSequenceClassification.from_pretrained(self.folder)
         return model.eval(), AutoTokenizer.from_pretrained(self.folder)
 
     @property
     def max_length(self) -> int:
+        """The number of tokens at which utterances are cut."""
         return int(self.training["max_length"])
 
 
@@ -78,9 +81,11 @@ def train_classifier(
     progress: Progress = lambda _done, _total: None,
     corpus: LabelledCorpus | None = None,
 ) -> TrainedClassifier:
-    """Train into `output`, or a folder below runs/ named after the recipe. With `resume` a finished training of the
-    same recipe is returned as it is, and an interrupted one goes on. With `overwrite` a finished training in the folder
-    is kept until this one is finished. Interrupted on SIGINT or SIGTERM, after the state was saved.
+    """Train a classifier into `output`, or into a folder below runs/ named after the recipe.
+
+    With `resume`, a finished training of the same recipe is returned as it is, and an interrupted one goes on. With
+    `overwrite`, a finished training in the folder is kept until this one is finished. Raises Interrupted on SIGINT or
+    SIGTERM, after the state was saved.
     """
     check_training_device(device)
     recipe = recipe.filled()
@@ -113,8 +118,10 @@ def train_classifier(
 
 
 def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[str, Any] | None:
-    """training.json, where the folder holds this very training and `resume` is set; None where it may be trained.
-    OutputError where the folder holds something else.
+    """Return the content of training.json if the folder holds exactly this training and `resume` is set; None if it is
+    free.
+
+    OutputError if the folder holds something else, or this training without `resume`.
     """
     path = folder / "training.json"
     try:
@@ -147,7 +154,10 @@ def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[s
 def _train(
     recipe: ClassifierRecipe, corpus: LabelledCorpus, parts: Parts, checkpoints: Path, device: str, progress: Progress
 ) -> dict[str, Any]:
-    """Train, leave the best epoch in `parts.model`, test; the content of training.json. Without decay AdamW is Adam."""
+    """Train, leave the best epoch in `parts.model`, and test it; return the content of training.json.
+
+    The optimiser is AdamW; without weight decay it is Adam.
+    """
     variant = VARIANTS[0] if recipe.penalty == "none" else recipe.penalty  # of weight 0 then
     penalty = EntropyPenalty(recipe.weight, variant=variant, layers=recipe.penalty_layers)
     if recipe.is_attention:
@@ -207,25 +217,30 @@ def _train(
 
 
 class FrozenAttention(TrainerCallback):
-    """After so many steps (None: the first epoch) queries and keys of every layer stay as they are, and no gradient
-    passes through weights of attention; scores still follow the word vectors and layers below, which values go on
-    training.
+    """Freeze attention after some steps (None: after the first epoch): queries and keys of every layer keep their
+    weights.
+
+    No gradient passes through attention weights. Scores still depend on word vectors and on layers below, whose values
+    go on training.
     """
 
     def __init__(self, after: int | None = None) -> None:
         self.after = after
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        """Freeze at once if training starts after the step."""
         self.kept: list[Tensor] = []
         self._freeze(given["model"], state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
+        """Undo what momentum and weight decay did to frozen weights, and freeze if it is time."""
         with torch.no_grad():
             for now, before in zip(self._parameters(given["model"]), self.kept, strict=False):
                 now.copy_(before)  # momentum and decay move what has no gradient
         self._freeze(given["model"], state)
 
     def _freeze(self, model: Any, state: Any) -> None:
+        """Keep a copy of the frozen weights and stop the gradient, once the step is reached."""
         reached = (state.epoch or 0) >= 1 if self.after is None else state.global_step >= self.after
         if self.kept or not reached:
             return
@@ -234,18 +249,22 @@ class FrozenAttention(TrainerCallback):
             block.attention.detach = True
 
     def _parameters(self, model: Any) -> list[Tensor]:
-        """What makes queries and keys: two thirds of weight and bias of each layer."""
+        """Return the parameters that make queries and keys: two thirds of the weight and bias of each layer."""
         inner = [block.attention.in_proj for block in model.attention_classifier.blocks]
         return [p[: 2 * len(p) // 3] for linear in inner for p in linear.parameters()]
 
 
 class Buckets(Sampler[int]):
-    """Batches of similar length from pools of `POOL` batches, shuffled by seed and epoch; the short one comes last."""
+    """A sampler of batches with similar length, from pools of `POOL` batches, shuffled by seed and epoch.
+
+    An incomplete batch comes last.
+    """
 
     def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
         self.lengths, self.batch, self.seed, self.epoch = torch.tensor(lengths), batch, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, on which the order depends."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -263,7 +282,10 @@ class Buckets(Sampler[int]):
 
 
 def result(corpus: LabelledCorpus, split: str, predicted: list[int]) -> dict[str, Any]:
-    """Accuracy beside the majority rate, and the largest accuracy that is not above it (one-sided, 5 %)."""
+    """Return the accuracy on a split, with the majority rate, and the accuracy and number of predictions by class.
+
+    `above_chance` is the largest accuracy that is not significantly above the majority rate (one-sided, 5 %).
+    """
     truth = [e.label for e in corpus.splits[split]]
     n, majority = len(truth), corpus.majority(split)
     right = Counter(t for t, p in zip(truth, predicted, strict=True) if t == p)

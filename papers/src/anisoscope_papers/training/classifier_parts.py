@@ -1,4 +1,4 @@
-"""What a classifier's training starts from: the model, its tokenizer, and the corpus as ids."""
+"""Prepare the training of a classifier: the model, its tokenizer, and the corpus as token ids."""
 
 import os
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ RANDOM_DIM = 300
 
 @dataclass(frozen=True)
 class Parts:
-    """`described` goes into training.json."""
+    """Model, tokenizer and encoded corpus of a classifier's training; `described` goes into training.json."""
 
     model: Any
     tokenizer: Any
@@ -33,18 +33,19 @@ class Parts:
 
     @property
     def pad_id(self) -> int:
+        """The id of the padding token."""
         return int(self.tokenizer.pad_token_id or 0)
 
     @property
     def material(self) -> Material:
-        """What is fitted; validation utterances by length."""
+        """What `fit` trains on; validation utterances are sorted by length."""
         held = sorted(self.encoded[VALIDATION].rows, key=lambda row: len(row["input_ids"]))
         train, pad = self.encoded[TRAIN].rows, self.pad_id
         return Material(self.model, self.tokenizer, train, held, lambda rows: collate(rows, pad))
 
 
 def parts_of(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
-    """Model, tokenizer and ids of a recipe."""
+    """Build model, tokenizer and token ids for a recipe."""
     ports.register()
     model, tokenizer, vectors = _attention(recipe, corpus) if recipe.is_attention else _checkpoint(recipe, corpus)
     asked = recipe.max_length or (LONGEST if recipe.is_attention else None)
@@ -61,12 +62,13 @@ def parts_of(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
 
 
 def _labels(corpus: LabelledCorpus) -> dict[str, Any]:
+    """Return the class names as transformers' configuration holds them."""
     names = dict(enumerate(corpus.labels))
     return {"id2label": names, "label2id": {name: i for i, name in names.items()}}
 
 
 def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
-    """The attention-only model, its tokenizer, and what is said of its vectors."""
+    """Build the attention-only model and its tokenizer; also return a description of its word vectors."""
     if recipe.separator and not corpus.pairs:
         raise UsageError("pairs for --separator", f"{corpus.name}, which has single texts", "leave --separator out")
     length = recipe.max_length or LONGEST
@@ -107,7 +109,7 @@ def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, A
 
 
 def _whole_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVectors]:
-    """Tokenizer and embedding matrix of the checkpoint that `vectors` names, as they are."""
+    """Return the tokenizer and the whole embedding matrix of the checkpoint that `vectors` names."""
     if recipe.vectors == RANDOM:
         cure = "name one, such as builtin:minilm"
         raise UsageError("a checkpoint in --vectors for --tokens checkpoint", RANDOM, cure)
@@ -120,7 +122,9 @@ def _whole_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVecto
 
 
 def _checkpoint(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
-    """A pretrained encoder with a new head for the classes, and its tokenizer."""
+    """Load a pretrained encoder with a new head for the classes, and its tokenizer. ModelError if it cannot be
+    fine-tuned.
+    """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, logging
 
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]

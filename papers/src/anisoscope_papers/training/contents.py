@@ -1,5 +1,5 @@
-"""What a training reads beside its corpus, by content: other word vectors or base weights under the same name make it
-another training.
+"""Hash what a training reads apart from its corpus: other word vectors or base weights under the same name count as
+new.
 """
 
 import hashlib
@@ -32,14 +32,15 @@ ADAPTER = "adapter_config.json"
 
 
 def hash_read(recipe: ClassifierRecipe) -> dict[str, str]:
-    """Hashes of what a classifier's training reads, by field of its recipe: word vectors, or the encoder."""
+    """Hash what a classifier's training reads, by field of its recipe: the word vectors, or the encoder."""
     name, field = (recipe.vectors, "vectors") if recipe.is_attention else (recipe.model, "model")
     return {} if name == RANDOM else {field: hash_named(name)}
 
 
 def hash_named(name: str) -> str:
-    """A hash of the file of that name, or of the checkpoint's weights, configuration and tokenizer; of an adapter those
-    of its base model too. ModelError if one of them cannot be had.
+    """Hash a file, or a checkpoint's weights, configuration and tokenizer; for an adapter also its base model.
+
+    ModelError if one of them is unavailable.
     """
     file = Path(name).expanduser()
     if file.is_file():
@@ -51,12 +52,12 @@ def hash_named(name: str) -> str:
 
 
 def hash_corpora(*names: str) -> dict[str, str]:
-    """Hashes of the files that corpora are read from here, by name; of one that is no file here its name."""
+    """Hash the files of corpora, by name; a corpus that is not a file here has its name in place of a hash."""
     return {name: _hash_files(find_path(name)) or name for name in dict.fromkeys(names)}
 
 
 def _hash_files(place: Path | None) -> str:
-    """A hash of a file, or of all files in a folder; empty if there is none."""
+    """Hash a file, or all files in a folder; "" for None."""
     if place is None:
         return ""
     inside = sorted(path for path in place.rglob("*") if path.is_file())
@@ -64,7 +65,7 @@ def _hash_files(place: Path | None) -> str:
 
 
 def _hash_all(paths: Sequence[Path], more: str = "") -> str:
-    """A hash of the names and the bytes of files, and of what is said beside them."""
+    """Hash the names and contents of files, and the text `more`."""
     total = hashlib.sha256(more.encode())
     for path in paths:
         stat = path.stat()
@@ -73,8 +74,9 @@ def _hash_all(paths: Sequence[Path], more: str = "") -> str:
 
 
 def check_noted(noted: Path, now: Mapping[str, str], kept: Path) -> None:
-    """OutputError if what was noted of the contents that `kept` was made from differs from those of now. What nothing
-    was noted of is taken as it is: it was kept before contents were noted.
+    """Raise OutputError if the hashes noted for `kept` differ from the present ones (`now`).
+
+    Without a note, it is accepted: it was made before hashes were noted.
     """
     if not noted.exists():
         return
@@ -85,7 +87,7 @@ def check_noted(noted: Path, now: Mapping[str, str], kept: Path) -> None:
 
 
 def _base_of(folder: Path) -> str:
-    """The name of the model whose weights the adapter in a folder changes; empty if it holds none, or names none."""
+    """Return the name of the base model of the adapter in a folder; "" if it holds none, or names none."""
     path = folder / ADAPTER
     try:
         described = json.loads(path.read_text("utf-8")) if path.is_file() else {}
@@ -97,6 +99,6 @@ def _base_of(folder: Path) -> str:
 
 @cache
 def _hash_file(path: Path, _size: int, _changed: int) -> str:
-    """SHA-256 of a file as it was last changed then."""
+    """Return the SHA-256 of a file. Size and time of change are part of the cache key."""
     with path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

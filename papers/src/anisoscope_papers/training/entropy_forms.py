@@ -24,28 +24,31 @@ FORMS = {"row": "H / ln n", "reported": "A: H / ln(n − 1)", "columns": "B: col
 
 
 def definition(weights: Float[np.ndarray, "query key"]) -> dict[str, float]:
-    """Every form, of the attention weights of one head over the real tokens of one utterance, term by term."""
+    """Compute every form of H, term by term, from one head's attention weights over the real tokens of an utterance."""
     n = len(weights)
     columns = [math.fsum(float(row[j]) for row in weights) for j in range(n)]
     return of_row(weights[0]) | {"columns": _over(_nats(_softmax(columns[1:])), n - 1)}
 
 
 def of_row(row: Float[np.ndarray, " key"]) -> dict[str, float]:
-    """The forms that are of the row of [CLS] alone."""
+    """Compute the forms of H that use only the attention row of [CLS]."""
     n, first = len(row), [float(x) for x in row]
     again = _over(_nats(_softmax(first[1:])), n - 1)
     return {"row": _over(_nats(first), n), "reported": _over(_nats(first), n - 1), "again": again}
 
 
 def _over(nats: float, outcomes: int) -> float:
+    """Divide an entropy by its maximum, ln(outcomes); 0 for a single outcome."""
     return nats / math.log(outcomes) if outcomes > 1 else 0.0
 
 
 def _nats(p: list[float]) -> float:
+    """Return the entropy of probabilities, in nats."""
     return -math.fsum(x * math.log(x) for x in p if x > 0)
 
 
 def _softmax(x: list[float]) -> list[float]:
+    """Return the softmax of a list."""
     highest = max(x, default=0.0)
     powers = [math.exp(value - highest) for value in x]
     total = math.fsum(powers)
@@ -53,7 +56,7 @@ def _softmax(x: list[float]) -> list[float]:
 
 
 def ends(lengths: NDArray[np.int64]) -> dict[str, tuple[float, float]]:
-    """Lowest and highest mean of each form over utterances of n real tokens [utterance]."""
+    """Return the lowest and the highest mean that each form can have over utterances of n real tokens [utterance]."""
     found = [_ends(int(n)) for n in lengths]
     means = {form: np.mean([each[form] for each in found], 0) for form in FORMS}
     return {form: (float(low), float(high)) for form, (low, high) in means.items()}
@@ -61,7 +64,9 @@ def ends(lengths: NDArray[np.int64]) -> dict[str, tuple[float, float]]:
 
 @cache
 def _ends(n: int) -> dict[str, tuple[float, float]]:
-    """All on one token other than [CLS], and the same on each."""
+    """Return the value of each form for sharp attention (all on one token other than [CLS]) and for
+    uniform attention.
+    """
     sharp, flat = np.zeros((n, n)), np.full((n, n), 1 / n)
     sharp[:, -1] = 1
     low, high = definition(sharp), definition(flat)

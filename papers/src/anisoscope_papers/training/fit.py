@@ -1,5 +1,6 @@
-"""Train with transformers' Trainer, to a last step or the lowest validation loss; a resumed training is the same to
-the last bit.
+"""Train with transformers' Trainer, to a last step or to the lowest validation loss.
+
+A resumed training gives bit for bit the same result as an uninterrupted one.
 """
 
 import math
@@ -59,7 +60,7 @@ BEST: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Material:
-    """What is trained on what: a model, its processor (saved beside it), examples, and how they make a batch."""
+    """What is trained on what: a model, its processor (saved with it), examples, and a function that makes a batch."""
 
     model: Any
     processor: Any
@@ -72,13 +73,13 @@ class Material:
 class Fitting:
     """Settings of the training loop.
 
-    settings    fields of `TrainingArguments`, beside the `COMMON` ones
+    settings    fields of `TrainingArguments`, in addition to the `COMMON` ones
     patience    evaluations without a lower validation loss that end the training
     evaluated   steps after which it is evaluated, whatever the settings say
     share       step → share of the learning rate; none: as the settings say
     penalty     added to the loss, which is then a mean over utterances
     order       the order of the examples; none: as the settings say
-    callbacks   what else goes on during it
+    callbacks   further callbacks of the Trainer
     """
 
     settings: Mapping[str, Any]
@@ -111,10 +112,10 @@ def keep(folder: Path, *parts: Any) -> None:
 
 
 def fit(made: Material, how: Fitting, on_step: OnStep, folder: Path | None = None) -> dict[str, Any]:
-    """Train `made.model` in place; `steps`, `seconds`, and by step `loss` and `validation_loss`.
+    """Train `made.model` in place; return `steps`, `seconds`, and by step `loss` and `validation_loss`.
 
-    It goes on from the state in `folder`, where there is one, and leaves its own there on SIGINT or SIGTERM, before
-    `Interrupted`; without a folder nothing remains. DivergedError; OutputError on a full disk.
+    It resumes from the state in `folder` if there is one. On SIGINT or SIGTERM it saves its state there and raises
+    Interrupted; without a folder nothing is kept. DivergedError if the loss is not finite; OutputError on a full disk.
     """
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # tied weights are no missing ones
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -165,7 +166,10 @@ def _explained(error: Exception, folder: Path) -> Exception:
 
 
 class FittingTrainer(Trainer):
-    """The Trainer of a model, loaded by `from_pretrained`: the library's way skips weights saved under other names."""
+    """transformers' Trainer with a penalty, an order of examples and a step callback.
+
+    It loads weights by `from_pretrained`, since the library's way skips weights saved under other names.
+    """
 
     def __init__(self, made: Material, how: Fitting, on_step: OnStep, folder: Path) -> None:
         self.how, self.on_step, self.folder, self.started = how, on_step, folder.absolute(), time.monotonic()
@@ -187,13 +191,13 @@ class FittingTrainer(Trainer):
 
     @property
     def seconds(self) -> float:
-        """Seconds of training, those of earlier sessions among them (but for work that was lost)."""
+        """Seconds of training, including earlier sessions (but not work that was lost)."""
         return time.monotonic() - self.started
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The loss with its penalty, in training and in validation. DivergedError where it is not finite."""
+        """Return the loss plus the penalty, in training and in validation. DivergedError if it is not finite."""
         penalty = self.how.penalty
         if penalty is None or penalty.weight == 0:
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
@@ -209,6 +213,7 @@ class FittingTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Use the given share of the learning rate by step, if there is one."""
         if self.how.share is None:
             return super().create_scheduler(num_training_steps, optimizer)
         chosen: Any = optimizer or self.optimizer
@@ -216,28 +221,33 @@ class FittingTrainer(Trainer):
         return self.lr_scheduler
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """Use the given order of the examples, if there is one."""
         return super()._get_train_sampler(train_dataset) if self.how.order is None else self.how.order
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:  # noqa: ARG002 (a whole pass, for the log only)
+        """Skip the computation of the gradient norm, a whole pass that only the log needs."""
         return grad_norm
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save seconds and unlogged loss with the checkpoint, so that a resumed training continues both."""
         loss = self.accelerator.gather(self._tr_loss).mean().item()
         kept: Any = self.state.stateful_callbacks
         kept[UNFINISHED] = {"loss": loss, "logged": self._globalstep_last_logged, "seconds": self.seconds}
         super()._save_checkpoint(model, trial)
 
     def _load_best_model(self) -> None:
+        """Load the weights of the best checkpoint."""
         self._load_from_checkpoint(self.state.best_model_checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str | None, model: Any = None) -> None:
+        """Load weights from a checkpoint by `from_pretrained`."""
         into: Any = self.model if model is None else model
         if resume_from_checkpoint is not None:
             into.load_state_dict(type(into).from_pretrained(resume_from_checkpoint).state_dict())
 
 
 class _Following(TrainerCallback):
-    """A callback that reports every step, saves the state in time, and stops on a signal or when the loss no longer
+    """A callback that reports every step, saves the state regularly, and stops on a signal or if the loss no longer
     falls.
     """
 
@@ -246,6 +256,7 @@ class _Following(TrainerCallback):
         self.saved, self.signal = time.monotonic(), 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Continue seconds and unlogged loss of an interrupted training."""
         before = state.stateful_callbacks.get(UNFINISHED)
         if before:
             self.trainer.started -= before["seconds"]
@@ -253,6 +264,7 @@ class _Following(TrainerCallback):
             self.trainer._globalstep_last_logged = before["logged"]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        """Report the step; evaluate, save or stop if it is time."""
         self.trainer.on_step(state.global_step, state.max_steps, given["model"])
         control.should_evaluate |= state.global_step in self.trainer.how.evaluated
         due = time.monotonic() - self.saved > SAVE_SECONDS
@@ -273,9 +285,11 @@ class _Following(TrainerCallback):
         return int(both[0]), bool(both[1])
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Stop if the validation loss has not fallen for `patience` evaluations."""
         patience = self.trainer.how.patience
         control.should_training_stop |= patience is not None and _stale(state) >= patience
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        """Raise Interrupted if the state was saved because of a signal."""
         if self.signal:
             raise Interrupted(self.signal)

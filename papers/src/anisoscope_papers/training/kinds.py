@@ -1,15 +1,15 @@
-"""The small models that are trained on the spot: architecture, data and task of each kind, in one table.
+"""Define the small models that are trained on the spot: architecture, data and task of each kind, in one table.
 
 Text     windows of documents for masked language modelling: 15 % of the tokens, as BERT (Devlin et al. 2019)
 Images   the digits of scikit-learn (8 × 8, Alpaydin & Kaynak 1998), enlarged to 32 × 32, with their classes
 Speech   spoken digits (free-spoken-digit-dataset, Jackson et al. 2018), `DIGIT_SPEAKER_TAKE.wav`, with their classes
 
-and, where ANISOSCOPE_DATA has them, measured on what was never trained on (`photographs_and_speech.py`):
+If ANISOSCOPE_DATA holds them, also (measured on held-out data, `photographs_and_speech.py`):
 
 Images   photographs of CIFAR-10 (Krizhevsky 2009), with their classes, or patches to be filled in; its test split
 Speech   clips of LibriSpeech (Panayotov et al. 2015), spans to be found again (Baevski et al. 2020); other speakers
 
-Examples are made with the very processors that are saved beside the checkpoints.
+Examples are made with the same processors that are saved with the checkpoints.
 """
 
 import os
@@ -63,6 +63,7 @@ class Kind:
 
     @property
     def corpus(self) -> str:
+        """The name of the corpus that it is measured on."""
         return self.real or CORPORA[self.modality]
 
     @property
@@ -72,7 +73,7 @@ class Kind:
 
     @property
     def missing(self) -> str:
-        """Why its data cannot be had here; empty where they can."""
+        """Why its data are unavailable; empty if they are available."""
         root = os.environ.get("ANISOSCOPE_DATA")
         if self.corpus.startswith("builtin:") or (root and Path(root, self.corpus).exists()):
             return ""
@@ -80,7 +81,7 @@ class Kind:
 
     @property
     def data(self) -> str:
-        """A hash of the training examples: other text, other weights."""
+        """A hash of the training examples, part of a model's identity."""
         made: list[object] = ["digits of scikit-learn"]
         if self.modality == TEXT:
             made = [_corpus().fingerprint, "masks of the validation drawn once", "word pieces in order"]
@@ -91,6 +92,7 @@ class Kind:
 
 
 def _of(base: dict[str, Any], **more: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the arguments of a configuration as a tuple of pairs."""
     return tuple((base | more).items())
 
 
@@ -130,14 +132,14 @@ _MASKED_HEADS = {IMAGE: "ForMaskedImageModeling", SPEECH: "ForPreTraining"}
 
 
 def kind_named(name: str) -> Kind:
-    """The kind called `name`; UsageError with near matches."""
+    """Return the kind of small model called `name`. UsageError with similar names for an unknown one."""
     if name not in KINDS:
         raise UsageError("a kind of small model", repr(name), suggest_names(name, KINDS))
     return KINDS[name]
 
 
 def material(kind: Kind, seed: int) -> Any:
-    """The `Material` of a training: the model with weights drawn from `seed`, its processor, its examples."""
+    """Return what `fit` trains: a model with weights drawn from `seed`, its processor, and its examples."""
     import transformers
 
     from anisoscope_papers.networks import speech_cnn
@@ -154,7 +156,7 @@ def material(kind: Kind, seed: int) -> Any:
 
 
 def examples_of(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
-    """(processor, training examples, validation examples, how they make a batch) of a kind."""
+    """Return (processor, training examples, validation examples, collate function) of a kind."""
     if kind.modality == TEXT:
         return _text(kind)
     if kind.real:
@@ -165,11 +167,15 @@ def examples_of(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
 
 @cache
 def _corpus() -> TextCorpus:
+    """Open the text corpus, once."""
     return open_text(CORPORA[TEXT])
 
 
 def _text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
-    """The windows of the validation are masked once, so that its loss changes by learning alone."""
+    """Return tokenizer and examples for masked language modelling.
+
+    Validation windows are masked only once, so that their loss changes by learning alone.
+    """
     from transformers import DataCollatorForLanguageModeling, DataCollatorForTokenClassification
 
     documents, first = _corpus().documents, MEASURED[TEXT]
@@ -180,6 +186,7 @@ def _text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
     masked = [{key: x[0].tolist() for key, x in once([row]).items()} for row in _windows(held, tokenizer, kind.window)]
 
     def collate(examples: Examples) -> dict[str, Any]:
+        """Make a batch; examples without labels are masked now."""
         made: dict[str, Any] = (pad if "labels" in examples[0] else mask)(examples)
         return made
 
@@ -187,7 +194,9 @@ def _text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
 
 
 def _windows(documents: list[str], tokenizer: Any, window: int) -> Examples:
-    """Every document cut into windows of `window` tokens, special tokens counted; ends shorter than 8 are left out."""
+    """Cut every document into windows of `window` tokens, including special tokens; last parts below 8 tokens are
+    dropped.
+    """
     room = window - 2
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     encoded = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
@@ -197,6 +206,7 @@ def _windows(documents: list[str], tokenizer: Any, window: int) -> Examples:
 
 @cache
 def _tokenizer(kind: Kind, documents: tuple[str, ...]) -> Any:
+    """Build the tokenizer of a kind: bytes, or word pieces learnt from the documents."""
     from anisoscope_papers.training.text import single_bytes, word_pieces
 
     if kind.name == "byte-lm":
@@ -206,6 +216,7 @@ def _tokenizer(kind: Kind, documents: tuple[str, ...]) -> Any:
 
 @cache
 def _images() -> tuple[Any, Examples, Examples, Any]:
+    """Return processor and examples of scikit-learn's digits."""
     from PIL import Image
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     from transformers import ViTImageProcessorPil, default_data_collator
@@ -221,6 +232,7 @@ def _images() -> tuple[Any, Examples, Examples, Any]:
 
 
 def _clips() -> list[Path]:
+    """List the recordings of spoken digits. CorpusError if there are none."""
     folder = Path(os.environ.get("ANISOSCOPE_DATA", ""), CORPORA[SPEECH])
     paths = sorted(folder.glob("*_*_*.wav"))
     if not paths:
@@ -230,7 +242,7 @@ def _clips() -> list[Path]:
 
 @cache
 def _speech() -> tuple[Any, Examples, Examples, Any]:
-    """The last take of every speaker and digit validates."""
+    """Return processor and examples of spoken digits; the last take of every speaker and digit is for validation."""
     import soundfile  # type: ignore[import-untyped]
     from transformers import Wav2Vec2FeatureExtractor
 
@@ -245,6 +257,7 @@ def _speech() -> tuple[Any, Examples, Examples, Any]:
         (validation if take == last else train).append({"samples": samples, "labels": int(digit)})
 
     def collate(examples: Examples) -> dict[str, Any]:
+        """Make a batch of padded clips."""
         made = extractor([e["samples"] for e in examples], sampling_rate=RATE, padding=True, return_tensors="pt")
         return {**made, "labels": torch.tensor([e["labels"] for e in examples])}
 

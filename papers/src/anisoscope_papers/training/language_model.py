@@ -1,8 +1,8 @@
-"""Language models trained from scratch into a series of checkpoints in hub format.
+"""Train language models from scratch into a series of checkpoints in hub format.
 
 <output>/step-0, step-1, step-2, step-3, step-4, step-6 … step-N   model and tokenizer at log-spaced steps
-<output>/resume/checkpoint-K   the Trainer's own state, while the training is under way
-<output>/identity.json         what is trained: another training is refused
+<output>/resume/checkpoint-K   the Trainer's own state, only during training
+<output>/identity.json         what is trained: another training in this folder is refused
 <output>/training.json         settings, seeds, corpus, losses, versions; written last
 """
 
@@ -32,7 +32,7 @@ LOGS = 200
 
 
 def checkpoint_steps(last: int, per_octave: int) -> list[int]:
-    """Steps whose checkpoints are kept: 0, then `per_octave` of them each time the number doubles, and the last.
+    """Return the steps whose checkpoints are kept: 0, `per_octave` of them for each doubling, and the last.
 
     >>> checkpoint_steps(20, 2)
     [0, 1, 2, 3, 4, 6, 8, 11, 16, 20]
@@ -52,8 +52,10 @@ def train(
     overwrite: bool = False,
     progress: Progress = lambda _done, _total: None,
 ) -> Path:
-    """Train into the folder `output` and return it. A finished training of the same identity is left as it is where
-    `resume` is set. OutputError for another's folder; Interrupted on SIGINT or SIGTERM, after the state was saved.
+    """Train a language model into the folder `output`, and return it.
+
+    With `resume`, a finished training of the same identity is left as it is. OutputError if the folder holds another
+    training; Interrupted on SIGINT or SIGTERM, after the state was saved.
     """
     check_training_device(training.device)
     rank, world = rank_and_world()
@@ -76,6 +78,7 @@ def train(
     keep(output / "step-0", model, tokenizer)
 
     def on_step(step: int, last: int, model: Any) -> None:
+        """Save a checkpoint if this step is kept, and report progress."""
         if step in steps:
             keep(output / f"step-{step}", model, tokenizer)
         if rank == 0:
@@ -102,7 +105,9 @@ def train(
 
 
 def _begin(output: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
-    """Take the folder of a training: a new one, or this one's if `resume` is set. OutputError for another's."""
+    """Claim the folder for this training; with `resume`, it may hold this one already. OutputError if
+    it holds another.
+    """
     noted = (RunFolder(output).identity() or {}).get("code")
     as_noted = identity | {"code": noted} if is_code_of(noted, identity["code"]) else identity
     RunFolder.start(output, as_noted, resume=resume, overwrite=overwrite)
@@ -113,7 +118,7 @@ def _begin(output: Path, identity: dict[str, Any], *, resume: bool, overwrite: b
 
 
 def settings_of(training: Training, world: int = 1) -> dict[str, Any]:
-    """Fields of `TrainingArguments` that a training of so many processes says."""
+    """Return the fields of `TrainingArguments` for a training in `world` processes."""
     rows = training.size.batch // (world * training.accumulate)
     return {
         "max_steps": training.last,
@@ -133,7 +138,7 @@ def settings_of(training: Training, world: int = 1) -> dict[str, Any]:
 
 
 def untrained(task: Task, size: ModelSize, tokenizer: Any, seed: int) -> Any:
-    """A BERT or GPT-2 of this size with the library's initialisation drawn from `seed`, in training mode."""
+    """Build a BERT or GPT-2 of this size in training mode, with the library's initialisation drawn from `seed`."""
     torch.manual_seed(seed)
     shape: dict[str, Any] = {
         "vocab_size": len(tokenizer),
@@ -152,7 +157,9 @@ def untrained(task: Task, size: ModelSize, tokenizer: Any, seed: int) -> Any:
 
 
 class BertForMaskedLM(transformers.BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types in its __init_subclass__
-    """BERT of transformers, saved as such; with `labels` only masked positions are projected: the loss is the same."""
+    """BERT of transformers, which computes scores only at masked positions if `labels` are given; the
+    loss is the same.
+    """
 
     def forward(
         self,
@@ -161,8 +168,10 @@ class BertForMaskedLM(transformers.BertForMaskedLM):  # type: ignore[no-untyped-
         num_items_in_batch: Any = None,
         **inputs: Any,
     ) -> MaskedLMOutput:
-        """`labels`: the token hidden at each masked position, −100 elsewhere. `num_items_in_batch`: masked positions of
-        the whole step, where it is made of several batches (then their losses add up to its mean).
+        """Return the loss if `labels` are given, else the output of transformers' BERT.
+
+        `labels`: the token hidden at each masked position, −100 elsewhere. `num_items_in_batch`: the number of masked
+        positions in the whole step, if a step has several batches (then their losses add up to its mean).
         """
         if labels is None:
             return super().forward(input_ids, **inputs)  # type: ignore[no-any-return]

@@ -27,13 +27,16 @@ SPAN, BEGUN = 10, 0.65
 
 
 def files(name: str) -> list[Path]:
-    """The files that are trained on, or told apart from those that are measured, below ANISOSCOPE_DATA."""
+    """List the files below ANISOSCOPE_DATA with training data: all clips of the folder, or the photographs'
+    train.parquet.
+    """
     place = Path(os.environ.get("ANISOSCOPE_DATA", ""), name)
     return sorted(place.glob("*.flac")) if place.is_dir() else [place.with_name("train.parquet")]
 
 
 @cache
 def _pixels(path: Path) -> tuple[torch.Tensor, list[int]]:
+    """Read photographs from a table: pixels [image, channel, height, width], 0 to 255, and labels."""
     import pandas as pd
     from PIL import Image
 
@@ -43,7 +46,10 @@ def _pixels(path: Path) -> tuple[torch.Tensor, list[int]]:
 
 
 def photographs(name: str, _measured: int, sizes: dict[str, Any], masked: bool) -> tuple[Any, Examples, Examples, Any]:
-    """Photographs with their classes, or with the patches that are hidden of them."""
+    """Return (processor, training examples, validation examples, collate) of photographs.
+
+    They have classes, or with `masked` hidden patches to fill in.
+    """
     from transformers import ViTImageProcessorPil
 
     side, patches = sizes["image_size"], (sizes["image_size"] // sizes["patch_size"]) ** 2
@@ -55,6 +61,7 @@ def photographs(name: str, _measured: int, sizes: dict[str, Any], masked: bool) 
         examples[-VALIDATION:] = [e | {"hidden": x} for e, x in zip(examples[-VALIDATION:], drawn, strict=True)]
 
     def collate(chosen: Examples) -> dict[str, Any]:
+        """Make a batch; hidden patches that were not drawn before are drawn now."""
         given = {"pixel_values": torch.stack([e["pixels"] for e in chosen]) / 127.5 - 1}  # as the processor does
         if not masked:
             return given | {"labels": torch.tensor([e["labels"] for e in chosen])}
@@ -65,12 +72,15 @@ def photographs(name: str, _measured: int, sizes: dict[str, Any], masked: bool) 
 
 
 def speaker(path: Path) -> str:
-    """Who speaks in a clip of LibriSpeech: `SPEAKER-CHAPTER-NUMBER.flac`."""
+    """Return the speaker of a LibriSpeech clip: `SPEAKER-CHAPTER-NUMBER.flac`."""
     return path.stem.partition("-")[0]
 
 
 def clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) -> tuple[Any, Examples, Examples, Any]:
-    """Pieces of clips of speakers that are not measured, and the spans that are hidden of them."""
+    """Return (processor, training examples, validation examples, collate) of pieces of clips.
+
+    Speakers that are measured are left out. With `masked`, batches hold the hidden spans.
+    """
     from transformers import Wav2Vec2FeatureExtractor
 
     made_by: Any = Wav2Vec2FeatureExtractor
@@ -87,6 +97,7 @@ def clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) -> tupl
     held = [example | dict(zip(("hidden", "others"), spans(once), strict=True)) for example in held]
 
     def collate(chosen: Examples) -> dict[str, Any]:
+        """Make a batch; hidden spans that were not drawn before are drawn now."""
         made = extractor([e["samples"] for e in chosen], sampling_rate=RATE, return_tensors="pt")
         free = np.random.default_rng(int(torch.randint(1 << 31, ())))
         drawn = [(e["hidden"], e["others"]) if "hidden" in e else spans(free) for e in chosen]
@@ -99,6 +110,7 @@ def clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) -> tupl
 
 
 def _pieces(path: Path) -> Iterator[Any]:
+    """Yield the pieces of a clip, two seconds each; the rest is dropped."""
     import soundfile  # type: ignore[import-untyped]
 
     samples, _rate = soundfile.read(path, dtype="float32")
@@ -107,7 +119,7 @@ def _pieces(path: Path) -> Iterator[Any]:
 
 
 def _spans(frames: int, negatives: int, rng: np.random.Generator) -> tuple[Any, Any]:
-    """(hidden [frame], for each hidden frame other hidden ones [frame, negative])."""
+    """Draw hidden spans: (hidden [frame], for each hidden frame other hidden ones [frame, negative])."""
     starts = rng.choice(frames - SPAN, round(BEGUN * frames / SPAN), replace=False)
     hidden = np.zeros(frames, bool)
     hidden[(starts[:, None] + np.arange(SPAN)).ravel()] = True

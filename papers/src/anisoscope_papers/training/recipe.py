@@ -1,5 +1,7 @@
-"""Recipes of classifiers and language models, whose fields are the options of `anisoscope train` and its keywords
-in Python. Light: the command line reads them without torch.
+"""Define the recipes of classifiers and language models; their fields are the options of `anisoscope train` and of
+Python.
+
+It imports nothing heavy: the command line reads it without torch.
 """
 
 import math
@@ -179,6 +181,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
 
     @property
     def is_attention(self) -> bool:
+        """Whether it is the attention-only model, not an encoder."""
         return self.model == ATTENTION
 
     def filled(self) -> "ClassifierRecipe":
@@ -189,7 +192,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
         return replace(self, **missing)
 
     def described(self) -> dict[str, Any]:
-        """Return the recipe as `training.json` holds it, by which a training is found again."""
+        """Return the recipe as `training.json` holds it; a training is identified by it."""
         own = {name: value for name, value in asdict(self).items() if name not in list_field_names(Columns)}
         return own | {"columns": self.by_role}
 
@@ -336,7 +339,7 @@ class Training(Sizes):
 
     @cached_property
     def size(self) -> ModelSize:
-        """Architecture and recipe."""
+        """Architecture and recipe of the preset, with changes."""
         return self.own_size or self.build()
 
     @property
@@ -346,18 +349,20 @@ class Training(Sizes):
 
     @property
     def order(self) -> int:
-        """The seed of the data."""
+        """The seed of the order of the data."""
         return self.seed if self.data_seed is None else self.data_seed
 
     def share(self, step: int) -> float:
-        """Return the share of the learning rate at a step: it rises from step 1 on (which the library gives rate
-        0), then falls to 0.
+        """Return the share of the learning rate at a step.
+
+        It rises over the warm-up steps, then falls linearly to 0. It counts from step 1, since the library starts at
+        rate 0.
         """
         rising = max(1, min(LONGEST_WARM_UP, int(WARM_UP * self.last)))
         return max(0.0, min((step + 1) / rising, (self.last - step) / max(1, self.last - rising)))
 
     def identity(self, corpus: str, vocabulary: int) -> dict[str, Any]:
-        """Return what the weights depend on; the corpus by its fingerprint, the vocabulary by its size."""
+        """Return everything the weights depend on; the corpus by its fingerprint, the vocabulary by its size."""
         left_out = (*list_field_names(Sizes), "own_size", "dtype", "device", "report_to")
         described = {name: value for name, value in asdict(self).items() if name not in left_out}
         described |= {"size": asdict(self.size), "precision": self.dtype}

@@ -1,8 +1,9 @@
-"""The text that a language model trains on: its vocabulary, the corpus in tokens (cached), windows of equal length.
+"""Prepare the text that a language model trains on: its vocabulary, the corpus in tokens (cached), windows of equal
+length.
 
-Documents follow one another with a separator between; [CLS] and [SEP] go around each window where the tokenizer adds
-them. Example i is window perm(i mod N) of pass i div N, whatever the batch, devices and resumes; its masks are drawn
-from (data seed, i).
+Documents follow one another with a separator in between. [CLS] and [SEP] go around each window if the tokenizer adds
+them. Example i is window perm(i mod N) of pass i div N, whatever the batch size, devices and resumes. Its masks are
+drawn from (data seed, i).
 """
 
 import os
@@ -53,20 +54,24 @@ def cache_folder() -> Path:
 
 
 def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str | None = None) -> tuple[Any, "Tokens"]:
-    """Return the tokenizer and the tokenised corpus from the cache, or make them; without a `source`, at most
-    `size` tokens are learnt.
+    """Return the tokenizer and the tokenised corpus, from the cache or newly made.
+
+    Without a `source` (a checkpoint whose vocabulary is taken), at most `size` tokens are learnt. CorpusError if the
+    corpus has fewer than two windows.
     """
     taken = _taken(source, task) if source else None
     words = hash_tokenizer(taken) if taken else "in order"
     folder = cache_folder() / "tokens" / make_run_id([task, size, words, corpus.fingerprint])
 
     def make() -> None:
+        """Build the tokenizer, tokenise the corpus, and save both."""
         learn = byte_pairs if task == "causal-lm" else word_pieces
         tokenizer = taken or learn(corpus.documents, size)
         tokenizer.save_pretrained(folder)
         ids = _ids(tokenizer, corpus.documents)
 
         def write(path: Path) -> None:
+            """Write the token ids."""
             with path.open("wb") as file:  # by its name numpy would put another ending to it
                 np.save(file, ids)
 
@@ -93,7 +98,7 @@ def hash_tokenizer(tokenizer: Any) -> str:
 
 
 def open_training_corpus(name: str, **options: Any) -> TextCorpus:
-    """The text corpus `name`, opened as `measure` opens it."""
+    """Open the text corpus `name`, as `measure` opens it. CorpusError if it holds no text."""
     corpus = open_corpus(name, modality="text", **options)
     if not isinstance(corpus, TextCorpus):
         raise CorpusError("a text corpus", f"{name}, which holds something else", "name a text corpus")
@@ -101,19 +106,21 @@ def open_training_corpus(name: str, **options: Any) -> TextCorpus:
 
 
 def word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
-    """Train WordPiece with BERT's normalisation.
+    """Train a WordPiece tokenizer with BERT's normalisation.
 
-    Characters are handed over in order, since their numbers break ties.
+    Characters are passed in a fixed order, since their numbers break ties.
     """
     texts = list(_short(documents))
 
     def reading(model: Any) -> Any:
+        """Return a tokenizer with BERT's normalisation around a model."""
         tokenizer: Any = Tokenizer(model)
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         return tokenizer
 
     def learnt(size: int, first: list[str]) -> Any:
+        """Train WordPiece with these special tokens first."""
         tokenizer = reading(models.WordPiece(unk_token="[UNK]"))
         trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
         tokenizer.train_from_iterator(texts, trainer)
@@ -127,7 +134,7 @@ def word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
 
 
 def single_bytes(**more: Any) -> Any:
-    """Make a tokenizer for which every byte is a token; nothing is learnt."""
+    """Build a tokenizer for which every byte is a token; nothing is learnt."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate([*SPECIAL, *alphabet])}, [], unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -160,7 +167,7 @@ def _short(documents: Iterable[str]) -> Iterator[str]:
 
 
 def _taken(name: str, task: Task) -> Any:
-    """Load the tokenizer of a checkpoint; ModelError where it lacks what the task needs."""
+    """Load the tokenizer of a checkpoint. ModelError if it lacks a token that the task needs."""
     place = download(locate(*split_name(name), name, "Leave --vocabulary out to learn one."), name, weights=False)
     try:
         tokenizer = Auto.from_pretrained(place.path)
@@ -187,10 +194,9 @@ def _ids(tokenizer: Any, documents: list[str]) -> Any:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A tokenised corpus: content ids in one row, special tokens around a window, windows of each part.
+    """A tokenised corpus: content ids in one row, cut into windows with special tokens around each.
 
-    ids    [position]; window w holds ids[w·room : (w + 1)·room]
-    train, validation   [window] indices
+    ids   [position]; window w holds ids[w·room : (w + 1)·room]
     """
 
     ids: NDArray[Any] = field(repr=False)
@@ -201,14 +207,19 @@ class Tokens:
 
     @property
     def room(self) -> int:
+        """Tokens of content in a window."""
         return self.window - len(self.affixes)
 
     @property
     def count(self) -> int:
+        """The number of windows."""
         return len(self.ids) // self.room
 
     def parts(self) -> tuple[Rows, Rows]:
-        """Windows of training and of validation; a short corpus holds out one block of a hundredth of it."""
+        """Return the indices of the windows for training and for validation.
+
+        A short corpus holds out one block of a hundredth of it.
+        """
         block = max(1, min(HELD_BLOCK, self.count // HELD_OUT))
         held = (np.arange(self.count) // block) % HELD_OUT == min(HELD_OUT - 1, (self.count - 1) // block)
         chosen = np.flatnonzero(held)
@@ -216,7 +227,7 @@ class Tokens:
         return np.flatnonzero(~held), keep
 
     def rows(self, windows: Rows) -> NDArray[np.int64]:
-        """Ids [window, token], special tokens in place."""
+        """Return the token ids of some windows, with special tokens, [window, token]."""
         content = self.ids[windows[:, None] * self.room + np.arange(self.room)].astype(np.int64)
         sides = (np.array(x, np.int64) for x in (self.affixes.prefix, self.affixes.suffix))
         before, after = (np.broadcast_to(x, (len(windows), len(x))) for x in sides)
@@ -224,7 +235,9 @@ class Tokens:
 
 
 class Examples(Dataset[Any]):
-    """`length` examples in the order of `seed`, fetched a batch at a time: `input_ids` and `labels`."""
+    """A data set of `length` training examples in the order of `seed`; it returns `input_ids` and `labels`, a batch at
+    a time.
+    """
 
     def __init__(self, tokens: Tokens, windows: Rows, length: int, seed: int, *, shuffled: bool = True) -> None:
         self.tokens, self.windows, self.length, self.seed, self.shuffled = tokens, windows, length, seed, shuffled
@@ -237,7 +250,7 @@ class Examples(Dataset[Any]):
         return {name: value[0] for name, value in self.__getitems__([index]).items()}
 
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
-        """The examples of one batch, [sequence, token] each."""
+        """Return the examples of one batch, [sequence, token] each."""
         ids = self.tokens.rows(np.array([self._window(i) for i in indices]))
         if self.tokens.mask_id is None:
             labels = ids.copy()
@@ -247,6 +260,7 @@ class Examples(Dataset[Any]):
         return {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
 
     def _window(self, index: int) -> int:
+        """Return the window of an example; each pass over the corpus is shuffled anew."""
         turn, place = divmod(index, len(self.windows))
         if not self.shuffled:
             return int(self.windows[place])
@@ -255,7 +269,10 @@ class Examples(Dataset[Any]):
         return int(self._orders[turn][place])
 
     def _masked(self, ids: NDArray[np.int64], indices: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """15 % of the content to be predicted: of these 80 % behind [MASK], 10 % replaced, 10 % as they are."""
+        """Choose 15 % of the content to predict: of these, 80 % become [MASK], 10 % a random token, 10 % stay.
+
+        Returns ids and labels.
+        """
         draws = np.stack([self._draws(i) for i in indices])
         head, room = len(self.tokens.affixes.prefix), self.tokens.room
         content = np.zeros(ids.shape, bool)
@@ -267,6 +284,6 @@ class Examples(Dataset[Any]):
         return np.where(chosen, seen, ids), labels
 
     def _draws(self, index: int) -> NDArray[np.float64]:
-        """Uniform numbers [choice, token] of one example."""
+        """Return uniform random numbers for one example, [choice, token]; they depend only on seed and index."""
         source = np.random.Philox(key=[self.seed, 0], counter=[0, index, 0, 0])
         return np.random.Generator(source).random((3, self.tokens.window))

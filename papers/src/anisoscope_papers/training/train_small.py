@@ -1,9 +1,9 @@
-"""Small models trained from scratch on the spot, kept at log-spaced steps, and found again by their settings.
+"""Train small models from scratch, with checkpoints at log-spaced steps; found again in the cache by their settings.
 
 Each takes a share of the steps it would need (`Kind.steps`), or trains until its validation loss stops falling.
 
     <cache>/small/<kind>-<seed>-<hash>/step-0, step-1, step-2, step-4, … and the best, in hub format, with the processor
-    <cache>/small/<kind>-<seed>-<hash>/training.json, written last: a folder without it is begun anew
+    <cache>/small/<kind>-<seed>-<hash>/training.json, written last: a folder without it is trained again
 """
 
 import json
@@ -31,7 +31,7 @@ TRAINED = "training.json"
 
 @dataclass(frozen=True)
 class SmallModelRecipe:
-    """How small models are trained. Everything here is part of their identity.
+    """How small models are trained. Every field is part of their identity.
 
     share      of the steps that a kind would need; None: until the validation loss stops falling
     patience   evaluations without a lower validation loss after which training ends (without a share)
@@ -63,17 +63,17 @@ class SmallModel:
     history: dict[str, Any]
 
     def checkpoint(self, step: int) -> Path:
-        """The folder of one step's checkpoint, in hub format."""
+        """Return the folder of one step's checkpoint, in hub format."""
         return self.folder / f"step-{step}"
 
     @property
     def best(self) -> int:
-        """The step whose weights training ends with: its last; without a share, the best by validation loss."""
+        """The step whose weights are kept: the last one; without a share, the best by validation loss."""
         return int(self.history["best"])
 
 
 def train_all(recipe: SmallModelRecipe, kinds: Sequence[str], cache: Path, progress: Progress) -> list[SmallModel]:
-    """Every seed of the `kinds` whose data are at hand."""
+    """Train every seed of the `kinds` whose data are available, or find them in the cache."""
     wanted = [kind for kind in map(kind_named, kinds) if not kind.missing]
     return [trained(kind, seed, recipe, cache, progress) for kind in wanted for seed in range(recipe.seeds)]
 
@@ -81,12 +81,13 @@ def train_all(recipe: SmallModelRecipe, kinds: Sequence[str], cache: Path, progr
 def trained(
     kind: Kind, seed: int, recipe: SmallModelRecipe, cache: Path, progress: Progress = lambda _t, _d, _n: None
 ) -> SmallModel:
-    """The model of one kind and seed: read from `cache`, else trained there."""
+    """Return the model of one kind and seed: read from `cache`, or trained there."""
     ports.register()
     settings = {"kind": asdict(kind), "seed": seed, "recipe": asdict(recipe), "data": kind.data}
     folder = cache / "small" / f"{kind.name}-{seed}-{make_run_id(settings)[:8]}"
 
     def make() -> None:
+        """Train the model into its folder."""
         shutil.rmtree(folder, ignore_errors=True)
         history = _train(kind, seed, recipe, folder, progress)
         write_json(folder / TRAINED, {"settings": settings, **history})
@@ -97,11 +98,12 @@ def trained(
 
 
 def _train(kind: Kind, seed: int, recipe: SmallModelRecipe, folder: Path, progress: Progress) -> dict[str, Any]:
-    """Train and keep the log-spaced checkpoints; what `training.json` says of it."""
+    """Train and keep the log-spaced checkpoints; return the content of `training.json`."""
     made, share = material(kind, seed), recipe.share
     steps = recipe.longest * kind.steps if share is None else max(FEWEST, round(kind.steps * share))
 
     def on_step(step: int, last: int, model: Any) -> None:
+        """Save a checkpoint if the step is a power of two, and report progress."""
         if step & (step - 1) == 0:
             fit.keep(folder / f"step-{step}", model, made.processor)
         progress(f"{kind.label}, seed {seed}", step, last)
@@ -116,7 +118,10 @@ def _train(kind: Kind, seed: int, recipe: SmallModelRecipe, folder: Path, progre
 
 
 def fitting(kind: Kind, seed: int, steps: int, patience: int | None = None) -> fit.Fitting:
-    """AdamW with warm-up, then linear decay to the last step; with `patience`, a constant rate and early stopping."""
+    """Return the settings of a training: AdamW with warm-up, then linear decay to the last step.
+
+    With `patience`, the rate is constant and training stops early.
+    """
     every = max(1, min(steps, kind.steps) // EVALUATIONS)
     settings: dict[str, Any] = {
         "max_steps": steps,
