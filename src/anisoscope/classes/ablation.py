@@ -40,10 +40,10 @@ COSINE, SHARE, CHANGE = (-1.0, 1.0), (0.0, 1.0), (-1.0, 1.0)
 
 
 class Ablation:
-    """Which weights replace those of which layers (from 1), and how far the layers' outputs turn.
+    """Replaces the attention weights of some layers (numbered from 1), and records how far the layers' outputs turn.
 
-    cosine  layer → [utterance, 2]: cosine between the output, before and after, of the token that the head reads, and
-            its mean over all tokens; before W_O, both from the same values
+    cosine  layer → [utterance, 2]: cosine between the outputs before and after, for the token that the head reads, and
+    its         mean over all tokens; outputs before the output projection, both from the same values
     """
 
     def __init__(self, kind: str, layers: Sequence[int]) -> None:
@@ -52,14 +52,17 @@ class Ablation:
         self.others: dict[int, Weighed] = {}
 
     def begin(self, mask: Tensor, seed: int, read: Tensor | None = None) -> None:
-        """Take the real tokens [sequence, token] of the batch whose calls come next, and the share of each in what the
-        head reads (none: the first).
+        """Prepare for the forward call of a batch with these real tokens [sequence, token].
+
+        `read` is the share of each token in what the classifier's head reads (None: it reads the first token).
         """
         self.mask, self.seed, self.layer = mask, seed, 0
         self.read = (mask & (mask.int().cumsum(1) == 1)).double() if read is None else read
 
     def attend(self, call: Call) -> Tensor:
-        """Output [sequence, query, head, dim] with weights replaced where this is one of the layers."""
+        """Return the output of an attention call [sequence, query, head, dim], with other weights if its layer is
+        one of those.
+        """
         self.layer += 1
         self._check(call)
         weights = call.weights()
@@ -80,6 +83,7 @@ class Ablation:
         return out.transpose(1, 2).contiguous()
 
     def _check(self, call: Call) -> None:
+        """Raise MeasureError unless the call is self-attention over all tokens of the batch."""
         queries, keys = call.query.shape[2], call.key.shape[2]
         tokens = self.mask.shape[1]
         if (queries, keys) != (tokens, tokens):
@@ -88,7 +92,7 @@ class Ablation:
 
 
 def find_seen_pairs(masking: Masking, mask: Tensor) -> Tensor:
-    """Tell which real tokens each token may see [sequence, 1 or head, query, key]."""
+    """Return which real tokens each token may attend to [sequence, 1 or head, query, key]."""
     tokens = mask.shape[1]
     allowed = mask[:, None, None, :].expand(-1, 1, tokens, -1)
     if masking.keys is not None:
@@ -107,10 +111,11 @@ def replace_weights(
     other: Weighed | None = None,
     allowed: Tensor | None = None,
 ) -> Tensor:
-    """Return other weights [sequence, head, query, key] that add up to 1 over the keys that may be seen.
+    """Return other attention weights [sequence, head, query, key] that add up to 1 over the keys that a query may see.
 
     mask     [sequence, key]: the real tokens
-    other    what a sentence alone in its batch takes from `another`
+    kind     one of `KINDS`: uniform, permuted, or those of another sentence
+    other    the weights that `another` uses for a sentence alone in its batch
     allowed  [sequence, 1 or head, query, key]: what each query may see; None: every real token
     """
     real = mask[:, None, None, :] if allowed is None else allowed
@@ -141,18 +146,21 @@ def replace_weights(
 
 
 def _limit_to_allowed(taken: Tensor, allowed: Tensor) -> Tensor:
-    """Limit weights [head, query, key] to the keys that may be seen; equal ones for a row that has no weight there."""
+    """Set weights [head, query, key] to 0 at keys that may not be seen; a row without any weight left gets equal
+    weights.
+    """
     kept = taken * allowed
     return torch.where(kept.sum(-1, keepdim=True) > 0, kept, allowed.to(taken).expand_as(taken))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a model decides with some attention replaced, text by text.
+    """What a model decides if some of its attention is replaced, for each text.
 
-    found   the class [utterance]
+    found   the predicted class [utterance]
     final   unit vector [utterance, dim] of the last hidden state that the head reads
-    turned  layer → [utterance, 2]: cosine of the layer's output of the token that is read, and the mean over all tokens
+    turned  layer → [utterance, 2]: cosine of the layer's output before and after, of the token that is read, and the
+    mean         over all tokens
     """
 
     found: NDArray[np.int64]
@@ -161,10 +169,7 @@ class Outcome:
 
 
 def read_batches(model: Any, batches: LabelledPlan) -> list[HeadReading]:
-    """Find what the head reads of each batch;
-
-    MeasureError if the stack that it reads is one of several.
-    """
+    """Find which tokens the classifier's head reads in each batch; MeasureError for an encoder–decoder."""
     if len(batches.stacks) > 1:
         got = f"{type(model).__name__}, an encoder–decoder"
         raise MeasureError("a model of one stack", got, "replace the attention of an encoder or a decoder alone")
@@ -175,7 +180,11 @@ def read_batches(model: Any, batches: LabelledPlan) -> list[HeadReading]:
 def outcome_of_utterances(
     model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int], readings: Sequence[HeadReading] | None = None
 ) -> Outcome:
-    """Run the model with the attention of `layers` replaced; `readings` of `read_batches`, if they are known."""
+    """Run the model with the attention of `layers` replaced, and return what it decides.
+
+    `readings` is the result of `read_batches`, if known. MeasureError if the model has no base model, or a layer's
+    attention cannot be replaced.
+    """
     found, final, units, last = [], [], [], []
     readings = read_batches(model, batches) if readings is None else readings
     ablation, layout = Ablation(kind, layers), Layout(model)
@@ -208,8 +217,10 @@ def outcome_of_utterances(
 def outcome(
     model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int]
 ) -> tuple[NDArray[np.int64], Array, dict[int, tuple[float, float]]]:
-    """(class found, unit vector of the final state that the head reads, {layer: mean cosine of outputs of the token
-    that is read, of all}), with the attention of `layers` replaced.
+    """Run the model with the attention of `layers` replaced, and return averages over texts.
+
+    Returns (predicted class, unit vector of the final state that the head reads, {layer: mean cosine of outputs before
+    and after, of the token that is read and of all tokens}).
     """
     found = outcome_of_utterances(model, batches, kind, layers)
     turned = {layer: (float(x[:, 0].mean()), float(x[:, 1].mean())) for layer, x in found.turned.items()}
@@ -224,10 +235,13 @@ def count_layers(model: Any) -> int:
 
 
 def ablations(model: Any, batches: LabelledPlan, progress: Progress = lambda _done, _total: None) -> pd.DataFrame:
-    """Records, `component` the kind, `layer` the one replaced (null: all), with 95 % intervals over utterances:
-    `replaced.accuracy` (less that of the model as it is), `replaced.agreement` of the classes found, `replaced.cls`
-    (cosine of the final state that the head reads to its own before), `replaced.output` and `replaced.rows` (cosine of
-    the layer's output of the token that is read, and of all rows, to those before).
+    """Replace the attention of all layers and of each layer by every kind of weights, and return records of what
+    changes.
+
+    `component` is the kind, `layer` the layer replaced (null: all), with 95 % intervals over utterances:
+    `replaced.accuracy` (change of the accuracy), `replaced.agreement` (share of equal predictions), `replaced.cls`
+    (cosine of the final state that the head reads, before and after), `replaced.output` and `replaced.rows` (cosine of
+    the layer's output before and after, of the token that is read, and of all tokens).
     """
     labels = np.array(batches.encoded.labels)
     readings = read_batches(model, batches)

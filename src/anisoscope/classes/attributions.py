@@ -44,15 +44,15 @@ OF_LAYERS = ("attention", "rollout", "value norm", *SPACES, *(f"{space}, contras
 
 @dataclass
 class SeenText:
-    """Hidden states, attention and values of one text, by layer from 1.
+    """Hidden states, attention and values captured for one text, by layer from 1.
 
-    attention  [query, key], mean over heads; None: a layer whose attention is not seen
-    vectors    space → unit vectors [token, dim], heads joined; a space that is not seen in all layers is not there
-    norms      of values [token]; empty if values are not seen
-    found      the class that the head names
-    read       [query]: share of each token in what the head reads
-    pooled     unit vector [dim] of hidden states that stands for the utterance, made as the head makes it
-    crossed    the attention is that of a decoder to the words
+    attention  [query, key], mean over heads; None: a layer whose attention cannot be captured
+    vectors    space (hidden, key, value) → unit vectors [token, dim], heads joined; only spaces captured in all layers
+    norms      of values [token]; empty if values are not captured
+    found      the predicted class
+    read       [query]: share of each token in what the classifier's head reads
+    pooled     unit vector [dim] of hidden states that represents the utterance, pooled as the head does
+    crossed    whether the attention is that of a decoder to the words
     logits     [class]
     """
 
@@ -67,7 +67,7 @@ class SeenText:
 
 
 class _Capture:
-    """What one forward call shows of the stack that the head reads."""
+    """Collects what one forward call shows of the stack that the classifier's head reads."""
 
     def __init__(self, stack: str, kind: Kind) -> None:
         self.stack, self.kind = stack, kind
@@ -76,7 +76,7 @@ class _Capture:
         self.attention: dict[int, Tensor] = {}
 
     def receive(self, site: Site, x: Tensor) -> None:
-        """Keep hidden states, keys and values of a layer."""
+        """Keep the hidden states, keys and values of a layer."""
         if site.stack != self.stack or not site.layer:
             return
         if site.quantity == "hidden":
@@ -85,22 +85,22 @@ class _Capture:
             self.of_heads[site.quantity][site.layer] = x
 
     def look(self, site: Site, call: Call) -> None:
-        """Keep the attention of a layer, mean over heads."""
+        """Keep the attention weights of a layer, averaged over heads."""
         if site.stack == self.stack and site.kind == self.kind and site.layer:
             self.attention[site.layer] = call.weights().mean(1)
 
     def clear(self) -> None:
-        """Forget the last call."""
+        """Forget the last forward call."""
         for kept in (self.states, self.attention, *self.of_heads.values()):
             kept.clear()
 
 
 @torch.no_grad()
 def iter_seen(model: Any, batches: LabelledPlan, notes: list[str] | None = None) -> Iterator[tuple[int, SeenText]]:
-    """Yield (number, what is captured) for every text; `notes` receives once what is left out.
+    """Yield (number of the text, what is captured of it) for every text.
 
-    MeasureError if it cannot be found which tokens the head reads, or if the stack that it reads has other tokens than
-    the words.
+    `notes` receives sentences on what is left out, once. MeasureError if it cannot be found which tokens the head
+    reads, or if its stack has other tokens than the words.
     """
     layout, first = Layout(model), True
     for batch in batches:
@@ -123,7 +123,7 @@ def iter_seen(model: Any, batches: LabelledPlan, notes: list[str] | None = None)
 
 
 def _explain_left_out(watched: _Capture, reading: HeadReading, why: list[str], *, crossed: bool) -> list[str]:
-    """Say in sentences what cannot be captured of a model."""
+    """Return sentences on what cannot be captured of a model."""
     notes = []
     layers = sorted(watched.states)
     missing = [layer for layer in layers if layer not in watched.attention]
@@ -181,8 +181,9 @@ def _iter_seen_of_batch(
 
 
 def measure_class_directions(model: Any, batches: LabelledPlan, classes: int) -> dict[str, list[Array]]:
-    """Return for each space and layer (from 1) the direction of each class [class, dim]; zeros for one that is
-    never found.
+    """Return the direction of each class [class, dim], by space (hidden, key, value) and layer from 1.
+
+    A class that is never predicted gets zeros.
     """
     total: dict[str, list[Array]] = {}
     for _, one in iter_seen(model, batches):
@@ -194,7 +195,7 @@ def measure_class_directions(model: Any, batches: LabelledPlan, classes: int) ->
 
 
 def compute_attributions(one: SeenText, directions: dict[str, list[Array]]) -> dict[tuple[str, int], Array]:
-    """Return (name, layer) → a number for every token, special ones included."""
+    """Return (name of attribution, layer) → a number for every token of a text, special ones included."""
     out: dict[tuple[str, int], Array] = {}
     every = len(one.attention)
     rolled = np.eye(len(one.read))
@@ -217,7 +218,7 @@ def compute_attributions(one: SeenText, directions: dict[str, list[Array]]) -> d
 
 
 def compute_baselines(example: Example, frequency: Counter[str], draw: np.random.Generator) -> dict[str, Array]:
-    """Return baselines by name: a number for every word."""
+    """Return attributions that ignore the model, by name: random numbers, and the rarity of each word."""
     words = example.all_words
     total = sum(frequency.values())
     rare = np.array([-np.log((frequency[w.lower()] + 1) / (total + 1)) for w in words])
@@ -225,7 +226,9 @@ def compute_baselines(example: Example, frequency: Counter[str], draw: np.random
 
 
 def average_over_words(values: Array, words: list[int], count: int) -> Array:
-    """Average over each word's tokens (−1: of none); a word that was cut off gets the smallest value."""
+    """Average token values over the tokens of each word (−1: of no word); a word that was cut off gets the smallest
+    value.
+    """
     index = np.array(words)
     real = index >= 0
     total, n = (np.bincount(index[real], weights, count) for weights in (values[real], None))

@@ -27,7 +27,9 @@ Layers = tuple[int, ...]
 
 
 class Watch:
-    """Captures rows of the first token, and sums of columns, of the chosen layers in one forward call."""
+    """Captures the attention rows of the first token, and column sums of attention, of chosen layers in one forward
+    call.
+    """
 
     def __init__(self, mask: Shaped[Tensor, "sequence token"], layers: Layers, *, columns: bool) -> None:
         self.mask, self.layers, self.columns, self._called = mask.bool(), layers, columns, 0
@@ -37,7 +39,9 @@ class Watch:
         self.sinks: dict[int, int] = {}
 
     def look(self, call: Call) -> None:
-        """One attention call: the first token's row, and the column sums over the rows of real queries."""
+        """Read one attention call: the row of the first token, and with `columns` the sums over the rows of real
+        queries.
+        """
         self._called += 1
         if self.layers and self._called not in self.layers:
             return
@@ -54,32 +58,43 @@ class Watch:
 
     @property
     def tokens(self) -> Float[Tensor, " sequence"]:
-        """n: real tokens, [CLS] counted."""
+        """Return the number of real tokens of each sequence, [CLS] included."""
         return self.mask.sum(1).double()
 
     def rows(self, fewer: int = 0) -> dict[int, Float[Tensor, " sequence"]]:
-        """Layer → H of the [CLS] row divided by ln(n − `fewer`), mean over heads."""
+        """Return by layer the entropy of the first token's attention row divided by ln(n − `fewer`), mean over
+        heads.
+        """
         found = self._looked_at(self.nats).items()
         return {layer: _normalised(x.mean(1), self.tokens - fewer + self.sinks[layer]) for layer, x in found}
 
     def row_entropy(self, fewer: int = 0) -> Float[Tensor, " sequence"]:
-        """The same, mean over layers; the authors' tables have one `fewer`."""
+        """Return the normalised entropy of the first token's attention row, averaged over heads and layers.
+
+        `fewer` is subtracted from the number of tokens in the normaliser; the tables of Fosse et al. use 1.
+        """
         return torch.stack([*self.rows(fewer).values()]).mean(0)
 
     def column_entropy(self) -> Float[Tensor, " sequence"]:
-        """H of the second softmax over column sums, without [CLS], divided by ln(n − 1); mean over heads."""
+        """Return the entropy of a second softmax over column sums without [CLS], divided by ln(n − 1); mean over
+        heads.
+        """
         return self._again(torch.stack([*self._looked_at(self.sums).values()]).sum(0))
 
     def again(self) -> dict[int, Float[Tensor, " sequence"]]:
-        """Layer → H of a second softmax over the [CLS] row without [CLS], divided by ln(n − 1)."""
+        """Return by layer the entropy of a second softmax over the [CLS] row without [CLS], divided by ln(n − 1)."""
         return {layer: self._again(x) for layer, x in self._looked_at(self.firsts).items()}
 
     def _again(self, weights: Float[Tensor, "sequence head key"]) -> Float[Tensor, " sequence"]:
+        """Return the entropy of a softmax over weights without [CLS] and padding, divided by ln(n − 1); mean over
+        heads.
+        """
         first = self.mask & (self.mask.long().cumsum(1) == 1)
         weights = weights.masked_fill((~self.mask | first).unsqueeze(1), HIDDEN)
         return _normalised(_entropy(weights).mean(1), self.tokens - 1)
 
     def _looked_at(self, found: dict[int, Tensor]) -> dict[int, Tensor]:
+        """Return what was captured; MeasureError if a layer that was asked for is missing, or nothing was captured."""
         missing = [layer for layer in self.layers if layer not in found]
         if missing or not found:
             got = f"{self._called} calls of the attention interface"
@@ -89,13 +104,16 @@ class Watch:
 
 
 def _entropy(scores: Tensor) -> Tensor:
-    """H = ln Σ eˢ − Σ p s of softmax rows over the last axis, in nats; hidden scores have p = 0 and no gradient."""
+    """Return the entropy of softmax rows over the last axis, in nats: ln Σ eˢ − Σ p s.
+
+    Hidden scores have p = 0 and no gradient.
+    """
     nats: Tensor = scores.logsumexp(-1) - (scores.softmax(-1) * scores).sum(-1)
     return nats
 
 
 def _normalised(nats: Tensor, count: Tensor) -> Tensor:
-    """nats / ln(count); 0 where that is ln 1 or less."""
+    """Return nats / ln(count); 0 if the count is 1 or less."""
     usable = count > 1
     return torch.where(usable, nats / count.clamp(min=2).log().to(nats.dtype), torch.zeros_like(nats))
 
@@ -104,7 +122,7 @@ def _normalised(nats: Tensor, count: Tensor) -> Tensor:
 def measure_entropies(
     model: nn.Module, batches: Iterable[Batch], layers: Layers = ()
 ) -> dict[str, Float[Tensor, " unit"]]:
-    """Measure the entropies of every text, in the order of its unit, by form:"""
+    """Measure the attention entropies of every text, in the order of its unit, by form (`row`, `reported`, …)."""
     kept: dict[str, list[Tensor]] = {}
     units: list[Tensor] = []
     for batch in batches:

@@ -69,12 +69,14 @@ def explanations(
     notes: list[str] | None = None,
     progress: Progress = lambda _done, _total: None,
 ) -> pd.DataFrame:
-    """Records `explains.<measure>` by attribution and layer (null: a baseline), with 95 % intervals over utterances; no
-    plausibility without rationales.
+    """Measure how plausible and how faithful attributions are, and return records `explains.<measure>`.
 
-    padding  what makes utterances equally long; none: the tokenizer's token on the right
-    stack    the stack that reads them, of an encoder–decoder both
-    notes    is told what is left out, in sentences
+    There is one record by attribution and layer (null: a baseline), with a 95 % interval over utterances. Without human
+    rationales plausibility is not measured.
+
+    padding  how utterances are padded to equal length; None: the tokenizer's token on the right
+    stack    the stack that reads them; both, for an encoder–decoder
+    notes    receives sentences on what is left out
     """
     marked = any(example.rationale is not None for example in corpus.splits[split])
     classes = len(corpus.labels)
@@ -116,7 +118,7 @@ def explanations(
 
 
 def _average_over_texts(found: dict[tuple[Key, str], Any], count: int) -> pd.DataFrame:
-    """Return means over texts of each result, with their 95 % intervals."""
+    """Return records of the mean over texts of each result, with 95 % intervals."""
     rows = []
     for (key, measure), values in found.items():
         of_utterance = np.array(values, dtype=float)
@@ -130,7 +132,7 @@ def _average_over_texts(found: dict[tuple[Key, str], Any], count: int) -> pd.Dat
 
 
 def choose_marked(examples: Examples, limit: int, classes: int) -> Examples:
-    """Choose the first texts with words in their rationale and words that are not, ⌈limit / classes⌉ of each class."""
+    """Return the first texts that have words inside and outside of their rationale, ⌈limit / classes⌉ of each class."""
     room = -(-limit // classes)
     taken: Counter[int] = Counter()
     out = []
@@ -142,11 +144,12 @@ def choose_marked(examples: Examples, limit: int, classes: int) -> Examples:
 
 
 def _rationale(example: Example) -> Marks:
+    """Return which words of a text at least half of the people marked."""
     return np.array(example.rationale or (), float) >= MARKED
 
 
 def _compute_plausibility(examples: Examples, scores: list[dict[Key, Array]]) -> dict[tuple[Key, str], Any]:
-    """Return (attribution, measure) → the value of every text."""
+    """Return (attribution, measure) → the agreement with the rationale, for every text."""
     from sklearn.metrics import average_precision_score, roc_auc_score  # type: ignore[import-untyped]
 
     rationales = [_rationale(example) for example in examples]
@@ -164,13 +167,13 @@ def _compute_plausibility(examples: Examples, scores: list[dict[Key, Array]]) ->
 
 
 def _intersection_over_union(marks: Marks, values: Array, share: float) -> float:
-    """Return the intersection over union of the marked words and the highest ones."""
+    """Return the intersection over union of the marked words and the words with the highest values."""
     high = select_highest(values, share)
     return float((high & marks).sum() / (high | marks).sum())
 
 
 def select_highest(values: Array, share: float) -> Marks:
-    """Select the highest share of the words, at least one."""
+    """Return which words have the highest values: this share of them, at least one."""
     top = np.zeros(len(values), bool)
     top[np.argsort(-values, kind="stable")[: max(1, round(share * len(values)))]] = True
     return top
@@ -179,8 +182,10 @@ def select_highest(values: Array, share: float) -> Marks:
 def _compute_faithfulness(
     model: Any, pad: Padding, encoded: Encoded, scores: list[dict[Key, Array]], keys: list[Key], progress: Progress
 ) -> dict[tuple[Key, str], Any]:
-    """Return (attribution, measure) → for every share the fall of the probability of all texts, for the
-    attributions in `keys`.
+    """Return (attribution, measure) → how far the predicted class's probability falls, for each share of words and
+    text.
+
+    Only the attributions in `keys` are measured.
     """
     whole = predict_probabilities(model, encoded.rows, pad)
     found, sure = whole.argmax(1), whole.max(1)
@@ -198,13 +203,13 @@ def _compute_faithfulness(
 
 
 def erase_words(row: dict[str, Any], words: list[int], keep: Marks) -> dict[str, Any]:
-    """Return what a model reads of a text if only the words of `keep` are left; special tokens always stay."""
+    """Return the model's input for a text of which only the words of `keep` are left; special tokens always stay."""
     kept_tokens = [i for i, word in enumerate(words) if word < 0 or keep[word]]
     return {name: [x[i] for i in kept_tokens] if isinstance(x, list) else x for name, x in row.items()}
 
 
 def fill_if_empty(row: dict[str, Any], pad: Padding) -> dict[str, Any]:
-    """Return the row, or one token of padding if nothing is left of a text."""
+    """Return the input unchanged, or one padding token if no token of the text is left."""
     if row["input_ids"]:
         return row
     blank = {"input_ids": pad.id}
@@ -212,9 +217,7 @@ def fill_if_empty(row: dict[str, Any], pad: Padding) -> dict[str, Any]:
 
 
 def predict_probabilities(model: Any, rows: list[dict[str, Any]], pad: int | Padding) -> Array:
-    """Return the probability of every class [text, class]; for a classifier of several labels at once, of each on
-    its own.
-    """
+    """Return the probability of every class [text, class]; for a multi-label classifier, of each label on its own."""
     logits = predict_logits(model, rows, pad, batch=128).double()
     several = getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification"
     found: Array = (logits.sigmoid() if several else logits.softmax(-1)).numpy()

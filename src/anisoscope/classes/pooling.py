@@ -1,4 +1,4 @@
-"""Texts as a model represents them: one vector for each, layer by layer, and the prediction of its head."""
+"""Represent each text by one vector per layer, and predict its class with the model's head."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -31,10 +31,10 @@ TRIED = 4
 
 @torch.no_grad()
 def pool_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first", stack: str = "") -> NDArray[np.float64]:
-    """Return vectors [unit, layer, dim], layer 0 the input of the first block, i the output of block i; in
-    evaluation mode.
+    """Return one vector per text and layer [unit, layer, dim]: layer 0 is the input of the first block, i the output of
+    block i.
 
-    `stack`: of a model that has several, the one that is looked at.
+    The model runs in evaluation mode. `stack` names the stack to read, if there are several.
     """
     kept: list[Float[Tensor, "sequence layer dim"]] = []
     units: list[Tensor] = []
@@ -42,6 +42,7 @@ def pool_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first", s
     mask, layout = torch.zeros(0, 0, dtype=torch.bool), Layout(model)
 
     def receive(site: Site, x: Tensor) -> None:
+        """Pool the hidden states of a layer and keep them."""
         if site.quantity == "hidden" and site.layer is not None and stack in ("", site.stack):
             states[site.layer] = pool_sequences(x, mask.to(x.device), at).cpu()
 
@@ -60,7 +61,7 @@ def pool_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first", s
 def predict_logits(
     model: Any, rows: list[dict[str, Any]], pad: int | Padding, batch: int = 256
 ) -> Float[Tensor, "unit class"]:
-    """Return the logits of the head of `model` for every text, in order."""
+    """Return the logits of the classifier for every text, in order."""
     padding = to_padding(pad)
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
     device = next(model.parameters()).device
@@ -74,7 +75,7 @@ def predict_logits(
 
 
 def _iter_batches(rows: list[dict[str, Any]], order: list[int], batch: int, padding: Padding) -> Iterator[list[int]]:
-    """Yield the numbers in `order`, so many at a time; without padding, of one length only."""
+    """Yield the indices in `order` in batches; if padding is not allowed, texts of one batch have the same length."""
     if padding.side != "none":
         yield from (order[first : first + batch] for first in range(0, len(order), batch))
         return
@@ -84,15 +85,15 @@ def _iter_batches(rows: list[dict[str, Any]], order: list[int], batch: int, padd
 
 
 def predict_classes(model: Any, encoded: Encoded, pad: int | Padding) -> list[int]:
-    """Predict the class of every example, in order."""
+    """Return the predicted class of every example, in order."""
     return predict_logits(model, encoded.rows, pad).argmax(-1).tolist()
 
 
 def find_neutral_padding(model: Any, rows: list[dict[str, Any]], token: int) -> Padding:
-    """Find the padding under which a classifier gives texts in a batch the same logits as each alone.
+    """Return the padding with which a classifier gives texts in a batch the same logits as each text alone.
 
-    On the right, as the sums of a run have it; on the left, if only that does (XLNet reads its last position); none, if
-    padding changes what the model says on either side.
+    Right padding is preferred, since other runs use it; left, if only that works (XLNet reads its last position); none,
+    if padding changes the logits on either side.
     """
     by_length = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
     few = [rows[by_length[place * (len(rows) - 1) // (TRIED - 1)]] for place in range(TRIED)] if rows else []
@@ -117,8 +118,10 @@ def separability_records(
     units: Labels | None = None,
     groups: int = GROUPS,
 ) -> pd.DataFrame:
-    """Records of `class_direction.auc` (of each class, or null: of all), `.nearest` and `.dimensions` of vectors
-    [utterance, layer, dim], with 95 % delete-a-group intervals over `units` [utterance] (none: each is its own).
+    """Return records on how well classes are separated in vectors [utterance, layer, dim], by layer.
+
+    Metrics are `class_direction.auc` (of each class, or null: of all), `.nearest` and `.dimensions`, with 95 %
+    jackknife intervals over `units` [utterance] (None: each utterance is its own).
     """
     rows = []
     for layer in range(states.shape[1]):
@@ -132,7 +135,10 @@ def separability_records(
 
 
 def accuracy_records(found: Labels, labels: Labels, names: tuple[str, ...]) -> pd.DataFrame:
-    """`accuracy` of all and of each class, with 95 % Wilson intervals; `majority`, that of naming the commonest one."""
+    """Return records of the accuracy of all and of each class, with 95 % Wilson intervals.
+
+    `majority` is the accuracy of always naming the commonest class.
+    """
     rows = []
     for component, chosen in ((None, labels >= 0), *((name, labels == i) for i, name in enumerate(names))):
         if chosen.any():

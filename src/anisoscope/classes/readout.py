@@ -40,10 +40,10 @@ EQUAL = 1e-3
 
 @dataclass(frozen=True)
 class HeadReading:
-    """Which tokens the head reads of the sequences of one batch.
+    """Which tokens a classifier's head reads of the sequences of one batch.
 
     stack     the stack whose last hidden states it reads
-    at        the way in which it makes one vector of them, the same in all sequences; None: in another way
+    at        how it reduces them to one vector, the same in all sequences; None: in another way
     weights   [sequence, token] float64: share of each token in what is read; each row adds up to 1
     mask      [sequence, token]: the real tokens of that stack
     logits    [sequence, class], of the same call
@@ -57,11 +57,11 @@ class HeadReading:
 
     @property
     def told(self) -> str:
-        """What is read, in words."""
+        """Return in words what the head reads, such as `the first token`."""
         return WORDS[self.at]
 
     def pool(self, x: Float[Tensor, "sequence token dim"]) -> Float[Tensor, "sequence dim"]:
-        """Pool each sequence to one vector, in float64, in the way of the head."""
+        """Reduce each sequence to one vector in float64, as the head does."""
         x = x[:, : self.mask.shape[1]]
         if self.at is not None:
             return pool_sequences(x, self.mask.to(x.device), self.at)
@@ -70,8 +70,9 @@ class HeadReading:
 
 
 class _LastStates:
-    """The last hidden states of every stack of a model, as variables: those that the last block puts out, and what
-    norms behind it make of them.
+    """Makes the last hidden states of every stack variables that can be differentiated with respect to.
+
+    These are the outputs of the last block, and what norms after it make of them.
     """
 
     def __init__(self, model: nn.Module, hooks: ExitStack) -> None:
@@ -91,10 +92,14 @@ class _LastStates:
                 hooks.callback(module.register_forward_hook(self._after_norm).remove)
 
     def _enter(self, _block: nn.Module, _args: Any) -> None:
+        """Turn gradients off before a block."""
         torch.set_grad_enabled(False)
 
     def _leave(self, stack: str) -> Callable[..., Any]:
+        """Return a hook that turns gradients on after a block and replaces its output by a variable."""
+
         def leave(block: nn.Module, _args: Any, output: Any) -> Any:
+            """Replace the block's output vectors by a new variable."""
             torch.set_grad_enabled(True)
             x = find_output(block, output)
             variable, handed = self._variable(x)
@@ -106,7 +111,10 @@ class _LastStates:
         return leave
 
     def _after_norm(self, _norm: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        """The weight of a token in a mean is its weight after the norm, which scales every token on its own."""
+        """Replace the output of a norm after the last block by a variable too.
+
+        The norm scales every token on its own, so a token's weight in a mean is its weight after the norm.
+        """
         for stack, last in self.handed_on.items():
             if args and isinstance(output, Tensor) and isinstance(args[0], Tensor) and is_same_memory(last, args[0]):
                 variable, handed = self._variable(output)
@@ -115,13 +123,13 @@ class _LastStates:
         return None
 
     def _variable(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """A variable that holds `x`, and a copy to be handed on, which the model may write into."""
+        """Return a variable with the values of `x`, and a copy to pass on, which the model may overwrite."""
         variable = x.detach().requires_grad_()
         return variable, variable.clone()
 
 
 def _replace_vectors(output: Any, old: Tensor, new: Tensor) -> Any:
-    """Return the output of a block with other vectors in it."""
+    """Return the output of a block with its vectors replaced."""
     if output is old:
         return new
     if isinstance(output, Mapping):
@@ -135,8 +143,7 @@ def _replace_vectors(output: Any, old: Tensor, new: Tensor) -> Any:
 
 
 def get_logits(output: Any) -> Tensor:
-    """Return the logits of a classifier's output: `logits` of an output of transformers, a tensor, or the first of
-    a tuple.
+    """Return the logits in a classifier's output: its entry `logits`, the first of a tuple, or a tensor.
 
     MeasureError for an output without them.
     """
@@ -154,7 +161,7 @@ def get_logits(output: Any) -> Tensor:
 
 @contextmanager
 def _last_states(model: nn.Module) -> Iterator[_LastStates]:
-    """Make the last hidden states of each call inside variables."""
+    """Turn the last hidden states of each forward call into variables, inside a `with` block."""
     before = torch.is_grad_enabled()
     with ExitStack() as hooks:
         try:
@@ -164,7 +171,7 @@ def _last_states(model: nn.Module) -> Iterator[_LastStates]:
 
 
 def read_tokens(model: nn.Module, batch: Batch) -> HeadReading:
-    """Find which tokens of a batch the head of `model` reads.
+    """Find which tokens of a batch the classifier's head reads, from the gradient of its logits.
 
     MeasureError if its logits are not of whole sequences, or do not depend on the last hidden states of any stack.
     """
@@ -206,9 +213,9 @@ def read_tokens(model: nn.Module, batch: Batch) -> HeadReading:
 
 
 def find_real_tokens(streams: Mapping[str, Stream], stack: str) -> Tensor:
-    """Tell which tokens of a stack are real: by its own stream, or by the only one, whatever it is called.
+    """Return which tokens of a stack are real: by its own stream, or by the only stream there is.
 
-    MeasureError if there are several, and none is of this stack.
+    MeasureError if there are several streams, and none is of this stack.
     """
     if stack not in streams and len(streams) == 1:
         return next(iter(streams.values())).mask
@@ -219,7 +226,7 @@ def find_real_tokens(streams: Mapping[str, Stream], stack: str) -> Tensor:
 
 
 def _decide_reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, name: str) -> HeadReading:
-    """Decide how the head reads a batch from gradients [sequence, token, dim] without their signs."""
+    """Decide how the head reads a batch, from absolute gradients [sequence, token, dim]."""
     tokens = mask.shape[1]
     if gradient.shape[1] > tokens and not bool(gradient[:, tokens:].any()):
         gradient = gradient[:, :tokens]  # the model fills up to a multiple of its window (Longformer)
@@ -239,7 +246,7 @@ def _decide_reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, 
 
 
 def _is_way(way: At, gradient: Tensor, mask: Tensor) -> bool:
-    """Whether the gradients [token, dim] of one sequence are those of a way of reading it."""
+    """Return whether the gradients [token, dim] of one sequence fit a way of reading it (first, last, mean, max)."""
     read = gradient.any(-1)
     real = mask.nonzero().flatten()
     if way in ("first", "last"):
@@ -255,7 +262,7 @@ def _is_way(way: At, gradient: Tensor, mask: Tensor) -> bool:
 
 
 def _expected_shares(at: At | None, mask: Tensor) -> Tensor:
-    """Return the shares that a way of reading gives to the tokens, if gradients cannot tell them."""
+    """Return the share of each token in a way of reading, for sequences whose gradients vanish."""
     first, last = mask.int().cumsum(1), mask.flip(1).int().cumsum(1).flip(1)
     if at == "first":
         return (mask & (first == 1)).double()

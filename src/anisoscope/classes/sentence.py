@@ -1,4 +1,4 @@
-"""Explain one text: its words by attention, by values along the class direction, by gradient and by erasure.
+"""Explain the class of one text by attributions of its words: attention, values, gradient and erasure.
 
 attention          the row of the token that the head reads, in the last layer whose attention is seen
 value, contrast    cosine of a word's value to the direction of the class found, less that to the others, same layer
@@ -35,10 +35,10 @@ DRAWS = 19
 
 @dataclass(frozen=True)
 class Classifier:
-    """A classifier with everything needed to read a text as it does.
+    """A classifier with everything needed to read a text as it was trained to.
 
-    names       of its classes
-    directions  of the classes by space and layer (`class_directions`); none: no attribution by values
+    names       names of the classes
+    directions  directions of the classes by space and layer (`class_directions`); None: no attribution by values
     """
 
     model: Any
@@ -75,6 +75,7 @@ class Explanation:
     notes: list[str] = field(default_factory=list)
 
     def _repr_html_(self) -> str:
+        """Return HTML with the predicted class and the words coloured by each attribution, for notebooks."""
         from html import escape
 
         lines = [f"<p><b>{escape(self.found)}</b> ({self.probability:.3f})</p>"]
@@ -89,13 +90,13 @@ class Explanation:
 
 
 def scale_for_colours(values: Array) -> Array:
-    """Scale numbers of words to [−1, 1] for their colours: the strongest has size 1, and 0 stays 0."""
+    """Scale numbers of words to [−1, 1] for their colours: the strongest gets size 1, and 0 stays 0."""
     largest = float(np.abs(values).max(initial=0.0))
     return values / largest if largest > 0 else values
 
 
 def explain(classifier: Classifier, text: str) -> Explanation:
-    """Explain the class that is predicted for a text. UsageError for a text without words."""
+    """Predict the class of a text and explain it by attributions of its words; UsageError for a text without words."""
     words = tuple(text.split())
     if not words:
         raise UsageError("a text with words", repr(text[:40]), "give it some")
@@ -133,7 +134,7 @@ def explain(classifier: Classifier, text: str) -> Explanation:
 
 
 def _split_single_word(words: tuple[str, ...], encoded: Encoded, tokenizer: Any) -> tuple[tuple[str, ...], Encoded]:
-    """Split a text of one word into its tokens, each a word; leave it if it has one token."""
+    """Split a text of one word into its tokens, each taken as a word; unchanged if it has one token."""
     ids = [token for token, word in zip(encoded.rows[0]["input_ids"], encoded.words[0], strict=True) if word >= 0]
     if len(ids) < 2:
         return words, encoded
@@ -143,7 +144,7 @@ def _split_single_word(words: tuple[str, ...], encoded: Encoded, tokenizer: Any)
 
 
 def cut_into_windows(words: Sequence[str], tokenizer: Any, max_length: int) -> list[tuple[str, ...]]:
-    """Words in windows that fit the model, as few as go in one after the other."""
+    """Cut words into as few consecutive windows as fit the model's length."""
     whole = encode([Example(tuple(words), 0)], tokenizer, 1 << 30).words[0]
     special = sum(word < 0 for word in whole)
     pieces = np.bincount([word for word in whole if word >= 0], minlength=len(words))
@@ -161,7 +162,7 @@ def cut_into_windows(words: Sequence[str], tokenizer: Any, max_length: int) -> l
 def _attribute_by_layer(
     classifier: Classifier, encoded: Encoded, counts: list[int], found: int, notes: list[str]
 ) -> tuple[int | None, dict[str, Array]]:
-    """Return the layer that is shown, and attributions of words by attention and values there."""
+    """Return the last layer with attributions by attention or values, and these attributions of words."""
     device = next(classifier.model.parameters()).device
     plan = LabelledPlan(encoded, classifier.padding, stack=classifier.stack, device=device)
     ones: dict[int, SeenText] = dict(iter_seen(classifier.model, plan, notes))
@@ -185,8 +186,10 @@ def _attribute_by_layer(
 
 
 def _gradient_times_input(classifier: Classifier, encoded: Encoded, counts: list[int], found: int) -> Array | None:
-    """The gradient of the class' logit less the mean of the others, times embeddings, summed over each word's pieces;
-    None if the embeddings are not where the model says.
+    """Return the attribution gradient × input of each word, summed over its tokens.
+
+    The gradient is that of the class's logit less the mean of the others. None if the model does not read its words
+    through its input embeddings.
     """
     embedding = classifier.model.get_input_embeddings()
     device = next(classifier.model.parameters()).device
@@ -196,6 +199,7 @@ def _gradient_times_input(classifier: Classifier, encoded: Encoded, counts: list
         made: list[Tensor] = []
 
         def keep(_module: Any, _args: Any, output: Tensor, made: list[Tensor] = made) -> Tensor:
+            """Replace the embeddings by a variable that can be differentiated with respect to."""
             made.append(output.detach().requires_grad_())
             return made[-1].clone()
 
@@ -222,7 +226,7 @@ def _gradient_times_input(classifier: Classifier, encoded: Encoded, counts: list
 
 
 class _ErasedTexts:
-    """Reads a text without some of its words; each selection is run through the model once."""
+    """Reads a text without some of its words; each selection of words is run through the model only once."""
 
     def __init__(self, classifier: Classifier, encoded: Encoded, counts: list[int], found: int) -> None:
         self.classifier, self.encoded, self.found = classifier, encoded, found
@@ -232,7 +236,11 @@ class _ErasedTexts:
         self.whole = self.probability([np.ones(self.count, bool)])[0]
 
     def probability(self, kept: Sequence[NDArray[np.bool_]]) -> Array:
-        """Probability of the class found [selection], with the words of each selection [word] kept; mean of windows."""
+        """Return the probability of the predicted class [selection] if only the words of each selection [word] are
+        kept.
+
+        It is the mean over windows.
+        """
         keys, rows = [], []
         for selection in kept:
             for number, part in enumerate(np.split(selection, self.ends)):
@@ -250,12 +258,14 @@ class _ErasedTexts:
         )
 
     def of_each_word(self) -> Array:
-        """Fall of the probability without each word."""
+        """Return how far the probability falls without each word."""
         falls: Array = self.whole - self.probability(list(~np.eye(self.count, dtype=bool)))
         return falls
 
     def of_shares(self, scores: dict[str, Array]) -> pd.DataFrame:
-        """Comprehensiveness and sufficiency of each attribution, beside those of random orders."""
+        """Return a table of comprehensiveness and sufficiency of each attribution, with those of random orders of
+        the words.
+        """
         draw = np.random.default_rng(0)
         orders = list(scores.values()) + [draw.random(self.count) for _ in range(DRAWS)]
         firsts = [select_highest(order, share) for order in orders for share in SHARES]

@@ -1,4 +1,4 @@
-"""Laws that every metric must obey; each says how it is broken and what to do about it.
+"""Laws (checks) that every metric must obey; each says how it is broken and what to do about it.
 
     from anisoscope.testing import check_metric
     from my_package.my_metric import METRIC
@@ -6,7 +6,7 @@
     def test_my_metric():
         check_metric(METRIC)
 
-Data are passed on as a run passes them: through batches, masks, sums and samples, without a model.
+Test data pass through batches, masks, sums and samples as in a run, but without a model.
 """
 
 import re
@@ -52,16 +52,16 @@ class LawBroken(AssertionError):
 
 
 class _Broken(Exception):
-    """A law is broken, and this is how it shows."""
+    """Raised inside a check if its law does not hold; the message says how it shows."""
 
 
 class Law(NamedTuple):
     """One law that metrics must obey.
 
     name     what holds
-    cure     what to look at if it does not
+    cure     what to look at if it does not hold
     check    raises if it does not hold
-    applies  whether it is a law for a metric
+    applies  whether the law applies to a metric
     """
 
     name: str
@@ -70,7 +70,7 @@ class Law(NamedTuple):
     applies: Callable[[Metric], bool] = lambda _metric: True
 
     def hold(self, metric: Metric) -> None:
-        """Check the law. LawBroken if it does not hold; errors of the metric itself are told as such."""
+        """Check the law for a metric; LawBroken if it does not hold or the metric raises an error."""
         with temporarily_register(metric):
             try:
                 self.check(metric)
@@ -82,7 +82,7 @@ class Law(NamedTuple):
 
 
 def check_metric(metric: Metric) -> None:
-    """Check every law of a metric. LawBroken says which are broken, how it shows, and what to do.
+    """Check every law that applies to a metric; LawBroken lists those that do not hold, with advice.
 
     >>> from anisoscope.metrics import drift
     >>> check_metric(drift.METRIC)
@@ -98,7 +98,9 @@ def check_metric(metric: Metric) -> None:
 
 
 def laws_of(metric: Metric) -> list[Law]:
-    """The laws that apply to a metric: `pytest.mark.parametrize("law", laws_of(METRIC), ids=lambda law: law.name)`."""
+    """Return the laws that apply to a metric, as for `pytest.mark.parametrize("law", laws_of(METRIC), ids=lambda x:
+    x.name)`.
+    """
     return [law for law in LAWS if law.applies(metric)]
 
 
@@ -107,13 +109,13 @@ def laws_of(metric: Metric) -> list[Law]:
 
 @contextmanager
 def temporarily_register(metric: Metric) -> Iterator[None]:
-    """Register a metric under its name for the length of a `with` block."""
+    """Register a metric under its name inside a `with` block."""
     with nullcontext() if find_all().get(metric.name) is metric else registered(metric):
         yield
 
 
 def run_test_pass(metric: Metric, units: Sequence[Unit], **layout: Any) -> Measurement:
-    """Run a pass over test data, without a model: every unit a group of its own.
+    """Measure a metric on test data, without a model; every unit is a group of its own.
 
     layout  fields of `reads.base.TrialLayout`
     """
@@ -126,29 +128,29 @@ def run_test_pass(metric: Metric, units: Sequence[Unit], **layout: Any) -> Measu
 
 
 def read_test_data(metric: Metric, units: Sequence[Unit], **layout: Any) -> Reading | None:
-    """Return what the metric reads of test data; None if there is nothing."""
+    """Return what the metric reads of test data; None if it reads nothing."""
     return read_pass(metric, run_test_pass(metric, units, **layout))
 
 
 def read_pass(metric: Metric, done: Measurement) -> Reading | None:
-    """Return what the metric reads of a pass over test data."""
+    """Return what the metric reads of a finished test measurement; None if it reads nothing."""
     return next(metric.reads.readings(metric, done.kept()), None)
 
 
 def compute_replicates(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict[str, Array]:
-    """Compute the values of test data, with every group left out in turn."""
+    """Compute the metric's values on test data: of all groups, then with each group left out."""
     reading = read_test_data(metric, units, **layout)
     return {} if reading is None else metric.compute(reading.data)
 
 
 def compute_values(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict[str, float]:
-    """Compute the values of test data, for the first policy and head, by their names in the reference:"""
+    """Compute the metric's values on test data, for the first policy and head, named as its reference names them."""
     reading = read_test_data(metric, units, **layout)
     return {} if reading is None else name_values(metric, reading, metric.compute(reading.data))
 
 
 def name_values(metric: Metric, reading: Reading, computed: Mapping[str, Array]) -> dict[str, float]:
-    """Return values of all groups together, each component by name."""
+    """Return the values over all groups, for the first policy and head; each component has a name."""
     named: dict[str, float] = {}
     for name, of_groups in computed.items():
         value = of_groups[0].reshape(-1, *of_groups.shape[1 + len(metric.axes) :])[0]  # first policy and head
@@ -162,12 +164,12 @@ def name_values(metric: Metric, reading: Reading, computed: Mapping[str, Array])
 
 
 def change_units(units: Sequence[Unit], by: Callable[[Array], Array]) -> list[Unit]:
-    """Return the units with their vectors changed, both sides of a pair alike."""
+    """Apply a function to the vectors of all units, the same to both sides of a pair."""
     return change_sides(units, (by, by))
 
 
 def change_sides(units: Sequence[Unit], by: Sequence[Callable[[Array], Array]]) -> list[Unit]:
-    """Return the units with their vectors changed, each side of a pair in its own way."""
+    """Apply functions to the vectors of all units, one to each side of a pair."""
     changed: list[Unit] = []
     for unit in units:
         if isinstance(unit, tuple):
@@ -178,10 +180,12 @@ def change_sides(units: Sequence[Unit], by: Sequence[Callable[[Array], Array]]) 
 
 
 def length_of(unit: Unit) -> int:
+    """Return the number of vectors of a unit."""
     return len(unit[0]) if isinstance(unit, tuple) else len(unit)
 
 
 def _label(name: str) -> str:
+    """Return how a message names a value: `its value 'share'`."""
     return f"its value {name!r}" if name else "its value"
 
 
@@ -203,6 +207,7 @@ def _require_equal(got: Mapping[str, Any], expected: Mapping[str, Any], how: tup
 
 
 def _check_words(metric: Metric) -> None:
+    """Raise _Broken unless the documentation has its five points and begins with a sentence."""
     text = metric.documentation
     heads = re.findall(rf"^\s*({'|'.join(POINTS)})\s+\S", text, re.MULTILINE)
     module = metric.compute.__module__
@@ -214,6 +219,7 @@ def _check_words(metric: Metric) -> None:
 
 
 def _check_declaration(metric: Metric) -> None:
+    """Raise _Broken if the declaration names values that the metric does not give, or lacks a reference."""
     if metric.panel and not is_own("metrics", metric.name):
         raise _Broken(f"it declares the panel {metric.panel!r}; what another package adds is measured if it is named")
     if metric.reference is None:
@@ -227,6 +233,7 @@ def _check_declaration(metric: Metric) -> None:
 
 
 def _check_shapes(metric: Metric) -> None:
+    """Raise _Broken unless values are float64 arrays with the right axes, replicates and component names."""
     reading = read_test_data(metric, metric.reads.draw())
     assert reading is not None
     expected, axes = 1 + reading.data.n_groups, len(metric.axes)
@@ -249,12 +256,13 @@ def _check_shapes(metric: Metric) -> None:
 
 
 def _check_reference(metric: Metric) -> None:
+    """Raise _Broken unless the values equal those of the slow reference, on three sets of test data."""
     for seed in range(3):
         require_reference(metric, metric.reads.draw(seed))
 
 
 def require_reference(metric: Metric, units: list[Unit], tolerance: float = EXACT, **layout: Any) -> None:
-    """Raise _Broken unless the values of test data equal those of the definition."""
+    """Raise _Broken unless the values on test data equal those of the metric's slow reference."""
     assert metric.reference is not None
     expected, got = metric.reference(units), compute_values(metric, units, **layout)
     if not expected:
@@ -266,7 +274,7 @@ def require_reference(metric: Metric, units: list[Unit], tolerance: float = EXAC
 
 
 def _check_float32(metric: Metric) -> None:
-    """Compare with the definition in float64, for float32 vectors with and without a drift.
+    """Raise _Broken unless float32 vectors give the reference's values up to rounding, with and without a drift.
 
     n products summed in float32 are off by √n·ε, relative. A covariance is a difference of two such sums: their ratio
     to it, 1/(1 − A), is its condition. Norms and their variance are summed in float64 and keep their digits.
@@ -281,7 +289,12 @@ def _check_float32(metric: Metric) -> None:
 
 
 def _check_invariance(invariance: str) -> Callable[[Metric], None]:
+    """Return a check that the metric is invariant to a change of the data exactly if it declares so."""
+
     def check(metric: Metric) -> None:
+        """Raise _Broken unless the change of the data alters the values exactly if the metric does not declare
+        invariance.
+        """
         units = metric.reads.draw(2)
         changed = _transform_units(metric, units, invariance)
         before, after = compute_values(metric, units), compute_values(metric, changed)
@@ -297,7 +310,7 @@ def _check_invariance(invariance: str) -> Callable[[Metric], None]:
 
 
 def _transform_units(metric: Metric, units: list[Unit], invariance: str) -> list[Unit]:
-    """Return test data rotated, scaled, moved or in another order."""
+    """Return test data that are rotated, scaled, shifted or reordered."""
     rng = np.random.default_rng(5)
     first = units[0]
     d = (first[0] if isinstance(first, tuple) else first).shape[1]
@@ -318,6 +331,7 @@ def _transform_units(metric: Metric, units: list[Unit], invariance: str) -> list
 
 
 def _check_batches(metric: Metric) -> None:
+    """Raise _Broken if the values depend on how the data are split into batches."""
     units = metric.reads.draw()
     whole = compute_replicates(metric, units)
     for batch in (1, 2):
@@ -326,6 +340,7 @@ def _check_batches(metric: Metric) -> None:
 
 
 def _check_halves(metric: Metric) -> None:
+    """Raise _Broken unless two halves measured separately and merged give the values of the whole."""
     units = metric.reads.draw()
     halves = []
     for half in (0, 1):
@@ -340,12 +355,13 @@ def _check_halves(metric: Metric) -> None:
 
 
 def _check_padding(metric: Metric) -> None:
+    """Raise _Broken if padding changes the values, whatever number it holds."""
     for filler in (1e3, np.nan, np.inf):
         require_no_padding(metric, filler)
 
 
 def require_no_padding(metric: Metric, filler: float) -> None:
-    """Raise _Broken if padding that holds `filler` changes anything."""
+    """Raise _Broken if padding that holds `filler` changes the values."""
     units = metric.reads.draw()
     padded = compute_replicates(metric, units, padding=3, filler=filler, batch=2)
     how = f"with three positions of {filler} behind each sequence", "without padding"
@@ -353,9 +369,11 @@ def require_no_padding(metric: Metric, filler: float) -> None:
 
 
 def _check_unusable(metric: Metric) -> None:
+    """Raise _Broken if zero vectors or NaN among the data change the values."""
     units = metric.reads.draw()
 
     def spoil(x: Array) -> Array:
+        """Insert a zero vector and one of NaN after the first two vectors."""
         bad = np.array([np.zeros(x.shape[1]), np.full(x.shape[1], np.nan)])
         return np.concatenate([x[:2], bad, x[2:]])
 
@@ -369,12 +387,13 @@ def _check_unusable(metric: Metric) -> None:
 
 
 def _check_smallest(metric: Metric) -> None:
+    """Raise _Broken unless the smallest inputs give a value or NaN."""
     for case, sizes in SMALLEST.items():
         require_decided(metric, case, sizes)
 
 
 def require_decided(metric: Metric, case: str, sizes: Sequence[int]) -> None:
-    """Raise _Broken unless a small input gives a row or none, a value or NaN: never a warning, or an infinity."""
+    """Raise _Broken unless a small input gives a number, NaN or no row: never a warning or an infinity."""
     drawn = metric.reads.draw(sum(map(abs, sizes)), [abs(n) for n in sizes], 5)
     units = change_units(drawn, np.zeros_like) if min(sizes) < 0 else drawn
     with warnings.catch_warnings():
@@ -396,6 +415,7 @@ def require_decided(metric: Metric, case: str, sizes: Sequence[int]) -> None:
 
 
 def _check_replicates(metric: Metric) -> None:
+    """Raise _Broken unless each replicate equals the value without its group."""
     reading = read_test_data(metric, metric.reads.draw(3))
     assert reading is not None
     whole = {name: value for name, value in metric.compute(reading.data).items() if name not in metric.extremes}
@@ -407,6 +427,7 @@ def _check_replicates(metric: Metric) -> None:
 
 
 def _check_bounds(metric: Metric) -> None:
+    """Raise _Broken if a value lies outside of its declared bounds."""
     for seed, drift in ((0, 0.0), (1, 30.0)):
         for count in (3, 4, 9):
             drawn = metric.reads.draw(seed, (4,) * count, 5)
@@ -423,6 +444,7 @@ def _check_bounds(metric: Metric) -> None:
 
 
 def _check_purity(metric: Metric) -> None:
+    """Raise _Broken if `compute` changes its input, so that a second call gives other values."""
     reading = read_test_data(metric, metric.reads.draw(4))
     assert reading is not None
     first = {name: np.array(value) for name, value in metric.compute(reading.data).items()}
@@ -431,6 +453,7 @@ def _check_purity(metric: Metric) -> None:
 
 
 def _check_alone(metric: Metric) -> None:
+    """Raise _Broken unless `anisoscope.metric` on a tensor gives the values of the slow reference."""
     units = metric.reads.draw(3)
     longest = max(map(length_of, units))
     mask = torch.zeros(len(units), longest, dtype=torch.bool)
@@ -455,14 +478,17 @@ def _check_alone(metric: Metric) -> None:
 
 
 def _has_reference(metric: Metric) -> bool:
+    """Return whether the metric has a slow reference to compare with."""
     return metric.reference is not None
 
 
 def _of_hidden(metric: Metric) -> bool:
+    """Return whether the metric can be computed from arrays of hidden vectors and has a reference."""
     return metric.reads.arrays > 0 and _has_reference(metric)
 
 
 def _without_roles(metric: Metric) -> bool:
+    """Return whether the metric reads hidden vectors, has a reference, and its test units all play the same part."""
     return _of_hidden(metric) and not metric.reads.has_roles(metric.needs)
 
 
