@@ -1,4 +1,4 @@
-"""The page of the atlas: every real network at hand in one table, from papers/results/atlas.csv."""
+"""Write the page of the atlas: every real network at hand in one table, from papers/results/atlas.csv."""
 
 import tomllib
 from pathlib import Path
@@ -15,7 +15,7 @@ LIST = Path(__file__).with_name("atlas.toml")
 
 
 def page() -> str:
-    """The table of every network that was measured, what its columns mean, and how it is made."""
+    """Return the page: a table of every measured network, what its columns mean, and how to make it."""
     table = read_csv(TABLE)
     shown = tabulate(table)
     lines = [table_row(shown.head), table_row(["---"] * len(shown.head))]

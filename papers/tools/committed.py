@@ -1,4 +1,4 @@
-"""The committed verdicts: what the records under papers/results/ were judged to show, as rows and as tables."""
+"""Read the committed verdicts, judged from the records under papers/results/, as rows and as tables."""
 
 import json
 from collections import Counter
@@ -29,9 +29,12 @@ Row = dict[str, Any]
 
 
 def study_files() -> list[Path]:
-    """The `study.json` of every folder of records: by paper, settings, and number of the figure or table."""
+    """List the `study.json` of every folder of records, sorted by paper, settings, and number of the
+    figure or table.
+    """
 
     def place_of(path: Path) -> tuple[Any, ...]:
+        """Return the sort key of a folder of records."""
         paper, settings, study = path.parent.relative_to(RESULTS).parts
         rank = ORDER.index(settings) if settings in ORDER else len(ORDER)
         return PAPERS.index(paper), rank, settings, number_of(study), study
@@ -40,31 +43,31 @@ def study_files() -> list[Path]:
 
 
 def read_study(path: Path) -> Row:
-    """What a `study.json` says: title, command, claims, settings."""
+    """Read a `study.json`: title, command, claims, settings."""
     study: Row = json.loads(path.read_text("utf-8"))
     return study
 
 
 def read_verdicts(path: Path) -> list[Row]:
-    """The verdicts beside a `study.json`."""
+    """Read the verdicts in the folder of a `study.json`."""
     found: list[Row] = json.loads((path.parent / "verdicts.json").read_text("utf-8"))
     return found
 
 
 def word(verdict: Row) -> str:
-    """What is said of a claim: the outcome, and of one that fails, how."""
+    """Return the outcome of a verdict in one word; for a failed claim, how it failed."""
     return str(verdict.get("failing") or verdict["outcome"])
 
 
 @cache
 def read_repeated() -> dict[str, list[list[str]]]:
-    """`{records: [claim, subject, the records that are judged instead]}`"""
+    """Read which verdicts rest on repeated data: {records: [claim, subject, the records that are judged instead]}."""
     found: dict[str, list[list[str]]] = json.loads(REPEATED.read_text("utf-8"))
     return found
 
 
 def judged_in(path: Path, verdict: Row) -> str:
-    """Other records of the same data, which are judged in place of these; empty if these are the first."""
+    """Return the other records of the same data that are judged in place of these; "" if these are the first."""
     if not path.is_relative_to(RESULTS):
         return ""
     place = path.parent.relative_to(RESULTS).as_posix()
@@ -75,17 +78,17 @@ def judged_in(path: Path, verdict: Row) -> str:
 
 
 def distinct_verdicts(path: Path) -> list[Row]:
-    """The verdicts of a folder, without those on data that another folder was judged by."""
+    """Return the verdicts of a folder, without those whose data were judged in another folder."""
     return [verdict for verdict in read_verdicts(path) if not judged_in(path, verdict)]
 
 
 def primary_claims(path: Path) -> set[str]:
-    """Names of the claims that a figure or table is judged by."""
+    """Return the names of the claims by which a figure or table is judged."""
     return {claim["name"] for claim in read_study(path)["claims"] if claim["primary"]}
 
 
 def count_words(words: Iterable[str]) -> str:
-    """How many verdicts there are of each kind, and how many are evidence: decided, and not so by construction."""
+    """Count verdicts by kind, in words, and how many are evidence: decided, and not true by construction."""
     counts = Counter(words)
     each = ", ".join(f"{counts[kind]} {kind}" for kind in WORDS)
     decided = counts["holds"] + sum(counts[way] for way in FAILING)
@@ -93,7 +96,7 @@ def count_words(words: Iterable[str]) -> str:
 
 
 def verdict_table() -> pd.DataFrame:
-    """Every verdict, a row each, with its claim, and where its data are judged if not here."""
+    """Build a table with a row per verdict, with its claim, and where its data are judged if not here."""
     rows = []
     for path in study_files():
         paper, settings, _ = path.parent.relative_to(RESULTS).parts
@@ -126,7 +129,9 @@ def verdict_table() -> pd.DataFrame:
 
 
 def published_table() -> pd.DataFrame:
-    """Every number of the papers' tables beside ours: mean over seeds, its interval, and where one more run may lie."""
+    """Build a table of every number in the papers' tables with ours: mean over seeds, interval, range
+    of one more run.
+    """
     rows = []
     for path in study_files():
         compared = path.parent / COMPARED
@@ -139,5 +144,5 @@ def published_table() -> pd.DataFrame:
 
 
 def write_csv(path: Path, table: pd.DataFrame) -> None:
-    """Write a table with numbers of six digits: what is read from it is no input of any computation."""
+    """Write a table as CSV with six significant digits; no computation reads it."""
     path.write_text(table.to_csv(index=False, float_format="%.6g", lineterminator="\n"), encoding="utf-8")

@@ -61,8 +61,9 @@ World = Callable[[pd.DataFrame, Random], pd.DataFrame]
 
 
 def as_found(records: pd.DataFrame, random: Random) -> pd.DataFrame:
-    """Other trainings of the same kind: every number is the mean over seeds, and deviations as the seeds had them,
-    mixed anew for every seed (so that numbers that varied together still do).
+    """Draw other trainings of the same kind: the mean over seeds plus a random mixture of the seeds' deviations.
+
+    The mixture is the same for all numbers of a seed, so that numbers that varied together still do.
     """
     keys = [
         name for name in ("model", "metric", "site", "layer", "head", "step", "component", "stack") if name in records
@@ -86,12 +87,12 @@ def as_found(records: pd.DataFrame, random: Random) -> pd.DataFrame:
 
 
 def never_moving(records: pd.DataFrame, random: Random) -> pd.DataFrame:
-    """Untrained twins: every step is the first one again, its heads shuffled, and a little noise of each step."""
+    """Draw models that never learn: every step is the first one again, with its heads shuffled and a little noise."""
     return _with_steps(as_found(records, random), random, lambda steps: np.zeros(len(steps), dtype=int), shuffled=True)
 
 
 def backwards(records: pd.DataFrame, random: Random) -> pd.DataFrame:
-    """Time runs backwards: what came last comes first."""
+    """Reverse time: what came last comes first."""
     return _with_steps(as_found(records, random), random, lambda steps: np.arange(len(steps))[::-1])
 
 
@@ -102,7 +103,9 @@ def _with_steps(
     *,
     shuffled: bool = False,
 ) -> pd.DataFrame:
-    """Records whose numbers of each step are those of another one."""
+    """Replace the numbers of each step by those of another one; `order` gives which. `shuffled`: shuffle heads, add
+    noise.
+    """
     timed = records["step"].notna() & records["head"].notna()
     parts = [records[~timed]]
     for metric, rows in records[timed].groupby("metric", sort=False):
@@ -134,7 +137,7 @@ def _with_steps(
 
 
 def shuffled_norms(records: pd.DataFrame, random: Random) -> pd.DataFrame:
-    """Labels of N shuffled in every seed, N = 0 among them."""
+    """Shuffle the labels of N (the norm of the bias) in every seed, including N = 0."""
     drawn = as_found(records, random)
     labelled = drawn["component"].notna() & ~drawn["metric"].str.contains("fixed_point|histogram", na=False)
     for (_, _), rows in drawn[labelled].groupby(["model", "seed"], sort=False):
@@ -145,7 +148,7 @@ def shuffled_norms(records: pd.DataFrame, random: Random) -> pd.DataFrame:
 
 
 def never_growing(records: pd.DataFrame, random: Random) -> pd.DataFrame:
-    """The bias does nothing: every N is N = 0 again, with a little noise of its own."""
+    """Let the bias do nothing: the numbers at every N are those at N = 0, with a little noise."""
     drawn = as_found(records, random)
     labelled = drawn["component"].notna() & ~drawn["metric"].str.contains("fixed_point|histogram", na=False)
     rows = drawn[labelled]
@@ -163,7 +166,7 @@ CELL = ["model", "seed", "site", "stack", "layer"]
 
 
 def _cells(records: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(places of rows of A and of A with a group left out, which cell each is of)"""
+    """Return (positions of the rows of A, with and without left-out groups, which model and layer each belongs to)."""
     places = np.flatnonzero(records["metric"].isin(["mean_cosine", "mean_cosine.left_out"]))
     rows = records.iloc[places]
     cells = np.asarray(rows.groupby(CELL, dropna=False, sort=False).ngroup(), dtype=np.int64)
@@ -171,7 +174,7 @@ def _cells(records: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def _moved(records: pd.DataFrame, by_cell: NDArray[np.float64]) -> pd.DataFrame:
-    """Records whose A, with its interval and its values with groups left out, is moved by so much in every cell."""
+    """Shift A (mean cosine), its interval and its left-out values by an amount for each model and layer."""
     places, cells = _cells(records)
     drawn = records.copy()
     for end in ("value", "low", "high"):
@@ -182,7 +185,7 @@ def _moved(records: pd.DataFrame, by_cell: NDArray[np.float64]) -> pd.DataFrame:
 
 
 def _other_units(records: pd.DataFrame, random: Random) -> pd.DataFrame:
-    """Other documents, images or speakers: every model's A moves with the deviations that leaving out groups had."""
+    """Draw other documents, images or speakers: each model's A moves by the deviations of its left-out groups."""
     places, cells = _cells(records)
     rows = records.iloc[places]
     left = (rows["metric"] == "mean_cosine.left_out").to_numpy(bool)
@@ -198,12 +201,12 @@ def _other_units(records: pd.DataFrame, random: Random) -> pd.DataFrame:
 
 
 def other_units(records: pd.DataFrame, random: Random) -> pd.DataFrame:
-    """Other units of the same systems."""
+    """Draw other units (documents, images or speakers) for the same systems."""
     return as_records(_other_units(records, random))
 
 
 def untrained_selves(records: pd.DataFrame, random: Random) -> pd.DataFrame:
-    """Trained models are their untrained selves, and the other way round."""
+    """Exchange trained models with their untrained selves."""
     names = records["model"].astype(str)
     turned = names.str.replace(TRAINED, "\0", regex=False).str.replace(UNTRAINED, TRAINED, regex=False)
     turned = turned.str.replace("\0", UNTRAINED, regex=False)
@@ -211,7 +214,7 @@ def untrained_selves(records: pd.DataFrame, random: Random) -> pd.DataFrame:
 
 
 def at_a_threshold(level: str, records: pd.DataFrame, random: Random) -> pd.DataFrame:
-    """Every layer lies exactly at A = .2, or at q95, but for what other units change."""
+    """Put every layer exactly at A = .2, or at q95 (`level`), but for the random draw of units."""
     places, cells = _cells(records)
     rows = records.iloc[places]
     whole = (rows["metric"] == "mean_cosine").to_numpy(bool)
@@ -234,7 +237,7 @@ OF_LAYERS: dict[str, World] = {
 
 
 def worlds() -> Iterator[tuple[str, str, dict[str, World]]]:
-    """(study, settings of the records it is made of, its worlds)"""
+    """Yield (study, settings of the records used, its worlds): worlds are made-up records, by name."""
     for chosen, of_study in ((LAYERS, OF_LAYERS), (BLOCKS, OF_BLOCKS), (SERIES, OF_SERIES)):
         for study, settings in chosen.items():
             yield study, settings, of_study
@@ -245,15 +248,18 @@ def worlds() -> Iterator[tuple[str, str, dict[str, World]]]:
 
 @dataclass
 class Told:
-    """What a judge said of a claim and subject in one world: a word and a number for each draw, and its statistic."""
+    """What a judge said about a claim and subject in one world: a word and a number for each draw, and
+    its statistic.
+    """
 
     words: list[str] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     statistic: str = ""
 
     def truth(self, claim: Claim) -> tuple[bool, bool] | None:
-        """(whether the claim is surely true, whether its contrary is), by the mean of the number over all draws; None
-        where the verdict has no number, or what it is held against is not told.
+        """Return (whether the claim is surely true, whether its contrary is), by the mean number over all draws.
+
+        None if the verdict has no number, or its threshold is unknown.
         """
         known = [x for x in self.values if np.isfinite(x)]
         if not known:
@@ -280,7 +286,10 @@ class Told:
 def control(
     study_name: str, settings: str, world: World, draws: int
 ) -> tuple[dict[str, Any], dict[tuple[str, str], Told]]:
-    """{claim name: claim} and what the judge of a study said in a world, by claim and subject."""
+    """Run the judge of a study on `draws` random draws of a world.
+
+    Returns {claim name: claim}, and what the judge said by (claim, subject).
+    """
     done = runner.finished(RESULTS / "godey2024" / settings / study_name)
     claims = {claim.name: claim for claim in done.study.claims}
     told: dict[tuple[str, str], Told] = {}
@@ -300,7 +309,7 @@ def control(
 
 
 def rates(claims: dict[str, Claim], told: dict[tuple[str, str], Told]) -> Iterator[dict[str, Any]]:
-    """One row per claim: how often it was said to hold where it is false, and to be contrary where it is not."""
+    """Yield a row per claim: how often it was judged to hold where it is false, and contrary where it is not."""
     for name, claim in claims.items():
         if claim.identity:
             continue
@@ -330,8 +339,9 @@ def rates(claims: dict[str, Claim], told: dict[tuple[str, str], Told]) -> Iterat
 
 
 def at_the_edge(draws: int) -> Iterator[dict[str, Any]]:
-    """Every claim that is judged by seeds alone: as many numbers as a committed verdict has seeds, as far apart as its
-    interval says, around the threshold of the claim and around no effect.
+    """Yield error rates of every claim that is judged by seeds alone, at its threshold and at no effect.
+
+    Random numbers are as many as a committed verdict has seeds, with the spread of its interval.
     """
     for paper in ("godey2024", "fosse2023", "beyond"):
         seen = set()
@@ -349,6 +359,7 @@ def at_the_edge(draws: int) -> Iterator[dict[str, Any]]:
 
 
 def _edge(claim: Claim, verdict: dict[str, Any], draws: int) -> dict[str, Any]:
+    """Return the error rates of one claim at its threshold and at no effect."""
     n = min(int(verdict["n"]), 50)
     apart = (verdict["high"] - verdict["low"]) / 2 / stats.t.ppf(0.975, n - 1) * np.sqrt(n)
     random = np.random.default_rng(len(claim.name))
@@ -360,6 +371,7 @@ def _edge(claim: Claim, verdict: dict[str, Any], draws: int) -> dict[str, Any]:
     least, most = claim.bounds or (-np.inf, np.inf)
 
     def said(centre: float) -> list[str]:
+        """Judge random numbers around `centre`; return the verdicts' words."""
         words = []
         for _ in range(draws):
             values = centre + apart * random.standard_normal(n)
@@ -386,7 +398,7 @@ def _edge(claim: Claim, verdict: dict[str, Any], draws: int) -> dict[str, Any]:
 
 
 def tabulated(draws: int, only: str = "") -> Iterator[dict[str, Any]]:
-    """Every row: of each world and claim, then of every claim at its edge."""
+    """Yield all rows: those of each world and claim, then those of every claim at its edge."""
     for study, settings, of_study in worlds():
         for name, world in of_study.items() if not only or study == only else ():
             claims, told = control(study, settings, world, draws)
@@ -402,22 +414,22 @@ WRONG = (("false_holds", "of_false"), ("false_contrary", "of_not_contrary"))
 
 
 def _mean(rows: list[dict[str, Any]], wrong: str, of: str) -> float:
-    """The share of wrong verdicts over all rows."""
+    """Return the share of wrong verdicts over all rows."""
     return float(sum(row[wrong] for row in rows) / max(sum(row[of] for row in rows), 1))
 
 
 def share(row: dict[str, Any], wrong: str, of: str) -> float:
-    """A share of wrong verdicts; NaN where there was none that could be wrong."""
+    """Return the share of wrong verdicts in a row; NaN if none could be wrong."""
     return float(row[wrong] / row[of]) if row[of] else float("nan")
 
 
 def marked(row: dict[str, Any]) -> bool:
-    """Whether more than RATE of the verdicts are wrong."""
+    """Return whether more than RATE of a row's verdicts are wrong."""
     return any(share(row, wrong, of) > RATE for wrong, of in WRONG)
 
 
 def beyond_chance(row: dict[str, Any]) -> bool:
-    """Whether a judge that errs in RATE of all draws would hardly ever be wrong so often (exact binomial, 95 %)."""
+    """Return whether so many wrong verdicts are unlikely for a judge with error rate RATE (exact binomial, 95 %)."""
     for wrong, of in WRONG:
         if share(row, wrong, of) > RATE:
             test = stats.binomtest(row[wrong], row[of], RATE, alternative="greater")
@@ -427,7 +439,7 @@ def beyond_chance(row: dict[str, Any]) -> bool:
 
 
 def page() -> str:
-    """Error rates of every judge, by claim: the worst of its worlds."""
+    """Return the page with the error rates of every judge, by claim: those of its worst world."""
     found: list[dict[str, Any]] = json.loads(CONTROLS.read_text("utf-8"))
     lines = [
         "# A control for every claim",
@@ -478,7 +490,7 @@ def page() -> str:
 
 
 def main() -> None:
-    """Run the controls and keep the table."""
+    """Run the controls, and save the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=DRAWS, help=f"draws of every world (default {DRAWS})")
     parser.add_argument("--only", default="", help="one study, as fig13; its rows are shown and not kept")

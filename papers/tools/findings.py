@@ -26,14 +26,14 @@ LEAD = re.compile(r"^\*\*(.+?)\.\*\* ", re.MULTILINE)
 
 
 def page() -> str:
-    """All parts, in the order of their names."""
+    """Return the page of findings: all parts, sorted by file name, with numbers filled in."""
     parts = [WITH_UNIT.sub(_told, path.read_text("utf-8")).strip() for path in sorted(PARTS.glob("*.md"))]
     text = LEAD.sub(r"### \1\n\n", "\n\n".join(parts))
     return text.replace("CONTENTS", contents(text))
 
 
 def contents(page: str) -> str:
-    """A list of links to the headings of a page."""
+    """Return a list of links to the headings of a page."""
     lines = []
     for marks, title in re.findall(r"^(##+) (.+)$", page, re.MULTILINE):
         lines.append(f"{'    ' * (len(marks) - 2)}- [{title}](#{_anchor(title)})")
@@ -41,35 +41,41 @@ def contents(page: str) -> str:
 
 
 def _anchor(title: str) -> str:
-    """The anchor that Markdown's table of contents gives a heading."""
+    """Return the anchor that Markdown gives a heading."""
     plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode()
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower())
 
 
 def table() -> str:
-    """What was found, in short: the table of the README."""
+    """Return the table of findings in the README."""
     return FIELD.sub(_filled, TABLE.read_text("utf-8"))
 
 
 def fill(text: str) -> str:
-    """A text with the numbers that its fields name."""
+    """Fill the fields of a text with numbers of committed verdicts."""
     return FIELD.sub(_filled, text)
 
 
 @cache
 def _verdicts(place: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Read the verdicts of a folder of results, by (claim, subject)."""
     found = json.loads((RESULTS / place / "verdicts.json").read_text("utf-8"))
     return {(verdict["claim"], verdict["subject"]): verdict for verdict in found}
 
 
 def _told(field: re.Match[str]) -> str:
-    """A field in prose: number and interval first, so that the sentence reads on; n and verdict in brackets."""
+    """Fill a field in prose: number and interval first, then n and verdict in brackets, so that the
+    sentence reads on.
+    """
     number, comma, rest = _filled(field).partition(", n = ")
     unit = " nats" if field[2] else ""
     return f"{number}{unit} (n = {rest})" if comma else f"{number}{unit}"
 
 
 def _filled(field: re.Match[str]) -> str:
+    """Fill a field with number, interval, n and outcome. ValueError if the text says another outcome
+    than the verdict.
+    """
     parts = [part.strip() for part in " ".join(field[1].split()).split("|")]
     place, claim, subject, said, form = [*parts, "", "", ""][:5]
     verdict = _verdicts(place)[claim, subject]
@@ -86,7 +92,7 @@ def _filled(field: re.Match[str]) -> str:
 
 
 def short_number(verdict: dict[str, Any], form: str = "number") -> str:
-    """`0.25 [0.24, 0.25; n = 60]`: two digits, or as many more as tell the ends of the interval apart.
+    """Format a number briefly: `0.25 [0.24, 0.25; n = 60]`, with the digits needed to tell the interval's ends apart.
 
     form   `percent`: of a share; `size`: without its sign, if the sentence says *falls*; `points`: of a change of
            accuracy, without its sign if the interval leaves out 0; `count`: n alone
@@ -111,7 +117,7 @@ def short_number(verdict: dict[str, Any], form: str = "number") -> str:
 
 
 def _round(number: float, digits: int) -> str:
-    """So many significant digits, never in powers of ten: `0.0013`, `28`."""
+    """Format a number with so many significant digits, never in powers of ten: `0.0013`, `28`."""
     if abs(number) >= 10**digits:
         return f"{number:,.0f}"
     return f"{number:#.{digits}g}".removesuffix(".")

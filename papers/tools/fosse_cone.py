@@ -27,7 +27,7 @@ CONE = Path(__file__).resolve().parents[1] / "results" / "fosse2023" / "cone.jso
 
 @torch.no_grad()
 def values_and_outputs(trained: Trained) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values [token, dim], outputs [token, dim] and weights [token, token] of the first review of 50 words."""
+    """Return values [token, dim], outputs [token, dim] and weights [token, token] for the first review of 50 words."""
     model = trained.classifier[0]
     caught: dict[str, Tensor] = {}
     with capture(
@@ -42,14 +42,14 @@ def values_and_outputs(trained: Trained) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def seen_from_the_mean(vectors: np.ndarray, axis: np.ndarray, side: np.ndarray) -> list[dict[str, float]]:
-    """Angle to the axis in degrees, length and side of every vector."""
+    """Return each vector's angle to the axis in degrees, its length, and its side of the axis."""
     angles = np.degrees(np.arccos(np.clip(normalise(vectors) @ axis, -1, 1)))
     rows = zip(angles, np.linalg.norm(vectors, axis=1), np.sign(vectors @ side), strict=True)
     return [{"angle": round(float(a), 2), "length": round(float(n), 4), "side": float(s)} for a, n, s in rows]
 
 
 def cone(values: np.ndarray, outputs: np.ndarray) -> dict[str, Any]:
-    """What the figure draws."""
+    """Return what figure 1 draws: values and outputs, seen from the mean direction of the values."""
     units = normalise(values)
     axis = normalise(units.mean(0)[None])[0]
     across = units - (units @ axis)[:, None] * axis

@@ -32,12 +32,15 @@ MARGIN = 0.02
 
 
 def page() -> str:
-    """What is asked in one minute, then the paper's own tables and figures, then where the long text is."""
+    """Return the page: an answer in one minute, then the paper's own tables and figures, then links to
+    the long text.
+    """
     words = FIELD.sub(_filled, WORDS.read_text("utf-8")).strip()
     return "\n\n".join([words, _own_order()])
 
 
 def _own_order() -> str:
+    """Return the paper's tables and figures, in its order, as Markdown."""
     compared = {name: json.loads((FINISHED / name / "compared.json").read_text("utf-8")) for name in SHOWN}
     head = "## The paper's tables and figures, in its order"
     how = (
@@ -88,7 +91,7 @@ CONE_TEXT = (
 
 
 def cell(row: dict[str, Any] | None) -> str:
-    """A cell of a table: `ours ± sd (theirs)`, and its mark."""
+    """Format a cell of a table: `ours ± sd (theirs)`, and a mark for the comparison."""
     if row is None:
         return ""
     theirs = f"({row['published']:.3g})"
@@ -99,16 +102,18 @@ def cell(row: dict[str, Any] | None) -> str:
 
 
 def _markdown(rows: Iterable[Sequence[str]]) -> str:
+    """Format rows as a Markdown table; the first is the head."""
     first, *others = rows
     return "\n".join(table_row(row) for row in (first, ("---",) * len(first), *others))
 
 
 def _list(rows: list[dict[str, Any]]) -> str:
+    """Format comparisons as a table of two columns."""
     return _markdown([("", "ours ± sd (theirs)"), *((row["place"], cell(row)) for row in rows)])
 
 
 def _figure2(rows: list[dict[str, Any]]) -> str:
-    """A row for the class of the pairs, a column for the class of the typical vector."""
+    """Format figure 2: a row for the class of the pairs, a column for the class of the typical vector."""
     by_place = {row["place"]: row for row in rows}
     classes = ("entailment", "neutral", "contradiction")
     body = []
@@ -119,7 +124,7 @@ def _figure2(rows: list[dict[str, Any]]) -> str:
 
 
 def _table2() -> str:
-    """Cosine of the rows of table 2: ours, of YelpHat's first seed, beside the paper's."""
+    """Format table 2: our cosines, for YelpHat's first seed, with the paper's."""
     published = {"nearest, same class": 0.96, "nearest, other class": 0.93, "median, other class": 0.2}
     published["farthest, same class"] = 0.09
     records = pd.read_parquet(FINISHED / "table2" / "records.parquet")
@@ -130,7 +135,7 @@ def _table2() -> str:
 
 
 def _table3(rows: list[dict[str, Any]]) -> list[str]:
-    """A grid of L × l for each corpus, keys and values."""
+    """Format table 3: a grid of model depth × layer for each corpus, for keys and for values."""
     by_place = {row["place"]: row for row in rows}
     tables = []
     for title, deepest in DEEPEST.items():
@@ -145,6 +150,7 @@ def _table3(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _table4(rows: list[dict[str, Any]]) -> str:
+    """Format table 4: a row per corpus and quantity, a column per λ."""
     by_place = {row["place"]: row for row in rows}
     body = [
         (f"{TITLES[corpus]}, {name}", *(cell(by_place.get(f"{TITLES[corpus]}, λ = {w:g}, {name}")) for w in WEIGHTS))
@@ -155,8 +161,10 @@ def _table4(rows: list[dict[str, Any]]) -> str:
 
 
 def accuracies() -> dict[tuple[str, int, str], dict[str, float]]:
-    """{(corpus, layers, recipe): {what of `DOTS`: mean accuracy over seeds}}. One layer: of one set of models. Two and
-    three with the sinusoids: of those that `needed` and `replaced` look at.
+    """Return {(corpus, layers, recipe): {what of `DOTS`: mean accuracy over seeds}}.
+
+    One layer: from one set of models. Two and three layers with the sinusoids: from the studies `needed` and
+    `replaced`.
     """
     found: dict[tuple[str, int, str], dict[str, float]] = {}
     records = named(with_options(pd.read_parquet(RESULTS / "beyond/finished/positions/records.parquet")))
@@ -184,7 +192,9 @@ def accuracies() -> dict[tuple[str, int, str], dict[str, float]]:
 
 
 def attention_figure() -> str:
-    """Rows corpus × depth, three dots, a band of two points; a panel with positions and one without."""
+    """Draw accuracies as SVG: a row per corpus and depth, three dots, a band of two points; with and
+    without positions.
+    """
     found, rows = accuracies(), [(corpus, layers) for corpus in ORDER for layers in (1, 2, 3)]
     left, width, top, step, gap = 110, 330, 64, 26, 40
     height = top + step * len(rows) + 40
@@ -197,6 +207,7 @@ def attention_figure() -> str:
         start = left + panel * (width + gap)
 
         def across(value: float, start: int = start) -> float:
+            """Return the horizontal position of an accuracy."""
             return round(start + (value - 0.3) / 0.7 * width, 1)
 
         body.append(_text(start, 56, title, weight="bold"))
@@ -222,7 +233,9 @@ def attention_figure() -> str:
 
 
 def cone_figure() -> str:
-    """Values and outputs of one utterance as rays at their angle to the mean direction of the values, drawn upwards."""
+    """Draw values and outputs of one utterance as SVG: rays at their angle to the mean direction,
+    which points upwards.
+    """
     found = json.loads(CONE.read_text("utf-8"))
     foot, scale, middle = 300, 17.0, 260
     half = max(value["angle"] for value in found["values"])
@@ -250,11 +263,13 @@ def cone_figure() -> str:
 def _text(
     x: float, y: float, words: str, *, anchor: str = "start", weight: str = "normal", colour: str = "#222"
 ) -> str:
+    """Return an SVG text element."""
     place = f'x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-weight="{weight}" fill="{colour}"'
     return f"<text {place}>{words}</text>"
 
 
 def _svg(width: float, height: float, body: Sequence[str]) -> str:
+    """Return an SVG document."""
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
     style = f'height="{height:g}" font-family="sans-serif" font-size="12">'
     ground = f'<rect width="{width:g}" height="{height:g}" fill="white"/>'
@@ -266,7 +281,7 @@ FIGURES = {"fosse2023-attention.svg": attention_figure, "fosse2023-cone.svg": co
 
 
 def write_figures() -> list[Path]:
-    """Draw both figures; their paths."""
+    """Draw both figures, and return their paths."""
     paths = [DOCS / "figures" / name for name in FIGURES]
     for path, make in zip(paths, FIGURES.values(), strict=True):
         path.write_text(make(), "utf-8")

@@ -31,7 +31,7 @@ TERAFLOPS = 0.1
 
 
 def page() -> str:
-    """Five sentences, the figures one by one, then what holds, what does not, and what only a hub can decide."""
+    """Return the page: five sentences, the figures one by one, what holds, what does not, and what needs a hub."""
     told = tomllib.loads(TEXT.read_text("utf-8"))
     lines = ["# Godey et al. 2024, in five minutes", ""]
     lines += [
@@ -50,10 +50,12 @@ def page() -> str:
 
 
 def _filled(text: str) -> str:
+    """Fill the fields of a text with numbers of committed verdicts."""
     return findings.FIELD.sub(findings._filled, text)
 
 
 def _how_to_read() -> list[str]:
+    """Return the lines that explain the page's terms."""
     return [
         "- **A**: the mean cosine of all pairs of vectors; 0: no common direction, 1: one direction. A layer is",
         "  *anisotropic* if its A lies above the cosine that 95 % of random pairs stay below (.084 in MiniLM's 384",
@@ -76,19 +78,20 @@ def _how_to_read() -> list[str]:
 
 
 def _row(row: dict[str, Any]) -> str:
+    """Format the table row of a figure."""
     pictures = " ".join(f"![figure {row['figures']}, ours](figures/godey2024/{_name(shown)})" for shown in row["shown"])
     link = f"[all verdicts]({SEARCHABLE}#godey2024/{row['of']})"
     return table_row((row["figures"], pictures, row["says"], _filled(row["found"]), row["grade"], link))
 
 
 def _name(shown: str) -> str:
-    """The file of a thumbnail: figure and settings."""
+    """Return the file name of a thumbnail, from figure and settings."""
     settings, study, _ = shown.split("/")
     return f"{study}-{settings}.png"
 
 
 def _with_a_hub() -> list[str]:
-    """What a reader who has the hub runs, with gigabytes and hours by figure."""
+    """Return lines on what a reader with access to the hub can run, with gigabytes and hours by figure."""
     lines = [
         "If you have access to the hub, run one figure at a time (`fig1`, `fig2`, `fig3a` …). Stop whenever you like:",
         "what is finished is not run again.",
@@ -119,7 +122,7 @@ def _with_a_hub() -> list[str]:
 
 
 def _shared_work() -> list[list[Study]]:
-    """Studies of the paper that need something, those that load the same together."""
+    """Group the studies of the paper by what they download."""
     together: dict[str, list[Study]] = {}
     for study in runner.found():
         if study.paper == "godey2024" and study.needs:
@@ -129,7 +132,7 @@ def _shared_work() -> list[list[Study]]:
 
 
 def _controls() -> list[str]:
-    """How often each judge errs, and how many verdicts are evidence."""
+    """Return lines on how often each judge errs, and how many verdicts are evidence."""
     found = [v for path in RESULTS.glob("godey2024/*/*/study.json") for v in distinct_verdicts(path)]
     controlled = []
     if CONTROLS.exists():
@@ -150,13 +153,13 @@ def _controls() -> list[str]:
 
 
 def _one_row_a_model(records: pd.DataFrame) -> pd.DataFrame:
-    """Records of trained models alone, and of each the first training."""
+    """Keep the records of trained models only, of each its first training."""
     untrained = records["model"].astype(str).str.endswith(UNTRAINED)
     return records[~untrained & (records["seed"].fillna(0) == 0)].reset_index(drop=True)
 
 
 def draw() -> None:
-    """Draw every thumbnail that the page shows from the committed records."""
+    """Draw every thumbnail of the page from the committed records."""
     import vl_convert
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""The draft for JOSS: `joss.md` with the numbers of committed verdicts and benchmarks, written to paper/paper.md."""
+"""Write the draft for JOSS to paper/paper.md: `joss.md`, with the numbers of committed verdicts and benchmarks."""
 
 import json
 import re
@@ -12,13 +12,13 @@ OVERHEAD = re.compile(r"\{\{overhead \| ([^}]+)\}\}")
 
 
 def paper() -> str:
-    """The text of the paper. KeyError or ValueError if a verdict or measurement that it names is not there."""
+    """Return the text of the paper. KeyError or ValueError if a verdict or measurement that it names is missing."""
     text = OVERHEAD.sub(_overhead, DRAFT.read_text("utf-8"))
     return findings.fill(text)
 
 
 def _overhead(field: re.Match[str]) -> str:
-    """Median processor time of measuring some panels, in parts of the bare forward pass, with its quartiles."""
+    """Return the median processor time of measuring some panels, relative to the bare forward pass, with quartiles."""
     rows = json.loads((ROOT / "benchmarks" / "results.json").read_text("utf-8"))["overhead"]
     (row,) = (r for r in rows if (r["threads"], r["windows"], r["panels"]) == (1, "256", field[1]))
     median, low, high = row["processor"]
@@ -26,12 +26,12 @@ def _overhead(field: re.Match[str]) -> str:
 
 
 def words(text: str) -> int:
-    """Words of a draft, without its metadata and without its references."""
+    """Count the words of a draft, without metadata and references."""
     body = text.split("---\n", 2)[2].partition("# References")[0]
     return len(body.split())
 
 
 def write() -> Path:
-    """Write the paper; its path."""
+    """Write the paper, and return its path."""
     PAPER.write_text(paper(), encoding="utf-8")
     return PAPER

@@ -1,4 +1,4 @@
-"""Licence and lineage of every network and data set that the program names, or that results were measured on."""
+"""List licence and lineage of every network and data set that the program names, or that results were measured on."""
 
 import tomllib
 from pathlib import Path
@@ -13,7 +13,7 @@ TABLE = Path(__file__).with_suffix(".toml")
 
 
 def read_table() -> dict[str, dict[str, dict[str, str]]]:
-    """Rows by kind (`weights`, `data`) and name; licences that the code knows are filled in from there."""
+    """Read the rows by kind (`weights`, `data`) and name; licences that the code knows are filled in."""
     table: dict[str, dict[str, dict[str, str]]] = tomllib.loads(TABLE.read_text("utf-8"))
     known: dict[str, dict[str, Any]] = {"weights": named_models(), "data": named_corpora()}
     for kind, rows in table.items():
@@ -24,7 +24,7 @@ def read_table() -> dict[str, dict[str, dict[str, str]]]:
 
 
 def page() -> str:
-    """The table of licences."""
+    """Return the page with the table of licences."""
     table = read_table()
     sources = {name: f"hub: {model.hub_id}" for name, model in named_models().items()}
     sources |= {name: f"hub: {corpus.hub}" for name, corpus in named_corpora().items() if corpus.hub}

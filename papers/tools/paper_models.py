@@ -1,4 +1,6 @@
-"""A tiny random model of every network that transformers lacks, beside the tool's own (`tools/tiny_models.py`)."""
+"""Define a tiny random model of every network that transformers lacks; adds to the tool's own
+(`tools/tiny_models.py`).
+"""
 
 import tiny_models
 from tiny_models import TEXT, Tiny

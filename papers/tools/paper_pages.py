@@ -1,4 +1,4 @@
-"""Pages of the documentation made from the papers' code and records: `make docs` writes them into docs/."""
+"""Make pages of the documentation from the papers' code and records; `make docs` writes them into docs/."""
 
 import sys
 from pathlib import Path
@@ -37,7 +37,9 @@ ENVIRONMENT = {
 
 
 def networks() -> str:
-    """What is captured of networks that transformers lacks, and trained ones that need no hub."""
+    """Return the page on networks that transformers lacks, what is captured of them, and trained ones
+    that need no hub.
+    """
     lines = documentation.captured(paper_models.ARCHITECTURES, TRAPS)
     bare = ", ".join(name for name, family in FAMILIES.items() if family.bare)
     packaged = []
@@ -65,7 +67,7 @@ In CREPE, norm and pooling follow the ReLU; they count as the beginning of the n
 
 
 def commands() -> str:
-    """What `--help` says of the commands that the papers add."""
+    """Return the page with the `--help` of the commands that the papers add."""
     pages = documentation.help_of(lambda name: name in list_entries_of("commands"))
     pages += ["## Environment variables", "", "| variable | what it does |", "|---|---|"]
     pages += [table_row((f"`{name}`", what)) for name, what in ENVIRONMENT.items()]
@@ -75,7 +77,7 @@ def commands() -> str:
 
 
 def found() -> str:
-    """What was found, in short: a table, and where all verdicts are."""
+    """Return the table of findings, and where all verdicts are."""
     return f"{findings.table()}\nAll verdicts, with their counts: [search them](docs/verdicts.md).\n\n"
 
 

@@ -1,8 +1,9 @@
-"""The paper's own settings from end to end, against a hub on this machine (tests/paper_hub.py): `make paper-rehearsal`.
+"""Run the paper's own settings from end to end, against a hub on this machine (tests/paper_hub.py).
 
-Figures 6 to 10, which need no hub and take hours, are left out. Two systems cannot be had. Every figure must be drawn,
-the exit code say `partial`, no more than a few checkpoints of the series stay on the disk, and a second start fetch and
-measure nothing (the code, by which runs are found, must not change meanwhile). The page stays in <folder>/out.
+Started by `make paper-rehearsal`. Figures 6 to 10, which need no hub and take hours, are left out. Two systems are made
+unavailable. Every figure must be drawn, the exit code must say `partial`, at most a few checkpoints of the series may
+remain on disk, and a second start must fetch and measure nothing (the code, by which runs are found, must not change
+meanwhile). The page remains in <folder>/out.
 """
 
 import subprocess
@@ -20,6 +21,7 @@ KEPT = 3
 
 
 def main(folder: Path) -> None:
+    """Run the rehearsal in `folder`; AssertionError if it does not go as described."""
     paper_hub = import_module("paper_hub").paper_hub
 
     with paper_hub(folder / "served") as hub:
@@ -49,7 +51,7 @@ def main(folder: Path) -> None:
 
 
 def _times(folder: Path) -> dict[Path, int]:
-    """When the records of each run were written."""
+    """Return the time at which the records of each run were written."""
     return {path: path.stat().st_mtime_ns for path in folder.rglob("records.parquet")}
 
 

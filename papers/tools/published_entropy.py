@@ -1,4 +1,4 @@
-"""The page that follows one published number, H = .988, to the code that made it; its tables are made of records."""
+"""Write the page that traces one published number, H = .988, to the code that made it; its tables come from records."""
 
 import pandas as pd
 from committed import RESULTS
@@ -21,7 +21,7 @@ HEADS = {
 
 
 def page() -> str:
-    """From the published number to the code, and what follows."""
+    """Return the page: from the published number to the code, and what follows."""
     forms = pd.read_parquet(FINISHED / "forms" / "records.parquet")
     measured = with_options(pd.read_parquet(FINISHED / "table4" / "records.parquet"))
     parts = [ASKED, _ends(forms), SIMULATED, _behind(forms), PRINTED, _ours(measured), FOLLOWS]
@@ -29,11 +29,12 @@ def page() -> str:
 
 
 def _table(*rows: tuple[str, ...]) -> str:
+    """Format rows as a Markdown table; the first is the head."""
     return "\n".join(table_row(row) for row in (rows[0], ("---",) * len(rows[0]), *rows[1:]))
 
 
 def _ends(forms: pd.DataFrame) -> str:
-    """Floor and ceiling of every form at the lengths of every corpus."""
+    """Format the floor and ceiling of every form of H, at the lengths of every corpus."""
     corpora = list(dict.fromkeys(forms["corpus"]))
     lengths = {c: select(forms, corpus=c, metric="forms.length").iloc[0] for c in corpora}
     head = [f"{TITLES[c]} ({x['n_units']} utterances of {x['value']:.0f} tokens)" for c, x in lengths.items()]
@@ -47,11 +48,12 @@ def _ends(forms: pd.DataFrame) -> str:
 
 
 def _value(frame: pd.DataFrame, corpus: str, metric: str, form: str) -> str:
+    """Format a metric of one form and corpus."""
     return f"{select(frame, corpus=corpus, metric=metric, component=form)['value'].iloc[0]:.3f}"
 
 
 def _behind(forms: pd.DataFrame) -> str:
-    """Plain H behind the numbers published in form C, for rows of either kind, with the ends of its rounding."""
+    """Format the plain H that belongs to each number published in form C, for either kind of row, with its range."""
     rows = []
     for here in Evidence("forms", forms).corpora:
         if here.numbers:
@@ -62,7 +64,7 @@ def _behind(forms: pd.DataFrame) -> str:
 
 
 def _ours(measured: pd.DataFrame) -> str:
-    """The authors' printed runs beside ours, trained and at step 0, in every form: mean over seeds."""
+    """Format the authors' printed runs with ours, trained and at step 0, in every form: means over seeds."""
     rows = []
     at_first = select(measured, metric="cls_entropy", layers=1.0, weight=0.0)
     for corpus, printed in published("fosse2023")["forms"]["printed"].items():

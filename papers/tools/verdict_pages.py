@@ -1,4 +1,4 @@
-"""Pages that show the committed verdicts: the primary claims, an overview of all studies, and a table to search."""
+"""Write pages of the committed verdicts: the primary claims, an overview of all studies, and a searchable table."""
 
 import json
 import re
@@ -36,7 +36,9 @@ TEMPLATES = Environment(
 
 
 def primary_page() -> str:
-    """What a figure or table is judged by, a row each: the primary claim, what was published, and what came."""
+    """Return the page of primary claims, by which figures and tables are judged: what was published, and what was
+    found.
+    """
     lines = [
         "# Our numbers beside the papers'",
         "",
@@ -59,7 +61,7 @@ def primary_page() -> str:
 
 
 def _primary_rows(paper: str) -> list[dict[str, Any]]:
-    """Each primary claim of a paper with its verdicts, of whichever settings, in the order of figures and tables."""
+    """Return each primary claim of a paper with its verdicts in all settings, in the order of figures and tables."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json"), key=lambda p: (number_of(p.parent.name), p)):
         for claim in read_study(path)["claims"]:
@@ -70,7 +72,7 @@ def _primary_rows(paper: str) -> list[dict[str, Any]]:
 
 
 def list_outcomes(found: list[tuple[Path, dict[str, Any]]]) -> str:
-    """Outcomes, and of what; with what each was held against, if it is not the same for all."""
+    """List outcomes and their subjects in words, with the threshold if it differs between them."""
     limits = [" ".join(filter(None, LIMIT.findall(verdict["statistic"]))) for _, verdict in found]
     same = len(set(limits)) == 1
     parts = [f"Held against {limits[0]}."] if same and limits[0] else []
@@ -88,7 +90,9 @@ def list_outcomes(found: list[tuple[Path, dict[str, Any]]]) -> str:
 
 
 def show_number(verdict: dict[str, Any], digits: int = 4) -> str:
-    """`0.0125 [0.0117, 0.0133]`, without an interval that is not bounded; empty if there is no number."""
+    """Format number and interval: `0.0125 [0.0117, 0.0133]`, without an unbounded interval; "" if
+    there is no number.
+    """
     if verdict["value"] is None:
         return ""
     low, high = verdict["low"], verdict["high"]
@@ -98,7 +102,7 @@ def show_number(verdict: dict[str, Any], digits: int = 4) -> str:
 
 
 def count_evidence() -> str:
-    """The totals of every paper, of all its claims and of the primary ones; data are counted once."""
+    """Count the verdicts of every paper, of all claims and of primary ones, in words; repeated data count once."""
     lines = []
     for paper in PAPERS:
         found = [(path, v) for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json")) for v in distinct_verdicts(path)]
@@ -126,7 +130,9 @@ SETTINGS = {
 
 
 def overview() -> str:
-    """Every study with the command that made its records and the number of its verdicts; notes on the settings."""
+    """Return the page of every study, with the command that made its records, its verdicts, and notes
+    on the settings.
+    """
     lines = [
         "# Every verdict",
         "",
@@ -173,7 +179,7 @@ def overview() -> str:
 
 
 def searchable() -> str:
-    """One page of HTML that holds every verdict and filters them as one types; it loads nothing."""
+    """Return an HTML page that holds every verdict and filters them while typing; it loads nothing else."""
     verdicts = json.loads(verdict_table().to_json(orient="records"))
     published = json.loads(published_table().to_json(orient="records"))
     template = TEMPLATES.get_template("all_verdicts.html.j2")
@@ -181,7 +187,9 @@ def searchable() -> str:
 
 
 def _pack(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rows as lists in the order of `columns`, texts by their place in `texts`: most texts stand in many rows."""
+    """Pack rows as lists in the order of `columns`, with texts replaced by their place in `texts`, as most are
+    repeated.
+    """
     texts: dict[str, int] = {}
     columns = list(rows[0])
     packed = []

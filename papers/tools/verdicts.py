@@ -39,8 +39,9 @@ BITS = (17, 21, 25, 29, 37)
 
 
 def find_repeated() -> dict[str, list[list[str]]]:
-    """Verdicts on data that an earlier folder of the same study holds, too: the same claim of the same system, of which
-    every number that both have recorded is the same (but for rounding and the order of sums).
+    """Find verdicts on data that an earlier folder of the same study also holds.
+
+    They are on the same claim and system, and every number that both recorded is the same, but for rounding.
     """
     tables: dict[str, dict[str, pd.DataFrame]] = {}
     found: dict[str, list[list[str]]] = {}
@@ -65,7 +66,7 @@ KEYS = ["model", "metric", "site", "stack", "kind", "layer", "head", "step", "se
 
 
 def _same_data(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
-    """Whether other records have every number of these rows; a few are looked up before all are."""
+    """Return whether other records have every number of these rows; a few are checked first."""
     theirs = others[others["model"] == rows["model"].iloc[0]]
     if set(rows["seed"].dropna()) != set(theirs["seed"].dropna()):
         return False
@@ -73,7 +74,9 @@ def _same_data(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
 
 
 def _all_in(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
-    """Whether other records have the number of every row; counts of histograms, which jump at ends of bins, apart."""
+    """Return whether other records have the number of every row, apart from counts of histograms, which jump at bin
+    edges.
+    """
     rows = rows[~rows["metric"].str.contains("histogram")]
     both = rows[[*KEYS, "value"]].merge(others[[*KEYS, "value"]], on=KEYS, how="left", suffixes=("", "_there"))
     if len(both) != len(rows):
@@ -82,7 +85,7 @@ def _all_in(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
 
 
 def round_records(done: runner.Finished) -> runner.Finished:
-    """A study whose numbers are rounded to as few of BITS as leave all that is concluded as it is; once."""
+    """Round a study's numbers to the fewest BITS that change no conclusion; records already rounded stay."""
     columns = [done.records[name].to_numpy(float) for name in NUMBERS]
     rounder = [[round_to_bits(values, bits) for values in columns] for bits in BITS]
     tried = [replace(done, records=done.records.assign(**dict(zip(NUMBERS, new, strict=True)))) for new in rounder]
@@ -93,12 +96,15 @@ def round_records(done: runner.Finished) -> runner.Finished:
 
 
 def conclude(done: runner.Finished) -> list[dict[str, Any]]:
-    """Verdicts, and published numbers beside ours."""
+    """Return the verdicts, and the published numbers with ours."""
     return [asdict(v) for v in done.verdicts] + [asdict(c) | {"outcome": c.verdict} for c in done.compared]
 
 
 def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """The same outcome, reason and n; p to a hundredth of it, number and interval to a thousandth of its width."""
+    """Return whether two conclusions agree: the same outcome, reason and n, and nearly the same numbers.
+
+    p may differ by a hundredth of it, number and interval by a thousandth of the interval's width.
+    """
     known = [name for name in NUMBERS if other[name] is not None]
     width = other["high"] - other["low"] if len(known) == 3 else 0.0
     if any(one.get(name) != other.get(name) for name in ("claim", "subject", "place", "outcome", "n", "reason")):
@@ -110,7 +116,7 @@ def alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def round_to_bits(values: NDArray[np.float64], bits: int) -> NDArray[np.float64]:
-    """To so many bits of mantissa; not a number and infinite stay as they are."""
+    """Round to so many bits of mantissa; NaN and infinite values do not change."""
     mantissa, exponent = np.frexp(values)
     cut: NDArray[np.float64] = np.ldexp(np.round(mantissa * 2**bits) / 2**bits, exponent)
     return cut
@@ -121,7 +127,7 @@ IDENTITY = ["paper", "settings", "study", "claim", "subject"]
 
 
 def find_changes(before: pd.DataFrame, now: pd.DataFrame, why: str) -> pd.DataFrame:
-    """Rows of `CHANGES` for verdicts that were others before; claims and records that are new are no changes.
+    """Return the rows of `CHANGES` for verdicts that have changed; new claims and records are no changes.
 
     before, now   tables as `committed.verdict_table` makes them
     """
@@ -143,7 +149,7 @@ def find_changes(before: pd.DataFrame, now: pd.DataFrame, why: str) -> pd.DataFr
 
 
 def judge_records() -> None:
-    """Judge every committed record: verdicts, numbers beside published ones, claims."""
+    """Judge all committed records again, and write verdicts, comparisons and claims."""
     for folder in runner.reproductions(RESULTS):
         read = runner.finished(folder)
         done = round_records(read)
@@ -158,7 +164,9 @@ def judge_records() -> None:
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
-    """Judge all records, then write the tables of `committed`; what changed needs a reason."""
+    """Judge all records, then write the tables of `committed`; exit with an error if verdicts changed
+    without a reason.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--why", default="", metavar="TEXT", help="why verdicts are others than the committed ones")
     why = parser.parse_args(None if arguments is None else list(arguments)).why
