@@ -95,10 +95,11 @@ Device = Annotated[Text, AfterValidator(check_device)]
 def split_names(every: tuple[str, ...] = ()) -> BeforeValidator:
     """Return a validator that makes a tuple of names from `a,b`, from several such texts, or from a sequence.
 
-    every   the names that `all` stands for; none: it stands for no name, by which a field means all there are
+    every   the names that `all` stands for; if empty, `all` gives no names, which a field takes to mean all there are
     """
 
     def split(value: Any) -> Any:
+        """Split typed text at commas; leave other values to pydantic."""
         typed = [value] if isinstance(value, str) else value
         if not isinstance(typed, Iterable) or not all(isinstance(part, str) for part in typed):
             return value
@@ -114,9 +115,9 @@ def split_names(every: tuple[str, ...] = ()) -> BeforeValidator:
 
 
 def separate_names(typed: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of an option of a command, given once with commas or several times.
+    """Split the names of a command's option, given once with commas or several times.
 
-    Fields of settings are split by `split_names`; a parameter of a command is handed over as it was typed.
+    Fields of settings are split by `split_names`; a parameter of a command arrives as it was typed.
     """
     words = [word.strip() for part in typed for word in part.split(",")]
     return tuple(word for word in words if word)
@@ -126,6 +127,7 @@ def split_numbers(meaning_all: tuple[int, ...] = ()) -> BeforeValidator:
     """Return a validator that makes a tuple of numbers from `0,8,-1`; `all` gives `meaning_all`."""
 
     def split(value: Any) -> Any:
+        """Split typed text at commas; leave other values to pydantic."""
         typed = [value] if isinstance(value, str) else value
         if not isinstance(typed, Iterable) or not all(isinstance(part, str) for part in typed):
             return value
@@ -146,7 +148,7 @@ def option(help: str, group: Group, *short: str, shown: str | None = None, **mor
     """Declare how a field looks on the command line: its help, the heading it is listed under, and short flags.
 
     shown   the default as it is typed, if the value itself does not say it
-    more    what else a `cyclopts.Parameter` takes
+    more    further arguments of `cyclopts.Parameter`
     """
     default: Any = _show_default if shown is None else shown
     return Parameter(help=help, group=group, alias=short, show_default=default, show_choices=False, **more)
@@ -165,10 +167,11 @@ def _show_default(value: Any) -> str | None:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def declare_settings(kind: type[Kind]) -> type[Kind]:
-    """Make a class a frozen dataclass of settings, whose fields are keywords in Python and flags when typed.
+    """Class decorator: make a frozen dataclass of settings, whose fields are keywords in Python and flags when
+    typed.
 
-    A value that does not fit raises UsageError: of another type, outside of the range, or not among the choices. A
-    field that can be given by its place (`field(kw_only=False)`) is typed without its flag.
+    A value that does not fit raises UsageError: one of another type, out of range, or not among the choices. A
+    positional field (`field(kw_only=False)`) is typed without its flag.
     """
     for name, annotation in vars(kind).get("__annotations__", {}).items():
         kind.__annotations__[name] = _add_range_to_help(annotation)
@@ -177,6 +180,7 @@ def declare_settings(kind: type[Kind]) -> type[Kind]:
 
     @wraps(check)
     def initialise(self: Any, *first: Any, **values: Any) -> None:
+        """Create the settings; turn pydantic's errors into UsageError."""
         try:
             check(self, *first, **values)
         except ValidationError as error:
@@ -187,11 +191,11 @@ def declare_settings(kind: type[Kind]) -> type[Kind]:
 
 
 def build_settings(kind: type[Kind], values: Mapping[str, Any], *, also: Iterable[str] = ()) -> Kind:
-    """Build settings from values by name; values of nested settings are given by their own names.
+    """Make settings of class `kind` from values by name; fields of nested settings are given by their own names.
 
-    also   names that the caller takes beside them, for the cure of a typo
+    also   further names that the caller accepts, to suggest for a typo
 
-    UsageError for a name that there is not, with near ones, and for a value that does not fit.
+    UsageError, with similar names, for an unknown name, and for a value that does not fit.
     """
     own = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     given = {name: value for name, value in values.items() if name in own}
@@ -206,12 +210,12 @@ def build_settings(kind: type[Kind], values: Mapping[str, Any], *, also: Iterabl
 
 
 def select_fields(values: Any, kind: type) -> dict[str, Any]:
-    """Return those values that are fields of `kind`, by name."""
+    """Return the values of an object that are fields of the dataclass `kind`, by name."""
     return {each.name: getattr(values, each.name) for each in fields(kind)}
 
 
 def list_field_names(kind: type) -> list[str]:
-    """Return the names of all fields that a user can give, with those of nested settings."""
+    """Return the names of all fields that a user can set, including those of nested settings."""
     names = []
     inner = dict(_find_nested_settings(kind))
     for each in fields(kind):
@@ -230,7 +234,7 @@ def _find_nested_settings(kind: type) -> Iterator[tuple[str, type]]:
 
 
 def _add_range_to_help(annotation: Any) -> Any:
-    """Return the annotation of a field, with the range of its number added to its help."""
+    """Return a field's annotation with its allowed range appended to the help text."""
     if get_origin(annotation) is not Annotated:
         return annotation
     kind, *extras = get_args(annotation)
@@ -242,7 +246,7 @@ def _add_range_to_help(annotation: Any) -> Any:
 
 
 def describe_range(annotation: Any) -> str:
-    """Describe the range of a field's number in words; empty if it has none of its own."""
+    """Describe the allowed range of a numeric field in words (`at least 1`); empty if it has none."""
     least, most = _find_bounds(annotation)
     if most is not None:
         return f"{least or 0:,} to {most:,}"
@@ -250,7 +254,7 @@ def describe_range(annotation: Any) -> str:
 
 
 def _find_bounds(annotation: Any) -> tuple[Any, Any]:
-    """Return the smallest and largest value of a field, without the bounds that every whole number has."""
+    """Return the smallest and largest allowed value of a field; None for no bound of its own."""
     least: Any = None
     most: Any = None
     for extra in get_args(annotation)[1:]:
@@ -263,11 +267,11 @@ def _find_bounds(annotation: Any) -> tuple[Any, Any]:
 def explain_invalid(
     error: ValidationError, kind: type | None = None, *, flags: bool = False, name: str = "", annotation: Any = None
 ) -> AnisoscopeError:
-    """Explain in plain words what is wrong with settings.
+    """Make the error that says in plain words what is wrong with settings. The caller raises it.
 
     kind         the class of the settings, whose fields say the choices and ranges there are
-    flags        whether names are told as they are typed (`--max-length`) rather than as keywords
-    name         what the value is called, and its `annotation`, if it is no field of settings
+    flags        write names as they are typed (`--max-length`) rather than as keywords
+    name         what the value is called, with its `annotation`, if it is no field of settings
     """
     found = error.errors(include_url=False)[0]
     own = found.get("ctx", {}).get("error")
@@ -288,7 +292,7 @@ def _find_annotation(kind: type, name: str) -> Any:
 
 
 def _describe_error(found: ErrorDetails, label: str, annotation: Any) -> tuple[str, str, str]:
-    """Describe one error of pydantic: what was expected, what came and what to do."""
+    """Describe one error of pydantic: what was expected, what was given, and what to do."""
     limits, got = found.get("ctx", {}), truncate_repr(found["input"])
     least, most = _find_bounds(annotation)
     number = got.strip("'")  # typed numbers are texts

@@ -1,4 +1,4 @@
-"""Show how far long work is: a bar with rate and time left on a terminal, a plain line now and then elsewhere."""
+"""Show the progress of long work: on a terminal a bar with rate and time left, elsewhere a line now and then."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ Progress = Callable[[int, int], None]
 
 
 class Shown:
-    """A progress callback that is on display, with the unit it counts, which `counting` may change later."""
+    """A progress callback on display, with the unit that it counts, which `set_counted_unit` may change later."""
 
     def __init__(
         self, what: str, unit: str, show: Callable[[int, int, str, str], None], say: Callable[[str], None]
@@ -31,11 +31,12 @@ class Shown:
         self.what, self.unit, self.show, self.say = what, unit, show, say
 
     def __call__(self, done: int, total: int) -> None:
+        """Show that `done` of `total` units are done; a total of 0 means unknown."""
         self.show(done, total, self.what, self.unit)
 
 
 def set_counted_unit(progress: Progress | None, unit: str, what: str = "") -> None:
-    """Set what a displayed progress counts, and the name of the work if another part begins."""
+    """Change the unit that a displayed progress counts, and the name of the work if `what` is given."""
     if isinstance(progress, Shown):
         progress.unit, progress.what = unit, what or progress.what
 
@@ -47,11 +48,15 @@ def remark(progress: Progress | None, text: str) -> None:
 
 
 def scale_progress(progress: Progress | None, i: int, n: int, noun: str) -> Progress | None:
-    """Return the progress of piece i (from 0) of n equal pieces as progress of the whole; it names the piece."""
+    """Return a progress callback for piece `i` (from 0) of `n` equal pieces, which shows the progress of the whole.
+
+    noun   what a piece is called in the display
+    """
     if not isinstance(progress, Shown):
         return None if progress is None else lambda done, total: progress(i * total + done, n * total)
 
     def show(done: int, total: int, what: str, unit: str) -> None:
+        """Show the piece's progress as progress of the whole."""
         progress.show(i * total + done, n * total, what, unit)
 
     of_all = f"{noun} {i + 1} of {n}: {progress.what}" if n > 1 else progress.what
@@ -66,8 +71,9 @@ def is_animated() -> bool:
 
 @contextmanager
 def show_progress(what: str, unit: str = "tokens", *, quiet: bool) -> Iterator[Progress]:
-    """Return a callback `(done, total)` that shows `what` with units done, rate and time left; until it is called,
-    `loading …`.
+    """Yield a callback `(done, total)` that shows `what` with units done, rate and time left.
+
+    `loading …` is shown until it is first called. With `quiet` nothing is shown.
     """
     if quiet:
         yield lambda _done, _total: None
@@ -80,7 +86,7 @@ def show_progress(what: str, unit: str = "tokens", *, quiet: bool) -> Iterator[P
 
 @contextmanager
 def show_spinner(what: str, *, quiet: bool) -> Iterator[None]:
-    """Show a spinner beside `what` during work of unknown length; one line if nothing can spin."""
+    """Show a spinner next to `what` during work of unknown length; a single line if stderr is no terminal."""
     if quiet:
         yield
     elif is_animated():
@@ -93,7 +99,9 @@ def show_spinner(what: str, *, quiet: bool) -> Iterator[None]:
 
 @contextmanager
 def _show_live_line(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
-    """Show a line of `columns` on stderr, and its task; remove it and restore the cursor however the work ends."""
+    """Show a live line with `columns` on stderr; yield it and its task. It is removed, and the cursor restored, at the
+    end.
+    """
     from rich.console import Console
     from rich.progress import Progress as Bar, SpinnerColumn, TextColumn
     from rich.table import Column
@@ -112,13 +120,15 @@ def _show_live_line(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def end_bars() -> None:
-    """Stop every bar that is still drawing: a signal can arrive between the end of the work and that of its bar."""
+    """Stop every bar that is still drawn: a signal can arrive between the end of the work and the end of its bar."""
     while DRAWN:
         DRAWN.pop().stop()
 
 
 def call_uninterrupted(act: Callable[[], Made]) -> Made:
-    """Call `act` and delay signals until it is done: a half-started bar would draw over the last line."""
+    """Call `act` and return its result; signals are delayed until it is done. A half-started bar would spoil the
+    terminal.
+    """
     with deferred_signals() as came:
         made = act()
     for number in came:
@@ -128,11 +138,13 @@ def call_uninterrupted(act: Callable[[], Made]) -> Made:
 
 @contextmanager
 def _bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None], Callable[[str], None]]]:
+    """Show a progress bar; yield a function that updates it, and one that prints a line above it."""
     from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.text import Text
 
     class Rate(ProgressColumn):
         def render(self, task: Any) -> Text:
+            """Show the rate per second."""
             return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="progress.data.speed")
 
     drawn = BarColumn(bar_width=max(6, shutil.get_terminal_size().columns // 6))
@@ -141,6 +153,7 @@ def _bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None], Cal
     with _show_live_line(f"loading {title}", *columns) as (bar, task):
 
         def update(done: int, total: int, what: str, unit: str) -> None:
+            """Move the bar; start again at zero if a new part of the work begins."""
             if done < bar.tasks[0].completed:  # another piece of the work has begun
                 bar.reset(task)
             ended = bool(total) and done >= total
@@ -152,7 +165,7 @@ def _bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None], Cal
 
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
-    """Make SIGTERM end the program as Ctrl-C does, unless it has a handler already."""
+    """Within a `with` block, make SIGTERM end the program as Ctrl-C does, unless it already has a handler."""
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if ours:
         signal.signal(signal.SIGTERM, _terminated)
@@ -164,15 +177,17 @@ def exit_on_sigterm() -> Iterator[None]:
 
 
 def _terminated(number: int, _frame: object) -> None:
+    """Handle SIGTERM: raise Terminated with the exit status 128 + number."""
     raise Terminated(128 + number)
 
 
 def _print_lines() -> Callable[[int, int, str, str], None]:
-    """Return a callback that prints a line now and then, with the rate since the count last fell."""
+    """Return a callback that prints a line now and then, with the rate since this part of the work began."""
     shown_at = started = time.monotonic()
     first = last = -1
 
     def update(done: int, total: int, what: str, unit: str) -> None:
+        """Print the progress, if the last line is long enough ago or the work is done."""
         nonlocal shown_at, started, first, last
         now = time.monotonic()
         if first < 0 or done < last:
@@ -188,7 +203,7 @@ def _print_lines() -> Callable[[int, int, str, str], None]:
 
 
 def _print_line(text: str) -> None:
-    """Print one line on stderr, cut at the width of the terminal."""
+    """Print one line to stderr, cut at the width of the terminal."""
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else len(text)
     text = text if len(text) <= width else f"{text[: width - 1]}…"
     print(text, file=sys.stderr, flush=True)  # noqa: T201
@@ -196,7 +211,11 @@ def _print_line(text: str) -> None:
 
 @contextmanager
 def interrupt_hint(kept: Callable[[], str], again: str = "--resume") -> Iterator[None]:
-    """On an interrupt, print as the last line what is kept and how to continue:"""
+    """If the work in the `with` block is interrupted, add to the exception what is kept and how to continue.
+
+    kept    returns what is kept, in words; empty if nothing is
+    again   the option that continues the work
+    """
     try:
         yield
     except (KeyboardInterrupt, Terminated, Interrupted) as stop:
@@ -207,7 +226,7 @@ def interrupt_hint(kept: Callable[[], str], again: str = "--resume") -> Iterator
 
 @contextmanager
 def deferred_signals() -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM in the list that is yielded, instead of ending (main thread only)."""
+    """Within a `with` block, collect SIGINT and SIGTERM in the yielded list instead of ending (main thread only)."""
     stopped: list[int] = []
     kept: dict[int, Any] = {}
     with suppress(ValueError):  # not the main thread: signals stay with it

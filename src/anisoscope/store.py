@@ -53,8 +53,7 @@ def select(frame: pd.DataFrame, **where: Any) -> pd.DataFrame:
 
 
 def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write to a temporary path with `write`, then rename it: `path` is complete or absent, even after a power
-    loss.
+    """Write to a temporary path with `write`, then rename it: `path` is complete or absent, even after a power loss.
 
     OutputError if it cannot be written.
     """
@@ -75,7 +74,7 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk; do nothing if the system cannot tell."""
+    """Wait until a file, or the names in a folder, are on disk. Does nothing on systems that do not support it."""
     try:
         handle = os.open(path, os.O_RDONLY)
     except OSError:  # folders cannot be opened on every system
@@ -88,10 +87,9 @@ def flush_to_disk(path: Path) -> None:
 
 
 def write_table(path: Path, frame: pd.DataFrame) -> None:
-    """Write a table as parquet, complete or not at all.
+    """Write a table as parquet, completely or not at all.
 
-    Numbers are written byte by byte, and the schema once, which loses nothing and makes a small file of a small
-    table.
+    Floats are split into byte streams and the schema is written once: lossless, and small files for small tables.
     """
     from pyarrow import Table, parquet  # type: ignore[import-untyped]
 
@@ -101,6 +99,7 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
     how |= {"use_byte_stream_split": numbers, "use_dictionary": [name for name in frame if name not in numbers]}
 
     def write(temporary: Path) -> None:
+        """Write the table and its pandas metadata to this path."""
         with parquet.ParquetWriter(temporary, table.schema, store_schema=False, **how) as file:
             file.write_table(table)
             file.add_key_value_metadata({"pandas": table.schema.metadata[b"pandas"]})
@@ -117,7 +116,7 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write indented JSON, complete or not at all."""
+    """Write indented JSON, completely or not at all."""
     text = json.dumps(content, indent=1, default=str, ensure_ascii=False)
     write_atomic(path, lambda temporary: temporary.write_text(text))
 
@@ -149,15 +148,15 @@ def check_output(folder: Path) -> None:
 
 
 class Busy(Exception):
-    """Another process is making what was asked for, and the caller did not want to wait."""
+    """Raised if another process is making the requested thing, and the caller did not want to wait."""
 
 
 def make_once(key: Path, make: Callable[[], Any], *, marker: str = "", wait: bool = True) -> None:
-    """Make the file `key`, or the folder that is complete once it holds `marker`, unless it exists; one process at
-    a time.
+    """Make the file `key`, or the folder that is complete once it holds `marker`, unless it exists already.
 
-    `make` leaves it behind (by `write_atomic`, the marker last); where it does not, the next who asks makes it again.
-    What another process is making is waited for; without `wait`, Busy. An unfinished folder is handed to `make` as is.
+    Only one process makes it at a time; others wait or, without `wait`, get Busy. `make` must leave it behind (use
+    `write_atomic`, the marker last); if it does not, the next caller makes it again. An unfinished folder is given to
+    `make` as it is.
     """
     if (key / marker).exists():
         return
@@ -183,8 +182,8 @@ def make_records_once(path: Path, make: Callable[[], pd.DataFrame], *, wait: boo
 
 
 def visit_busy_last(items: Iterable[Item], attempt: Callable[[Item, bool], Result]) -> Iterator[Result]:
-    """Call `attempt(item, wait)` for every item; items that another process is working on (Busy) come last and are
-    waited for. Those that another process has in hand (Busy) come last, waited for.
+    """Call `attempt(item, wait)` for every item. Items that raise Busy (another process has them) come last, with
+    waiting.
     """
     held = []
     for item in items:
@@ -201,7 +200,9 @@ ANEW = "the run folder is damaged: measure again with --overwrite"
 
 
 class RunFolder:
-    """A run folder: `records.parquet`, `manifest.json` (last), `report.html`, `figures/`; `state.*` until it ends."""
+    """A run's folder: `records.parquet`, `manifest.json` (written last), `report.html`, `figures/`; `state.*` until it
+    ends.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.manifest_path = folder, folder / "manifest.json"
@@ -235,7 +236,9 @@ class RunFolder:
         return run
 
     def _refuse_foreign_identity(self, identity: dict[str, Any]) -> None:
-        """Raise OutputError if the folder's `identity.json` is another program's: it has no entry of a run's."""
+        """Raise OutputError if another program wrote the folder's `identity.json`: it has none of the entries of a
+        run.
+        """
         try:
             other = self.identity() or {}
         except OutputError:
@@ -245,21 +248,23 @@ class RunFolder:
             raise OutputError(f"{self.folder} to be new or of a run", got, "choose another --output")
 
     def note(self, identity: dict[str, Any]) -> None:
-        """Write the identity if it is missing: at the start, or after somebody removed the folder."""
+        """Write the identity unless it is there: at the start, or after somebody removed the folder."""
         text, path = json.dumps(identity, indent=1, sort_keys=True), self.folder / "identity.json"
         if not path.exists() or path.read_text() != text:
             write_atomic(path, lambda temporary: temporary.write_text(text))
 
     def identity(self) -> dict[str, Any] | None:
-        """Return the identity that the run was begun with, or None if none was begun."""
+        """Return the identity with which the run was started; None if none was started."""
         path = self.folder / "identity.json"
         return _read_json(path) if path.exists() else None
 
     @property
     def complete(self) -> bool:
+        """Whether the run is finished: its manifest exists."""
         return self.manifest_path.exists()
 
     def state_path(self, rank: int = 0) -> Path:
+        """Return the file in which process `rank` saves its progress."""
         return self.folder / f"state.{rank}.safetensors"
 
     def states(self) -> list[Path]:
@@ -268,10 +273,7 @@ class RunFolder:
         return sorted(path for path in found if path.name.split(".")[1].isdigit() and path.name.count(".") == 2)
 
     def list_own_files(self) -> list[Path]:
-        """List the files that a run writes, whether they exist or not; other files in the folder are never touched.
-
-        Other files in its folder are somebody else's, whatever they are called.
-        """
+        """List the files that a run writes, whether they exist or not. Other files in the folder are never touched."""
         names = ("records.parquet", "replicates.parquet", "reservoir.safetensors")
         return [self.manifest_path, *(self.folder / name for name in names), self.sums_path, *self.states()]
 
@@ -281,7 +283,7 @@ class RunFolder:
             path.unlink(missing_ok=True)
 
     def finish(self, records: pd.DataFrame, manifest: dict[str, Any]) -> None:
-        """Write the table, then the manifest; then delete the state files."""
+        """Write the records, then the manifest; then delete the state files."""
         write_table(self.folder / "records.parquet", records)
         write_json(self.manifest_path, manifest)
         for path in self.states():
@@ -289,17 +291,18 @@ class RunFolder:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What was measured, with what and from where; OutputError if the run is not finished."""
+        """What was measured, with which settings and from where. OutputError if the run is not finished."""
         self._check_finished()
         return _read_json(self.manifest_path)
 
     @property
     def records(self) -> pd.DataFrame:
-        """The long table; OutputError if the run is not finished."""
+        """The long table of results. OutputError if the run is not finished."""
         self._check_finished()
         return _read_records(self.folder / "records.parquet")
 
     def _check_finished(self) -> None:
+        """Raise OutputError if the run is not finished."""
         if not self.complete:
             cure = "finish it with --resume, or name another folder"
             raise OutputError(f"a finished run in {self.folder}", "no manifest.json", cure)
@@ -323,9 +326,10 @@ def _read_records(path: Path) -> pd.DataFrame:
 
 
 def _read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Read all records of a series, and a manifest made from those of its checkpoints.
+    """Read all records of a series of checkpoints, and a manifest made from those of the checkpoints.
 
-    `checkpoints`: subject, step, seed, folder and weights of each; `skipped`, `repeated`; of `warnings` all.
+    The manifest has `checkpoints` (subject, step, seed, folder and weights of each), `skipped`, `repeated`, and the
+    `warnings` of all.
     """
     described = _read_json(folder / "series.json")
     found = [RunFolder(folder / row["folder"]).manifest for row in described.get("checkpoints", ())]
@@ -341,7 +345,7 @@ def _read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 
 def list_changed_fields(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return the names of fields that differ, nested ones joined by dots: `code.metrics`."""
+    """Return the names of the fields that differ, nested ones joined by dots: `code.metrics`."""
     names = []
     for key in sorted(ours.keys() | theirs.keys()):
         a, b = ours.get(key), theirs.get(key)
@@ -353,6 +357,7 @@ def list_changed_fields(ours: Mapping[str, Any], theirs: Mapping[str, Any], pref
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object. OutputError if it is damaged or no object."""
     try:
         found = json.loads(path.read_text())
     except (ValueError, OSError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Show a comparison of runs: a table, sentences, figures by name, a page, conditions that can fail."""
+"""The result of comparing runs, for Python: table, sentences, figures by name, page, conditions that can fail."""
 
 from functools import cached_property
 from html import escape
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class Comparison:
     """The result of `anisoscope.compare`: every run compared with the first.
 
-    differences  the long table: a row for each place and each run but the first, with the value in both runs (`first`,
-                 `second`, each with its interval), `difference` with `low` and `high`, and whether it is `paired`
-    findings     what the intervals of the differences tell apart, in sentences
-    notes        how runs were paired, and what else sets them apart: corpus, tokens, dtype, settings, code
+    differences  the long table: a row for each place (stack, layer, head …) and each run but the first, with the value
+                 in both runs (`first`, `second`, each with its interval), `difference` with `low` and `high`, and `paired`
+    findings     what the intervals of the differences support, in sentences
+    notes        how runs were paired, and what else differs between them: corpus, tokens, dtype, settings, code
 
     In a notebook it shows its sentences, its table and its first figure.
 
@@ -48,7 +48,7 @@ class Comparison:
         return f"Comparison of {self._found.metric}: {', '.join(names[1:])} against {names[0]}"
 
     def table(self) -> pd.DataFrame:
-        """Return a row for each place and each run but the first: both values, and their difference with its
+        """Return one row for each place (layer, head …) and each run but the first: both values, difference and
         interval.
         """
         columns = ["run", "stack", "layer", "layer_other", "head", "site", "component"]
@@ -59,21 +59,22 @@ class Comparison:
         return self.differences[[*kept, "first", "second", "difference", "low", "high"]]
 
     def across(self, metric: str = "cka") -> pd.DataFrame:
-        """How alike each layer of the first run is to each layer of the others: a row for each pair, with its interval.
+        """Return how similar each layer of the first run is to each layer of the others: a row per pair, with its
+        interval.
 
         metric  one that reads two layers: `cka`, `procrustes`, or `module:NAME`
 
-        Of the tokens that both runs sampled. UsageError for runs of other inputs, or that kept no sample.
+        Computed on the tokens that both runs sampled. UsageError for runs of different inputs, or without a sample.
         """
         return self._found.across(metric)
 
     def fails(self, condition: str) -> bool:
-        """Tell whether any run differs from the first as a condition says: `A.last > +.02`, `attention.entropy.max
+        """Whether any run differs from the first as a condition says: `A.last > +.02`, `attention.entropy.max
         < -.1`.
 
-        `METRIC.PLACE`, where the place is last, first, max, min, any (the default) or the number of a layer; only what
-        the whole interval of a difference supports counts. `A` is the anisotropy. UsageError for one that cannot be
-        read, MeasureError if the runs give nothing to judge by.
+        The condition is `METRIC.PLACE`, where the place is last, first, max, min, any (the default) or the number of a
+        layer. Only what the whole interval of a difference supports counts. `A` is the anisotropy. UsageError for a
+        condition that cannot be parsed, MeasureError if the runs have no values to judge it by.
         """
         return bool(self._found.judge(condition))
 
@@ -83,20 +84,20 @@ class Comparison:
 
     @cached_property
     def _figures(self) -> "dict[str, Figure]":
+        """The figures of this comparison by name."""
         from anisoscope.report.comparison import build_figures
 
         return {figure.name: figure for figure in build_figures(self._found)}
 
     @property
     def figures(self) -> list[str]:
-        """Names of the figures that `plot` can draw."""
+        """The names of the figures that `plot` can draw."""
         return list(self._figures)
 
     def plot(self, name: str = "", width: int = 640) -> "ChartType":
-        """Return the figure called `name` (default: the first) as an Altair chart, with all runs in one picture. An
-        Altair chart.
+        """Return the figure called `name` (default: the first) as an Altair chart, with all runs in one picture.
 
-        width   of the plotting area, in pixels. UsageError, with near names, for a figure that there is not
+        width   of the plotting area, in pixels. UsageError, with similar names, for an unknown figure
         """
         require_extra("report", "to draw a figure")
         from anisoscope.charts.export import show_alone
@@ -108,7 +109,7 @@ class Comparison:
         return show_alone(figure.draw(width), figure.title)
 
     def report(self, folder: Path | str, *, pdf: bool = False) -> Path:
-        """Write the page, its figures and all numbers into a folder, and return the page's path.
+        """Write the report's page, its figures and all numbers into a folder, and return the page's path.
 
         pdf   figures as PDF too
         """
@@ -118,6 +119,7 @@ class Comparison:
         return write_comparison(self._found, Path(folder), ("svg", "pdf") if pdf else ("svg",))
 
     def _repr_html_(self) -> str:
+        """Return the HTML that a notebook shows: sentences, table, first figure."""
         table = self.table().to_html(index=False, float_format="{:.3f}".format, na_rep="–", border=0)
         sentences = "".join(f"<li>{escape(text)}</li>" for text in [f.text for f in self.findings] + self.notes)
         drawn = ""

@@ -1,5 +1,6 @@
-"""`measure`, `series` and `classes`: from a model and data, however they were handed over, to a `Run`; and the roads of
-the command line and of Python alike, from settings to a finished run folder, with progress shown.
+"""`measure`, `series` and `classes`, and the functions behind them that the command line shares.
+
+They accept a model and data in many forms, show progress, and return a `Run`.
 """
 
 import json
@@ -44,24 +45,26 @@ def measure(
 ) -> Run:
     """Measure the geometry of a model's representations and attention on data, with 95 % intervals.
 
-    model      a name or folder, what `anisoscope.load` gave, any `torch.nn.Module`, a pipeline of transformers, a model
+    model      a name or folder, what `anisoscope.load` returned, any `torch.nn.Module`, a pipeline of transformers, a model
                of sentence-transformers; or vectors in its place: an array [vector, dim] or [sequence, token, dim], a
                list or dict of them by layer, a `DataFrame` or another table, a file (.npy, .parquet …)
     inputs     what the model takes: a tensor, array, dict, `BatchEncoding` or tuple of arguments, a list or generator
                of those, a `DataLoader` (of (inputs, labels) too); with a processor a list of strings, or a table with
-               a column of texts (`column=`). Of a dict `attention_mask`, `special_tokens_mask` and `unit` [sequence]
+               a column of texts (`column=`). From a dict `attention_mask`, `special_tokens_mask` and `unit` [sequence]
                are read
     corpus     instead of inputs: a built-in name, a hub data set, a file or folder; none: the built-in one
     processor  tokenizer of a `torch.nn.Module`, for texts and corpora
-    units      the independent piece of data that every sequence or vector is of, in order (any labels); none: its own
+    units      name of the unit (independent piece of data: a document, a speaker) of every sequence or vector, in order;
+               none: each is its own
     labels     the class of every vector [vector, dim]
-    mask       [sequence, token] of vectors: what is real
-    forward    `forward(model, inputs)`, where the model needs a special call
-    options    as of `anisoscope measure`: `output`, `panel`, `limit`, `seed` …; without `output` the run is in memory;
-               `metrics` chooses single ones, by name or as they are (a `Metric` of your own). Of a file of
-               vectors `columns` (`"0-7"`, `"dim_*"`, `"embedding"`),
-               `unit_column` and `label_column` name its columns, otherwise decided by rules: how it was read stands in
-               `run.manifest["corpus"]["reading"]`. What must be known of a run stands in `run.manifest["warnings"]`
+    mask       [sequence, token] for vectors: True for real tokens
+    forward    `forward(model, inputs)`, if the model needs a special call
+    options    as of `anisoscope measure`: `output`, `panel`, `limit`, `seed` …; without `output` the run is in memory.
+               `metrics` chooses single metrics, by name or as objects (a `Metric` of your own). For a file of vectors
+               `columns` (`"0-7"`, `"dim_*"`, `"embedding"`), `unit_column` and `label_column` name its columns, which
+               are otherwise decided by rules; `run.manifest["corpus"]["reading"]` says how it was read
+
+    Read `run.manifest["warnings"]`: they say what the user must know about the result.
     """
     job, place, quiet = read_keywords(Job, options | {"corpus": corpus})
     if are_vectors(model):
@@ -96,7 +99,10 @@ def measure_job(
     subject: "Subject | None" = None,
     reading: "OpenedCorpus | None" = None,
 ) -> "RunFolder":
-    """Measure one model on one corpus."""
+    """Measure one model on one corpus and return its run folder, with progress shown unless `quiet`.
+
+    UsageError for a series of checkpoints.
+    """
     from anisoscope.models.series import is_series
 
     _refuse_columns_of_vectors(job)
@@ -111,7 +117,7 @@ def measure_job(
 
 
 def are_vectors(model: Any) -> bool:
-    """Tell whether vectors were given in place of a model."""
+    """Whether vectors (arrays, a table, a file) were given in place of a model."""
     if isinstance(model, str | Path):
         from anisoscope.data.vector_files import holds_vectors
 
@@ -127,7 +133,9 @@ def are_vectors(model: Any) -> bool:
 def measure_vectors(
     job: Job, vectors: Any, place: OutputOptions, quiet: bool, units: Any = None, labels: Any = None, mask: Any = None
 ) -> "RunFolder":
-    """Measure vectors in memory or in a file; the job may name the columns that hold units and labels."""
+    """Measure vectors in memory or in a file and return the run folder; the job may name columns of units and
+    labels.
+    """
     named = isinstance(vectors, str | Path)
     if job.corpus:
         raise UsageError("vectors alone", f"the corpus {job.corpus}", "leave it out: the file is what will be measured")
@@ -164,8 +172,9 @@ def _refuse_columns_of_vectors(job: Job) -> None:
 
 
 def _load_given_model(job: Job, model: Any, processor: Any, options: Mapping[str, Any]) -> "tuple[Job, Subject | None]":
-    """Complete the job with name, hash and device of a model that is already loaded; a model given by name is
-    loaded later.
+    """Return the job and the loaded model. The job gets the model's name, hash and device.
+
+    A model given by name is loaded later: its second result is None.
     """
     if isinstance(model, str | Path):
         _refuse_argument("a torch.nn.Module", "a name", processor=processor)
@@ -199,8 +208,9 @@ def _open_inputs(
     options: Mapping[str, Any],
     place: OutputOptions,
 ) -> "tuple[Job, Subject, OpenedCorpus]":
-    """Turn the inputs that a caller handed over into a plan of batches; a list of strings is a corpus of one
-    document (and unit) each.
+    """Turn inputs given by the caller into batches. Return the job, the model, and the opened inputs.
+
+    A list of strings is a corpus with a document (and unit) for each.
     """
     from anisoscope.measure.calls import check_module
     from anisoscope.measure.inputs import GivenInputs
@@ -235,7 +245,7 @@ def _open_inputs(
 
 
 def _refuse_argument(place: str, came: str, **given: Any) -> None:
-    """Raise UsageError for an argument that does not go with what was given."""
+    """Raise UsageError if one of the arguments was given although it does not fit the others."""
     for name, value in given.items():
         if value is not None:
             raise UsageError(f"{name} with {place}", came, f"leave {name} out")
@@ -248,14 +258,14 @@ def series(
     output: Path | str,
     **options: Any,
 ) -> Run:
-    """Measure every checkpoint of a training run; its records carry `step` and `seed`. What is finished is not done
-    again.
+    """Measure every checkpoint of a training run. Records carry `step` and `seed`; finished checkpoints are not
+    repeated.
 
     checkpoints  a pattern (`multiberts-seed_{0..4}-step_{0,20}k`), a folder of step-* or checkpoint-*, a list in a file
     output       the folder of the series: one run folder for every checkpoint, and all records together
 
-    Other keywords as in `measure`; `keep`: downloaded checkpoints on the disk at a time. ModelError for checkpoints
-    that do not belong together.
+    Other keywords as in `measure`. `keep`: how many downloaded checkpoints may be on disk at a time. ModelError for
+    checkpoints of different models.
     """
     given = options | {"output": output, "corpus": corpus, "model": str(checkpoints)}
     job, place, quiet = read_keywords(Job, given)
@@ -263,7 +273,7 @@ def series(
 
 
 def measure_checkpoints(job: Job, place: OutputOptions, quiet: bool) -> "Series":
-    """Measure every checkpoint of the series that `job.model` names."""
+    """Measure every checkpoint of the series that `job.model` names, with progress shown unless `quiet`."""
     from anisoscope.models.series import expand
 
     require_for_model(job.model)
@@ -276,6 +286,7 @@ def measure_checkpoints(job: Job, place: OutputOptions, quiet: bool) -> "Series"
         more: dict[str, Any] = {"keep": job.keep, "overwrite": place.overwrite, "progress": progress}
 
         def kept() -> str:
+            """Say, after an interruption, how many checkpoints are finished."""
             finished = len(list(folder.glob("*/manifest.json")))
             return f"{folder} holds {finished} of {len(found)} checkpoints" if folder.exists() else ""
 
@@ -284,8 +295,8 @@ def measure_checkpoints(job: Job, place: OutputOptions, quiet: bool) -> "Series"
 
 
 def classes(model: str | Path = "builtin:minilm", corpus: str = "", **options: Any) -> Run:
-    """Measure how a classifier makes its classes: is a text's vector direction its class, what is attention worth,
-    what explains it?
+    """Measure how a classifier decides: do texts' vectors point in class directions, is attention used, which words
+    matter?
 
     model    a classifier, or any other text model (then less is measured)
     corpus   labelled: a name, a table, a folder of them, a hub data set; none: what the model was trained on
@@ -299,9 +310,7 @@ def classes(model: str | Path = "builtin:minilm", corpus: str = "", **options: A
 
 
 def explain_text(asked: ClassesOptions, text: str, quiet: bool) -> "tuple[Explanation, list[str]]":
-    """Explain the class that a classifier gives to a text, and return it with what is known of the opened
-    classifier.
-    """
+    """Explain the class that a classifier gives to a text. Return the explanation, and notes on the classifier."""
     require_for_model(asked.model)
     with show_spinner(f"loading {asked.model}", quiet=quiet):
         from anisoscope.classes.sentence import explain
@@ -312,7 +321,7 @@ def explain_text(asked: ClassesOptions, text: str, quiet: bool) -> "tuple[Explan
 
 
 def measure_classes(asked: ClassesOptions, place: OutputOptions, quiet: bool) -> "RunFolder":
-    """Measure the classes that a classifier makes of a labelled corpus."""
+    """Measure a classifier on a labelled corpus and return the run folder, with progress shown unless `quiet`."""
     require_for_model(asked.model)
     require_extra("data", "to measure classes")
     with show_progress(f"{asked.model} × {asked.corpus or 'what it was trained on'}", quiet=quiet) as progress:

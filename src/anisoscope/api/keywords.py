@@ -1,4 +1,4 @@
-"""Read the keywords of the public functions, which are the options of the command line."""
+"""Read the keyword arguments of the public functions; they are the options of the command line."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,9 +26,9 @@ CALLED_HERE = {
 
 
 def read_keywords(kind: type[Kind], options: Mapping[str, Any]) -> tuple[Kind, OutputOptions, bool]:
-    """Turn the keywords of a public function into settings, output options, and whether progress is hidden.
+    """Split keyword arguments into settings of the class `kind`, output options, and whether progress is hidden.
 
-    UsageError for a keyword that there is not, with near ones, and for a value that does not fit.
+    UsageError, with similar names, for an unknown keyword, and for a value that does not fit.
     """
     given = dict(options)
     quiet = bool(given.pop("quiet", True))

@@ -1,4 +1,4 @@
-"""Accept objects of other libraries: tables as vectors or texts, transformers pipelines and sentence-transformers
+"""Accept objects of other libraries: tables as vectors or texts, and transformers pipelines and sentence-transformers
 models as models.
 """
 
@@ -32,7 +32,10 @@ def is_table(thing: Any) -> bool:
 
 
 def read_vectors_of_table(table: Any, *, units: Any = None, labels: Any = None, **asked: str | None) -> "VectorArrays":
-    """Read the vectors in a table in memory by the rules for files."""
+    """Read the vectors in a table in memory, by the same rules as for files (`data.vector_roles`).
+
+    units, labels   one for each row. UsageError for the name of a column: pass that as `unit_column`, `label_column`
+    """
     import numpy as np
 
     from anisoscope.data.vector_files import read_vectors_of
@@ -68,10 +71,9 @@ def read_columns_of_table(table: Any) -> "Content":
 
 
 def read_texts_of_table(inputs: Any, column: str | None) -> Any:
-    """Return the texts of a table, of one of its columns, or of a list of rows, as a list; pass anything else on
-    unchanged. A chat is the text of its messages.
+    """Return the texts of a table, of one of its columns, or of a list of rows, as a list; anything else unchanged.
 
-    CorpusError without a text.
+    A chat gives the text of its messages. CorpusError without a text.
     """
     from anisoscope.data.documents import text_of_chat
 
@@ -80,7 +82,7 @@ def read_texts_of_table(inputs: Any, column: str | None) -> Any:
 
 
 def _read_column_of_texts(inputs: Any, column: str | None) -> Any:
-    """Return the column of texts or chats of a table in memory, as a list; pass anything else on unchanged."""
+    """Return the column of texts or chats of a table in memory as a list; anything else unchanged."""
     from anisoscope.data.documents import choose_column
 
     library = library_of(inputs)
@@ -103,7 +105,7 @@ def _read_column_of_texts(inputs: Any, column: str | None) -> Any:
 
 
 def _are_rows(inputs: Any) -> bool:
-    """Tell whether something is a list of rows of texts, `{"text": …, "label": …}`, and not of a model's inputs."""
+    """Whether something is a list of rows with texts, `{"text": …, "label": …}`, and not of a model's inputs."""
     from anisoscope.data.documents import text_of_chat
 
     if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(row, dict) for row in inputs):
@@ -117,10 +119,9 @@ def _are_rows(inputs: Any) -> bool:
 
 @contextmanager
 def unwrap_model(model: Any, processor: Any) -> Iterator[tuple[Any, Any]]:
-    """Return model and processor of a transformers pipeline or a sentence-transformers model; pass others on
-    unchanged.
+    """Yield model and processor of a transformers pipeline or a sentence-transformers model; others unchanged.
 
-    What is put beside a user's own model is taken off it at the end.
+    A context manager: what it adds to a user's own model is removed at the end.
     """
     if library_of(model) == "sentence_transformers":
         with _unwrap_sentence_transformer(model) as subject:
@@ -134,7 +135,7 @@ def unwrap_model(model: Any, processor: Any) -> Iterator[tuple[Any, Any]]:
 
 @contextmanager
 def _unwrap_sentence_transformer(model: Any) -> Iterator["Subject"]:
-    """Return the Transformer of a sentence-transformers model, with the modules that make text vectors from its
+    """Yield the Transformer of a sentence-transformers model, with the modules that make text vectors from its
     output.
     """
     from torch import nn

@@ -42,15 +42,15 @@ MOST_SAMPLED = 1 << 28
 
 
 class Run:
-    """The result of one measurement. `anisoscope.Run("runs/demo")` opens a folder; every public function returns
-    one.
+    """The result of one measurement. `anisoscope.Run("runs/demo")` opens a folder; every public function returns a
+    Run.
 
     records   the long table: a row per metric, site, layer, head, component, with `value`, `low`, `high` (the 95 %
               interval), `n_vectors`, `n_units`
-    manifest  what was measured, with what and from where; `warnings`: what must be known of it
-    folder    where it is written; None where it is in memory only
-    replicates  of each record its value with one group of units left out [record, group], NaN where there is none: what
-              paired differences are made of; None where the run kept none
+    manifest  what was measured and with which settings; its `warnings` say what the user must know
+    folder    where the run is written; None if it is in memory only
+    replicates  each record's value with one group of units left out [record, group], for paired differences; NaN where
+              there is none; None if the run kept none
 
     In a notebook a run shows its table and its first figure.
 
@@ -84,13 +84,13 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The folder's name, or the model's for a run in memory."""
+        """The folder's name; for a run in memory the model's."""
         named = self.manifest.get("model", "run") if self.folder is None else self.folder.name or self.folder
         return str(named)
 
     @property
     def kept(self) -> KeptRun:
-        """Records, manifest, replicates and sample, as a comparison reads them."""
+        """Records, manifest, replicates and vector sample of this run, as a comparison reads them."""
         sample = self.sample if self.folder is None else find_sample(self.folder)
         return KeptRun.of(self.name, self.records, self.manifest, self.replicates, sample)
 
@@ -99,11 +99,12 @@ class Run:
         return f"Run of {self.manifest.get('model', 'a series')}: {len(self.records):,} records, {where}"
 
     def table(self, tokens: str | None = None) -> pd.DataFrame:
-        """Return the short table, a row per checkpoint, stack, layer and site: A with its interval and verdict,
-        drift share, top-3 share, effective rank. If A was not measured: a row for every value of whole layers;
-        if there is none, `attention()`.
+        """Return the short table: one row per checkpoint, stack, layer and site.
 
-        tokens   the token policy; None: the first of the run. UsageError for one that the run has not
+        It shows A (anisotropy) with its interval and verdict, drift share, top-3 share and effective rank. If A was
+        not measured, it has a row for every value of whole layers; if there is none, it is `attention()`.
+
+        tokens   the token policy (which tokens count); None: the run's first. UsageError for one that the run lacks
         """
         table = short_table(self.records, tokens)
         if not len(table):
@@ -111,22 +112,23 @@ class Run:
         return table if len(table) else self.attention()
 
     def attention(self, *, heads: bool = False) -> pd.DataFrame:
-        """Return the table of attention, a row per layer (means over heads, and how many heads are of each kind) or
-        per head.
+        """Return the table of attention: a row per layer (means over heads, and counts of each kind of head), or per
+        head.
 
-        Columns: normalised entropy with its interval (`low`, `high`), mass on the first token, largest weight, how
-        alike rows are, cosine of the mean query and the mean key (of layers: of its size). Empty if attention was not
-        measured.
+        Columns: normalised entropy with its interval (`low`, `high`), mass on the first token, largest weight,
+        similarity of rows, cosine of the mean query and the mean key (for layers, its absolute value). Empty if
+        attention was not measured.
         """
         return attention_table(self.records, heads=heads, replicates=self.replicates)
 
     @property
     def findings(self) -> list[Finding]:
-        """Sentences about the records, by fixed rules; none that an interval does not support."""
+        """Sentences about the records, by fixed rules; each is supported by an interval."""
         return findings(self.records, self.manifest.get("tokens"))
 
     @cached_property
     def _figures(self) -> "dict[str, Figure]":
+        """The figures of this run by name."""
         from anisoscope.report.results import Results
         from anisoscope.report.sections import build_sections
 
@@ -135,14 +137,14 @@ class Run:
 
     @property
     def figures(self) -> list[str]:
-        """Names of the figures that `plot` can draw of this run."""
+        """The names of the figures that `plot` can draw of this run."""
         return list(self._figures)
 
     def plot(self, name: str = "anisotropy", width: int = 640) -> "ChartType":
-        """Return the figure called `name` as on the report's page: an Altair chart, which a notebook shows offline
+        """Return the figure called `name`, as on the report's page: an Altair chart, which a notebook shows offline
         too.
 
-        width   of the plotting area, in pixels. UsageError, with near names, for a figure that this run has not
+        width   of the plotting area, in pixels. UsageError, with similar names, for a figure that this run lacks
         """
         require_extra("report", "to draw a figure")
         from anisoscope.charts.export import show_alone
@@ -153,9 +155,9 @@ class Run:
         return show_alone(figure.draw(width), figure.title)
 
     def report(self, folder: Path | str | None = None, *, pdf: bool = False) -> Path:
-        """Write the page of the run and its figures, and return the page's path.
+        """Write the report's page and its figures, and return the page's path.
 
-        folder   where; None: the run's own folder. UsageError where there is neither
+        folder   where to write; None: the run's own folder. UsageError for a run in memory without a folder
         pdf      figures as PDF too
         """
         from anisoscope.report import build_page
@@ -181,7 +183,10 @@ class Run:
         return log_run(self.records, trackers, name=name or self.name, folder=Path(folder))
 
     def save(self, folder: Path | str) -> "Run":
-        """Copy this run into a new folder: records, manifest, replicates, sample. OutputError where one is there."""
+        """Copy this run into a new folder: records, manifest, replicates, vector sample. Return the copy.
+
+        OutputError if the folder holds a run already.
+        """
         identity = {"run": self.manifest.get("run"), "copy": True}
         kept = RunFolder.start(Path(folder), identity, resume=False)
         if self.replicates is not None:
@@ -198,8 +203,8 @@ class Run:
     def explain(self, text: str) -> "Explanation":
         """Explain, word by word, the class that the classifier of this run gives to a text.
 
-        Attention, values along the direction of the class, gradient × input and erasure, with how far they agree; the
-        model is loaded at the first call. UsageError for a run of anything but `anisoscope.classes`.
+        Shown are attention, values along the direction of the class, gradient × input and erasure, and how far they
+        agree. The model is loaded at the first call. UsageError for a run of anything but `anisoscope.classes`.
         """
         from anisoscope.classes.sentence import explain
 
@@ -207,6 +212,7 @@ class Run:
 
     @cached_property
     def _classifier(self) -> "Classifier":
+        """The classifier of this run, opened to explain texts. UsageError if the run is not of `anisoscope.classes`."""
         from anisoscope.data.corpora import Columns
         from anisoscope.runs.explaining import open_classifier
         from anisoscope.runs.job import ClassesOptions
@@ -221,13 +227,14 @@ class Run:
         return open_classifier(asked)[0]
 
     def _draw_first_figure(self) -> str:
-        """Draw the first figure as SVG; empty if there is none."""
+        """Return the first figure as SVG; empty if there is none."""
         from anisoscope.charts.export import to_svg
 
         figure = next(iter(self._figures.values()), None)
         return to_svg(figure.draw(480), f"run-{id(self)}") if figure is not None else ""
 
     def _repr_html_(self) -> str:
+        """Return the HTML that a notebook shows: name, findings, tables, first figure."""
         shown = [self.table(), self.attention()] if len(short_table(self.records)) else [self.table()]
         how: dict[str, Any] = {"index": False, "float_format": "{:.3f}".format, "na_rep": "–", "border": 0}
         table = "".join(part.to_html(**how) for part in shown if len(part))
@@ -239,7 +246,10 @@ class Run:
 
 
 def run_to_folder_or_memory(measure: Callable[[OutputOptions], RunFolder], output: OutputOptions) -> Run:
-    """Call `measure` with the output folder, or with a temporary one whose content is then kept in memory."""
+    """Call `measure` with the output folder and return the run.
+
+    Without a folder, a temporary one is used and its content kept in memory.
+    """
     if output.output is not None:
         return Run(measure(output).folder)
     with tempfile.TemporaryDirectory(prefix="anisoscope-") as folder:
@@ -253,12 +263,14 @@ def run_to_folder_or_memory(measure: Callable[[OutputOptions], RunFolder], outpu
 
 
 def _read_sample(path: Path) -> Mapping[str, Any]:
+    """Read the sampled vectors of a run as tensors by name."""
     from safetensors.torch import load_file
 
     return load_file(path)
 
 
 def _write_sample(path: Path, sample: Mapping[str, Any]) -> None:
+    """Write sampled vectors to a file."""
     from safetensors.torch import save_file
 
     save_file(dict(sample), path)

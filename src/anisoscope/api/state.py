@@ -1,7 +1,8 @@
-"""A measurement that anybody adds to: sums of vectors or of a model's batches, merged in any order, finished to a run.
+"""A measurement in parts: sums of vectors or of a model's batches, merged in any order, and finished to a run.
 
-For data that one program does not read: a job array, Ray Data, a stream of a serving engine. Each worker has a `State`,
-adds what it sees, and saves it or sends it; whoever has all of them merges and finishes. docs/scaling.md says when.
+For data that one program does not read: a job array, Ray Data, a stream of a serving engine. Each worker has a
+`State`, adds what it sees, and saves it or sends it; whoever has all of them merges and finishes. docs/scaling.md says
+when.
 """
 
 import json
@@ -47,13 +48,14 @@ OWN_UNITS = 1 << 40
 
 
 class State:
-    """Sums of vectors, or of what a model does with batches; of any number of workers, merged in any order.
+    """Sums over vectors, or over what a model does with batches. Each worker has a state; they are merged in any
+    order.
 
-    name     of this part of the data; needed if units are not named, so that those of two parts are told apart
+    name     of this part of the data; needed if units (documents, clips …) have no names, to tell two parts' units apart
     options  fields of `Settings`: `panel`, `metrics`, `tokens`, `groups`, `layers`, `seed` …
 
-    A state holds sums, not vectors: its size does not grow with the data, but for 8 bytes a unit. Merged in any order
-    it gives the numbers of one pass (to rounding in float64).
+    A state holds sums, not vectors: its size does not grow with the data, except for 8 bytes a unit. Merged in any
+    order, states give the numbers of a single pass (up to rounding in float64).
 
         >>> import anisoscope, numpy
         >>> x = numpy.random.default_rng(0).normal(size=(400, 8)) + 1
@@ -82,18 +84,18 @@ class State:
 
     @property
     def n_units(self) -> int:
-        """The number of units that were added."""
+        """How many units (documents, clips …) were added."""
         return 0 if self._measurement is None else len(self._measurement.sums.units)
 
     def add(self, vectors: Any, *, units: Iterable[Hashable] | None = None, mask: Any = None) -> "State":
         """Add vectors, and return the state.
 
         vectors  [vector, dim] or [sequence, token, dim], of numpy or torch; a list or dict of them, layer by layer
-        units    the independent piece of data (a document, a speaker) of each vector or sequence, by any name; none:
-                 each is its own. One unit may be spread over calls and over states
-        mask     [sequence, token] bool: what is real
+        units    name of the unit (independent piece of data: a document, a speaker) of each vector or sequence; none: each
+                 is its own. One unit may be spread over calls and over states
+        mask     [sequence, token] bool: True for real tokens
 
-        UsageError for vectors that do not fit the state, or what a metric that was asked for needs more than vectors.
+        UsageError for vectors that do not fit the state, or for a metric that needs more than vectors.
         """
         given = wrap_vectors(vectors, mask=mask)
         measurement = self._open(self._describe_vectors(given), lambda: settings_of_vectors(given, self.settings))
@@ -114,11 +116,10 @@ class State:
         units: Iterable[Hashable] | None = None,
         forward: Callable[[nn.Module, Any], Any] | None = None,
     ) -> "State":
-        """Run a model on a batch, add what it does, and return the state.
+        """Run a model on a batch, add what is measured, and return the state.
 
         inputs   as for `measure`: a tensor, a dict, a tuple of arguments, a list of these, or a `Batch`
-        units    the independent piece of data of each sequence, by any name; none: `unit` in the dicts, else each is
-                 its own
+        units    name of the unit (independent piece of data) of each sequence; none: `unit` in the dicts, else each its own
         forward  `forward(model, inputs)`, if the model needs a special call
 
         UsageError for a panel that needs two passes (alignment), or for another model than before.
@@ -136,7 +137,7 @@ class State:
         return self
 
     def merge(self, *others: "State") -> "State":
-        """Return the state of all data that this one and the others hold.
+        """Return a new state of all data in this one and the others.
 
         MeasureError for states of other models, and for two that number their units alike; UsageError for other
         settings.
@@ -147,7 +148,7 @@ class State:
         return whole
 
     def save(self, path: Path | str) -> Path:
-        """Write the state into a file (safetensors), which `State.load` reads, and return its path."""
+        """Write the state to a file (safetensors) that `State.load` reads, and return its path."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         self._require_measurement().save(target, {"state": json.dumps(self._described())})
@@ -155,7 +156,7 @@ class State:
 
     @classmethod
     def load(cls, path: Path | str) -> "State":
-        """Read a state that `save` wrote. OutputError for a file that is none."""
+        """Read a state that `save` wrote. OutputError for any other file."""
         source = Path(path)
         try:
             with safe_open(source, framework="pt") as file:
@@ -173,24 +174,26 @@ class State:
         return state
 
     def finish(self, output: Path | str | None = None, *, corpus: str = "state", overwrite: bool = False) -> Run:
-        """Return the run of everything that was added; the state can be added to further.
+        """Return the run of everything added so far. More can be added to the state afterwards.
 
         output   folder of the run; none: it is kept in memory
-        corpus   what the data are called in the run
+        corpus   name of the data in the run
         """
         measurement = self._require_measurement()
         place = OutputOptions(output=None if output is None else Path(output), overwrite=overwrite)
         return run_to_folder_or_memory(lambda where: self._write(measurement, where, corpus), place)
 
     def __reduce__(self) -> Any:
-        """Pickle the state as its file, which workers of another program send."""
+        """Pickle the state as the content of its file, so that workers of other programs can send it."""
         if self._measurement is None:
             return _open_empty, (self.name, asdict(self.settings))
         with tempfile.TemporaryDirectory() as folder:
             return _load_bytes, (self.save(Path(folder, "state")).read_bytes(),)
 
     def _open(self, described: dict[str, Any], make_settings: Callable[[], Settings]) -> Measurement:
-        """Return the measurement that is added to, of the same things as before."""
+        """Return the measurement to add to; the first call creates it. UsageError if the data are of another kind than
+        before.
+        """
         if self._measurement is None:
             self._measurement, self.of = Measurement(make_settings()), described
         elif described != self.of:
@@ -199,15 +202,17 @@ class State:
         return self._measurement
 
     def _describe_vectors(self, vectors: VectorArrays) -> dict[str, Any]:
+        """Return what later vectors must agree with: layers, their widths, and whether they are sequences."""
         layers = {name: int(x.shape[-1]) for name, x in vectors.layers.items()}
         return {"model": VECTORS, "layers": layers, "sequences": vectors.are_sequences}
 
     def _describe_model(self, model: nn.Module) -> dict[str, Any]:
+        """Return what later models must agree with: class, number of parameters, and a quick hash of the weights."""
         parameters = sum(parameter.numel() for parameter in model.parameters())
         return {"model": class_of(model).__name__, "parameters": parameters, "weights": hash_some_weights(model)}
 
     def _read_batches(self, model: nn.Module, inputs: Any, units: Any, forward: Any) -> Iterator[Batch]:
-        """Turn inputs into batches whose units have the numbers of this state."""
+        """Yield the inputs as batches, with the unit numbers of this state."""
         given = GivenInputs(inputs, model, forward=forward)
         batches = list(given)
         count = sum(len(batch.unit) for batch in batches)
@@ -224,7 +229,7 @@ class State:
             yield batch if isinstance(item, Batch) else _renumber(batch, numbers[rows], start[rows])
 
     def _number(self, units: Iterable[Hashable] | None, count: int) -> np.ndarray:
-        """Number each unit [sequence], by its name: the same in every state."""
+        """Return the number of each unit [sequence]. A named unit has the same number in every state."""
         if units is None:
             first = _hash_name(self.name) % (1 << 22) * OWN_UNITS if self.name else 0
             self._numbered += count
@@ -235,7 +240,7 @@ class State:
         return np.array([_number_unit(name) for name in names], dtype=np.int64)
 
     def _place(self, numbers: np.ndarray) -> np.ndarray:
-        """Where each sequence begins in its unit [sequence]: a range of its own for each, also over states."""
+        """Return where each sequence begins within its unit [sequence]. No two overlap, also across states."""
         # Each unit of its own needs no memory of what came before.
         first = _hash_name(self.name) % (1 << 20) if self.name else 0
         start = np.empty(len(numbers), dtype=np.int64)
@@ -245,9 +250,11 @@ class State:
         return start
 
     def _timed(self) -> "_Clock":
+        """Return a context manager that adds the time spent inside to the state."""
         return _Clock(self)
 
     def _merge_one(self, other: "State") -> "State":
+        """Return a new state of this one and another. MeasureError if they do not belong together."""
         if self._measurement is None or other._measurement is None:
             return self if other._measurement is None else other
         if self.of != other.of:
@@ -266,11 +273,13 @@ class State:
         return merged
 
     def _require_measurement(self) -> Measurement:
+        """Return the measurement. UsageError if nothing was added yet."""
         if self._measurement is None:
             raise UsageError("a state that something was added to", "an empty one", "add vectors or a batch first")
         return self._measurement
 
     def _described(self) -> dict[str, Any]:
+        """Return what is saved of the state, apart from its sums."""
         measurement = self._require_measurement()
         return {
             "name": self.name,
@@ -285,7 +294,7 @@ class State:
         }
 
     def _write(self, measurement: Measurement, place: OutputOptions, corpus: str) -> RunFolder:
-        """Write the run folder of what is measured."""
+        """Write the run folder of everything measured so far."""
         assert place.output is not None
         job = Job(model=self.of["model"], corpus=corpus, settings=measurement.settings, device="cpu")
         identity = json_roundtrip({"state": self._described() | {"seconds": None}, "job": asdict(job)})
@@ -315,7 +324,7 @@ class State:
 
 
 class _Clock:
-    """Adds the time that a block takes to a state."""
+    """A context manager that adds the time spent inside to a state's `seconds`."""
 
     def __init__(self, state: State) -> None:
         self.state = state
@@ -328,23 +337,25 @@ class _Clock:
 
 
 def _hash_name(name: Any) -> int:
-    """A number below 2⁶³ that a name always has, in every process."""
+    """Return a number below 2⁶³ for a name, the same in every process."""
     return int.from_bytes(blake2b(repr(name).encode(), digest_size=8).digest(), "big") >> 1
 
 
 def _number_unit(name: Any) -> int:
-    """The number of a unit: whole numbers are their own, other names have a hash."""
+    """Return the number of a unit: a non-negative integer is its own number, any other name is hashed."""
     whole = isinstance(name, int | np.integer) and not isinstance(name, bool)
     return int(name) if whole and name >= 0 else _hash_name(name)
 
 
 def _names_units(item: Any) -> bool:
-    """Tell whether a batch says itself of which unit its sequences are."""
+    """Whether a batch itself says which unit each sequence belongs to."""
     return isinstance(item, Batch) or (isinstance(item, Mapping) and "unit" in item)
 
 
 def _renumber(batch: Batch, numbers: np.ndarray, start: np.ndarray) -> Batch:
-    """The batch with other units, and tokens that begin elsewhere in them."""
+    """Return the batch with other unit numbers, and with other positions at which its sequences begin in their
+    units.
+    """
     begin = torch.from_numpy(start)
     streams = {
         stack: replace(stream, start=begin - stream.mask.int().argmax(1)) for stack, stream in batch.streams.items()
@@ -353,7 +364,7 @@ def _renumber(batch: Batch, numbers: np.ndarray, start: np.ndarray) -> Batch:
 
 
 def _batch_of_vectors(vectors: VectorArrays, rows: np.ndarray, numbers: np.ndarray, start: np.ndarray) -> Batch:
-    """Some rows of vectors as a batch."""
+    """Make a batch of some rows of vectors."""
     layers = {layer: vectors.block(layer, rows) for layer in vectors.layers}
     length = vectors.shape[1] if vectors.are_sequences else 1
     mask = torch.ones(len(rows), length, dtype=torch.bool)
@@ -364,14 +375,14 @@ def _batch_of_vectors(vectors: VectorArrays, rows: np.ndarray, numbers: np.ndarr
 
 
 def _open_empty(name: str, settings: dict[str, Any]) -> State:
-    """An empty state that was pickled."""
+    """Rebuild an empty state from its pickle."""
     state = State(name)
     state.settings = Settings.read(settings)
     return state
 
 
 def _load_bytes(content: bytes) -> State:
-    """A state that was pickled as its file."""
+    """Rebuild a state from its pickle, the content of its file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "state")
         path.write_bytes(content)

@@ -13,17 +13,16 @@ from anisoscope.runs.comparison import compare as compare_kept
 def compare(
     *runs: Run | Path | str, metric: str = "mean_cosine", tokens: str = "all", heads: bool = False
 ) -> Comparison:
-    """Compare runs with the first one, with an interval of each difference: paired if they measured the same units.
+    """Compare runs with the first one, with an interval of each difference; paired if they measured the same units.
 
     runs    `Run`s or folders, two or more
-    metric  a name in the `metric` column of their records, `A`, or what the field calls it (`anisotropy`)
-    tokens  token policy
-    heads   head by head; else values of whole layers, which of a metric of heads are means over them
+    metric  a name in the `metric` column of their records, `A`, or a name from the literature (`anisotropy`)
+    tokens  token policy (which tokens count)
+    heads   compare head by head; otherwise whole layers, for metrics of heads the mean over them
 
-    Layers of stacks of another depth are matched by their share of the way from input to output. What sets the runs
-    apart beside the model (corpus, tokens, dtype, settings) stands in `notes` of what is returned, whose method
-    `across` holds every layer of one run against every layer of another (CKA). UsageError, with near names, for a
-    metric that a run has not.
+    Layers of stacks of different depth are matched by relative depth. What else differs between the runs (corpus,
+    tokens, dtype, settings) is listed in the result's `notes`. Its method `across` compares every layer of one run
+    with every layer of another (CKA). UsageError, with similar names, for a metric that a run lacks.
     """
     if len(runs) < 2:
         raise UsageError("at least two runs", str(len(runs)), "name another one")
@@ -32,10 +31,9 @@ def compare(
 
 
 def report(run: Run | Path | str, folder: Path | str | None = None, *, pdf: bool = False) -> Path:
-    """Rebuild the page of a run from its records, or the page of another package (reproductions), and return its
-    path.
+    """Rebuild the report's page of a run from its records, and return its path.
 
-    run      a `Run`, a run folder, or a folder of reproductions
+    run      a `Run`, a run folder, or a folder of reproductions, whose page another package writes
     folder   where a run in memory is to be written
     pdf      figures as PDF too
     """

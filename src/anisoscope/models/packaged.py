@@ -60,9 +60,7 @@ def builtin_folder(name: str) -> str:
 
 @cache
 def _digest(file: Path, _changed: int) -> str:
-    """Return the SHA-256 of a file. `_changed` is its time of change, so that a cached result is not reused
-    after it.
-    """
+    """Return the SHA-256 of a file. `_changed`, its time of change, keeps the cache from returning an old result."""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 

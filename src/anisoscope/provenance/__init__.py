@@ -25,19 +25,21 @@ NUMBERS = ("axes", "batch", "sums", "reads", "metrics", "models", "data", "captu
 
 
 def json_roundtrip(x: Any) -> Any:
-    """Return the value as JSON gives it back, so that saved and requested values compare equal."""
+    """Return the value as JSON reads it back, so that saved and requested values compare equal."""
     return json.loads(json.dumps(x, default=str))
 
 
 def make_run_id(*parts: Any) -> str:
-    """Return the name of a run: a hash of settings, weights, corpus and code version."""
+    """Return a run's id: 16 hex digits of the hash of the parts (settings, weights, corpus and code version)."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 @cache
 def hash_code(*modules: str, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
-    """Hash the code of `modules` and of everything they import, by module; part of a run's identity, so that a
-    changed formula means a new run. Comments, docstrings and layout do not count.
+    """Hash the code of `modules` and of everything they import. Return a hash for each module.
+
+    The hashes are part of a run's identity, so that a changed formula means a new run. Comments, docstrings and layout
+    do not count.
 
     modules    full names; of this package the modules of `NUMBERS` count, of other packages that are named here, all
     leave_out  full names of modules that do not count, although they are imported
@@ -45,6 +47,7 @@ def hash_code(*modules: str, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
     named = {name.partition(".")[0] for name in modules}
 
     def makes_numbers(name: str) -> bool:
+        """Whether a module can change numbers, so that it is hashed."""
         package, _, inside = name.partition(".")
         if package == PACKAGE.name:
             return inside.partition(".")[0] in NUMBERS
@@ -55,11 +58,10 @@ def hash_code(*modules: str, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
 
 
 def hash_code_used(*used: Any) -> dict[str, str]:
-    """Hash the code that makes the numbers of a run (`hash_code`).
+    """Hash the code that computes the numbers of a run, as `hash_code` does.
 
-    used  full names of modules; and what was chosen at run time, which no import statement tells: functions (of
-          metrics), and classes (of a model's modules, of a plan), of which those of packages that have nothing to do
-          with this one are passed over
+    used  full names of modules; and what was chosen at run time, which no import statement shows: functions (of
+          metrics), and classes (of a model's modules, of a plan). Classes of unrelated packages are ignored
     """
     roots, typed = set[str](), dict[str, str]()
     for each in used:
@@ -84,7 +86,7 @@ def is_tracked(module: str) -> bool:
 
 @cache
 def hash_all_code() -> dict[str, str]:
-    """Hash every module of this package whose code makes numbers, whether it is used or not."""
+    """Hash every module of this package whose code can change numbers, whether it is used or not."""
     names = []
     for first in NUMBERS:
         for path in (PACKAGE / f"{first}.py", *(PACKAGE / first).rglob("*.py")):
@@ -96,9 +98,7 @@ def hash_all_code() -> dict[str, str]:
 
 @cache
 def describe_code_version() -> dict[str, Any]:
-    """Return the package version, a hash of the sources that make numbers, and the git commit (`dirty` if sources
-    differ from it).
-    """
+    """Return package version, hash of the sources that compute numbers, and git commit (`dirty` if sources differ)."""
     from anisoscope import __version__
 
     described = {"version": __version__, "sources": make_run_id(hash_all_code())}
@@ -109,6 +109,7 @@ def find_commit(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     """Return the `commit` of a package's folder (None outside git), and `dirty` if some of its modules differ."""
 
     def git(*words: str) -> str | None:
+        """Return the output of a git command; None if it fails."""
         try:
             words = ("git", "-C", str(folder), *words)
             return subprocess.check_output(words, stderr=subprocess.DEVNULL, text=True, timeout=10).strip()
@@ -126,7 +127,9 @@ _CONFIG: dict[str, Any] = {}
 
 
 def note_config(config: dict[str, Any]) -> None:
-    """Record for manifests which options came from which file, and which of them were typed over."""
+    """Record, for manifests, which options came from which configuration file, and which were overridden on the
+    command line.
+    """
     _CONFIG.clear()
     _CONFIG.update(config)
 
@@ -144,6 +147,7 @@ def describe_environment() -> dict[str, Any]:
 
 @cache
 def _versions() -> dict[str, str]:
+    """Return the versions of the installed libraries that compute numbers."""
     found = {}
     for name in ("torch", "transformers", "datasets", "numpy", "scipy"):
         with suppress(PackageNotFoundError):  # those of extras
@@ -152,7 +156,7 @@ def _versions() -> dict[str, str]:
 
 
 def _describe_command() -> str:
-    """Return the command line; nothing in a notebook, whose kernel command says nothing."""
+    """Return the command line; empty in a notebook, where it says nothing."""
     name = Path(sys.argv[0]).name
     words = ["anisoscope" if name == "__main__.py" else name, *sys.argv[1:]]
     return "" if name.startswith("ipykernel") else shlex.join(words)

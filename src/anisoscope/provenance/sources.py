@@ -1,7 +1,7 @@
-"""Hash the meaning of source code: of modules, whatever their comments, docstrings and layout, and of all that they
-import. Two hashes are equal if the syntax trees without docstrings are.
+"""Hash the meaning of source code: of modules and of all that they import, without comments, docstrings and layout.
 
-No module is imported to be hashed: the import statements of its source say what belongs to it.
+Two hashes are equal if the syntax trees without docstrings are. No module is imported to be hashed: the import
+statements of its source say what belongs to it.
 """
 
 import ast
@@ -40,18 +40,19 @@ _new: dict[str, Parsed] = {}
 
 
 class ModuleSource(NamedTuple):
-    """The hash of a module's meaning, and the modules that its import statements may name."""
+    """The hash of a module's code without docstrings and comments, and the modules that its import statements may
+    name.
+    """
 
     meaning: str
     imports: tuple[str, ...]
 
 
 def hash_modules(roots: Iterable[str], counts: Counted) -> dict[str, str]:
-    """Hash the modules `roots` and every module that they import, directly or not, by name.
+    """Hash the modules `roots` and every module that they import, directly or indirectly. Return the hashes by name.
 
     roots   full names of modules
-    counts  whether a module (by its full name) belongs to what is hashed; others are passed over, with what only they
-            import
+    counts  whether a module (by its full name) is to be hashed; others are skipped, with what only they import
     """
     found: dict[str, str] = {}
     todo = [name for root in roots for name in _list_with_packages(root) if name == root or counts(name)]
@@ -71,7 +72,7 @@ def hash_modules(roots: Iterable[str], counts: Counted) -> dict[str, str]:
 
 
 def are_unchanged(hashes: dict[str, str]) -> bool:
-    """Tell whether modules still mean what they meant when `hashes` was made."""
+    """Whether the modules' code still has the recorded `hashes`; comments and docstrings do not count."""
     for name, meaning in hashes.items():
         source = read_source(name)
         if source is None or source.meaning != meaning:
@@ -90,16 +91,16 @@ def read_source(name: str) -> ModuleSource | None:
 
 
 def hash_file(path: Path) -> str:
-    """Hash the meaning of a Python file."""
+    """Hash the code of a Python file without comments, docstrings and layout."""
     stat = path.stat()
     return _read_module("", path, stat.st_mtime_ns, stat.st_size).meaning
 
 
 def hash_function(function: Any) -> str:
-    """Hash the meaning of a function and of everything it uses, directly or not, in the module it was typed in:
+    """Hash the code of a function and of everything it uses, directly or indirectly, in the module that defines it.
 
-    Functions and classes of other modules count by name. UsageError for what cannot be told from another of its kind:
-    a changed one would be taken for the same.
+    Functions and classes of other modules count by name. UsageError for a value that cannot be identified, since a
+    change of it would go unnoticed.
     """
     words: list[str] = []
     seen: set[int] = set()
@@ -125,7 +126,7 @@ def hash_function(function: Any) -> str:
 
 
 def _find_used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Return what a function uses from outside, by name: globals, enclosing variables, defaults."""
+    """Yield (name, value) of what a function uses from outside: globals, enclosing variables, defaults."""
     for name in _list_globals(function.__code__):
         if name in function.__globals__:
             yield name, function.__globals__[name]
@@ -146,10 +147,7 @@ def _list_globals(code: types.CodeType) -> Iterator[str]:
 
 
 def _identify_value(name: str, value: Any) -> str:
-    """Return text that distinguishes a value from others: its text, its bytes, or its name.
-
-    UsageError if nothing does.
-    """
+    """Return text that identifies a value: its text, its bytes, or its name. UsageError if there is none."""
     if isinstance(value, types.ModuleType):
         return f"{name} {value.__name__}"
     if hasattr(value, "__qualname__") and getattr(value, "__module__", "__main__") != "__main__":
@@ -172,7 +170,7 @@ def _identify_value(name: str, value: Any) -> str:
 
 
 def unwrap(function: Any) -> Any:
-    """Return the plain function of a method, a partial application or a decorated function; of other objects the
+    """Return the plain function inside a method, a partial application or a decorated function; else the object's
     class.
     """
     while True:
@@ -199,7 +197,7 @@ def find_file(name: str) -> Path | None:
 
 @cache
 def _find_folders_of_package(package: str) -> tuple[str, ...]:
-    """Return the folders of a top-level package; none if it is a single module, or missing."""
+    """Return the folders of a top-level package; empty if it is a single module, or missing."""
     spec = _find_spec(package)
     return tuple(spec.submodule_search_locations or ()) if spec is not None else ()
 
@@ -221,21 +219,21 @@ def _find_spec(name: str) -> Any:
 
 
 def _find_file_of_loaded(name: str) -> Path | None:
-    """Return the file of a loaded module that was not found by its name."""
+    """Return the file of a loaded module that was not found by its name; None if it has none."""
     file = getattr(sys.modules.get(name), "__file__", None)
     path = Path(file) if file else None
     return path if path is not None and path.suffix == ".py" and path.is_file() else None
 
 
 def _list_with_packages(name: str) -> list[str]:
-    """Return a module and the packages around it, which are imported with it: `a.b.c` → `a`, `a.b`, `a.b.c`."""
+    """Return a module and its parent packages, which are imported with it: `a.b.c` → `a`, `a.b`, `a.b.c`."""
     parts = name.split(".")
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 @cache
 def _read_module(name: str, path: Path, _changed: int, _size: int) -> ModuleSource:
-    """Return meaning and imports of a file, cached by its time of change and size."""
+    """Return hash and imports of a file. `_changed` and `_size` make the cache read it again if the file changes."""
     written = path.read_bytes()
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     digest = hashlib.sha256(written).hexdigest()
@@ -248,7 +246,7 @@ def _read_module(name: str, path: Path, _changed: int, _size: int) -> ModuleSour
 
 
 def _parse_source(written: bytes) -> Parsed:
-    """Return the hash of a source's meaning, and its import statements."""
+    """Return the hash of a source without comments and docstrings, and its import statements."""
     try:
         tree = ast.parse(written)
     except (SyntaxError, ValueError):  # it cannot be imported either; its bytes tell it from others
@@ -294,9 +292,7 @@ def _describe_tree(node: Any, words: list[str], imports: list[Statement]) -> Non
 
 @cache
 def _load_parse_cache() -> dict[str, Parsed]:
-    """Return what earlier processes have parsed, by the hash of the file's bytes: parsing takes longer than
-    reading.
-    """
+    """Return what earlier processes parsed, by the hash of the file's bytes; empty if there is no usable cache."""
     try:
         kept: dict[str, Parsed] = json.loads(_find_parse_cache().read_text("utf-8"))
         if all(isinstance(meaning, str) and isinstance(found, list) for meaning, found in kept.values()):
@@ -307,10 +303,7 @@ def _load_parse_cache() -> dict[str, Parsed]:
 
 
 def _save_parse_cache() -> None:
-    """Save what this process has parsed for later ones; if that fails, they parse again.
-
-    If that is not possible, they parse again.
-    """
+    """Save what this process parsed for later ones. Failures are ignored: the files are then parsed again."""
     if not _new:
         return
     known = _load_parse_cache()
@@ -326,22 +319,26 @@ def _save_parse_cache() -> None:
 
 
 def _find_parse_cache() -> Path:
-    """Return the cache file of parsed sources; its name changes whenever the meaning of its content does."""
+    """Return the cache file of parsed sources. Its name carries a number that changes with the meaning of its
+    content.
+    """
     given = os.environ.get("ANISOSCOPE_CACHE")
     folder = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anisoscope"
     return folder / "sources-1.json"
 
 
 def _is_text(node: ast.expr) -> bool:
+    """Whether a syntax node is a bare string."""
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _is_for_type_checkers(test: ast.expr) -> bool:
+    """Whether the condition of an `if` is `TYPE_CHECKING`."""
     return getattr(test, "id", getattr(test, "attr", "")) == "TYPE_CHECKING"
 
 
 def _resolve_import(statement: Statement, package: str) -> Iterator[str]:
-    """Return the full names of the modules that an import statement in a module of `package` may name."""
+    """Yield the full names of the modules that an import statement in a module of `package` may mean."""
     level, base, names = statement
     if level:
         parts = package.split(".")
@@ -356,10 +353,12 @@ def _resolve_import(statement: Statement, package: str) -> Iterator[str]:
 
 
 def _digest(words: Iterable[str]) -> str:
+    """Return a short SHA-256 of words in order."""
     return hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
 def _hash_one_function(function: types.FunctionType) -> str:
+    """Hash the source of one function; its bytecode if the session keeps no source."""
     try:
         written = textwrap.dedent(inspect.getsource(function))
     except OSError:  # a session that keeps no source
@@ -368,6 +367,7 @@ def _hash_one_function(function: types.FunctionType) -> str:
 
 
 def _words_of_code(code: types.CodeType) -> Iterator[str]:
+    """Yield words that describe compiled code: bytecode, names, constants."""
     yield code.co_code.hex()
     yield from code.co_names
     for constant in code.co_consts:
