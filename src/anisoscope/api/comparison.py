@@ -22,7 +22,7 @@ class Comparison:
     """The result of `anisoscope.compare`: every run compared with the first.
 
     differences  the long table: a row for each place (stack, layer, head …) and each run but the first, with the value
-                 in both runs (`first`, `second`, each with its interval), `difference` with `low` and `high`, and `paired`
+                 in both runs (`first`, `second`, each with its interval), `difference`, `low`, `high`, and `paired`
     findings     what the intervals of the differences support, in sentences
     notes        how runs were paired, and what else differs between them: corpus, tokens, dtype, settings, code
 

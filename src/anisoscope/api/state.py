@@ -51,7 +51,7 @@ class State:
     """Sums over vectors, or over what a model does with batches. Each worker has a state; they are merged in any
     order.
 
-    name     of this part of the data; needed if units (documents, clips …) have no names, to tell two parts' units apart
+    name     of this part of the data; needed if units (documents, clips …) have no names, so that those of two parts differ
     options  fields of `Settings`: `panel`, `metrics`, `tokens`, `groups`, `layers`, `seed` …
 
     A state holds sums, not vectors: its size does not grow with the data, except for 8 bytes a unit. Merged in any
@@ -91,8 +91,8 @@ class State:
         """Add vectors, and return the state.
 
         vectors  [vector, dim] or [sequence, token, dim], of numpy or torch; a list or dict of them, layer by layer
-        units    name of the unit (independent piece of data: a document, a speaker) of each vector or sequence; none: each
-                 is its own. One unit may be spread over calls and over states
+        units    name of the unit (independent piece of data: a document, a speaker) of each vector or sequence;
+                 none: each is its own. One unit may be spread over calls and over states
         mask     [sequence, token] bool: True for real tokens
 
         UsageError for vectors that do not fit the state, or for a metric that needs more than vectors.
@@ -119,7 +119,8 @@ class State:
         """Run a model on a batch, add what is measured, and return the state.
 
         inputs   as for `measure`: a tensor, a dict, a tuple of arguments, a list of these, or a `Batch`
-        units    name of the unit (independent piece of data) of each sequence; none: `unit` in the dicts, else each its own
+        units    name of the unit (independent piece of data) of each sequence; none: `unit` in the
+                 dicts, else each is its own
         forward  `forward(model, inputs)`, if the model needs a special call
 
         UsageError for a panel that needs two passes (alignment), or for another model than before.
@@ -137,7 +138,7 @@ class State:
         return self
 
     def merge(self, *others: "State") -> "State":
-        """Return a new state of all data in this one and the others.
+        """Return the state of all data in this one and the others.
 
         MeasureError for states of other models, and for two that number their units alike; UsageError for other
         settings.
@@ -254,7 +255,7 @@ class State:
         return _Clock(self)
 
     def _merge_one(self, other: "State") -> "State":
-        """Return a new state of this one and another. MeasureError if they do not belong together."""
+        """Return the state of the data in this one and another. MeasureError if they do not belong together."""
         if self._measurement is None or other._measurement is None:
             return self if other._measurement is None else other
         if self.of != other.of:
