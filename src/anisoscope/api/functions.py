@@ -46,8 +46,8 @@ def measure(
     """Measure the geometry of a model's representations and attention on data, with 95 % intervals.
 
     model      a name or folder, what `anisoscope.load` returned, any `torch.nn.Module`, a pipeline of transformers, a
-               model of sentence-transformers; or vectors in its place: an array [vector, dim] or [sequence, token, dim],
-               a list or dict of them by layer, a `DataFrame` or another table, a file (.npy, .parquet …)
+               model of sentence-transformers; or vectors in its place: an array [vector, dim] or [sequence, token,
+               dim], a list or dict of them by layer, a `DataFrame` or another table, a file (.npy, .parquet …)
     inputs     what the model takes: a tensor, array, dict, `BatchEncoding` or tuple of arguments, a list or generator
                of those, a `DataLoader` (of (inputs, labels) too); with a processor a list of strings, or a table with
                a column of texts (`column=`). From a dict `attention_mask`, `special_tokens_mask` and `unit` [sequence]

@@ -51,7 +51,7 @@ class State:
     """Sums over vectors, or over what a model does with batches. Each worker has a state; they are merged in any
     order.
 
-    name     of this part of the data; needed if units (documents, clips …) have no names, so that those of two parts differ
+    name     of this part of the data; needed if units (documents, clips …) have no names: it tells parts apart
     options  fields of `Settings`: `panel`, `metrics`, `tokens`, `groups`, `layers`, `seed` …
 
     A state holds sums, not vectors: its size does not grow with the data, except for 8 bytes a unit. Merged in any
