@@ -36,14 +36,15 @@ SAMPLED = 1 << 20
 
 @dataclass
 class Proof:
-    """What the first batch showed about a capture.
+    """What the first batch showed about a capture: whether it changes the model, and whether it reads attention
+    correctly.
 
     outputs    largest difference of the model's outputs with and without the capture, as a share of the largest of
                them: 0 if they are the same bit for bit; None if they were not compared, for the reason in `skipped`
-    noise      the same between two calls without the capture, tried if there was a difference
-    attention  of every place that was compared, the error of the worst head (root mean square, as a share of the size
+    noise      the difference between two calls without the capture, measured if `outputs` is not 0
+    attention  for every layer that was compared, the error of the worst head (root mean square, as a share of the size
                of the outputs) and how large it may be by rounding
-    unheard    places of which the model's own output could not be had
+    unheard    layers of which the model's own attention output is not known
     """
 
     outputs: float | None = None

@@ -1,5 +1,6 @@
-"""`with capture(model, what) as tap:` then ordinary forward calls: the requested tensors are handed on, the model
-is unchanged.
+"""Capture tensors of a model while it runs, without changing the model.
+
+`with capture(model, what) as tap:` and then ordinary forward calls.
 """
 
 from collections import defaultdict
@@ -48,38 +49,41 @@ def capture(
     shapes_only: bool = False,
     fused: bool = False,
 ) -> Iterator["Tap"]:
-    """Hand the tensors at the requested places to `receive(site, tensor)` while the model runs, or keep those of the
-    last call in the tap.
+    """Capture tensors of a model: hand those that are asked for to `receive(site, tensor)` while the model runs.
+
+    Without `receive`, those of the last call are kept in the tap. `what` may contain:
 
     hidden     [sequence, token, dim]: layer 0 = input of the first block, layer i = raw output of block i
-    unrectified  the same before the block's last ReLU, where the block ends with one
+    unrectified  the same before the block's last ReLU, if the block ends with one
     stage      [sequence, token, dim]: output of each stage, from 1, of models whose blocks are grouped by resolution
-    final      [sequence, token, dim]: after the final norm, where there is one; of stack `sentence` [sequence, 1, dim]:
+    final      [sequence, token, dim]: after the final norm, if there is one; of stack `sentence` [sequence, 1, dim]:
     what the modules of a folder of sentence-transformers (pooling, dense, normalise) make of a text
     query, key [sequence, head, token, head_dim] at the stages `raw`, `normed`, `rotated` that the model has; value
     likewise
     attention  dict of row statistics, see `capture.rows.attention_rows`; of block i at layer i
-    scores     dict of sums over rows, see `capture.scores.score_sums`
-    extremes   dict of what each key is given (`mass`, `seen` of `attention_rows`), and query, key and value
+    scores     dict of sums over rows, see `capture.scores.sum_scores`
+    extremes   dict of the attention that each key receives (`mass`, `seen` of `attention_rows`), and query, key and
+    value
     centred    {"plain", "query", "key"}: row statistics as they are, with queries, with keys centred on `tap.means`
 
     Maps [sequence, channel, height, width] are flattened to one vector per position [sequence, height·width, channel],
     or with `flatten="image"` to one per image [sequence, 1, channel·height·width].
 
-    `blocks` are class names or patterns of module names (`encoder.layers.*`), needed where they are not found. Any
-    module will do whose output is a tensor, or a tuple or mapping that begins with or names one. `tokens_first`: blocks
-    pass on [token, sequence, dim]; None: as read from the model. An output [sequence, dim] is one vector per sequence.
-    `layers` (none: all) are handed on of each stack, −1 its last; `final` goes with the last.
+    `blocks` are class names or patterns of module names (`encoder.layers.*`), needed if blocks are not found. Any
+    module can be a block whose output is a tensor, or a tuple or mapping that begins with or names one. `tokens_first`:
+    blocks pass on [token, sequence, dim]; None: as read from the model. An output [sequence, dim] is one vector per
+    sequence. `layers` limits the layers of each stack (none: all), −1 is its last; `final` goes with the last.
 
-    Set `tap.real = {stack: mask [sequence, token]}` before a padded call so that padded queries are left out of what
-    is averaged inside (row similarity); row statistics are given for all queries. The model's outputs stay the same,
-    bit for bit; with `fused` the rows of attention give its output too, in place of the model's own product, which
-    moves the outputs by rounding (in float32 or float64 on a CPU, on the backends `heads.STOOD_IN_FOR`).
+    Set `tap.real = {stack: mask [sequence, token]}` before a padded call so that padded queries are left out of
+    averages over rows (row similarity); row statistics are given for all queries. The model's outputs stay the same,
+    bit for bit. With `fused`, the captured rows of attention also give the output of attention, instead of the model's
+    own product; this changes outputs by rounding (in float32 or float64 on a CPU, on the backends
+    `heads.STOOD_IN_FOR`).
 
-    MeasureError at the end of the first forward call if a requested place did not fire (those that are `optional` stand
-    in `tap.unseen` then), and in any one if a place fires twice, since every vector would count twice; a block that
-    goes on from its own output (ALBERT, looped Transformers) is a new layer each time. UsageError for an unknown place,
-    ModelError for weights without values unless `shapes_only` are looked at.
+    MeasureError at the end of the first forward call if something asked for was not captured (what is `optional` is
+    listed in `tap.unseen` instead), and in any call if a site fires twice, since every vector would count twice; a
+    block that runs again on its own output (ALBERT, looped Transformers) is a new layer each time. UsageError for an
+    unknown name in `what`, ModelError for weights without values unless `shapes_only`.
     """
     wanted = frozenset(what)
     if not shapes_only:
@@ -162,7 +166,7 @@ class Tap:
 
     @property
     def sites(self) -> list[str]:
-        """Names of the sites of the last call, in the order they fired."""
+        """Return the names of the sites captured in the last forward call, in the order they fired."""
         return list(self.kept)
 
     def emit(self, site: Site, value: Any) -> None:

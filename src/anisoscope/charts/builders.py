@@ -219,13 +219,13 @@ def _dash_overlaps(count: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _sort_levels(values: pd.Series) -> list[str]:
-    """Return the ticks of a discrete axis: numbers ascending, names in order of appearance."""
+    """Return the labels of a discrete axis: numbers ascending, names in order of appearance."""
     found = style.appearance(values)
     return [str(level) for level in (sorted(found) if pd.api.types.is_numeric_dtype(values) else found)]
 
 
 def _label_cells(frame: pd.DataFrame, diverging: bool, *, numbers: bool) -> list[str]:
-    """Return the text of each cell: its number if there is room, marked if the interval holds 0."""
+    """Return the text of each cell of a heat map: its number if there is room, marked if the interval holds 0."""
     unsure = [False] * len(frame)
     if diverging and {"low", "high"} <= set(frame):
         unsure = list((frame["low"] < 0) & (frame["high"] > 0))

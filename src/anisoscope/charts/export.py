@@ -18,7 +18,7 @@ from anisoscope.errors import UsageError
 
 
 def to_svg(chart: ChartType, name: str = "mark") -> str:
-    """Return the chart as SVG; a redraw gives the same text.
+    """Return the chart as SVG, always the same for the same chart.
 
     Its ids are numbered after `name`, so that one page can hold many charts.
     """
@@ -55,6 +55,7 @@ class _Offline:
     """An Altair chart that a notebook shows as a picture, without loading a script from the network."""
 
     def _repr_mimebundle_(self, *_args: Any, **_given: Any) -> dict[str, str]:
+        """Return the chart as an SVG picture in HTML, for notebooks."""
         # ids count from 0 behind a name: two pictures of one page must not share it
         drawn = to_svg(self, f"chart-{uuid.uuid4().hex[:12]}")  # type: ignore[arg-type]
         on_white = f'<div style="display: inline-block; background: white">{drawn}</div>'  # its ink is dark
@@ -90,7 +91,7 @@ def show_offline(chart: ChartType) -> ChartType:
 
 
 def save(chart: ChartType, stem: Path, formats: Iterable[str] = ("svg", "pdf")) -> list[Path]:
-    """Write the chart as `stem`.svg, .pdf, .png; the same chart always gives the same bytes."""
+    """Write the chart as files `stem`.svg, .pdf, .png and return their paths; a redraw gives the same bytes."""
     return write(to_svg(chart, stem.name), stem, formats)
 
 

@@ -86,7 +86,7 @@ def shape(values: pd.Series, name: str, width: int) -> alt.Shape:
 
 
 def _make_legend(order: list[Any], width: int) -> alt.Legend | None:
-    """Make a legend in one row if the names fit the width, else in columns; none for a single series."""
+    """Return a legend: in one row if the names fit the width, else in columns; None for a single series."""
     lengths = [7 * len(str(name)) + 26 for name in order]
     if len(order) < 2:
         return None

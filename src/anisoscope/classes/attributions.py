@@ -147,7 +147,7 @@ def _explain_left_out(watched: _Capture, reading: HeadReading, why: list[str], *
 def _iter_seen_of_batch(
     batch: Batch, watched: _Capture, reading: HeadReading, words: Tensor, logits: Tensor, *, crossed: bool
 ) -> Iterator[tuple[int, SeenText]]:
-    """Yield (number, what is captured) for every text of a batch."""
+    """Yield (number of the text, what is captured of it) for every text of a batch."""
     layers = sorted(watched.states)
     pooled = [reading.pool(watched.states[layer]).cpu().numpy() for layer in layers]
     spaces: dict[str, list[Tensor]] = {}

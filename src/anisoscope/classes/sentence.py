@@ -52,16 +52,17 @@ class Classifier:
 
 @dataclass(frozen=True)
 class Explanation:
-    """The explanation of the class that a classifier gives to a text.
+    """The class that a classifier gives to a text, and attributions of the words to it.
 
     found, probability  the class, and how sure the classifier is of it, in [0, 1]
-    words         a row for each word: `word` and its attributions (columns, as far as the model shows them)
+    words         a row for each word: `word` and its attributions (columns, as far as they can be captured)
     agreement     Spearman's correlation over words of each pair of attributions
     erasures      a row for each attribution: `comprehensiveness` (fall of the probability without its first words; more
-                  is better) and `sufficiency` (fall with them alone; less is better), mean over five shares of words;
-                  `…_low`, `…_high`: the least and most of 19 random orders; `beyond_chance`: comprehensiveness is more
-    layer         whose attention and values they are; None: neither is seen
-    windows       into how many the text was cut
+                  is better) and `sufficiency` (fall with only these words; less is better), mean over five shares of
+    words;               `…_low`, `…_high`: the least and most of 19 random orders; `beyond_chance`: comprehensiveness
+    is more
+    layer         the layer of attention and values; None: neither can be captured
+    windows       number of windows that the text was cut into
     notes         what is left out
     """
 

@@ -63,7 +63,7 @@ class Fit:
         return self.dim if self.matrix is None else self.matrix.shape[1]
 
     def apply(self, x: Any) -> NDArray[Any]:
-        """Transform vectors [..., dim] into [..., out], in float64, returned in the floating type of `x`.
+        """Transform vectors [..., dim] to [..., out]; computed in float64, returned in the floating type of `x`.
 
         UsageError for vectors of another width.
         """
@@ -151,13 +151,15 @@ def _expand_one(name: str) -> list[str]:
 
 
 def fit_cure(name: str, x: Float[Array, "vector dim"]) -> Fit:
-    """Fit one cure, named as by `expand_cures`, on vectors [vector, dim].
+    """Fit one cure (a transform that reduces anisotropy) on vectors [vector, dim].
+
+    Its name is one that `expand_cures` returns:
 
     centre        subtract the mean (Mu & Viswanath 2018, first half)
     standardise   centre, then divide each dimension by its standard deviation (Timkey & van Schijndel 2021)
     whiten        centre, rotate to principal axes, divide by their standard deviations (Su et al. 2021)
-    remove-top:k  centre, then take away the k leading principal directions (all-but-the-top, Mu & Viswanath 2018)
-    drop-dims     leave out dimensions: by number, or those that carry A (`auto`)
+    remove-top:k  centre, then remove the k leading principal directions (all-but-the-top, Mu & Viswanath 2018)
+    drop-dims     set dimensions to 0: by number, or those that carry the anisotropy A (`auto`)
 
     MeasureError if there are fewer than two vectors, or nothing would be left.
     """

@@ -14,7 +14,7 @@ from anisoscope.monitor.monitor import Monitor
 
 
 class LightningMonitor(Callback):  # type: ignore[misc]  # lightning may be absent
-    """Measures the model when `monitor` says so, and logs to every logger of the trainer at that step.
+    """Measures the model at the steps that `monitor` chooses, and logs to every logger of the trainer.
 
     model   finds the network in the Lightning module; default: its first transformers model, else the module itself
     """

@@ -34,13 +34,13 @@ from anisoscope.sums.reservoir import Reservoir
 
 @dataclass
 class Measurement:
-    """What a pass has accumulated so far: a value that can be saved, restored, merged and tabulated.
+    """What a pass over a corpus has accumulated so far; it can be saved, restored, merged and tabulated.
 
-    plan, batches    the plan's fingerprint, and the indices in it of the batches summed
-    weights          terms of the model's matrices by name, the same whichever batches were seen
+    plan, batches    the fingerprint of the plan (list of batches), and the indices of the batches that are summed
+    weights          terms of the model's matrices by name, whichever batches were seen
     classes          names of the classes of labelled sequences
-    unseen, pieces   places of attention that cannot be seen; parts that batches were cut into, for want of memory
-    refused, proof   where attention was left out, and why; how the capture was tried on the first batch
+    unseen, pieces   attention that cannot be captured; parts that batches were split into for lack of memory
+    refused, proof   where attention was left out, and why; how the capture was verified on the first batch
     """
 
     settings: Settings

@@ -98,7 +98,7 @@ class Caller:
         return arguments
 
     def __call__(self, **inputs: Any) -> Any:
-        """The model's output; what goes wrong in it says what it was given."""
+        """Call the model and return its output; UsageError if the model does not accept the inputs."""
         model: Any = self.model
         calls: list[None] = []
         handle = model.register_forward_pre_hook(lambda _model, _args: calls.append(None))
@@ -121,7 +121,7 @@ class Caller:
             handle.remove()
 
     def _to_tensor(self, value: Any, name: str) -> Any:
-        """Turn arrays and rectangular lists into tensors; floats of an array get the model's own type."""
+        """Turn arrays and rectangular lists into tensors; floating-point arrays get the model's own type."""
         if not isinstance(value, list | np.ndarray):
             return value
         array = to_array(value)
@@ -150,7 +150,7 @@ def check_called_by_name(model: nn.Module, names: Collection[str]) -> Caller:
 
 
 def check_module(model: Any) -> None:
-    """Raise UsageError unless `model` is a module that can be run."""
+    """Raise UsageError unless `model` is a torch module that can be run."""
     if isinstance(model, type):
         raise UsageError("a model", f"the class {model.__name__}", f"make one: {model.__name__}(…)")
     if not isinstance(model, nn.Module):
@@ -170,7 +170,7 @@ def _cure_of(thing: Any) -> str:
 
 
 def to_array(value: Any) -> np.ndarray[Any, Any]:
-    """Turn anything into an array; lists of different lengths into an array of objects."""
+    """Turn anything into an array; lists of different lengths give an array of type object."""
     try:
         return np.asarray(value)
     except ValueError:

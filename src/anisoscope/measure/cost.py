@@ -54,13 +54,13 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes and flops of a pass.
+    """The bytes and flops of a pass over a corpus.
 
-    sums, moments, sample  bytes that are kept while it runs; `state`: of the file that a resume reads
-    model                  flops of a token in the model's forward pass
-    panels                 flops of a token in the products of each panel
+    sums, moments, sample  bytes that are kept while it runs; `state`: of the file that a resumed run reads
+    model                  flops per token in the model's forward pass
+    panels                 flops per token in the products of each panel (set of metrics)
     weights                bytes of the model's weights
-    tokens                 of a window, which the attention of a token grows with
+    tokens                 tokens of a window; the attention flops of a token grow with it
     unmeasured             sites whose spectrum is left out because of their width
     """
 

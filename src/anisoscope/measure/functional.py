@@ -107,7 +107,7 @@ def _warn_of_left_out(measurement: Measurement, name: str, count: int) -> None:
 
 
 def _to_vectors(x: Any) -> Tensor:
-    """Return `x` as a tensor [sequence, token, dim]."""
+    """Return `x` as a tensor [sequence, token, dim]; UsageError for another shape or type."""
     x = to_dense(x)
     if isinstance(x, np.ndarray) and x.dtype.kind == "f":
         x = torch.from_numpy(to_native(x))
@@ -137,7 +137,7 @@ def _to_mask(x: Tensor, mask: Any) -> Tensor:
 
 
 def _to_units(x: Tensor, unit: Any) -> Tensor:
-    """Return the unit of each sequence of `x`."""
+    """Return the number of the unit of each sequence of `x`; without `unit`, each sequence is its own."""
     if unit is None:
         return torch.arange(len(x), device=x.device)
     owner = torch.as_tensor(unit).to(x.device)

@@ -107,7 +107,7 @@ class GivenInputs:
 
 
 def _open_batches(inputs: Any) -> Any:
-    """Return a sized iterable of batches; UsageError if it holds none, or what no model reads."""
+    """Return a sized iterable of batches; CorpusError if it is empty, UsageError for inputs that no model reads."""
     if isinstance(inputs, Tensor):
         return [to_dense(inputs)]
     if isinstance(inputs, np.ndarray | Mapping | tuple | Batch):
@@ -154,7 +154,7 @@ def _select_entries(item: Any) -> dict[str, Any]:
 
 
 def _find_labels(item: Any) -> Tensor | None:
-    """Return the class of each sequence [sequence], if a batch or a dict gives whole numbers for them."""
+    """Return the class of each sequence [sequence] if a batch or a dict holds integer labels; else None."""
     if isinstance(item, Batch):
         return item.label
     given = next((item[name] for name in TARGETS if name in item), None) if isinstance(item, Mapping) else None
@@ -165,7 +165,7 @@ def _find_labels(item: Any) -> Tensor | None:
 
 
 def _number_units(units: Iterable[Hashable]) -> Tensor:
-    """Number units with any labels in order of appearance."""
+    """Replace the labels of units by numbers, in order of appearance."""
     names = units.tolist() if isinstance(units, Tensor | np.ndarray) else list(units)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return torch.tensor([numbers[name] for name in names], dtype=torch.int64)

@@ -27,26 +27,26 @@ INVARIANCES = ("rotation", "scaling", "translation", "order")
 class Metric:
     """Definition of one metric.
 
-    name        as in the `metric` column; values named `""` are the metric itself, others are appended after a dot
-    reads       what it is a function of (`anisoscope.reads`): vectors, a sample of them, pairs of layers …
-    compute     what `reads` hands on → {value name: [replicate, (policy, head,) *component]}: replicate 0 of all
+    name        as in the `metric` column; a value named `""` is the metric itself, other names are appended after a dot
+    reads       the kind of data that it is a function of (`anisoscope.reads`): vectors, a sample, pairs of layers …
+    compute     data that `reads` provides → {value name: [replicate, (policy, head,) *component]}: replicate 0 of all
                 groups, the others without each group in turn; pure
-    needs       the sums it is a function of, if it is a function of sums
+    needs       names of the sums it is a function of, if it is a function of sums
     reference   units of test data → {name of a value or component: float}: the definition in float64, as slow as it
                 likes; `anisoscope.testing` compares the two
-    invariant   some of `INVARIANCES`, tested both ways
-    bounds      what each value can be at all: (low, high), or a function of what `compute` is called with; a value that
-                is not named is unbounded. Its interval stays inside
-    counted     values that are shares of the vectors (or utterances) counted: where they do not vary from group to
-                group their interval is Wilson's
+    invariant   some of `INVARIANCES`: what does not change the value; tests check both ways
+    bounds      range of each value: (low, high), or a function of the data of `compute`; a value that is not named is
+                unbounded. Intervals stay inside
+    counted     values that are shares of counted vectors (or utterances): if they do not vary from group to group,
+    their             interval is Wilson's
     extremes    values that are largest or smallest ones, or say where these are: `compute` gives one replicate of them,
                 and they have no interval
     components  names of the component axis for each value that has one (by default 1, 2, 3 …), or a function that gives
                 them from the names of the classes
-    panel       the panel of the program that it is measured with; none: it is measured if it is named
+    panel       the panel (set of metrics) it is measured with; empty: it is measured only if it is named
 
-    From `reads` follow `axes`, the leading axes of its values, and `first_policy`, whether they are of the first token
-    policy alone. UsageError for a declaration that contradicts itself.
+    `reads` determines `axes`, the leading axes of its values, and `first_policy`, whether they are computed for the
+    first token policy only. UsageError for a declaration that contradicts itself.
 
         >>> from anisoscope.metrics import Metric, Vectors
         >>> length = Metric("length", Vectors(), lambda sums: {"": sums["norm"] / sums["n"]}, needs={"n", "norm"})

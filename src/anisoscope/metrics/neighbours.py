@@ -45,7 +45,9 @@ def compute(sample: SampledVectors) -> Values:
 
 
 def _find_nearest(direction: Array, count: int) -> tuple[NDArray[np.int64], Array]:
-    """Return the nearest others of each vector by cosine, nearest first, and their cosines [vector, neighbour]."""
+    """Return the indices of the nearest other vectors of each vector by cosine, nearest first, and their cosines
+    [vector, neighbour].
+    """
     count = min(count, len(direction) - 1)
     order = np.zeros((len(direction), count), dtype=np.int64)
     cosine = np.zeros((len(direction), count))

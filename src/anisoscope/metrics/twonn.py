@@ -56,9 +56,10 @@ def _find_distinct(sample: SampledVectors) -> tuple[Array, NDArray[np.int64]]:
 
 
 def _find_neighbours(points: Array) -> tuple[NDArray[np.int64], Array]:
-    """Return the nearest others of each point, nearest first, and their distances [point, neighbour].
+    """Return the indices of the nearest other points of each point, nearest first, and their distances [point,
+    neighbour].
 
-    They are found by products and measured by differences, which keep the digits of small distances.
+    They are found by scalar products and measured by differences, which keep the digits of small distances.
     """
     count = min(NEAREST, len(points) - 1)
     centred = points - points.mean(0)

@@ -84,8 +84,10 @@ class Monitor:
         limit: int | None = None,
         **given: Any,
     ) -> "Monitor":
-        """Make a monitor on `sequences` windows of a text corpus, evenly spread over it (its first `limit` units),
-        as `anisoscope measure` reads it. Other keywords as for the class.
+        """Make a monitor that measures `sequences` windows of a text corpus, evenly spread over its first `limit`
+        units.
+
+        The corpus is read as by `anisoscope measure`. Other keywords are those of the class.
         """
         return cls(_choose_windows(corpus, model, processor, sequences=sequences, limit=limit), **given)
 

@@ -21,9 +21,10 @@ OF_MAXIMA = ("logits.largest",)
 
 
 def summarise_layers(records: pd.DataFrame, prefix: str = "anisoscope") -> dict[str, float]:
-    """Return the values to log of records of one model: {"anisoscope/encoder.3/A": .21, …}.
+    """Return the values to log from the records of one model: {"anisoscope/encoder.3/A": .21, …}.
 
-    For each layer: what `LOGGED` names, averaged over heads, and the largest value of a head as `<name>_max`.
+    For each layer: the metrics that `LOGGED` names, averaged over heads, and the largest value of any head as
+    `<name>_max`.
     """
     rows = records[records["metric"].isin(LOGGED) & records["component"].isna() & (records["kind"] != "cross")]
     rows = rows[rows["site"].isin(("hidden", "query.raw", "attention"))]

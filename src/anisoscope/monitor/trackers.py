@@ -1,9 +1,9 @@
-"""Send what a run found to an experiment tracker: TensorBoard, Weights & Biases, Trackio.
+"""Log the results of a run to an experiment tracker: TensorBoard, Weights & Biases, Trackio.
 
 >>> run = anisoscope.measure(model, texts)
 >>> log_run(run.records, ("tensorboard",), name="my-model", folder=Path("runs/tensorboard"))
 
-The names are those that `Monitor` logs, so that a finished model stands in the same charts as one in training.
+The names are those that `Monitor` logs, so that a finished model appears in the same charts as one in training.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ PROJECT = "anisoscope"
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Raise UsageError for a tracker that there is not, ExtraError for one that is not installed."""
+    """Raise UsageError for an unknown tracker, ExtraError for one that is not installed."""
     for name in names:
         if name not in PACKAGES:
             raise UsageError(f"trackers ({', '.join(PACKAGES)})", repr(name), suggest_names(name, PACKAGES))
@@ -58,7 +58,7 @@ def log_run(
 
 
 def _split_by_seed(records: pd.DataFrame, name: str) -> dict[str, dict[int, dict[str, float]]]:
-    """Return the values to log by run of a tracker and step: a run for each seed if there are several."""
+    """Return the values to log by tracker run and training step: one run for each seed if there are several."""
     seeds = records["seed"].dropna().unique().tolist()
     runs: dict[str, dict[int, dict[str, float]]] = {}
     for seed in sorted(seeds) or [None]:
@@ -70,7 +70,7 @@ def _split_by_seed(records: pd.DataFrame, name: str) -> dict[str, dict[int, dict
 
 
 def _log_to_tensorboard(steps: dict[int, dict[str, float]], name: str, folder: Path, project: str) -> str:  # noqa: ARG001
-    """Write an events file, which TensorBoard reads."""
+    """Write the values to a TensorBoard events file, and return a line that says how to open it."""
     from torch.utils.tensorboard import SummaryWriter
 
     with SummaryWriter(str(folder / name)) as writer:
@@ -81,9 +81,10 @@ def _log_to_tensorboard(steps: dict[int, dict[str, float]], name: str, folder: P
 
 
 def _log_with_session(package: str) -> Callable[[dict[int, dict[str, float]], str, Path, str], str]:
-    """Return a logger for packages that are used as wandb is: init, log, finish."""
+    """Return a function that logs to a package with the interface of wandb: init, log, finish."""
 
     def log(steps: dict[int, dict[str, float]], name: str, folder: Path, project: str) -> str:  # noqa: ARG001
+        """Log the values at each step as one run of the tracker, and return a line that says where to look."""
         tracker: Any = import_module(package)
         tracker.init(project=project, name=name)
         for step, values in steps.items():

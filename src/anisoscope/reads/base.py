@@ -131,11 +131,13 @@ class Keeper(ABC):
 
     @abstractmethod
     def join(self, other: Self) -> Self:
-        """Return one keeper that accumulates everything that either of the two accumulates."""
+        """Return one keeper that accumulates everything that either of the two accumulates, so that tensors are read
+        once.
+        """
 
     @abstractmethod
     def takes(self, site: Site) -> bool:
-        """Return whether this keeper accumulates values of the site."""
+        """Return whether this keeper accumulates values of the site (place in the model)."""
 
     @abstractmethod
     def add(self, site: Site, value: Any, done: Pass) -> None:
@@ -306,7 +308,7 @@ class Reads(ABC):
         return ()
 
     def is_of_first_policy(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
-        """Return whether values are computed for the first token policy only."""
+        """Return whether values are computed only for the first token policy (choice of tokens that are counted)."""
         return False
 
     def has_roles(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
@@ -318,7 +320,7 @@ class Reads(ABC):
         return False
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Return what a pass must accumulate for a metric that needs the sums `needs`."""
+        """Yield the accumulators that a pass over the corpus must run for a metric that needs the sums `needs`."""
         return ()
 
     def summary(self) -> Callable[[NDArray[Any]], Mapping[str, Array]] | None:

@@ -28,7 +28,7 @@ class ClassSums(Keeper):
     """Keep the sum of the directions (unit vectors) of labelled sequences, for each class."""
 
     def join(self, other: "ClassSums") -> "ClassSums":  # noqa: ARG002
-        """Return this keeper: all of its class keep the same."""
+        """Return this keeper unchanged: two of this class accumulate the same values."""
         return self
 
     def takes(self, site: Site) -> bool:

@@ -109,7 +109,7 @@ class SequenceSums(Keeper):
     needs_places = True
 
     def join(self, other: "SequenceSums") -> "SequenceSums":
-        """Return one keeper for the sums of both."""
+        """Return one keeper that accumulates the sums of both, so that tensors are read once."""
         return SequenceSums(self.needs | other.needs)
 
     def takes(self, site: Site) -> bool:
@@ -194,7 +194,7 @@ def _matrix_terms(x: Tensor, real: Tensor) -> dict[str, Tensor]:
 
 
 class Sequences(_WithExtremes):
-    """The vectors of a layer sequence by sequence: their largest activations, or the entropy of their Gram matrix.
+    """The vectors of a layer, sequence by sequence: their largest activations, or the entropy of their Gram matrix.
 
     `compute` is called with `SumsAndExtremes`: `data.totals["top"]` is the sum over sequences of the three largest
     activations [replicate, 3], and `data.extremes["activation"]` the largest of each dimension over all tokens, and
@@ -257,7 +257,7 @@ class LogitExtremes(Keeper):
     needs_places = True
 
     def join(self, other: "LogitExtremes") -> "LogitExtremes":  # noqa: ARG002
-        """Return this keeper: all of its class keep the same."""
+        """Return this keeper unchanged: two of this class accumulate the same values."""
         return self
 
     def takes(self, site: Site) -> bool:
@@ -361,7 +361,7 @@ class KeySums(Keeper):
     needs_places = True
 
     def join(self, other: "KeySums") -> "KeySums":  # noqa: ARG002
-        """Return this keeper: all of its class keep the same."""
+        """Return this keeper unchanged: two of this class accumulate the same values."""
         return self
 
     def takes(self, site: Site) -> bool:

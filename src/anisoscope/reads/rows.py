@@ -43,7 +43,7 @@ class OfQuantity(Keeper):
     quantity: Quantity
 
     def join(self, other: Self) -> Self:  # noqa: ARG002
-        """Return this keeper: all of its class keep the same."""
+        """Return this keeper unchanged: two of this class accumulate the same values."""
         return self
 
     def takes(self, site: Site) -> bool:

@@ -43,7 +43,7 @@ class KeptSample(Keeper):
     heads: bool = False
 
     def join(self, other: "KeptSample") -> "KeptSample":
-        """Return one keeper that samples what either samples."""
+        """Return one keeper that samples what either of the two samples."""
         return KeptSample(self.heads or other.heads)
 
     def takes(self, site: Site) -> bool:

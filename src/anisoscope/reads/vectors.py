@@ -56,7 +56,7 @@ class VectorSums(Keeper):
     terms: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def join(self, other: "VectorSums") -> "VectorSums":
-        """Return one keeper for the sums of both, by quantity."""
+        """Return one keeper that accumulates the sums of both, by quantity, so that tensors are read once."""
         quantities = dict.fromkeys((*self.terms, *other.terms))
         empty: frozenset[str] = frozenset()
         return VectorSums({q: self.terms.get(q, empty) | other.terms.get(q, empty) for q in quantities})

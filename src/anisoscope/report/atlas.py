@@ -41,9 +41,10 @@ def write_atlas_page(
     left_out: Mapping[str, str] | None = None,
     formats: tuple[str, ...] = ("svg",),
 ) -> Path:
-    """Write `report.html` and its figure into the folder of an atlas, and return the page's path.
+    """Write the page `report.html` and its figure into the folder of an atlas (a table of many networks); return its
+    path.
 
-    table     as `runs.atlas` makes it
+    table     the table that `runs.atlas` makes
     runs      the run folder of each network, for links
     left_out  networks that were not measured, and why
     """

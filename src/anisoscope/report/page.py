@@ -29,7 +29,7 @@ HERE = files("anisoscope.report")
 
 
 def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
-    """Write the page of a run, and its figures in `formats` (svg, pdf, png) beside it."""
+    """Write the page of a run and its figure files (svg, pdf, png, by `formats`), and return the page's path."""
     built = build_sections(results)
     drawn = draw_figures([figure for section in built for figure in section.figures], folder / FIGURES, formats)
     sentences = [finding.text for finding in findings(results.records, results.manifest.get("tokens"))]

@@ -59,7 +59,7 @@ class PageTable:
 
 @dataclass(frozen=True)
 class Section:
-    """A question about the model, in a sentence or two, and the figures that answer it."""
+    """A section of a page: a question about the model in a sentence or two, and the figures that answer it."""
 
     slug: str
     title: str
@@ -108,7 +108,7 @@ def find_extremes(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 
 def describe_span(frame: pd.DataFrame, name: Callable[[pd.Series], str] = lambda row: str(row["component"])) -> str:
-    """Describe the lowest and highest value of a figure in words, for readers who cannot see it."""
+    """Describe in words where the lowest and the highest value of a figure are, for readers who cannot see it."""
     low, high = find_extremes(frame)
     return (
         f"lowest {format_number(low['value'])} at {name(low)}, highest {format_number(high['value'])} at {name(high)}"

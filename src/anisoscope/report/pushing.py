@@ -31,7 +31,7 @@ class Publication:
 
 
 def check_repository(name: str) -> str:
-    """Return the name of a data set on the hub. UsageError if it is not OWNER/NAME."""
+    """Return a data set's name on the hub without address; UsageError if it is not OWNER/NAME."""
     name = name.removeprefix("https://huggingface.co/").removeprefix("datasets/").rstrip("/")
     if not REPOSITORY.fullmatch(name) or len(name) > 96:
         raise UsageError("a data set as OWNER/NAME", repr(name), "the owner is you or an organisation of yours")

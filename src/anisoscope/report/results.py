@@ -123,7 +123,7 @@ class Results:
         return self.by_depth(frame)
 
     def stacked(self, labels: Mapping[str, str]) -> pd.DataFrame:
-        """Return layer rows of several metrics in one frame; `series` names each."""
+        """Return the layer rows of several metrics in one table; the column `series` holds the label of each."""
         return pd.concat([self.layers(metric).assign(series=label) for metric, label in labels.items()])
 
     def heads(self, metric: str, site: str = "", component: str | None = None) -> pd.DataFrame:
@@ -140,7 +140,7 @@ class Results:
         return self.by_depth(frame)
 
     def by_depth(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Sort rows panel by panel, layer by layer (the output after the final norm last), and by head."""
+        """Sort rows by panel (stack), then layer (the output after the final norm last), then head."""
         return sort_by_keys(rows, rows[PANEL].map(self._ranks), rows["layer"], rows["site"].eq("final"), rows["head"])
 
     @cached_property
@@ -167,7 +167,7 @@ class Results:
         return None if frame.empty else int(frame.groupby(["stack", "layer", "site"]).size().max())
 
     def place_name(self, row: pd.Series) -> str:
-        """Name a row's place: `layer 3`, `the final norm`; with its stack first, if there are several."""
+        """Return the name of a row's layer: `layer 3`, `the final norm`; with its stack first, if there are several."""
         name = "the final norm" if row["site"] == "final" else f"layer {int(row['layer'])}"
         stacks = self.table.loc[self.table["site"].isin(LAYER_SITES), "stack"].nunique()
         return f"{row['stack']} {name.removeprefix('the ')}" if stacks > 1 else name

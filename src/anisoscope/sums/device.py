@@ -14,7 +14,7 @@ LIMITS = {torch.float32: (125, 1.2e-38), torch.float64: (1000, 1 / LARGEST)}
 
 
 def choose_sum_device(device: torch.device) -> torch.device:
-    """Return the device on which sums are accumulated: the same one, unless it has no float64."""
+    """Return the device on which sums are accumulated: the given one, or the CPU if it has no float64."""
     return torch.device("cpu") if device.type in SINGLE_ONLY else device
 
 

@@ -43,7 +43,7 @@ COUNTS = ("n", "rows", "plain.rows")
 
 
 class Sums:
-    """Sums by (site name, term), merged by addition; an empty one is neutral.
+    """Sums over groups of units by (site name, term); two are merged by addition.
 
     `units` holds the indices of the units seen, so that intervals can say how many there were.
     """
@@ -55,12 +55,14 @@ class Sums:
         self.terms: dict[tuple[str, str], Tensor] = {}
 
     def add(self, site: str, values: Mapping[str, Tensor], group: Tensor) -> None:
-        """Add per-sequence `values` [sequence, ...] into their sequences' groups [sequence]."""
+        """Add per-sequence `values` [sequence, ...] to the sums of a site; `group` [sequence] is the group of each
+        sequence.
+        """
         for term, value in values.items():
             self.buffer(site, term, (self.groups, *value.shape[1:]), value.device).index_add_(0, group, value.double())
 
     def buffer(self, site: str, term: str, shape: Iterable[int], device: torch.device | str = "cpu") -> Tensor:
-        """Return the float64 tensor that holds a term, filled with zeros the first time."""
+        """Return the float64 tensor of a term, filled with zeros the first time; MeasureError if its shape differs."""
         shape = tuple(shape)
         found = self.terms.get((site, term))
         if found is None:
@@ -91,16 +93,16 @@ class Sums:
         return merged
 
     def sites(self) -> list[str]:
-        """List the names of the sites."""
+        """List the names of the sites (places in the model) that have sums."""
         return sorted({site for site, _ in self.terms})
 
     def at(self, site: str, needs: Iterable[str] | None = None) -> dict[str, Array]:
-        """Return terms of one site as numpy arrays, group axis first: all, or those of `needs` that exist."""
+        """Return the terms of one site as numpy arrays, group axis first: all, or those of `needs` that exist."""
         terms = (term for name, term in self.terms if name == site) if needs is None else needs
         return {term: self.terms[site, term].cpu().numpy() for term in terms if (site, term) in self.terms}
 
     def save(self, path: Path) -> None:
-        """Write the sums into a safetensors file."""
+        """Write the sums to a safetensors file."""
         tensors = {f"{site}|{term}": value.cpu().contiguous() for (site, term), value in self.terms.items()}
         tensors["|units"] = torch.tensor(sorted(self.units), dtype=torch.int64)
         save_file(tensors, path, metadata={"groups": str(self.groups)})
@@ -187,11 +189,10 @@ def sum_vectors(
     subsets: Shaped[Tensor, "sequence subset token"] | None,
     terms: frozenset[str],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence head token"]]:
-    """Return per-sequence sums of the requested `terms`, and the inverse norm of every vector (0 if it is left
-    out).
+    """Return per-sequence sums of the requested `terms`, and the inverse norm of every vector (0 if it is left out).
 
-    Vectors that are zero or not finite are counted and enter no sum. On a CPU the vectors are taken piece by piece, so
-    that what is read several times is read from the cache.
+    Vectors that are zero or not finite are counted and enter no sum. On a CPU the vectors are processed piece by piece,
+    so that what is read several times is read from the cache.
     """
     if not x.dtype.is_floating_point or x.dtype.itemsize < 4:
         x = x.float()
@@ -221,10 +222,10 @@ def sum_single_vectors(
     terms: frozenset[str],
     group: Int[Tensor, " sequence"],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence 1 1"], Int[Tensor, " group"]]:
-    """Return sums of sequences of one vector as `sum_vectors` does, but added up by group [group, ...] already; the
-    inverse norm of every vector; and the groups.
+    """Return sums by group [group, ...] for sequences of a single vector, the inverse norms of vectors, and the groups.
 
-    The vectors of a group are taken as one sequence, so that its sums are products of matrices.
+    The terms are those of `sum_vectors`. The vectors of a group are treated as one sequence, so that its sums are
+    matrix products.
     """
     present, counts = torch.unique(group, return_counts=True)
     rest = terms - {"sequence_cosine", "sequences"}

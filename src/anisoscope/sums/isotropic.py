@@ -126,17 +126,16 @@ def q95(d: ArrayLike) -> Values:
 
 
 def mean_cosine_pvalue(a: ArrayLike, d: ArrayLike, n: ArrayLike) -> Values:
-    """P(mean cosine ≥ a) over n isotropic vectors of R^d: the upper tail of χ²_d at d(1 + (n−1)a), the Rayleigh test.
+    """Return P(mean cosine ≥ a) for n isotropic vectors of R^d: the upper tail of χ²_d at d(1 + (n−1)a), the Rayleigh
+    test.
 
     Since 1 + (n−1)A = n‖ū‖², this asks whether the mean unit vector ū is too long for chance. Range 0 to 1: uniform
     under isotropy, small when anisotropic, 1 at the smallest possible A = −1/(n−1) and below. Unit: probability.
-
     The law is exact only in the limit n → ∞. At finite n the statistic has exactly the mean d of χ²_d, but (n−1)/n of
     its variance, so the test is conservative: at level 5 % it rejects 4.1–4.7 % of isotropic samples for n = 10,
     4.7–5 % from n = 30 (simulated, d = 2 … 768). For n = 2, A is one cosine and `cosine_cdf` is exact.
     It supposes **independent** vectors. Tokens of one text are not; and with 10⁵ of them any model is "significant":
     read A and its interval first.
-
     Undefined (error) for d < 2 or n < 2. Source: Mardia & Jupp 2000, *Directional Statistics*, section 10.4 (Rayleigh).
     """
     d, n = _dimension(d), _count(n)

@@ -54,7 +54,7 @@ class Moments:
         return min((len(value) for (_, term), value in self.sums.terms.items() if term == "moment"), default=None)
 
     def begin(self, group: Int[Tensor, " sequence"]) -> None:
-        """Prepare for the vectors of a batch, whose sequences are in these groups."""
+        """Prepare for a batch; `group` is the group of units that each sequence is in."""
         self._group = group.cpu()
         self._parts: dict[int, list[tuple[int, Tensor | slice]]] = {}
 
@@ -127,7 +127,9 @@ class Moments:
         return self._parts[groups]
 
     def _count_groups(self, width: int) -> int:
-        """Return the number of groups for moments of a width; 0 if they are too wide to keep by default."""
+        """Return the number of groups for the second moments of vectors of this width; 0 if they are too wide to
+        keep.
+        """
         groups = MOST if width <= WIDE else 1 if width <= self._widest else 0
         return min(self._groups or groups, self.sums.groups)
 
@@ -167,7 +169,7 @@ class Moments:
             matrix.zero_()
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
-        """Return what is pending as tensors, to be saved under names with `prefix`."""
+        """Return pending products as tensors, to be saved under names with `prefix`."""
         return {f"{prefix}{site}|{term}|{g}": matrix for (site, term, g), matrix in self.pending.items()}
 
     def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:

@@ -100,7 +100,7 @@ class Reservoir:
         return self._kept
 
     def merge(self, other: "Reservoir") -> "Reservoir":
-        """Merge two samples into the sample of both."""
+        """Return the uniform sample of the tokens of both samples."""
         merged = Reservoir(self.size, self.seed)
         merged._appended = [part._sort_in_new() for part in (self, other) if len(part.hash)]
         return merged

@@ -48,7 +48,7 @@ SMALLEST = {
 
 
 class LawBroken(AssertionError):
-    """A metric breaks a law: which one, how it shows, and what to do."""
+    """Raised if a metric breaks a law: which one, how it shows, and what to do."""
 
 
 class _Broken(Exception):
@@ -190,7 +190,7 @@ def _label(name: str) -> str:
 
 
 def _require_equal(got: Mapping[str, Any], expected: Mapping[str, Any], how: tuple[str, str], tolerance: float) -> None:
-    """Raise _Broken unless two ways give the same values; `how` names the two ways."""
+    """Raise _Broken unless two ways of computing give the same values; `how` names the two ways."""
     if got.keys() != expected.keys():
         raise _Broken(f"it gives {sorted(got)} {how[0]} and {sorted(expected)} {how[1]}")
     for name, value in expected.items():
