@@ -99,8 +99,9 @@ def show_spinner(what: str, *, quiet: bool) -> Iterator[None]:
 
 @contextmanager
 def _show_live_line(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
-    """Show a live line with `columns` on stderr; yield it and its task. It is removed, and the cursor restored, at the
-    end.
+    """Show a live line with `columns` on stderr; yield it and its task.
+
+    It is removed, and the cursor restored, at the end.
     """
     from rich.console import Console
     from rich.progress import Progress as Bar, SpinnerColumn, TextColumn
@@ -126,8 +127,9 @@ def end_bars() -> None:
 
 
 def call_uninterrupted(act: Callable[[], Made]) -> Made:
-    """Call `act` and return its result; signals are delayed until it is done. A half-started bar would spoil the
-    terminal.
+    """Call `act` and return its result; signals are delayed until it is done.
+
+    A half-started bar would spoil the terminal.
     """
     with deferred_signals() as came:
         made = act()
@@ -143,6 +145,8 @@ def _bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None], Cal
     from rich.text import Text
 
     class Rate(ProgressColumn):
+        """A column of the bar that shows the rate."""
+
         def render(self, task: Any) -> Text:
             """Show the rate per second."""
             return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="progress.data.speed")

@@ -182,8 +182,9 @@ def make_records_once(path: Path, make: Callable[[], pd.DataFrame], *, wait: boo
 
 
 def visit_busy_last(items: Iterable[Item], attempt: Callable[[Item, bool], Result]) -> Iterator[Result]:
-    """Call `attempt(item, wait)` for every item. Items that raise Busy (another process has them) come last, with
-    waiting.
+    """Call `attempt(item, wait)` for every item.
+
+    Items that raise Busy (another process has them) come last, with waiting.
     """
     held = []
     for item in items:

@@ -258,8 +258,9 @@ def series(
     output: Path | str,
     **options: Any,
 ) -> Run:
-    """Measure every checkpoint of a training run. Records carry `step` and `seed`; finished checkpoints are not
-    repeated.
+    """Measure every checkpoint of a training run.
+
+    Records carry `step` and `seed`; finished checkpoints are not repeated.
 
     checkpoints  a pattern (`multiberts-seed_{0..4}-step_{0,20}k`), a folder of step-* or checkpoint-*, a list in a file
     output       the folder of the series: one run folder for every checkpoint, and all records together

@@ -192,8 +192,9 @@ class State:
             return _load_bytes, (self.save(Path(folder, "state")).read_bytes(),)
 
     def _open(self, described: dict[str, Any], make_settings: Callable[[], Settings]) -> Measurement:
-        """Return the measurement to add to; the first call creates it. UsageError if the data are of another kind than
-        before.
+        """Return the measurement to add to; the first call creates it.
+
+        UsageError if the data are of another kind than before.
         """
         if self._measurement is None:
             self._measurement, self.of = Measurement(make_settings()), described

@@ -53,8 +53,9 @@ def _read_documents(limit: int | None, library: Path) -> tuple[tuple[str, ...], 
 
 
 def _texts(library: Path) -> Iterator[str | None]:
-    """Yield the cleaned text of each public module, by dotted name, then of each topic; None if a source cannot be
-    parsed.
+    """Yield the cleaned text of each public module, by dotted name, then of each topic.
+
+    None if a source cannot be parsed.
     """
     for _, path in sorted(_modules(library, ())):
         try:

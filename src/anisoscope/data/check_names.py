@@ -47,8 +47,9 @@ def check_model(name: str) -> None:
 
 
 def require_for_model(name: str) -> None:
-    """Raise ExtraError if the packages that load this model are not installed. A factory `module:function`
-    needs none.
+    """Raise ExtraError if the packages that load this model are not installed.
+
+    A factory `module:function` needs none.
     """
     is_factory = ":" in name and not name.startswith("builtin:") and "/" not in name
     if not is_factory:

@@ -125,8 +125,9 @@ def read_text(path: Path) -> str:
 
 
 def read_start(path: Path, at_least: int | None = None) -> tuple[str, bool]:
-    """Read at least the first `at_least` characters of a UTF-8 file (None: all). Return them, and whether that
-    is all.
+    """Read at least the first `at_least` characters of a UTF-8 file (None: all).
+
+    Return them, and whether that is all.
     """
     budget, size, pieces = memory_budget(), 0, []
     for piece in read_pieces(path):

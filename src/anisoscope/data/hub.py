@@ -134,8 +134,9 @@ def _fail_fast() -> Iterator[None]:
 
 
 def choose_split(splits: list[str], split: str | None, name: str) -> str:
-    """Return the split asked for, else the first known one (`SPLITS`), else the first. CorpusError for an
-    unknown one.
+    """Return the split asked for, else the first known one (`SPLITS`), else the first.
+
+    CorpusError for an unknown one.
     """
     if split is None:
         return next((known for known in SPLITS if known in splits), splits[0])

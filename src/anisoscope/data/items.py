@@ -61,8 +61,9 @@ def find_speaker(row: dict[str, Any]) -> str | None:
 
 
 def hub_items(part: HubPart, column: str | None) -> FoundItems:
-    """Return the items of a hub data set. Items streamed before come from the cache; the rest is streamed and
-    cached.
+    """Return the items of a hub data set.
+
+    Items streamed before come from the cache; the rest is streamed and cached.
     """
     found = hub.find_set(part)
     asked = {"id": found.id, "modality": part.modality, "config": part.config, "split": part.split, "column": column}
@@ -154,8 +155,9 @@ class StreamCache:
         unfinished.replace(self.folder / "about.json")
 
     def items(self, stream: Stream) -> Iterator[Item]:
-        """Yield all items: first the cached ones, then the rest, streamed and cached. Only one process streams at a
-        time.
+        """Yield all items: first the cached ones, then the rest, streamed and cached.
+
+        Only one process streams at a time.
         """
         from filelock import FileLock
 
@@ -170,10 +172,10 @@ class StreamCache:
                 yield from self._streamed(stream, len(here) + len(more), end)
 
     def _here(self, end: int) -> tuple[list[Item], int, bool]:
-        """Read complete items from byte `end` on. Return them, where they end, and whether they are all of the data
-        set.
+        """Read complete items from byte `end` on.
 
-        An item that a killed process left half written is not counted.
+        Return them, where they end, and whether they are all of the data set. An item that a killed process left half
+        written is not counted.
         """
         items: list[Item] = []
         with self.body.open("rb") as file:

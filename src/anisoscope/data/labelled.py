@@ -26,9 +26,9 @@ EXAMPLES = {"position": "token", "sequence": "example", "unit": "example", "coun
 
 @dataclass(frozen=True)
 class Example:
-    """One utterance, or a pair of them.
+    """One labelled text, or a pair of texts.
 
-    words      of the first text, as the corpus gives them (between blanks)
+    words      words of the first text, as the corpus gives them (between blanks)
     label      index into the corpus' `labels`
     second     words of the second text of a pair, else None
     rationale  for every word of `words`, then of `second`: share of annotators who marked it, in [0, 1]; None: unknown
@@ -89,7 +89,7 @@ class LabelledCorpus:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over all texts, labels and rationales."""
+        """SHA-256 of all texts, labels and rationales, as the corpus' identity."""
         parts: list[object] = [self.labels, self.tokenised]
         for name, examples in self.splits.items():
             parts += [name, [[e.words, e.second, e.label, e.rationale] for e in examples]]
@@ -112,8 +112,9 @@ class LabelledCorpus:
         return {**known, "words": EXAMPLES, "counts": self.counts(), "rationales": rationales, **self.source}
 
     def limited(self, limit: int | None) -> "LabelledCorpus":
-        """Return the corpus with the first `limit` examples of every split, balanced over classes; unchanged
-        for None.
+        """Return the corpus with the first `limit` examples of every split, balanced over classes.
+
+        Unchanged for None.
         """
         if limit is None:
             return self

@@ -206,8 +206,9 @@ def _labelled(where: str, row: Row, chosen: Mapping[str, str], names: list[str] 
 
 
 def _label_names(rows: list[LabelledRow]) -> list[str]:
-    """Return the distinct labels, sorted. CorpusError for labels that mean "missing": `nan`, infinite, −1 next to 0, 1
-    …
+    """Return the distinct labels, sorted.
+
+    CorpusError for labels that mean "missing": `nan`, infinite, −1 next to 0, 1 …
     """
     found = {row.label for row in rows} - {""}
     numbers = {label: int(label) for label in found if re.fullmatch(r"-?\d{1,18}", label)}

@@ -133,8 +133,9 @@ def _holds(folder: Path, modality: str) -> bool:
 
 
 def modality_of(path: Path) -> str | None:
-    """Return what a file or folder mostly holds (text, speech, image), by the endings of file names; None if
-    unknown.
+    """Return what a file or folder mostly holds (text, speech, image), by the endings of file names.
+
+    None if unknown.
     """
     names: Iterable[str] = [path.name]
     if path.is_dir():
@@ -155,8 +156,9 @@ def modality_of(path: Path) -> str | None:
 
 
 def find_encoded_column(path: Path) -> str | None:
-    """Return the column of a parquet file that holds encoded clips or images (`{bytes, path}`); None if there
-    is none.
+    """Return the column of a parquet file that holds encoded clips or images (`{bytes, path}`).
+
+    None if there is none.
     """
     if path.suffix != ".parquet":
         return None
@@ -177,8 +179,9 @@ def find_manifest(folder: Path) -> Path | None:
 
 
 def path_in(row: Row, manifest: Path, column: str | None = None) -> Any:
-    """Return a row's path: from the column asked for, else from the first of `PATH_COLUMNS`. CorpusError
-    without one.
+    """Return a row's path: from the column asked for, else from the first of `PATH_COLUMNS`.
+
+    CorpusError without one.
     """
     if column is not None:
         return row.columns[require_column(column, row.columns, str(manifest))]

@@ -19,11 +19,11 @@ Index = NDArray[np.int64]
 
 
 class Plan:
-    """The list of batches of one corpus for one model. `plan[i]` builds batch i, the same in every process and every
-    run.
+    """The list of batches of one corpus for one model.
 
-    `call` runs a model that is not simply called with the batch. Subclasses say what a row is (window, clip, image,
-    vector) and, in `build`, how rows become a batch.
+    `plan[i]` builds batch i, the same in every process and every run. `call` runs a model that is not simply called
+    with the batch. Subclasses say what a row is (window, clip, image, vector) and, in `build`, how rows become a
+    batch.
     """
 
     frequency_bins: list[str]

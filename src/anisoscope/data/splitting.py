@@ -80,10 +80,10 @@ def split_file(read_start: Callable[[int | None], tuple[str, bool]], limit: int 
 
 
 def split_text(text: str, limit: int | None = None, rule: str = "auto") -> SplitText:
-    """Split a text into at most `limit` documents by a rule. Running text keeps all its pieces, which a plan cuts
-    later.
+    """Split a text into at most `limit` documents by a rule.
 
-    With `auto`, the first `HEAD` characters decide on the rule.
+    Running text keeps all its pieces, which a plan cuts later. With `auto`, the first `HEAD` characters decide on the
+    rule.
     """
     if rule == "file":
         return SplitText([text] if text.strip() else [], "files")

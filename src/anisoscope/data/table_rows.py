@@ -201,8 +201,9 @@ class _Record(NamedTuple):
 
 
 class _Table:
-    """The lines of a CSV or TSV file. Some following lines are read ahead, to know what values each column usually
-    holds.
+    """The lines of a CSV or TSV file.
+
+    Some following lines are read ahead, to know what values each column usually holds.
     """
 
     def __init__(self, path: Path) -> None:

@@ -269,7 +269,8 @@ def _array_content(path: Path) -> Content:
 
 
 def _check_sizes(path: Path) -> None:
-    """Raise CorpusError for an .npz file that would unpack to more than its headers allow, or than memory holds.
+    """Raise CorpusError for an .npz archive that announces more content than memory holds, or than its size
+    can hold.
 
     No array is unpacked for the check.
     """
@@ -455,8 +456,9 @@ def _as_layers(parts: Sequence[Content], stems: Sequence[str]) -> Content:
 
 
 def _join_rows(parts: Sequence[Content], files: Sequence[Path]) -> Content:
-    """Concatenate the rows of all files; the column `file` names each row's file. CorpusError if their columns
-    differ.
+    """Concatenate the rows of all files; the column `file` names each row's file.
+
+    CorpusError if their columns differ.
     """
     first = parts[0]
     names = list(first.columns)

@@ -75,7 +75,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Roles:
-    """The decision what the columns of a file are.
+    """The decision which columns of a file are vectors, units and labels.
 
     layers            name of each layer → the columns of its vectors: one of lists or arrays, or several of numbers
     places            columns of the one array that are dimensions; None: all
@@ -378,8 +378,9 @@ def _decide_numbers(
 
 
 def _numbered_series(names: list[str]) -> list[str]:
-    """Return the columns with the most common name followed by a number (`dim_0`, `dim_1` …); empty if there is only
-    one.
+    """Return the columns with the most common name followed by a number (`dim_0`, `dim_1` …).
+
+    Empty if there is only one.
     """
     series: dict[str, list[str]] = {}
     for name in names:
@@ -441,7 +442,7 @@ def _kind(values: Any) -> str:
 
 
 def _first_rows(values: Any) -> NDArray[Any]:
-    """The first rows of an array or a tensor, as an array."""
+    """Return the first rows of an array or a tensor as a numpy array."""
     rows = values[:LOOKED]
     if isinstance(rows, np.ndarray):
         return np.asarray(rows)

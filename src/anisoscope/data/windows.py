@@ -78,8 +78,9 @@ def tokenise(
 
 
 def _encode(tokenizer: "PreTrainedTokenizerBase", texts: list[str], *, special: bool) -> list[list[int]]:
-    """Return the token ids of each text. `verbose=False` silences the warning that a text exceeds the model's
-    length.
+    """Return the token ids of each text.
+
+    `verbose=False` silences the warning that a text exceeds the model's length.
     """
     options = {"padding": False, "truncation": False, "return_attention_mask": False, "return_token_type_ids": False}
     ids: list[list[int]] = tokenizer(texts, add_special_tokens=special, verbose=False, **options)["input_ids"]
@@ -121,10 +122,9 @@ def cut(units: list[NDArray[np.int32]], max_length: int, n_special: int) -> Text
 
 
 def frequency_bins(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
-    """Group token types into bins of equal total count. Return each id's bin (0 = rarest) and the labels of
-    the bins.
+    """Group token types into bins of equal total count.
 
-    Types of the same count share a bin.
+    Return each id's bin (0 = rarest) and the labels of the bins. Types of the same count share a bin.
     """
     counts = np.bincount(ids)
     values, types = np.unique(counts, return_counts=True)
@@ -139,8 +139,9 @@ def frequency_bins(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
 
 
 def find_punctuation(tokenizer: "PreTrainedTokenizerBase", ids: NDArray[np.int32]) -> NDArray[np.bool_] | None:
-    """Return for each id whether its token is only punctuation or line breaks [id]; None if the tokenizer
-    cannot tell.
+    """Return for each id whether its token is only punctuation or line breaks [id].
+
+    None if the tokenizer cannot tell.
     """
     if not hasattr(tokenizer, "convert_ids_to_tokens") or not len(ids):
         return None
@@ -202,8 +203,9 @@ class TextPlan(Plan):
         return self._only(rows, {"sequences": sequences}, notes)
 
     def at_least(self, shortest: int) -> "TextPlan":
-        """Return the plan without windows of fewer than `shortest` tokens (special ones counted). CorpusError if none
-        remain.
+        """Return the plan without windows of fewer than `shortest` tokens (special ones counted).
+
+        CorpusError if none remain.
         """
         rows = np.flatnonzero(self.lengths >= shortest)
         if not len(rows):
@@ -258,12 +260,11 @@ class TextPlan(Plan):
 def check_vocabulary(
     tokenizer: "PreTrainedTokenizerBase", ids: NDArray[np.int32], layouts: list[Affixes], vocab_size: int | None
 ) -> list[str]:
-    """Raise ModelError for a tokenizer that does not know the text or does not fit the model. Return warnings if
-    doubtful.
+    """Raise ModelError for a tokenizer that does not know the text or does not fit the model.
 
-    Ids beyond the model's embeddings cannot be embedded. A vocabulary of fewer than half the embeddings is not the
-    model's (an empty one is what a tokenizer without its files has); fewer than nine tenths are suspicious. Tokens
-    added later may exceed the embeddings as long as the text does not use them.
+    Return warnings if doubtful. Ids beyond the model's embeddings cannot be embedded. A vocabulary of fewer than half
+    the embeddings is not the model's (an empty one is what a tokenizer without its files has); fewer than nine tenths
+    are suspicious. Tokens added later may exceed the embeddings as long as the text does not use them.
     """
     cure = "use the tokenizer published with the model, with all its files"
     if not len(ids):

@@ -155,9 +155,9 @@ def has_tokens_first(model: nn.Module, block: nn.Module) -> bool:
 
 
 def find_stages(model: nn.Module) -> list[nn.Module]:
-    """Return the last module of each stage of a convolutional network, in order; empty if the model has no stages.
+    """Return the modules whose outputs end each stage (resolution) of a convolutional network, in order.
 
-    For EfficientNet that is the last block of each stage.
+    For EfficientNet that is the last block of each stage. Empty if the model has no stages.
     """
     config: Any = getattr(model, "config", None)
     if getattr(config, "model_type", "") == "efficientnet":

@@ -64,8 +64,9 @@ def is_here(subject: str) -> bool:
 
 
 def fetch(subject: str, lent: bool = True) -> None:
-    """Download a checkpoint into the hub's cache, with weights in one format. Failures are silent: loading will report
-    them.
+    """Download a checkpoint into the hub's cache, with weights in one format.
+
+    Failures are silent: loading will report them.
 
     lent   the checkpoint is to be deleted after use; `left_over` is true for it until `forget` is called
     """

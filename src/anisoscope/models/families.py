@@ -76,13 +76,13 @@ def _decision_transformer(_model: Any, given: Streams) -> Streams:
 
 
 class Family(NamedTuple):
-    """What cannot be read from a model of this family itself.
+    """What cannot be found out from a model of this family itself.
 
-    blocks         classes of its blocks: where its own code declares stages, other modules too, or nothing at all
-    stages         class whose outputs are those of a stage of one resolution, or a pattern of the end of their names
-    stacks         part of a module's path → stack, where the stacks are more than encoder and decoder
-    streams        the positions of a batch's inputs → those of the stacks
-    off_interface  attention that is not on transformers' interface: class that calls it once per layer, its name in
+    blocks         classes of its blocks, if its own code declares stages, other modules or nothing at all
+    stages         class whose outputs end a stage of one resolution, or a pattern for the end of their names
+    stacks         part of a module's path → stack, if there are stacks other than encoder and decoder
+    streams        function from the positions of a batch's inputs to those of the stacks
+    off_interface  attention that does not use transformers' interface: class that calls it once per layer, its name in
                    there, and the names of its projections of queries, keys and values
     attention      False: what is called attention there has no queries and keys
     causal         a decoder whose attention modules do not say so
@@ -90,11 +90,11 @@ class Family(NamedTuple):
     tokenizer      module:class of a tokenizer that needs no files
     words          a tokenizer makes the characters of each word of a text, and the model reads one word a position
     alone          one sequence at a time: what a block is depends on what else is in the batch
-    module, port   of an architecture that transformers lacks: the module that holds it, and its classes there by the
+    module, port   for an architecture that transformers lacks: the module that holds it, and its classes there by the
                    Auto class of transformers that is to know them
     bare           `module` knows files of weights that come without a configuration: its `config_of(weights)` gives
                    that of the weights that are its own and None for others, its `processor()` the processor, and
-                   `published(weights)`, where there is one, the weights under the port's names
+                   `published(weights)`, if there is one, the weights under the port's names
     cls_row_only   name of a part of the model whose attribute `row_only` says whether ("always") its last layer
                    computes the row of the first token alone
     """
@@ -186,8 +186,9 @@ FAMILIES: dict[str, Family] = {
 
 
 def class_of_transformers(module: str, name: str) -> Any:
-    """Return a class of transformers by its module; None if that was never imported, so that no model is of this
-    class.
+    """Return a class of transformers by its module.
+
+    None if that was never imported, so that no model is of this class.
     """
     loaded = sys.modules.get(f"transformers.{module}")
     return getattr(loaded, name, None)

@@ -226,8 +226,9 @@ def _is_small(name: str, size: int | None) -> bool:
 
 
 def _weights(place: ModelPlace, folder: Path, name: str) -> list[str]:
-    """Return the files of the weights in the one format that is read; shards by their index. ModelError without
-    weights.
+    """Return the files of the weights in the one format that is read; shards by their index.
+
+    ModelError without weights.
     """
     chosen = weight_files(place.files)
     if chosen is None:

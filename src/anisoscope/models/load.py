@@ -155,8 +155,9 @@ def _without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | None:
 
 
 def load_on_meta(name: str, *, dtype: str = "float32", trust_remote_code: bool = False) -> nn.Module:
-    """Load the model `name` on the meta device, from its configuration alone: shapes without weights. ModelError if it
-    fails.
+    """Load the model `name` on the meta device, from its configuration alone: shapes without weights.
+
+    ModelError if it fails.
     """
     from transformers import AutoConfig, AutoModel
 

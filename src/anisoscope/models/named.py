@@ -21,7 +21,7 @@ class NamedModel(NamedTuple):
 
 
 class PackagedModel(NamedTuple):
-    """Weights in a package that is installed with `install`; it is found, never imported."""
+    """Weights in a Python package, which the command `install` installs. The package is located, but never imported."""
 
     package: str
     file: str
@@ -30,9 +30,9 @@ class PackagedModel(NamedTuple):
 
 
 class ConvertedModel(NamedTuple):
-    """A trained network in a package that is installed with `install`, written once as a folder in hub format.
+    """A trained network in a Python package (`install` installs it), converted once to a folder in hub format.
 
-    convert   `module:function`, called with the name; it gives the folder. Imported when the model is loaded
+    convert   `module:function`, called with the name; it returns the folder. Imported when the model is loaded
     modality  what it reads: `text`, `speech` or `image`
     """
 

@@ -37,8 +37,10 @@ def processor_of(model: Any, modality: str, path: str, name: str, trust: bool) -
 
 
 def _tokenizer(model: Any, path: str, name: str, trust: bool) -> Any:
-    """Load a model's tokenizer. ModelError if there is none, or one that transformers invented because files are
-    missing.
+    """Load a model's tokenizer.
+
+    ModelError if there is none, if transformers invented one because files are missing, or if its length limit is no
+    number.
     """
     from transformers import AutoTokenizer
 

@@ -56,10 +56,10 @@ def is_series(spec: str) -> bool:
 
 
 def expand(spec: str) -> list[Checkpoint]:
-    """Return the checkpoints of a series, sorted by seed and step. The hub is asked only for names that an ellipsis
-    implies.
+    """Return the checkpoints of a series, sorted by seed and step.
 
-    ModelError for a series without checkpoints, UsageError for steps that cannot be read or that occur twice.
+    The hub is asked only for names that an ellipsis implies. ModelError for a series without checkpoints, UsageError
+    for steps that cannot be read or that occur twice.
     """
     path, may_lie_here = Path(spec), not is_too_long(spec)  # a pattern may be longer than any file's name
     if may_lie_here and path.is_file():
@@ -132,8 +132,9 @@ def _listed(path: Path) -> list[Checkpoint]:
 
 
 def _named(subject: str, name: str) -> Checkpoint:
-    """Make a checkpoint from its name, with the step and seed in it; a revision's step counts first. UsageError
-    without one.
+    """Make a checkpoint from its name. UsageError if no step can be read from it.
+
+    If the name has a revision, the step is read from that.
     """
     steps = list(_STEP.finditer(name.rpartition("@")[2]))
     if not steps:

@@ -319,8 +319,9 @@ def _save_parse_cache() -> None:
 
 
 def _find_parse_cache() -> Path:
-    """Return the cache file of parsed sources. Its name carries a number that changes with the meaning of its
-    content.
+    """Return the cache file of parsed sources.
+
+    Its name carries a number that changes with the meaning of its content.
     """
     given = os.environ.get("ANISOSCOPE_CACHE")
     folder = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anisoscope"

@@ -164,8 +164,9 @@ Shown = Callable[[str], AbstractContextManager[Progress]]
 
 
 def make_atlas(networks: list[Listed], folder: Path, show: Shown) -> Atlas:
-    """Measure each network and write `atlas.csv` and `atlas.json`. Networks that were finished earlier are not
-    repeated.
+    """Measure each network and write `atlas.csv` and `atlas.json`.
+
+    Networks that were finished earlier are not repeated.
 
     folder  the run folders are in its `runs/`, named after model, corpus and identity
     show    is called with the title of each network, and shows its progress

@@ -141,8 +141,9 @@ class _AfterPass:
         return found
 
     def _replaced(self, _notes: list[str], **shown: Progress) -> list[pd.DataFrame]:
-        """Return records on how accuracy changes if attention is replaced; empty if the model's head cannot be
-        used.
+        """Return records on how accuracy changes if attention is replaced.
+
+        Empty if the model's head cannot be used.
         """
         if not self.heads:
             return []

@@ -111,11 +111,10 @@ class ComparedRuns:
         return replace(self, differences=kept, findings=tuple(findings), components=tuple(chosen))
 
     def judge(self, text: str) -> list[tuple[str, list[Difference]]]:
-        """Return, by run, the differences for which a condition as `A.last > +.02` holds; empty if it holds in
-        none.
+        """Return, by run, the differences for which a condition as `A.last > +.02` holds.
 
-        The condition may name another metric than this comparison's. UsageError for a condition that cannot be
-        parsed, MeasureError if the runs have no values to judge it by.
+        Empty if it holds in none. The condition may name another metric than this comparison's. UsageError for a
+        condition that cannot be parsed, MeasureError if the runs have no values to judge it by.
         """
         condition = parse_condition(text)
         metric = find_metric(self.runs[0], condition.metric)

@@ -37,10 +37,10 @@ PLACE = ["stack", "kind", "site", "token_policy", "metric", "component", "head"]
 
 @dataclass(frozen=True)
 class Difference:
-    """One value in two runs: the second minus the first.
+    """One value in two runs, and the difference: second minus first.
 
     where       stack, kind, layer, head, site, token policy, metric, component, as in the records of the first run
-    layer_other the layer of the second run that stands at the same relative depth
+    layer_other the layer of the second run that was matched to it
     value, low, high   the difference and its 95 % interval; NaN ends if there is none
     paired      whether the same groups of units were left out on both sides
     first_ends, second_ends   the interval of the value in each run by itself
@@ -85,8 +85,9 @@ class KeptRun:
         replicates: Float[Array, "row group"] | None,
         sample: Path | Mapping[str, Any] | None = None,
     ) -> "KeptRun":
-        """Make a KeptRun from its parts. A shard measured only some of the units, so its number becomes part of
-        `units`.
+        """Make a KeptRun from its parts.
+
+        A shard measured only some of the units, so its number becomes part of `units`.
         """
         units = manifest.get("units")
         shard = manifest.get("settings", {}).get("shard") or [0, 1]

@@ -233,8 +233,9 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         return used
 
     def identity(self, subject: "Subject", plan: "BatchPlan", more: Callable[..., Any] | None = None) -> dict[str, Any]:
-        """Return the run's identity: settings, weights, batches, and hashes of the code. Equal identities mean equal
-        results.
+        """Return the run's identity: settings, weights, batches, and hashes of the code.
+
+        Equal identities mean equal results.
 
         more   function that measures something after the pass (`OpenedCorpus.more`); its module is hashed too
         """

@@ -205,8 +205,9 @@ def _part(target: RunFolder, subject: Subject, job: Job, reading: OpenedCorpus, 
 def finish(
     target: RunFolder, measurement: Measurement, facts: dict[str, Any], more: pd.DataFrame | None = None
 ) -> None:
-    """Write records, sample of vectors, replicates and manifest of a measurement. Runs, torchrun jobs and merges end
-    here.
+    """Write records, sample of vectors, replicates and manifest of a measurement.
+
+    Runs, torchrun jobs and merges end here.
 
     facts   manifest entries that cannot be computed from the measurement; `notes` come first among the warnings
     more    records to add to those of the measurement

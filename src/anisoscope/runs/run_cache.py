@@ -71,8 +71,9 @@ def find_finished(key: str | None, folders: list[Path]) -> RunFolder | None:
 
 
 def identify_model_state(name: str) -> Any:
-    """Return what identifies a model's state without reading it: a commit, or sizes and times of files. None:
-    unknown.
+    """Return what identifies a model's state without reading it: a commit, or sizes and times of files.
+
+    None: unknown.
     """
     if name == BUILTIN:
         return BUILTIN_SHA256
@@ -95,10 +96,9 @@ def identify_model_state(name: str) -> Any:
 
 
 def identify_corpus_state(job: Job) -> Any:
-    """Return what identifies a corpus' state without reading it: a commit, or sizes and times of files. None:
-    unknown.
+    """Return what identifies a corpus' state without reading it: a commit, or sizes and times of files.
 
-    For a manifest of clips or images the files that it lists count too.
+    None: unknown. For a manifest of clips or images the files that it lists count too.
     """
     if not job.corpus:
         return "built in"

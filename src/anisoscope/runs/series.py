@@ -85,8 +85,9 @@ class _SeriesInProgress:
         return replace(self.job(checkpoint), model=checkpoint.subject, step=checkpoint.step, train_seed=checkpoint.seed)
 
     def bad(self, checkpoint: Checkpoint, error: Exception) -> None:
-        """Record that a checkpoint cannot be measured. Raise the error instead if bad checkpoints are not to be
-        skipped.
+        """Record that a checkpoint cannot be measured.
+
+        Raise the error instead if bad checkpoints are not to be skipped.
         """
         if not self.skip_bad:
             raise error
@@ -132,8 +133,9 @@ class _SeriesInProgress:
             self.folders[checkpoint], self.forms[checkpoint] = folder, form
 
     def _folder(self, checkpoint: Checkpoint, state: str) -> Path:
-        """Return a checkpoint's run folder. Its name holds seed, step, and a hash of everything the numbers depend
-        on.
+        """Return a checkpoint's run folder.
+
+        Its name holds seed, step, and a hash of everything the numbers depend on.
         """
         job = self.job_of(checkpoint)
         described = {k: v for k, v in asdict(job).items() if k not in NOT_IN_IDENTITY}
@@ -252,10 +254,13 @@ def measure_series(
     )
 
     def attempt(i: int, wait: bool) -> None:
-        """Get checkpoint number `i` and measure it. With `wait`, the next one is not downloaded meanwhile."""
+        """Get checkpoint number `i` and measure it, unless it is finished.
+
+        If another process is measuring it, wait for that with `wait`, else raise Busy.
+        """
 
         def make() -> None:
-            """Get checkpoint `i` and measure it; the next one is downloaded meanwhile unless `wait`."""
+            """Get checkpoint `i` and measure it; meanwhile the next one is downloaded, unless `wait`."""
             shelf.get(i, None if wait else i + 1)
             work.measure(todo[i], scale_progress(progress, i, len(todo), "checkpoint"))
 
