@@ -39,7 +39,7 @@ def train(task: str, **options: Any) -> Path:
 
 
 def train_classifier(recipe: ClassifierRecipe, place: OutputOptions, quiet: bool, device: str) -> "TrainedClassifier":
-    """Train a classifier, with progress shown."""
+    """Train a classifier, with progress shown, and return it."""
     with show_progress(f"{recipe.model} × {recipe.corpus}, seed {recipe.seed}", "steps", quiet=quiet) as progress:
         from anisoscope_papers.training.classifier import train_classifier as fit
 

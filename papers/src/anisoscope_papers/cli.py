@@ -38,5 +38,5 @@ TRAIN = Group(
 
 
 def list_studies() -> list[tuple[str, str]]:
-    """(name, one line) of every study."""
+    """Return (name, one-line description) of every study."""
     return [(f"{paper} {name}", f"{title} (settings: {', '.join(how)})") for paper, name, title, how in listed()]

@@ -1,7 +1,7 @@
 """Export reproductions for other tools: a table of all claims (CSV), or a page for each claim (HTML).
 
-A claim is *verified*, *falsified*, *inconclusive*, or *not evidence*: words that repositories of claims use, for what
-a verdict says in ours.
+Outcomes are renamed to the words that repositories of claims use: *verified*, *falsified*, *inconclusive*, or *not
+evidence*.
 """
 
 import re

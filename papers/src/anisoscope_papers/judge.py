@@ -52,18 +52,19 @@ BOUNDS: dict[str, Bounds] = {
 
 @dataclass(frozen=True)
 class Test:
-    """One number, its interval, and the claim it is tested against.
+    """One number with its interval, and the claim that it is tested against.
 
-    statistic  what the number is; n: units or seeds that the interval is over
-    up, down   one-sided p of the claim and of its contrary, not yet corrected; NaN: nothing can be said
+    statistic  what the number is; n: units (documents, images) or seeds that the interval is over
+    up, down   one-sided p of the claim and of its contrary, not yet corrected; NaN: nothing can be decided
     against    one-sided p that the number lies on the other side of no effect (`Claim.none`), not yet corrected
-    inside     ends between which the claim has the number; without p the interval decides
-    over       how it is put together with the others of its claim and subject; None: it is a verdict of its own
-    margin     how far the number lies on the claim's side: the decisive test is found by it, or by p (NaN)
-    where      which number it is (`encoder layer 3`); `words` what is counted (`layers isotropic`); `units` what n and
-               the interval are over, where that is not seeds (`units`)
+    inside     the two ends between which the number should lie; without p the interval decides
+    over       how it is combined with other tests of the same claim and subject; None: it is a verdict of its own
+    margin     how far the number lies on the claim's side; it decides which test is shown (NaN: p does)
+    where      which number it is (`encoder layer 3`)
+    words      what is counted (`layers isotropic`)
+    units      what n and the interval are over, if not seeds (`units`)
     note       what else must be known
-    apart      why the number cannot be compared with what the claim says; then nothing is judged
+    apart      why the number cannot be compared with the claim; then nothing is judged
     """
 
     __test__ = False  # pytest: a test of a claim is none of the code

@@ -45,29 +45,33 @@ SIGNED, SHARE = (-1.0, 1.0), (0.0, 1.0)
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a paper, in our words, as the judge reads it.
+    """A statement of a paper, in our words, with everything the judge needs to test it.
 
-    source, published   where it stands there, and the published number if there is one
-    statistic           the number it is about, in words; `metric`, `site`: where the records hold it
-    above, below        the number is said to lie above the one (if nothing is said: 0), or below the other; `q95`: the
-                        quantile of an isotropic pair in the dimension at hand
-    inside, within      or between two ends, or within so much of a number that is given when it is judged
-    none                the number that means no effect at all (if nothing is said: the limit). What fails and lies on
-                        the claim's side of it is too small; what lies on the other side is contrary
-    floor, because      by so much at least (an effect below it is none, however significant), and why so much
-    primary             the figure or table is judged by it: no other claim's tests correct its p (one per study)
-    bounds              the smallest and the largest that the number can be: its interval stays between them
+    source, published   where it is in the paper, and the published number if there is one
+    statistic           the number it is about, in words
+    metric, site        where the records hold that number
+    above, below        the number should lie above this limit (default: 0), or below it; `q95`: the quantile of an
+                        isotropic pair in the given dimension
+    inside, within      or between these two ends, or within this distance of a number that is given when it is judged
+    none                the number that means no effect at all (default: the limit). A failed claim is too small if the
+                        number lies on the claim's side of it, else contrary
+    floor, because      the smallest effect that counts, however significant, and why
+    primary             the figure or table is judged by it: other claims' tests do not correct its p (one per study)
+    bounds              the smallest and the largest possible value: its interval stays between them
     over, words         how tests of single layers or norms make one verdict, and what is counted of them
-    systems, but, stack models it is about, by the beginnings of their names (none: all), those it is not about, and
-                        their stack
-    against             of arms: what the number of an arm is less; an arm, its own at the `start`, or `zero`
-    premise             what the number of `against` must lie above: with less there is nothing that could be lost
-    lost                the share of that number at step 0 that training must have taken off `against`: for the same
-                        reason
-    makes               it says that an arm is what its name says; unless it holds, nothing else follows from the arm
-    afterwards          it was asked after the records had been seen: corrected with others of its kind alone, so that
-                        it changes no verdict on what had been asked before
-    identity            it holds by construction: if it holds, that is shown, and is no evidence
+    systems, but, stack the models it is about, by the beginnings of their names (none: all), those it is not about, and
+                        their stack (encoder or decoder)
+    against             for arms (changed models): what is subtracted from an arm's number: another arm's, its own at
+    the
+                        `start`, or `zero`
+    premise             what the number of `against` must exceed: otherwise there is nothing that could be lost
+    lost                the share of that number at step 0 that training must have removed in `against`, for the same
+    reason
+    makes               it says that an arm is what its name says; unless it holds, nothing else is concluded from the
+    arm
+    afterwards          it was added after the records had been seen: corrected only with others of its kind, so that it
+                        changes no verdict on earlier claims
+    identity            it holds by construction: if it holds, that is shown, but is no evidence
     """
 
     name: str

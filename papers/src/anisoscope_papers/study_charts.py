@@ -1,4 +1,4 @@
-"""Charts that one study draws and no other: the biased block by N, laws and tests, ranges over classes, and texts."""
+"""Draw charts that only one study needs: the biased block by N, distributions and tests, ranges over classes, texts."""
 
 import altair as alt
 import numpy as np
@@ -24,10 +24,11 @@ def against_norm(
     below: tuple[alt.Chart, ...] = (),
     above: tuple[alt.Chart, ...] = (),
 ) -> ChartType:
-    """Lines of `value` against `N` with the interval over seeds (`low`, `high`), a panel per system (`reading`).
+    """Draw lines of `value` against `N` (norm of the bias) with intervals over seeds, a panel per system (`reading`).
 
-    Where rows have `lowest` and `highest`, the range over heads and seeds, it is a paler band. `line` is a dashed
-    height and its name; `below` and `above` are layers drawn under and over the lines.
+    Columns `low` and `high` are the interval. If there are columns `lowest` and `highest`, the range over heads and
+    seeds, they are drawn as a paler band. `line` is a dashed height and its name; `below` and `above` are layers drawn
+    under and over the lines.
     """
     order, numbers = frame[series], [k for k in ("value", "low", "high", "lowest", "highest") if k in frame]
     kept = dict.fromkeys(("reading", series, "N", *numbers, "at", "at_value", "at_text"))
@@ -51,14 +52,14 @@ def against_norm(
 
 
 def _norm_axis(field: str = "N:Q") -> alt.X:
-    """The axis of N, linear below 0.1, logarithmic above."""
+    """Return the axis of N, linear below 0.1, logarithmic above."""
     scale = alt.Scale(type="symlog", constant=0.1, nice=False)
     axis = alt.Axis(values=[0, 0.1, 1, 10, 100], labelExpr=PLAIN)
     return alt.X(field, title="norm N of the bias", scale=scale, axis=axis)
 
 
 def _powers(values: pd.DataFrame) -> list[float]:
-    """Powers of ten inside the range of the values; fewer where there are many."""
+    """Return the powers of ten inside the range of the values; fewer of them if there are many."""
     logs = np.log10(values.to_numpy(float))
     powers = range(int(np.ceil(np.nanmin(logs))), int(np.floor(np.nanmax(logs))) + 1)
     return [float(f"1e{k}") for k in powers[:: 1 + len(powers) // 7]]
@@ -67,8 +68,10 @@ def _powers(values: pd.DataFrame) -> list[float]:
 def norms(
     frame: pd.DataFrame, found: pd.DataFrame, *, title: str, trained: tuple[float, float] | None = None
 ) -> ChartType:
-    """Norms of input and output on a logarithmic axis, the range of trained norms as a grey band, and rings at the
-    fixed points `found`: `reading`, `at` (N*), `at_value` (the norm there), `at_text`.
+    """Draw norms of input and output on a logarithmic axis, with rings at the fixed points.
+
+    `trained`: the range of trained norms, drawn as a grey band. `found`: a row per fixed point, with `reading`, `at`
+    (N*), `at_value` (the norm there), `at_text`.
     """
     below = (between(*trained, title, opacity=0.16),) if trained else ()
     rows = pd.concat([frame, found.assign(place=frame["place"].iloc[0])], ignore_index=True)
@@ -80,7 +83,7 @@ def norms(
 
 
 def p_values(data: pd.DataFrame, level: float) -> ChartType:
-    """One row per `system`: `p` as a point, `p_scipy` as a cross, `p_smallest` as a bar, and a line at the level."""
+    """Draw a row per `system`: `p` as a point, `p_scipy` as a cross, `p_smallest` as a bar, and a line at the level."""
     data = data.assign(p_scipy=data["p_scipy"].clip(lower=SMALLEST_DRAWN))
     order = list(data["system"])
     across = alt.Scale(type="log", nice=False, domain=[SMALLEST_DRAWN / 2, 1.2])
@@ -88,6 +91,7 @@ def p_values(data: pd.DataFrame, level: float) -> ChartType:
     base = alt.Chart(data).encode(y=names)
 
     def at(field: str) -> alt.X:
+        """Return the horizontal axis for a column of p."""
         return alt.X(f"{field}:Q", title="p (log scale)", scale=across, axis=alt.Axis(format=".1g", tickCount=6))
 
     return alt.layer(
@@ -99,8 +103,9 @@ def p_values(data: pd.DataFrame, level: float) -> ChartType:
 
 
 def over_dimensions(rows: pd.DataFrame, laws: pd.DataFrame) -> ChartType:
-    """A of layers (`d`, `value`, `low`, `high`, `model`), each model named at its highest, and lines of `laws` (`d`,
-    `value`, `law`), both axes logarithmic.
+    """Draw A (mean cosine) of layers against the dimension, both axes logarithmic, with lines of `laws`.
+
+    `rows`: `d`, `value`, `low`, `high`, `model`; each model is named at its highest layer. `laws`: `d`, `value`, `law`.
     """
     ticks = alt.Axis(values=[4**k for k in range(1, 8)], labelExpr="toString(datum.value)")
     x = alt.X("d:Q", title="dimension d", scale=alt.Scale(type="log", domain=[4, 16384], nice=False), axis=ticks)
@@ -123,7 +128,7 @@ def over_dimensions(rows: pd.DataFrame, laws: pd.DataFrame) -> ChartType:
 def ranges(
     frame: pd.DataFrame, *, category: str, series: str, panel: str, title: str, domain: tuple[float, float], width: int
 ) -> ChartType:
-    """Five quantiles a row (`least`, `lower`, `middle`, `upper`, `most`) as a dot on a bar on a line."""
+    """Draw five quantiles per row (`least`, `lower`, `middle`, `upper`, `most`), as a dot on a bar on a line."""
     order, panels = appearance(frame[category]), appearance(frame[panel])
     base = alt.Chart().encode(
         y=alt.Y(f"{category}:N", sort=order, title=None, axis=alt.Axis(ticks=False)),
@@ -144,7 +149,9 @@ def ranges(
 
 
 def texts(frame: pd.DataFrame, *, category: str, columns: dict[str, int], muted: str, width: int) -> ChartType:
-    """A table: a row per `category`, and at so many pixels from the left the text of each of `columns`."""
+    """Draw a table: a row per `category`, with the text of each of `columns` at its distance from the
+    left in pixels.
+    """
     order = appearance(frame[category])
     axis = alt.Axis(ticks=False, labelLimit=220)
     base = alt.Chart(frame).encode(y=alt.Y(f"{category}:N", sort=order, title=None, axis=axis))

@@ -1,13 +1,13 @@
-"""What a trained language model is asked at the end of its training, beside the look at it.
+"""Measure outcomes of a trained language model at the end of its training: sinks, outliers, probing, retrieval.
 
-sinks.first_share    of what a row gives to its keys the share that goes to the first one, over rows that see several,
-                     by layer and head; whatever the form of attention, whose weights need not add up to 1
-outliers.top_share   of the mean square of hidden states the share of the largest dimension, by layer
+sinks.first_share    share of attention that rows give to the first key, by layer and head, over rows that see several
+                     keys; for any form of attention, since weights need not add up to 1
+outliers.top_share   share of the largest dimension in the mean square of hidden states, by layer
 probing.accuracy     share of the words of UD English EWT (test split) whose part of speech a linear discriminant reads
                      off the last hidden state of their last token. It has no setting, and no affine change of the
-                     hidden states changes it: what it tells is what they hold, not how they lie
-retrieval.precision  share of windows of text whose nearest other one, by the cosine of their mean last hidden states,
-                     is of the same document; here it counts how they lie
+                     hidden states changes it: it shows what they hold, not their geometry
+retrieval.precision  share of windows of text whose nearest other window, by the cosine of mean last hidden states, is
+                     of the same document; it depends on the geometry
 """
 
 import gzip

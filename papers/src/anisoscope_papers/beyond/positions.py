@@ -30,11 +30,12 @@ ALIKE: dict[str, Any] = {"metric": "intra_sequence", "token_policy": "all"}
 
 
 class Quantities:
-    """Numbers of one corpus, `[layers, recipe]` or `[layers, recipe, arm]` → [seed].
+    """The quantities of one corpus that claims use, each by `[layers, recipe]` or `[layers, recipe, arm]` → [seed].
 
-    accuracy     of every model, also one that learnt nothing: it is what became of its recipe
-    used         accuracy after attention was made uniform, less that of the model as it is
-    entropy      H of [CLS] in the first layer, as the paper reports it; `keys`, `values`: similarity in the last layer
+    accuracy         of every model, including those that learnt nothing, since that is the outcome of their recipe
+    used             accuracy after attention was made uniform, minus that of the model as it is
+    entropy          H of the [CLS] row in the first layer, as the paper reports it
+    keys, values     similarity in the last layer (`…_at_start`: at step 0)
     """
 
     def __init__(self, here: Evidence) -> None:

@@ -60,10 +60,12 @@ class SmallCell:
 
 @dataclass(frozen=True)
 class SmallGrid:
-    """Every combination of its axes, and how each is trained: Adam, warm-up over a tenth, gradients clipped at 1.
+    """Which small models are trained (every combination of its fields), and how.
 
-    tasks   (corpus, what is read);   limit, held  sentences trained on, and looked at
-    rate    at width 64; elsewhere times √(64 / width): the best one falls so in a trial of 4, 16 and 128
+    Adam, warm-up over a tenth of the steps, gradients clipped at 1.
+
+    tasks   (corpus, what is read);   limit, held  numbers of sentences for training, and for measuring
+    rate    at width 64; at other widths times √(64 / width), near the best in a trial of 4, 16 and 128
     """
 
     tasks: tuple[tuple[str, str], ...]

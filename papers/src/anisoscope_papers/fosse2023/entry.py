@@ -49,12 +49,13 @@ class Seeds(dict[Any, Array]):
 
 
 class Evidence:
-    """The records of a study on one corpus, or on all of them, and what is said of them.
+    """The records of a study on one corpus, or on all of them, with helpers to test claims on them.
 
-    numbers  the published ones, None for a corpus that is not the paper's
+    numbers  the published numbers; None for a corpus that is not the paper's
     sound    the records without those of collapsed classifiers
     note     how many classifiers these records lack, or leave out
-    meant    corpora that are generated, and what they stand for;   lost   words for what is counted in the note
+    meant    {corpus: the paper's corpus that it replaces}, for generated corpora
+    lost     words for what the note counts
     """
 
     meant: Mapping[str, str] = PUBLISHED

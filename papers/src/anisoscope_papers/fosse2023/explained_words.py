@@ -1,4 +1,6 @@
-"""Do attention or geometry explain the decision? Maps over words against rationales and against erasure (ours)."""
+"""Ask whether attention or geometry explains the decision: maps over words against rationales and
+erasure (our study).
+"""
 
 from collections.abc import Iterator
 from functools import partial

@@ -1,4 +1,6 @@
-"""Figure 2: does the direction of the final [CLS] vector tell the class? For every choice of the representative."""
+"""Figure 2: does the direction of the final [CLS] vector tell the class? Measured for every choice of
+representative.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -51,14 +51,15 @@ SHORT = "test_yelp50"
 
 @dataclass(frozen=True)
 class Cell:
-    """One classifier: `attention` or an encoder.
+    """One classifier of the grid: what it is, and how it is trained. `model` is `attention` or the name of an encoder.
 
-    start         its word vectors, random wherever `dim` is not `WIDTH`;   arm   of its attention (`recipe.ARMS`)
-    examples      so many of each split to train on, spread over the classes; none: as the grid says
-    positions     added to word vectors (`recipe.POSITIONS`), sinusoids multiplied by `scale`
-    freeze_after  steps after which frozen attention stays; none: those of an epoch
-    steps         trained for exactly so many, the last kept; none: as long as the validation loss falls
-    split         seed of the split into training and validation, on corpora that have none
+    start         its word vectors; random if `dim` is not `WIDTH`
+    arm           how its attention is trained (`recipe.ARMS`)
+    examples      number of training examples in each split, over all classes; None: as the grid says
+    positions     what is added to word vectors (`recipe.POSITIONS`); sinusoids are multiplied by `scale`
+    freeze_after  steps after which frozen attention no longer changes; None: those of an epoch
+    steps         number of training steps, with the last weights kept; None: as long as the validation loss falls
+    split         seed of the random split, on corpora that have none of their own
     """
 
     corpus: str
@@ -104,26 +105,33 @@ class Cell:
 class Grid:
     """The settings of all studies of the paper, which share their classifiers.
 
-    corpora     of the paper, or empty: these where ANISOSCOPE_DATA holds them, else the planted ones, said so
-    seeds       of the attention-only model, 0 to n − 1; fine_seeds of the encoder
-    depths      layers by corpus at λ = 0 (table 3); weights: λ of one layer (table 4); large: λ beyond the paper
-    sizes       (dim, heads, layers) of random vectors, for the λ of `contrast`, with `size_seeds` seeds
+    corpora     names; empty: the paper's corpora if ANISOSCOPE_DATA holds them, else the planted (generated) ones
+    seeds       number of seeds of the attention-only model; fine_seeds: of the encoder
+    depths      largest number of layers by corpus at λ = 0 (table 3); weights: λ of one layer (table 4); large: λ
+    beyond
+                the paper's
+    sizes       (dim, heads, layers) of models with random vectors, for the λ of `contrast`, with `size_seeds` seeds
     starts      other word vectors for one layer at λ = 0, with `start_seeds` seeds
-    examples    fewer examples, for the curve of accuracy on pairs, with `size_seeds` seeds
-    arm_seeds   of the models of one layer, two, … whose attention is learned, or not (`recipe.ARMS`); `even_seeds` of
-    learned and of uniform attention at each of these depths, the two that the first claim on them compares
-    position_seeds of the models of one layer, two, … under each of `RECIPES`
-    length      steps of trainings of fixed length, frozen after each of `freezing` or not at all, `length_seeds` seeds
-    splits      of a corpus that has no own, with as many seeds as one layer has under each of `RECIPES`
+    examples    smaller numbers of examples, for the curve of accuracy on pairs, with `size_seeds` seeds
+    arm_seeds   seeds of models of one layer, two, … whose attention is learned, or not (`recipe.ARMS`); `even_seeds`:
+    of
+                learned and of uniform attention at each of these depths, which the first claim on them compares
+    position_seeds  seeds of models of one layer, two, … under each of `RECIPES`
+    length      steps of trainings of fixed length, frozen after each of `freezing` or not at all, with `length_seeds`
+    seeds
+    splits      number of splits of a corpus that has none of its own, with as many seeds as one layer has under
+    `RECIPES`
     encoder     what is fine-tuned: on at most `fine_limit` examples of each split, cut at `fine_length` tokens, for
-    `fine_epochs` epochs; rate and batch as suit so few steps; tested on what the attention-only model is tested on
-    warmup      steps, and `clip`, largest gradient norm, of models of two layers and more: without them, as published,
-    4 of 11 of four and five layers collapse
-    vector_norm mean norm of the word vectors; 5 is about GloVe's, which the paper starts from. GloVe's common direction
-    (mean cosine .31 to .38 in an utterance, these .09 to .15) is not matched
-    utterances  of the test split that are measured, as many of each class (the paper's 999); `erased` of them in what
-    needs many passes, or an encoder's
-    train       False: only what is finished is looked at
+                `fine_epochs` epochs; rate and batch suit so few steps; tested on the same texts as the attention-only
+                model
+    warmup      steps, and `clip`, largest gradient norm, for models of two layers and more: without them, as published,
+                4 of 11 models of four and five layers collapse
+    vector_norm mean norm of the word vectors; 5 is about that of GloVe, which the paper starts from. GloVe's common
+                direction (mean cosine .31 to .38 in an utterance, these .09 to .15) is not matched
+    utterances  number of test utterances that are measured, equally many of each class (the paper's 999); `erased`:
+    number
+                for what needs many passes, or an encoder's
+    train       False: only finished classifiers are read
     """
 
     corpora: tuple[str, ...] = ()

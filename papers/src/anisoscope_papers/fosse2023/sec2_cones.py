@@ -1,8 +1,8 @@
-"""Section 2.1: three statements about the geometry of one layer of self-attention, tested on trained layers: cones of
-values, and attention when keys or queries are made equal, or parallel.
+"""Section 2.1: test three statements on the geometry of one layer of self-attention, on trained layers.
 
-With q̄ and k̄ the mean query and key of an utterance: `equal` puts k̄ (q̄) in place of each of them, `parallel` gives
-each its own norm along the direction of k̄ (q̄).
+They are on cones of values (directions within an angle of the mean direction), and on attention with equal or parallel
+keys or queries. With q̄ and k̄ the mean query and key of an utterance: `equal` puts k̄ (q̄) in place of each of them,
+`parallel` gives each its own norm along the direction of k̄ (q̄).
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,6 @@
-"""Section 5: is it easier to compensate a sparse attention with more parameters? Width, heads and depth (ours)."""
+"""Section 5: do more parameters make it easier to compensate sparse attention? Width, heads and depth
+vary (our study).
+"""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Table 4: what values and keys do when the attention of one layer is forced to be sparse, and what it costs."""
+"""Table 4: what happens to values and keys if the attention of one layer is forced to be sparse, and what it costs."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -72,7 +72,7 @@ class Trained:
 
     @cached_property
     def classifier(self) -> tuple[Any, Any]:
-        """(model, tokenizer)."""
+        """The loaded classifier: (model, tokenizer)."""
         return self.found.classifier()
 
     def examples(self, limit: int, split: str = TEST) -> tuple[Example, ...]:

@@ -47,15 +47,16 @@ LOSS = "training.loss"
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """Checkpoints of one architecture by step and seed, and the probe.
+    """Which series of checkpoints is measured, and on what probe text.
 
-    checkpoints  a pattern as `models.series.expand` reads it; empty: small models of one `kind` trained on the spot
-                 by `recipe`, at the steps that all seeds took
-    corpus       empty: the validation set of WikiText where ANISOSCOPE_DATA has it, else the built-in text
+    checkpoints  a pattern as `models.series.expand` reads it; empty: small models of one `kind`, trained on the spot by
+                 `recipe`, at the steps that all seeds took
+    corpus       empty: the validation set of WikiText if ANISOSCOPE_DATA has it, else the built-in text
     sequences    windows of the probe, evenly spread over the text (`limit`: over its first units); None: all units
-    points       tokens kept for the clouds, at the steps nearest to the shares `shown` of training: of figure 11, the
+    points       tokens kept for the clouds, at the steps nearest to the shares `shown` of training: for figure 11, the
                  paper's 0, 40k, 200k and 2M of 2M steps
     share        None: SVD of all vectors, exact; else of this share of the tokens, sampled as in the paper (.2)
+    cells        trained models of an experiment, measured in place of checkpoints
     """
 
     checkpoints: str = ""
@@ -181,7 +182,9 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
 
 
 def common(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Select checkpoints at steps that every seed has, by seed and step; none if fewer than two steps are common."""
+    """Select the checkpoints at steps that every seed has, sorted by seed and step; none if fewer than two steps are
+    common.
+    """
     ordered = sorted(checkpoints, key=lambda c: (c.seed, c.step))
     steps = [{c.step for c in ordered if c.seed == seed} for seed in {c.seed for c in ordered}]
     shared = set.intersection(*steps) if steps else set()

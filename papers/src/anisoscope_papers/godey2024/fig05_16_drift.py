@@ -43,7 +43,7 @@ PINNED = 0.1
 
 @dataclass(frozen=True)
 class Correlated:
-    """The systems of figures 1 to 4, and the coefficient."""
+    """Settings of figures 5 and 16: the systems of figures 1 to 4, and the kind of coefficient."""
 
     kind: Kind
     figures: tuple[layer_curves.Systems, ...]
@@ -51,7 +51,13 @@ class Correlated:
 
 @dataclass(frozen=True)
 class Permuted:
-    """`p` of the permutation test; `smallest` p that any pairing of these values could have; `exact`: all n! tried."""
+    """The result of a permutation test.
+
+    p         two-sided p
+    smallest  the smallest p that any pairing of these values could have
+    exact     whether all n! pairings were tried
+    n         number of layers
+    """
 
     p: float
     smallest: float

@@ -55,10 +55,10 @@ def table(records: pd.DataFrame, metric: str) -> HeadTable:
 
 @dataclass(frozen=True)
 class Alignment:
-    """cos(Q̄, K̄) of every head along training, and what follows from it.
+    """The alignment of every head along training: cos(Q̄, K̄), the cosine of its mean query and mean key.
 
     cosine  [seed, step, layer, head]
-    bound   what 95 % of isotropic pairs in d_head dimensions stay below in size (10 % pass q95, on either side)
+    bound   what |cos| stays below for 95 % of isotropic pairs in d_head dimensions (10 % pass q95, on either side)
     """
 
     table: HeadTable

@@ -40,7 +40,7 @@ SYSTEMS = tuple((name, CORPORA[preset.modality]) for name, preset in PRESETS.ite
 
 @dataclass(frozen=True)
 class Law:
-    """Dimensions drawn, and how many pairs of Gaussian vectors are sampled in each."""
+    """Settings of figure 17: the dimensions drawn, and how many pairs of Gaussian vectors are sampled in each."""
 
     dimensions: tuple[int, ...] = tuple(2**k for k in range(4, 14))
     pairs: int = 20_000
@@ -49,7 +49,7 @@ class Law:
 
 @dataclass(frozen=True)
 class Points:
-    """Models with the corpus each is measured on (`limit`: first units)."""
+    """Settings of figure 18: models with the corpus each is measured on (`limit`: first units only)."""
 
     models: tuple[tuple[str, str], ...] = (("builtin:minilm", "builtin:python-docs"),)
     limit: int | None = 60

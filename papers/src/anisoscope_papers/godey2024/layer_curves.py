@@ -50,12 +50,13 @@ _LEFT_OUT = {"mean_cosine": (mean_cosine, ("n", "unit")), "drift": (drift, ("n",
 
 @dataclass(frozen=True)
 class Systems:
-    """Which models on which corpus, and which small ones (`training.kinds.KINDS`), trained by `recipe` on their own.
+    """Which models are measured on which corpus, and which small models are trained and measured on their own corpora.
 
-    limit    first units of the corpus only (small models: `Kind.limit`)
+    small    kinds of small models (`training.kinds.KINDS`), trained by `recipe`
+    limit    only the first units of the corpus (small models: `Kind.limit`)
     flatten  how convolution maps become vectors: `image` or `position`
-    packaged networks that need no hub, trained and with weights drawn anew; files lie below ANISOSCOPE_DATA
-    others   systems on other corpora that the figure shows too
+    packaged networks from packages or files (below ANISOSCOPE_DATA), measured trained and with newly drawn weights
+    others   systems on other corpora that the figure also shows
     """
 
     models: tuple[str, ...] = ()

@@ -74,12 +74,13 @@ class Size:
 
 @dataclass(frozen=True)
 class Untrained:
-    """An untrained model and what its first block is fed.
+    """An untrained model, and the input of its first block.
 
     inputs     what the model is called with, so that masks and positions are its own
     fed        [sequence, token, dim]: input of the first block before the bias
     direction  [dim]: the bias direction, of norm 1
-    stage      of the queries and keys that the scores are made of; `attention_scale`: the factor of the scores
+    stage      the stage of queries and keys from which scores are computed
+    attention_scale  the factor of the scores
     """
 
     model: nn.Module

@@ -37,7 +37,7 @@ ATTENTIONS = ("learned", "uniform", "random")
 
 
 class PlainNorm(nn.Module):
-    """(x − mean) / unbiased standard deviation over the last axis; no gain, no bias, no epsilon."""
+    """Normalisation (x − mean) / unbiased standard deviation over the last axis; no gain, no bias, no epsilon."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class ClassifierAttention(nn.Module):
 
 
 class PositionTable(nn.Embedding):
-    """Learned position vectors; they start near zero."""
+    """An embedding of learned position vectors; they start near zero."""
 
 
 class AttentionClassifierBlock(GradientCheckpointingLayer):  # type: ignore[no-untyped-call]  # as above

@@ -59,7 +59,7 @@ class CharacterBertConfig(BertConfig):  # type: ignore[no-untyped-call]  # its _
 
 
 class Highway(nn.Module):
-    """Layers x ← g ∘ x + (1 − g) ∘ relu(h), with h and g affine in x, g through a sigmoid. (…, C) kept."""
+    """Highway layers: x ← g ∘ x + (1 − g) ∘ relu(h), with h and g affine in x, g through a sigmoid; shape is kept."""
 
     def __init__(self, size: int, num_layers: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class CharacterCnn(nn.Module):
         self._projection = nn.Linear(channels, config.hidden_size)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        """(B, T, 50) character ids → (B, T, hidden) word vectors."""
+        """Turn (B, T, 50) character ids into (B, T, hidden) word vectors."""
         characters = nn.functional.embedding(input_ids.flatten(0, 1), self._char_embedding_weights)  # (B T, 50, C)
         features = [getattr(self, name)(characters.transpose(1, 2)).amax(-1).relu() for name in self._names]
         words: Tensor = self._projection(self._highways(torch.cat(features, dim=-1)))
@@ -133,7 +133,7 @@ class CharacterBertModel(PublishedModel, BertModel):  # type: ignore[no-untyped-
 
 
 class CharacterBertTokenizer:
-    """Text → words by BERT's basic tokenisation → character ids; there is no vocabulary.
+    """Tokenizer: text → words by BERT's basic tokenisation → character ids; there is no vocabulary.
 
     The markers `[CLS]`, `[SEP]` and `[MASK]` may also be written in a text.
     """

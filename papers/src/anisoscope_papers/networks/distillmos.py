@@ -86,7 +86,7 @@ class _Transformer(nn.Module):
         self.transformer_encoder = nn.TransformerEncoder(layer, config.num_hidden_layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features [window, width, frame] → [window, frame, dim]."""
+        """Turn features [window, width, frame] into hidden states [window, frame, dim]."""
         return self.transformer_encoder(self.position_encoding(self.linear_proj(self.norm(x).mT)))  # type: ignore[no-any-return]
 
 
@@ -98,7 +98,7 @@ class _Pooling(nn.Module):
         self.linear1, self.linear2, self.linear3 = nn.Linear(dim, 2 * dim), nn.Linear(2 * dim, 1), nn.Linear(dim, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Frames [window, frame, dim] → one number a window [window, 1]."""
+        """Pool frames [window, frame, dim] to one number per window, [window, 1]."""
         weights = self.linear2(self.linear1(x).relu()).softmax(1)
         return self.linear3((weights * x).sum(1))  # type: ignore[no-any-return]
 

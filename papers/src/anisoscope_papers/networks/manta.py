@@ -38,7 +38,9 @@ ONE_AT_A_TIME = "pass each sequence alone: the published pooling counts blocks o
 
 
 class MantaConfig(T5Config):  # type: ignore[no-untyped-call]  # untyped __init_subclass__
-    """Sizes of a MANTa-LM under their published names: a T5's, and those of what makes its blocks."""
+    """Configuration of a MANTa-LM under its published names: fields of T5, and those of its
+    segmentation into blocks.
+    """
 
     model_type = "manta"
 
@@ -93,7 +95,9 @@ class MantaFrontierPredictor(nn.Module):
         self.output_projection = nn.Linear(size, 1)
 
     def forward(self, embeddings: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """(B, T, C) byte embeddings and a (B, T) mask → (B, T) probabilities."""
+        """Return the probability of each byte to start a block (B, T), from byte embeddings (B, T, C) and a mask (B,
+        T).
+        """
         states = self.local_transformer(inputs_embeds=embeddings, attention_mask=attention_mask).last_hidden_state
         return self.output_projection(states).squeeze(-1).sigmoid()  # type: ignore[no-any-return]
 
@@ -110,7 +114,10 @@ class MantaBlockAssignment(nn.Module):
         self.variance_floor = variance_floor
 
     def forward(self, frontiers: Tensor, joint_blocks: bool) -> Tensor:
-        """(B, T) probabilities → (B, L, T) shares, summing to one over the L blocks."""
+        """Turn probabilities (B, T) into shares (B, L, T), which sum to one over the L blocks.
+
+        UsageError if rows have different numbers of blocks without `joint_blocks`.
+        """
         frontiers = torch.cat([torch.zeros_like(frontiers[:, :1]), frontiers[:, 1:]], dim=1)
         floor = max(5 * torch.finfo(frontiers.dtype).resolution, self.variance_floor)
         mean = frontiers.cumsum(-1)  # (B, T)
@@ -123,7 +130,7 @@ class MantaBlockAssignment(nn.Module):
 
 
 class MantaConvolution(nn.Module):
-    """Zero-padded convolution along bytes with the published layout of weights: (1, 1, k, C) or (C, C_out, k)."""
+    """A zero-padded convolution along bytes with the published layout of weights: (1, 1, k, C) or (C, C_out, k)."""
 
     def __init__(self, kernel: int, channels_in: int, channels: int, depthwise: bool) -> None:
         super().__init__()
@@ -138,7 +145,7 @@ class MantaConvolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(shape))
 
     def forward(self, signal: Tensor) -> Tensor:
-        """(N, C, T) → (N, C_out, T)."""
+        """Convolve (N, C, T) → (N, C_out, T)."""
         weight = self.weight[0].permute(2, 0, 1) if self.depthwise else self.weight.transpose(0, 1)
         return conv1d(signal, weight, padding="same", groups=signal.shape[1] if self.depthwise else 1)
 
@@ -162,7 +169,7 @@ class MantaPooler(nn.Module):
         self.mean_pool, self.max_blocks = config.pooling_mean_pool, config.max_length_encoder_decoder
 
     def forward(self, frontiers: Tensor, embeddings: Tensor, joint_blocks: bool) -> Tensor:
-        """(B, T) probabilities and (B, T, C) byte embeddings → (B, L, d_model) block embeddings."""
+        """Pool byte embeddings (B, T, C) into block embeddings (B, L, d_model), by probabilities (B, T)."""
         shares = self.block_assignment(frontiers, joint_blocks)[:, : self.max_blocks]  # (B, L, T)
         if self.mean_pool:
             shares = shares / shares.sum(-1, keepdim=True).clamp(min=1)

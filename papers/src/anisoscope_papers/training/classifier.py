@@ -40,7 +40,7 @@ POOL = 50
 
 @dataclass(frozen=True)
 class TrainedClassifier:
-    """A finished training: its folder, and `training`, the content of training.json."""
+    """A trained classifier: its folder, and `training`, the content of training.json."""
 
     folder: Path
     training: dict[str, Any]

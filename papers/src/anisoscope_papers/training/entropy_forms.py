@@ -1,12 +1,12 @@
-"""The forms in which the entropy H of [CLS]'s attention was published, by definition, and how low and high each can be.
+"""Define the forms in which the entropy H of [CLS]'s attention was published, and how low and high each can be.
 
 Formula    p: row of [CLS] over the n real tokens, [CLS] first; s_j = Σ_i a_ij: column sums over rows of real tokens
            `row`       H(p) / ln n                        what the authors train with
            `reported`  H(p) / ln(n − 1)                   form A, as they report it
            `columns`   H(softmax(s_2 … s_n)) / ln(n − 1)  form B: column sums, a second softmax
            `again`     H(softmax(p_2 … p_n)) / ln(n − 1)  form C: the row, a second softmax
-Range      `ends`. Form C cannot look sharp: weights lie in [0, 1], so that its softmax hardly tells them apart, and
-           all of the attention on one token of 22 gives .987. Form B is 1 where every row attends to [CLS] alone.
+Range      see `ends`. Form C cannot look sharp: weights lie in [0, 1], so that its softmax hardly tells them apart, and
+           all of the attention on one token of 22 gives .987. Form B is 1 if every row attends to [CLS] alone.
 Unit       none.
 Undefined  one token (`row`), two tokens and fewer (the others): counts as 0.
 Source     Fosse et al. 2023, table 4: form C at λ = 0 on HateXplain and e-SNLI, form A elsewhere, by the history of

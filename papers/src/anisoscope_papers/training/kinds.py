@@ -40,13 +40,13 @@ Examples = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of small model. `steps` and `batch` are what it takes to learn its task where time allows.
+    """One kind of small model. `steps` and `batch` are what it needs to learn its task.
 
-    architecture  `Bert` of `BertConfig` and `BertForMaskedLM`, of transformers or of `models.ports.speech_cnn`
+    architecture  `Bert` for `BertConfig` and `BertForMaskedLM`, of transformers or of `networks.speech_cnn`
     sizes         arguments of the configuration
     window        tokens of a text
-    real          photographs or clips in place of digits: what is measured, by name
-    masked        trained to find again what is hidden of them, not on classes
+    real          corpus of photographs or clips it is measured on, in place of digits
+    masked        whether it is trained to find hidden parts, not classes
     """
 
     name: str
@@ -68,7 +68,7 @@ class Kind:
 
     @property
     def limit(self) -> int | None:
-        """First units of the corpus that are measured."""
+        """How many first units of the corpus are measured; None: all."""
         return MEASURED.get(self.real or self.modality)
 
     @property

@@ -1,10 +1,11 @@
-"""Photographs and speech that small models are trained on, and what is hidden of them (`kinds.examples_of`).
+"""Prepare photographs and speech for training small models, with what is hidden of them (`kinds.examples_of`).
 
-Photographs  the training split beside the measured one; the last 1,000 tell when to stop
-Clips        speakers in the order of their names: the first ones are measured, the last tells when to stop, the others
+Photographs  the training split; the last 1,000 decide when to stop
+Clips        speakers in the order of their names: the first ones are measured, the last decides when to stop, the
+others
              are trained on; clips in pieces of two seconds, so that nothing is padded
 
-What is hidden of the examples that tell when to stop is drawn once: their loss changes by learning alone.
+What is hidden of the validation examples is drawn only once, so that their loss changes by learning alone.
 """
 
 import io

@@ -75,13 +75,14 @@ def check_penalty(variant: str, weight: float, layers: tuple[int, ...]) -> None:
 
 @declare_settings
 class ClassifierRecipe(Columns, ModelAndCorpus):
-    """The recipe of a classifier, every field part of its identity; None: the published value. Everything here is
-    part of its identity; None: the published value.
+    """The recipe of a classifier. Every field is part of its identity; None means the published value.
 
-    limit, buckets     of every split, over all classes; whether utterances of similar length share a batch
+    limit, buckets     examples of every split, over all classes; whether utterances of similar length share a batch
     tokens             `paper`: words of the training split; `checkpoint`: the tokenizer of `vectors`, whole matrix
     text               the paper's equations (`attention_classifier.PAPER_TEXT`)
-    penalty_layers     empty: all. The rate is constant after the warm-up
+    penalty_layers     empty: all
+
+    The learning rate is constant after the warm-up.
     """
 
     model: Annotated[
@@ -251,7 +252,7 @@ WARM_UP, LONGEST_WARM_UP = 0.05, 10_000
 
 @declare_settings
 class Sizes:
-    """A preset by name, and what is changed of it."""
+    """A preset by name, and changes to it."""
 
     preset: Annotated[Preset, option("tiny, small, mini, bert-small or bert-base", MODEL)] = "small"
     vocab_size: Annotated[
@@ -273,7 +274,7 @@ class Sizes:
     ] = None
 
     def build(self) -> ModelSize:
-        """Return the size of the preset, with what is changed."""
+        """Return the size of the preset, with the changes."""
         changes = {name: value for name, value in select_fields(self, Sizes).items() if value is not None}
         if self.vocab_size is not None:
             changes["vocabulary"] = changes.pop("vocab_size")

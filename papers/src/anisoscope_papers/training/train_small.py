@@ -54,7 +54,7 @@ PART = SmallModelRecipe(share=0.4, seeds=3)
 
 @dataclass(frozen=True)
 class SmallModel:
-    """A trained model: its folder and the steps whose checkpoints it holds; `history` has losses and times."""
+    """A trained small model: its folder, the steps whose checkpoints it holds, and `history` with losses and times."""
 
     kind: Kind
     seed: int
