@@ -62,6 +62,7 @@ class Counting(TorchDispatchMode):
             self.quiet = before
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a torch operation, and call `ran` if it is an attention kernel or the product that ends an attention."""
         output = func(*args, **(kwargs or {}))
         if self.quiet:
             return output

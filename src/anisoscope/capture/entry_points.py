@@ -22,7 +22,7 @@ from anisoscope.capture.masking import FAR_BELOW, Call
 
 Look = Callable[[Call], object]
 Failed = Callable[[nn.Module, str, Exception], object]
-"""What is told of a call that could not be read: of which module, at which entry point, and why."""
+"""A function that is called if a call cannot be read, with its module, its entry point, and the error."""
 SAME_SCALE = 0.25
 """A fitted scale this near to 1/√d or 1 (relative) is that: biases that go with the keys lead the fit astray."""
 HEADS = ("num_heads", "num_attention_heads", "n_head", "heads")  # how modules call their number of heads
@@ -49,7 +49,9 @@ def is_suspended() -> bool:
 
 @contextmanager
 def suspend() -> Iterator[None]:
-    """Ignore the calls of this thread inside a `with` block, if whoever opens it hands them on itself."""
+    """Ignore attention calls of this thread inside a `with` block, because they belong to a call that is captured
+    already.
+    """
     before = _SUSPENDED.set(True)
     try:
         yield
@@ -138,7 +140,9 @@ class _Watch:
         return watched
 
     def _caller(self) -> nn.Module | None:
-        """Return the watched module whose method is running, the innermost one; None if there is none."""
+        """Return the watched module whose method is running, the innermost one; None if the innermost module is not
+        watched.
+        """
         frame = sys._getframe(2)
         while frame is not None:
             if frame.f_code.co_varnames[:1] == ("self",):
@@ -237,13 +241,13 @@ class _Watch:
     # ---- products around a softmax
 
     def matmul(self, module: nn.Module, output: Tensor, *given: Any, **named: Any) -> None:
-        """Read a matrix product."""
+        """Read a matrix product as possible attention scores, or as weights times values."""
         self._product(module, output, _operands(given, named, "input", "other", "mat2"))
 
     bmm = matmul
 
     def baddbmm(self, module: nn.Module, output: Tensor, *given: Any, **named: Any) -> None:
-        """Read a batched matrix product with an added term."""
+        """Read a batched matrix product with an added term as possible attention scores, or as weights times values."""
         _, *batches = _operands(given, named, "input", "batch1", "batch2")
         self._product(module, output, batches, float(named.get("alpha", 1)))
 

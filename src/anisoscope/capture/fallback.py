@@ -37,7 +37,7 @@ def find_off_interface(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tup
 
 @contextmanager
 def watch_projections(model: nn.Module, look: Callable[[Call], object]) -> Iterator[None]:
-    """Call `look` once per layer for every attention module off the interface, inside a `with` block."""
+    """Call `look` once per layer for every attention module that is called off the interface, inside a `with` block."""
     with ExitStack() as ends:
         for attention, (around, projections) in find_off_interface(model).items():
             layer = _Layer(attention, look)

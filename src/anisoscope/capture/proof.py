@@ -148,6 +148,7 @@ class Outputs:
     """The outputs of one forward call of a model, reduced to what a comparison with another call needs."""
 
     def __init__(self, output: Any) -> None:
+        """Keep a checksum and a sample of every tensor in the output of a model."""
         self.parts = [_Part(x) for x in _tensors(output)]
 
     @property
@@ -157,7 +158,7 @@ class Outputs:
         return max(types, key=lambda dtype: OUTPUTS[dtype], default=torch.float32)
 
     def apart_from(self, other: "Outputs") -> float:
-        """Return the largest difference from another call's outputs, as a share of the largest number.
+        """Return the largest difference from the outputs of another forward call, as a share of the largest number.
 
         Infinite if the shapes differ.
         """
@@ -170,6 +171,7 @@ class _Part:
     """One output tensor, kept as a checksum over all its bits and a sample of its numbers."""
 
     def __init__(self, x: Tensor) -> None:
+        """Keep shape, type, checksum and a sample of a tensor's numbers."""
         x = x.detach()
         if x.is_nested:
             x = x.values() if x.layout == torch.jagged else torch.cat([part.flatten() for part in x.unbind()])
@@ -247,6 +249,7 @@ class Positions:
     """
 
     def __init__(self, blocks: Mapping[str, list[nn.Module]], names: Mapping[nn.Module, str] | None = None) -> None:
+        """Number the blocks of each stack, and note which modules are in them."""
         self.numbers: dict[nn.Module, set[tuple[str, int]]] = {}
         self.depth = {stack: len(listed) for stack, listed in blocks.items()}
         paths = names or {}

@@ -98,6 +98,7 @@ class _Walk:
         sinks: Tensor | None,
         real: Tensor | None,
     ) -> None:
+        """Prepare the queries, keys and masks of one attention call, and empty sums."""
         shared = query.shape[1] // key.shape[1]
         self.q, self.k = query, key.repeat_interleave(shared, 1) if shared > 1 else key
         masking = masking.without_flag(query.shape[2], key.shape[2])

@@ -151,6 +151,7 @@ class Tap:
         self.heads, self.counting = Heads(self, of_rows), Counting(self._ran)
 
     def __getitem__(self, name: str) -> Any:
+        """Return the last tensor captured at a site, by the site's name; MeasureError if there is none."""
         if name not in self.kept:
             cure = suggest_names(name, self.kept) if self.kept else "run the model"
             raise MeasureError(f"a captured site named {name!r}", "none", cure)
@@ -356,7 +357,10 @@ class Tap:
         self.emit_vectors(Site(stack, here.layer, "hidden"), here.last, block)
 
     def _note_unseen_attention(self, stack: str, block: nn.Module, here: vectors.RunningStack) -> None:
-        """Note a block whose attention was computed but not captured, as the count of kernels or earlier calls show."""
+        """Note that a block computed attention that was not captured.
+
+        This is known from counted attention kernels, or because earlier calls of the block were captured.
+        """
         place: Place = (stack, here.layer, "self")
         if here.kernels and (here.loose or not here.looks):
             self._missed[f"{stack} ({here.trouble or here.kernels[0]} in {type(block).__name__})"].append(here.layer)

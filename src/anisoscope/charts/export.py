@@ -62,6 +62,7 @@ class _Offline:
         return {"text/html": on_white, "text/plain": repr(self)}
 
     def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+        """Pickle the chart as a plain Altair chart that becomes an offline one when it is loaded."""
         # pickled as the chart of Altair that it was made of, since pickle finds no class that was made while running
         kind: Any = type(self).__mro__[2]
         plain = kind.__new__(kind)

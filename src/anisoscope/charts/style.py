@@ -16,13 +16,13 @@ Scale = Literal["linear", "log", "symlog"]
 
 INK, MUTED, GRID = "#1f2933", "#52606d", "#e4e7eb"
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#4d5358")
-"""Okabe and Ito's colours (told apart in every common form of colour blindness), then a violet and a grey."""
+"""Okabe and Ito's colours (distinct in every common form of colour blindness), then a violet and a grey."""
 SEQUENTIAL = ("#f4f7fa", "#bcd5e8", "#6ba6cf", "#2473a8", "#0b3c66")
 DIVERGING = ("#8f3a00", "#d98a4b", "#f6f4f1", "#5a9fca", "#0b4a7d")
 GRADIENT = ("#d98200", "#c9427a", "#6f5bd0")
 """Orange to violet: lines from first to last that are seen on white and on dark pages alike."""
 OTHER = "#9aa5b1"
-"""What stands between the series that matter."""
+"""Colour of series that only give context."""
 DASHED = [4, 3]
 WHOLE_STEPS, ROOM = 12, 8
 """Every whole step bears its number up to this many; pixels between the vertical axis and the first mark."""

@@ -169,7 +169,7 @@ class Outcome:
 
 
 def read_batches(model: Any, batches: LabelledPlan) -> list[HeadReading]:
-    """Find which tokens the classifier's head reads in each batch; MeasureError for an encoder–decoder."""
+    """Find which tokens the classifier's head reads in each batch; MeasureError if the model is an encoder–decoder."""
     if len(batches.stacks) > 1:
         got = f"{type(model).__name__}, an encoder–decoder"
         raise MeasureError("a model of one stack", got, "replace the attention of an encoder or a decoder alone")

@@ -123,7 +123,7 @@ def iter_seen(model: Any, batches: LabelledPlan, notes: list[str] | None = None)
 
 
 def _explain_left_out(watched: _Capture, reading: HeadReading, why: list[str], *, crossed: bool) -> list[str]:
-    """Return sentences on what cannot be captured of a model."""
+    """Return sentences that say which attributions are left out, because the model does not show what they need."""
     notes = []
     layers = sorted(watched.states)
     missing = [layer for layer in layers if layer not in watched.attention]

@@ -94,7 +94,9 @@ class Watch:
         return _normalised(_entropy(weights).mean(1), self.tokens - 1)
 
     def _looked_at(self, found: dict[int, Tensor]) -> dict[int, Tensor]:
-        """Return what was captured; MeasureError if a layer that was asked for is missing, or nothing was captured."""
+        """Return what was captured by layer; MeasureError if a layer that was asked for is missing, or nothing was
+        captured.
+        """
         missing = [layer for layer in self.layers if layer not in found]
         if missing or not found:
             got = f"{self._called} calls of the attention interface"

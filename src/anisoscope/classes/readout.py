@@ -33,7 +33,7 @@ WORDS = {
     "max": "the maximum over all tokens",
     None: "tokens in a way of its own",
 }
-"""How a way is told."""
+"""Each way in words."""
 EQUAL = 1e-3
 """Gradients of a mean differ by rounding alone; those of any other weights, such as learnt ones, by more than this."""
 

@@ -163,7 +163,10 @@ def cut_into_windows(words: Sequence[str], tokenizer: Any, max_length: int) -> l
 def _attribute_by_layer(
     classifier: Classifier, encoded: Encoded, counts: list[int], found: int, notes: list[str]
 ) -> tuple[int | None, dict[str, Array]]:
-    """Return the last layer with attributions by attention or values, and these attributions of words."""
+    """Return the last layer in which attention or values can be captured, and the attributions of words by them there.
+
+    Without such a layer, None and no attributions.
+    """
     device = next(classifier.model.parameters()).device
     plan = LabelledPlan(encoded, classifier.padding, stack=classifier.stack, device=device)
     ones: dict[int, SeenText] = dict(iter_seen(classifier.model, plan, notes))

@@ -111,9 +111,9 @@ class Fit:
 
 
 def expand_cures(text: str | Sequence[str]) -> list[str]:
-    """Return the names of single cures from a user's list: `remove-top:1..3` becomes three names.
+    """Return the names of single cures (transforms that reduce anisotropy) in a user's list.
 
-    UsageError, with similar names, if a kind is not one of `KINDS`.
+    `remove-top:1..3` becomes three names. UsageError, with similar names, if a kind is not one of `KINDS`.
     """
     words = text.split(",") if isinstance(text, str) else list(text)
     names: list[str] = []
@@ -128,7 +128,9 @@ def expand_cures(text: str | Sequence[str]) -> list[str]:
 
 
 def _expand_one(name: str) -> list[str]:
-    """Return the single cures that one name stands for; UsageError if it is not valid."""
+    """Return the single cures that one name stands for: `remove-top:1..3` gives three; UsageError for an invalid
+    name.
+    """
     kind, _, argument = name.partition(":")
     if kind not in KINDS:
         raise UsageError(f"cures among {', '.join(KINDS)}", repr(name), suggest_names(kind, KINDS))

@@ -59,6 +59,7 @@ class Measurement:
     sites: dict[str, Site] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        """Start with empty sums, and the keepers (accumulators) that the chosen metrics need."""
         self.take(Sums(self.settings.groups))
         self.extremes = Extremes()
         self._keepers = self.settings.keepers
@@ -138,7 +139,7 @@ class Measurement:
             del self.reservoirs[name]
 
     def _is_refused(self, site: Site) -> bool:
-        """Return whether a site is attention that was refused."""
+        """Return whether the site is of attention that was left out."""
         of_head = site.quantity not in LAYER_QUANTITIES
         return of_head and (site.place in self.refused or EVERYWHERE in self.refused)
 

@@ -96,12 +96,18 @@ class _SharedTokenizer:
         self._tokenizer = tokenizer
 
     def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the tokenizer itself."""
         return getattr(self._tokenizer, name)
 
     def __len__(self) -> int:
+        """Return the size of the vocabulary."""
         return len(self._tokenizer)
 
     def __call__(self, texts: list[str], **options: Any) -> dict[str, list[list[int]]]:
+        """Tokenise this process's share of the texts, and return the ids of all texts; every process must call this.
+
+        MeasureError if processes have different numbers of texts.
+        """
         rank, world = rank_and_world()
         share = texts[rank::world]
         parts = [list(self._tokenizer(share, **options)["input_ids"]) if share else []] * world

@@ -46,9 +46,11 @@ class GivenInputs:
         self.warnings = self._caller.warnings
 
     def __len__(self) -> int:
+        """Return the number of batches."""
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches; UsageError if the number of given units is not that of sequences."""
         seen, nth = 0, Counter[int]()
         for i, item in enumerate(self.batches):
             batch = item if isinstance(item, Batch) else self._batch(item, seen, nth)

@@ -166,6 +166,7 @@ class Settings:
     ] = ()
 
     def __post_init__(self) -> None:
+        """Raise UsageError for unknown metrics, no token policy, no panel, or bins that do not ascend."""
         if self.metrics:
             from anisoscope import metrics
 

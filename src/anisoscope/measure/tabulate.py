@@ -65,10 +65,11 @@ def build_long_table(
 
 
 def build_columns(metric: Metric, reading: Reading, policies: Sequence[str]) -> Iterable[tuple[Columns, Array | None]]:
-    """Yield for each value of a metric at one place: its columns of the long table, and its rows with each group left
-    out.
+    """Compute a metric at one place, and yield for each of its values (columns of the long table, rows without each
+    group).
 
-    The second item has shape [row, group]; it is None if the value has too many components or only one group.
+    The second item has shape [row, group]: the value with each group of units left out. It is None if the value has too
+    many components, or there is only one group.
     """
     for name, replicates in metric.compute(reading.data).items():
         counted = _broadcast_count(reading.count, replicates[0]) if name in metric.counted else None

@@ -71,7 +71,9 @@ class Trial:
             raise MovedError(proof, f"the capture moves the outputs by {proof.outputs:.1e} of the largest")
 
     def _may_round(self) -> bool:
-        """Return whether the capture changes the order of operations, so that results may round differently."""
+        """Return whether the model is compiled or its attention fused, so that the capture may change outputs by
+        rounding.
+        """
         compiled = any(
             module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
             for module in self.tap.model.modules()

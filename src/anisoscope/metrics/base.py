@@ -71,6 +71,7 @@ class Metric:
     first_policy: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        """Check the declaration and derive `axes` and `first_policy`; UsageError if it contradicts itself."""
         object.__setattr__(self, "needs", frozenset(self.needs))
         object.__setattr__(self, "invariant", frozenset(self.invariant))
         object.__setattr__(self, "extremes", frozenset(self.extremes))

@@ -145,10 +145,10 @@ def _mean(values: Array | NDArray[np.bool_]) -> float:
 def separability_replicates(
     x: Array, labels: Labels, classes: int, groups: int = GROUPS, units: Labels | None = None
 ) -> Array:
-    """Return [replicate, (AUC, nearest, dimensions, AUC by class …)] of x [utterance, dim], for jackknife intervals.
+    """Return how well classes separate in vectors x [utterance, dim], as jackknife replicates.
 
-    Replicate 0 is of all utterances; the others leave out one group each. Unit i is in group i mod `groups`. All values
-    are NaN if the vectors are equal.
+    The shape is [replicate, (AUC, nearest, dimensions, AUC by class …)]. Replicate 0 is of all utterances; the others
+    leave out one group each. Unit i is in group i mod `groups`. All values are NaN if the vectors are equal.
     """
     group = (np.arange(len(x)) if units is None else units) % groups
     if are_equal(x):

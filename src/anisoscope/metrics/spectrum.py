@@ -30,7 +30,9 @@ RESOLUTION = 1e-6
 
 
 def compute(totals: Totals) -> Values:
-    """Return ranks, IsoScore, explained variance and mean square cosine, from second moments [replicate, head, …]."""
+    """Return effective ranks, IsoScore, explained variance and mean square cosine, from second moments [replicate,
+    head, …].
+    """
     n, mean = totals["moment_n"], ratio(totals["moment_vector"], totals["moment_n"][..., None])
     uncentred = ratio(totals["moment"], n[..., None, None])
     scale = np.trace(uncentred, axis1=-2, axis2=-1)

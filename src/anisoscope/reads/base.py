@@ -96,7 +96,7 @@ class Pass(Protocol):
         ...
 
     def positions_of(self, site: Site, x: Tensor) -> Counted:
-        """Return the masks of counted positions that fit the values `x` of a site."""
+        """Return masks that say which positions of the values `x` of a site are counted."""
         ...
 
     def near(self, item: Any, device: torch.device) -> Any:
@@ -127,7 +127,7 @@ class Keeper(ABC):
     """
 
     needs_places = False
-    """Whether it asks where tokens are (`Counted.places`)."""
+    """Whether this keeper needs to know where tokens are (`Counted.places`)."""
 
     @abstractmethod
     def join(self, other: Self) -> Self:
@@ -263,19 +263,19 @@ class Reads(ABC):
     """A kind of data that a metric can be a function of (vectors, attention rows, pairs of layers, …)."""
 
     word: str
-    """What it is called in pages and errors."""
+    """Its name in pages and errors."""
     terms: frozenset[str] | None = frozenset()
-    """The sums that a metric may name in `needs`; none: it is no function of sums; None: the metric makes its own."""
+    """The sums that a metric may name in `needs`; empty: it is no function of sums; None: the metric makes its own."""
     layers: int = 1
     """How many layers it needs."""
     runs: int = 1
-    """How many runs it needs: what is read of two is measured by comparing them."""
+    """How many runs it needs; data of two runs are measured by comparing the runs."""
     labelled: bool = False
     """Whether sequences must have labels."""
     adds_up: bool = True
-    """Whether test data can be fed in two halves: not if each is read beside a mean of its own."""
+    """Whether test data can be fed in two halves; not if each half is centred on its own mean."""
     sides_turn_together: bool = True
-    """Whether, of pairs, a rotation is the same on both sides, in a test."""
+    """Whether tests rotate both sides of a pair in the same way."""
 
     @property
     @abstractmethod
@@ -284,7 +284,7 @@ class Reads(ABC):
 
     @property
     def arrays(self) -> int:
-        """Return how many arrays of hidden vectors `anisoscope.metric` takes for this kind of data; 0: vectors do
+        """Return how many arrays of hidden vectors `anisoscope.metric` takes for this kind of data; 0 if vectors do
         not suffice.
         """
         return 0
@@ -298,7 +298,7 @@ class Reads(ABC):
 
     @property
     def of_layers(self) -> bool:
-        """Return whether it is read from hidden states."""
+        """Return whether this kind of data is read from hidden states."""
         return bool(self.captured & {*LAYER_QUANTITIES})
 
     def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
@@ -316,7 +316,9 @@ class Reads(ABC):
         return False
 
     def is_of_sequences(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
-        """Return whether it needs whole sequences; single vectors have no neighbours and no positions."""
+        """Return whether a metric of these `needs` requires whole sequences, not single vectors without neighbours
+        or positions.
+        """
         return False
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
@@ -341,7 +343,7 @@ class Reads(ABC):
 
     @abstractmethod
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:
-        """Feed test data to a measurement, as a model would."""
+        """Feed the test data `units` to a measurement without a model, in batches as `layout` says."""
 
 
 def draw_cloud(seed: int, sizes: Sequence[int], d: int) -> list[Array]:

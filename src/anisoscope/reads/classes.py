@@ -57,7 +57,7 @@ class Classes(Reads):
 
     @property
     def captured(self) -> frozenset[str]:
-        """Return the quantities of hidden states."""
+        """Return the quantities to capture from the model: hidden states."""
         return frozenset(LAYER_QUANTITIES)
 
     def has_roles(self, needs: frozenset[str]) -> bool:  # noqa: ARG002

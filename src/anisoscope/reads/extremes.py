@@ -136,7 +136,7 @@ class SequenceSums(Keeper):
         done.add_sums(site.name, {name: term for name, term in terms.items() if name in self.needs})
 
     def _offer_largest(self, site: Site, x: Tensor, real: Tensor, places: Tensor, done: Pass) -> None:
-        """Offer the largest absolute activation of each dimension, with the token where it was."""
+        """Keep the largest absolute activation of each dimension so far, with the token where it was."""
         if x.shape[0] * x.shape[1]:
             absolute = torch.where(real.unsqueeze(-1), x.abs(), -torch.inf)
             done.extremes.offer(site.name, "activation", *largest_over_tokens(absolute, places))
@@ -214,7 +214,7 @@ class Sequences(_WithExtremes):
 
     @property
     def captured(self) -> frozenset[str]:
-        """Return the quantities of hidden states."""
+        """Return the quantities to capture from the model: hidden states."""
         return frozenset(LAYER_QUANTITIES)
 
     def is_of_sequences(self, needs: frozenset[str]) -> bool:
@@ -300,7 +300,7 @@ class Logits(_WithExtremes):
 
     @property
     def captured(self) -> frozenset[str]:
-        """Return `attention`: statistics of attention rows."""
+        """Return the quantity to capture from the model: `attention` (statistics of attention rows)."""
         return frozenset({"attention"})
 
     def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
@@ -369,7 +369,9 @@ class KeySums(Keeper):
         return site.quantity == "extremes"
 
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
-        """Add what each key receives in every head, and the largest norms of queries and keys."""
+        """Add the attention that each key receives in every head to the sums, and keep the largest norms of queries
+        and keys.
+        """
         mass, seen, key = value["mass"], value["seen"], value["key"]
         if not mass.shape[0] * mass.shape[2]:
             return
@@ -468,7 +470,9 @@ class Keys(_WithExtremes):
 
     @property
     def captured(self) -> frozenset[str]:
-        """Return `extremes`: the attention that each key receives, with queries, keys and values."""
+        """Return the quantity to capture from the model: `extremes` (attention that each key receives, queries,
+        keys, values).
+        """
         return frozenset({"extremes"})
 
     def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002

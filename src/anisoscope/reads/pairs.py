@@ -36,6 +36,7 @@ class SampledPair:
     second: SampledVectors
 
     def __len__(self) -> int:
+        """Return the number of sampled tokens."""
         return len(self.first)
 
     @property

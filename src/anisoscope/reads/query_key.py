@@ -40,7 +40,7 @@ class QueryKey(Reads):
 
     @property
     def captured(self) -> frozenset[str]:
-        """Return `query` and `key`."""
+        """Return the quantities to capture from the model: `query` and `key`."""
         return frozenset({"query", "key"})
 
     def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ class _OfAttention(Reads):
 
     @property
     def captured(self) -> frozenset[str]:
-        """Return the captured quantity that is summed."""
+        """Return the quantity to capture from the model."""
         return frozenset({self.quantity})
 
     def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
@@ -109,7 +109,7 @@ class _OfAttention(Reads):
         return ("head",)
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
-        """Yield the sums of each attention site, with their count."""
+        """Yield the sums over attention of each layer, with the number of rows behind them."""
         for name, site in kept.sites.items():
             if site.quantity != self.quantity:
                 continue

@@ -77,6 +77,7 @@ class SampledVectors:
     _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
+        """Return the number of sampled vectors."""
         return len(self.vectors)
 
     @cached_property
@@ -165,7 +166,7 @@ class OfSample(Reads):
         return True
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Yield the keeper of the sample, and one that sums all vectors to give their mean."""
+        """Yield the accumulators of the sample, and of the sum of all vectors, which gives their mean."""
         yield KeptSample()
         yield VectorSums(dict.fromkeys(("hidden", "final"), frozenset({"vector"})))  # the mean of all vectors
 

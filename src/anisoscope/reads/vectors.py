@@ -136,6 +136,7 @@ class Vectors(Reads):
     terms = LINEAR | INSIDE | SUBSETS | MOMENTS
 
     def __post_init__(self) -> None:
+        """Raise UsageError if `at` is empty or names an unknown quantity."""
         if not self.at or not {*self.at} <= {*OF_VECTORS}:
             raise UsageError(f"vectors at some of {', '.join(OF_VECTORS)}", repr(self.at), "as Vectors(('hidden',))")
 
@@ -156,7 +157,7 @@ class Vectors(Reads):
         return heads | {*LAYER_QUANTITIES} if {*self.at} - OF_HEADS else heads
 
     def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:
-        """Return the leading axes of values.
+        """Return the leading axes of a metric's values: token policy and head, or only head for moments and subsets.
 
         UsageError if `needs` combines second moments with other sums, or asks for moments or subsets of heads.
         """

@@ -15,7 +15,7 @@ from anisoscope.wording import format_count, format_short, name_layer
 COLOURS = {"anisotropic": "#b45309", "isotropic": "#117733", "undecided": "#52606d", "": "#52606d"}
 """Colours of the right half of a badge, by the verdict on the strongest layer."""
 CHARACTER, MARGIN, HEIGHT = 6.6, 8, 20
-"""Width of a character of a badge, the space beside a word, and the height, in pixels."""
+"""Width of a character of a badge, the space around a word, and the height, in pixels."""
 
 HOW_TO_READ = """\
 ## How to read it

@@ -17,7 +17,7 @@ from anisoscope.wording import format_count, format_number, format_signed_interv
 
 TEMPLATE = "comparison.html.j2"
 FINAL_AT = 1.04
-"""Where the final norm stands on an axis of relative depth, whose last block is at 1."""
+"""Position of the final norm on an axis of relative depth; the last block is at 1."""
 MOST_LINES = 8
 """Components that are drawn as lines of their own."""
 

@@ -77,8 +77,8 @@ def make_figure(
     basis: str = "",
     **facts: Any,
 ) -> Figure:
-    """Make a figure from its entry in page.toml, in the words of the corpus; `facts` fills the placeholders of its
-    texts.
+    """Make a figure with the texts of its entry in page.toml, in the corpus's words; `facts` fills their
+    placeholders.
     """
     if "{span}" in entry["alt"] and "span" not in facts:
         facts["span"] = describe_span(frame, results.place_name)

@@ -150,12 +150,12 @@ class Results:
         return None if frame.empty else frame.iloc[int(frame["value"].argmax())]
 
     def at(self, place: pd.Series, metric: str, component: str | None = None) -> pd.Series | None:
-        """Return the row of a metric at the same stack, layer and site as another row; None if there is none."""
+        """Return the row of a metric at the same stack, layer and site as the row `place`; None if there is none."""
         frame = self.beside(self.rows(metric, component=component), place)
         return None if frame.empty else frame.iloc[0]
 
     def beside(self, frame: pd.DataFrame, place: pd.Series) -> pd.DataFrame:
-        """Return the rows of a frame at the same stack, layer and site as another row."""
+        """Return the rows of `frame` at the same stack, layer and site as the row `place`."""
         keys = ["stack", "layer", "site"]
         return frame[frame[keys].eq(place[keys]).all(axis=1)]
 

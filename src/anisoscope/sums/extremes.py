@@ -78,7 +78,7 @@ class Extremes:
         return named
 
     def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
-        """Load the state that `tensors` returned."""
+        """Load the state that `tensors` returned with the same prefix."""
         for name, value in tensors.items():
             if name.startswith(prefix) and name.endswith(f"|{VALUE}"):
                 site, term, _ = name.removeprefix(prefix).split("|")

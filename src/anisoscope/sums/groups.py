@@ -49,6 +49,7 @@ class Sums:
     """
 
     def __init__(self, groups: int = 32) -> None:
+        """Start empty; MeasureError for fewer than two groups, since an interval leaves groups out in turn."""
         if groups < 2:
             raise MeasureError("at least 2 groups", str(groups), "use groups=32; an interval needs groups to leave out")
         self.groups, self.units = groups, set[int]()
@@ -149,6 +150,7 @@ class Totals:
     """
 
     def __init__(self, terms: Mapping[str, Array]) -> None:
+        """Take sums by group [group, ...], and note which groups hold any data."""
         self._terms = terms
         self.present = np.any([value.reshape(len(value), -1).any(axis=1) for value in terms.values()], axis=0)
 
@@ -177,9 +179,11 @@ class Totals:
         return np.concatenate([total, total - per_group])
 
     def __getitem__(self, term: str) -> Array:
+        """Return the sums of a term [replicate, ...]: over all groups, then without each one."""
         return self.over(self.groups(term))
 
     def __contains__(self, term: str) -> bool:
+        """Return whether the sums include this term."""
         return term in self._terms
 
 

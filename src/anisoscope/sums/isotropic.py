@@ -30,7 +30,7 @@ Values = Any
 
 
 def _floats(values: ArrayLike) -> Floats:
-    """Turn values into a float64 array."""
+    """Convert values to a float64 array."""
     return np.asarray(values, dtype=np.float64)
 
 

@@ -173,7 +173,7 @@ class Moments:
         return {f"{prefix}{site}|{term}|{g}": matrix for (site, term, g), matrix in self.pending.items()}
 
     def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
-        """Load the state that `tensors` returned."""
+        """Load the pending products that `tensors` returned with the same prefix."""
         for name, matrix in tensors.items():
             if name.startswith(prefix):
                 site, term, g = name.removeprefix(prefix).split("|")

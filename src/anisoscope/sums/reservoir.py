@@ -132,13 +132,13 @@ class Reservoir:
         return reduced
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
-        """Return the state as tensors, to be saved under names with `prefix`."""
+        """Return the sample as named tensors, to be saved under names with `prefix`."""
         return {f"{prefix}hash": self.hash, f"{prefix}unit": self.unit} | {
             f"{prefix}at {site}": vectors.contiguous() for site, vectors in self.vectors.items()
         }
 
     def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
-        """Load the state that `tensors` returned."""
+        """Load the state that `tensors` returned with the same prefix."""
         start = f"{prefix}at "
         vectors = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
         self._kept = tensors[f"{prefix}hash"], tensors[f"{prefix}unit"], vectors

@@ -31,7 +31,7 @@ def run_in_parallel(parts: Sequence[Callable[[], object]], device: torch.device 
     left, inference, grad = iter(parts), torch.is_inference_mode_enabled(), torch.is_grad_enabled()
 
     def work() -> None:
-        """Run parts until none is left, in the gradient mode of the calling thread."""
+        """Run the remaining parts one after another, in the gradient mode of the calling thread."""
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):  # the modes of the caller's thread
             try:
                 for part in left:

@@ -164,7 +164,7 @@ def name_values(metric: Metric, reading: Reading, computed: Mapping[str, Array])
 
 
 def change_units(units: Sequence[Unit], by: Callable[[Array], Array]) -> list[Unit]:
-    """Apply a function to the vectors of all units, the same to both sides of a pair."""
+    """Apply a function to the vectors of all test units, and to both sides if a unit is a pair."""
     return change_sides(units, (by, by))
 
 
@@ -233,7 +233,9 @@ def _check_declaration(metric: Metric) -> None:
 
 
 def _check_shapes(metric: Metric) -> None:
-    """Raise _Broken unless values are float64 arrays with the right axes, replicates and component names."""
+    """Raise _Broken unless the metric's values are float64 arrays with the right axes, replicates and component
+    names.
+    """
     reading = read_test_data(metric, metric.reads.draw())
     assert reading is not None
     expected, axes = 1 + reading.data.n_groups, len(metric.axes)
