@@ -133,8 +133,8 @@ def are_vectors(model: Any) -> bool:
 def measure_vectors(
     job: Job, vectors: Any, place: OutputOptions, quiet: bool, units: Any = None, labels: Any = None, mask: Any = None
 ) -> "RunFolder":
-    """Measure vectors in memory or in a file and return the run folder; the job may name columns of units and
-    labels.
+    """Measure vectors in memory or in a file and return the run folder; the job may name columns of units (documents,
+    clips, images) and labels.
     """
     named = isinstance(vectors, str | Path)
     if job.corpus:

@@ -90,7 +90,9 @@ class Run:
 
     @property
     def kept(self) -> KeptRun:
-        """Records, manifest, replicates and vector sample of this run, as a comparison reads them."""
+        """Records, manifest, replicates (values with one group of units left out) and vector sample of this run, as a
+        comparison reads them.
+        """
         sample = self.sample if self.folder is None else find_sample(self.folder)
         return KeptRun.of(self.name, self.records, self.manifest, self.replicates, sample)
 
@@ -170,7 +172,7 @@ class Run:
         return build_page(place, ("svg", "pdf") if pdf else ("svg",))
 
     def log(self, *trackers: str, name: str | None = None, folder: Path | str = "runs/tensorboard") -> list[str]:
-        """Log A, entropy and sinks of every layer to experiment trackers, and return where to look.
+        """Log A (anisotropy), entropy and sinks of every layer to experiment trackers, and return where to look.
 
         trackers  `tensorboard`, `wandb`, `trackio`
         name      of the run there; None: the run's own name
@@ -183,7 +185,8 @@ class Run:
         return log_run(self.records, trackers, name=name or self.name, folder=Path(folder))
 
     def save(self, folder: Path | str) -> "Run":
-        """Copy this run into a new folder: records, manifest, replicates, vector sample. Return the copy.
+        """Copy this run into a new folder: records, manifest, replicates (values with one group of units left out),
+        vector sample. Return the copy.
 
         OutputError if the folder holds a run already.
         """

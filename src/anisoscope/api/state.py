@@ -140,8 +140,8 @@ class State:
     def merge(self, *others: "State") -> "State":
         """Return the state of all data in this one and the others.
 
-        MeasureError for states of other models, and for two that number their units alike; UsageError for other
-        settings.
+        MeasureError for states of other models, and for two that number their units (documents, clips, images) alike;
+        UsageError for other settings.
         """
         whole = self
         for other in others:
@@ -214,7 +214,7 @@ class State:
         return {"model": class_of(model).__name__, "parameters": parameters, "weights": hash_some_weights(model)}
 
     def _read_batches(self, model: nn.Module, inputs: Any, units: Any, forward: Any) -> Iterator[Batch]:
-        """Yield the inputs as batches, with the unit numbers of this state."""
+        """Yield the inputs as batches, with the numbers that this state gives to units (documents, clips, images)."""
         given = GivenInputs(inputs, model, forward=forward)
         batches = list(given)
         count = sum(len(batch.unit) for batch in batches)
@@ -231,7 +231,10 @@ class State:
             yield batch if isinstance(item, Batch) else _renumber(batch, numbers[rows], start[rows])
 
     def _number(self, units: Iterable[Hashable] | None, count: int) -> np.ndarray:
-        """Return the number of each unit [sequence]. A named unit has the same number in every state."""
+        """Return the number of each sequence's unit (document, clip, image) as [sequence].
+
+        A named unit has the same number in every state.
+        """
         if units is None:
             first = _hash_name(self.name) % (1 << 22) * OWN_UNITS if self.name else 0
             self._numbered += count
@@ -242,7 +245,10 @@ class State:
         return np.array([_number_unit(name) for name in names], dtype=np.int64)
 
     def _place(self, numbers: np.ndarray) -> np.ndarray:
-        """Return where each sequence begins within its unit [sequence]. No two overlap, also across states."""
+        """Return where each sequence begins within its unit (document, clip, image), as [sequence].
+
+        No two overlap, also across states.
+        """
         # Each unit of its own needs no memory of what came before.
         first = _hash_name(self.name) % (1 << 20) if self.name else 0
         start = np.empty(len(numbers), dtype=np.int64)
@@ -344,19 +350,21 @@ def _hash_name(name: Any) -> int:
 
 
 def _number_unit(name: Any) -> int:
-    """Return the number of a unit: a non-negative integer is its own number, any other name is hashed."""
+    """Return the number of a unit (document, clip, image): a non-negative integer is its own number, any other name is
+    hashed.
+    """
     whole = isinstance(name, int | np.integer) and not isinstance(name, bool)
     return int(name) if whole and name >= 0 else _hash_name(name)
 
 
 def _names_units(item: Any) -> bool:
-    """Whether a batch itself says which unit each sequence belongs to."""
+    """Whether a batch itself says which unit (document, clip, image) each sequence belongs to."""
     return isinstance(item, Batch) or (isinstance(item, Mapping) and "unit" in item)
 
 
 def _renumber(batch: Batch, numbers: np.ndarray, start: np.ndarray) -> Batch:
-    """Return the batch with other unit numbers, and with other positions at which its sequences begin in their
-    units.
+    """Return the batch with other unit numbers, and with other positions at which its sequences begin in their units
+    (documents, clips, images).
     """
     begin = torch.from_numpy(start)
     streams = {

@@ -20,9 +20,9 @@ def compare(
     tokens  token policy (which tokens count)
     heads   compare head by head; otherwise whole layers, for metrics of heads the mean over them
 
-    Layers of stacks of different depth are matched by relative depth. What else differs between the runs (corpus,
-    tokens, dtype, settings) is listed in the result's `notes`. Its method `across` compares every layer of one run
-    with every layer of another (CKA). UsageError, with similar names, for a metric that a run lacks.
+    Layers of stacks (encoder, decoder) of different depth are matched by relative depth. What else differs between the
+    runs (corpus, tokens, dtype, settings) is listed in the result's `notes`. Its method `across` compares every layer
+    of one run with every layer of another (CKA). UsageError, with similar names, for a metric that a run lacks.
     """
     if len(runs) < 2:
         raise UsageError("at least two runs", str(len(runs)), "name another one")

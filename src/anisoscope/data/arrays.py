@@ -169,7 +169,9 @@ class VectorPlan(Plan):
         yield repr(vectors.classes)
 
     def build(self, rows: Index) -> Batch:
-        """Build the batch of these rows: a block of every layer, with mask, units and labels."""
+        """Build the batch of these rows: a block of every layer, with mask, units (documents, clips, images) and
+        labels.
+        """
         vectors = self.vectors
         layers = {layer: vectors.block(layer, rows) for layer in vectors.layers}
         mask = torch.ones(len(rows), self.length, dtype=torch.bool)

@@ -219,7 +219,9 @@ class LabelledPlan(Plan):
         return self.stacks[-1]
 
     def build(self, rows: Index) -> Batch:
-        """Build the padded batch of these rows on the device, with units, labels, and a stream of tokens per stack."""
+        """Build the padded batch of these rows on the device, with units, labels, and a stream (which positions are
+        real) of tokens per stack (encoder or decoder).
+        """
         chosen = rows.tolist()
         inputs = collate([self.encoded.rows[i] for i in chosen], self.padding)
         label = inputs.pop("labels")

@@ -193,7 +193,7 @@ class SpeechPlan(Plan):
         super().__init__(batches, self.real, windows.unit, [corpus.fingerprint, self.settings, *windows], words, notes)
 
     def build(self, rows: Index) -> Batch:
-        """Build the batch of these windows: the model's inputs, units, and streams."""
+        """Build the batch of these windows: the model's inputs, units, and streams (which positions are real)."""
         inputs, name, width = self._inputs([self._window(row) for row in rows.tolist()])
         real = torch.from_numpy(np.arange(width) < self.real[rows, None])
         streams = {name: Stream(real, torch.zeros_like(real), torch.from_numpy(self.windows.start[rows]))}

@@ -75,7 +75,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Roles:
-    """The decision which columns of a file are vectors, units and labels.
+    """The decision which columns of a file are vectors, units (documents, clips, images) and labels.
 
     layers            name of each layer → the columns of its vectors: one of lists or arrays, or several of numbers
     places            columns of the one array that are dimensions; None: all

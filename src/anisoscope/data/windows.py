@@ -223,7 +223,9 @@ class TextPlan(Plan):
         return TextPlan(windows, self.layouts, settings, identity, self.words, notes, self.characters, self.punctuation)
 
     def build(self, rows: Index) -> Batch:
-        """Build the batch of these windows, with ids, masks and streams for every stack."""
+        """Build the batch of these windows, with ids, masks and streams (which positions are real) for every stack
+        (encoder or decoder).
+        """
         inputs: dict[str, Any] = {}
         streams = {}
         for stack, layout in self.layouts.items():
@@ -234,7 +236,7 @@ class TextPlan(Plan):
         return Batch(inputs, torch.from_numpy(self.unit[rows]), streams)
 
     def _padded(self, rows: Index, layout: Affixes) -> tuple[torch.Tensor, Stream]:
-        """Return the padded ids [sequence, token] of these windows, and their stream."""
+        """Return the padded ids [sequence, token] of these windows, and their stream (which positions are real)."""
         windows, head = self.windows, len(layout.prefix)
         n_content = windows.length[rows, None]
         n_real = n_content + len(layout)

@@ -184,7 +184,8 @@ def _modalities(module: Any) -> frozenset[str]:
 
 
 def _towers(model: nn.Module) -> dict[str, str]:
-    """Return the parts of a multimodal model that read images or sounds, by their path, with the stack of each.
+    """Return the parts of a multimodal model that read images or sounds, by their path, with the stack (encoder or
+    decoder) of each.
 
     What is in none of these parts reads text.
     """
@@ -209,7 +210,10 @@ def _towers(model: nn.Module) -> dict[str, str]:
 
 
 def _find_tower(path: str, towers: Mapping[str, str]) -> str | None:
-    """Return the path of the tower that contains the module of this path; None if there is none."""
+    """Return the path of the tower (part for one modality) that contains the module of this path.
+
+    None if there is none.
+    """
     return next((tower for tower in towers if path == tower or path.startswith(f"{tower}.")), None)
 
 
@@ -228,7 +232,9 @@ def find_stack(model: nn.Module) -> str:
 
 
 def find_stacks(model: nn.Module) -> dict[nn.Module, str]:
-    """Return the stack of every module: by its tower, its path, or its family; otherwise that of `find_stack`."""
+    """Return the stack (encoder or decoder) of every module: by its tower, its path, or its family; otherwise that of
+    `find_stack`.
+    """
     config, known = getattr(model, "config", None), dict(family_of(model).stacks)
     if getattr(config, "is_encoder_decoder", False) or any(isinstance(m, nn.Transformer) for m in model.modules()):
         known |= {name: known.get(name, name) for name in ("encoder", "decoder")}
@@ -241,7 +247,7 @@ def find_stacks(model: nn.Module) -> dict[nn.Module, str]:
 
 
 class Layout:
-    """How the positions of one model's stacks relate to its inputs.
+    """How the positions of one model's stacks (encoder, decoder) relate to its inputs.
 
     streams   which positions of each stack are real, from those of the inputs: wav2vec 2.0 and the like turn `samples`
               into frames, Whisper mel `frames`, CANINE characters into molecules; blocks of MANTa-LM and the patches of
@@ -259,7 +265,10 @@ class Layout:
             self._specials[stack] = _special_tokens(model.get_submodule(path)) if stack != "audio" else 0
 
     def streams(self, batch: Batch) -> Streams:
-        """Return {stack: stream} for a batch. A stack that is not in it has one fully real stream."""
+        """Return {stack: stream} for a batch.
+
+        A stack (encoder or decoder) that is not in it has one fully real stream.
+        """
         given = dict(batch.streams)
         if "samples" in given:
             given["encoder"] = _frames_of_samples(self.model, given.pop("samples"))
@@ -270,7 +279,7 @@ class Layout:
     def specials(self, site: Site) -> int:
         """Return how many leading positions of a site are special tokens (class, distillation, registers).
 
-        Only for sites without a stream of their own; 0 for others.
+        Only for sites without a stream (which positions are real) of their own; 0 for others.
         """
         if site.stack not in self._specials or site.quantity in ("stage", "unrectified"):
             return 0
@@ -305,7 +314,7 @@ def _frames_of_samples(model: Any, samples: Stream) -> Stream:
 
 
 def _frames_of_frames(model: nn.Module, frames: Stream) -> Stream:
-    """Return the stream of the positions that an encoder makes of the frames of a spectrogram.
+    """Return the stream (which positions are real) that an encoder makes of the frames of a spectrogram.
 
     The model's own count is used; a model without one makes one of two, as Whisper's first convolutions do.
     """

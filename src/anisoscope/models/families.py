@@ -30,7 +30,9 @@ def _canine(model: Any, given: Streams) -> Streams:
 
 
 def _filled(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream":
-    """Return a stream with positions before or behind it that the model adds itself, and which are not counted."""
+    """Return a stream (which positions are real) with positions before or behind it that the model adds itself, and
+    which are not counted.
+    """
     tokens = stream.mask.shape[1]
     mask, special = (part.new_zeros(len(part), before + tokens + behind) for part in (stream.mask, stream.special))
     mask[:, before : before + tokens] = stream.mask
@@ -39,13 +41,14 @@ def _filled(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream":
 
 
 def _padded_to(entry: str) -> Callable[[Any, Streams], Streams]:
-    """Return a function for the streams of an encoder that pads its input to whole blocks.
+    """Return a function for the streams (which positions are real) of an encoder that pads its input to whole
+    blocks.
 
     entry   the name of the configuration's value that gives the block length
     """
 
     def streams(model: Any, given: Streams) -> Streams:
-        """Return the streams with the encoder's padded to a multiple of the block length."""
+        """Return the streams (which positions are real) with the encoder's padded to a multiple of the block length."""
         if "encoder" not in given:
             return given
         tokens, length = given["encoder"], getattr(model.config, entry)
@@ -56,12 +59,14 @@ def _padded_to(entry: str) -> Callable[[Any, Streams], Streams]:
 
 
 def _cpmant(model: Any, given: Streams) -> Streams:
-    """Return the streams of CPM-Ant, which puts a learnt prompt before the tokens."""
+    """Return the streams (which positions are real) of CPM-Ant, which puts a learnt prompt before the tokens."""
     return {stack: _filled(stream, before=model.config.prompt_length) for stack, stream in given.items()}
 
 
 def _decision_transformer(_model: Any, given: Streams) -> Streams:
-    """Return the streams of Decision Transformer: return, state and action of a step are three positions."""
+    """Return the streams (which positions are real) of Decision Transformer: return, state and action of a step are
+    three positions.
+    """
     return {
         stack: replace(
             stream,

@@ -109,7 +109,10 @@ def settings_of(run: KeptRun) -> Mapping[str, Any]:
 
 
 def _read_stacks(run: KeptRun) -> dict[str, SampledStack]:
-    """Read a run's sampled vectors, by stack. UsageError if it kept none, OutputError if its file is damaged."""
+    """Read a run's sampled vectors, by stack (encoder or decoder).
+
+    UsageError if it kept none, OutputError if its file is damaged.
+    """
     sample = run.sample
     if isinstance(sample, Path):
         try:

@@ -136,7 +136,8 @@ def attention_findings(records: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _findings_of(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, before: str) -> Iterator[Finding]:
-    """Yield the findings on the heads of one stack and kind of attention; each sentence begins with `before`.
+    """Yield the findings on the heads of one stack (encoder or decoder) and kind of attention; each sentence begins
+    with `before`.
 
     by_rule   rows of the heads that each rule names
     """
@@ -185,8 +186,8 @@ def _centring(part: pd.DataFrame, before: str) -> Iterator[Finding]:
 def attention_heads(records: pd.DataFrame) -> pd.DataFrame:
     """Select the attention records of single heads; a series of checkpoints gives those of its last step.
 
-    Query-key cosines are those of raw queries and keys under the first token policy. The index of the result is
-    each record's row number.
+    Query-key cosines are those of raw queries and keys under the first token policy (which tokens count). The index of
+    the result is each record's row number.
     """
     records = records.reset_index(drop=True)
     rows = select(records, metric=tuple(VALUES), component=None)

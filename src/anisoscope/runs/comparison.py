@@ -224,7 +224,9 @@ def _cautions_of_settings(first: KeptRun, second: KeptRun) -> Iterator[str]:
 
 
 def _cautions_of_layers(first: KeptRun, second: KeptRun, differences: Sequence[Difference]) -> Iterator[str]:
-    """Say if layers were matched by depth, if stacks of different names were matched, or if no layer matches."""
+    """Say if layers were matched by depth, if stacks (encoder, decoder) of different names were matched, or if no
+    layer matches.
+    """
     moved = [one for one in differences if not pd.isna(one.layer_other) and one.layer_other != one.where["layer"]]
     if moved:
         deepest = max(int(one.where["layer"]) for one in differences if not pd.isna(one.where["layer"]))
@@ -238,7 +240,9 @@ def _cautions_of_layers(first: KeptRun, second: KeptRun, differences: Sequence[D
 
 
 def differs(first: KeptRun, second: KeptRun, differences: Sequence[Difference], metric: str) -> Iterator[Finding]:
-    """Say in which layers a second run differs from the first, and where most, one sentence for each stack."""
+    """Say in which layers a second run differs from the first, and where most, one sentence for each stack (encoder or
+    decoder).
+    """
     beginning = f"{second.name} against {first.name}" + ("" if metric == A else f" in {metric}")
     if not differences:
         yield Finding("differs", f"{beginning}: no verdict, as there is no layer in common.")

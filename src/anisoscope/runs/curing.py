@@ -27,8 +27,8 @@ METRICS = ("mean_cosine", "calibrated")
 
 @dataclass(frozen=True)
 class LayerVectors:
-    """The vectors [token, dim] of one layer that a run kept, the unit of each vector, the layer's name, and
-    remarks.
+    """The vectors [token, dim] of one layer that a run kept, the unit (document, clip, image) of each vector, the
+    layer's name, and remarks.
     """
 
     vectors: Array

@@ -97,8 +97,8 @@ class KeptRun:
 
     @property
     def is_paired_by_row(self) -> bool:
-        """Whether units are known only by row number: the run measured an array of vectors without names for its
-        rows.
+        """Whether units (documents, clips, images) are known only by row number: the run measured an array of vectors
+        without names for its rows.
         """
         corpus = self.manifest.get("corpus")
         return isinstance(corpus, Mapping) and corpus.get("name") == "vectors"
@@ -167,7 +167,8 @@ def write_replicates(path: Path, rows: NDArray[np.int64], left_out: Float[Array,
 
 
 def read_replicates(folder: Path, rows: int) -> Float[Array, "row group"] | None:
-    """Read the replicates of a run folder [row, group]: every record's value with one group of units left out.
+    """Read the replicates of a run folder [row, group]: every record's value with one group of units (documents,
+    clips, images) left out.
 
     rows   how many records the run has; those without replicates get NaN
 
@@ -189,7 +190,9 @@ def read_replicates(folder: Path, rows: int) -> Float[Array, "row group"] | None
 
 @dataclass(frozen=True)
 class _Selection:
-    """Records of one metric, their number in the run as column `row`, and replicates to look up by that number."""
+    """Records of one metric, their number in the run as column `row`, and replicates (values with one group of units
+    left out) to look up by that number.
+    """
 
     rows: pd.DataFrame
     left_out: Array | None
@@ -234,7 +237,9 @@ def explain_pairing(first: KeptRun, second: KeptRun) -> str:
 
 
 def are_paired(first: KeptRun, second: KeptRun) -> bool:
-    """Whether both runs kept replicates and measured the same units in the same groups, so that they can be paired."""
+    """Whether both runs kept replicates (values with one group of units left out) and measured the same units in the
+    same groups, so that they can be paired.
+    """
     if first.replicates is None or second.replicates is None:
         return False
     same_groups = first.replicates.shape[1] == second.replicates.shape[1]
@@ -242,7 +247,7 @@ def are_paired(first: KeptRun, second: KeptRun) -> bool:
 
 
 def are_same_units(first: KeptRun, second: KeptRun) -> bool:
-    """Whether both runs are known to have measured the same units."""
+    """Whether both runs are known to have measured the same units (documents, clips, images)."""
     return first.units is not None and first.units == second.units
 
 
@@ -282,7 +287,8 @@ def select_rows(run: KeptRun, metric: str, *, heads: bool = False, tokens: str |
 def _select(run: KeptRun, name: str, heads: bool, tokens: str | None) -> _Selection:
     """Select the records of a metric, of its heads (`heads`) or of whole layers; metrics of heads only are averaged.
 
-    UsageError for a series of checkpoints, an unknown token policy, or heads of a metric that has none.
+    UsageError for a series of checkpoints, an unknown token policy (which tokens count), or heads of a metric that has
+    none.
     """
     metric = find_metric(run, name)
     records = run.records.reset_index(drop=True)
@@ -349,7 +355,9 @@ def _layer(row: Any) -> float:
 
 
 def _difference(ours: _Selection, theirs: _Selection, row: Any, other: Any, paired: bool) -> Difference:
-    """Return the difference of two matched rows, with an interval if both runs kept replicates."""
+    """Return the difference of two matched rows, with an interval if both runs kept replicates (values with one group
+    of units left out).
+    """
     value = float(other.value) - float(row.value)
     low = high = np.nan
     if ours.left_out is not None and theirs.left_out is not None:

@@ -42,7 +42,8 @@ FEW = (1, 3, 10)
 
 @dataclass(frozen=True)
 class Depth:
-    """A (anisotropy) of one stack, a row per layer from input to output, and all records of that stack.
+    """A (anisotropy) of one stack, a row per layer from input to output, and all records of that stack (encoder or
+    decoder).
 
     before   text that begins each sentence about it
     """
@@ -53,7 +54,7 @@ class Depth:
 
     @property
     def top(self) -> Any:
-        """Return the row of the highest A."""
+        """Return the row of the highest A (anisotropy)."""
         return _top(self.rows)
 
     def at(self, row: Any, metric: str, component: str | None = None) -> Any:
@@ -63,7 +64,8 @@ class Depth:
 
 
 def findings(records: pd.DataFrame, words: Mapping[str, str] | None = None) -> list[Finding]:
-    """Return sentences on classes, hidden states (first token policy), attention and extreme values, in this order.
+    """Return sentences on classes, hidden states under the first token policy (which tokens count), attention and
+    extreme values, in this order.
 
     A series of checkpoints is described at its last step.
 
@@ -76,7 +78,9 @@ def findings(records: pd.DataFrame, words: Mapping[str, str] | None = None) -> l
 
 
 def depths(records: pd.DataFrame) -> list[Depth]:
-    """Return A (anisotropy) by layer with verdicts, one `Depth` per stack, under the first token policy."""
+    """Return A (anisotropy) by layer with verdicts, one `Depth` per stack, under the first token policy (which tokens
+    count).
+    """
     records = select(records, head=None, site=SITES)
     rows = select(records, metric="mean_cosine", component=None)
     rows = rows[rows["value"].notna()]
@@ -113,12 +117,15 @@ def _checkpoints(records: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 
 
 def sort_by_depth(rows: pd.DataFrame) -> pd.DataFrame:
-    """Sort the rows of one stack from its input to its output."""
+    """Sort the rows of one stack (encoder or decoder) from its input to its output."""
     return rows.sort_values(["layer", "site"], key=lambda x: x.eq("final") if x.name == "site" else x)
 
 
 def select_lead_policy(rows: pd.DataFrame) -> str | None:
-    """Return the first token policy of the rows, the one with spectrum and sample; None if they have none."""
+    """Return the first token policy (which tokens count) of the rows, the one with spectrum and sample.
+
+    None if they have none.
+    """
     policies = rows["token_policy"].dropna()
     return str(policies.iloc[0]) if len(policies) else None
 
@@ -134,7 +141,7 @@ def judge_isotropy(low: float, high: float, q95: float | None) -> str:
 
 
 def unjudged(depth: Depth) -> Iterator[Finding]:
-    """Say that there is no verdict, and the highest A, if no layer has an interval."""
+    """Say that there is no verdict, and the highest A (anisotropy), if no layer has an interval."""
     if not any(depth.rows["verdict"]):
         text = (
             "No interval, hence no verdict: the highest A is "
@@ -303,7 +310,9 @@ def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
 
 
 def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
-    """Say which cosines are noise in the last layer: 95 and 99 % of pairs of unrelated units lie below them."""
+    """Say which cosines are noise in the last layer: 95 and 99 % of pairs of unrelated units (documents, clips,
+    images) lie below them.
+    """
     rows = select(records, metric=("floor.q95", "floor.q99"), component=None, site=SITES)
     rows = rows[rows["value"].notna()]
     if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1:

@@ -76,7 +76,9 @@ def average_heads(
 
 
 def _estimate(value: float, left_out: Array | None, bounds: Bounds) -> dict[str, float]:
-    """Return `value`, `low` and `high` of a row: the jackknife interval from its replicates, NaN without them."""
+    """Return `value`, `low` and `high` of a row: the jackknife interval from its replicates (values with one group of
+    units left out), NaN without them.
+    """
     if left_out is None:
         return {"value": value, "low": np.nan, "high": np.nan}
     present = left_out[~np.isnan(left_out)]

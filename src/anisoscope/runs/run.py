@@ -243,7 +243,9 @@ def finish(
 
 
 def _measure_state(folder: Path) -> dict[str, int]:
-    """Return the size in bytes, by file name, of the files kept for later comparisons (vector sample, replicates)."""
+    """Return the size in bytes, by file name, of the files kept for later comparisons (vector sample; replicates:
+    values with one group of units left out).
+    """
     paths = (folder / name for name in (SAMPLE, REPLICATES))
     return {path.name: path.stat().st_size for path in paths if path.exists()}
 

@@ -31,8 +31,8 @@ def pivot_by_layer(
     """Return a wide table of hidden states, and the records that it was made from.
 
     The table has a row for each checkpoint, stack, layer and site whose A (anisotropy: mean cosine of all pairs) is
-    known, with columns `(metric, value | low | high)` and `verdict`. `tokens` is the token policy; None means the
-    run's first. UsageError for a policy that the run lacks.
+    known, with columns `(metric, value | low | high)` and `verdict`. `tokens` is the token policy (which tokens
+    count); None means the run's first. UsageError for a policy that the run lacks.
     """
     rows = select(records, site=SITES, metric=(*metrics, Q95), head=None)
     known = list(dict.fromkeys(rows["token_policy"].dropna()))

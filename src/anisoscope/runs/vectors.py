@@ -28,9 +28,9 @@ LABELLED_BYTES = 1 << 31
 def run_vectors(vectors: VectorArrays, job: Job, output: Path | None = None, **how: Any) -> RunFolder:
     """Measure vectors by all metrics that need no model; with labels also the directions of their classes.
 
-    Layer i is the i-th array. `job` says what to compute and the number of groups; its model and corpus are
-    ignored. `how` are keyword arguments of `run`. UsageError for metrics and token policies that vectors do not
-    have.
+    Layer i is the i-th array. `job` says what to compute and the number of groups; its model and corpus are ignored.
+    `how` are keyword arguments of `run`. UsageError for metrics and token policies (which tokens count) that vectors
+    do not have.
     """
     settings = settings_of_vectors(vectors, job.settings)
     plan = VectorPlan(vectors)
@@ -47,7 +47,10 @@ def run_vectors(vectors: VectorArrays, job: Job, output: Path | None = None, **h
 
 
 def settings_of_vectors(vectors: VectorArrays, settings: Settings) -> Settings:
-    """Return the settings limited to metrics and token policies that vectors have. UsageError if another was named."""
+    """Return the settings limited to metrics and token policies (which tokens count) that vectors have.
+
+    UsageError if another was named.
+    """
     return replace(settings, metrics=_metrics(vectors, settings), tokens=_policies(vectors, settings.tokens))
 
 
@@ -83,7 +86,9 @@ def _missing(metric: metrics.Metric, vectors: VectorArrays) -> str:
 
 
 def _policies(vectors: VectorArrays, asked: Sequence[TokenPolicy]) -> tuple[TokenPolicy, ...]:
-    """Return the chosen token policies that vectors have: `all`, and `no-first` if they are sequences."""
+    """Return the chosen token policies (which tokens count) that vectors have: `all`, and `no-first` if they are
+    sequences.
+    """
     known = ("all", "no-first") if vectors.are_sequences else ("all",)
     chosen = tuple(policy for policy in asked if policy in known)
     if not chosen:
