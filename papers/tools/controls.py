@@ -148,7 +148,7 @@ def shuffled_norms(records: pd.DataFrame, random: Random) -> pd.DataFrame:
 
 
 def never_growing(records: pd.DataFrame, random: Random) -> pd.DataFrame:
-    """Let the bias do nothing: the numbers at every N are those at N = 0, with a little noise."""
+    """Let the bias do nothing: the numbers at every N (norm of the bias) are those at N = 0, with a little noise."""
     drawn = as_found(records, random)
     labelled = drawn["component"].notna() & ~drawn["metric"].str.contains("fixed_point|histogram", na=False)
     rows = drawn[labelled]
@@ -166,7 +166,9 @@ CELL = ["model", "seed", "site", "stack", "layer"]
 
 
 def _cells(records: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (positions of the rows of A, with and without left-out groups, which model and layer each belongs to)."""
+    """Return (positions of the rows of A (mean cosine), with and without left-out groups, which model and layer each
+    belongs to).
+    """
     places = np.flatnonzero(records["metric"].isin(["mean_cosine", "mean_cosine.left_out"]))
     rows = records.iloc[places]
     cells = np.asarray(rows.groupby(CELL, dropna=False, sort=False).ngroup(), dtype=np.int64)
@@ -185,7 +187,9 @@ def _moved(records: pd.DataFrame, by_cell: NDArray[np.float64]) -> pd.DataFrame:
 
 
 def _other_units(records: pd.DataFrame, random: Random) -> pd.DataFrame:
-    """Draw other documents, images or speakers: each model's A moves by the deviations of its left-out groups."""
+    """Draw other documents, images or speakers: each model's A (mean cosine) moves by the deviations of its left-out
+    groups.
+    """
     places, cells = _cells(records)
     rows = records.iloc[places]
     left = (rows["metric"] == "mean_cosine.left_out").to_numpy(bool)
@@ -214,7 +218,9 @@ def untrained_selves(records: pd.DataFrame, random: Random) -> pd.DataFrame:
 
 
 def at_a_threshold(level: str, records: pd.DataFrame, random: Random) -> pd.DataFrame:
-    """Put every layer exactly at A = .2, or at q95 (`level`), but for the random draw of units."""
+    """Put every layer exactly at a mean cosine of A = .2, or at q95 (`level`), but for the random draw of units
+    (documents, images).
+    """
     places, cells = _cells(records)
     rows = records.iloc[places]
     whole = (rows["metric"] == "mean_cosine").to_numpy(bool)

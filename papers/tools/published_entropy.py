@@ -34,7 +34,7 @@ def _table(*rows: tuple[str, ...]) -> str:
 
 
 def _ends(forms: pd.DataFrame) -> str:
-    """Format the floor and ceiling of every form of H, at the lengths of every corpus."""
+    """Format the floor and ceiling of every form of entropy H, at the lengths of every corpus."""
     corpora = list(dict.fromkeys(forms["corpus"]))
     lengths = {c: select(forms, corpus=c, metric="forms.length").iloc[0] for c in corpora}
     head = [f"{TITLES[c]} ({x['n_units']} utterances of {x['value']:.0f} tokens)" for c, x in lengths.items()]
@@ -53,7 +53,9 @@ def _value(frame: pd.DataFrame, corpus: str, metric: str, form: str) -> str:
 
 
 def _behind(forms: pd.DataFrame) -> str:
-    """Format the plain H that belongs to each number published in form C, for either kind of row, with its range."""
+    """Format the plain entropy H that belongs to each number published in form C, for either kind of row, with its
+    range.
+    """
     rows = []
     for here in Evidence("forms", forms).corpora:
         if here.numbers:

@@ -41,7 +41,7 @@ BITS = (17, 21, 25, 29, 37)
 def find_repeated() -> dict[str, list[list[str]]]:
     """Find verdicts on data that an earlier folder of the same study also holds.
 
-    They are on the same claim and system, and every number that both recorded is the same, but for rounding.
+    They are on the same claim and system (model), and every number that both recorded is the same, but for rounding.
     """
     tables: dict[str, dict[str, pd.DataFrame]] = {}
     found: dict[str, list[list[str]]] = {}

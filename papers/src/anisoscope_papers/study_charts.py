@@ -52,7 +52,7 @@ def against_norm(
 
 
 def _norm_axis(field: str = "N:Q") -> alt.X:
-    """Return the axis of N, linear below 0.1, logarithmic above."""
+    """Return the axis of N (norm of the bias), linear below 0.1, logarithmic above."""
     scale = alt.Scale(type="symlog", constant=0.1, nice=False)
     axis = alt.Axis(values=[0, 0.1, 1, 10, 100], labelExpr=PLAIN)
     return alt.X(field, title="norm N of the bias", scale=scale, axis=axis)

@@ -146,7 +146,9 @@ HOLDING = 1.0
 
 
 def changes_of(arm: str) -> list[Change]:
-    """Return the changes that an arm's name lists. UsageError for an unknown one, with similar names."""
+    """Return the changes that an arm's (changed model's) name lists. UsageError for an unknown one,
+    with similar names.
+    """
     names = [] if arm == BASE else arm.split("+")
     for name in names:
         if name not in CHANGES:
@@ -155,7 +157,7 @@ def changes_of(arm: str) -> list[Change]:
 
 
 def form_of(arm: str) -> str:
-    """Return the form of an arm's attention; empty for softmax."""
+    """Return the form of an arm's (changed model's) attention; empty for softmax."""
     return next((change.form for change in changes_of(arm) if change.form), "")
 
 
@@ -213,7 +215,7 @@ def mean_cosine(hidden: Float[Tensor, "sequence token dim"]) -> Float[Tensor, ""
 
 
 def untrained(arm: str, size: ModelSize, tokenizer: Any, seed: int) -> ArmedBert:
-    """Build a BERT of this size and arm in training mode, with weights drawn from `seed`.
+    """Build a BERT of this size and arm (its changes) in training mode, with weights drawn from `seed`.
 
     If the tokenizer has no mask token, each token sees only those before it.
     """

@@ -75,11 +75,10 @@ def kept(name: str, experiment: Experiment, context: Context) -> pd.DataFrame:
 
 
 def ends(records: pd.DataFrame, metric: str, site: str = "", *, last: bool = False, start: bool = False) -> pd.Series:
-    """Return one number per cell (trained model), indexed by (arm, seed), at the last step, or at the first with
-    `start`.
+    """Return one number per cell (trained model), by (arm, seed), at the last step, or at the first with `start`.
 
-    It is the mean over heads and layers. Cosines of mean query and key count by absolute value. For hidden states, the
-    input of the blocks is left out; `last` takes only the last layer.
+    An arm is a changed model. The number is the mean over heads and layers. Cosines of mean query and key count by
+    absolute value. For hidden states, the input of the blocks is left out; `last` takes only the last layer.
     """
     cosine = "query_key.cosine"
     rows = select(records, metric=cosine if metric == OPPOSITE else metric, **({"site": site} if site else {}))
@@ -94,7 +93,8 @@ def ends(records: pd.DataFrame, metric: str, site: str = "", *, last: bool = Fal
 
 
 def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> list[Verdict]:
-    """Judge every claim by the difference between its arm and what the claim compares it with, paired by seed.
+    """Judge every claim by the difference between its arm (changed model) and what the claim compares it with, paired
+    by seed.
 
     Claims without a finished pair are undecided. `over`: what skill is relative to, in words.
     """
@@ -125,7 +125,7 @@ def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> li
 
 
 def _unmade(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Make verdicts undecided if they rest on an arm that does not do what its name says."""
+    """Make verdicts undecided if they rest on an arm (changed model) that does not do what its name says."""
     not_made: dict[str, str] = {}
     for claim in stated_ones:
         for verdict in verdicts if claim.makes else ():
@@ -164,7 +164,9 @@ def _nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
 
 
 def paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
-    """Return the differences, by seed, between an arm at the end and what the claim compares it with."""
+    """Return the differences, by seed, between an arm (changed model) at the end and what the claim
+    compares it with.
+    """
     last = "last layer" in claim.statement
     found = ends(records, claim.metric, claim.site, last=last)
     none = pd.Series(dtype=float)
@@ -180,7 +182,9 @@ def paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
 
 
 def draw(name: str, records: pd.DataFrame, *, loss: str = "loss (nats)") -> dict[str, ChartType]:
-    """Draw entropy and loss along training, A by layer at the end, and what each arm changes in the claims' numbers."""
+    """Draw entropy and loss along training, A (mean cosine) by layer at the end, and what each arm (changed model)
+    changes in the claims' numbers.
+    """
     if records.empty:
         return {}
     charted = {
@@ -199,7 +203,7 @@ def draw(name: str, records: pd.DataFrame, *, loss: str = "loss (nats)") -> dict
 
 
 def effects(claim: Claim, records: pd.DataFrame) -> pd.DataFrame:
-    """Return how every arm differs from `base` in the number of a claim, with intervals over seeds."""
+    """Return how every arm (changed model) differs from `base` in the number of a claim, with intervals over seeds."""
     rows = []
     for arm in dict.fromkeys(records["model"].astype(str)):
         if arm != BASE and len(pairs := paired(claim, records, arm)) > 1:
@@ -208,7 +212,7 @@ def effects(claim: Claim, records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _course(records: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return a metric by arm and step: averaged over heads and layers, then over seeds."""
+    """Return a metric by arm (changed model) and step: averaged over heads and layers, then over seeds."""
     rows = select(records, metric=metric)
     cells = rows.groupby(["metric", "model", "step", "seed"], sort=False)["value"].mean().reset_index()
     return means_over_seeds(cells, "metric", "model", "step")

@@ -66,13 +66,13 @@ def cell_study(
     settings = {"quick": QUICK, "paper": PAPER, "finished": replace(PAPER, train=False)}
 
     def measure(plan: Grid, context: Context) -> pd.DataFrame:
-        """Return the records of the study's cells, trained if needed."""
+        """Return the records of the study's cells (classifiers), trained if needed."""
         found = records_of(cells(plan), plan, context)
         of_utterances = found["metric"].isin(OF_UTTERANCES) if utterances else found["metric"] != RIGHT
         return found[of_utterances].reset_index(drop=True)
 
     def at_hand(plan: Grid, cache: Path) -> bool:
-        """Return whether any of the study's cells has been measured in this cache."""
+        """Return whether any of the study's cells (classifiers) has been measured in this cache."""
         return any(table_of(cell, plan, cache).exists() for cell in cells(plan))
 
     code: dict[str, Any] = {"measure": measure, "tests": tests, "draw": draw, "at_hand": at_hand}
@@ -80,7 +80,7 @@ def cell_study(
 
 
 def table_of(cell: Cell, plan: Grid, cache: Path) -> Path:
-    """Return the path of the records of a cell."""
+    """Return the path of the records of a cell (classifier)."""
     return cache / "cells" / f"{folder_of(cell, plan, cache).name}.parquet"
 
 
@@ -93,7 +93,7 @@ def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFr
     lost: set[str] = set()
 
     def attempt(cell: Cell, wait: bool) -> pd.DataFrame:
-        """Return the records of a cell; `wait`: wait for another process that trains it."""
+        """Return the records of a cell (classifier); `wait`: wait for another process that trains it."""
         identity = make_run_id(plan.recipe(cell).filled().described())
         known = select(earlier, run=identity)
         if len(known):
@@ -125,20 +125,20 @@ def _earlier(context: Context) -> pd.DataFrame:
 
 
 def _absent(cell: Cell, why: str) -> pd.DataFrame:
-    """Return a row that says why a cell has no records."""
+    """Return a row that says why a cell (classifier) has no records."""
     row = pd.DataFrame([{"metric": why, "value": 1.0}])
     return as_records(row, model=cell.label, corpus=cell.corpus, seed=cell.seed)
 
 
 def read_by(cell: Cell, plan: Grid) -> dict[str, str]:
-    """Hash what the training of a cell reads. CorpusError or ModelError if it is unavailable."""
+    """Hash what the training of a cell (classifier) reads. CorpusError or ModelError if it is unavailable."""
     recipe = plan.recipe(cell).filled()
     corpus = corpus_of(recipe.corpus, recipe.limit, recipe.split_seed)
     return {"corpus": corpus.fingerprint, **hash_read(recipe)}
 
 
 def check_read(cell: Cell, plan: Grid, table: Path) -> None:
-    """Raise OutputError if the corpus or vectors that a saved cell was trained on have changed since.
+    """Raise OutputError if the corpus or vectors that a saved cell (classifier) was trained on have changed since.
 
     If nothing was noted, or they are unavailable here, the cell is taken as it is.
     """
@@ -150,13 +150,15 @@ def check_read(cell: Cell, plan: Grid, table: Path) -> None:
 
 
 def _keep_measured(cell: Cell, plan: Grid, table: Path, device: str) -> None:
-    """Train and measure a cell, and save its table. What it read is noted first, since the table marks it as done."""
+    """Train and measure a cell (classifier), and save its table. What it read is noted first, since the table marks it
+    as done.
+    """
     write_json(table.with_suffix(".json"), read_by(cell, plan))
     write_table(table, _measured(cell, plan, table.with_suffix(""), device))
 
 
 def _measured(cell: Cell, plan: Grid, folder: Any, device: str) -> pd.DataFrame:
-    """Train a cell, measure it, and delete its training."""
+    """Train a cell (classifier), measure it, and delete its training."""
     train_cell(cell, plan, folder, device)
     if (folder / DIVERGED).exists():
         found = _absent(cell, "diverged")
@@ -172,8 +174,8 @@ def _measured(cell: Cell, plan: Grid, folder: Any, device: str) -> pd.DataFrame:
 
 
 def _accuracies(trained: Trained) -> pd.DataFrame:
-    """Return the accuracy of a cell, which test utterances it has right, the majority rate, and how long it was
-    trained.
+    """Return the accuracy of a cell (classifier), which test utterances it has right, the majority rate, and how long
+    it was trained.
 
     Accuracy is on the whole test split, on reviews of 50 words if there are any, and on the test split after its
     attention was made uniform.

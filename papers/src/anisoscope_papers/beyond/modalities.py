@@ -50,7 +50,7 @@ class KindRecipe:
         return tuple(sorted({0, *self.looks, self.steps}))
 
     def folder(self, arm: str, seed: int) -> Path:
-        """Return the folder of the model (cell) of an arm and a seed."""
+        """Return the folder of the model (cell) of an arm (set of changes) and a seed."""
         kind = kind_named(self.kind)
         identity = make_run_id([asdict(self), asdict(kind), VERSION, "" if kind.missing else kind.data])
         return cache_folder() / "beyond" / f"{kind.name}-{arm}-{seed}-{identity[:8]}"

@@ -22,7 +22,9 @@ TOLD = {FIRST: "class from [CLS]", MEAN: "class from the mean", EACH: "tag of ea
 
 
 def last(here: Evidence, **where: Any) -> Seeds:
-    """Return values [seed] of the last layer of sound models, by what is read and whether it is at step 0."""
+    """Return values [seed] of the last layer of sound (not collapsed) models, by what is read and whether it is at step
+    0.
+    """
     rows = here.find(**where)
     return here.by(rows[rows["layer"] == rows["layers"]], "read", "untrained")
 

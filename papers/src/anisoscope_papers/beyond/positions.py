@@ -116,7 +116,7 @@ def _of_positions(here: Evidence, found: Quantities, layers: float) -> Iterator[
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw three accuracies by corpus, depth and recipe, and another chart of H and similarities."""
+    """Draw three accuracies by corpus, depth and recipe, and another chart of entropy H and similarities."""
     every = named(whole.records)
     trained = every[every["family"] != CONTROL]
     accuracy = {

@@ -147,7 +147,7 @@ _LABEL = r"read=(?P<read>\S+) blocks=(?P<blocks>\S+) L=(?P<layers>\d+) d=(?P<dim
 
 
 def with_axes(records: pd.DataFrame) -> pd.DataFrame:
-    """Add the columns of each cell's settings, and whether it is at step 0; drop `collapsed` at step 0."""
+    """Add the columns of each model's settings, and whether it is at step 0; drop `collapsed` at step 0."""
     found = records["model"].astype(str).str.extract(_LABEL).astype({"layers": float, "dim": float})
     found = records.join(found.assign(untrained=found["untrained"].notna()))
     return found[~(found["untrained"] & (found["metric"] == "collapsed"))]

@@ -207,7 +207,7 @@ class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
 
 
 def untrained(cell: SmallCell, made: Sentences) -> Reader:
-    """Build the model at step 0, with weights drawn from the cell's seed."""
+    """Build the model at step 0, with weights drawn from the seed of `cell`."""
     set_seed(cell.seed)
     return Reader(cell, len(made.tokenizer), len(made.labels(cell.read)))
 

@@ -55,7 +55,7 @@ class Cells(Protocol):
     """What an experiment needs to train and measure its cells (models)."""
 
     def folder(self, arm: str, seed: int) -> Path:
-        """Return the folder of the model of an arm and a seed; it depends on every setting."""
+        """Return the folder of the model of an arm (set of changes) and a seed; it depends on every setting."""
 
     def read(self) -> dict[str, str]:
         """Return hashes of what a model is trained and measured with, by name."""
@@ -85,7 +85,7 @@ class Recipe:
         return tuple(sorted({0, *self.looks, self.steps}))
 
     def folder(self, arm: str, seed: int) -> Path:
-        """Return the folder of the model (cell) of an arm and a seed."""
+        """Return the folder of the model (cell) of an arm (set of changes) and a seed."""
         identity = make_run_id([asdict(self), VERSION, _corpora()])
         return cache_folder() / "beyond" / f"{arm}-{seed}-{identity[:8]}"
 
@@ -114,12 +114,12 @@ class Experiment:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that a finished cell must hold, in the order in which they are written."""
+        """The files that a finished cell (trained model) must hold, in the order in which they are written."""
         return (SEEN, ASKED) if self.asked else (SEEN,)
 
     def cells(self) -> list[tuple[str, int]]:
-        """List (arm, seed). The first two arms come first with every seed, so that an interrupted run holds one full
-        comparison.
+        """List the models to train, as (arm, seed); an arm is a set of changes. The first two arms come first with
+        every seed, so that an interrupted run holds one full comparison.
         """
         first, others = self.arms[:2], self.arms[2:]
         return [(arm, seed) for part in (first, others) for seed in range(self.seeds) for arm in part]
@@ -132,7 +132,9 @@ def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
         cells = [cell for cell in cells if all((recipe.folder(*cell) / name).exists() for name in experiment.files)]
 
     def attempt(cell: tuple[str, int], wait: bool) -> pd.DataFrame:
-        """Train a cell if needed and return its records; `wait`: wait for another process that trains it."""
+        """Train a cell (trained model) if needed and return its records; `wait`: wait for another process that trains
+        it.
+        """
         folder = recipe.folder(*cell)
         check_noted(folder / READ, recipe.read(), folder)
         make_once(
@@ -149,7 +151,7 @@ def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
 
 
 def _train_noted(recipe: Cells, cell: tuple[str, int], folder: Path, device: str) -> None:
-    """Note what a cell reads, then train it, or resume, and write its records."""
+    """Note what a cell (trained model) reads, then train it, or resume, and write its records."""
     write_json(folder / READ, recipe.read())
     recipe.train(*cell, folder, device)
 
@@ -160,7 +162,7 @@ def _corpora() -> tuple[str, str]:
 
 
 def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> None:
-    """Train one cell, or resume, measure its outcomes, and write its records unless they exist."""
+    """Train one cell (trained model), or resume, measure its outcomes, and write its records unless they exist."""
     size, (named, probed) = recipe.size, _corpora()
     tokenizer, tokens = prepare(open_training_corpus(named), recipe.task, size.vocabulary, size.window)
     windows, held = tokens.parts()

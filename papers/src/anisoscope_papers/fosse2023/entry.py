@@ -98,7 +98,9 @@ class Evidence:
         return select(self.sound, **where)
 
     def table(self, *columns: str, **where: Any) -> Seeds:
-        """Return the values of sound classifiers that match `where`, by the values of `columns`: key → [seed]."""
+        """Return the values of sound (not collapsed) classifiers that match `where`, by the values of `columns`: key →
+        [seed].
+        """
         return self.by(self.find(**where), *columns)
 
     def by(self, rows: pd.DataFrame, *columns: str) -> Seeds:
@@ -237,7 +239,7 @@ class Measure:
         return records[~other_norms].reset_index(drop=True)
 
     def at_hand(self, plan: Grid, cache: Path) -> bool:
-        """Return whether any of the cells was trained in this cache."""
+        """Return whether any of the cells (classifiers) was trained in this cache."""
         return any((folder_of(cell, plan, cache) / TOLD).exists() for cell in self.cells(plan))
 
 

@@ -85,7 +85,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """The cell's name in the column `model` of records."""
+        """The classifier's name in the column `model` of records."""
         if not self.attention:
             return self.model
         start = "" if self.start == SCALED else f" vectors={self.start}"
@@ -178,7 +178,7 @@ class Grid:
         return REAL if all(find_copy(name) for name in REAL) else PLANTED
 
     def recipe(self, cell: Cell) -> ClassifierRecipe:
-        """Return how a cell is trained."""
+        """Return how a cell (classifier) is trained."""
         limit = cell.examples or self.limit
         same = ClassifierRecipe(cell.model, corpus=cell.corpus, limit=limit, seed=cell.seed, split_seed=cell.split)
         if not cell.attention:
@@ -200,35 +200,35 @@ class Grid:
         return replace(same, vectors=self.encoder, vector_norm=None if cell.start == RAW else self.vector_norm)
 
     def fine_tuned(self) -> list[Cell]:
-        """List the cells of the fine-tuned encoder."""
+        """List the cells (classifiers) of the fine-tuned encoder."""
         return [Cell(c, self.encoder, seed=s) for s in range(self.fine_seeds) for c in self.names()]
 
     def by_depth(self) -> list[Cell]:
-        """List the cells of table 3: every depth at λ = 0 (no penalty), ordered by seed."""
+        """List the cells (classifiers) of table 3: every depth at λ = 0 (no penalty), ordered by seed."""
         depths = [(c, n + 1) for c in self.names() for n in range(self.depths[PUBLISHED[c]])]
         return _by_seed(Cell(c, layers=n, seed=s) for c, n in depths for s in range(self.seeds))
 
     def by_weight(self, *, large: bool = True) -> list[Cell]:
-        """List the cells of table 4: one layer with every λ (weight of the entropy penalty). `large`: also λ beyond the
-        paper's.
+        """List the cells (classifiers) of table 4: one layer with every λ (weight of the entropy penalty). `large`:
+        also λ beyond the paper's.
         """
         weights = self.weights + (self.large if large else ())
         return _by_seed(Cell(c, weight=w, seed=s) for c in self.names() for w in weights for s in range(self.seeds))
 
     def by_start(self) -> list[Cell]:
-        """List the cells of one layer at λ = 0 that start from other word vectors."""
+        """List the cells (classifiers) of one layer without a penalty (λ = 0) that start from other word vectors."""
         seeds = range(self.start_seeds)
         return _by_seed(Cell(c, seed=s, start=start) for c in self.names() for start in self.starts for s in seeds)
 
     def to_replace(self) -> list[Cell]:
-        """List the cells whose attention is replaced: every depth, one layer at the paper's largest λ, and other word
-        vectors.
+        """List the cells (classifiers) whose attention is replaced: every depth, one layer at the paper's largest λ
+        (weight of the penalty), and other word vectors.
         """
         large = [cell for cell in self.by_weight(large=False) if cell.weight in self.weights[-2:]]
         return list(dict.fromkeys([*self.by_depth(), *large, *self.by_start()]))
 
     def by_arm(self) -> list[Cell]:
-        """List the cells whose attention is trained, or not trained (arms); one layer comes first."""
+        """List the cells (classifiers) whose attention is trained, or not trained (arms); one layer comes first."""
         every = [(n, seed) for n, seeds in enumerate(self.arm_seeds, 1) for seed in range(seeds)]
         even = [(n, seed) for n in range(1, len(self.arm_seeds) + 1) for seed in range(self.even_seeds)]
         asked = [(n, seed, c, arm) for n, seed in every for c in self.names() for arm in ARMS]
@@ -236,7 +236,7 @@ class Grid:
         return [Cell(c, layers=n, seed=seed, arm=arm) for n, seed, c, arm in dict.fromkeys(asked)]
 
     def by_positions(self) -> list[Cell]:
-        """List the cells of each recipe of positions × how attention is trained, the most decisive first.
+        """List the cells (classifiers) of each recipe of positions × how attention is trained, the most decisive first.
 
         One layer comes before deeper models. Learned and uniform attention come before frozen attention, and four seeds
         before the others.
@@ -252,15 +252,17 @@ class Grid:
         return cells
 
     def _recipe_cell(self, corpus: str, layers: int, recipe: tuple[str, float], arm: str, seed: int) -> Cell:
-        """Return the cell with these positions and scale (`recipe`); frozen attention is frozen from the start."""
+        """Return the cell (classifier) with these positions and scale (`recipe`); frozen attention is frozen from the
+        start.
+        """
         positions, scale = recipe
         freeze_after = 0 if arm == "frozen" else None
         cell = Cell(corpus, layers=layers, seed=seed, arm=arm)
         return replace(cell, positions=positions, scale=scale, freeze_after=freeze_after)
 
     def by_length(self) -> list[Cell]:
-        """List the cells of one layer trained for a fixed number of steps, whose attention is frozen after some of
-        them.
+        """List the cells (classifiers) of one layer trained for a fixed number of steps, whose attention is frozen
+        after some of them.
 
         With the sinusoids and without positions.
         """
@@ -275,8 +277,8 @@ class Grid:
         return cells
 
     def by_split(self) -> list[Cell]:
-        """List the cells of one layer on several random splits of the first corpus, and on the split of each other
-        corpus.
+        """List the cells (classifiers) of one layer on several random splits of the first corpus, and on the split of
+        each other corpus.
 
         With the sinusoids and without positions, attention learned and uniform.
         """
@@ -289,13 +291,13 @@ class Grid:
         return cells
 
     def by_examples(self) -> list[Cell]:
-        """List the cells of one layer trained on fewer pairs."""
+        """List the cells (classifiers) of one layer trained on fewer pairs."""
         seeds = range(self.size_seeds)
         return [Cell(c, seed=s, examples=n) for c in self.names()[2:] for n in self.examples for s in seeds]
 
     def by_size(self) -> list[Cell]:
-        """List the cells of several model sizes (width, heads, layers) on the first corpus, with
-        random word vectors.
+        """List the cells (classifiers) of several model sizes (width, heads, layers) on the first corpus, with random
+        word vectors.
         """
         corpus, seeds = self.names()[0], range(self.size_seeds)
         return _by_seed(
@@ -306,7 +308,9 @@ class Grid:
         )
 
     def everything(self) -> list[Cell]:
-        """List all cells once, in the order in which they are trained: first those that the most claims rest on."""
+        """List all cells (classifiers) once, in the order in which they are trained: first those that the most claims
+        rest on.
+        """
         one, rest = self.by_weight(), [*self.by_depth(), *self.by_start(), *self.by_size()]
         rest += [*self.by_arm(), *self.by_examples()]
         few = [cell for cell in one if cell.seed < 3]
@@ -315,7 +319,7 @@ class Grid:
 
 
 def _by_seed(cells: Iterator[Cell]) -> list[Cell]:
-    """Sort cells by seed."""
+    """Sort cells (classifiers) by seed."""
     return sorted(cells, key=lambda cell: cell.seed)
 
 

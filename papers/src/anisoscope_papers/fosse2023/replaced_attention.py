@@ -51,8 +51,8 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw the change of accuracy by kind of replacement, λ and layer; and what is kept against the similarity of
-    values.
+    """Draw the change of accuracy by kind of replacement, λ (weight of the penalty) and layer; and what is kept against
+    the similarity of values.
     """
     frame = over(whole.find(family=OWN, layers=1, **ALL_LAYERS), "corpus", "weight", "component")
     names = frame["corpus"].replace(TITLES) + ", " + frame["weight"].map("λ = {:g}".format) + ", " + frame["component"]

@@ -146,7 +146,9 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw the entropy or similarity of attention as trained and with keys or queries of one direction, by λ."""
+    """Draw the entropy or similarity of attention as trained and with keys or queries of one direction, by λ (weight of
+    the penalty).
+    """
     rows = {words: whole.find(family=OWN, metric=f"cones.{name}") for name, words in SHOWN.items()}
     frame = panels(rows, "corpus", "weight")
     frame["what"] = frame["corpus"].replace(TITLES) + ", " + frame["weight"].map("λ = {:g}".format)

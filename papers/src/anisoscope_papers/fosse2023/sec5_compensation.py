@@ -36,8 +36,8 @@ def inner(size: tuple[float, float, float]) -> float:
 
 
 def changes(here: Evidence, where: dict[str, Any]) -> Seeds:
-    """Return how much a quantity changes from λ = 0 to the largest λ, by (dim, heads, layers), smaller models first;
-    [seed].
+    """Return how much a quantity changes from no penalty (weight λ = 0) to the largest λ, by (dim, heads, layers),
+    smaller models first; [seed].
     """
     table = here.table("dim", "heads", "layers", "weight", family=OTHER_SIZE, **where)
     weights = sorted({weight for *_, weight in table})

@@ -36,7 +36,7 @@ DRAWS = 50
 
 
 def simulated(kind: str, lengths: NDArray[np.int64], seed: int) -> dict[str, Array]:
-    """Return the mean of each form of H over random attention rows, one for each of the lengths; [step].
+    """Return the mean of each form of entropy H over random attention rows, one for each of the lengths; [step].
 
     A step is a sharpness (`STEPS`); all steps use the same draw.
     """
@@ -54,7 +54,7 @@ def simulated(kind: str, lengths: NDArray[np.int64], seed: int) -> dict[str, Arr
 
 
 def measure(plan: Grid, context: Context) -> pd.DataFrame:
-    """Compute records of the forms of H for each corpus.
+    """Compute records of the forms of entropy H for each corpus.
 
     `forms.floor`, `forms.ceiling` by form; `forms.simulated` by form, kind of row (`site`), step (`model`) and draw
     (`seed`).
@@ -89,7 +89,7 @@ def _lengths(name: str, plan: Grid) -> NDArray[np.int64]:
 
 
 def of_each_draw(here: Evidence, kind: str) -> Array:
-    """Return the plain H of simulated rows whose form C is the published number, [draw, 3].
+    """Return the plain entropy H of simulated rows whose form C is the published number, [draw, 3].
 
     The three columns are for the published number, and for the ends of what rounds to it. NaN if there is none.
     """
@@ -104,7 +104,8 @@ def of_each_draw(here: Evidence, kind: str) -> Array:
 
 
 def behind(here: Evidence, kind: str) -> tuple[float, float, float]:
-    """Return the plain H that belongs to the published number, averaged over draws, and the middle 95 % of draws.
+    """Return the plain entropy H that belongs to the published number, averaged over draws, and the middle 95 % of
+    draws.
 
     The range covers all numbers that round to the published one.
     """
@@ -114,7 +115,7 @@ def behind(here: Evidence, kind: str) -> tuple[float, float, float]:
 
 
 def tests(here: Evidence) -> Iterator[Test]:
-    """Test by intervals alone: the floor of form C, and the plain H that belongs to a number in form C."""
+    """Test by intervals alone: the floor of form C, and the plain entropy H that belongs to a number in form C."""
     found = select(here.records, metric="forms.floor", component=AGAIN)
     floor, n = (float(found["value"].iloc[0]), int(found["n_units"].iloc[0])) if len(found) else (np.nan, 0)
     claim = here.claims["form C cannot look sharp"]
@@ -131,7 +132,7 @@ def tests(here: Evidence) -> Iterator[Test]:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw form C against the plain H of the same rows, by corpus and kind of row."""
+    """Draw form C against the plain entropy H of the same rows, by corpus and kind of row."""
     found = select(records, metric="forms.simulated")
     if not len(found):
         return {}

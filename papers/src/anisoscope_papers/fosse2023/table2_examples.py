@@ -85,7 +85,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw the table, for the first sound seed."""
+    """Draw the table, for the first sound (not collapsed) seed."""
     rows = whole.find(metric="example")
     if not len(rows):
         return {}

@@ -60,8 +60,8 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
-    """Compare every number of the table with ours, with the accuracy of its models; H in the form in which it was
-    published.
+    """Compare every number of the table with ours, with the accuracy of its models; entropy H in the form in which it
+    was published.
     """
     for place, weight in enumerate(WEIGHTS):
         beside = here.beside(weight=weight, **ONE_LAYER)
@@ -76,7 +76,9 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
 
 def _form(here: Evidence, form: str) -> str:
-    """Describe a form of H: its floor and ceiling at the measured lengths, and its value in untrained models."""
+    """Describe a form of entropy H: its floor and ceiling at the measured lengths, and its value in
+    untrained models.
+    """
     ends = [here.find(metric=f"cls_entropy.{end}", component=form)["value"].iloc[:1] for end in ("floor", "ceiling")]
     low, high = (f"{end.iloc[0]:.3f}" if len(end) else "unknown" for end in ends)
     drawn = here.find(metric="cls_entropy", component=form, family=CONTROL)["value"]
@@ -85,7 +87,9 @@ def _form(here: Evidence, form: str) -> str:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw every quantity against log₁₀ λ, a line per corpus; λ = 0 is at the left end."""
+    """Draw every quantity against log₁₀ λ, a line per corpus; λ is the weight of the penalty, λ = 0 is
+    at the left end.
+    """
     frame = panels({n: whole.find(**ONE_LAYER, **where) for n, where in QUANTITIES.items()}, "corpus", "weight")
     powers = np.log10(frame["weight"].where(frame["weight"] > 0))
     if powers.isna().all():

@@ -160,8 +160,8 @@ class CellAtStart(Trained):
 
 
 def untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[CellAtStart]:
-    """Yield the cells (classifiers) at step 0, one for all cells that differ only in λ or in how
-    attention is trained.
+    """Yield the cells (classifiers) at step 0, one for all cells that differ only in λ (weight of the penalty) or in
+    how attention is trained.
     """
     same = dict.fromkeys(replace(cell, weight=0.0, arm=LEARNED) for cell in cells if cell.start == SCALED)
     for done, cell in enumerate(same, 1):
@@ -187,8 +187,8 @@ def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Tr
     lost: set[str] = set()
 
     def attempt(cell: Cell, wait: bool) -> Any:
-        """Train a cell if needed and look at it; None if it is unavailable. `wait`: wait for another process that
-        trains it.
+        """Train a cell (classifier) if needed and look at it; None if it is unavailable. `wait`: wait for another
+        process that trains it.
         """
         folder = folder_of(cell, plan, context.cache)
         if lost & {cell.corpus, cell.model}:

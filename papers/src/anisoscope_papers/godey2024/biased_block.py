@@ -90,7 +90,7 @@ OF_BLOCK: dict[str, Any] = {"settings": SETTINGS, "needs": NEEDS}
 
 
 def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
-    """Run the experiment and return its records. Each system, size and seed is a piece, cached on disk.
+    """Run the experiment and return its records. Each system (model), size and seed is a piece, cached on disk.
 
     On a CPU, as many pieces run in parallel as torch has threads.
     """
@@ -117,7 +117,9 @@ def _keep(path: Path, *given: Any) -> None:
 
 
 def piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Context) -> pd.DataFrame:
-    """Return the records of one system, size and seed: every quantity at every N of `grid`, and the fixed points."""
+    """Return the records of one system (model), size and seed: every quantity at every N (norm of the bias) of `grid`,
+    and the fixed points.
+    """
     subject = untrained(system, size, seed, context.device, context.dtype)
     ran = Pass(subject, grid, context.batch_tokens).run()
     rows = list(ran.rows())
@@ -149,7 +151,7 @@ class Pass:
 
     @torch.no_grad()
     def run(self) -> "Pass":
-        """Run the model on every sequence with every bias N·b, add the sums, and return self."""
+        """Run the model on every sequence with every bias N·b (norm N, direction b), add the sums, and return self."""
         what = {"hidden"} if self.norms_only else {"hidden", "query", "key", "attention"}
         subject, sequences = self.subject, len(self.subject.fed)
         every = torch.arange(len(self.norms) * sequences, device=subject.fed.device)
@@ -215,7 +217,9 @@ class Pass:
                 yield from self._table(self.vectors(site), place, heads=site.quantity != "hidden")
 
     def _attention(self, site: Site) -> Iterator[dict[str, Any]]:
-        """Yield the rows of attention weights or scores of one site, with histograms of scores at a few N."""
+        """Yield the rows of attention weights or scores of one site, with histograms of scores at a few N (norm of the
+        bias).
+        """
         terms, place = self.sums.at(site.name), {"site": "attention", "layer": site.layer}
         if not site.stage:
             entropies = ("entropy", "entropy_normalised") if self.subject.position_bias else ()
@@ -270,7 +274,7 @@ PRECISION = 1e-4
 
 
 def brackets(norms: Sequence[float], gap: Array, scale: Array) -> list[tuple[float, float]]:
-    """Return the pairs of neighbouring N between which `gap` = output − input changes sign.
+    """Return the pairs of neighbouring N (norm of the bias) between which `gap` = output − input changes sign.
 
     Gaps below TOLERANCE · `scale` have no sign.
     """

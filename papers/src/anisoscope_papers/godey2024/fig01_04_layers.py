@@ -71,7 +71,7 @@ def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
 
 
 def _several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
-    """Judge whether at least two systems are anisotropic, from the verdicts on single systems."""
+    """Judge whether at least two systems (models) are anisotropic, from the verdicts on single systems."""
     outcomes = [verdict.outcome for verdict in verdicts if verdict.claim == "anisotropic"]
     holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
     holds = True if holding >= 2 else False if n >= 2 and n - failing < 2 else None
@@ -95,7 +95,9 @@ def _characters(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iter
 
 
 def _depth(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
-    """Test that A falls with depth: minus the slope of A over relative depth (0 the input, 1 the last layer)."""
+    """Test that A (mean cosine) falls with depth: minus the slope of A over relative depth (0 the input, 1 the last
+    layer).
+    """
     for model, seed, layers in per_system(rows[rows["model"].str.startswith(claim.systems)]):
         depth = np.linspace(-0.5, 0.5, len(layers))
         theta = -(replicates(records, layers, "mean_cosine") @ depth) / (depth @ depth)
@@ -103,7 +105,9 @@ def _depth(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[
 
 
 def _since(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
-    """Test the change of A from before training, or from before the last ReLU of each block, for each system."""
+    """Test the change of A (mean cosine) from before training, or from before the last ReLU of each block, for each
+    system.
+    """
     training = claim.name == TRAINING
     site = "hidden" if training else "unrectified"
     before = {(model, seed): layers for model, seed, layers in per_system(layer_curves.curves(records, site))}
@@ -140,16 +144,16 @@ def _system(model: str) -> str:
 
 
 def _mean(records: pd.DataFrame, layers: pd.DataFrame, site: str = "hidden") -> Array:
-    """Return the jackknife replicates [1 + group] of A averaged over layers from 1 on (0 is the input
-    of the blocks).
+    """Return the jackknife replicates [1 + group] of A (mean cosine) averaged over layers from 1 on (0 is the input of
+    the blocks).
     """
     inner = (layers["layer"] > 0).to_numpy(bool)
     return np.asarray(replicates(records, layers, "mean_cosine", site)[:, inner].mean(axis=1), dtype=np.float64)
 
 
 def _difference(a: Array, b: Array) -> Array:
-    """Return the replicates of a − b: paired if both have the same groups of units, else the two jackknives in
-    sequence.
+    """Return the replicates of a − b: paired if both have the same groups of units (documents, images), else the two
+    jackknives in sequence.
     """
     return a - b if len(a) == len(b) else np.concatenate([[a[0] - b[0]], a[1:] - b[0], a[0] - b[1:]])
 
@@ -181,7 +185,9 @@ def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: 
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
-    """Draw A per layer; for figure 4 after the last ReLU of each block, as in the paper, and before it."""
+    """Draw A (mean cosine) per layer; for figure 4 after the last ReLU of each block, as in the paper,
+    and before it.
+    """
     before = layer_curves.draw(f"{name}-before-relu", records, "unrectified") if name == "fig4" else {}
     return layer_curves.draw(name, records) | before
 

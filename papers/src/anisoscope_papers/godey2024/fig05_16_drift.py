@@ -140,10 +140,10 @@ def measure(settings: Correlated, context: Context) -> pd.DataFrame:
 
 
 def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
-    """Return rows on the correlation of drift ‖x̄‖ and A over layers, for each system.
+    """Return rows on the correlation of drift ‖x̄‖ and A (mean cosine) over layers, for each system (model).
 
-    They hold the coefficient with its interval over units, p, the smallest possible p, scipy's p, and the number of
-    layers.
+    They hold the coefficient with its interval over units (documents, images), p, the smallest possible p, scipy's p,
+    and the number of layers.
     """
     rows = []
     for model, seed, layers in layer_curves.per_system(layer_curves.curves(records)):
@@ -159,8 +159,8 @@ def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
 
 
 def table(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the correlations as a table, a row per system and seed: model, seed, r, low, high, p, p_smallest, p_scipy,
-    layers, n_units.
+    """Return the correlations as a table, a row per system (model) and seed: model, seed, r, low, high, p, p_smallest,
+    p_scipy, layers, n_units.
     """
     parts = records["metric"].str.extract(r"^correlation\.[a-z]+(?P<number>\..*)?$")["number"].fillna("")
     rows = records.assign(name=parts.map(NUMBERS))[records["metric"].str.startswith("correlation.").fillna(False)]
@@ -173,7 +173,7 @@ def table(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
-    """Judge the correlations of all systems, and the paper's test itself.
+    """Judge the correlations of all systems (models), and the paper's test itself.
 
     Systems trained with several seeds are tested by their coefficients over seeds. Single systems are compared with
     random walks, which resemble curves over layers (Holm over these systems).
@@ -211,7 +211,7 @@ class Norms:
 
 
 def norms_of(records: pd.DataFrame, model: str) -> Norms:
-    """Return how far the norms of a system vary over its layers."""
+    """Return how far the norms of a system (model) vary over its layers."""
     if not len(select(records, model=model, site="hidden", metric="norms.mean")):
         return Norms(float("nan"), (float("nan"), float("nan")))
     rows = select(records, model=model, site="hidden", token_policy="all", head=None, component=None)
@@ -239,12 +239,12 @@ def _beside_norms(verdict: Verdict, norms: Norms) -> Verdict:
 
 
 def _claim_of(model: str) -> Claim:
-    """Return the paper's claim about a system."""
+    """Return the paper's claim about a system (model)."""
     return next((claim for claim in (NONE, SPEECH, VISION) if model.startswith(claim.systems)), TEXT)
 
 
 def _of_seeds(rows: pd.DataFrame, norms: Norms) -> Test:
-    """Test the correlation of one system by its coefficients over seeds.
+    """Test the correlation of one system (model) by its coefficients over seeds.
 
     Without a correlation either sign is equally likely, however layers depend on each other. If norms are pinned, there
     is nothing to test.

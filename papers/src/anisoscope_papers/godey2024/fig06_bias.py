@@ -37,7 +37,7 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
-    """Judge the claims of figure 6, for every untrained system."""
+    """Judge the claims of figure 6, for every untrained system (model)."""
     found: list[Test | Verdict] = []
     for below, above in _anisotropy(records):
         found += norm_claims.closed(ABOVE, below, above)
@@ -50,7 +50,9 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
 
 
 def _anisotropy(records: pd.DataFrame) -> Iterator[tuple[norm_claims.Curves, norm_claims.Curves]]:
-    """Yield for each system the curves of A against N: for the first block's input, and the last block's output."""
+    """Yield for each system (model) the curves of A (mean cosine) against N (norm of the bias): for the first block's
+    input, and the last block's output.
+    """
     return zip(*(norm_claims.curves(records, "mean_cosine", "hidden", layer) for layer in (0, None)), strict=True)
 
 
@@ -65,7 +67,7 @@ def _fixed(records: pd.DataFrame, system: str, name: str, component: str | None 
 def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
     """Judge whether a fixed point exists: every seed must have exactly one crossing.
 
-    The verdict's number is N*, with its interval over the seeds that have one.
+    The verdict's number is N* (the norm of the bias there), with its interval over the seeds that have one.
     """
     crossings = _fixed(records, system, f"{claim.metric}.crossings", None)
     n, one = len(crossings), int((crossings == 1).sum())
@@ -110,7 +112,8 @@ def _order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw figure 6a, A of input and output and their difference, and 6b, norms of mean and tokens with fixed points.
+    """Draw figure 6a, A (mean cosine) of input and output and their difference, and 6b, norms of mean and tokens with
+    fixed points.
 
     For a stack of blocks, the output is that of the last block, and A is also drawn layer by layer.
     """
@@ -136,7 +139,7 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
 
 
 def _differences(records: pd.DataFrame) -> pd.DataFrame:
-    """Return A of the output less A of the input, paired over seeds, with intervals."""
+    """Return A (mean cosine) of the output less A of the input, paired over seeds, with intervals."""
     parts = []
     for below, above in _anisotropy(records):
         estimate = estimate_over_seeds(above.values - below.values, bounds=(-2.0, 2.0))._asdict()
@@ -145,8 +148,8 @@ def _differences(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """Return the first fixed point of each system: `at` N*, `at_value` the norm there, as means over the seeds that
-    have one.
+    """Return the first fixed point of each system: `at` N*, the norm of the bias, and `at_value`, the norm of the
+    output, as means over the seeds that have one.
     """
     rows = []
     for system in norm_claims.systems(records):

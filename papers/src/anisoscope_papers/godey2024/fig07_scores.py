@@ -31,7 +31,8 @@ POINTS, FINEST, WIDE = 81, 12, 0.2
 def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
     """Return records of attention scores (mean over heads) and their histograms.
 
-    A histogram row counts scores in a shared bin, summed over seeds (component: `{N:g} {bin}`).
+    A histogram row counts scores in a shared bin, summed over seeds (component: `{N:g} {bin}`, where N is the norm of
+    the bias).
     """
     records = biased_block.last_block(biased_block.experiment(settings, context))
     counted = records["metric"].isin(list(HISTOGRAMS))
@@ -47,7 +48,9 @@ def judge_direction(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw the distribution of scores at a few N, pooled and inside rows, and their spread against N (last block)."""
+    """Draw the distribution of scores at a few N (norm of the bias), pooled and inside rows, and their spread against N
+    (last block).
+    """
     rows = norm_claims.summary(select(records, metric=tuple(QUANTITIES), head=None))
     rows["quantity"] = rows["metric"].map(QUANTITIES)
     unit = select(rows, N=0.0, metric=RMS).set_index("model")["value"]

@@ -37,33 +37,39 @@ def measure(where: Mapping[str, Sequence[str]], settings: biased_block.BlockSett
 
 
 def measure_rows(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
-    """Return the records of figure 9: weights and entropies of attention rows of the last block, and N*."""
+    """Return the records of figure 9: weights and entropies of attention rows of the last block, and N* (norm of the
+    bias that a block keeps).
+    """
     rows = measure({"metric": IN_ROWS}, settings, context)
     fixed = select(biased_block.experiment(settings, context), metric=(FIXED, f"{FIXED}.crossings"))
     return pd.concat([rows, fixed], ignore_index=True)
 
 
 def _head_dim(records: pd.DataFrame, system: str) -> int:
-    """Return the dimension of a head of a system."""
+    """Return the dimension of a head of a system (model)."""
     return norm_claims.width(records, system) // (int(select(records, model=system)["head"].max()) + 1)
 
 
 def judge_start(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
-    """Test that queries or keys are anisotropic without a bias (N = 0): A above q95 in the dimension of a head."""
+    """Test that queries or keys are anisotropic without a bias (norm N = 0): A (mean cosine) above q95 in the dimension
+    of a head.
+    """
     for curve in norm_claims.curves(records, claim.metric, claim.site):
         threshold = float(q95(_head_dim(records, curve.system)))
         yield norm_claims.at(claim, curve, 0.0, threshold, "q95 of the dimension of a head")
 
 
 def judge_growth(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
-    """Test whether the growth is large enough to be seen: the value at N = 100 over that at N = 0, per seed."""
+    """Test whether the growth is large enough to be seen: the value for a bias of norm N = 100 over that for N = 0, per
+    seed.
+    """
     for curve in norm_claims.curves(records, claim.metric, claim.site):
         ratio = Curves(curve.system, curve.norms, curve.values / curve.values[:, :1])
         yield norm_claims.at(claim, ratio, DOUBLED_AT, float(claim.limit), "ratio to N = 0")
 
 
 def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
-    """Test the growth at each seed's fixed point N*, as a ratio to N = 0.
+    """Test the growth at each seed's fixed point N* (norm of the bias that a block keeps), as a ratio to N = 0.
 
     It is interpolated linearly between the logarithms of the two neighbouring N.
     """
@@ -83,7 +89,8 @@ def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
 
 
 def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
-    """Test that extremes of sequences grow more than extremes of rows, up to the largest N, paired over seeds.
+    """Test that extremes of sequences grow more than extremes of rows, up to the largest N (norm of the bias), paired
+    over seeds.
 
     Both growths are divided by the rows' weight at N = 0.
     """
@@ -108,8 +115,8 @@ def draw_vectors(records: pd.DataFrame) -> dict[str, ChartType]:
 
 
 def draw_weights(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw attention weights against N, with the uniform weight. `names`: {chart: {statistic: its name
-    in the legend}}.
+    """Draw attention weights against N (norm of the bias), with the uniform weight. `names`: {chart: {statistic: its
+    name in the legend}}.
     """
     rows = norm_claims.with_heads(records)
     charts = {}

@@ -42,7 +42,9 @@ def measure(series: checkpoints.CheckpointSettings, context: Context) -> pd.Data
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
-    """Judge figure 15: how the entropy of attention falls in training, and how much of that the drift explains."""
+    """Judge figure 15: how the entropy of attention falls in training, and how much of that the drift (mean vector)
+    explains.
+    """
     claim = claims("godey2024", "fig15")
     names = ("attention.entropy", "attention.entropy_normalised", "centred_attention.query_rise")
     entropy, normalised, rise = (table(records, name).values.mean(-1) for name in names)  # [seed, step, layer]

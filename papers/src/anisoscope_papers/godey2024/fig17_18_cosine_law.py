@@ -124,14 +124,16 @@ def judge_points(records: pd.DataFrame) -> Sequence[Verdict]:
 
 
 def layers(records: pd.DataFrame) -> pd.DataFrame:
-    """Return A of every hidden layer, with the dimension `d` and `q95` as columns."""
+    """Return A (mean cosine) of every hidden layer, with the dimension `d` and `q95` as columns."""
     rows = select(records, metric="mean_cosine", site="hidden")
     rows = rows.assign(d=rows["model"].map(widths(records)).astype(int), seed=rows["seed"].fillna(0))
     return rows.assign(q95=isotropic.q95(rows["d"].to_numpy(float)))
 
 
 def trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context: Context) -> pd.DataFrame:
-    """Measure A, drift and norms by layer, for models on their corpora; runs are shared with figures 1 to 4."""
+    """Measure A (mean cosine), drift (norm of the mean vector) and norms by layer, for models on their corpora; runs
+    are shared with figures 1 to 4.
+    """
     found = []
     for done, (model, corpus) in enumerate(models, start=1):
         job = Job(model, corpus=corpus, settings=Systems().settings(), limit=limit)
@@ -145,7 +147,7 @@ def trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context
 
 
 def draw_points(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw A of models' layers over q95(d), with the 95 % line of means over 1,000 vectors."""
+    """Draw A (mean cosine) of models' layers over q95(d), with the 95 % line of means over 1,000 vectors."""
     d = np.unique(np.round(np.geomspace(4, 16384, 80)).astype(int))
     means = isotropic.mean_cosine_quantile(0.95, d, 1000)
     lines = {"95 % of isotropic pairs": isotropic.q95(d), "95 % of means over 1,000 vectors": means}

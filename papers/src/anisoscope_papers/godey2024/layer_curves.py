@@ -87,8 +87,8 @@ def settings(paper: Systems, small: Sequence[str], quick: Systems | None = None)
 
 
 def measure(systems: Systems, context: Context) -> pd.DataFrame:
-    """Return the records of hidden states of every system. Each system is a run of its own, and is not repeated if
-    finished.
+    """Return the records of hidden states of every system (model). Each system is a run of its own, and is not repeated
+    if finished.
     """
     parts = []
     for i, model in enumerate(systems.models):
@@ -102,7 +102,7 @@ def measure(systems: Systems, context: Context) -> pd.DataFrame:
 
 
 def had(job: Job, context: Context, measure_it: Callable[[Job], Item]) -> list[Item]:
-    """Measure a published system; return [result], or [] with a note in the context if it is unavailable.
+    """Measure a published system (model); return [result], or [] with a note in the context if it is unavailable.
 
     If its corpus is unavailable and has a stand-in, that is read instead.
     """
@@ -212,7 +212,8 @@ def widths(records: pd.DataFrame) -> dict[str, int]:
 
 
 def left_out(sums: Path, settings: Settings) -> pd.DataFrame:
-    """Return A and drift with each group of units left out, from saved sums.
+    """Return A (mean cosine) and drift (norm of the mean vector) with each group of units (documents, images) left out,
+    from saved sums.
 
     Only for the first token policy, and for outputs of blocks (also before their last ReLU).
     """
@@ -254,7 +255,7 @@ def replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: str, site
 
 
 def skipped(records: pd.DataFrame) -> str:
-    """Return the systems that were not measured, with the reasons, as text."""
+    """Return the systems (models) that were not measured, with the reasons, as text."""
     rows = select(records, metric=(SKIPPED, WITHHELD))
     return "; ".join(f"{model}: {reason}" for model, reason in zip(rows["model"], rows["component"], strict=True))
 
@@ -271,7 +272,8 @@ def unmeasured(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict], record
 
 
 def curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
-    """Return A of every layer, model and seed, with q95(d). On the axis `place` the encoder comes before the decoder.
+    """Return A (mean cosine) of every layer, model and seed, with q95(d). On the axis `place` the encoder comes before
+    the decoder.
 
     Published models, which have no seed, get seed 0.
     """
@@ -297,7 +299,7 @@ def per_system(rows: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
 
 
 def layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
-    """Yield one test per layer, for the systems that a claim about A names."""
+    """Yield one test per layer, for the systems (models) that a claim about A (mean cosine) names."""
     rows = rows[rows["model"].str.startswith(claim.systems)] if claim.systems else rows
     rows = rows[~rows["model"].str.startswith(claim.but)] if claim.but else rows
     rows = rows[rows["stack"] == claim.stack] if claim.stack else rows
@@ -331,7 +333,7 @@ def training_steps(model: Any, step: Any) -> str:
 
 
 def draw(name: str, records: pd.DataFrame, site: str = "hidden") -> dict[str, Any]:
-    """Draw A per layer and model, with the isotropic bound. Seeds are averaged, with the outer ends of
+    """Draw A (mean cosine) per layer and model, with the isotropic bound. Seeds are averaged, with the outer ends of
     their intervals.
     """
     rows = curves(records, site)

@@ -27,7 +27,7 @@ class Curves:
 
 
 def systems(records: pd.DataFrame) -> list[str]:
-    """Return the untrained systems in the records, in the order in which they were run."""
+    """Return the untrained systems (models) in the records, in the order in which they were run."""
     untrained = records["seed"].notna() & records["corpus"].str.startswith("uniform")
     return list(dict.fromkeys(records.loc[untrained, "model"]))
 
@@ -38,7 +38,9 @@ def width(records: pd.DataFrame, system: str) -> int:
 
 
 def curves(records: pd.DataFrame, metric: str, site: str, layer: int | None = None) -> Iterator[Curves]:
-    """Yield for each system a metric against N, as the mean over heads at `site`. `layer` None: the last one."""
+    """Yield for each system (model) a metric against N (norm of the bias), as the mean over heads at `site`. `layer`
+    None: the last one.
+    """
     rows = select(records, metric=metric, site=site, head=None)[
         ["model", "corpus", "seed", "layer", "component", "value"]
     ]
@@ -56,7 +58,9 @@ Judge = Callable[[Claim, pd.DataFrame], Found]
 
 
 def judge(figure: str, others: Mapping[str, Judge], records: pd.DataFrame) -> list[Verdict]:
-    """Judge the claims of a figure: the trend of each claim's metric with N, or by the function in `others`."""
+    """Judge the claims of a figure: the trend of each claim's metric with N (norm of the bias), or by the function in
+    `others`.
+    """
     named = claims("godey2024", figure).items()
     found = [one for name, claim in named for one in others.get(name, trends)(claim, records)]
     return concluded(found)
@@ -71,7 +75,9 @@ def concluded(found: Sequence[Test | Verdict]) -> list[Verdict]:
 
 
 def trends(claim: Claim, records: pd.DataFrame, *, relative: bool = False) -> Found:
-    """Test the trend of the claim's metric with N in every system; `relative`: as a share of the value at N = 0."""
+    """Test the trend of the claim's metric with N (norm of the bias) in every system (model); `relative`: as a share of
+    the value at N = 0.
+    """
     for curve in curves(records, claim.metric, claim.site):
         yield from trend(claim, curve, relative=relative)
 
@@ -81,22 +87,24 @@ relative_trends: Judge = partial(trends, relative=True)
 
 
 def closed(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
-    """Test that `upper` > `lower` at every N, paired over seeds.
+    """Test that `upper` > `lower` at every N (norm of the bias), paired over seeds.
 
-    The number is the share of the distance from `lower` to A = 1 that `upper` has covered, since near A = 1 every
-    difference is small.
+    The number is the share of the distance from `lower` to a mean cosine of A = 1 that `upper` has covered, since near
+    A = 1 every difference is small.
     """
     share = (upper.values - lower.values) / (1 - lower.values)
     return _at_every_norm(claim, upper, share, claim.statistic, "all")
 
 
 def above(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
-    """Test that `upper` > `lower` at every N, paired over seeds."""
+    """Test that `upper` > `lower` at every N (norm of the bias), paired over seeds."""
     return _at_every_norm(claim, upper, upper.values - lower.values, claim.statistic, "all")
 
 
 def trend(claim: Claim, curve: Curves, *, relative: bool = False) -> Iterator[Test]:
-    """Test growth (or fall) from N = 0 to the largest N. At no N may it go significantly the other way."""
+    """Test growth (or fall) from norm N = 0 of the bias to the largest N. At no N may it go significantly the other
+    way.
+    """
     start = curve.values[:, :1]
     words = f"{'relative ' * relative}change from N = 0 ({start.mean():.4g})"
     change = (curve.values[:, 1:] - start) / (start if relative else 1.0)
@@ -126,14 +134,15 @@ def one_more(values: Array) -> str:
 
 
 def at(claim: Claim, curve: Curves, norm: float, threshold: float, words: str) -> Test:
-    """Test that the quantity lies above a threshold at one N; `words` names the threshold."""
+    """Test that the quantity lies above a threshold at one N (norm of the bias); `words` names the threshold."""
     values = curve.values[:, curve.norms.index(norm)]
     reason = "; ".join(filter(None, (words, one_more(values))))
     return of_seeds(claim, values, f"at N = {norm:g}", threshold, reason=reason, subject=curve.system)
 
 
 def judge_share(claim: Claim, curve: Curves) -> Verdict:
-    """Judge whether seeds differ in direction: the share whose value rises from N = 0 to the largest N.
+    """Judge whether seeds differ in direction: the share whose value rises from norm N = 0 of the bias to the largest
+    N.
 
     The interval is the exact binomial one. The claim holds if some seeds rise and some fall, else it is undecided.
     """
@@ -151,7 +160,7 @@ KEYS = ("model", "site", "layer", "metric", "component")
 
 
 def summary(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean over seeds with its interval, per system, site, layer, metric and N: the rows
+    """Return the mean over seeds with its interval, per system, site, layer, metric and N (norm of the bias): the rows
     that charts draw.
     """
     table = means_over_seeds(records, *KEYS)

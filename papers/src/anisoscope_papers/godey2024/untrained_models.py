@@ -37,7 +37,7 @@ FAMILIES = ("gpt2", "llama", "t5", "vit")
 
 
 def label(system: str) -> str:
-    """Return the name of a system in charts: the reading of "initialised as BERT", else the family."""
+    """Return the name of a system (model) in charts: the reading of "initialised as BERT", else the family."""
     base = re.split(" × |, ", system, maxsplit=1)[0]
     return READING_NAMES.get(base, base) + system.removeprefix(base)
 

@@ -24,14 +24,16 @@ FORMS = {"row": "H / ln n", "reported": "A: H / ln(n − 1)", "columns": "B: col
 
 
 def definition(weights: Float[np.ndarray, "query key"]) -> dict[str, float]:
-    """Compute every form of H, term by term, from one head's attention weights over the real tokens of an utterance."""
+    """Compute every form of entropy H, term by term, from one head's attention weights over the real tokens of an
+    utterance.
+    """
     n = len(weights)
     columns = [math.fsum(float(row[j]) for row in weights) for j in range(n)]
     return of_row(weights[0]) | {"columns": _over(_nats(_softmax(columns[1:])), n - 1)}
 
 
 def of_row(row: Float[np.ndarray, " key"]) -> dict[str, float]:
-    """Compute the forms of H that use only the attention row of [CLS]."""
+    """Compute the forms of entropy H that use only the attention row of [CLS]."""
     n, first = len(row), [float(x) for x in row]
     again = _over(_nats(_softmax(first[1:])), n - 1)
     return {"row": _over(_nats(first), n), "reported": _over(_nats(first), n - 1), "again": again}
