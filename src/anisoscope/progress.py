@@ -28,6 +28,13 @@ class Shown:
     def __init__(
         self, what: str, unit: str, show: Callable[[int, int, str, str], None], say: Callable[[str], None]
     ) -> None:
+        """Keep what is shown.
+
+        what   name of the work
+        unit   what is counted
+        show   draws (done, total, name, unit)
+        say    prints a line above the progress
+        """
         self.what, self.unit, self.show, self.say = what, unit, show, say
 
     def __call__(self, done: int, total: int) -> None:

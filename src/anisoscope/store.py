@@ -206,6 +206,7 @@ class RunFolder:
     """
 
     def __init__(self, folder: Path) -> None:
+        """Name the run's files in this folder; nothing is read or written."""
         self.folder, self.manifest_path = folder, folder / "manifest.json"
         self.sums_path = folder / "sums.safetensors"  # of a shard, or of a run that was told to keep them
 

@@ -38,6 +38,7 @@ class Comparison:
     """
 
     def __init__(self, found: ComparedRuns) -> None:
+        """Wrap the result of `runs.comparison.compare`."""
         self._found = found
         self.differences: pd.DataFrame = found.table
         self.findings: list[Finding] = list(found.findings)

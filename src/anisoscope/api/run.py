@@ -68,6 +68,10 @@ class Run:
         manifest: dict[str, Any] | None = None,
         replicates: "NDArray[np.float64] | None" = None,
     ) -> None:
+        """Open a run folder, or make a run of records and manifest in memory.
+
+        OutputError if the folder does not exist or holds no finished run.
+        """
         self.folder = None if folder is None else Path(folder)
         if records is None or manifest is None:
             if self.folder is None:

@@ -67,6 +67,7 @@ class State:
     """
 
     def __init__(self, name: str = "", **options: Any) -> None:
+        """Start an empty state. UsageError for an unknown option or a value that does not fit."""
         self.name = name
         self.settings: Settings = build_settings(Settings, options, also=["name"])
         self.of: dict[str, Any] = {}

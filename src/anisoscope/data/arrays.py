@@ -148,6 +148,7 @@ class VectorPlan(Plan):
     """Batches of vectors: a single vector counts as a sequence of one token; sequences stay as they are."""
 
     def __init__(self, vectors: VectorArrays) -> None:
+        """Divide the vectors into batches whose arrays hold at most `BLOCK_BYTES`, in order."""
         self.vectors, self.classes = vectors, vectors.classes
         count, widest = vectors.shape[0], max(int(np.prod(x.shape[1:])) for x in vectors.layers.values())
         self.length = vectors.shape[1] if vectors.are_sequences else 1

@@ -127,6 +127,7 @@ class CorpusOptions:
     documents: str = "auto"
 
     def __post_init__(self) -> None:
+        """Check the limit and the rule for documents. UsageError if one is invalid."""
         if self.limit is not None and self.limit < 1:
             raise UsageError("a limit of at least 1 unit", str(self.limit), "raise --limit, or leave it out")
         check_rule(self.documents)

@@ -40,6 +40,7 @@ class Encoded:
     truncated: int = 0
 
     def __len__(self) -> int:
+        """Return the number of examples."""
         return len(self.rows)
 
     @property
@@ -198,6 +199,7 @@ class LabelledPlan(Plan):
         device: torch.device | str = "cpu",
         classes: Sequence[str] = (),
     ) -> None:
+        """Group the encoded examples into batches of at most `batch_tokens` positions, padding counted."""
         self.encoded, self.padding, self.device = encoded, to_padding(pad), device
         self.stacks = (stack,) if isinstance(stack, str) else stack
         self.classes = tuple(classes) or tuple(map(str, range(max(encoded.labels, default=-1) + 1)))

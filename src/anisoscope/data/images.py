@@ -129,6 +129,9 @@ class ImagePlan(Plan):
     """
 
     def __init__(self, corpus: MediaCorpus, model: Any, processor: Any = None, *, batch_tokens: int = 4096) -> None:
+        """Prepare batches of a corpus for a model; the first image is decoded to learn the size. UsageError if it does
+        not fit.
+        """
         config = getattr(model, "config", None)
         processor = getattr(processor, "image_processor", processor)
         given = any(hasattr(processor, name) for name in ("image_mean", "do_resize", "data_config"))

@@ -137,6 +137,7 @@ class StreamCache:
     """Cache of the items of one data set (commit, split and column) in a folder next to the hub's own cache."""
 
     def __init__(self, folder: Path) -> None:
+        """Use this folder as the cache; nothing is read or written yet."""
         self.folder, self.body = folder, folder / "items"
 
     def about(self) -> dict[str, Any] | None:

@@ -60,13 +60,16 @@ class Plan:
         raise NotImplementedError
 
     def __len__(self) -> int:
+        """Return the number of batches."""
         return len(self.batches)
 
     def __getitem__(self, index: int) -> "Batch":
+        """Build batch number `index`."""
         batch = self.build(self.batches[index])
         return batch if self.call is None else replace(batch, call=self.call)
 
     def __iter__(self) -> Iterator["Batch"]:
+        """Yield all batches in order, each built when it is asked for."""
         return map(self.__getitem__, range(len(self)))
 
 

@@ -171,6 +171,9 @@ class SpeechPlan(Plan):
         batch_tokens: int = 4096,
         max_length: int | None = None,
     ) -> None:
+        """Cut the clips into windows and batch them. CorpusError for clips too short for a position, unless bad ones
+        are skipped.
+        """
         config = getattr(model, "config", None)
         self.how = how = reading(config, processor, max_length)
         lengths = np.array([info.resampled(how.rate) for info in corpus.infos])

@@ -207,6 +207,7 @@ class _Table:
     """
 
     def __init__(self, path: Path) -> None:
+        """Open the table, choose the separator, and read the header. CorpusError if the header is faulty."""
         self.ahead: deque[str] = deque()
         self.rest = iter_lines(path)
         self.number = 0

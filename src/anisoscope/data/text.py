@@ -145,6 +145,7 @@ class _Words:
     pad_token_id, unk_token_id = 0, None
 
     def __init__(self, split: Any) -> None:
+        """Start with an empty vocabulary. `split` has a method `tokenize`, which splits a text into words."""
         self._split = split
         self.ids: dict[str, int] = {"": 0}
 

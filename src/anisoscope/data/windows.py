@@ -28,6 +28,7 @@ class Affixes:
     suffix: tuple[int, ...] = ()
 
     def __len__(self) -> int:
+        """Return how many special tokens a window has."""
         return len(self.prefix) + len(self.suffix)
 
 

@@ -145,6 +145,7 @@ class WholeModel(nn.Module):
     """
 
     def __init__(self, model: nn.Module) -> None:
+        """Hold the model so that its modules are not counted as the measured model's, and hash its weights."""
         super().__init__()
         self.held = (model,)  # in a tuple, so that its blocks are not taken for those of the measured model
         self.register_buffer("digest", torch.tensor(list(bytes.fromhex(hash_weights(model))), dtype=torch.uint8))

@@ -256,6 +256,9 @@ class Layout:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        """Look up the model's family, and count the special tokens of each stack (encoder or decoder) that reads
+        images.
+        """
         self.model = model
         self._streams_of_family = family_of(model).streams
         self._specials: dict[str, int] = {}

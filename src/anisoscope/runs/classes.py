@@ -141,7 +141,7 @@ class _AfterPass:
         return found
 
     def _replaced(self, _notes: list[str], **shown: Progress) -> list[pd.DataFrame]:
-        """Return records on how accuracy changes if attention is replaced.
+        """Measure how accuracy changes if attention weights are replaced, and return the records.
 
         Empty if the model's head cannot be used.
         """

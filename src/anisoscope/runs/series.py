@@ -72,6 +72,12 @@ class _SeriesInProgress:
     def __init__(
         self, job: Callable[[Checkpoint], Job], output: Path, derived: Derived | None, skip_bad: bool, name: str
     ) -> None:
+        """Prepare a series; nothing is read yet.
+
+        job      returns the job of a checkpoint
+        derived  file to make from each run before its sums are deleted; None: none
+        name     of the series, for `series.json`
+        """
         self.job, self.output, self.derived, self.skip_bad, self.name = job, output, derived, skip_bad, name
         self.folders: dict[Checkpoint, Path] = {}
         self.forms: dict[Checkpoint, dict[str, Any]] = {}
@@ -284,6 +290,9 @@ class _CheckpointStore:
     """
 
     def __init__(self, subjects: list[str], keep: int, done: list[str]) -> None:
+        """Delete what an earlier start downloaded of the finished checkpoints `done`, and prepare to download
+        `subjects`.
+        """
         self.subjects, self.keep = subjects, keep
         for spent in filter(left_over, done):
             forget(spent)
