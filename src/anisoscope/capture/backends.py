@@ -81,7 +81,7 @@ class _Interface:
         cls.originals = (interface.__dict__.get("__getitem__"), get_interface)
 
         def watched_item(self: Any, name: str) -> Attention:
-            """Return the watched form of the attention function with this name."""
+            """Return the attention function with this name, wrapped so that captures see its calls."""
             return wrap_backend(name, get_item(self, name))
 
         setattr(interface, "__getitem__", watched_item)  # noqa: B010 (mypy lets no method be assigned)
@@ -90,7 +90,7 @@ class _Interface:
 
         @wraps(get_interface)
         def watched_interface(self: Any, name: str, default: Attention) -> Attention:
-            """Return the watched form of the attention function with this name, or of the default."""
+            """Return the attention function with this name or the default, wrapped so that captures see its calls."""
             return wrap_backend(name or "eager", get_interface(self, name, default))
 
         setattr(interface, "get_interface", watched_interface)  # noqa: B010

@@ -26,7 +26,7 @@ class Counting(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Return True: compiled functions then run as they would without this mode."""
+        """Return True, so that compiled functions run under this mode as they would without it."""
         return True
 
     def __init__(self, ran: Callable[[str], None]) -> None:
@@ -35,13 +35,13 @@ class Counting(TorchDispatchMode):
         self.active = self.over = self.quiet = False
 
     def start(self, *_: Any) -> None:
-        """Begin to detect, if this was never done before; a forward pre-hook."""
+        """Begin to detect attention, unless this was done before; a forward pre-hook."""
         if not self.over:
             self.active = self.over = True
             self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self, *_: Any) -> None:
-        """Stop detecting; nothing happens if it is not active."""
+        """Stop detecting attention; does nothing if it is not active."""
         if self.active:
             self.active = False
             self.weights.clear()

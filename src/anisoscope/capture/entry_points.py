@@ -157,7 +157,7 @@ class _Watch:
     def scaled_dot_product_attention(
         self, module: nn.Module, output: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any
     ) -> None:
-        """Hand on a call of the fused product."""
+        """Pass a finished call of torch's fused product (SDPA) on to the capture."""
         names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
         given = dict(zip(names, rest, strict=False)) | named
         mask, scale = given.get("attn_mask"), given.get("scale")
@@ -170,7 +170,7 @@ class _Watch:
     # ---- fast paths
 
     def native_multi_head_attention(self, module: nn.Module, output: Any, query: Tensor, *given: Any, **_: Any) -> None:
-        """Hand on a call of the fast path of `nn.MultiheadAttention`."""
+        """Pass a finished call of the fast path of `nn.MultiheadAttention` on to the capture."""
         heads, weight, bias, out_weight, out_bias, mask = given[3:9]
         kind = given[11] if len(given) > 11 else None
         output = output[0] if isinstance(output, tuple) else output
@@ -182,7 +182,7 @@ class _Watch:
         self._projected(module, query, heads, (weight, bias), (mask, kind), output, finish)
 
     def transformer_encoder_layer_fwd(self, module: nn.Module, output: Tensor, x: Tensor, *given: Any) -> None:
-        """Hand on a call of the fast path of `nn.TransformerEncoderLayer`."""
+        """Pass a finished call of the fast path of `nn.TransformerEncoderLayer` on to the capture."""
         heads, weight, bias, out_weight, out_bias, uses_gelu, norm_first, eps = given[1:9]
         norm_1, norm_2, linear_1, linear_2 = given[9:11], given[11:13], given[13:15], given[15:17]
 
@@ -337,7 +337,9 @@ class _Watch:
         output: Tensor | None,
         finish: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """Hand on a call whose `output` is [sequence, head, query, dim], or what `finish` makes of that."""
+        """Pass an attention call on to the capture; its `output` is [sequence, head, query, dim], or what `finish`
+        makes of it.
+        """
         q, k, v = heads
         if q.dim() not in (3, 4):
             return

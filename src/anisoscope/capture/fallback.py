@@ -63,7 +63,7 @@ class _Layer:
         self.outputs: list[Any] = []
 
     def begin(self, _module: nn.Module, _args: Any) -> None:
-        """Forget the calls of the previous layer."""
+        """Forget the attention calls of the previous layer; runs before each layer."""
         for kept in (*self.projected, self.masks, self.outputs):
             kept.clear()
 
@@ -84,7 +84,7 @@ class _Layer:
         kept.append(output.view(*output.shape[:2], heads, -1).transpose(1, 2))
 
     def end(self, module: nn.Module, args: Any, _output: Any) -> None:
-        """Hand on all calls of the layer that has just run as one."""
+        """Pass all attention calls of the layer that has just run on to the capture, as one call."""
         query, key, value = (torch.cat(kept, 2) for kept in self.projected)
         scale = getattr(self.attention, "scale", query.shape[-1] ** -0.5)
         mask = self.masks[0] if len(self.masks) == 1 else self._mask_of_chunks(query)

@@ -65,7 +65,7 @@ class Heads:
                 self.sources[module] = source
 
     def begin(self) -> None:
-        """Forget the previous forward call; runs before each."""
+        """Forget the attention calls of the previous forward call; runs before each forward call."""
         self.served.clear()
         self.by_hand.clear()
         self.read.clear()
@@ -145,7 +145,7 @@ class Heads:
         tap, wanted = self.tap, self.tap.wanted
 
         def emit(site: Site, value: Any) -> None:
-            """Hand on a value; if the call was split in windows, joined by sequence."""
+            """Pass a value on to the receiver; if attention ran in windows, they are joined to sequences first."""
             tap.emit(site, value if windows < 2 else _merge_windows(value, windows))
 
         positions, keys = call.query.shape[2], call.key.shape[2]
@@ -271,7 +271,7 @@ def is_plain_softmax(call: Call) -> bool:
 
 
 def is_defined(rows: dict[str, Tensor]) -> bool:
-    """Return whether every row sees a key and all its numbers are finite."""
+    """Return whether every attention row sees a key and has a finite entropy."""
     return bool((rows["keys"] > 0).all() and rows["entropy"].isfinite().all())
 
 

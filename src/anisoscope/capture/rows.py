@@ -156,7 +156,7 @@ class _Walk:
         return any_query.to(torch.uint8).argmax(-1).view(-1, 1, 1, 1).expand(len(self.q), 1, 1, 1)
 
     def blocks(self) -> Iterator[tuple[slice, slice, slice, slice]]:
-        """Yield the slices (sequences, heads, queries, keys) of each block."""
+        """Yield the slices (sequences, heads, queries, keys) of each block of scores to compute."""
         size, most = (DEVICE_BLOCK, DEVICE_ROWS) if self.away else (BLOCK, CAUSAL_ROWS)
         spans = [(0, self.keys)] * len(self.q)
         if self.span is not None:

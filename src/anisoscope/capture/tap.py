@@ -195,7 +195,7 @@ class Tap:
 
     @property
     def receiver_failed(self) -> bool:
-        """Return whether the receiver raised an exception."""
+        """Return whether the function that receives captured tensors raised an exception."""
         return self._raised_by_receiver is not None
 
     def must_raise(self, error: Exception) -> bool:
@@ -219,7 +219,7 @@ class Tap:
         self.kept[site.name], self._kept_sites[site.name] = value, site
 
     def chosen(self, site: Site) -> bool:
-        """Return whether the site's layer was asked for (`layers`)."""
+        """Return whether the layer of a site (place in the model) was asked for."""
         depth = self._depth.get(site.stack, 0)
         layer = depth if site.layer is None else site.layer
         return not self.layers or bool({layer, layer - depth - 1} & {*self.layers})
@@ -254,7 +254,7 @@ class Tap:
             self.attach(self._block_classes)
 
     def attach(self, block_classes: tuple[str, ...]) -> None:
-        """Hook the model wherever something that was asked for can be read."""
+        """Hook the model in every place that was asked for."""
         self._block_classes = block_classes
         self.ends.callback(self.model.register_forward_pre_hook(self._start).remove)
         inside: set[nn.Module] = set()
@@ -301,7 +301,7 @@ class Tap:
         self.hook(self.model, self._finish)
 
     def _start(self, _module: nn.Module, _args: Any) -> None:
-        """Reset the state of a forward call; runs before it."""
+        """Reset what is known of the running forward call; a pre-hook of the model."""
         self.running.clear()
         self._now.clear()
         self.heads.begin()
@@ -370,7 +370,7 @@ class Tap:
             self._seen_places.add(place)
 
     def _leave_stage(self, number: int, stage: nn.Module, _args: Any, output: Any) -> None:
-        """Hand on the output of a stage of a convolutional network as a map."""
+        """Pass the output of a stage (blocks of one resolution) of a convolutional network on to the receiver."""
         x = vectors.find_output(stage, output)
         # a stage that ends with positions in a row [sequence, position, channel] is a map all the same
         x = x.transpose(1, 2).unsqueeze(-1) if x.dim() == 3 else x

@@ -154,5 +154,5 @@ def _objects(content: bytes) -> tuple[dict[int, tuple[bytes, bytes]], bytes]:
 
 
 def _renumber(text: bytes, numbers: dict[int, int]) -> bytes:
-    """Replace the object numbers in the references of a PDF text."""
+    """Replace the object numbers in the references of a PDF text, as `numbers` maps old to new."""
     return _REFERENCE.sub(lambda match: b"%d 0 R" % numbers[int(match[1])], text)

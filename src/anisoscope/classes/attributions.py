@@ -76,7 +76,7 @@ class _Capture:
         self.attention: dict[int, Tensor] = {}
 
     def receive(self, site: Site, x: Tensor) -> None:
-        """Keep the hidden states, keys and values of a layer."""
+        """Keep the captured hidden states, keys and values of a layer."""
         if site.stack != self.stack or not site.layer:
             return
         if site.quantity == "hidden":

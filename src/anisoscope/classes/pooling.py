@@ -42,7 +42,7 @@ def pool_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first", s
     mask, layout = torch.zeros(0, 0, dtype=torch.bool), Layout(model)
 
     def receive(site: Site, x: Tensor) -> None:
-        """Pool the hidden states of a layer and keep them."""
+        """Pool the captured hidden states of a layer to one vector per sequence, and keep them."""
         if site.quantity == "hidden" and site.layer is not None and stack in ("", site.stack):
             states[site.layer] = pool_sequences(x, mask.to(x.device), at).cpu()
 

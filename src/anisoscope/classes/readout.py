@@ -92,7 +92,7 @@ class _LastStates:
                 hooks.callback(module.register_forward_hook(self._after_norm).remove)
 
     def _enter(self, _block: nn.Module, _args: Any) -> None:
-        """Turn gradients off before a block."""
+        """Turn gradients off before a block runs; only the classifier's head is differentiated."""
         torch.set_grad_enabled(False)
 
     def _leave(self, stack: str) -> Callable[..., Any]:

@@ -54,12 +54,12 @@ class Fit:
 
     @property
     def dim(self) -> int:
-        """Return the number of dimensions of its input vectors."""
+        """Return the number of dimensions of the vectors that the cure takes."""
         return len(self.mean)
 
     @property
     def out(self) -> int:
-        """Return the number of dimensions of its output vectors."""
+        """Return the number of dimensions of the vectors that the cure returns."""
         return self.dim if self.matrix is None else self.matrix.shape[1]
 
     def apply(self, x: Any) -> NDArray[Any]:
@@ -83,7 +83,7 @@ class Fit:
         return np.asarray(y.astype(given.dtype if is_float else np.float32))
 
     def save(self, path: Path | str) -> None:
-        """Write the fit as a safetensors file: `mean`, and `scale` or `matrix`; name and notes as metadata."""
+        """Write the fitted cure to a safetensors file: `mean`, and `scale` or `matrix`; name and notes as metadata."""
         tensors = {"mean": self.mean}
         if self.scale is not None:
             tensors["scale"] = self.scale
@@ -96,7 +96,7 @@ class Fit:
 
     @classmethod
     def load(cls, path: Path | str) -> "Fit":
-        """Read a fit that `save` wrote; OutputError for any other file."""
+        """Read a fitted cure from a file that `save` wrote; OutputError for any other file."""
         cure = "give the fit.safetensors that anisoscope cure --save made"
         try:
             with safe_open(Path(path), framework="np") as file:
@@ -182,7 +182,9 @@ def fit_cure(name: str, x: Float[Array, "vector dim"]) -> Fit:
 
 
 def _fit_standardise(name: str, x: Array, mean: Array) -> Fit:
-    """Fit: subtract the mean, divide each dimension by its standard deviation; constant dimensions become 0."""
+    """Fit the cure that subtracts the mean and divides each dimension by its standard deviation; constant ones
+    become 0.
+    """
     deviation = x.std(axis=0)
     constant = deviation <= np.sqrt(SMALLEST_VARIANCE) * deviation.max()
     # A dimension that never changes carries nothing once it is centred: it stays zero instead of becoming rounding.
@@ -198,7 +200,9 @@ def _principal_axes(x: Array, mean: Array) -> tuple[Array, Array]:
 
 
 def _fit_whiten(name: str, x: Array, mean: Array) -> Fit:
-    """Fit: rotate to the principal axes and divide by their standard deviations; unused directions are left out."""
+    """Fit the cure that rotates to the principal axes and divides by their standard deviations; unused axes are left
+    out.
+    """
     variances, directions = _principal_axes(x, mean)
     used = variances > SMALLEST_VARIANCE * variances[0]
     # With fewer vectors than dimensions only as many directions as there are vectors have a variance at all.
@@ -209,7 +213,7 @@ def _fit_whiten(name: str, x: Array, mean: Array) -> Fit:
 
 
 def _fit_remove_top(name: str, x: Array, mean: Array, k: int) -> Fit:
-    """Fit: subtract the mean and remove the k leading principal directions."""
+    """Fit the cure that subtracts the mean and removes the k leading principal directions."""
     width = x.shape[1]
     if k >= width:
         raise MeasureError(f"fewer directions to remove than the {width} dimensions", str(k), f"at most {width - 1}")
@@ -220,7 +224,7 @@ def _fit_remove_top(name: str, x: Array, mean: Array, k: int) -> Fit:
 
 
 def _fit_drop_dims(name: str, x: Array, argument: str) -> Fit:
-    """Fit: set dimensions to 0, given by number, or those that carry the anisotropy (`auto`)."""
+    """Fit the cure that sets dimensions to 0, given by number, or those that carry the anisotropy (`auto`)."""
     width = x.shape[1]
     if argument == "auto":
         dropped = find_dominant_dimensions(x)

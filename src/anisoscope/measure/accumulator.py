@@ -68,7 +68,7 @@ class Measurement:
         self.reservoirs = defaultdict(partial(Reservoir, self._sampled, self.settings.seed))
 
     def take(self, sums: Sums) -> None:
-        """Replace the sums by `sums`, and add further batches to them."""
+        """Replace the sums kept so far by `sums`; further batches are added to these."""
         widest = inf if {metric.name for metric in self.settings.chosen} == {"spectrum"} else WIDEST
         self.sums, self.moments = sums, Moments(sums, self.settings.spectrum_groups, widest)
 
@@ -110,7 +110,7 @@ class Measurement:
         return self._copies[key]  # type: ignore[no-any-return]
 
     def _start_sample(self, name: str, start: Tensor, masks: Masks) -> Reservoir:
-        """Prepare the sample of a stack for the current batch, and return it."""
+        """Choose which tokens of the current batch may enter the sample of a stack, and return the sample."""
         if self._sampled:
             self.reservoirs[name].begin(self._unit, start, masks.policies[:, 0])
         return self.reservoirs[name]

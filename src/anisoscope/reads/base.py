@@ -71,7 +71,7 @@ class Summing(Protocol):
 
     @property
     def at(self) -> Any:
-        """Return which token, or mean of tokens, represents a sequence."""
+        """Return which token of a sequence, or which mean of its tokens, represents it as one vector."""
         ...
 
 
@@ -108,7 +108,7 @@ class Pass(Protocol):
         ...
 
     def add_sample(self, site: Site, x: Tensor) -> None:
-        """Offer the vectors of a site to the uniform sample that is kept of them."""
+        """Offer the vectors of a site (place in the model) to the uniform sample of tokens."""
         ...
 
     def real_queries(self, site: Site, keys: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class Keeper(ABC):
 
     @abstractmethod
     def add(self, site: Site, value: Any, done: Pass) -> None:
-        """Add the value captured at a site for the current batch."""
+        """Add the value captured at a site (place in the model), for the batch that `done` holds."""
 
 
 # ---- what a metric is called with ------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class LeavesOut(Protocol):
 
     @property
     def n_groups(self) -> int:
-        """Return how many groups hold any data."""
+        """Return how many groups of units (documents, clips) hold any data."""
         ...
 
     def without(self, index: int) -> Self:
@@ -244,7 +244,7 @@ class TrialPass(Protocol):
     weights: dict[str, dict[str, Tensor]]
 
     def begin(self, batch: Batch, device: torch.device) -> Any:
-        """Start a batch."""
+        """Start a batch: note its units and token masks."""
         ...
 
     def receive(self, site: Site, value: Any) -> None:
@@ -365,7 +365,7 @@ def draw_pairs(seed: int, sizes: Sequence[int], d: int) -> list[Unit]:
 
 
 def in_batches(units: Sequence[Any], layout: TrialLayout) -> Iterator[tuple[int, Sequence[Any]]]:
-    """Yield (number of the first unit, units) for each batch."""
+    """Split test units into batches; yields (number of the first unit, units) for each batch."""
     size = layout.batch or max(1, len(units))
     for first in range(0, len(units), size):
         yield first, units[first : first + size]
@@ -393,7 +393,7 @@ def batch_of(first: int, real: Tensor, **more: Any) -> Batch:
 
 
 def totals_of(terms: Mapping[str, Array]) -> Totals | None:
-    """Wrap sums for a metric; None if no group of units holds any data."""
+    """Wrap sums by group of units as a `Totals` for a metric; None if no group holds any data."""
     if not terms:
         return None
     totals = Totals(terms)

@@ -32,7 +32,7 @@ class ClassSums(Keeper):
         return self
 
     def takes(self, site: Site) -> bool:
-        """Return whether the site holds hidden states."""
+        """Return whether a site (place in the model) holds hidden states."""
         return site.quantity == "hidden"
 
     def add(self, site: Site, value: Tensor, done: Pass) -> None:
@@ -65,7 +65,7 @@ class Classes(Reads):
         return True
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Yield the keeper of sums by class."""
+        """Yield the keeper (accumulator) of sums by class."""
         yield ClassSums()
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:

@@ -61,12 +61,12 @@ class SumsAndExtremes:
 
     @property
     def n_groups(self) -> int:
-        """Return how many groups of units hold any data."""
+        """Return how many groups of units (documents, clips) hold any data."""
         return self.totals.n_groups
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """Return which groups of units hold any data."""
+        """Return which groups of units (documents, clips) hold any data."""
         return np.asarray(self.totals.present, dtype=bool)
 
     def without(self, index: int) -> "SumsAndExtremes":
@@ -85,10 +85,10 @@ class _WithExtremes(Reads):
 
     @abstractmethod
     def reads_at(self, site: Site) -> bool:
-        """Return whether this kind of data is read at a site."""
+        """Return whether this kind of data is read at a site (place in the model)."""
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
-        """Yield sums and largest values at each site where the metric applies."""
+        """Yield sums and largest values at each site (place in the model) where the metric applies."""
         for name, site in kept.sites.items():
             if not self.reads_at(site):
                 continue
@@ -113,7 +113,7 @@ class SequenceSums(Keeper):
         return SequenceSums(self.needs | other.needs)
 
     def takes(self, site: Site) -> bool:
-        """Return whether the site holds hidden vectors of a layer."""
+        """Return whether a site (place in the model) holds hidden vectors of a layer."""
         return site.measured_as in LAYER_QUANTITIES
 
     def add(self, site: Site, value: Tensor, done: Pass) -> None:
@@ -222,11 +222,11 @@ class Sequences(_WithExtremes):
         return "matrix_entropy" in needs
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:
-        """Yield the keeper of per-sequence sums."""
+        """Yield the keeper (accumulator) of per-sequence sums."""
         yield SequenceSums(needs)
 
     def reads_at(self, site: Site) -> bool:
-        """Return whether the site holds hidden vectors of a layer."""
+        """Return whether a site (place in the model) holds hidden vectors of a layer."""
         return site.measured_as in LAYER_QUANTITIES
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
@@ -261,7 +261,7 @@ class LogitExtremes(Keeper):
         return self
 
     def takes(self, site: Site) -> bool:
-        """Return whether the site holds statistics of attention rows."""
+        """Return whether a site (place in the model) holds statistics of attention rows."""
         return site.quantity == "attention"
 
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
@@ -308,11 +308,11 @@ class Logits(_WithExtremes):
         return ("head",)
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Yield the keeper of the largest and smallest logits."""
+        """Yield the keeper (accumulator) of the largest and smallest logits."""
         yield LogitExtremes()
 
     def reads_at(self, site: Site) -> bool:
-        """Return whether the site holds statistics of attention rows."""
+        """Return whether a site (place in the model) holds statistics of attention rows."""
         return site.quantity == "attention"
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
@@ -365,7 +365,7 @@ class KeySums(Keeper):
         return self
 
     def takes(self, site: Site) -> bool:
-        """Return whether the site holds the attention that each key receives."""
+        """Return whether a site (place in the model) holds the attention that each key receives."""
         return site.quantity == "extremes"
 
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
@@ -480,11 +480,11 @@ class Keys(_WithExtremes):
         return ("head",)
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Yield the keeper of sums over keys."""
+        """Yield the keeper (accumulator) of sums over keys."""
         yield KeySums()
 
     def reads_at(self, site: Site) -> bool:
-        """Return whether the site holds the attention that each key receives."""
+        """Return whether a site (place in the model) holds the attention that each key receives."""
         return site.quantity == "extremes"
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:

@@ -41,7 +41,7 @@ class SampledPair:
 
     @property
     def n_groups(self) -> int:
-        """Return how many groups of units hold a vector."""
+        """Return how many groups of units (documents, clips) hold a sampled vector."""
         return self.first.n_groups
 
     def without(self, index: int) -> "SampledPair":

@@ -52,7 +52,7 @@ class QueryKey(Reads):
         return bool(needs & HEAD_MOMENTS)
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:
-        """Yield the keeper of sums over queries and keys."""
+        """Yield the keeper (accumulator) of sums over queries and keys."""
         yield VectorSums({"query": needs, "key": needs})
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:

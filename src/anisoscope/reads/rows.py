@@ -47,7 +47,7 @@ class OfQuantity(Keeper):
         return self
 
     def takes(self, site: Site) -> bool:
-        """Return whether the site holds this keeper's quantity."""
+        """Return whether a site (place in the model) holds this keeper's quantity."""
         return site.quantity == self.quantity
 
 
@@ -57,7 +57,7 @@ class RowSums(OfQuantity):
     quantity = "attention"
 
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
-        """Add the statistics of attention rows of a batch."""
+        """Add the attention-row statistics of a batch to the sums of their site."""
         add_rows(site, value, done)
 
 
@@ -70,7 +70,7 @@ class CentredRowSums(OfQuantity):
     quantity = "centred"
 
     def add(self, site: Site, value: Mapping[str, Mapping[str, Tensor]], done: Pass) -> None:
-        """Add the row statistics of each of the three variants, under its prefix."""
+        """Add the attention-row statistics of plain, query-centred and key-centred attention, each under its prefix."""
         for side, rows in value.items():
             add_rows(site, rows, done, f"{side}.")
 
@@ -81,7 +81,7 @@ class ScoreSums(OfQuantity):
     quantity = "scores"
 
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
-        """Add the score sums of a batch."""
+        """Add the attention-score sums of a batch to the sums of their site."""
         done.add_sums(site.name, value)
 
 
@@ -165,11 +165,11 @@ class Rows(_OfAttention):
     counted = "rows"
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Yield the keeper of sums over attention rows."""
+        """Yield the keeper (accumulator) of sums over attention rows."""
         yield RowSums()
 
     def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
-        """Return the row statistics of these queries and keys."""
+        """Return the attention-row statistics of these queries and keys, as a capture would."""
         return compute_rows(query, key, real)
 
 
@@ -187,7 +187,7 @@ class CentredRows(_OfAttention):
     adds_up = False
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Yield the keeper of the three variants of attention rows."""
+        """Yield the keeper (accumulator) of the three variants of attention rows."""
         yield CentredRowSums()
 
     def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:
@@ -206,11 +206,11 @@ class Scores(_OfAttention):
     counted = "rows"
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Yield the keeper of score sums."""
+        """Yield the keeper (accumulator) of score sums."""
         yield ScoreSums()
 
     def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
-        """Return the score sums of these queries and keys with scale 1."""
+        """Return the attention-score sums of these queries and keys with scale 1, as a capture would."""
         from anisoscope.capture.masking import Masking
         from anisoscope.capture.scores import sum_scores
 

@@ -82,12 +82,12 @@ class SampledVectors:
 
     @cached_property
     def present(self) -> NDArray[np.int64]:
-        """Return the numbers of the groups that hold a vector, in ascending order."""
+        """Return the numbers of the groups of units that hold a sampled vector, in ascending order."""
         return np.unique(self.group)
 
     @property
     def n_groups(self) -> int:
-        """Return how many groups hold a vector."""
+        """Return how many groups of units (documents, clips) hold a sampled vector."""
         return len(self.present)
 
     @cached_property
@@ -158,7 +158,7 @@ class OfSample(Reads):
 
     @property
     def captured(self) -> frozenset[str]:
-        """Return the quantities of hidden states."""
+        """Return the quantities to capture from the model: hidden states."""
         return frozenset(LAYER_QUANTITIES)
 
     def is_of_first_policy(self, needs: frozenset[str]) -> bool:  # noqa: ARG002

@@ -70,7 +70,7 @@ class VectorSums(Keeper):
         return found - {"unit_square"} if quantity in OF_HEADS else found
 
     def takes(self, site: Site) -> bool:
-        """Return whether the site holds vectors: hidden states, queries, keys or values."""
+        """Return whether a site (place in the model) holds vectors: hidden states, queries, keys or values."""
         return site.measured_as in OF_VECTORS
 
     def add(self, site: Site, value: Tensor, done: Pass) -> None:
@@ -183,7 +183,7 @@ class Vectors(Reads):
         return bool(needs & (SUBSETS | INSIDE))
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:
-        """Yield the keeper of these sums at the chosen quantities."""
+        """Yield the keeper (accumulator) of these sums at the chosen quantities."""
         yield VectorSums(dict.fromkeys(self.at, needs))
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:

@@ -31,15 +31,15 @@ class Weights(Reads):
 
     @property
     def captured(self) -> frozenset[str]:
-        """Return no quantity: weights are read without running the model."""
+        """Return an empty set: weights are read without capturing anything of the running model."""
         return frozenset()
 
     def summary(self) -> Summary:
-        """Return the function that reduces a matrix."""
+        """Return the function that reduces an embedding matrix to what is kept of it."""
         return self.summarise
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
-        """Yield the terms kept of each matrix, with its number of rows."""
+        """Yield the terms kept of each embedding matrix, with its number of rows."""
         columns = dict.fromkeys(("stack", "kind", "layer", "n_units"))
         prefix = f"{metric.name}."
         for matrix, terms in kept.weights.items():

@@ -54,7 +54,7 @@ def write_comparison(found: ComparedRuns, folder: Path, formats: tuple[str, ...]
 
 
 def name_metric(metric: str) -> str:
-    """Return the name of a metric for an axis of a figure."""
+    """Return how an axis of a figure names a metric: `anisotropy A` for the mean cosine."""
     return "anisotropy A" if metric == A else metric
 
 
@@ -221,5 +221,5 @@ def _cell(value: Any, low: Any, high: Any) -> tuple[str, str]:
 
 
 def _text(value: Any) -> str:
-    """Format a table entry; empty if it is missing."""
+    """Format a table entry as text; empty if it is missing."""
     return "" if pd.isna(value) else f"{value:g}" if isinstance(value, int | float) else str(value)

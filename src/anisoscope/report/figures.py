@@ -68,20 +68,22 @@ def layers(results: Results, entry: Entry) -> list[Figure]:
 
 
 def _describe_sample(frame: pd.DataFrame) -> str:
-    """Say from how many vectors anisotropy after centring is computed, if it is a sample."""
+    """Return a sentence on the size of the sample that anisotropy after centring is computed from; empty if unknown."""
     known = describe_extent(frame.loc[frame["metric"].str.endswith(".centred"), "n_vectors"])
     return f"A after centring is taken on a uniform sample of {known} vectors. " if known else ""
 
 
 def _describe_rank(results: Results) -> str:
-    """Say the effective rank at the layer with the largest anisotropy A."""
+    """Return a sentence on the effective rank at the layer with the largest anisotropy A; empty if it is unknown."""
     rank = results.at(results.peak, "spectrum.effective_rank") if results.peak is not None else None
     shape = f" of {results.width}" if results.width else ""
     return "" if rank is None else f" The most anisotropic place has an effective rank of {rank['value']:.1f}{shape}."
 
 
 def _describe_accuracy(results: Results) -> str:
-    """Say the accuracy of the run's classifier, if it has one, and that of always naming the commonest class."""
+    """Return a sentence on the accuracy of the run's classifier and that of naming the commonest class; empty
+    without one.
+    """
     found, chance = results.rows("accuracy"), results.rows("majority")
     if found.empty:
         return ""

@@ -41,7 +41,7 @@ class Figure:
 
     @property
     def files(self) -> dict[str, tuple[str, Draw]]:
-        """Return (label, drawing) by file name."""
+        """Return the label and the drawing of each file, by file name."""
         named = enumerate(self.drawings.items())
         return {self.name if i == 0 else f"{self.name}-{label}": (label, draw) for i, (label, draw) in named}
 
@@ -103,7 +103,7 @@ def make_drawing(builder: Callable[..., ChartType], frame: pd.DataFrame, entry: 
 
 
 def find_extremes(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Return the rows of the lowest and of the highest value."""
+    """Return the rows with the lowest and the highest value."""
     return frame.iloc[int(frame["value"].argmin())], frame.iloc[int(frame["value"].argmax())]
 
 

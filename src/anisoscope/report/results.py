@@ -64,7 +64,7 @@ class Results:
 
     @cached_property
     def _ranks(self) -> dict[str, int]:
-        """Return the position of each panel, in the order of the records."""
+        """Return the position of each panel (stack) in the order of the records, for sorting."""
         return {name: i for i, name in enumerate(self.table[PANEL].unique())}
 
     @cached_property
@@ -95,11 +95,11 @@ class Results:
 
     @property
     def lead(self) -> str:
-        """Return the token policy for figures that show only one."""
+        """Return the first token policy of the run, which figures show if they show only one."""
         return self.policies[0] if self.policies else ""
 
     def rows(self, metric: str, *, every_policy: bool = False, component: str | None = None) -> pd.DataFrame:
-        """Return the rows of a metric: its aggregates, or one component; for the lead token policy unless
+        """Return the rows of a metric: its aggregates, or one component; for the first token policy unless
         `every_policy`.
         """
         frame = self.of(metric)
@@ -110,7 +110,7 @@ class Results:
         return frame[parts.isna() if component is None else parts.eq(component)]
 
     def components(self, metric: str) -> pd.DataFrame:
-        """Return the rows of every component of a metric, for the lead token policy."""
+        """Return the rows of every component of a metric, for the first token policy."""
         frame = self.of(metric)
         frame = frame[frame["component"].notna()]
         policy = frame["token_policy"]
@@ -145,7 +145,7 @@ class Results:
 
     @cached_property
     def peak(self) -> pd.Series | None:
-        """Return the row of anisotropy A at the most anisotropic layer, for the lead token policy; None without A."""
+        """Return the row of anisotropy A at the most anisotropic layer, for the first token policy; None without A."""
         frame = self.layers("mean_cosine")
         return None if frame.empty else frame.iloc[int(frame["value"].argmax())]
 

@@ -15,7 +15,7 @@ NOTHING = ("–", "")
 
 
 def build_sections(results: Results) -> list[Section]:
-    """Build every section for which the run or series has numbers."""
+    """Build the sections of a report page for which the run or series has numbers."""
     found, page = [], "series.toml" if "checkpoints" in results.manifest else "page.toml"
     for entry in tomllib.loads(files("anisoscope.report").joinpath(page).read_text("utf-8"))["section"]:
         figures = [made for one in entry.get("figure", ()) for made in FIGURES[one["by"]](results, one)]

@@ -50,7 +50,7 @@ class Extremes:
         self.terms[site, term] = larger((held[0].to(value.device), held[1].to(value.device)), (value, where))
 
     def merge(self, other: "Extremes") -> "Extremes":
-        """Return the larger values of both; the order does not matter."""
+        """Return the larger value of both states, everywhere; the order does not matter."""
         merged = Extremes()
         for part in (self, other):
             for (site, term), (value, where) in part.terms.items():
@@ -63,7 +63,7 @@ class Extremes:
         return {term: (value.cpu().numpy(), where.cpu().numpy()) for term, (value, where) in found.items()}
 
     def without(self, sites: Iterable[str]) -> "Extremes":
-        """Return the values without those of some sites."""
+        """Return the largest values without those of some sites (places in the model)."""
         gone = {*sites}
         kept = Extremes()
         kept.terms = {key: pair for key, pair in self.terms.items() if key[0] not in gone}

@@ -110,7 +110,7 @@ class Sums:
 
     @classmethod
     def load(cls, path: Path) -> "Sums":
-        """Read the sums that `save` wrote."""
+        """Read sums from a file that `save` wrote."""
         with safe_open(path, framework="pt") as file:
             sums = cls(int(file.metadata()["groups"]))
             for name in file.keys():  # noqa: SIM118 (safe_open is no mapping)
@@ -156,7 +156,7 @@ class Totals:
 
     @property
     def n_groups(self) -> int:
-        """Return how many groups of units hold any data."""
+        """Return how many groups of units (documents, clips) hold any data."""
         return int(self.present.sum())
 
     def without(self, index: int) -> "Totals":

@@ -35,7 +35,7 @@ def _floats(values: ArrayLike) -> Floats:
 
 
 def _checked(name: str, values: Floats, valid: Mask, expected: str, cure: str) -> Floats:
-    """Return the values; UsageError if any of them is not valid."""
+    """Return the values; UsageError, with the name of the argument, if `valid` is false for any of them."""
     if not valid.all():
         raise UsageError(f"{name} to be {expected}", f"{name} = {values[~valid].flat[0]:.12g}", cure)
     return values

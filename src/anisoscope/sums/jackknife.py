@@ -107,7 +107,7 @@ def _normal_quantile(level: float) -> float:
 
 
 def _without(value: Array) -> Estimate:
-    """Return the value without an interval."""
+    """Return an `Estimate` whose interval ends are NaN, for a value without an interval."""
     return Estimate(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
 
 

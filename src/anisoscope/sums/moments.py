@@ -141,7 +141,7 @@ class Moments:
         return found
 
     def _update(self, site: str, group: int, rows: dict[str, Tensor]) -> None:
-        """Add rowsᵀ·rows of each term, with rows [vector, dim], to what is pending."""
+        """Add rowsᵀ·rows of each term, with rows [vector, dim], to the pending products."""
         pairs = []
         for term, x in rows.items():
             pairs.append((self._get_pending((site, term, group), x, partial(x.new_zeros, x.shape[1], x.shape[1])), x))
@@ -153,7 +153,7 @@ class Moments:
             run_in_parallel([partial(_add_product, *pair) for pair in pairs])
 
     def flush(self) -> None:
-        """Add all pending products to the sums."""
+        """Add all pending products (in float32) to the sums (in float64)."""
         for (site, term, g), matrix in self.pending.items():
             if term == "shift":
                 continue

@@ -72,7 +72,7 @@ class Reservoir:
         self._new = {}
 
     def add(self, site: str, x: Float[Tensor, "sequence token *head dim"]) -> None:
-        """Keep the vectors of the chosen tokens at a site."""
+        """Keep the vectors at a site (place in the model) of the tokens that `begin` chose."""
         if self._rows is not None and len(self._rows):
             if x.device not in self._places:
                 sequence, token = self._places[torch.device("cpu")]

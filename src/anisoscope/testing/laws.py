@@ -128,7 +128,7 @@ def run_test_pass(metric: Metric, units: Sequence[Unit], **layout: Any) -> Measu
 
 
 def read_test_data(metric: Metric, units: Sequence[Unit], **layout: Any) -> Reading | None:
-    """Return what the metric reads of test data; None if it reads nothing."""
+    """Measure test data without a model, and return what the metric reads of it; None if it reads nothing."""
     return read_pass(metric, run_test_pass(metric, units, **layout))
 
 
@@ -180,7 +180,7 @@ def change_sides(units: Sequence[Unit], by: Sequence[Callable[[Array], Array]]) 
 
 
 def length_of(unit: Unit) -> int:
-    """Return the number of vectors of a unit."""
+    """Return the number of vectors in a unit of test data."""
     return len(unit[0]) if isinstance(unit, tuple) else len(unit)
 
 
