@@ -414,7 +414,9 @@ def _decisive(tests: list[Test], p: Array) -> int:
 
 
 def _together(outcomes: list[Outcome], over: Over) -> Outcome:
-    """Combine the outcomes of the tests of one system with one seed, as `over` demands (any, all, most, last)."""
+    """Combine the outcomes of the tests of one system (model) with one seed, as `over` demands (any,
+    all, most, last).
+    """
     holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
     if over == "any":
         return "holds" if holding else "fails" if failing == n else "undecided"

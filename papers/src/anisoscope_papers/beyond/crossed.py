@@ -134,7 +134,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw what uniform attention changes, with an interval for each way to count random draws."""
+    """Draw how uniform attention changes accuracy, with an interval for each way to count random draws."""
     rows = []
     for (corpus, recipe, name), by_split in differences(whole.records).items():
         table = table_of(by_split)

@@ -157,7 +157,7 @@ def measure(plan: Grid, context: Context) -> pd.DataFrame:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test which map finds the words that a classifier needs."""
+    """Test which map (scores of words) finds the words that a classifier needs, by its accuracy without them."""
     for here in whole.corpora:
         accuracy, named = (here.table("component", metric=f"retrained.{m}") for m in ("accuracy", "agreement"))
         for share in shares(here.corpus):
@@ -171,7 +171,9 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw accuracy after erasing, by corpus, share and map."""
+    """Draw the accuracy of classifiers trained again without the highest-scored words, by corpus, share and map of
+    scores.
+    """
     before = whole.find(metric="accuracy", component=TEST, **ONE_LAYER).assign(component=NOTHING)
     rows = pd.concat([before, whole.find(metric="retrained.accuracy")], ignore_index=True)
     settings: dict[str, Any] = {"category": "component", "panel": "corpus", "titles": ("accuracy", ""), "columns": 3}

@@ -33,7 +33,7 @@ def by_steps(here: Evidence) -> dict[str, Seeds]:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test how long attention must be trained to reach the accuracy of training it throughout."""
+    """Test for how many steps attention must be trained to reach the accuracy of training it throughout."""
     for here in whole.corpora:
         for recipe, accuracy in by_steps(here).items():
             throughout = accuracy[max(accuracy)]

@@ -39,7 +39,7 @@ def _rows(here: Evidence, name: str) -> pd.DataFrame:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test what is lost without learnt attention, by depth."""
+    """Test what models lose that are trained without learnt attention (uniform, random or frozen), by depth."""
     for here in whole.corpora:
         accuracy, values, auc = (here.by(_rows(here, name), "layers", "arm") for name in OUTCOMES)
         for layers in sorted({layers for layers, _ in accuracy}) or [1.0]:
@@ -69,7 +69,7 @@ FEWEST = 6
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw every outcome by corpus, depth and how attention was trained."""
+    """Draw accuracy, similarity of values and separation of classes by corpus, depth and how attention was trained."""
     drawn: dict[str, ChartType] = {}
     for number, name in enumerate(OUTCOMES):
         frame = over(_rows(whole, name), "corpus", "layers", "arm")

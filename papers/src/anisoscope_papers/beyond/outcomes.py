@@ -74,7 +74,7 @@ def _attended(model: Any, plan: Any) -> Rows:
 
 
 def _held(model: Any, plan: Any) -> Rows:
-    """Yield the share of the largest dimension in the mean square of hidden states, by layer."""
+    """Yield how much of the mean square of hidden states the largest dimension holds, by layer."""
     batches = (model.bert(**plan[i].inputs, output_hidden_states=True).hidden_states for i in range(len(plan)))
     squares = sum(torch.stack([x.double().square().sum((0, 1)) for x in hidden]) for hidden in batches)
     for layer, of_layer in enumerate(torch.as_tensor(squares)):

@@ -30,7 +30,7 @@ def last(here: Evidence, **where: Any) -> Seeds:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test how much words and values become similar, for each thing that is read."""
+    """Test how much words and values become similar if a class of the sentence, or a tag of each word, is trained."""
     for here in whole.corpora:
         words, values, auc = (last(here, **where) for where in (WORDS, VALUES, AUC))
         yield here.test("pooling makes words alike", words[FIRST, False] - words[EACH, False])
@@ -43,7 +43,9 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw the similarity of words by layer, for each thing that is read, at step 0 and at the end."""
+    """Draw the similarity of a sentence's words by layer, for each thing that the model's head reads; at step 0 and the
+    end.
+    """
     drawn: dict[str, ChartType] = {}
     for here in whole.corpora:
         rows = here.find(**WORDS)

@@ -159,7 +159,9 @@ def share_still_to_come(difference: Array) -> Array:
 
 
 def asked(before: dict[str, Array], after: dict[str, Array]) -> dict[str, Array]:
-    """Return the number of every claim, [replicate]."""
+    """Compute the number of every claim from the curves of both models, as jackknife replicates:
+    {claim: [replicate]}.
+    """
     gain = after[DIRECTION] - before[DIRECTION]
     return {
         "tokens converge by fine-tuning": after[ALIKE][:, -1] - before[ALIKE][:, -1],
@@ -196,7 +198,7 @@ def measure(plan: Reactions, context: Context) -> pd.DataFrame:
 
 
 def tests(records: pd.DataFrame) -> Iterator[Test]:
-    """Test every claim by its number in the records."""
+    """Yield a test of every claim on BERT for reactions, from its number in the records."""
     found = select(records, metric="claim").set_index("component")
     for name, claim in claims("beyond", "reactions").items():
         yield test_of(claim, found.loc[[name]])

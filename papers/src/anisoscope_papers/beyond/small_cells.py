@@ -57,8 +57,8 @@ VERSION = 1
 
 @torch.no_grad()
 def looked_at(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
-    """Measure a small model: accuracy, similarity of words by layer, and how classes are arranged in what its head
-    reads.
+    """Measure a small model: accuracy, similarity of words by layer, and how far apart the directions
+    of classes lie.
     """
     vectors, truth, units = _read(model, made)
     with evaluation_mode(model):

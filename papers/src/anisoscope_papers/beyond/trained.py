@@ -199,7 +199,7 @@ def follow(
             make_records_once(folder / f"step-{step}.parquet", partial(_look, model, plan, last=step == seen[-1]))
 
     def found() -> pd.DataFrame:
-        """Return the measurements of all steps, with loss and skill."""
+        """Return the measurements of all steps, with validation loss and skill."""
         losses = pd.DataFrame(history["validation_loss"], columns=["step", "value"]).assign(metric=LOSS)
         skill = losses.assign(metric=SKILL, value=1 - losses["value"] / guess)
         looks = [pd.read_parquet(folder / f"step-{step}.parquet").assign(step=step) for step in seen]

@@ -31,7 +31,7 @@ def converged(here: Evidence, blocks: str) -> Array:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test how much convergence each added part of a block brings."""
+    """Test how much each part that is added to a block makes words more similar."""
     for here in whole.corpora:
         found = {blocks: converged(here, blocks) for blocks in BLOCKS}
         yield here.test("a whole encoder converges", found["whole"])
@@ -42,7 +42,9 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw the similarity in the last layer against depth, a line for each kind of block, trained and at step 0."""
+    """Draw the similarity of words in the last layer against depth, a line for each kind of block, trained and at step
+    0.
+    """
     drawn: dict[str, ChartType] = {}
     for here in whole.corpora:
         rows = here.find(**WORDS)

@@ -192,9 +192,10 @@ def _mean(rows: pd.DataFrame, bounds: tuple[float, float] | None = None) -> tupl
 
 
 def growth(table: Seeds, start: Seeds | None = None) -> Array:
-    """Return the growth of a quantity over the layers, [seed]: its value in the last layer less that in the first.
+    """Return how much a quantity grows over the layers of a model: its value in the last layer less that in the first,
+    [seed].
 
-    It is the mean over models of more than one layer. `start`: values to subtract in place of the first layer's. Keys
+    It is averaged over models of more than one layer. `start`: values to subtract in place of the first layer's. Keys
     of both are (layers, layer).
     """
     depths = sorted({layers for layers, _ in table if layers > 1})

@@ -31,7 +31,9 @@ ONE_LAYER: dict[str, Any] = {"family": OWN, "layers": 1, "weight": 0.0}
 
 
 def explained(trained: Trained) -> pd.DataFrame:
-    """Measure how well maps over words explain a classifier's decisions on test texts, for a corpus with rationales."""
+    """Measure how well maps (scores of words) explain a classifier's decisions on test texts, if the corpus has
+    rationales.
+    """
     how: dict[str, Any] = {"limit": trained.plan.erased, "max_length": trained.found.max_length}
     return kept(trained, "explained", lambda: explanations(*trained.classifier, trained.corpus, **how))
 
@@ -57,14 +59,17 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def _last_layer(here: Evidence, measure: str, where: dict[str, Any]) -> Seeds:
-    """Return a measure of each map in the last layer, [seed]; maps without a layer are included."""
+    """Return a measure of each map (scores of words) in the last layer, by map → [seed]; maps without a layer are
+    included.
+    """
     rows = here.find(metric=f"explains.{measure}", **where)
     return here.by(rows[rows["layer"].isna() | (rows["layer"] == rows["layer"].max())], "component")
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw every map of one-layer models by corpus; then, by layer, those of the deepest models and of fine-tuned
-    encoders.
+    """Draw the quality of every map (scores of words) of one-layer models by corpus.
+
+    Further charts show it by layer, for the deepest models and for fine-tuned encoders.
     """
     found: dict[str, ChartType] = {}
     for here in whole.corpora:

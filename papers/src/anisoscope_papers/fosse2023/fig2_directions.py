@@ -67,7 +67,7 @@ def each_direction(unit: Array, labels: Labels, right: np.ndarray, names: tuple[
     rows: list[dict[str, Any]] = []
 
     def add(metric: str, component: str, values: Array, *, mean: bool = True) -> None:
-        """Add rows with the quantiles of `values`, and their mean."""
+        """Add rows with the quantiles of `values`, and their mean if `mean`."""
         found = {f"{q:g}": float(x) for q, x in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True)}
         found |= {"mean": float(np.mean(values))} if mean else {}
         rows.extend({"metric": f"{metric}.{q}", "component": component, "value": x} for q, x in found.items())
@@ -138,8 +138,9 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw the cosine of each class to representatives of each class: median, quartiles and 95 % range, averaged over
-    seeds.
+    """Draw the cosine of each class to representatives (utterances that stand for a class) of each class.
+
+    Median, quartiles and 95 % range, averaged over seeds.
     """
     drawn: dict[str, ChartType] = {}
     for here in whole.corpora:

@@ -38,7 +38,7 @@ def gather(cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look) ->
     seen: set[Cell] = set()
 
     def look(trained: Trained) -> pd.DataFrame:
-        """Run all measurements of one classifier."""
+        """Run all measurements of one classifier, and remember that it was found."""
         seen.add(trained.cell)
         return pd.concat([look(trained) for look in looks], ignore_index=True)
 
@@ -90,7 +90,7 @@ def _tested(trained: Trained) -> pd.DataFrame:
     limit = trained.plan.limit
 
     def make() -> pd.DataFrame:
-        """Compute the records, if they are not saved yet."""
+        """Test the classifier on the common test split."""
         corpus = corpus_of(trained.cell.corpus, limit)
         found = result(corpus, TEST, trained.predicted(trained.encoded(corpus.splits[TEST])))
         return as_records(pd.DataFrame(_shares(TEST, found)))
@@ -105,7 +105,7 @@ def geometry(trained: Trained) -> pd.DataFrame:
     """
 
     def make() -> pd.DataFrame:
-        """Compute the records, if they are not saved yet."""
+        """Measure the classifier; an encoder also before fine-tuning."""
         parts = [_geometry(trained, TEST)]
         if not trained.cell.attention and not isinstance(trained, CellAtStart):
             before = load(trained.cell.model).model
@@ -127,7 +127,7 @@ def separated(trained: Trained) -> pd.DataFrame:
     """Measure how well directions of classes tell the final [CLS] vectors apart (`class_direction.*`)."""
 
     def make() -> pd.DataFrame:
-        """Compute the records, if they are not saved yet."""
+        """Measure how well class directions tell the final [CLS] vectors apart."""
         labels, _ = trained.classes
         vectors = pool_vectors(trained.classifier[0], trained.batches(trained.plan.utterances))[:, -1:]
         return separability_records(vectors, labels, trained.corpus.labels).assign(layer=trained.cell.layers)

@@ -44,7 +44,7 @@ def cones(trained: Trained) -> pd.DataFrame:
     """
 
     def make() -> pd.DataFrame:
-        """Compute the records, if they are not saved yet."""
+        """Measure the statistics on cones of one classifier and average them over utterances."""
         found = _each(trained)
         similar, plain = (found[name].to_numpy(float) for name in ("keys.similarity", "keys.plain"))
         means = {**found.mean(), "keys.correlation": spearman(similar, plain)}

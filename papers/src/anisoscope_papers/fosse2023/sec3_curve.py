@@ -48,8 +48,10 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
-    """Compare both ends of both curves with the published ones. Before fine-tuning there are no seeds, hence one
-    number.
+    """Compare the similarity of tokens in the first and the last layer with the published values, before and after
+    fine-tuning.
+
+    Before fine-tuning there are no seeds, hence one number.
     """
     before = _rows(here, BEFORE).drop_duplicates("layer")
     for when, rows in (("before", before), ("after", _rows(here, TUNED))):
@@ -59,7 +61,10 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw both curves, a panel per corpus, with BERT's published curve stretched to the same depth."""
+    """Draw the similarity of tokens by layer, before and after fine-tuning, a panel per corpus.
+
+    BERT's published curve is stretched to the same depth.
+    """
     curves: list[pd.DataFrame] = []
     for here in whole.corpora:
         found = {name: over(_rows(here, name), "layer") for name in (CONTROL, BEFORE, TUNED)}

@@ -57,7 +57,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw the change of both quantities by size of the model."""
+    """Draw how similarity of values and accuracy change under the largest penalty, by size of the model."""
     parts = []
     for name, (_, where, bounds) in MEASURES.items():
         rows = [

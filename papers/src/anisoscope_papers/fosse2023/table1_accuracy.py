@@ -68,7 +68,7 @@ def _known(difference: Array) -> Array:
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
-    """Compare every number of the table with ours, with the majority rate; one layer on the paper's test population."""
+    """Compare every accuracy of table 1 with ours; one layer on the paper's test population."""
     rate = _majority(here)
     remark = f"majority {rate[0]:.3f}" if rate else ""
     fine, one = (remark + _collapsed(here, family) for family in (TUNED, OWN))
@@ -95,7 +95,7 @@ def _majority(here: Evidence) -> list[float]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw accuracies by corpus, ours and published, with the majority rate; a panel for each model."""
+    """Draw accuracies by corpus, ours and published, with the majority rate; a panel each for encoder and one layer."""
     parts = []
     for here in whole.corpora if len(select(whole.records, metric="accuracy")) else ():
         for place, (name, family) in enumerate(MODELS.items()):

@@ -29,7 +29,7 @@ def examples(trained: Trained) -> pd.DataFrame:
     """
 
     def make() -> pd.DataFrame:
-        """Compute the records, if they are not saved yet."""
+        """Find the example utterances and the correlation with shared words."""
         unit, (labels, found) = trained.directions(), trained.classes
         able = np.flatnonzero((labels == 0) & (found == 0))
         if not len(able):
@@ -54,7 +54,9 @@ def examples(trained: Trained) -> pd.DataFrame:
 
 
 def chosen(cosine: Array, labels: Labels, first: int) -> dict[str, int]:
-    """Return the index of the utterance for each of `ROWS`; it is never the representative (`first`)."""
+    """Return the index of the utterance for each row of table 2; `first`, the representative of its class, is none of
+    them.
+    """
     same = np.flatnonzero((labels == labels[first]) & (np.arange(len(labels)) != first))
     other = np.flatnonzero(labels != labels[first])
     other = other[cosine[other].argsort(kind="stable")]
@@ -75,7 +77,9 @@ def overlap_correlation(unit: Array, labels: Labels, able: Labels, words: list[f
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test that shared words do not explain the direction, and that some utterances of the other class are near."""
+    """Test that shared words do not explain the direction of [CLS], and that some utterances of the other class are
+    near.
+    """
     for here in whole.corpora:
         yield here.test("direction is not shared words", here.table("metric", metric="overlap")["overlap"])
         rows = here.find(metric="example")
@@ -85,7 +89,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw the table, for the first sound (not collapsed) seed."""
+    """Draw table 2 (utterances near to and far from a representative), for the first seed that did not collapse."""
     rows = whole.find(metric="example")
     if not len(rows):
         return {}

@@ -50,7 +50,7 @@ def deeper(table: Seeds) -> Array:
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
-    """Compare every number of the table with ours, with the accuracy of its models."""
+    """Compare every similarity of table 3 with ours, with the accuracy of its models."""
     for depth in range(1, len(here.numbers["keys"]) + 1):
         beside = here.beside(family=OWN, layers=depth)
         for name, site in SITES.items():
@@ -60,7 +60,7 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw the similarity against the layer, a line per depth; a chart per corpus, keys and values side by side."""
+    """Draw the similarity of keys and values against the layer, a line per depth of the model; a chart per corpus."""
     drawn: dict[str, ChartType] = {}
     settings: dict[str, Any] = {"series": "model", "panel": "site", "title": "intra-sentence similarity", "zero": True}
     names = {site: name for name, site in SITES.items()}

@@ -60,8 +60,9 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
-    """Compare every number of the table with ours, with the accuracy of its models; entropy H in the form in which it
-    was published.
+    """Compare every number of table 4 with ours, with the accuracy of its models.
+
+    The entropy H is taken in the form in which it was published.
     """
     for place, weight in enumerate(WEIGHTS):
         beside = here.beside(weight=weight, **ONE_LAYER)
@@ -87,8 +88,9 @@ def _form(here: Evidence, form: str) -> str:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw every quantity against log₁₀ λ, a line per corpus; λ is the weight of the penalty, λ = 0 is
-    at the left end.
+    """Draw entropy, similarities, accuracy and key norms against log₁₀ λ (weight of the penalty), a line per corpus.
+
+    λ = 0 is at the left end.
     """
     frame = panels({n: whole.find(**ONE_LAYER, **where) for n, where in QUANTITIES.items()}, "corpus", "weight")
     powers = np.log10(frame["weight"].where(frame["weight"] > 0))

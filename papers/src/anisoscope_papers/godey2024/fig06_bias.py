@@ -37,7 +37,7 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
-    """Judge the claims of figure 6, for every untrained system (model)."""
+    """Judge the claims of figure 6 (a common bias survives an untrained block), for every untrained system (model)."""
     found: list[Test | Verdict] = []
     for below, above in _anisotropy(records):
         found += norm_claims.closed(ABOVE, below, above)
@@ -57,8 +57,9 @@ def _anisotropy(records: pd.DataFrame) -> Iterator[tuple[norm_claims.Curves, nor
 
 
 def _fixed(records: pd.DataFrame, system: str, name: str, component: str | None = "1") -> pd.Series:
-    """Return the values of a fixed point (N at which a block keeps the norm), by seed; `component`:
-    which fixed point.
+    """Return a fixed point, the norm of the bias at which a block keeps its length, by seed.
+
+    `component`: which fixed point, if there are several.
     """
     rows = select(records, model=system, metric=f"fixed_point.{name}", component=component)
     return rows.set_index("seed")["value"].astype(float)

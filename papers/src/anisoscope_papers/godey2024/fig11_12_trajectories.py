@@ -85,7 +85,7 @@ def measure_planes(pieces: Sequence[Piece], overs: Iterable[Over]) -> pd.DataFra
 
 
 def _common(heads: Sequence[dict[str, Any]], layer: int, over: Over) -> Array:
-    """Return the plane of each head over all steps, [head, dim, 2]."""
+    """Return the plane of each head (two directions) over all steps, [head, dim, 2]."""
     total = reduce(np.add, (moment_of(step, layer, over) for step in heads))
     return plane(total, _of(heads[-1], layer, "query", "mean"))
 

@@ -147,7 +147,9 @@ def heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
 
 
 def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
-    """Judge figure 13: that |cos(Q̄, K̄)| grows in training, how it ends, and how its sign depends on the layer."""
+    """Judge figure 13, on the cosine of mean query and mean key: that its size grows in training, how it ends, and its
+    sign.
+    """
     claim, alignment = claims("godey2024", "fig13"), Alignment.of(records)
     first, last = np.abs(alignment.cosine[:, 0]), np.abs(alignment.cosine[:, -1])
     above = "; ".join(f"seed {s}: {k} of {n} heads above (over documents, Holm)" for s, k, n in heads_above(records))

@@ -34,7 +34,7 @@ claims that they do.
 
 
 def measure(series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
-    """Return the numbers of heads, and the validation loss of every checkpoint that has one."""
+    """Return entropies and score statistics of every head at every checkpoint, with the validation losses."""
     if series.cells is not None:
         return checkpoints.measure_heads((*KEPT, checkpoints.LOSS), series, context)
     pieces = checkpoints.measure(series, context)
@@ -143,7 +143,7 @@ def alignment_first(
 
 
 def _share_of(part: Array, whole: Array) -> Array:
-    """Return part / whole; NaN if the whole is not positive."""
+    """Return what share `part` is of `whole`; NaN if the whole is not positive."""
     return np.asarray(np.where(whole > 0, part / np.where(whole > 0, whole, 1), np.nan))
 
 

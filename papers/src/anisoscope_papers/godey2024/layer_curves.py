@@ -180,10 +180,10 @@ def _label(name: str) -> str:
 
 
 def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
-    """Yield the records of one kind of small model, for every seed, untrained and trained; or one row that says why
-    not.
+    """Yield the records of one kind of small model, for every seed, untrained and trained.
 
-    They are kept next to each checkpoint, named by settings and code.
+    If its data are missing, yields one row that says so. Records are saved next to each checkpoint, named by settings
+    and code.
     """
     kind, settings = KINDS[name], systems.settings()
     if kind.missing:

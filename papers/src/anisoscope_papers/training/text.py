@@ -216,9 +216,9 @@ class Tokens:
         return len(self.ids) // self.room
 
     def parts(self) -> tuple[Rows, Rows]:
-        """Return the indices of the windows for training and for validation.
+        """Return the indices of the windows for training, and of those held out for validation.
 
-        A short corpus holds out one block of a hundredth of it.
+        About a hundredth is held out, at most 512 windows.
         """
         block = max(1, min(HELD_BLOCK, self.count // HELD_OUT))
         held = (np.arange(self.count) // block) % HELD_OUT == min(HELD_OUT - 1, (self.count - 1) // block)
