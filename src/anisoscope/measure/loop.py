@@ -211,8 +211,9 @@ def _get_first_batch(plan: BatchPlan | Iterable[Batch]) -> Batch:
 
 
 def measure_into(model: nn.Module, measurement: Measurement, batches: Iterable[Batch], *, prove: bool = False) -> None:
-    """Run a model on batches and add the results to a measurement; with `prove`, the capture is verified on the
-    first batch.
+    """Run a model on batches and add the results to a measurement.
+
+    With `prove`, the capture is verified on the first batch.
     """
     seen = _Captured(*measurement.settings.what_of(model), {}, prove)
     with capture_into(model, measurement, seen) as look:

@@ -66,7 +66,7 @@ class Masks:
         return cls(real, by_policy, torch.stack(subsets, 1), special, punctuation, places)
 
     def cut(self, length: int) -> "Masks":
-        """Return the masks of the first `length` positions."""
+        """Return the token masks of the first `length` positions only."""
         places = self.places[:, :length] if self.places.numel() else self.places
         return Masks(
             self.real[..., :length],
@@ -78,7 +78,7 @@ class Masks:
         )
 
     def to(self, device: torch.device) -> "Masks":
-        """Return the masks on a device."""
+        """Return copies of the token masks on a device."""
         return Masks(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
 
 

@@ -187,7 +187,7 @@ class Settings:
 
     @property
     def chosen(self) -> "list[Metric]":
-        """Return the metrics to measure."""
+        """Return the metrics to measure: the named ones, or those of the chosen panels (sets of metrics)."""
         from anisoscope import metrics  # loads torch
 
         return metrics.choose_metrics(self.metrics, self.panel)

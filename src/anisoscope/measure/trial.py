@@ -35,7 +35,10 @@ class Trial:
         self._skipped = skipped
 
     def __call__(self, run: Callable[..., Any], inputs: dict[str, Any]) -> None:
-        """Run the model on a batch without the capture, then with it, and compare."""
+        """Run the model on a batch without the capture, then with it, and compare the outputs.
+
+        MovedError if they differ and `gives_up` is set.
+        """
         self.proof = proof = Proof(skipped=self._skipped)
         plain = None if self._skipped else self._run_plain(run, inputs)
         self.tap.proof = proof

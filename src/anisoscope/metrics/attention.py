@@ -25,7 +25,10 @@ OVER_ROWS = ("entropy", "row_max", "row_min", "first_mass", "row_median")
 
 
 def compute(totals: Totals) -> Values:
-    """Return means over attention rows of each head [replicate, head]: entropy, largest weight, row similarity, …"""
+    """Return means over attention rows of each head [replicate, head]: entropy, largest weight, row similarity, …
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     values = {name: ratio(totals[name], totals["rows"]) for name in OVER_ROWS if name in totals}
     values["entropy_normalised"] = ratio(totals["entropy_normalised"], totals["normalised_rows"])
     values["score"] = ratio(totals["score"], totals["pairs"])
@@ -37,8 +40,8 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: from each whole map of weights of one head, with all keys visible and
-    scale 1.
+    """Compute statistics of attention rows slowly, for tests: from each whole map of weights of one head, with all
+    keys visible and scale 1.
     """
     rows: list[Array] = []
     scores: list[Array] = []

@@ -119,7 +119,7 @@ class Metric:
 
 
 def dot(a: Array, b: Array) -> Array:
-    """Return the scalar product over the last axis."""
+    """Return the scalar products of vectors over the last axis."""
     return np.asarray(np.einsum("...d,...d->...", a, b))
 
 

@@ -43,6 +43,8 @@ def sum_sample(vectors: Array, mean: Array, group: NDArray[np.int64], groups: in
 def compute(sample: SampledVectors) -> Values:
     """Return anisotropy after centring and the share of close pairs [replicate]; nothing if vectors have one
     dimension.
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
     if sample.vectors.shape[1] < 2:  # directions on a line have no quantile
         return {}
@@ -55,7 +57,7 @@ def compute(sample: SampledVectors) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute both values slowly, for tests: from all pairs of vectors."""
+    """Compute anisotropy after centring and the share of close pairs slowly, for tests: from all pairs of vectors."""
     x = np.concatenate(units)
     above = normalise(x) @ normalise(x).T > q95(x.shape[1])
     pairs_above = float(above[~np.eye(len(x), dtype=bool)].mean())

@@ -24,6 +24,8 @@ TERMS = ("rows", "entropy", "normalised_rows", "entropy_normalised")
 def compute(totals: Totals) -> Values:
     """Return the entropy of attention with queries or keys centred, and its rise over the plain entropy [replicate,
     head].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
     plain = ratio(totals["plain.entropy"], totals["plain.rows"])
     values: Values = {}
@@ -35,7 +37,9 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: three softmaxes per sequence of one head, all keys visible, scale 1."""
+    """Compute the entropy of centred attention slowly, for tests: three softmaxes per sequence of one head, all keys
+    visible, scale 1.
+    """
     query_mean, key_mean = (np.concatenate(side).mean(axis=0) for side in zip(*units, strict=True))
     entropy: dict[str, list[float]] = {"plain": [], "query": [], "key": []}
     normalised: dict[str, list[float]] = {"plain": [], "query": [], "key": []}

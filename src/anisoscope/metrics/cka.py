@@ -40,7 +40,10 @@ class Gram(NamedTuple):
 
 
 def compute(pair: SampledPair) -> Values:
-    """Return the debiased CKA of two layers [replicate]."""
+    """Return the debiased CKA of two layers [replicate].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     x, y = pair.first.get_cached(make_gram), pair.second.get_cached(make_gram)
     shared = _hsic(pair.first, x, y)
     size = np.where((x.variance > 0) & (y.variance > 0), x.variance * y.variance, np.nan)

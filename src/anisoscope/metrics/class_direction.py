@@ -39,6 +39,7 @@ def compute(totals: Totals) -> Values:
     """Return the mean cosine of each pair of classes [replicate, pair], from `class_n` and `class_unit`.
 
     Pairs are in the order (0, 0), (0, 1) … (1, 1) ….
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
     n, unit = totals["class_n"], totals["class_unit"]
     first, second = np.triu_indices(n.shape[-1])
@@ -53,7 +54,8 @@ def name_pairs(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: over all pairs of utterances; every unit is a class named `0`, `1`, …
+    """Compute mean cosines of classes slowly, for tests: over all pairs of utterances; every unit is a class named `0`,
+    `1`, …
 
     A pair of classes without a pair of utterances is left out.
     """

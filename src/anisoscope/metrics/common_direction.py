@@ -20,6 +20,8 @@ from anisoscope.sums.groups import Totals
 def compute(totals: Totals) -> Values:
     """Return the share of the common direction of queries and keys, and cosines between directions [replicate,
     head].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
     query, key = totals["query.head_moment"], totals["key.head_moment"]  # [replicate head dim dim]
     key = np.repeat(key, query.shape[1] // key.shape[1], axis=1)
@@ -43,7 +45,9 @@ def find_first_direction(moment: Array) -> tuple[Array, Array]:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: by singular value decompositions of the queries and keys of one head."""
+    """Compute the common direction of queries and keys slowly, for tests: by singular value decompositions of the
+    queries and keys of one head.
+    """
     q, k = (np.concatenate(side) for side in zip(*units, strict=True))
     _, singular, both = np.linalg.svd(np.concatenate([q, k]), full_matrices=False)
     of_query, of_key = (np.linalg.svd(x, full_matrices=False)[2][0] for x in (q, k))

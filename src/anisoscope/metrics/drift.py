@@ -15,13 +15,16 @@ from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:
-    """Return the norm of the mean vector and its share of the mean norm [replicate, policy, head]."""
+    """Return the norm of the mean vector and its share of the mean norm [replicate, policy, head].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     length = np.linalg.norm(totals["vector"], axis=-1)
     return {"": ratio(length, totals["n"]), "share": ratio(length, totals["norm"])}
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute both values directly from the vectors, for tests."""
+    """Compute the drift and its share directly from the vectors, for tests."""
     x = np.concatenate(units)
     drift = np.linalg.norm(x.mean(axis=0))
     return {"": float(drift), "share": float(drift / np.linalg.norm(x, axis=1).mean())}

@@ -24,7 +24,10 @@ FEW = 0.25
 
 
 def compute(sample: SampledVectors) -> Values:
-    """Return the quantiles of cosines between vectors of different groups of units [replicate]."""
+    """Return the quantiles of cosines between vectors of different groups of units [replicate].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     cosine, first, second = _cosines_between_groups(sample)
     values = {name: np.full(1 + sample.n_groups, np.nan) for name in LEVELS}
     if not len(cosine):
@@ -75,7 +78,9 @@ def _count_pairs(sample: SampledVectors, without: int | None) -> int:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the quantiles slowly, for tests: with a loop over all pairs of vectors from different units."""
+    """Compute the noise floor of cosines slowly, for tests: with a loop over all pairs of vectors from different
+    units.
+    """
     cosines = []
     for i, unit in enumerate(units):
         for other in units[i + 1 :]:

@@ -23,7 +23,10 @@ PAIRS = [(i, j) for a, b in pairwise(_OFFSETS) for i in range(a, b) for j in ran
 
 
 def compute(totals: Totals) -> Values:
-    """Return the mean cosine within and between token subsets [replicate, head, pair of subsets]."""
+    """Return the mean cosine within and between token subsets [replicate, head, pair of subsets].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     n, unit = totals["subset_n"], totals["subset_unit"]  # [replicate subset head], [replicate subset head dim]
     first, second = (list(side) for side in zip(*PAIRS, strict=True))
     same = np.equal(first, second)[:, None]
@@ -34,8 +37,8 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: two units are taken as the first two subsets, over all distinct pairs of
-    vectors.
+    """Compute mean cosines of token subsets slowly, for tests: two units are taken as the first two subsets, over
+    all distinct pairs of vectors.
     """
     found = of_pairs(units[:2])
     return {f"{_NAMES[a]} × {_NAMES[b]}": found.get(f"{a} × {b}", np.nan) for a, b in ((0, 0), (0, 1), (1, 1))}

@@ -16,12 +16,17 @@ from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:
-    """Return the mean over sequences of the mean cosine inside a sequence [replicate, policy, head]."""
+    """Return the mean over sequences of the mean cosine inside a sequence [replicate, policy, head].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     return {"": ratio(totals["sequence_cosine"], totals["sequences"])}
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: over all pairs inside each unit, taken as a sequence."""
+    """Compute the similarity inside sequences slowly, for tests: over all pairs inside each unit, taken as a
+    sequence.
+    """
     inside = [all_pairs([x])[""] for x in units if len(x) > 1]
     return {"": float(np.mean(inside)) if inside else np.nan}
 

@@ -23,7 +23,10 @@ FLAT = 1e-20
 
 
 def compute(sample: SampledVectors) -> Values:
-    """Return the mean and the largest kurtosis over dimensions, and the dimension with the largest [replicate]."""
+    """Return the mean and the largest kurtosis over dimensions, and the dimension with the largest [replicate].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     found = _by_dimension(sample)
     defined = ~np.isnan(found)
     count = defined.sum(axis=1)
@@ -55,7 +58,7 @@ def _by_dimension(sample: SampledVectors) -> Array:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the metric directly, for tests: from the central moments of each dimension."""
+    """Compute the kurtosis of dimensions directly, for tests: from the central moments of each dimension."""
     x = np.concatenate(units)
     x = x - x.mean(axis=0)
     found = (x**4).mean(axis=0) / (x**2).mean(axis=0) ** 2 - NORMAL

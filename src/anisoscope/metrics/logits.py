@@ -21,7 +21,10 @@ NAMED = frozenset({"largest", "smallest"})
 
 
 def compute(data: SumsAndExtremes) -> Values:
-    """Return the typical [replicate, head], the largest and the smallest attention logit of each head [1, head]."""
+    """Return the typical [replicate, head], the largest and the smallest attention logit of each head [1, head].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     values = {"typical": ratio(data.totals["largest_logit"], data.totals["logit_sequences"])}
     if "logit" in data.extremes:
         largest, smallest = (data.extremes[name][0] for name in ("logit", "negative_logit"))
@@ -31,7 +34,9 @@ def compute(data: SumsAndExtremes) -> Values:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: from all scores of one head, with all keys visible and scale 1."""
+    """Compute the largest and smallest attention logits slowly, for tests: from all scores of one head, with all
+    keys visible and scale 1.
+    """
     scores = [query @ key.T for query, key in units]
     return {
         "largest": float(max(score.max() for score in scores)),

@@ -27,7 +27,10 @@ NAMED = frozenset({"largest", "largest_dimension", *PLACES})
 
 
 def compute(data: SumsAndExtremes) -> Values:
-    """Return the largest activations, the median, and how often activations are massive [replicate, …]."""
+    """Return the largest activations, the median, and how often activations are massive [replicate, …].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     totals = data.totals
     sequences = totals["sequences"]
     values = {
@@ -53,7 +56,7 @@ def _name_largest(data: SumsAndExtremes) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: by sorting the activations of each unit, taken as a sequence."""
+    """Compute massive activations slowly, for tests: by sorting the activations of each unit, taken as a sequence."""
     tops, medians, massive = [], [], []
     for unit in units:
         ordered = np.sort(np.abs(unit).ravel())

@@ -18,7 +18,10 @@ from anisoscope.reads.extremes import SumsAndExtremes
 
 
 def compute(data: SumsAndExtremes) -> Values:
-    """Return the mean matrix entropy of sequences, normalised and in nats [replicate]."""
+    """Return the mean matrix entropy of sequences, normalised and in nats [replicate].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     totals = data.totals
     sequences = totals["matrix_sequences"]
     return {
@@ -28,7 +31,9 @@ def compute(data: SumsAndExtremes) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: from the singular values of each unit, taken as a sequence."""
+    """Compute the matrix entropy of sequences slowly, for tests: from the singular values of each unit, taken as a
+    sequence.
+    """
     found, normalised = [], []
     for unit in units:
         if min(unit.shape) < 2:

@@ -23,7 +23,10 @@ TOP = (1, 3, 10)
 
 
 def compute(totals: Totals) -> Values:
-    """Return anisotropy A, its value between groups, and contributions of dimensions [replicate, policy, head, …]."""
+    """Return anisotropy A, its value between groups, and contributions of dimensions [replicate, policy, head, …].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     n, unit = totals["n"], totals["unit"]
     pairs = n * (n - 1)
     values = {"": ratio(dot(unit, unit) - n, pairs), "between": _between(totals, n, unit)}
@@ -43,8 +46,8 @@ def _between(totals: Totals, n: Array, unit: Array) -> Array:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: over all pairs of vectors; for `between`, every unit is a group of its
-    own.
+    """Compute the anisotropy A slowly, for tests: over all pairs of vectors; for `between`, every unit is a group of
+    its own.
     """
     x = np.concatenate(units)
     u = x / np.linalg.norm(x, axis=1, keepdims=True)

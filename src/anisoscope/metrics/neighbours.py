@@ -25,7 +25,10 @@ NEAR, EQUAL = 0.99, 0.999999
 
 
 def compute(sample: SampledVectors) -> Values:
-    """Return hubness and the shares of antihubs, near-duplicates and equal vectors in a sample [replicate]."""
+    """Return hubness and the shares of antihubs, near-duplicates and equal vectors in a sample [replicate].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     direction = normalise(sample.vectors)
     order, cosine = _find_nearest(direction, REMEMBERED)
     names = ("hubness", "largest", "never", "duplicates", "equal")
@@ -105,7 +108,7 @@ def _skewness(found: Array) -> float:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: from the whole matrix of cosines, row by row."""
+    """Compute hubness and near-duplicates slowly, for tests: from the whole matrix of cosines, row by row."""
     x = np.concatenate(units)
     cosine = x @ x.T / np.sqrt(np.outer((x * x).sum(1), (x * x).sum(1)))
     np.fill_diagonal(cosine, -np.inf)

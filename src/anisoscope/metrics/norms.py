@@ -15,7 +15,10 @@ from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:
-    """Return mean, standard deviation and coefficient of variation of the norms [replicate, policy, head]."""
+    """Return mean, standard deviation and coefficient of variation of the norms [replicate, policy, head].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     n, norm = totals["n"], totals["norm"]
     mean = ratio(norm, n)
     variance = ratio(totals["norm_square"] - n * mean**2, n - 1)
@@ -24,7 +27,7 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the three values directly from the vectors, for tests."""
+    """Compute mean, deviation and variation of norms directly from the vectors, for tests."""
     norm = np.linalg.norm(np.concatenate(units), axis=1)
     std = norm.std(ddof=1) if len(norm) > 1 else np.nan
     return {"mean": float(norm.mean()), "std": float(std), "variation": float(std / norm.mean())}

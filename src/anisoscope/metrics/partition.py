@@ -39,7 +39,7 @@ def sum_partition(matrix: NDArray[Any]) -> dict[str, Array]:
 
 
 def compute(totals: Totals) -> Values:
-    """Return the isotropy I(W) of the matrix [1]."""
+    """Return the isotropy I(W) of an embedding matrix [1], from the partition function in each direction."""
     log_z = totals.groups("log_z")[0]
     return {"": np.exp(log_z.min() - log_z.max())[None]}
 
@@ -58,8 +58,8 @@ def _log_sum(x: Array) -> Array:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: direction by direction, exponentials summed as written (moderate norms
-    only).
+    """Compute the isotropy of an embedding matrix slowly, for tests: direction by direction, exponentials summed as
+    written (moderate norms only).
     """
     w = np.concatenate(units)
     directions = [sign * c for c in np.linalg.eigh(w.T @ w)[1].T for sign in (1, -1)]

@@ -23,7 +23,10 @@ FARTHEST = 2.0
 
 
 def compute(pair: SampledPair) -> Values:
-    """Return the Procrustes distance of two clouds of the same tokens [replicate]."""
+    """Return the Procrustes distance of two clouds of the same tokens [replicate].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     return {"": pair.replicates(_distance)}
 
 

@@ -19,7 +19,10 @@ from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:
-    """Return norms, scalar product and cosine of the mean query and the mean key [replicate, policy, head]."""
+    """Return norms, scalar product and cosine of the mean query and the mean key [replicate, policy, head].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     query = ratio(totals["query.vector"], totals["query.n"][..., None])  # [replicate policy head head_dim]
     key = ratio(totals["key.vector"], totals["key.n"][..., None])
     key = np.repeat(key, query.shape[-2] // key.shape[-2], axis=-2)
@@ -28,7 +31,7 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Compute the metric directly, for tests: from the queries and keys of one head."""
+    """Compute the query–key alignment directly, for tests: from the queries and keys of one head."""
     q, k = (np.concatenate(side).mean(axis=0) for side in zip(*units, strict=True))
     return {"dot": float(q @ k), "cosine": float(q @ k / np.sqrt((q @ q) * (k @ k)))}
 

@@ -21,7 +21,10 @@ from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:
-    """Return the mean score and the variances of the parts of attention scores [replicate, head]."""
+    """Return the mean score and the variances of the parts of attention scores [replicate, head].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     rows = totals["rows"]
     query, key = ratio(totals["query"], rows[..., None]), ratio(totals["key"], totals["keys"][..., None])
     on_key = _quadratic(key, totals["query_moment"]) / np.where(rows == 0, np.nan, rows) - dot(query, key) ** 2
@@ -46,7 +49,9 @@ def _quadratic(x: Array, matrix: Array) -> Array:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: from every score of one head, with all keys visible and scale 1."""
+    """Compute the parts of attention scores slowly, for tests: from every score of one head, with all keys visible
+    and scale 1.
+    """
     queries, keys = (np.concatenate(side) for side in zip(*units, strict=True))
     query, key = queries.mean(axis=0), keys.mean(axis=0)
     variances: list[list[float]] = [[], [], []]  # inside each row: of the score, of its third and its fourth part

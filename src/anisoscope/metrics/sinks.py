@@ -29,6 +29,8 @@ LINES = tuple(f"{epsilon:g}".removeprefix("0") for epsilon in EPSILONS)
 def compute(data: SumsAndExtremes) -> Values:
     """Return how often a head has an attention sink, at which keys, and how much attention goes where [replicate,
     head, …].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
     totals = data.totals
     every, found = totals["key_sequences"], totals["sink_sequences"]
@@ -47,7 +49,9 @@ def compute(data: SumsAndExtremes) -> Values:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: from one head with all keys visible, scale 1 and values equal to keys."""
+    """Compute attention sinks slowly, for tests: from one head with all keys visible, scale 1 and values equal to
+    keys.
+    """
     first_rate, rate, strongest, masses, norms, places = [], [], [], [], [], []
     for query, key in units:
         p = softmax_rows(query @ key.T)

@@ -32,6 +32,8 @@ RESOLUTION = 1e-6
 def compute(totals: Totals) -> Values:
     """Return effective ranks, IsoScore, explained variance and mean square cosine, from second moments [replicate,
     head, …].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
     n, mean = totals["moment_n"], ratio(totals["moment_vector"], totals["moment_n"][..., None])
     uncentred = ratio(totals["moment"], n[..., None, None])
@@ -87,7 +89,9 @@ def isoscore(eigenvalues: Array) -> Array:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: from singular values of the vectors and from every pair of vectors."""
+    """Compute ranks and mean square cosine slowly, for tests: from singular values of the vectors and from every
+    pair of vectors.
+    """
     x = np.concatenate(units)
     n, d = x.shape
     u = x / np.linalg.norm(x, axis=1, keepdims=True)

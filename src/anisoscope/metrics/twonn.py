@@ -29,7 +29,10 @@ SEVERAL = -1
 
 
 def compute(sample: SampledVectors) -> Values:
-    """Return the intrinsic dimension by two estimators and the share of distinct vectors [replicate]."""
+    """Return the intrinsic dimension by two estimators and the share of distinct vectors [replicate].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     points, group = _find_distinct(sample)
     order, distance = _find_neighbours(points)
     values: dict[str, list[float]] = {"": [], "likelihood": [], "distinct": []}
@@ -112,7 +115,7 @@ def _likelihood(log_ratio: Array) -> float:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: from all distances, sorted."""
+    """Compute the intrinsic dimension slowly, for tests: from all distances, sorted."""
     every = np.concatenate(units)
     x = np.unique(every, axis=0)
     distances = np.sort(np.linalg.norm(x[:, None] - x[None], axis=2), axis=1)

@@ -22,7 +22,10 @@ SHARPNESS = 2.0
 
 
 def compute(sample: SampledVectors) -> Values:
-    """Return the uniformity of directions, and its value for isotropic directions [replicate]."""
+    """Return the uniformity of directions, and its value for isotropic directions [replicate].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    """
     close = sample.sum_pairs(_closeness)
     count = sample.count_pairs()
     d = sample.vectors.shape[1]
@@ -37,7 +40,7 @@ def _closeness(rows: Array, vectors: Array) -> Array:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the metric slowly, for tests: from the distance of every pair."""
+    """Compute the uniformity of directions slowly, for tests: from the distance of every pair."""
     x = np.concatenate(units)
     distances = pdist(x / np.linalg.norm(x, axis=1, keepdims=True))
     return {"": float(np.log(np.exp(-SHARPNESS * distances**2).mean()))}

@@ -70,7 +70,7 @@ class Extremes:
         return kept
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
-        """Return the state as named tensors, to be saved under names with `prefix`."""
+        """Return the largest values and where they were as named tensors, to be saved under names with `prefix`."""
         named: dict[str, Tensor] = {}
         for (site, term), (value, where) in self.terms.items():
             named[f"{prefix}{site}|{term}|{VALUE}"] = value
@@ -95,7 +95,7 @@ class Extremes:
 
     @property
     def nbytes(self) -> int:
-        """Return the number of bytes that are kept."""
+        """Return the number of bytes of the values that are kept."""
         return sum(x.numel() * x.itemsize for pair in self.terms.values() for x in pair)
 
 

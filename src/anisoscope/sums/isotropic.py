@@ -42,7 +42,7 @@ def _checked(name: str, values: Floats, valid: Mask, expected: str, cure: str) -
 
 
 def _whole(name: str, given: ArrayLike, cure: str) -> Floats:
-    """Return the values as floats; UsageError if any is not a whole number ≥ 2."""
+    """Return the argument `name` as floats; UsageError if any is not a whole number ≥ 2."""
     values = _floats(given)
     valid = np.isfinite(values) & (values == np.floor(values)) & (values >= 2)
     return _checked(name, values, valid, "a whole number ≥ 2", cure)
@@ -59,7 +59,7 @@ def _count(n: ArrayLike) -> Floats:
 
 
 def _probability(name: str, p: ArrayLike) -> Floats:
-    """Return probabilities as floats; UsageError if any is not in [0, 1]."""
+    """Return the argument `name` as floats; UsageError if any is not in [0, 1]."""
     values, cure = _floats(p), "give a share such as 0.95, not a percentage"
     return _checked(name, values, (values >= 0) & (values <= 1), "between 0 and 1", cure)
 

@@ -193,7 +193,7 @@ def _single_numpy_thread() -> ThreadpoolController:
 
 
 def _mean(rows: Tensor, count: Tensor) -> Tensor:
-    """Divide the sum of `rows` by their number `count`."""
+    """Return the mean of rows [vector, dim], of which those left out are 0; `count` is the number of the others."""
     return rows.sum(0) / count.clamp(min=1)
 
 
