@@ -400,8 +400,8 @@ def _decisive_of_seeds(tests: list[Test], p: Array) -> int:
 def _decisive(tests: list[Test], p: Array) -> int:
     """Return the index of the test whose numbers a verdict shows, among the tests of one seed.
 
-    It is the last one for "last"; else the one with the largest ("any"), the middle ("most") or the smallest ("all")
-    margin; without margins, small p take their part.
+    For "last" it is the last one. Else it is the one with the largest ("any"), the middle ("most") or the smallest
+    ("all") margin. If there are no margins, −p is used instead.
     """
     if len(tests) == 1 or tests[0].over == "last":
         return len(tests) - 1

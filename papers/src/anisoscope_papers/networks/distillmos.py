@@ -154,5 +154,5 @@ def config_of(weights: Weights) -> DistillMosConfig | None:
 
 
 def processor() -> Windows:
-    """Return a processor that cuts clips into windows of at most 7.7 seconds."""
+    """Return a processor for windows of at most 7.7 seconds (122,880 samples)."""
     return Windows(122_880)
