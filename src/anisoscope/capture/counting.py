@@ -30,6 +30,7 @@ class Counting(TorchDispatchMode):
         return True
 
     def __init__(self, ran: Callable[[str], None]) -> None:
+        """Prepare to call `ran(kernel)` for every attention that is computed; nothing is watched before `start`."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.ran, self.weights = ran, deque[Tensor](maxlen=RECENT)
         self.active = self.over = self.quiet = False

@@ -108,6 +108,7 @@ class _Watch:
     """
 
     def __init__(self, modules: set[nn.Module], look: Look, failed: Failed, thread: int) -> None:
+        """Watch `modules` in one thread: `look` gets their attention calls, `failed` the errors while one is read."""
         self.modules, self.look, self.failed, self.thread = modules, look, failed, thread
         self.own = _Pending()
 

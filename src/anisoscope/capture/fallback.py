@@ -57,6 +57,7 @@ class _Layer:
     """
 
     def __init__(self, attention: nn.Module, look: Callable[[Call], object]) -> None:
+        """Start without calls; `look` receives the attention call of each layer."""
         self.attention, self.look = attention, look
         self.projected: tuple[list[Tensor], list[Tensor], list[Tensor]] = ([], [], [])
         self.masks: list[Tensor | None] = []

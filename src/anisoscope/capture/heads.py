@@ -46,6 +46,7 @@ class Heads:
     """Reads the attention calls of a `Tap` (`capture.tap`) and hands on what was asked for."""
 
     def __init__(self, tap: Any, of_rows: dict[str, Any]) -> None:
+        """Prepare to read the attention calls that `tap` sees; `of_rows` are options of `attention_rows`."""
         self.tap, self.of_rows = tap, of_rows
         self.served, self.by_hand = set[Site](), set[Site]()
         self.read = dict[Any, tuple[Any, Any, Masking]]()

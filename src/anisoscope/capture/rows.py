@@ -276,7 +276,7 @@ class _Walk:
         return (q * total).sum(-1).transpose(1, 2) * (self.scale / self.unit)
 
     def _key_counts(self) -> Tensor:
-        """Return how many keys each row sees [sequence, head, query]."""
+        """Return how many keys each query sees [sequence, head, query]."""
         if self.hidden is not None:
             return (~self.hidden).sum(-1).to(self.q.dtype).expand(self.q.shape[:3])
         assert self.span is not None

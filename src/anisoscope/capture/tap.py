@@ -128,6 +128,7 @@ class Tap:
         tokens_first: bool | None,
         **of_rows: Any,
     ) -> None:
+        """Prepare a capture of the places `wanted`; nothing is hooked before `attach`."""
         self.model, self.wanted, self.of_heads = model, wanted, HEADS
         self._flatten, self._tokens_first = flatten, tokens_first
         self.kept, self.real = dict[str, Any](), dict[str, Tensor]()

@@ -47,6 +47,7 @@ class Ablation:
     """
 
     def __init__(self, kind: str, layers: Sequence[int]) -> None:
+        """Prepare to replace the attention weights of `layers` by those of `kind` (one of `KINDS`)."""
         self.kind, self.layers = kind, layers
         self.cosine: dict[int, list[Array]] = {}
         self.others: dict[int, Weighed] = {}

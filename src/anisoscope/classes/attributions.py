@@ -70,6 +70,7 @@ class _Capture:
     """Collects what one forward call shows of the stack that the classifier's head reads."""
 
     def __init__(self, stack: str, kind: Kind) -> None:
+        """Prepare to keep what is captured of one stack, with self- or cross-attention (`kind`)."""
         self.stack, self.kind = stack, kind
         self.states: dict[int, Tensor] = {}
         self.of_heads: dict[str, dict[int, Tensor]] = {"key": {}, "value": {}}

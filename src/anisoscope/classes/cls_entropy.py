@@ -32,6 +32,9 @@ class Watch:
     """
 
     def __init__(self, mask: Shaped[Tensor, "sequence token"], layers: Layers, *, columns: bool) -> None:
+        """Prepare for a forward call with these real tokens; no `layers` means all, `columns` also keeps column
+        sums.
+        """
         self.mask, self.layers, self.columns, self._called = mask.bool(), layers, columns, 0
         self.nats: dict[int, Float[Tensor, "sequence head"]] = {}
         self.firsts: dict[int, Float[Tensor, "sequence head key"]] = {}

@@ -76,6 +76,7 @@ class _LastStates:
     """
 
     def __init__(self, model: nn.Module, hooks: ExitStack) -> None:
+        """Hook every block of the model, and every norm outside of blocks; `hooks` removes the hooks in the end."""
         self.variables: dict[str, list[Tensor]] = {}
         self.handed_on: dict[str, Tensor] = {}
         self.turned: set[str] = set()
@@ -226,7 +227,10 @@ def find_real_tokens(streams: Mapping[str, Stream], stack: str) -> Tensor:
 
 
 def _decide_reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, name: str) -> HeadReading:
-    """Decide how the head reads a batch, from absolute gradients [sequence, token, dim]."""
+    """Decide which tokens the classifier's head reads in a batch, from absolute gradients [sequence, token, dim].
+
+    MeasureError if the gradients do not have the shape of the tokens.
+    """
     tokens = mask.shape[1]
     if gradient.shape[1] > tokens and not bool(gradient[:, tokens:].any()):
         gradient = gradient[:, :tokens]  # the model fills up to a multiple of its window (Longformer)

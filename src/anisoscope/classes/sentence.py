@@ -233,6 +233,7 @@ class _ErasedTexts:
     """Reads a text without some of its words; each selection of words is run through the model only once."""
 
     def __init__(self, classifier: Classifier, encoded: Encoded, counts: list[int], found: int) -> None:
+        """Compute the probability of the class `found` for the whole text; `counts` are the words of each window."""
         self.classifier, self.encoded, self.found = classifier, encoded, found
         self.ends = np.cumsum(counts)[:-1]
         self.known: dict[tuple[int, bytes], float] = {}

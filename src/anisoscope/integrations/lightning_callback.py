@@ -20,6 +20,7 @@ class LightningMonitor(Callback):  # type: ignore[misc]  # lightning may be abse
     """
 
     def __init__(self, monitor: Monitor, model: Callable[[Any], nn.Module] | None = None) -> None:
+        """Keep the monitor, and the function that finds the network in the Lightning module."""
         self.monitor, self.model = monitor, model or _first
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:

@@ -25,6 +25,7 @@ class TrainerMonitor(TrainerCallback):
     """
 
     def __init__(self, monitor: Monitor) -> None:
+        """Keep the monitor that decides at which steps the model is measured."""
         self.monitor = monitor
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002

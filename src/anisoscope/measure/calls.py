@@ -27,6 +27,7 @@ class Caller:
     """
 
     def __init__(self, model: nn.Module | None, forward: Callable[[nn.Module, Any], Any] | None) -> None:
+        """Prepare to call a model, or `forward(model, inputs)` if given."""
         self.model, self.forward, self.warnings = model, forward, list[str]()
         weights = () if model is None else model.parameters()
         self._dtype = next((p.dtype for p in weights if p.is_floating_point()), None)
@@ -134,13 +135,16 @@ class Caller:
         return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
 
     def _note(self, text: str) -> None:
-        """Add a warning, if it is new."""
+        """Add a warning on how inputs were understood, unless it is there already."""
         if text not in self.warnings:
             self.warnings.append(text)
 
 
 def check_called_by_name(model: nn.Module, names: Collection[str]) -> Caller:
-    """Return a caller of a module whose `forward` takes these input names of a corpus; UsageError if it does not."""
+    """Check that a module's `forward` takes these input names of a corpus, and return a `Caller` of it.
+
+    UsageError if it does not.
+    """
     taken = inspect.signature(model.forward).parameters
     if not _list_parameters(model, Parameter.VAR_KEYWORD) and not set(names) <= taken.keys():
         expected = f"a model that takes {' and '.join(names)}, which the corpus gives it"

@@ -93,6 +93,7 @@ class _SharedTokenizer:
     """
 
     def __init__(self, tokenizer: Any) -> None:
+        """Wrap a tokenizer."""
         self._tokenizer = tokenizer
 
     def __getattr__(self, name: str) -> Any:
@@ -184,6 +185,7 @@ class Steps:
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
+        """Find out whether forward calls of `model` wait for other processes."""
         self.together, self._device = is_in_step(model), device
 
     def agree(self, busy: bool, signal: int) -> tuple[bool, int]:

@@ -40,6 +40,7 @@ class GivenInputs:
         units: Iterable[Hashable] | None = None,
         forward: Callable[[nn.Module, Any], Any] | None = None,
     ) -> None:
+        """Open the inputs as batches; UsageError for inputs that no model reads, CorpusError if they are empty."""
         self.batches, self._caller = _open_batches(inputs), Caller(model, forward)
         self.units = None if units is None else _number_units(units)
         self.tokens = [0] * len(self.batches)

@@ -115,6 +115,7 @@ class _MemoryFull(Exception):
     """Raised if memory runs out at a batch; holds its number of sequences."""
 
     def __init__(self, sequences: int) -> None:
+        """Keep the number of sequences of the batch that did not fit."""
         self.sequences = sequences
 
 

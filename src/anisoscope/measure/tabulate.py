@@ -23,12 +23,14 @@ class Replicates:
     """Collects the values with one group of units left out, for rows of a long table; paired differences need them."""
 
     def __init__(self, groups: int) -> None:
+        """Start empty, for values that leave out each of `groups` groups of units."""
         self.groups = groups
         self._rows: list[NDArray[np.int64]] = []
         self._values: list[Array] = []
 
     def add(self, first: int, left_out: Array, present: NDArray[np.int64]) -> None:
-        """Keep the values of consecutive rows, of which the first has number `first`.
+        """Keep the values without each group of units, for consecutive table rows; `first` is the number of the first
+        row.
 
         left_out  [row, group]: values without each group, for groups that hold data at this place
         present   the numbers of these groups
@@ -101,7 +103,7 @@ def _select_rows(metric: Metric, value: Array) -> NDArray[np.int64]:
 
 
 def _broadcast_count(count: Array, value: Array) -> Array:
-    """Broadcast `count` to the shape of `value`; its axes are the first ones of `value`."""
+    """Broadcast `count` to the shape of `value`; the axes of `count` are the first ones of `value`."""
     return np.broadcast_to(count.reshape(count.shape + (1,) * (value.ndim - count.ndim)), value.shape)
 
 

@@ -18,6 +18,7 @@ class MovedError(Exception):
     """Raised if the capture changes the outputs of a model or makes it fail; `why` says which."""
 
     def __init__(self, proof: Proof, why: str) -> None:
+        """Keep what the comparison showed (`proof`) and the reason in words (`why`)."""
         super().__init__(why)
         self.proof, self.why = proof, why
 
@@ -30,6 +31,7 @@ class Trial:
     """
 
     def __init__(self, tap: Tap, *, gives_up: bool, skipped: str = "") -> None:
+        """Prepare to verify the capture `tap`; nothing runs before the trial is called."""
         self.tap, self.gives_up = tap, gives_up
         self.proof: Proof | None = None
         self._skipped = skipped

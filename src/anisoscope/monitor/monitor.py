@@ -63,6 +63,7 @@ class Monitor:
         processor: Any = None,
         forward: Callable[[nn.Module, Any], Any] | None = None,
     ) -> None:
+        """Read the probe and keep it; UsageError for a probe that `measure` would refuse, or `every` below 1."""
         if every < 1:
             raise UsageError("at least 1 step between two looks", str(every), "raise `every`")
         self.probe = _to_repeatable_probe(probe, processor)

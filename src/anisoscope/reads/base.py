@@ -71,7 +71,7 @@ class Summing(Protocol):
 
     @property
     def at(self) -> Any:
-        """Return which token of a sequence, or which mean of its tokens, represents it as one vector."""
+        """Return which token represents a sequence as one vector, or that the mean of its tokens does."""
         ...
 
 
@@ -116,7 +116,9 @@ class Pass(Protocol):
         ...
 
     def places_of_queries(self, site: Site, keys: Tensor) -> Tensor:
-        """Return where each query of an attention call is, as `sums.extremes.WHERE` describes."""
+        """Return where each query of an attention call is: its unit, index, position and token id
+        (`sums.extremes.WHERE`).
+        """
         ...
 
 

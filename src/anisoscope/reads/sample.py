@@ -54,7 +54,7 @@ class KeptSample(Keeper):
         return site.quantity in LAYER_QUANTITIES or (self.heads and of_heads)
 
     def add(self, site: Site, value: Any, done: Pass) -> None:
-        """Offer the vectors of a site to the sample; vectors that are whole images are skipped."""
+        """Offer the vectors of a site (place in the model) to the sample; vectors that are whole images are skipped."""
         if site.quantity not in LAYER_QUANTITIES:
             done.add_sample(site, value.transpose(1, 2))
         elif not is_whole_image(value, done):

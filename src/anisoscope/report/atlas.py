@@ -130,6 +130,7 @@ class _Estimate:
     """A value and the ends of its interval, taken from the columns NAME, NAME_low and NAME_high of a row."""
 
     def __init__(self, row: Any, name: str) -> None:
+        """Take the value and the ends of its interval from a row of the table."""
         self.value, self.low, self.high = (getattr(row, f"{name}{end}") for end in ("", "_low", "_high"))
 
 

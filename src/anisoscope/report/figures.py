@@ -272,7 +272,7 @@ def _mirror_pairs(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _matrices(frame: pd.DataFrame, entry: Entry, height: tuple[int, int], **options: object) -> Draw:
-    """Return a drawing of matrices, one panel per layer shown."""
+    """Return a drawing of one matrix of mean cosines for each layer shown, in a panel of its own."""
     entry = {"columns": 3, "height": height, **entry}
     return make_drawing(charts.heatmap, frame, entry, x="first", y="second", panel="place", diverging=True, **options)
 

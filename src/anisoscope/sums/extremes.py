@@ -29,6 +29,7 @@ class Extremes:
     """
 
     def __init__(self) -> None:
+        """Start empty."""
         self.terms: dict[tuple[str, str], tuple[Tensor, Tensor]] = {}
 
     def offer(self, site: str, term: str, value: Float[Tensor, "*shape"], where: Int[Tensor, "*shape 4"]) -> None:

@@ -54,7 +54,7 @@ class Moments:
         return min((len(value) for (_, term), value in self.sums.terms.items() if term == "moment"), default=None)
 
     def begin(self, group: Int[Tensor, " sequence"]) -> None:
-        """Prepare for a batch; `group` is the group of units that each sequence is in."""
+        """Prepare for a batch; `group` is the group of units that each of its sequences is in."""
         self._group = group.cpu()
         self._parts: dict[int, list[tuple[int, Tensor | slice]]] = {}
 

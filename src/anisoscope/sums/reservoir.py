@@ -32,6 +32,7 @@ class Reservoir:
     """
 
     def __init__(self, size: int, seed: int) -> None:
+        """Start an empty sample of at most `size` tokens; `seed` decides which tokens it will hold."""
         self.size, self.seed = size, seed
         nothing = torch.empty(0, dtype=torch.int64)
         self._kept: tuple[Tensor, Tensor, dict[str, Tensor]] = nothing, nothing, {}
