@@ -57,28 +57,25 @@ def capture(
     unrectified  the same before the block's last ReLU, if the block ends with one
     stage      [sequence, token, dim]: output of each stage, from 1, of models whose blocks are grouped by resolution
     final      [sequence, token, dim]: after the final norm, if there is one; of stack `sentence` [sequence, 1, dim]:
-    what the modules of a folder of sentence-transformers (pooling, dense, normalise) make of a text
-    query, key [sequence, head, token, head_dim] at the stages `raw`, `normed`, `rotated` that the model has; value
-    likewise
+    what sentence-transformers' modules (pooling, dense, normalise) make of a text
+    query, key, value [sequence, head, token, head_dim] at the stages `raw`, `normed`, `rotated` that the model has
     attention  dict of row statistics, see `capture.rows.attention_rows`; of block i at layer i
     scores     dict of sums over rows, see `capture.scores.sum_scores`
-    extremes   dict of the attention that each key receives (`mass`, `seen` of `attention_rows`), and query, key and
-    value
+    extremes   dict of the attention that each key receives (`mass`, `seen` of `attention_rows`), query, key, value
     centred    {"plain", "query", "key"}: row statistics as they are, with queries, with keys centred on `tap.means`
 
-    Maps [sequence, channel, height, width] are flattened to one vector per position [sequence, height·width, channel],
-    or with `flatten="image"` to one per image [sequence, 1, channel·height·width].
+    Maps [sequence, channel, height, width] become one vector per position [sequence, height·width, channel], or with
+    `flatten="image"` one per image [sequence, 1, channel·height·width].
 
     `blocks` are class names or patterns of module names (`encoder.layers.*`), needed if blocks are not found. Any
     module can be a block whose output is a tensor, or a tuple or mapping that begins with or names one. `tokens_first`:
-    blocks pass on [token, sequence, dim]; None: as read from the model. An output [sequence, dim] is one vector per
+    blocks pass on [token, sequence, dim]; None: as read from the model. An output [sequence, dim] is one vector a
     sequence. `layers` limits the layers of each stack (none: all), −1 is its last; `final` goes with the last.
 
     Set `tap.real = {stack: mask [sequence, token]}` before a padded call so that padded queries are left out of
     averages over rows (row similarity); row statistics are given for all queries. The model's outputs stay the same,
-    bit for bit. With `fused`, the captured rows of attention also give the output of attention, instead of the model's
-    own product; this changes outputs by rounding (in float32 or float64 on a CPU, on the backends
-    `heads.STOOD_IN_FOR`).
+    bit for bit. With `fused`, the captured rows of attention also give its output, instead of the model's own product;
+    this changes outputs by rounding (in float32 or float64 on a CPU, on the backends `heads.STOOD_IN_FOR`).
 
     MeasureError at the end of the first forward call if something asked for was not captured (what is `optional` is
     listed in `tap.unseen` instead), and in any call if a site fires twice, since every vector would count twice; a

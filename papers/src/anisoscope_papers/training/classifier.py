@@ -151,18 +151,8 @@ def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[s
     return None
 
 
-def _train(
-    recipe: ClassifierRecipe, corpus: LabelledCorpus, parts: Parts, checkpoints: Path, device: str, progress: Progress
-) -> dict[str, Any]:
-    """Train, leave the best epoch in `parts.model`, and test it; return the content of training.json.
-
-    The optimiser is AdamW; without weight decay it is Adam.
-    """
-    variant = VARIANTS[0] if recipe.penalty == "none" else recipe.penalty  # of weight 0 then
-    penalty = EntropyPenalty(recipe.weight, variant=variant, layers=recipe.penalty_layers)
-    if recipe.is_attention:
-        columns = penalty.weight and penalty.variant == "entropy-columns"
-        parts.model.attention_classifier.row_only = "never" if columns else "always"
+def _trainer_settings(recipe: ClassifierRecipe, device: str) -> dict[str, Any]:
+    """Return the keywords of `TrainingArguments` for this recipe."""
     settings = BEST | {
         "eval_strategy": "epoch",
         "save_strategy": "epoch",
@@ -181,10 +171,25 @@ def _train(
         settings["num_train_epochs"] = recipe.epochs
     else:
         settings |= {"max_steps": recipe.steps, "load_best_model_at_end": False}
+    return settings
+
+
+def _train(
+    recipe: ClassifierRecipe, corpus: LabelledCorpus, parts: Parts, checkpoints: Path, device: str, progress: Progress
+) -> dict[str, Any]:
+    """Train, leave the best epoch in `parts.model`, and test it; return the content of training.json.
+
+    The optimiser is AdamW; without weight decay it is Adam.
+    """
+    variant = VARIANTS[0] if recipe.penalty == "none" else recipe.penalty  # of weight 0 then
+    penalty = EntropyPenalty(recipe.weight, variant=variant, layers=recipe.penalty_layers)
+    if recipe.is_attention:
+        columns = penalty.weight and penalty.variant == "entropy-columns"
+        parts.model.attention_classifier.row_only = "never" if columns else "always"
     order = Buckets(parts.encoded[TRAIN].lengths, recipe.batch or 1, recipe.seed) if recipe.buckets else None
     freezing = (FrozenAttention(recipe.freeze_after),) if recipe.attention == "frozen" else ()
     how = Fitting(
-        settings,
+        _trainer_settings(recipe, device),
         patience=recipe.patience if recipe.steps is None else None,
         evaluated=frozenset() if recipe.steps is None else frozenset({recipe.steps}),
         penalty=penalty,
