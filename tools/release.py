@@ -230,6 +230,8 @@ def install_and_use(place: Path, python: str, archives: list[Path], asked: argpa
     use("python", "my_vectors.py")
     (outside / "readme.py").write_text(python_of_readme(), "utf-8")
     use("python", "readme.py")
+    pip_install(programs, f"{tool}[demo,train]")
+    tell_size("anisoscope[demo,train]")
     use_pages(use, [name for name in TASK_PAGES if name not in PAGES_OF_PAPERS])
 
     pip_install(programs, "--find-links", asked.dist, papers)
