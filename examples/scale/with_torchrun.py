@@ -10,10 +10,13 @@ import anisoscope
 
 HOW = {"return_tensors": "pt", "padding": True, "truncation": True, "return_special_tokens_mask": True}
 
+# Loaded first: `torch.distributed.nn`, which comes with it, holds on to a group that is open, and a thread of that
+# group may then abort the process as it exits.
+subject = anisoscope.load("builtin:minilm")
+
 dist.init_process_group("gloo")  # states are exchanged on the CPU, whatever the model runs on
 rank, world = dist.get_rank(), dist.get_world_size()
 
-subject = anisoscope.load("builtin:minilm")
 state = anisoscope.State(panel="hidden,attention")
 for file in sorted(Path(sys.argv[1]).glob("*.parquet"))[rank::world]:
     table = pd.read_parquet(file)
