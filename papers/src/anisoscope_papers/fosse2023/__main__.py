@@ -28,7 +28,7 @@ def main() -> None:
     asked: dict[Cell, list[Measure]] = {cell: [m for m in measures if cell in m.cells(plan)] for cell in cells}
 
     def everything(trained: Trained) -> str:
-        """Measure all that any study needs of a classifier; return a line that describes it."""
+        """Measure all that any study needs of a trained classifier; return a line that describes it."""
         for look in dict.fromkeys(look for measure in asked[trained.cell] for look in measure.looks):
             look(trained)
         cell, found = trained.cell, trained.found

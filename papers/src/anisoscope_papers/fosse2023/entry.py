@@ -51,6 +51,7 @@ class Seeds(dict[Any, Array]):
 class Evidence:
     """The records of a study on one corpus, or on all of them, with helpers to test claims on them.
 
+    records  the long table of results, for every seed
     numbers  the published numbers; None for a corpus that is not the paper's
     sound    the records without those of collapsed classifiers
     note     how many classifiers these records lack, or leave out
@@ -89,7 +90,7 @@ class Evidence:
 
     @cached_property
     def corpora(self) -> list["Evidence"]:
-        """The evidence on each corpus alone, in the order of the records."""
+        """The evidence on each corpus separately, in the order of the records."""
         names = dict.fromkeys(self.records["corpus"].dropna())
         return [type(self)(self.study, select(self.records, corpus=name), str(name), self.paper) for name in names]
 
@@ -98,19 +99,22 @@ class Evidence:
         return select(self.sound, **where)
 
     def table(self, *columns: str, **where: Any) -> Seeds:
-        """Return the values of sound (not collapsed) classifiers that match `where`, by the values of `columns`: key →
-        [seed].
+        """Return the values [seed] of sound (not collapsed) classifiers that match `where`, by key.
+
+        The key is the value of the column named in `columns`, or a tuple of the values of several.
         """
         return self.by(self.find(**where), *columns)
 
     def by(self, rows: pd.DataFrame, *columns: str) -> Seeds:
-        """Return the values of some rows, by the values of `columns`: key → [seed]."""
+        """Return the values [seed] of some rows, by key: the value of the column in `columns`, or a tuple of
+        several.
+        """
         by_key = rows.set_index("seed").groupby(columns[0] if len(columns) == 1 else list(columns))["value"]
         found = {key: values.reindex(self.seeds).to_numpy(float) for key, values in by_key}
         return Seeds(found, np.full(max(len(self.seeds), 1), np.nan))
 
     def test(self, name: str, values: Array, which: str = "", *, around: float = 0.0) -> Test:
-        """Test a claim on one number per seed, `values` [seed].
+        """Make the test of the claim `name` from one number per seed, `values` [seed].
 
         `which`: the classifiers it is about, if not the paper's own. `around`: the centre, for a claim that the number
         lies within a distance of it.
@@ -126,7 +130,10 @@ class Evidence:
         return str(self.published.get("not_comparable", {}).get(self.corpus, ""))
 
     def compared(self, place: str, published: float, rows: pd.DataFrame, note: str = "") -> Compared:
-        """Compare a published number with the mean of `rows`, which hold one value per seed."""
+        """Compare a published number with the mean of `rows`, which hold one value per seed.
+
+        `place`: where in the table the number is published, in words; `note`: what else must be known.
+        """
         value, low, high, n = _mean(rows)
         found: dict[str, Any] = {"value": value} if n else {}
         if n > 1:
@@ -159,9 +166,10 @@ class Evidence:
 
 
 def over(rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | None = None) -> pd.DataFrame:
-    """Average rows over seeds, with interval and number of seeds, for each combination of the columns `keys`.
+    """Average rows over seeds for each combination of the columns `keys`: columns `value`, `low`, `high`, `seeds`.
 
     Numbers are sorted, words keep the order of their first appearance. The interval is NaN for fewer than three seeds.
+    `bounds`: what it stays between; None: the smallest and largest value of the metric.
     """
     words = [key for key in keys if not pd.api.types.is_numeric_dtype(rows[key])]
     ordered = rows.assign(**{key: pd.Categorical(rows[key], rows[key].dropna().unique()) for key in words})
@@ -175,13 +183,16 @@ def over(rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | None = No
 
 
 def panels(rows: Mapping[str, pd.DataFrame], *keys: str) -> pd.DataFrame:
-    """Average the rows of several quantities over seeds, with the quantity's name in the column `quantity`."""
+    """Average the rows of several quantities ({name: rows}) over seeds, by the columns `keys`; the name is in the
+    column `quantity`.
+    """
     return pd.concat([over(found, *keys).assign(quantity=name) for name, found in rows.items()], ignore_index=True)
 
 
 def _mean(rows: pd.DataFrame, bounds: tuple[float, float] | None = None) -> tuple[float, float, float, int]:
-    """Return (value, low, high, n) over the seeds of rows of one metric; the interval stays inside the
-    metric's bounds.
+    """Return (value, low, high, n) over the seeds of rows of one metric.
+
+    The interval stays between `bounds`; None: the smallest and the largest value of the metric.
     """
     values = rows["value"].dropna().to_numpy(float)
     if not len(values):
@@ -192,11 +203,11 @@ def _mean(rows: pd.DataFrame, bounds: tuple[float, float] | None = None) -> tupl
 
 
 def growth(table: Seeds, start: Seeds | None = None) -> Array:
-    """Return how much a quantity grows over the layers of a model: its value in the last layer less that in the first,
-    [seed].
+    """Return how much a quantity grows over the layers of a model, [seed]: its value in the last layer less that in the
+    first.
 
-    It is averaged over models of more than one layer. `start`: values to subtract in place of the first layer's. Keys
-    of both are (layers, layer).
+    It is averaged over models of more than one layer. `table`: its values [seed] by (layers of the model, layer).
+    `start`: values by the same keys, of which the last layer's is subtracted in place of the first layer's.
     """
     depths = sorted({layers for layers, _ in table if layers > 1})
     grown = [table[n, n] - (table[n, 1] if start is None else start[n, n]) for n in depths]
@@ -204,7 +215,7 @@ def growth(table: Seeds, start: Seeds | None = None) -> Array:
 
 
 def spearman(x: Array, y: Array, fewest: int = 3) -> float:
-    """Return the rank correlation; NaN for fewer than `fewest` points or no variation."""
+    """Return the rank correlation of x and y, both [point]; NaN for fewer than `fewest` points or no variation."""
     usable = ~(np.isnan(x) | np.isnan(y))
     x, y = x[usable], y[usable]
     if len(x) < fewest or np.ptp(x) == 0 or np.ptp(y) == 0:
@@ -213,7 +224,9 @@ def spearman(x: Array, y: Array, fewest: int = 3) -> float:
 
 
 def correlation(x: Seeds, y: Seeds, fewest: int = 3) -> Array:
-    """Return the rank correlation of two quantities over the keys that both have, [seed]."""
+    """Return the rank correlation of two quantities over the keys that both have, [seed]; NaN for fewer than
+    `fewest` keys.
+    """
     keys = [key for key in x if key in y]
     both = zip(*(np.array([table[key] for key in keys] or [table.nothing]).T for table in (x, y)), strict=True)
     return np.array([spearman(a, b, fewest) for a, b in both])
@@ -221,8 +234,7 @@ def correlation(x: Seeds, y: Seeds, fewest: int = 3) -> Array:
 
 @dataclass(frozen=True)
 class Measure:
-    """Measure the classifiers (cells) of a study: their accuracy, what `looks` measure, and what `control` measures at
-    step 0.
+    """Measure the classifiers (cells) of a study: accuracy, all of `looks`, and, on untrained classifiers, `control`.
 
     Of the records on norms, only those of keys are kept.
     """
@@ -232,6 +244,7 @@ class Measure:
     control: Look | None = None
 
     def __call__(self, plan: Grid, context: Context) -> pd.DataFrame:
+        """Return the records of all classifiers of the grid `plan`; `context` holds cache, device and progress."""
         cells = self.cells(plan)
         found = [gather(cells, plan, context, accuracies, *self.looks)]
         found += [self.control(cell) for cell in untrained(cells, plan, context)] if self.control else []
@@ -240,7 +253,9 @@ class Measure:
         return records[~other_norms].reset_index(drop=True)
 
     def at_hand(self, plan: Grid, cache: Path) -> bool:
-        """Return whether any of the cells (classifiers) was trained in this cache."""
+        """Return whether any of the study's cells (classifiers) was trained in this cache. `plan`: the grid of
+        classifiers.
+        """
         return any((folder_of(cell, plan, cache) / TOLD).exists() for cell in self.cells(plan))
 
 
@@ -257,12 +272,17 @@ def entry(
 ) -> Study:
     """Declare a table or figure of the paper as a study.
 
-    It is measured, judged and drawn from all records, and compared with published numbers corpus by corpus. `others`
-    replace the settings and needs of the grid of classifiers; `read` makes the evidence in another way.
+    It is measured, judged and drawn from all records, and compared with published numbers corpus by corpus.
+
+    tests     yields the tests of the study's claims, from the evidence on all corpora
+    draw      makes the charts, {name: chart}
+    compare   yields published numbers next to ours, from the evidence on one corpus
+    read      makes the evidence from (study, records) in another way
+    others    replace the settings and needs of the grid of classifiers
     """
 
     def whole(records: pd.DataFrame) -> Evidence:
-        """Return the evidence on all corpora."""
+        """Return the evidence on all corpora from the study's records."""
         return read(name, records) if read else Evidence(name, with_options(records), paper=paper)
 
     trained = measure.at_hand if isinstance(measure, Measure) else None

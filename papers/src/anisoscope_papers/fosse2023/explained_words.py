@@ -31,16 +31,19 @@ ONE_LAYER: dict[str, Any] = {"family": OWN, "layers": 1, "weight": 0.0}
 
 
 def explained(trained: Trained) -> pd.DataFrame:
-    """Measure how well maps (scores of words) explain a classifier's decisions on test texts, if the corpus has
-    rationales.
+    """Measure how well maps (a score for each word) explain a classifier's decisions on test texts, if the corpus
+    has rationales (words marked by annotators).
     """
     how: dict[str, Any] = {"limit": trained.plan.erased, "max_length": trained.found.max_length}
     return kept(trained, "explained", lambda: explanations(*trained.classifier, trained.corpus, **how))
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test whether attention and directions of values are plausible (match rationales) and faithful (erasure changes
-    output).
+    """Yield the tests on maps (a score for each word): from attention, and from the direction of values.
+
+    A map is plausible if it ranks words as the annotators' marks do, and faithful if erasing its words changes the
+    output. Each is compared with chance, attention also with rare words; then directions with attention. `whole`: the
+    records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
         for which, where in (("", ONE_LAYER), ("last layer of the fine-tuned encoder", {"family": TUNED})):
@@ -59,17 +62,20 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def _last_layer(here: Evidence, measure: str, where: dict[str, Any]) -> Seeds:
-    """Return a measure of each map (scores of words) in the last layer, by map → [seed]; maps without a layer are
+    """Return a measure of each map (a score for each word) in the last layer, [seed], by map; maps without a layer are
     included.
+
+    `here`: the evidence on one corpus; `measure`: `auprc` or `comprehensiveness`; `where`: which classifiers.
     """
     rows = here.find(metric=f"explains.{measure}", **where)
     return here.by(rows[rows["layer"].isna() | (rows["layer"] == rows["layer"].max())], "component")
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw the quality of every map (scores of words) of one-layer models by corpus.
+    """Draw the quality of every map (a score for each word) of one-layer models by corpus.
 
-    Further charts show it by layer, for the deepest models and for fine-tuned encoders.
+    Further charts show it by layer, for the deepest models and for fine-tuned encoders. `whole`: the records of all
+    corpora. Returns {chart name: chart}.
     """
     found: dict[str, ChartType] = {}
     for here in whole.corpora:

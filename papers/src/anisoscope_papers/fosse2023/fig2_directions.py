@@ -61,13 +61,20 @@ def directions(trained: Trained) -> pd.DataFrame:
 def each_direction(unit: Array, labels: Labels, right: np.ndarray, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return rows on cosines to representatives: the first correct utterance of each class, and all correct ones.
 
-    The first is compared with itself too, as in the authors' notebook. `unit`: unit vectors [utterance, dim]; `right`:
-    whether the classifier is right, [utterance].
+    The first is compared with itself too, as in the authors' notebook. Rows have the keys `metric` (first,
+    representative, auc or others, then the quantile or mean), `component` (class, or `class → other`) and `value`.
+
+    unit     unit vectors [utterance, dim]
+    labels   class index of each [utterance]
+    right    whether the classifier is right [utterance]
+    names    names of the classes
     """
     rows: list[dict[str, Any]] = []
 
     def add(metric: str, component: str, values: Array, *, mean: bool = True) -> None:
-        """Add rows with the quantiles of `values`, and their mean if `mean`."""
+        """Add a row for each quantile of `values`, and one for their mean if `mean`; `component` names the class or
+        classes.
+        """
         found = {f"{q:g}": float(x) for q, x in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True)}
         found |= {"mean": float(np.mean(values))} if mean else {}
         rows.extend({"metric": f"{metric}.{q}", "component": component, "value": x} for q, x in found.items())
@@ -91,7 +98,13 @@ def each_direction(unit: Array, labels: Labels, right: np.ndarray, names: tuple[
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test that the direction of [CLS] separates the classes, before and after fine-tuning."""
+    """Yield the tests of figure 2: the direction of the final [CLS] vector separates the classes after fine-tuning, and
+    not before.
+
+    Also that any representative does so, that contradiction tells the two other classes of e-SNLI not apart, and, over
+    all corpora, that closer classes are better classified. `whole`: the records of all corpora; a test has one number
+    per seed.
+    """
     for here in whole.corpora:
         tuned, before = (_mean_over_classes(here, "auc.mean", stage) for stage in STAGES)
         yield here.test("the direction separates", tuned - before)
@@ -108,13 +121,18 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def _mean_over_classes(here: Evidence, metric: str, stage: str = "tuned", **where: Any) -> Array:
-    """Return a metric averaged over classes, [seed]."""
+    """Return a metric averaged over classes, [seed]. `here`: the evidence on one corpus; `stage`: `tuned` or
+    `pretrained`.
+    """
     table = here.table("component", site=stage, metric=metric, **where)
     return np.asarray(np.mean(list(table.values()) or [table.nothing], axis=0))
 
 
 def _before(here: Evidence) -> Test:
-    """Test the encoder before fine-tuning. It is the same for all seeds: the interval is over utterances."""
+    """Make the test that the encoder does not separate the classes before fine-tuning, on one corpus (`here`).
+
+    The encoder is the same for all seeds, so the interval is over utterances.
+    """
     claim = here.claims["not before fine-tuning"]
     found = select(here.records, site="pretrained", metric="separability.nearest")
     classes = here.records.loc[here.records["metric"] == "separability.auc", "component"].nunique()
@@ -130,7 +148,9 @@ def _before(here: Evidence) -> Test:
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
-    """Compare with the paper's own figure: median cosines to the first correct utterance of each class."""
+    """Compare with the paper's figure, on one corpus (`here`): median cosines to the first correct utterance of each
+    class.
+    """
     for ours, medians in here.numbers.items():
         for theirs, published in medians.items():
             rows = here.find(metric="first.0.5", site="tuned", component=f"{ours} → {theirs}")
@@ -140,7 +160,8 @@ def compare(here: Evidence) -> Iterator[Compared]:
 def draw(whole: Evidence) -> dict[str, ChartType]:
     """Draw the cosine of each class to representatives (utterances that stand for a class) of each class.
 
-    Median, quartiles and 95 % range, averaged over seeds.
+    Median, quartiles and 95 % range, averaged over seeds. `whole`: the records of all corpora. Returns {chart name:
+    chart}.
     """
     drawn: dict[str, ChartType] = {}
     for here in whole.corpora:

@@ -252,8 +252,10 @@ class Grid:
         return cells
 
     def _recipe_cell(self, corpus: str, layers: int, recipe: tuple[str, float], arm: str, seed: int) -> Cell:
-        """Return the cell (classifier) with these positions and scale (`recipe`); frozen attention is frozen from the
-        start.
+        """Return the cell (classifier) with these positions and scale (`recipe`), and with attention trained as `arm`
+        says.
+
+        Frozen attention is frozen from the start.
         """
         positions, scale = recipe
         freeze_after = 0 if arm == "frozen" else None

@@ -31,9 +31,9 @@ Look = Callable[[Trained], pd.DataFrame]
 
 
 def gather(cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look) -> pd.DataFrame:
-    """Return the records of all measurements (`looks`) of all cells (classifiers).
+    """Return the records of all measurements (`looks`) of all cells (classifiers), trained first if the plan says so.
 
-    A cell that cannot be had gives one row, `missing` or `diverged`.
+    A cell that cannot be had gives one row, `missing` or `diverged`. `context`: the study's cache, device and progress.
     """
     seen: set[Cell] = set()
 
@@ -78,7 +78,11 @@ def accuracies(trained: Trained) -> pd.DataFrame:
 
 
 def _shares(split: str, found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return rows of accuracy and majority rate on a split; on the test split also accuracy by class."""
+    """Return rows (`metric`, `component`, `value`) of accuracy and majority rate on a split; on the test split also
+    accuracy by class.
+
+    `found`: the result of testing on the split (`training.classifier.result`).
+    """
     of_split = {"component": split, "n_units": found["n"]}
     rows = [{"metric": name, "value": found[name], **of_split} for name in ("accuracy", "majority")]
     by_class = found["by_class"].items() if split == TEST else ()
@@ -144,7 +148,9 @@ def _geometry(trained: Trained, split: str) -> pd.DataFrame:
 
 
 def similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:
-    """Return similarities, norms and entropies per layer, averaged over heads, with intervals over utterances."""
+    """Return similarities, norms and entropies per layer, averaged over heads, with intervals over the utterances of
+    `batches`.
+    """
     records = run_pass(model, batches, MEASURED).records()
     records = records[records["metric"].isin(KEPT) & records["component"].isna()]
     heads = records["head"].notna()

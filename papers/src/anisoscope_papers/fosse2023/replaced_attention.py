@@ -26,13 +26,22 @@ OUTCOMES = {
 
 
 def replaced(trained: Trained) -> pd.DataFrame:
-    """Replace the attention of each layer, and of all layers, and measure the change; encoders on fewer utterances."""
+    """Replace the attention weights of each layer, and of all layers, of a trained classifier, and measure what
+    changes.
+
+    Encoders are measured on fewer utterances than the attention-only model.
+    """
     limit = trained.plan.utterances if trained.cell.attention else trained.plan.erased
     return kept(trained, "replaced", lambda: ablations(trained.classifier[0], trained.batches(limit)))
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test that accuracy survives replaced attention, and that similar values predict where it does."""
+    """Yield the tests on classifiers whose attention weights are replaced after training: accuracy stays nearly the
+    same.
+
+    Also that sparse attention matters less than it looks, and that replacing it changes less where values are similar.
+    `whole`: the records of all corpora; a test has one number per seed of one corpus.
+    """
     for here in whole.corpora:
         change = here.table("component", "weight", family=OWN, layers=1, **ALL_LAYERS)
         tuned = here.table("component", family=TUNED, **ALL_LAYERS)
@@ -53,6 +62,8 @@ def tests(whole: Evidence) -> Iterator[Test]:
 def draw(whole: Evidence) -> dict[str, ChartType]:
     """Draw the change of accuracy by kind of replacement, λ (weight of the penalty) and layer; and what is kept against
     the similarity of values.
+
+    `whole`: the records of all corpora. Returns {chart name: chart}.
     """
     frame = over(whole.find(family=OWN, layers=1, **ALL_LAYERS), "corpus", "weight", "component")
     names = frame["corpus"].replace(TITLES) + ", " + frame["weight"].map("λ = {:g}".format) + ", " + frame["component"]

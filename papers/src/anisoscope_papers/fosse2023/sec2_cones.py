@@ -56,12 +56,12 @@ def cones(trained: Trained) -> pd.DataFrame:
 
 @torch.no_grad()
 def _each(trained: Trained) -> pd.DataFrame:
-    """Return one row per utterance of at least two tokens, with means over the heads of the first layer."""
+    """Return one row per utterance of at least two tokens: `statements` of the first layer, averaged over its heads."""
     model, batches = trained.classifier[0], trained.batches(trained.plan.erased)
     caught: dict[str, Tensor] = {}
 
     def receive(site: Site, x: Tensor) -> None:
-        """Keep queries, keys and values of the first layer."""
+        """Keep queries, keys and values of the first layer. `x`: what the `site` gives in a forward call."""
         if site.layer == 1:
             caught[site.label] = x.double()
 
@@ -78,12 +78,13 @@ def _each(trained: Trained) -> pd.DataFrame:
 
 
 def statements(query: Vectors, key: Vectors, value: Vectors) -> dict[str, float]:
-    """Compute the quantities of section 2.1 for one utterance and one head, in float64.
+    """Compute the quantities of section 2.1 from the queries, keys and values [token, dim] of one utterance and head,
+    in float64.
 
     cone.inside   share of outputs in the narrowest circular cone about the mean direction that holds all values
     cone.narrow   whether that cone is convex (half angle of 90° or less)
-    keys.*        H / ln n with the keys as they are, equal, and parallel;   keys.similarity   eq. 3
-    queries.*     similarity of the rows of attention with the queries as they are, equal, and parallel
+    keys.*        H / ln n with the keys as they are (`plain`), `equal`, and `parallel`;   keys.similarity   eq. 3
+    queries.*     similarity of the rows of attention with the queries as they are (`plain`), `equal`, and `parallel`
     """
     rows = _weights(query, key)
     axis = _direction(_direction(value).mean(0))
@@ -103,7 +104,7 @@ def statements(query: Vectors, key: Vectors, value: Vectors) -> dict[str, float]
 
 
 def _direction(x: Tensor) -> Tensor:
-    """Scale vectors to unit length."""
+    """Scale vectors [..., dim] to unit length."""
     return torch.nn.functional.normalize(x, dim=-1)
 
 
@@ -114,7 +115,7 @@ def _alike(x: Tensor) -> float:
 
 
 def _weights(query: Vectors, key: Vectors) -> Tensor:
-    """Return attention weights, softmax(QKᵀ/√d)."""
+    """Return attention weights [query, key], softmax(QKᵀ/√d), of queries and keys [token, dim]."""
     return torch.softmax(query @ key.T / query.shape[-1] ** 0.5, -1)
 
 
@@ -124,13 +125,18 @@ def _entropy(rows: Tensor) -> float:
 
 
 def _parallel(x: Vectors) -> Tensor:
-    """Turn every vector to the direction of their mean, keeping its norm."""
+    """Turn every vector of x [token, dim] to the direction of their mean, keeping its norm."""
     norms: Tensor = x.norm(dim=-1, keepdim=True)
     return norms * _direction(x.mean(0))
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test the statements of section 2.1, by corpus."""
+    """Yield the tests of section 2.1 on one-layer classifiers.
+
+    Outputs lie in the cone of the values; equal or parallel keys make attention uniform, equal or parallel queries make
+    its rows alike; and the more similar the keys, the higher the entropy. `whole`: the records of all corpora; a test
+    has one number per seed of one corpus.
+    """
     for here in whole.corpora:
         rows = here.find(family=OWN)
         table = here.by(rows[rows["metric"].str.startswith("cones.")], "metric", "weight")
@@ -148,6 +154,8 @@ def tests(whole: Evidence) -> Iterator[Test]:
 def draw(whole: Evidence) -> dict[str, ChartType]:
     """Draw the entropy or similarity of attention as trained and with keys or queries of one direction, by λ (weight of
     the penalty).
+
+    `whole`: the records of all corpora. Returns {chart name: chart}.
     """
     rows = {words: whole.find(family=OWN, metric=f"cones.{name}") for name, words in SHOWN.items()}
     frame = panels(rows, "corpus", "weight")

@@ -18,18 +18,26 @@ LATE = 1 / 3
 
 
 def _rows(here: Evidence, family: str) -> pd.DataFrame:
-    """Return the rows on the similarity of hidden states inside utterances, for one family of models."""
+    """Return the records of the mean cosine of tokens inside utterances, for hidden states of one family of models.
+
+    `here`: the evidence on one corpus.
+    """
     return here.find(family=family, metric="intra_sequence", site="hidden", token_policy="all")
 
 
 def _curve(here: Evidence, family: str) -> Array:
-    """Return the similarity by layer, [seed, layer]."""
+    """Return the mean cosine of tokens inside utterances for one family of models, [seed, layer].
+
+    `here`: the evidence on one corpus.
+    """
     table = here.by(_rows(here, family), "layer")
     return np.stack(list(table.values()) or [table.nothing] * 2, 1)
 
 
 def late_share(curve: Array) -> Array:
-    """Return which share of the growth of a curve [seed, layer], from first to last layer, lies in the last third."""
+    """Return which share of the growth of a curve [seed, layer], from first to last layer, lies in the last third,
+    [seed].
+    """
     depth = curve.shape[1] - 1
     start = depth - max(1, round(depth * LATE))
     grown = curve[:, -1] - curve[:, 0]
@@ -37,7 +45,11 @@ def late_share(curve: Array) -> Array:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test that tokens become similar by fine-tuning, with depth, and mostly in the last layers."""
+    """Yield the tests of section 3: fine-tuning makes the tokens of a sentence similar in the last layer.
+
+    More than in an untrained encoder, more than in the first layer, and mostly in the last third of the layers.
+    `whole`: the records of all corpora; a test has one number per seed of one corpus.
+    """
     for here in whole.corpora:
         before, after = _curve(here, BEFORE), _curve(here, TUNED)
         yield here.test("converges after fine-tuning", after[:, -1] - before[:, -1])
@@ -51,7 +63,7 @@ def compare(here: Evidence) -> Iterator[Compared]:
     """Compare the similarity of tokens in the first and the last layer with the published values, before and after
     fine-tuning.
 
-    Before fine-tuning there are no seeds, hence one number.
+    `here`: the evidence on one corpus. Before fine-tuning there are no seeds, hence one number.
     """
     before = _rows(here, BEFORE).drop_duplicates("layer")
     for when, rows in (("before", before), ("after", _rows(here, TUNED))):
@@ -63,7 +75,8 @@ def compare(here: Evidence) -> Iterator[Compared]:
 def draw(whole: Evidence) -> dict[str, ChartType]:
     """Draw the similarity of tokens by layer, before and after fine-tuning, a panel per corpus.
 
-    BERT's published curve is stretched to the same depth.
+    BERT's published curve is stretched to the same depth. `whole`: the records of all corpora. Returns {chart name:
+    chart}.
     """
     curves: list[pd.DataFrame] = []
     for here in whole.corpora:

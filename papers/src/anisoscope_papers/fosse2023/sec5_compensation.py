@@ -28,16 +28,19 @@ MEASURES: dict[str, tuple[str, dict[str, Any], tuple[float, float]]] = {
 
 
 def inner(size: tuple[float, float, float]) -> float:
-    """Return the number of parameters of the layers (queries, keys, values, output, with biases); heads do not change
-    it.
+    """Return the number of parameters of the layers of a model (queries, keys, values, output, with biases).
+
+    `size`: (dim, heads, layers); the number of heads does not change it.
     """
     dim, _heads, layers = size
     return layers * (4 * dim * dim + 4 * dim)
 
 
 def changes(here: Evidence, where: dict[str, Any]) -> Seeds:
-    """Return how much a quantity changes from no penalty (weight λ = 0) to the largest λ, by (dim, heads, layers),
-    smaller models first; [seed].
+    """Return how much a quantity changes from no penalty (weight λ = 0) to the largest λ, [seed], by (dim, heads,
+    layers).
+
+    Smaller models come first. `here`: the evidence on one corpus; `where`: which records hold the quantity.
     """
     table = here.table("dim", "heads", "layers", "weight", family=OTHER_SIZE, **where)
     weights = sorted({weight for *_, weight in table})
@@ -46,8 +49,10 @@ def changes(here: Evidence, where: dict[str, Any]) -> Seeds:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test that larger models make up for sparse attention better: the change correlates with the
-    number of parameters.
+    """Yield the tests of section 5: larger models make up for sparse attention better.
+
+    Tested is the rank correlation of the number of parameters with what the largest penalty changes: the similarity of
+    values, and the accuracy. `whole`: the records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
         for claim, where, _ in MEASURES.values():
@@ -57,7 +62,10 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw how similarity of values and accuracy change under the largest penalty, by size of the model."""
+    """Draw how the largest penalty changes similarity of values and accuracy, by size of the model.
+
+    `whole`: the records of all corpora. Returns {chart name: chart}.
+    """
     parts = []
     for name, (_, where, bounds) in MEASURES.items():
         rows = [

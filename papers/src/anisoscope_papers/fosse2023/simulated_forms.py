@@ -36,9 +36,12 @@ DRAWS = 50
 
 
 def simulated(kind: str, lengths: NDArray[np.int64], seed: int) -> dict[str, Array]:
-    """Return the mean of each form of entropy H over random attention rows, one for each of the lengths; [step].
+    """Return the mean of each form of entropy H over random attention rows, one row for each of the lengths.
 
-    A step is a sharpness (`STEPS`); all steps use the same draw.
+    kind      how rows are drawn (column `site` of the records)
+    lengths   numbers of tokens [utterance]
+
+    The result is {form: [step]}. A step is a sharpness (`STEPS`); all steps use the same draw by `seed`.
     """
     draw = np.random.default_rng(seed)
     steps = np.array(STEPS, dtype=np.float64)[:, None, None]
@@ -54,7 +57,7 @@ def simulated(kind: str, lengths: NDArray[np.int64], seed: int) -> dict[str, Arr
 
 
 def measure(plan: Grid, context: Context) -> pd.DataFrame:
-    """Compute records of the forms of entropy H for each corpus.
+    """Compute records of the forms of entropy H for each corpus of the grid (`plan`).
 
     `forms.floor`, `forms.ceiling` by form; `forms.simulated` by form, kind of row (`site`), step (`model`) and draw
     (`seed`).
@@ -80,7 +83,9 @@ def measure(plan: Grid, context: Context) -> pd.DataFrame:
 
 
 def _lengths(name: str, plan: Grid) -> NDArray[np.int64]:
-    """Return the numbers of tokens, with [CLS], of the utterances of table 4, with classes mixed."""
+    """Return the numbers of tokens, with [CLS], of the utterances of table 4 in one corpus (`name`), shuffled,
+    [utterance].
+    """
     corpus = corpus_of(name, plan.limit)
     split = corpus.splits[SHORT if SHORT in corpus.splits else TEST]
     examples = take_balanced(split, plan.utterances, len(corpus.labels))
@@ -91,7 +96,8 @@ def _lengths(name: str, plan: Grid) -> NDArray[np.int64]:
 def of_each_draw(here: Evidence, kind: str) -> Array:
     """Return the plain entropy H of simulated rows whose form C is the published number, [draw, 3].
 
-    The three columns are for the published number, and for the ends of what rounds to it. NaN if there is none.
+    The three columns are for the published number, and for the ends of what rounds to it. NaN if there is none. `here`:
+    the evidence on one corpus; `kind`: how the rows were drawn.
     """
     table = select(here.records, metric="forms.simulated", site=kind)
     published = here.numbers["published"] if here.numbers else np.nan
@@ -104,10 +110,10 @@ def of_each_draw(here: Evidence, kind: str) -> Array:
 
 
 def behind(here: Evidence, kind: str) -> tuple[float, float, float]:
-    """Return the plain entropy H that belongs to the published number, averaged over draws, and the middle 95 % of
-    draws.
+    """Return (mean, low, high): the plain entropy H that belongs to the published number, and the middle 95 % of draws.
 
-    The range covers all numbers that round to the published one.
+    The range covers all numbers that round to the published one. `here`: the evidence on one corpus; `kind`: how rows
+    were drawn.
     """
     found = of_each_draw(here, kind)
     low, high = np.quantile(found[:, 1], 0.025), np.quantile(found[:, 2], 0.975)
@@ -115,7 +121,11 @@ def behind(here: Evidence, kind: str) -> tuple[float, float, float]:
 
 
 def tests(here: Evidence) -> Iterator[Test]:
-    """Test by intervals alone: the floor of form C, and the plain entropy H that belongs to a number in form C."""
+    """Yield the tests on forms of the entropy H: form C is never low, and which plain H belongs to a number published
+    in form C.
+
+    They are decided by intervals alone, without p. `here`: the evidence on one corpus.
+    """
     found = select(here.records, metric="forms.floor", component=AGAIN)
     floor, n = (float(found["value"].iloc[0]), int(found["n_units"].iloc[0])) if len(found) else (np.nan, 0)
     claim = here.claims["form C cannot look sharp"]
@@ -132,7 +142,9 @@ def tests(here: Evidence) -> Iterator[Test]:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw form C against the plain entropy H of the same rows, by corpus and kind of row."""
+    """Draw form C against the plain entropy H of the same rows, by corpus and kind of row. Returns {chart name:
+    chart}.
+    """
     found = select(records, metric="forms.simulated")
     if not len(found):
         return {}

@@ -18,12 +18,20 @@ MODELS = {"fine-tuned encoder": TUNED, "one attention layer": OWN}
 
 
 def _rows(here: Evidence, family: str, metric: str = "accuracy", split: str = "test") -> pd.DataFrame:
-    """Return the rows of all classifiers of a family, including collapsed ones."""
+    """Return the records of a metric on one split for a family of classifiers, including collapsed ones.
+
+    `here`: the evidence on one corpus; `metric`: `accuracy` or `majority`.
+    """
     return select(here.records, family=family, metric=metric, component=split)
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test accuracies: encoder above majority and above one layer, one layer as published."""
+    """Yield the tests of table 1: a fine-tuned encoder is more accurate than the majority rate and than one layer of
+    attention.
+
+    Also that one layer is as accurate as published; on e-SNLI, extrapolated to as many training pairs. `whole`: the
+    records of all corpora; a test has one number per seed of one corpus.
+    """
     for here in whole.corpora:
         fine, one = (here.by(_rows(here, family), "metric")["accuracy"] for family in (TUNED, OWN))
         rate = here.by(_rows(here, TUNED, "majority"), "metric")["majority"]
@@ -47,7 +55,8 @@ FEWEST = 3
 def of_as_many(here: Evidence) -> Array:
     """Extrapolate the accuracy of one layer to as many training pairs as the paper's, [seed].
 
-    A line in log n is fitted through all sizes, over seeds that have learnt something at each.
+    A line in log n is fitted through all sizes, over seeds that have learnt something at each. `here`: the evidence on
+    one corpus.
     """
     rows = here.find(family=[FEWER, OWN], metric="accuracy", component="test")
     table = here.by(rows.assign(examples=rows["examples"].fillna(PAIRS["trained on"])), "examples")
@@ -62,13 +71,13 @@ def of_as_many(here: Evidence) -> Array:
 
 
 def _known(difference: Array) -> Array:
-    """Drop the seeds without a difference: fewer encoders are fine-tuned than attention models trained."""
+    """Drop the seeds without a difference [seed]: fewer encoders are fine-tuned than attention models trained."""
     known = difference[~np.isnan(difference)]
     return known if len(known) else np.array([np.nan])
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
-    """Compare every accuracy of table 1 with ours; one layer on the paper's test population."""
+    """Compare every accuracy of table 1 with ours on one corpus (`here`); one layer on the paper's test population."""
     rate = _majority(here)
     remark = f"majority {rate[0]:.3f}" if rate else ""
     fine, one = (remark + _collapsed(here, family) for family in (TUNED, OWN))
@@ -79,23 +88,32 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
 
 def _collapsed(here: Evidence, family: str) -> str:
-    """Say how many of a family collapsed (learnt nothing); here they are counted among the others."""
+    """Say how many classifiers of a family collapsed (learnt nothing); in this table they are counted among the others.
+
+    `here`: the evidence on one corpus.
+    """
     count = len(select(here.records, family=family, metric="collapsed", value=1.0))
     return f", {count} collapsed and among them" if count else ""
 
 
 def _population(here: Evidence) -> str:
-    """Return the split of one layer's published accuracy: 91.3 % are 274 of the 300 reviews of 50 words."""
+    """Return the split on which one layer's accuracy was published: 91.3 % are 274 of the 300 reviews of 50 words.
+
+    `here`: the evidence on one corpus.
+    """
     return SHORT if len(_rows(here, OWN, split=SHORT)) else "test"
 
 
 def _majority(here: Evidence) -> list[float]:
-    """Return the majority rate in a list; empty if it is not recorded."""
+    """Return the majority rate of the test split of one corpus (`here`) in a list; empty if it is not recorded."""
     return [float(x) for x in select(here.records, metric="majority", component="test")["value"].iloc[:1]]
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw accuracies by corpus, ours and published, with the majority rate; a panel each for encoder and one layer."""
+    """Draw accuracies by corpus, ours and published, with the majority rate; a panel each for encoder and one layer.
+
+    `whole`: the records of all corpora. Returns {chart name: chart}.
+    """
     parts = []
     for here in whole.corpora if len(select(whole.records, metric="accuracy")) else ():
         for place, (name, family) in enumerate(MODELS.items()):

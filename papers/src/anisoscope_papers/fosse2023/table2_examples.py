@@ -54,8 +54,11 @@ def examples(trained: Trained) -> pd.DataFrame:
 
 
 def chosen(cosine: Array, labels: Labels, first: int) -> dict[str, int]:
-    """Return the index of the utterance for each row of table 2; `first`, the representative of its class, is none of
-    them.
+    """Return the index of the utterance for each row of table 2, by the row's name.
+
+    cosine   to the representative, [utterance]
+    labels   class index, [utterance]
+    first    index of the representative of its class, which is none of them
     """
     same = np.flatnonzero((labels == labels[first]) & (np.arange(len(labels)) != first))
     other = np.flatnonzero(labels != labels[first])
@@ -67,6 +70,11 @@ def chosen(cosine: Array, labels: Labels, first: int) -> dict[str, int]:
 def overlap_correlation(unit: Array, labels: Labels, able: Labels, words: list[frozenset[str]]) -> float:
     """Return the rank correlation of cosine and Jaccard overlap of words, inside a class, averaged over
     representatives.
+
+    unit     unit vectors [utterance, dim]
+    labels   class index [utterance]
+    able     indices of the utterances that serve as representatives
+    words    the words of each utterance
     """
     found = []
     for r in able:
@@ -77,8 +85,10 @@ def overlap_correlation(unit: Array, labels: Labels, able: Labels, words: list[f
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test that shared words do not explain the direction of [CLS], and that some utterances of the other class are
-    near.
+    """Yield the tests of table 2: shared words do not explain which [CLS] vectors point the same way.
+
+    And the nearest utterance of the other class is nearer to the representative than the farthest of its own. `whole`:
+    the records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
         yield here.test("direction is not shared words", here.table("metric", metric="overlap")["overlap"])
@@ -89,7 +99,10 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw table 2 (utterances near to and far from a representative), for the first seed that did not collapse."""
+    """Draw table 2 (utterances near to and far from a representative), for the first seed that did not collapse.
+
+    `whole`: the records of all corpora. Returns {chart name: chart}.
+    """
     rows = whole.find(metric="example")
     if not len(rows):
         return {}
@@ -104,7 +117,9 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 def _texts(corpus: str, places: list[int]) -> list[str]:
-    """Return the beginnings of test utterances; their places if the corpus is unavailable."""
+    """Return the beginnings of test utterances, by their indices in the test split (`places`); the indices if the
+    corpus is unavailable.
+    """
     try:
         split = corpus_of(corpus).splits[TEST]
     except CorpusError:

@@ -22,7 +22,12 @@ FEWEST = 4
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test that keys and values converge with the layers, more in deeper models, and by training."""
+    """Yield the tests of table 3: keys and values of a sentence become similar (mean cosine) from layer to layer.
+
+    Also tested: that training does it, that one layer leaves both as they were at step 0 and as published, that deeper
+    models end more similar, and that keys and values go together. `whole`: the records of all corpora; a test has one
+    number per seed of one corpus.
+    """
     for here in whole.corpora:
         tables = {name: here.table("layers", "layer", site=site, **SIMILAR) for name, site in SITES.items()}
         drawn = {name: here.table("layers", "layer", site=site, **AT_FIRST) for name, site in SITES.items()}
@@ -39,8 +44,10 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def deeper(table: Seeds) -> Array:
-    """Return how much one more layer adds to the last layer's similarity, [seed]; by least squares over a seed's
-    depths.
+    """Return how much one more layer adds to the similarity in a model's last layer, [seed]: the slope of a
+    least-squares line.
+
+    `table`: the similarity [seed], by (layers of the model, layer).
     """
     depths = np.array(sorted({layers for layers, _ in table}))
     last = np.array([table[n, n] for n in depths]).reshape(len(depths), len(table.nothing))
@@ -50,7 +57,9 @@ def deeper(table: Seeds) -> Array:
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
-    """Compare every similarity of table 3 with ours, with the accuracy of its models."""
+    """Compare every similarity of table 3 with ours on one corpus (`here`); the note holds the accuracy of our
+    models.
+    """
     for depth in range(1, len(here.numbers["keys"]) + 1):
         beside = here.beside(family=OWN, layers=depth)
         for name, site in SITES.items():
@@ -60,7 +69,10 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw the similarity of keys and values against the layer, a line per depth of the model; a chart per corpus."""
+    """Draw the similarity of keys and values against the layer, a line per depth of the model; a chart per corpus.
+
+    `whole`: the records of all corpora. Returns {chart name: chart}.
+    """
     drawn: dict[str, ChartType] = {}
     settings: dict[str, Any] = {"series": "model", "panel": "site", "title": "intra-sentence similarity", "zero": True}
     names = {site: name for name, site in SITES.items()}

@@ -36,7 +36,13 @@ ONE_LAYER: dict[str, Any] = {"family": OWN, "layers": 1}
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test what happens to attention, keys, values and accuracy if the penalty λ makes attention sparse."""
+    """Yield the tests of table 4: what changes between no penalty on attention entropy (λ = 0) and the paper's largest
+    λ.
+
+    Attention becomes sparse (its entropy falls), values become similar and keys stay similar, norms of keys grow and
+    spread, accuracy hardly moves. A λ beyond the paper's should make keys less similar. `whole`: the records of all
+    corpora; a test has one number per seed of one corpus.
+    """
     for here in whole.corpora:
         entropy, keys, values, accuracy, norm, variation = (
             here.table("weight", **ONE_LAYER, **where) for where in QUANTITIES.values()
@@ -60,7 +66,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
-    """Compare every number of table 4 with ours, with the accuracy of its models.
+    """Compare every number of table 4 with ours on one corpus (`here`); the note holds the accuracy of our models.
 
     The entropy H is taken in the form in which it was published.
     """
@@ -77,8 +83,10 @@ def compare(here: Evidence) -> Iterator[Compared]:
 
 
 def _form(here: Evidence, form: str) -> str:
-    """Describe a form of entropy H: its floor and ceiling at the measured lengths, and its value in
-    untrained models.
+    """Describe a form of entropy H on one corpus (`here`): its lowest and highest possible value at the measured
+    lengths, and its value in untrained models.
+
+    `form`: a key of `entropy_forms.FORMS`.
     """
     ends = [here.find(metric=f"cls_entropy.{end}", component=form)["value"].iloc[:1] for end in ("floor", "ceiling")]
     low, high = (f"{end.iloc[0]:.3f}" if len(end) else "unknown" for end in ends)
@@ -90,7 +98,7 @@ def _form(here: Evidence, form: str) -> str:
 def draw(whole: Evidence) -> dict[str, ChartType]:
     """Draw entropy, similarities, accuracy and key norms against log₁₀ λ (weight of the penalty), a line per corpus.
 
-    λ = 0 is at the left end.
+    λ = 0 is at the left end. `whole`: the records of all corpora. Returns {chart name: chart}.
     """
     frame = panels({n: whole.find(**ONE_LAYER, **where) for n, where in QUANTITIES.items()}, "corpus", "weight")
     powers = np.log10(frame["weight"].where(frame["weight"] > 0))

@@ -37,8 +37,9 @@ Labels = NDArray[np.int64]
 
 @cache
 def corpus_of(name: str, limit: int | None = None, split: int = 0) -> LabelledCorpus:
-    """Open a corpus, once for all seeds and depths; `split` seeds the random split if the corpus has
-    none of its own.
+    """Open the corpus `name`, once for all seeds and depths; at most `limit` examples of each split, None: all.
+
+    `split` seeds the random split if the corpus has none of its own.
     """
     return open_labelled(name, limit=limit, seed=split)
 
@@ -76,7 +77,7 @@ class Trained:
         return self.found.classifier()
 
     def examples(self, limit: int, split: str = TEST) -> tuple[Example, ...]:
-        """Return the first utterances of a split, equally many of each class."""
+        """Return the first utterances of a split, at most `limit` in all, equally many of each class."""
         return take_balanced(self.corpus.splits[split], limit, len(self.corpus.labels))
 
     @property
@@ -86,7 +87,7 @@ class Trained:
 
     @property
     def max_length(self) -> int:
-        """The number of tokens at which utterances are cut."""
+        """The number of tokens at which the classifier cuts utterances."""
         return self.found.max_length
 
     def encoded(self, examples: Sequence[Example]) -> Encoded:
@@ -94,11 +95,11 @@ class Trained:
         return encode(examples, self.classifier[1], self.max_length)
 
     def batches(self, limit: int, split: str = TEST) -> LabelledPlan:
-        """Return batches of the first utterances of a split."""
+        """Return batches of the first utterances of a split, at most `limit` in all."""
         return LabelledPlan(self.encoded(self.examples(limit, split)), self._pad)
 
     def predicted(self, encoded: Encoded) -> list[int]:
-        """Return the predicted class of each utterance."""
+        """Return the index of the predicted class of each tokenized utterance."""
         return predict_classes(self.classifier[0], encoded, self._pad)
 
     @property
@@ -108,7 +109,7 @@ class Trained:
 
     @cached_property
     def classes(self) -> tuple[Labels, Labels]:
-        """(true class, predicted class) of every measured utterance."""
+        """(true class, predicted class) of every measured utterance, as class indices [utterance] each."""
         encoded = self.encoded(self.examples(self.plan.utterances))
         return np.array(encoded.labels), np.array(self.predicted(encoded))
 
@@ -144,7 +145,7 @@ class CellAtStart(Trained):
 
     @property
     def max_length(self) -> int:
-        """The number of tokens at which utterances are cut."""
+        """The number of tokens at which the classifier would cut utterances."""
         return int(self._parts.described["max_length"])
 
     @cached_property
@@ -162,6 +163,8 @@ class CellAtStart(Trained):
 def untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[CellAtStart]:
     """Yield the cells (classifiers) at step 0, one for all cells that differ only in λ (weight of the penalty) or in
     how attention is trained.
+
+    `plan`: the grid of classifiers; `context`: the study's cache, device and progress.
     """
     same = dict.fromkeys(replace(cell, weight=0.0, arm=LEARNED) for cell in cells if cell.start == SCALED)
     for done, cell in enumerate(same, 1):
@@ -173,7 +176,7 @@ def untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[C
 
 
 def folder_of(cell: Cell, plan: Grid, cache_folder: Path) -> Path:
-    """Return the folder of a cell (classifier); its name depends on how it is trained."""
+    """Return the folder of a cell (classifier) in `cache_folder`; its name depends on how the plan trains it."""
     name = f"{make_slug(cell.corpus)}-{make_slug(cell.model)}-L{cell.layers}-s{cell.seed}"
     return cache_folder / "classifiers" / f"{name}-{make_run_id(plan.recipe(cell).filled().described())[:8]}"
 
@@ -182,7 +185,7 @@ def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Tr
     """Apply `look` to every cell (classifier) that is available, and yield the results.
 
     If the plan says so, missing ones are trained first. Those that other processes are training come last. A corpus or
-    encoder that is unavailable is noted once.
+    encoder that is unavailable is noted in `context`, once.
     """
     lost: set[str] = set()
 
@@ -210,8 +213,8 @@ def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Tr
 
 
 def train_cell(cell: Cell, plan: Grid, folder: Path, device: str) -> None:
-    """Train a cell (classifier) into a folder, or resume. If its loss is not finite, it leaves a file
-    `DIVERGED` there.
+    """Train a cell (classifier) into a folder as the plan says, or resume. If its loss is not finite, it leaves a
+    file `DIVERGED` there.
     """
     if (folder / DIVERGED).exists():
         return
