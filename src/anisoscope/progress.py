@@ -237,7 +237,11 @@ def interrupt_hint(kept: Callable[[], str], again: str = "--resume") -> Iterator
 
 @contextmanager
 def deferred_signals() -> Iterator[list[int]]:
-    """Within a `with` block, collect SIGINT and SIGTERM in the yielded list instead of ending (main thread only)."""
+    """Collect the numbers of SIGINT and SIGTERM signals in the yielded list inside a `with` block, instead of ending.
+
+    The caller looks at the list and decides when to stop: the signals are not raised again at the end. Outside the main
+    thread signals cannot be caught, and the list stays empty.
+    """
     stopped: list[int] = []
     kept: dict[int, Any] = {}
     with suppress(ValueError):  # not the main thread: signals stay with it

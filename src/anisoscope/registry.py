@@ -217,7 +217,10 @@ def _load_entries(point: EntryPoint) -> Mapping[str, Any]:
 
 @cache
 def _import_entry(point: EntryPoint) -> Any:
-    """Return what an entry point names, or None if it cannot be used."""
+    """Import and return the object that an entry point names; None, with a warning, if it cannot be used.
+
+    A function or class is called without arguments, unless the group of entry points wants it as it is.
+    """
     if _is_ours(point):
         entry = point.load()
         return entry() if callable(entry) else entry
@@ -261,6 +264,9 @@ def _import_classes(kinds: tuple[str, ...]) -> tuple[type, ...]:
 
 
 def _package(point: EntryPoint) -> str:
+    """Return the name of the distribution that declares an entry point, without version; its module if that is
+    unknown.
+    """
     return point.dist.name if point.dist is not None else point.module
 
 

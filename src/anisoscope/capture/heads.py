@@ -216,9 +216,12 @@ class Heads:
         return False
 
     def _means_of(self, site: Site, call: Call) -> tuple[Tensor, Tensor]:
-        """Return the mean query and mean key of a site, shaped to be subtracted from those of a call.
+        """Return the mean query and the mean key of this attention layer, for the variants of attention with a mean
+        subtracted.
 
-        MeasureError if `tap.means` has none.
+        They come from `tap.means`, which an earlier pass over the corpus measured. Their shapes are [head, 1, dim] and
+        [key head, 1, dim], so that they can be subtracted from the queries and keys of the call. MeasureError if
+        `tap.means` has no entry for this layer.
         """
         where = (site.stack, site.layer or 0, site.kind)
         if where not in self.tap.means:

@@ -297,9 +297,13 @@ def _is_causal(module: Any, query: Tensor, settings: dict[str, Any], *, otherwis
 
 
 def _packed_sequences(query: Tensor, settings: dict[str, Any], keys: int) -> Tensor | None:
-    """Return which pairs [batch, query, key] belong to one sequence, if several sequences were packed into one.
+    """Return which pairs [batch, query, key] are of the same sequence, if several sequences were packed into one row.
 
-    They are told apart by their ends, or by positions that restart. None if nothing was packed.
+    The sequences are told from each other by their cumulative lengths (`cu_seq_lens_k` in `settings`), or by position
+    ids that start again. None if nothing was packed.
+
+    settings   keyword arguments of the attention call
+    keys       the number of keys in a row of the batch
     """
     ends, position = settings.get("cu_seq_lens_k"), settings.get("position_ids")
     if isinstance(ends, Tensor):

@@ -56,7 +56,11 @@ def sum_scores(
 
 
 def _expand_seen(q: Tensor, k: Tensor, masking: Masking) -> Tensor:
-    """Return which keys are visible, as [sequence, 1 or head, query or 1, key] bool."""
+    """Return which key each query sees [sequence, 1 or head, query or 1, key] bool, from the mask and causality of
+    `masking`.
+
+    The query axis has length 1 if all queries of a sequence see the same keys.
+    """
     shape = (len(q), 1, 1, k.shape[2])
     seen = torch.ones(shape, dtype=torch.bool, device=q.device) if masking.keys is None else masking.keys
     seen = seen[..., : k.shape[2]].to(q.device).expand(len(q), -1, -1, -1)
@@ -66,7 +70,15 @@ def _expand_seen(q: Tensor, k: Tensor, masking: Masking) -> Tensor:
 
 
 def _sum_equal_rows(sums: dict[str, Tensor], moment: Tensor, k: Tensor) -> dict[str, Tensor]:
-    """Return the covariance sums if all rows of a sequence see the same keys: one covariance is enough."""
+    """Return `row_variance`, `row_lean` and `row_spread` (see `sum_scores`) if all queries of a sequence see the same
+    keys.
+
+    One covariance of keys per sequence and head is then enough.
+
+    sums     `rows`, `query`, `keys`, as in `sum_scores`
+    moment   Σqqᵀ of the scaled queries [sequence, head, dim, dim]
+    k        centred keys [sequence, head, key, dim]; 0 for keys that no query sees
+    """
     covariance = k.transpose(2, 3) @ k / sums["keys"].clamp(min=1)[..., None, None]
     return {
         "row_variance": (covariance * moment).sum((2, 3)),
@@ -76,7 +88,15 @@ def _sum_equal_rows(sums: dict[str, Tensor], moment: Tensor, k: Tensor) -> dict[
 
 
 def _sum_separate_rows(q: Tensor, k: Tensor, seen: Tensor, rows: Tensor) -> dict[str, Tensor]:
-    """Return the covariance sums if each row sees its own keys (causal, windowed): from the logits of each sequence."""
+    """Return `row_variance`, `row_lean` and `row_spread` (see `sum_scores`) if each query sees other keys (causal,
+    windowed).
+
+    The covariance of the visible keys is then another one for each query. All sums are by sequence and head.
+
+    q, k   scaled queries and centred keys [sequence, head, token, dim]
+    seen   which keys each query sees [sequence, 1 or head, query, key] bool
+    rows   which queries are counted [sequence, head, query] bool
+    """
     parts = []
     for i in range(len(q)):
         share = seen[i].to(q) / seen[i].sum(-1, keepdim=True).clamp(min=1)  # [1 or head, query, key]

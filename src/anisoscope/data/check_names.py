@@ -57,8 +57,12 @@ def require_for_model(name: str) -> None:
 
 
 def check_corpus(name: str, *, labelled: bool = False) -> None:
-    """Raise CorpusError for a name that is almost a known corpus' (a likely typo), or for a path that does not
-    exist.
+    """Raise CorpusError for a misspelt name of a corpus, or for a path that does not exist.
+
+    A name that is almost that of a known corpus is taken for misspelt. ExtraError if packages that read the corpus are
+    not installed; a name that is neither known nor a path may be a data set of the hub.
+
+    labelled   the name is to be of a corpus with class labels, so that it is compared with the names of those only
     """
     base, corpora = name.partition(":")[0] if labelled else name, named_corpora()
     if base in corpora and (corpora[base].modality == "labelled") == labelled:

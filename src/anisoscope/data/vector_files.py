@@ -189,9 +189,12 @@ def open_vectors(
 
 
 def read_vectors_of(content: Content, name: str, source: dict[str, Any], **asked: str | None) -> VectorArrays:
-    """Make vectors from the content of a file or table: decide what each column is, and describe the decision.
+    """Decide what each column of a file or table is (vectors, units, labels, mask), and make vectors of it.
 
-    asked   `columns`, `unit_column`, `label_column` as for `open_vectors`
+    name      name of the file or table, for errors and the result
+    source    what the caller knows of the origin, for the result's `source`; how each column was understood is added
+              there as `reading`
+    asked     `columns`, `unit_column`, `label_column` as for `open_vectors`
     """
     roles = decide_roles(content, name, **asked)
     layers = _layers(content, roles)

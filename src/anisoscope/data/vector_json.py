@@ -85,7 +85,9 @@ def _load(path: Path) -> tuple[Any, str]:
 
 
 def _damaged(path: Path, got: str) -> CorpusError:
-    """Make the error for JSON that cannot be parsed. The caller raises it."""
+    """Make the error for a JSON file that cannot be parsed; `got` says what was found (shortened). The caller raises
+    it.
+    """
     return CorpusError(f"JSON in {path}", got[:160], "correct the line, or write the file again")
 
 

@@ -104,13 +104,21 @@ class Metric:
         return (self.compute if in_notebook else module).__doc__ or ""
 
     def range_of(self, value: str, data: Any) -> Bounds:
-        """Return the smallest and the largest possible number of a value for these data."""
+        """Return the bounds (low, high) within which the named value must lie for these data; infinite if not
+        declared.
+
+        value   name of one of the metric's values, as in the result of `compute`
+        data    what `compute` was called with
+        """
         found = self.bounds.get(value, UNBOUNDED)
         return found(data) if callable(found) else found
 
     def labels_of(self, value: str, count: int, names: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Return names for the `count` components of a value; `names` are the class names of the place, if it has
-        any.
+        """Return the names of the components of a value that has several, such as one per class or per dimension.
+
+        value   name of one of the metric's values, as in the result of `compute`
+        count   how many components it has; if the metric declares no names, they are called "0", "1", …
+        names   class names of the data, if there are classes; a metric may name its components after them
         """
         found = self.components.get(value)
         if found is None:

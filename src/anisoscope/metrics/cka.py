@@ -86,7 +86,12 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
 
 
 def _u_centre(x: Array) -> Array:
-    """Return the scalar products of vectors, centred so that rows sum to 0 off the diagonal (U-centred)."""
+    """Return the scalar products of all pairs of vectors [vector, vector], U-centred: each row sums to 0.
+
+    The diagonal is left out of all sums and is 0 in the result.
+
+    x   vectors [vector, dim]
+    """
     n, k = len(x), x @ x.T
     np.fill_diagonal(k, 0.0)
     rows = k.sum(1)

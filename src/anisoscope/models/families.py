@@ -30,8 +30,10 @@ def _canine(model: Any, given: Streams) -> Streams:
 
 
 def _filled(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream":
-    """Return a stream (which positions are real) with positions before or behind it that the model adds itself, and
-    which are not counted.
+    """Lengthen the token masks of a stream by positions that the model itself adds; these are not counted as real.
+
+    before   how many positions the model adds before the tokens
+    behind   how many it adds after them
     """
     tokens = stream.mask.shape[1]
     mask, special = (part.new_zeros(len(part), before + tokens + behind) for part in (stream.mask, stream.special))
@@ -59,7 +61,10 @@ def _padded_to(entry: str) -> Callable[[Any, Streams], Streams]:
 
 
 def _cpmant(model: Any, given: Streams) -> Streams:
-    """Return the streams (which positions are real) of CPM-Ant, which puts a learnt prompt before the tokens."""
+    """Return which positions are real for CPM-Ant, which puts a learnt prompt before the tokens.
+
+    The masks `given` for the tokens are lengthened by the prompt, whose positions are not counted as real.
+    """
     return {stack: _filled(stream, before=model.config.prompt_length) for stack, stream in given.items()}
 
 

@@ -51,7 +51,10 @@ class PublishedModel(PreTrainedModel):  # type: ignore[no-untyped-call]  # its _
         return (model, info) if want_info else model
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Save as transformers does, under the port's names, whatever names the weights were loaded from."""
+        """Save as transformers does, with the parameter names of this class.
+
+        This holds also if the weights were loaded from a file under the original authors' names.
+        """
         kwargs.setdefault("save_original_format", False)
         super().save_pretrained(*args, **kwargs)
 

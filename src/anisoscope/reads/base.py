@@ -96,28 +96,44 @@ class Pass(Protocol):
         ...
 
     def positions_of(self, site: Site, x: Tensor) -> Counted:
-        """Return masks that say which positions of the values `x` of a site are counted."""
+        """Return masks that say which token positions of captured values `x` are counted.
+
+        site   the place in the model where `x` was captured
+        x      [sequence, token, dim] of layers, [sequence, head, token, dim] of attention heads
+        """
         ...
 
     def near(self, item: Any, device: torch.device) -> Any:
-        """Return `item` (a tensor or a collection of tensors) on `device`."""
+        """Return `item` (a tensor, or an object or collection that holds tensors) on `device`."""
         ...
 
     def add_sums(self, site: str, values: Mapping[str, Tensor]) -> None:
-        """Add per-sequence values to the sums of a site, each to the group of its sequence."""
+        """Add per-sequence values to the sums of a site (place in the model), each to its unit's group.
+
+        values   tensors [sequence, …] of the current batch, by the names of the sums
+        """
         ...
 
     def add_sample(self, site: Site, x: Tensor) -> None:
-        """Offer the vectors of a site (place in the model) to the uniform sample of tokens."""
+        """Offer captured vectors [sequence, token, …] to the uniform sample of tokens; `site` is their place in the
+        model.
+        """
         ...
 
     def real_queries(self, site: Site, keys: Tensor) -> Tensor:
-        """Return which queries of an attention call are real tokens, given a tensor with the call's keys."""
+        """Return which queries of an attention layer are real tokens [sequence, query] bool.
+
+        keys   any statistic of the attention rows [sequence, head, query]; only its shape and device are used
+        """
         ...
 
     def places_of_queries(self, site: Site, keys: Tensor) -> Tensor:
-        """Return where each query of an attention call is: its unit, index, position and token id
-        (`sums.extremes.WHERE`).
+        """Return for each query of an attention layer which token it is [sequence, query, 4].
+
+        The last axis holds the number of its unit (document, clip), the token's number in this unit, its position in
+        the sequence, and its token id (`sums.extremes.WHERE`).
+
+        keys   any statistic of the attention rows [sequence, head, query]; only its shape and device are used
         """
         ...
 
@@ -143,7 +159,11 @@ class Keeper(ABC):
 
     @abstractmethod
     def add(self, site: Site, value: Any, done: Pass) -> None:
-        """Add the value captured at a site (place in the model), for the batch that `done` holds."""
+        """Add the value captured at a site (place in the model) to what is accumulated.
+
+        value   a tensor, or tensors by name, for the current batch
+        done    the running measurement, with the masks of the batch and the sums to add to
+        """
 
 
 # ---- what a metric is called with ------------------------------------------------------------------------------------
@@ -158,7 +178,7 @@ class LeavesOut(Protocol):
         ...
 
     def without(self, index: int) -> Self:
-        """Return the data without one group; `index` counts only groups that hold any data."""
+        """Return the data without one group of units, the `index`-th of those that hold any data (from 0)."""
         ...
 
 
@@ -191,15 +211,16 @@ class Gathered:
 
     @cached_property
     def _depth(self) -> dict[str, int]:
-        """Return the number of the deepest layer of each stack (encoder, decoder)."""
+        """Return {stack (encoder, decoder): number of its deepest layer}, over all sites that the pass has kept."""
         depth: dict[str, int] = {}
         for site in self.sites.values():
             depth[site.stack] = max(depth.get(site.stack, 0), site.layer or 0)
         return depth
 
     def columns_of(self, site: Site) -> dict[str, Any]:
-        """Return the columns of the long table that say where a site is; the head is None for values of whole
-        layers.
+        """Return the columns of the long table of results that say where a site is (stack, layer, quantity, …).
+
+        The head is None for values of whole layers.
         """
         layer = self._depth[site.stack] if site.layer is None else site.layer
         columns = {"stack": site.stack, "kind": site.kind, "layer": layer, "site": site.label}
@@ -304,59 +325,96 @@ class Reads(ABC):
         return bool(self.captured & {*LAYER_QUANTITIES})
 
     def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
-        """Return which of the axes `policy` (token policy) and `head` lead a value of a metric that needs these
-        sums.
+        """Return the leading axes of the metric's values: none, or `policy` (token policy: which tokens count),
+        `head`, or both.
+
+        needs   names of the sums that the metric uses
         """
         return ()
 
     def is_of_first_policy(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
-        """Return whether values are computed only for the first token policy (choice of tokens that are counted)."""
+        """Return whether values are computed for the first token policy only (policy: the choice of tokens that are
+        counted).
+
+        needs   names of the sums that the metric uses
+        """
         return False
 
     def has_roles(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
-        """Return whether the units of test data play different parts (the first is one class, the second another)."""
+        """Return whether the units of test data play different parts, so that a test may not exchange them.
+
+        The first may be one class and the second another. `needs` are the names of the sums that the metric uses.
+        """
         return False
 
     def is_of_sequences(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
-        """Return whether a metric of these `needs` requires whole sequences, not single vectors without neighbours
-        or positions.
+        """Return whether a metric requires whole sequences, not single vectors without neighbours or positions.
+
+        needs   names of the sums that the metric uses
         """
         return False
 
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
-        """Yield the accumulators that a pass over the corpus must run for a metric that needs the sums `needs`."""
+        """Yield the keepers (accumulators) that a pass over the corpus must run for a metric.
+
+        needs   names of the sums that the metric uses
+        """
         return ()
 
     def summary(self) -> Callable[[NDArray[Any]], Mapping[str, Array]] | None:
-        """Return the function that reduces a weight matrix of the model to what is kept of it; None if weights are
-        not read.
+        """Return the function that reduces a weight matrix of the model to named arrays, from which the metric is
+        computed.
+
+        None if this kind of data is not weights.
         """
         return None
 
     @abstractmethod
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
-        """Yield what the metric reads at each place where it applies, from everything that the pass has kept."""
+        """Yield the metric's input once for each place (layer, attention head stage, pair of layers …) where it
+        applies.
+
+        metric   the metric's declaration
+        kept     everything that the finished pass has accumulated
+        """
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
-        """Draw random data to test a metric on: each unit has a mean of its own, around a common drift (non-zero
-        mean).
+        """Draw random test data, one entry per unit: each unit has a mean of its own, around a common non-zero mean.
+
+        sizes   number of vectors of each unit
+        d       number of dimensions
         """
         return list(draw_cloud(seed, sizes, d))
 
     @abstractmethod
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:
-        """Feed the test data `units` to a measurement without a model, in batches as `layout` says."""
+        """Feed test data to a measurement without a model, as if they had been captured from one.
+
+        metric   the metric under test
+        units    test data by unit, as `draw` returns them
+        layout   how the units are split into batches and padded
+        trial    the measurement, which receives the data
+        """
 
 
 def draw_cloud(seed: int, sizes: Sequence[int], d: int) -> list[Array]:
-    """Draw units of vectors [token, dim]: each unit has a mean of its own, around a common drift (non-zero mean)."""
+    """Draw random vectors [token, dim] for each unit: each unit has a mean of its own, around a common non-zero mean.
+
+    sizes   number of vectors of each unit
+    d       number of dimensions
+    """
     rng = np.random.default_rng(seed)
     drift = rng.standard_normal(d) * 0.5
     return [drift + rng.standard_normal(d) * 0.7 + rng.standard_normal((n, d)) * 0.6 for n in sizes]
 
 
 def draw_pairs(seed: int, sizes: Sequence[int], d: int) -> list[Unit]:
-    """Draw two equally large sets of vectors for each unit: the second set is partly a linear function of the first."""
+    """Draw for each unit two equally large sets of vectors [token, dim]; the second is partly a linear function of the
+    first.
+
+    sizes   number of vectors of each set, by unit
+    d       number of dimensions
+    """
     rng = np.random.default_rng(seed + 1000)
     turn = rng.standard_normal((d, d)) / np.sqrt(d)
     shift = rng.standard_normal(d) * 0.5
@@ -367,7 +425,7 @@ def draw_pairs(seed: int, sizes: Sequence[int], d: int) -> list[Unit]:
 
 
 def in_batches(units: Sequence[Any], layout: TrialLayout) -> Iterator[tuple[int, Sequence[Any]]]:
-    """Split test units into batches; yields (number of the first unit, units) for each batch."""
+    """Split test units into batches as `layout` says; yields (number of the batch's first unit, its units)."""
     size = layout.batch or max(1, len(units))
     for first in range(0, len(units), size):
         yield first, units[first : first + size]
@@ -395,7 +453,10 @@ def batch_of(first: int, real: Tensor, **more: Any) -> Batch:
 
 
 def totals_of(terms: Mapping[str, Array]) -> Totals | None:
-    """Wrap sums by group of units as a `Totals` for a metric; None if no group holds any data."""
+    """Wrap the sums of one site as `Totals`, the form that metrics read; None if no group holds any data.
+
+    terms   sums [group of units, …] by name
+    """
     if not terms:
         return None
     totals = Totals(terms)

@@ -136,7 +136,12 @@ class SequenceSums(Keeper):
         done.add_sums(site.name, {name: term for name, term in terms.items() if name in self.needs})
 
     def _offer_largest(self, site: Site, x: Tensor, real: Tensor, places: Tensor, done: Pass) -> None:
-        """Keep the largest absolute activation of each dimension so far, with the token where it was."""
+        """Keep the largest absolute activation of each dimension so far, and the token that had it.
+
+        x        vectors [sequence, token, dim]
+        real     which tokens are counted [sequence, token]
+        places   which token each one is [sequence, token, 4] (`sums.extremes.WHERE`)
+        """
         if x.shape[0] * x.shape[1]:
             absolute = torch.where(real.unsqueeze(-1), x.abs(), -torch.inf)
             done.extremes.offer(site.name, "activation", *largest_over_tokens(absolute, places))
@@ -145,9 +150,17 @@ class SequenceSums(Keeper):
 def _activation_terms(
     x: Float[Tensor, "sequence token dim"], size: Float[Tensor, "sequence token"], real: Bool[Tensor, "sequence token"]
 ) -> dict[str, Tensor]:
-    """Return the largest activations of each sequence, their median, and whether the largest one is massive.
+    """Return sums by sequence on its largest activations (absolute entries of vectors), in float64.
 
-    An activation is massive if its size is above `MASSIVE` and at least `OVER_MEDIAN` times the sequence's median.
+    sequences        1 if the sequence has a real vector
+    top              [sequence, rank]: the `TOP` largest activations
+    median           median of all activations
+    over_median      largest activation / median; 0 if undefined. `over_sequences` is 1 if it is defined
+    massive          1 if the largest is above `MASSIVE` and at least `OVER_MEDIAN` times the median
+
+    x      vectors
+    size   largest absolute entry of each vector
+    real   which tokens are counted
     """
     any_real = real.any(1)
     # the largest entries lie within the tokens that have the largest ones
@@ -173,7 +186,12 @@ def _activation_terms(
 def _matrix_terms(x: Tensor, real: Tensor) -> dict[str, Tensor]:
     """Return the matrix entropy of each sequence: the entropy of the normalised eigenvalues of its Gram matrix.
 
-    Sequences of fewer than two real vectors get 0 and are not counted in `matrix_sequences`.
+    Returns three tensors [sequence]: `matrix_entropy` in nats; `matrix_entropy_normalised`, divided by its largest
+    possible value; `matrix_sequences`, 1 if the sequence counts. Sequences of fewer than two real vectors get 0 and do
+    not count.
+
+    x      vectors [sequence, token, dim]
+    real   which tokens are counted [sequence, token]
     """
     x = torch.where(real.unsqueeze(-1), x, 0.0).double()
     count = real.sum(1)
@@ -265,8 +283,10 @@ class LogitExtremes(Keeper):
         return site.quantity == "attention"
 
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
-        """Add the largest and the smallest logit of each row [sequence, head, query], over real queries that see a
-        key.
+        """Keep the largest and the smallest attention logit of each head, and add the largest of each sequence to the
+        sums.
+
+        value   statistics of attention rows [sequence, head, query]; only real queries that see a key are read
         """
         real = done.real_queries(site, value["keys"]).unsqueeze(1) & (value["keys"] > 0)
         real = real & value["largest"].isfinite() & value["smallest"].isfinite()
@@ -330,10 +350,10 @@ class Logits(_WithExtremes):
 def _rows_of_units(
     units: Sequence[Unit], layout: TrialLayout, *, columns: bool = False
 ) -> Iterator[tuple[Site, dict[str, Tensor], int, Tensor]]:
-    """Compute attention rows of test data, batch by batch.
+    """Compute the attention of test data, batch by batch.
 
-    Yields (site, value that a capture would hand on, number of the first unit, mask of real tokens). With `columns`,
-    the value is what each key receives, instead of row statistics.
+    Yields (site, value that a capture would hand on, number of the first unit, mask of real tokens [sequence, token]).
+    The value is the statistics of attention rows; with `columns`, it is what each key receives.
     """
     from anisoscope.capture.masking import Masking
     from anisoscope.capture.rows import attention_rows
@@ -371,6 +391,9 @@ class KeySums(Keeper):
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
         """Add the attention that each key receives in every head to the sums, and keep the largest norms of queries
         and keys.
+
+        value   `mass` and `seen` [sequence, head, key] (see `capture.rows.attention_rows`); `query`, `key`, `value`
+                [sequence, head, token, dim]
         """
         mass, seen, key = value["mass"], value["seen"], value["key"]
         if not mass.shape[0] * mass.shape[2]:
@@ -390,14 +413,22 @@ class KeySums(Keeper):
 
 
 def _norms_by_head(x: Float[Tensor, "sequence key_head token dim"], heads: int) -> Float[Tensor, "sequence head token"]:
-    """Return the norm of each vector by query head; norms of keys that several heads share are repeated."""
+    """Return the norm of each vector, one row per query head; the norms of keys that several heads share are repeated.
+
+    heads   the number of query heads
+    """
     x = x.float() if x.dtype.itemsize < 4 else x
     norm: Tensor = torch.linalg.vector_norm(x, dim=-1)
     return norm.repeat_interleave(heads // x.shape[1], 1)
 
 
 def _parts_of(keys: Any) -> Bool[Tensor, "sequence part key"]:
-    """Return the part that each key belongs to: first, last, special, punctuation or other; the first one that fits."""
+    """Return the kind of token that each key is: first, last, special, punctuation or other; the first kind that fits.
+
+    The kinds are the axis `part`, in this order; all are false for keys that are not real.
+
+    keys   the token masks of the keys (`measure.masks.Masks`)
+    """
     real = keys.real
     number = real.long().cumsum(1)
     first = real & (number == 1)

@@ -49,8 +49,9 @@ class SampledPair:
         return SampledPair(self.first.without(index), self.second.without(index))
 
     def replicates(self, function: Callable[[Array, Array], Any]) -> Array:
-        """Return [replicate, …]: `function` of both sets of vectors, then of both without each group of units in
-        turn.
+        """Return `function` of both layers' vectors [vector, dim], then of both without each group of units in turn.
+
+        The result is [replicate, …].
         """
         x, y, group = self.first.vectors, self.second.vectors, self.first.group
         parts = [(x, y), *((x[group != g], y[group != g]) for g in self.first.present)]

@@ -57,7 +57,7 @@ class RowSums(OfQuantity):
     quantity = "attention"
 
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
-        """Add the attention-row statistics of a batch to the sums of their site."""
+        """Sum the statistics of attention rows [sequence, head, query] over the real queries of a batch."""
         add_rows(site, value, done)
 
 
@@ -81,12 +81,19 @@ class ScoreSums(OfQuantity):
     quantity = "scores"
 
     def add(self, site: Site, value: Mapping[str, Tensor], done: Pass) -> None:
-        """Add the attention-score sums of a batch to the sums of their site."""
+        """Add sums of attention logits [sequence, head, …] of a batch (`capture.scores.sum_scores`) to those of their
+        site.
+        """
         done.add_sums(site.name, value)
 
 
 def add_rows(site: Site, rows: Mapping[str, Tensor], done: Pass, prefix: str = "") -> None:
-    """Sum attention-row statistics over real queries that see a key; `prefix` is put before the names of the sums."""
+    """Sum the statistics of attention rows (one row per query) over real queries that see a key, and add them to a
+    site.
+
+    rows     statistics [sequence, head, query] by name, as `capture.rows.attention_rows` returns them
+    prefix   is put before the names of the sums
+    """
     keys = rows["keys"]
     real = done.real_queries(site, keys)
     terms = sum_rows(rows, real.unsqueeze(1) & (keys > 0))
@@ -139,13 +146,16 @@ class _OfAttention(Reads):
     def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:
         """Return what a capture would hand on for queries and keys [sequence, head, token, dim].
 
-        `means` are the mean query and the mean key of all test data.
+        real    which tokens are real [sequence, token]
+        means   the mean query and the mean key of all test data
         """
 
 
 def compute_rows(query: Tensor, key: Tensor, real: Tensor) -> dict[str, Tensor]:
-    """Return the statistics of attention rows of queries over real keys with scale 1, as a capture would hand them
-    on.
+    """Return statistics of attention rows with scale 1, by name, as a capture would hand them on.
+
+    query, key   [sequence, head, token, dim]
+    real         which tokens are real [sequence, token]
     """
     from anisoscope.capture.masking import Masking
     from anisoscope.capture.rows import attention_rows
@@ -169,7 +179,9 @@ class Rows(_OfAttention):
         yield RowSums()
 
     def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
-        """Return the attention-row statistics of these queries and keys, as a capture would."""
+        """Return the statistics of attention rows of these queries and keys [sequence, head, token, dim], as a capture
+        would.
+        """
         return compute_rows(query, key, real)
 
 
@@ -191,7 +203,10 @@ class CentredRows(_OfAttention):
         yield CentredRowSums()
 
     def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:
-        """Return the row statistics of all three variants: plain, queries centred, keys centred."""
+        """Return statistics of attention rows in three variants, as a capture would.
+
+        Keys: `plain` (as is), `query` (mean query subtracted from queries), `key` (mean key subtracted from keys).
+        """
         of_query, of_key = query - means[0], key - means[1]
         sides = ((query, key), (of_query, key), (query, of_key))
         return {side: compute_rows(q, k, real) for side, (q, k) in zip(SIDES, sides, strict=True)}
@@ -210,7 +225,11 @@ class Scores(_OfAttention):
         yield ScoreSums()
 
     def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
-        """Return the attention-score sums of these queries and keys with scale 1, as a capture would."""
+        """Return the sums of attention logits of these queries and keys [sequence, head, token, dim], as a capture
+        would.
+
+        The scale is 1.
+        """
         from anisoscope.capture.masking import Masking
         from anisoscope.capture.scores import sum_scores
 

@@ -52,8 +52,9 @@ class SampledStack:
 
 
 def read_sampled_stacks(tensors: Mapping[str, Tensor]) -> dict[str, SampledStack]:
-    """Return the sample that a run wrote (`Reservoir.tensors`), by stack: hidden states and outputs after the final
-    norm.
+    """Return the sampled tokens of a run by stack (encoder, decoder): hidden states, and outputs after the final norm.
+
+    tensors   the sample as the run wrote it (`Reservoir.tensors`)
 
     Layers that were sampled on their own because their lengths differ (maps of convolutional networks) are left out:
     their positions are not those of other layers.
@@ -124,6 +125,6 @@ def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, gro
 
 
 def _drop_unusable(stack: SampledStack, places: NDArray[np.intp]) -> dict[Site, Array]:
-    """Return the tokens at `places` in every layer, without layers where none of them is usable."""
+    """Return {layer: vectors of the tokens numbered `places`}, without layers where none of these is usable."""
     chosen = {site: x[places] for site, x in stack.layers.items()}
     return {site: x for site, x in chosen.items() if is_usable(x).any()}

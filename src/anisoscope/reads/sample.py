@@ -104,10 +104,9 @@ class SampledVectors:
         return replace(self, vectors=self.vectors[chosen], group=self.group[chosen], _made={})
 
     def replicates(self, function: Callable[[Array], Any]) -> Array:
-        """Return [replicate, …]: `function` of all vectors [vector, dim], then of the vectors without each group in
-        turn.
+        """Return `function` of all vectors [vector, dim], then of the vectors without each group of units in turn.
 
-        A replicate is NaN if no vector is left.
+        The result is [replicate, …]. A replicate is NaN if no vector is left.
         """
         values = [np.asarray(function(self.vectors), dtype=np.float64)]
         for group in self.present:
@@ -204,7 +203,10 @@ class Sample(OfSample):
 
 
 def find_reservoir(name: str, site: Site, kept: Gathered) -> Reservoir | None:
-    """Return the reservoir (kept sample) that holds vectors of a layer; None if there is none."""
+    """Return the sample of tokens that holds vectors of a layer; None if there is none.
+
+    name   name of the layer's site, as in the reservoir
+    """
     if site.quantity not in LAYER_QUANTITIES:
         return None
     reservoir = kept.reservoirs.get(site.stack) or kept.reservoirs.get(name)
@@ -219,8 +221,12 @@ def is_usable(vectors: Array) -> NDArray[np.bool_]:
 def select_sample(
     name: str, reservoir: Reservoir, kept: Gathered, most: int | None = None, usable: NDArray[np.bool_] | None = None
 ) -> SampledVectors | None:
-    """Return the sample of a layer: the `usable` ones among its first `most` vectors; None if there are fewer than
-    two.
+    """Return the sampled vectors of one layer that are usable; None if there are fewer than two.
+
+    name        name of the layer's site
+    reservoir   the sample of tokens that holds it
+    most        read only the first `most` tokens; None: all
+    usable      which tokens may be used [token]; None: those that are finite and not zero in this layer
     """
     vectors = reservoir.vectors[name][:most].double().numpy()
     chosen = is_usable(vectors) if usable is None else usable

@@ -87,6 +87,9 @@ def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
     """Add the vectors of a layer [sequence, token, dim] to its sums, and to its second moments if asked for.
 
     Whole images as vectors, and batches of many single vectors on a CPU, are summed by cheaper ways.
+
+    positions   token masks of the batch (`measure.masks.Masks`)
+    terms       names of the sums to accumulate
     """
     if is_whole_image(x, done):
         values, _ = sum_vectors(x.unsqueeze(1), positions.real.unsqueeze(1), None, terms & IMAGE_TERMS)
@@ -104,8 +107,12 @@ def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
 
 
 def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], done: Pass) -> None:
-    """Add the vectors of heads [sequence, head, token, dim] to their sums, and to second moments by head if asked
-    for.
+    """Add the vectors of attention heads [sequence, head, token, dim] to their sums.
+
+    Second moments are kept by head, if asked for.
+
+    positions   token masks of the batch (`measure.masks.Masks`)
+    terms       names of the sums to accumulate
     """
     values, inverse = sum_vectors(x, positions.policies, None, terms)
     done.add_sums(site.name, values)
@@ -196,8 +203,9 @@ class Vectors(Reads):
                 yield Reading(totals, kept.columns_of(site), self._count_vectors(metric.needs, kept, name))
 
     def _count_vectors(self, needs: frozenset[str], kept: Gathered, site: str) -> Array:
-        """Count the vectors behind the values, by policy and head (for similarity inside sequences: count the
-        sequences).
+        """Return the number of vectors behind the values, by token policy and head.
+
+        For similarity inside sequences, return the number of sequences.
         """
         if needs & SUBSETS:
             return np.asarray(kept.sums.at(site, ("subset_n",))["subset_n"].sum(0)[:KINDS].sum(0))

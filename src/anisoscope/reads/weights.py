@@ -35,7 +35,7 @@ class Weights(Reads):
         return frozenset()
 
     def summary(self) -> Summary:
-        """Return the function that reduces an embedding matrix to what is kept of it."""
+        """Return the function that reduces an embedding matrix to the named arrays that are kept of it."""
         return self.summarise
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
@@ -55,7 +55,10 @@ class Weights(Reads):
 
 
 def summarise_matrix(matrix: NDArray[Any], summaries: Mapping[str, Summary]) -> dict[str, torch.Tensor]:
-    """Return what is kept of a matrix: its number of `rows`, and each metric's terms under `metric.term`."""
+    """Return what is kept of a weight matrix: its number of `rows`, and each metric's arrays as `METRIC.TERM`.
+
+    summaries   functions that reduce the matrix to named arrays, by name of the metric
+    """
     terms = {"rows": np.array([float(len(matrix))])}
     for name, summarise in summaries.items():
         terms |= {f"{name}.{term}": value for term, value in summarise(matrix).items()}

@@ -159,7 +159,12 @@ def _words_of(measurement: Measurement, processor: Any) -> dict[str, dict[str, s
 
 
 def _copy_to_other_hosts(target: RunFolder) -> None:
-    """Write the finished run into the folders of the other processes, if those lie on other machines or in memory."""
+    """Copy the finished run from process 0 to the folders of processes that do not see its disk. All processes must
+    call it.
+
+    Such processes run on other machines, or their folder is on a file system in memory. Nothing is copied if every
+    process sees a finished run in `target`.
+    """
     broadcast_from_first(None)  # nobody reads what is not written yet
     if not is_true_anywhere(not target.complete):
         return

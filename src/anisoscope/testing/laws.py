@@ -207,7 +207,11 @@ def _require_equal(got: Mapping[str, Any], expected: Mapping[str, Any], how: tup
 
 
 def _check_words(metric: Metric) -> None:
-    """Raise _Broken unless the documentation has its five points and begins with a sentence."""
+    """Raise _Broken unless the metric's docstring begins with a sentence, then has the five points that `POINTS`
+    names.
+
+    These are Formula, Range, Unit, Undefined and Source, in this order, each at the beginning of a line.
+    """
     text = metric.documentation
     heads = re.findall(rf"^\s*({'|'.join(POINTS)})\s+\S", text, re.MULTILINE)
     module = metric.compute.__module__
