@@ -310,6 +310,18 @@ def test_a_metric_that_cannot_be_compared_is_told_with_what_can_be(metric, token
         compared([*rows, *rows], rows)
 
 
+def test_vectors_say_which_cosine_is_noise_without_being_asked():
+    x = np.random.default_rng(1).normal(size=(200, 24)) + 0.4
+    run = anisoscope.measure(x, units=np.arange(200) // 4)
+    asked = anisoscope.measure(x, units=np.arange(200) // 4, metrics=("floor",))
+    for name in ("q90", "q95", "q99", "q999"):
+        values = [one.records.query(f"metric == 'floor.{name}'")["value"].item() for one in (run, asked)]
+        assert values[0] == values[1]
+    assert [finding.rule for finding in run.findings].count("noise_floor") == 1
+    other = anisoscope.measure(x, panel="spectrum")
+    assert not other.records["metric"].str.startswith("floor").any()
+
+
 def test_which_cosine_is_noise_is_said_beside_that_of_isotropic_directions():
     """Unrelated documents around a common vector: the floor is that of all their pairs, which is far from q95(d)."""
     rng = np.random.default_rng(0)

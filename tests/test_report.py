@@ -281,6 +281,47 @@ def test_cells_of_heads_say_what_was_recorded(tmp_path: Path, figure: str, metri
     assert sorted(re.findall(r"<title>(.*?)</title>", wide[1])) == sorted(expected) and len(expected) == 12
 
 
+def large_map() -> str:
+    """A heat map of 48 layers of 64 heads, half of them with an interval that holds 0."""
+    places = pd.MultiIndex.from_product([range(1, 49), range(64)], names=["layer", "head"]).to_frame(index=False)
+    value = np.random.default_rng(0).uniform(-1, 1, len(places))
+    frame = places.assign(value=value, low=value - 0.5, high=value + 0.5)
+    return export.to_svg(charts.heatmap(frame, diverging=True, size=(640, 12)), "map")
+
+
+TITLE = re.compile(r"<title>(.*?)</title>")
+LINE = re.compile(r"M([\d.]+),([\d.]+)h([\d.]+)")
+
+
+def test_large_heat_maps_are_written_short() -> None:
+    """A page of 48 layers of 64 heads had 11 MB: empty labels, and a stroke and a font for each head."""
+    drawn = large_map()
+    short = export.shorten_tiles(drawn)
+    assert len(short) < 0.4 * len(drawn) and TITLE.findall(short) == TITLE.findall(drawn)
+    assert short.count("h0") - drawn.count("h0") == drawn.count(">·</text>") > 1000
+    colours = [tuple(map(int, found)) for found in re.findall(r'fill="rgb\((\d+), (\d+), (\d+)\)"[^>]*><title', drawn)]
+    told = re.findall(r'<path d="M[^"]*" stroke="#(\w{6})"><title', short)
+    assert [tuple(bytes.fromhex(found)) for found in told] == colours and len(colours) == 48 * 64
+
+
+def test_merged_tiles_are_where_single_ones_are_and_look_alike() -> None:
+    drawn = large_map()
+    merged = export.shorten_tiles(drawn, merge=True)
+    assert len(merged) < 0.15 * len(drawn) and "<title>" not in merged
+    where = {}
+    for lines, colour in re.findall(r'<path d="([^"]*)" stroke="#(\w{6})"/>', merged):
+        where |= {(x, y): bytes.fromhex(colour) for x, y, width in LINE.findall(lines) if width != "0"}
+    single = re.findall(r'<path d="M([\d.]+),([\d.]+)h[^"]*" stroke="#(\w{6})"><title', export.shorten_tiles(drawn))
+    assert len(where) == len(single) == 48 * 64
+    for x, y, colour in single:
+        assert max(abs(a - b) for a, b in zip(where[x, y], bytes.fromhex(colour), strict=True)) <= 4
+
+
+def test_small_drawings_stay_as_they_are() -> None:
+    drawn = export.to_svg(charts.heatmap(pd.DataFrame({"layer": [1, 2], "head": [0, 0], "value": [0.1, 0.2]})))
+    assert export.shorten_tiles(drawn, merge=True) == drawn
+
+
 @pytest.mark.usefixtures("no_drawings")
 def test_n_under_a_figure_is_that_of_its_own_rows(tmp_path: Path) -> None:
     """All synthetic rows had one n: that of another metric would have passed."""

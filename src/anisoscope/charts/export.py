@@ -38,6 +38,69 @@ def to_svgs(charts: Mapping[str, Callable[[], ChartType]]) -> dict[str, str]:
     return {name: future.result() for name, future in drawn.items()}
 
 
+MANY_TILES = 1000
+"""From this many tiles on, those of a heat map are written short: 48 layers of 64 heads make 3,072."""
+_TILE = re.compile(
+    r'<path d="M([-\d.]+),([-\d.]+)h([-\d.]+)v([-\d.]+)h[-\d.]+Z" fill="rgb\((\d+), (\d+), (\d+)\)" '
+    r'stroke="#ffffff" stroke-width="0.6"(?:/>|></path>|>(<title>[^<]*</title>)</path>)'
+)
+_TILES = re.compile(rf"(?:{_TILE.pattern})+")
+_LABEL = re.compile(
+    r'<text text-anchor="middle" transform="translate\(([-\d.]+),([-\d.]+)\)"[^>]*? fill="([^"]*)"(?:/>|>([·]?)</text>)'
+)
+_LABELS = re.compile(rf"(?:{_LABEL.pattern})+")
+_SHADE = 8
+"""Colours of merged tiles are rounded to multiples of this, of 255: a difference that no eye sees."""
+_GAP = 0.6
+"""Pixels between two tiles, as wide as the white line around them in other drawings."""
+_RISE = 3
+"""Pixels from the baseline of a dot to its middle."""
+
+
+def shorten_tiles(svg: str, *, merge: bool = False) -> str:
+    """Return a drawing with the tiles and dots of large heat maps written in a quarter of the bytes; other drawings as
+    they are.
+
+    merge   tiles of one colour become one mark, in a tenth of the bytes: without tooltips, for screens without a mouse
+    """
+    if len(_TILE.findall(svg)) < MANY_TILES:
+        return svg
+    svg = _LABELS.sub(lambda run: _join_dots(run[0]), svg)
+    return _TILES.sub(lambda run: _write_tiles(run[0], merge), svg)
+
+
+def _join_dots(labels: str) -> str:
+    """Write the dots among neighbouring labels as one mark for each colour; empty labels are dropped."""
+    by_colour: dict[str, list[str]] = {}
+    for x, y, colour, dot in _LABEL.findall(labels):
+        if dot:
+            by_colour.setdefault(colour, []).append(f"M{x},{float(y) - _RISE:g}h0")
+    marks = (f'<path d="{"".join(dots)}" stroke="{colour}"/>' for colour, dots in by_colour.items())
+    return f'<g fill="none" stroke-width="2" stroke-linecap="round">{"".join(marks)}</g>'
+
+
+def _write_tiles(tiles: str, merge: bool) -> str:
+    """Write neighbouring tiles as short, thick lines in one group: single ones with a gap between them, or merged, one
+    mark for each colour.
+    """
+    gap = 0.0 if merge else _GAP
+    by_colour: dict[str, list[str]] = {}
+    marks = []
+    tall = 0.0
+    for x, y, width, height, red, green, blue, title in _TILE.findall(tiles):
+        shade = [int(part) for part in (red, green, blue)]
+        if merge:
+            shade = [min(255, _SHADE * round(part / _SHADE)) for part in shade]
+        colour = "#{:02x}{:02x}{:02x}".format(*shade)
+        tall = max(tall, float(height))
+        line = f"M{x},{float(y) + float(height) / 2:g}h{float(width) - gap:g}"
+        by_colour.setdefault(colour, []).append(line)
+        marks.append(f'<path d="{line}" stroke="{colour}">{title}</path>')
+    if merge:
+        marks = [f'<path d="{"".join(lines)}" stroke="{colour}"/>' for colour, lines in by_colour.items()]
+    return f'<g fill="none" stroke-width="{tall - gap:g}">{"".join(marks)}</g>'
+
+
 def _clean_svg(described: dict[str, Any], name: str) -> str:
     """Render a chart to SVG, turn descriptions after `TOOLTIP` into native tooltips, and remove other descriptions.
 

@@ -8,7 +8,8 @@ Range      [−1, 1]. Near q95(d) (`mean_cosine.isotropic_q95`): directions are 
 Unit       none (cosine).
 Undefined  no two groups with a vector. Of fewer pairs than 1/(1 − q) it is the largest cosine. In simulation intervals
            hold the truth in 96 to 97 % of cases; that of 99.9 % in 90 % with 20 units of six vectors.
-Source     ours, of a uniform sample of vectors (`--sample`); what users of embeddings ask for as a threshold.
+Source     ours, of a uniform sample of vectors (`--sample`); what users of embeddings ask for as a threshold. Vectors
+           made elsewhere have it beside the panel of hidden states, unasked.
 """
 
 import numpy as np

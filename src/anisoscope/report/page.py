@@ -14,7 +14,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from anisoscope.axes import pluralise
-from anisoscope.charts.export import to_svgs, write
+from anisoscope.charts.export import shorten_tiles, to_svgs, write
 from anisoscope.charts.style import escape_control
 from anisoscope.report.parts import NARROW, WIDE, Figure, find_extremes
 from anisoscope.report.results import Results
@@ -71,6 +71,7 @@ def draw_figures(figures: Sequence[Figure], folder: Path, formats: tuple[str, ..
     draws = {file: draw for figure in figures for file, (_, draw) in figure.files.items()}
     widths = {"": WIDE, "-narrow": NARROW}
     svgs = to_svgs({file + end: partial(draw, width) for file, draw in draws.items() for end, width in widths.items()})
+    svgs = {name: shorten_tiles(svg, merge=name.endswith("-narrow")) for name, svg in svgs.items()}
     for file in draws:
         write(svgs[file], folder / file, formats)
 

@@ -21,6 +21,8 @@ from anisoscope.runs.job import Job
 from anisoscope.runs.run import OpenedCorpus, run
 from anisoscope.store import RunFolder, as_records
 
+UNASKED = ("floor",)
+"""Metrics that vectors get beside the panel of hidden states: a search needs to know which cosine is noise."""
 LABELLED_BYTES = 1 << 31
 """Most of one layer's labelled vectors, which are held at once."""
 
@@ -65,6 +67,8 @@ def _metrics(vectors: VectorArrays, settings: Settings) -> tuple[str, ...]:
     chosen = settings.metrics
     if not chosen:
         chosen = tuple(m.name for m in metrics.choose_metrics((), settings.panel) if m.name in have)
+        if "hidden" in settings.panel:
+            chosen += tuple(name for name in UNASKED if name in have and name not in chosen)
     of_classes = (name for name, metric in found.items() if metric.reads.labelled)
     chosen += tuple(name for name in of_classes if name in have and name not in chosen)
     if not chosen:
