@@ -32,6 +32,7 @@ class Centred(nn.Linear):
     mean: Tensor
 
     def __init__(self, linear: nn.Linear) -> None:
+        """Take over weight and bias of `linear`."""
         super().__init__(linear.in_features, linear.out_features, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
         self.register_buffer("mean", torch.zeros_like(linear.bias))
@@ -52,6 +53,7 @@ class Normed(nn.Linear):
     """
 
     def __init__(self, linear: nn.Linear, heads: int) -> None:
+        """Take over weight and bias of `linear`, whose outputs are divided among this number of heads."""
         super().__init__(linear.in_features, linear.out_features, device="meta")
         self.weight, self.bias = linear.weight, linear.bias
         self.norm = nn.RMSNorm(linear.out_features // heads, eps=1e-6)
@@ -68,7 +70,7 @@ PROJECTIONS = {"query": ("query", "q_proj"), "key": ("key", "k_proj")}
 
 
 def _replace(model: Any, sides: Iterable[str], make: Callable[[nn.Linear], nn.Module]) -> None:
-    """Replace the query or key projections (`sides`) of every layer by what `make` returns for them."""
+    """Replace the query or key projections (`sides`: query, key) of every layer by what `make` returns for them."""
     names = [name for side in sides for name in PROJECTIONS[side]]
     for module in list(model.modules()):
         for name in names:
@@ -77,18 +79,18 @@ def _replace(model: Any, sides: Iterable[str], make: Callable[[nn.Linear], nn.Mo
 
 
 def _centre(side: str) -> Callable[[Any], None]:
-    """Return the change that centres queries or keys (`side`)."""
+    """Return a function that makes a model subtract the mean of its queries or keys (`side`: query or key)."""
     return lambda model: _replace(model, (side,), Centred)
 
 
 def _norm(model: Any) -> None:
-    """Normalise queries and keys, per head."""
+    """Replace the query and key projections of a model by ones that normalise each head."""
     heads = model.config.num_attention_heads
     _replace(model, ("query", "key"), lambda linear: Normed(linear, heads))
 
 
 def _without_bias(linear: nn.Linear) -> nn.Module:
-    """Remove the bias of a projection."""
+    """Remove the bias of a projection, in place, and return it."""
     linear.bias = None  # type: ignore[assignment]
     return linear
 
@@ -162,14 +164,15 @@ def form_of(arm: str) -> str:
 
 
 class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types in its __init_subclass__
-    """A BERT with the changes of `config.arm`, saved and loaded as such.
+    """A BERT with the changes that the name `config.arm` lists, saved and loaded as such.
 
-    In training its loss is the arm's; in evaluation it is the plain one.
+    In training its loss is the one that the changes ask for; in evaluation it is the plain one.
     """
 
     token_weights: Tensor
 
     def __init__(self, config: Any) -> None:
+        """Build the model, then apply the changes of `config.arm` to it."""
         changes = changes_of(config.arm)
         super().__init__(config)
         if "type" not in config.arm.split("+"):

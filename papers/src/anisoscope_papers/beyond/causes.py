@@ -67,7 +67,9 @@ more.
 
 
 def kept(name: str, experiment: Experiment, context: Context) -> pd.DataFrame:
-    """Return the records of all cells (trained models) that claims and figures of a study need."""
+    """Return the records that claims and figures of the study `name` need, of all cells (trained models) of an
+    experiment.
+    """
     records = measure(experiment, context)
     read = {*SHOWN, *(claim.metric for claim in claims("beyond", name).values())}
     of_heads = (records["metric"] == "mean_cosine") & ~records["site"].isin(["hidden"])
@@ -75,7 +77,8 @@ def kept(name: str, experiment: Experiment, context: Context) -> pd.DataFrame:
 
 
 def ends(records: pd.DataFrame, metric: str, site: str = "", *, last: bool = False, start: bool = False) -> pd.Series:
-    """Return one number per cell (trained model), by (arm, seed), at the last step, or at the first with `start`.
+    """Return one number of a metric per cell (trained model), by (arm, seed), at the last step, or at the first with
+    `start`.
 
     An arm is a changed model. The number is the mean over heads and layers. Cosines of mean query and key count by
     absolute value. For hidden states, the input of the blocks is left out; `last` takes only the last layer.
@@ -93,8 +96,8 @@ def ends(records: pd.DataFrame, metric: str, site: str = "", *, last: bool = Fal
 
 
 def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> list[Verdict]:
-    """Judge every claim by the difference between its arm (changed model) and what the claim compares it with, paired
-    by seed.
+    """Judge every claim of the study `name` by its arm (changed model) minus what the claim compares it with, paired by
+    seed.
 
     Claims without a finished pair are undecided. `over`: what skill is relative to, in words.
     """
@@ -146,7 +149,9 @@ def _unmade(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[V
 
 
 def _nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
-    """Return why a claim cannot be tested, since its comparison lacks the effect in question; "" if it can."""
+    """Return why a claim cannot be tested: in these records the model it compares with lacks the effect. "" if it
+    can.
+    """
     if claim.lost is not None:
         now, start = (
             ends(records, claim.metric, claim.site, start=first).get(claim.against, pd.Series(dtype=float)).mean()
@@ -184,6 +189,8 @@ def paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
 def draw(name: str, records: pd.DataFrame, *, loss: str = "loss (nats)") -> dict[str, ChartType]:
     """Draw entropy and loss along training, A (mean cosine) by layer at the end, and what each arm (changed model)
     changes in the claims' numbers.
+
+    `name`: the study; `loss`: title of the axis of losses. Returns {chart name: chart}.
     """
     if records.empty:
         return {}
@@ -203,7 +210,9 @@ def draw(name: str, records: pd.DataFrame, *, loss: str = "loss (nats)") -> dict
 
 
 def effects(claim: Claim, records: pd.DataFrame) -> pd.DataFrame:
-    """Return how every arm (changed model) differs from `base` in the number of a claim, with intervals over seeds."""
+    """Return how every arm (changed model) differs from `base` in the number of a claim: arm, value, low, high (over
+    seeds).
+    """
     rows = []
     for arm in dict.fromkeys(records["model"].astype(str)):
         if arm != BASE and len(pairs := paired(claim, records, arm)) > 1:

@@ -61,18 +61,21 @@ def cell_study(
 ) -> Study:
     """Declare a study of classifiers (cells) that are measured once and not kept.
 
-    With `utterances` it reads which single utterances are right; else everything but that.
+    cells        grid → the classifiers that the study needs
+    tests        yields the tests of the study's claims, from the evidence on all corpora
+    draw         makes the charts, {name: chart}
+    utterances   True: it reads which single utterances are right; else everything but that
     """
     settings = {"quick": QUICK, "paper": PAPER, "finished": replace(PAPER, train=False)}
 
     def measure(plan: Grid, context: Context) -> pd.DataFrame:
-        """Return the records of the study's cells (classifiers), trained if needed."""
+        """Return the records of the study's cells (classifiers), trained if needed. `plan`: the grid of classifiers."""
         found = records_of(cells(plan), plan, context)
         of_utterances = found["metric"].isin(OF_UTTERANCES) if utterances else found["metric"] != RIGHT
         return found[of_utterances].reset_index(drop=True)
 
     def at_hand(plan: Grid, cache: Path) -> bool:
-        """Return whether any of the study's cells (classifiers) has been measured in this cache."""
+        """Return whether any of the study's cells (classifiers) of the grid `plan` has been measured in this cache."""
         return any(table_of(cell, plan, cache).exists() for cell in cells(plan))
 
     code: dict[str, Any] = {"measure": measure, "tests": tests, "draw": draw, "at_hand": at_hand}
@@ -80,14 +83,15 @@ def cell_study(
 
 
 def table_of(cell: Cell, plan: Grid, cache: Path) -> Path:
-    """Return the path of the records of a cell (classifier)."""
+    """Return the path, in the folder `cache`, of the records of a cell (classifier) trained as `plan` says."""
     return cache / "cells" / f"{folder_of(cell, plan, cache).name}.parquet"
 
 
 def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFrame:
     """Return the records of all cells (classifiers), trained now if the plan says so.
 
-    A cell that is unavailable gives one row, `missing` or `diverged`.
+    A cell that is unavailable gives one row, `missing` or `diverged`. `context`: the study's cache, device and
+    progress.
     """
     earlier = _earlier(context)
     lost: set[str] = set()
@@ -125,13 +129,16 @@ def _earlier(context: Context) -> pd.DataFrame:
 
 
 def _absent(cell: Cell, why: str) -> pd.DataFrame:
-    """Return a row that says why a cell (classifier) has no records."""
+    """Return a record that says why a cell (classifier) has no others: the metric `why` is `missing` or `diverged`."""
     row = pd.DataFrame([{"metric": why, "value": 1.0}])
     return as_records(row, model=cell.label, corpus=cell.corpus, seed=cell.seed)
 
 
 def read_by(cell: Cell, plan: Grid) -> dict[str, str]:
-    """Hash what the training of a cell (classifier) reads. CorpusError or ModelError if it is unavailable."""
+    """Return hashes of what the training of a cell (classifier) reads, by name: `corpus`, and word vectors or encoder.
+
+    CorpusError or ModelError if it is unavailable.
+    """
     recipe = plan.recipe(cell).filled()
     corpus = corpus_of(recipe.corpus, recipe.limit, recipe.split_seed)
     return {"corpus": corpus.fingerprint, **hash_read(recipe)}
@@ -140,7 +147,7 @@ def read_by(cell: Cell, plan: Grid) -> dict[str, str]:
 def check_read(cell: Cell, plan: Grid, table: Path) -> None:
     """Raise OutputError if the corpus or vectors that a saved cell (classifier) was trained on have changed since.
 
-    If nothing was noted, or they are unavailable here, the cell is taken as it is.
+    If nothing was noted, or they are unavailable here, the cell is taken as it is. `table`: the file of its records.
     """
     noted = table.with_suffix(".json")
     if not noted.exists():
@@ -150,15 +157,16 @@ def check_read(cell: Cell, plan: Grid, table: Path) -> None:
 
 
 def _keep_measured(cell: Cell, plan: Grid, table: Path, device: str) -> None:
-    """Train and measure a cell (classifier), and save its table. What it read is noted first, since the table marks it
-    as done.
+    """Train and measure a cell (classifier) as `plan` says, and save its records as `table`.
+
+    What it read is noted first, since the table marks it as done.
     """
     write_json(table.with_suffix(".json"), read_by(cell, plan))
     write_table(table, _measured(cell, plan, table.with_suffix(""), device))
 
 
 def _measured(cell: Cell, plan: Grid, folder: Any, device: str) -> pd.DataFrame:
-    """Train a cell (classifier), measure it, and delete its training."""
+    """Train a cell (classifier) in `folder` as `plan` says, return its measurements, and delete its training."""
     train_cell(cell, plan, folder, device)
     if (folder / DIVERGED).exists():
         found = _absent(cell, "diverged")
@@ -206,7 +214,7 @@ def packed(name: str, right: np.ndarray) -> str:
 
 
 def unpacked(text: str, count: int) -> tuple[str, np.ndarray]:
-    """Decode the text of `packed` into the name and the bits, [utterance]."""
+    """Decode the text of `packed` into (name, bits [utterance]); `count`: the number of utterances."""
     name, _, bits = text.partition(":")
     return name, np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8), count=count).astype(bool)
 

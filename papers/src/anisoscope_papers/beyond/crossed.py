@@ -56,7 +56,11 @@ def crossed_interval(table: Table) -> tuple[float, float, float, float]:
 
 
 def bootstrap_interval(table: Table, draws: int = DRAWS, seed: int = 0) -> tuple[float, float, float]:
-    """Return (mean, low, high) by a bootstrap of rows and columns together (multi-bootstrap, Sellam et al. 2022)."""
+    """Return (mean, low, high) of a table [row, utterance] by a bootstrap of rows and columns together
+    (multi-bootstrap, Sellam et al. 2022).
+
+    `draws`: the number of resampled tables.
+    """
     generator = np.random.default_rng(seed)
     rows, columns = table.shape
     of_rows = generator.multinomial(rows, np.full(rows, 1 / rows), draws) / rows
@@ -67,7 +71,11 @@ def bootstrap_interval(table: Table, draws: int = DRAWS, seed: int = 0) -> tuple
 
 
 def right_of(records: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each model: `right` says which test utterances it has right, `what` under which attention."""
+    """Return a table with a row for each model, read from the records of which test utterances it has right.
+
+    Columns: corpus, seed, split, recipe, arm (how attention was trained), `what` (the attention it was tested with) and
+    `right` (bits [utterance]).
+    """
     counts = select(records, metric="accuracy", component="test").groupby("corpus")["n_units"].first()
     rows = named(select(records, metric=RIGHT))
     found = []
@@ -80,9 +88,10 @@ def right_of(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def differences(records: pd.DataFrame) -> dict[tuple[str, str, str], dict[int, Table]]:
-    """Return what uniform attention changes: {(corpus, recipe, claim): {split: [seed, utterance]}}.
+    """Return by how much uniform attention changes what is right: {(corpus, recipe, claim): {split: [seed,
+    utterance]}}.
 
-    It was uniform in training, or made uniform afterwards, as the claim says.
+    Entries are 1, 0 or −1. Attention was uniform in training, or made uniform afterwards, as the claim says.
     """
     models = right_of(records)
     found: dict[tuple[str, str, str], dict[int, Table]] = {}
@@ -103,8 +112,9 @@ def differences(records: pd.DataFrame) -> dict[tuple[str, str, str], dict[int, T
 
 
 def table_of(by_split: dict[int, np.ndarray]) -> np.ndarray:
-    """Return one table [row, utterance]: rows are splits averaged over seeds; for fewer than three splits, seeds of the
-    first.
+    """Return one table [row, utterance] from the tables [seed, utterance] of each split.
+
+    Rows are splits averaged over seeds; for fewer than three splits, they are the seeds of the first.
     """
     if len(by_split) < FEWEST:
         return by_split[min(by_split)]
@@ -112,7 +122,11 @@ def table_of(by_split: dict[int, np.ndarray]) -> np.ndarray:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test that uniform attention changes accuracy by no more than the claim's margin, over seeds and utterances."""
+    """Yield the tests that uniform attention changes accuracy by no more than the claim's margin.
+
+    There is one per corpus, recipe of positions and claim (uniform in training, or afterwards). Its interval counts
+    both seeds (or splits) and test utterances as random draws. `whole`: the records of all corpora and seeds.
+    """
     found = differences(whole.records)
     for here in whole.corpora:
         for (corpus, recipe, name), by_split in found.items():
@@ -134,7 +148,10 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw how uniform attention changes accuracy, with an interval for each way to count random draws."""
+    """Draw how uniform attention changes accuracy, with an interval for each way to count random draws.
+
+    `whole`: the records of all corpora. Returns {chart name: chart}.
+    """
     rows = []
     for (corpus, recipe, name), by_split in differences(whole.records).items():
         table = table_of(by_split)

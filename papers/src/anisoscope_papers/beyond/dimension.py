@@ -30,12 +30,18 @@ def classes_of(corpus: str) -> int:
 
 
 def by_width(here: Evidence, metric: str, **where: Any) -> Seeds:
-    """Return values [seed] by width, including those of models that learnt nothing."""
+    """Return the values of a metric [seed] by the width of the model, including models that learnt nothing.
+
+    `here`: the evidence on one corpus; `where`: further conditions on the records.
+    """
     return here.by(select(here.records, untrained=False, metric=metric, **where), "dim")
 
 
 def saturates(accuracy: Seeds) -> Array:
-    """Return the smallest width from which on accuracy stays within `NEAR` of the widest model's, [seed]."""
+    """Return the smallest width from which on accuracy stays within `NEAR` of the widest model's, [seed].
+
+    `accuracy`: its values [seed] by width.
+    """
     widths = sorted(accuracy)
     if not widths:
         return accuracy.nothing
@@ -46,7 +52,11 @@ def saturates(accuracy: Seeds) -> Array:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test how classes fill the dimensions, and that more classes need more width."""
+    """Yield the tests on how many dimensions a number of classes needs.
+
+    In wide models class directions form a simplex and take every dimension they can; fewer dimensions than classes cost
+    no accuracy; more classes need more width. `whole`: the records of all corpora; a test has one number per seed.
+    """
     needed: dict[int, pd.Series] = {}
     for here in whole.corpora:
         count, accuracy = classes_of(here.corpus), by_width(here, "accuracy", component="test")
@@ -65,7 +75,8 @@ def tests(whole: Evidence) -> Iterator[Test]:
 def growth(needed: dict[int, pd.Series]) -> Array:
     """Return how many doublings of the needed width go with one doubling of the number of classes, [seed].
 
-    A least-squares slope over at least three numbers of classes; NaN if a seed has fewer.
+    `needed`: {number of classes: needed width by seed}. A least-squares slope over at least three numbers of classes;
+    NaN if a seed has fewer.
     """
     table = pd.DataFrame(needed).T  # [classes, seed]
     known = [table[seed].dropna() for seed in table]
@@ -74,7 +85,10 @@ def growth(needed: dict[int, pd.Series]) -> Array:
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw accuracy, and the number of dimensions that classes occupy, against the width."""
+    """Draw accuracy, and the number of dimensions that classes occupy, against the width.
+
+    `whole`: the records of all corpora. Returns {chart name: chart}.
+    """
     drawn: dict[str, ChartType] = {}
     rows = select(whole.records, untrained=False)
     titles = {"accuracy": "accuracy", "class_direction.dimensions": "dimensions that classes take"}
@@ -88,7 +102,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 def _grid(**changes: Any) -> SmallGrid:
-    """Return the grid of models to train, with some settings changed."""
+    """Return the grid of small models that this study trains, with some of its settings changed."""
     tasks = tuple((f"planted:{count}", FIRST) for count in CLASSES)
     return SmallGrid(((TREEBANK, EACH), *tasks), **{"dims": WIDTHS, "seeds": 3, "steps": 800, "rate": 5e-3, **changes})
 

@@ -54,13 +54,16 @@ VERSION = 1
 
 
 def shares(corpus: str) -> dict[float, tuple[str, ...]]:
-    """Return {share of words to erase: maps that choose them}; for pairs, which train longest, only one half."""
+    """Return {share of words to erase: the maps (scores of words) that choose them}.
+
+    For corpora of pairs, which train longest, only one half is erased.
+    """
     fifth = {} if PUBLISHED.get(corpus) == "esnli" else {FIFTH: (ATTENTION, DIRECTIONS, RANDOM)}
     return {HALF: MAPS, **fifth}
 
 
 def arm(name: str, share: float) -> str:
-    """Name a map and a share of erased words."""
+    """Return the name of a condition: a map (scores of words) and a share of erased words, as in `attention, 50%`."""
     return f"{name}, {share:.0%}"
 
 
@@ -96,7 +99,9 @@ class Maps:
         return made
 
     def erased(self, name: str, share: float) -> LabelledCorpus:
-        """Return the corpus without the share of words that a map scores highest, in training, validation and test."""
+        """Return the corpus without the share of words that the map `name` scores highest, in training, validation
+        and test.
+        """
         corpus = self.trained.corpus
         splits = {
             split: tuple(
@@ -109,7 +114,7 @@ class Maps:
 
 
 def left(example: Example, keep: Marks) -> Example:
-    """Return an example with only the words in `keep`."""
+    """Return an example with only the words that `keep` [word] marks."""
     first = len(example.words)
     second = None if example.second is None else tuple(compress(example.second, keep[first:]))
     return replace(example, words=tuple(compress(example.words, keep[:first])), second=second, rationale=None)
@@ -133,7 +138,11 @@ def retrained(trained: Trained) -> pd.DataFrame:
 
 
 def _records(trained: Trained, maps: Maps, name: str, share: float) -> pd.DataFrame:
-    """Train again on one erased corpus and return its records; `diverged` if the loss is not finite."""
+    """Train again on the corpus erased by the map `name` and a share, and return the records; `diverged` if the loss is
+    not finite.
+
+    `trained`: the classifier before erasing; `maps`: its scores of words.
+    """
     corpus, found = maps.erased(name, share), np.array(maps.found[TEST])
     values: dict[str, float] = {"diverged": 1.0}
     with TemporaryDirectory() as folder:
@@ -151,13 +160,22 @@ def _records(trained: Trained, maps: Maps, name: str, share: float) -> pd.DataFr
 
 
 def measure(plan: Grid, context: Context) -> pd.DataFrame:
-    """Return the records for one layer at λ = 0 (no penalty); all corpora of a seed come before the next seed."""
+    """Return the records for one layer at λ = 0 (no penalty), before and after erasing words.
+
+    All corpora of a seed come before the next seed. `plan`: the grid of classifiers; `context`: cache, device,
+    progress.
+    """
     cells = [Cell(c, seed=s) for s in range(plan.seeds) for c in plan.names()]
     return gather(cells, plan, context, accuracies, retrained)
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test which map (scores of words) finds the words that a classifier needs, by its accuracy without them."""
+    """Yield the tests on which map (scores of words) finds the words that a classifier needs.
+
+    The accuracy of classifiers trained again without the highest-scored words is compared: directions of values with
+    attention, and each of them with random words. A control: erasing by the predicted class gives the class away.
+    `whole`: the records of all corpora; a test has one number per seed of one corpus.
+    """
     for here in whole.corpora:
         accuracy, named = (here.table("component", metric=f"retrained.{m}") for m in ("accuracy", "agreement"))
         for share in shares(here.corpus):
@@ -173,6 +191,8 @@ def tests(whole: Evidence) -> Iterator[Test]:
 def draw(whole: Evidence) -> dict[str, ChartType]:
     """Draw the accuracy of classifiers trained again without the highest-scored words, by corpus, share and map of
     scores.
+
+    `whole`: the records of all corpora. Returns {chart name: chart}.
     """
     before = whole.find(metric="accuracy", component=TEST, **ONE_LAYER).assign(component=NOTHING)
     rows = pd.concat([before, whole.find(metric="retrained.accuracy")], ignore_index=True)

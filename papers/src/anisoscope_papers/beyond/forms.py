@@ -16,13 +16,15 @@ Scores = Float[Tensor, "sequence head query key"]
 
 
 def softmax1(scores: Scores) -> Scores:
-    """Apply a softmax with 1 added to the denominator, so that a row may give its keys almost nothing (Miller 2023)."""
+    """Turn scores into weights by a softmax with 1 added to the denominator, so that a row may give its keys almost
+    nothing (Miller 2023).
+    """
     nothing = scores.new_zeros(*scores.shape[:-1], 1)
     return torch.cat((scores, nothing), -1).softmax(-1)[..., :-1]
 
 
 def sigmoid(scores: Scores) -> Scores:
-    """Weigh every key on its own: sigmoid(score − ln keys) (Ramapuram et al. 2024)."""
+    """Turn scores into weights, every key on its own: sigmoid(score − ln keys) (Ramapuram et al. 2024)."""
     return (scores - math.log(scores.shape[-1])).sigmoid()
 
 
@@ -30,7 +32,7 @@ FORMS: dict[str, Callable[[Scores], Scores]] = {"softmax1": softmax1, "sigmoid":
 
 
 def weights(form: str, scores: Scores) -> Scores:
-    """Turn scores into weights by a form of attention; the empty name is softmax."""
+    """Turn scores into weights by a form of attention (a key of `FORMS`; empty: softmax)."""
     return FORMS[form](scores) if form else scores.softmax(-1)
 
 
@@ -46,7 +48,12 @@ def _attention(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Compute attention in one of the forms; return output and weights, as transformers' attention functions do."""
+    """Compute attention in one of the forms (a key of `FORMS`), with the signature of transformers' attention
+    functions.
+
+    query, key, value are [sequence, head, token, dim]. Returns (output [sequence, query, head, dim], weights [sequence,
+    head, query, key]).
+    """
     scores = query @ key.transpose(2, 3) * scaling
     given = weights(form, scores if attention_mask is None else scores + attention_mask)
     given = functional.dropout(given, dropout, module.training)

@@ -22,8 +22,10 @@ FEWEST_STEPS = 4
 
 
 def by_steps(here: Evidence) -> dict[str, Seeds]:
-    """Return accuracy [seed] by the step at which attention is frozen, for each recipe of positions; −1: uniform
-    attention.
+    """Return {recipe of positions: accuracy [seed] by the step at which attention was frozen}.
+
+    −1 stands for uniform attention, the last step for attention that was trained throughout. `here`: the evidence on
+    one corpus.
     """
     rows = named(select(here.records, **TESTED))
     rows = rows[rows["family"] != CONTROL]
@@ -33,7 +35,11 @@ def by_steps(here: Evidence) -> dict[str, Seeds]:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test for how many steps attention must be trained to reach the accuracy of training it throughout."""
+    """Yield the tests on for how many steps attention must be trained to be as accurate as when trained throughout.
+
+    It is frozen as it was drawn, after a tenth or half of the steps; or made uniform. One test per recipe of positions
+    and claim. `whole`: the records of all corpora; a test has one number per seed of one corpus.
+    """
     for here in whole.corpora:
         for recipe, accuracy in by_steps(here).items():
             throughout = accuracy[max(accuracy)]
@@ -45,14 +51,20 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def trend(accuracy: Seeds) -> Array:
-    """Return the rank correlation of accuracy with the number of steps in which attention was trained, [seed]."""
+    """Return the rank correlation of accuracy with the number of steps in which attention was trained, [seed].
+
+    `accuracy`: its values [seed] by that number.
+    """
     steps = sorted(step for step in accuracy if step >= 0)
     table = np.array([accuracy[step] for step in steps] or [accuracy.nothing]).T
     return np.array([spearman(np.array(steps, dtype=float), values, FEWEST_STEPS) for values in table])
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw accuracy against the steps of attention training, a line for each corpus; uniform attention is at −1."""
+    """Draw accuracy against the steps of attention training, a line for each corpus; uniform attention is at −1.
+
+    `whole`: the records of all corpora. Returns {chart name: chart}.
+    """
     rows = named(select(whole.records, **TESTED))
     after = rows["freeze_after"].where(rows["arm"] != LEARNED, rows["steps"]).where(rows["arm"] != "uniform", -1.0)
     frame = over(rows.assign(steps_of_attention=after), "corpus", "recipe", "steps_of_attention")

@@ -60,7 +60,11 @@ class KindRecipe:
         return {}
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
-        """Train a model (cell), or resume, and write its records unless they exist. CorpusError without its data."""
+        """Train the model of an arm (set of changes) and a seed in `folder`, or resume, and write its records unless
+        they exist.
+
+        CorpusError without its data.
+        """
         kind = kind_named(self.kind)
         if kind.missing:
             raise CorpusError(
@@ -83,7 +87,8 @@ def guess(kind: Kind, made: Any) -> float:
     """Return the validation loss of a guess that ignores the example, from which skill is counted.
 
     It is the mean training image in every hidden patch, equal chances for every candidate of a hidden span, or the
-    shares of classes. For spans it is a sum over a batch, then a mean over examples, as in transformers.
+    shares of classes. For spans it is a sum over a batch, then a mean over examples, as in transformers. `made`: the
+    model with its training and validation examples.
     """
     size = 2 * kind.batch
     batches = [made.collate(list(made.validation[i : i + size])) for i in range(0, len(made.validation), size)]
@@ -99,7 +104,10 @@ def guess(kind: Kind, made: Any) -> float:
 
 
 def _mean_image(made: Any, batches: list[dict[str, Any]]) -> float:
-    """Return the mean error per pixel of filling hidden patches with the mean training image."""
+    """Return the mean error per pixel of filling hidden patches with the mean training image.
+
+    `made`: the model with its training examples; `batches`: of validation examples.
+    """
     mean = made.collate(made.train)["pixel_values"].mean(0)
     patch = mean.shape[-1] // round(batches[0]["bool_masked_pos"].shape[1] ** 0.5)
     wrong, hidden = 0.0, 0

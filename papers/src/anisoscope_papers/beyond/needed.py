@@ -33,13 +33,21 @@ OUTCOMES: dict[str, dict[str, Any]] = {
 
 
 def _rows(here: Evidence, name: str) -> pd.DataFrame:
-    """Return the rows of an outcome, of the last layer if it has layers. Models that learnt nothing count as well."""
+    """Return the records of an outcome (a key of `OUTCOMES`), in the last layer if it is measured by layer.
+
+    Models that learnt nothing count as well. `here`: the evidence.
+    """
     rows = select(here.records, family=[OWN, OTHER_ARM], weight=0.0, **OUTCOMES[name])
     return rows[rows["layer"].isna() | (rows["layer"] == rows["layers"])]
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test what models lose that are trained without learnt attention (uniform, random or frozen), by depth."""
+    """Yield the tests on what models lose that are trained without learnt attention (uniform, random, or frozen), by
+    depth.
+
+    Tested are accuracy, how well directions separate the classes, the similarity of values, and whether similar values
+    predict a small loss. `whole`: the records of all corpora; a test has one number per seed.
+    """
     for here in whole.corpora:
         accuracy, values, auc = (here.by(_rows(here, name), "layers", "arm") for name in OUTCOMES)
         for layers in sorted({layers for layers, _ in accuracy}) or [1.0]:
@@ -52,10 +60,10 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def predicted(whole: Evidence) -> np.ndarray:
-    """Return the rank correlation, over corpora and depths, of the values' similarity with the loss from uniform
-    attention.
+    """Return the rank correlation, over corpora and depths, of the values' similarity with the accuracy lost under
+    uniform attention, [seed].
 
-    [seed]; the similarity is that of models with learnt attention.
+    The similarity is that of models with learnt attention. `whole`: the records of all corpora.
     """
     accuracy, values = (whole.by(_rows(whole, name), "corpus", "layers", "arm") for name in list(OUTCOMES)[:2])
     cells = sorted({key[:2] for key in accuracy})
@@ -69,7 +77,10 @@ FEWEST = 6
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw accuracy, similarity of values and separation of classes by corpus, depth and how attention was trained."""
+    """Draw accuracy, similarity of values and separation of classes by corpus, depth and how attention was trained.
+
+    `whole`: the records of all corpora. Returns {chart name: chart}.
+    """
     drawn: dict[str, ChartType] = {}
     for number, name in enumerate(OUTCOMES):
         frame = over(_rows(whole, name), "corpus", "layers", "arm")

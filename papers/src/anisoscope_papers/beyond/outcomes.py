@@ -44,7 +44,8 @@ Rows = Iterator[dict[str, Any]]
 def asked(model: Any, tokenizer: Any, plan: Any, texts: Any) -> pd.DataFrame:
     """Measure all outcomes of a trained model: sinks, outliers, retrieval, and a probe of parts of speech.
 
-    `plan`: windows of text; `texts`: windows for retrieval. Without a treebank on disk the probe is left out.
+    `plan`: batches of windows of text; `texts`: batches of windows for retrieval. Without a treebank on disk the probe
+    is left out.
     """
     with evaluation_mode(model):
         rows = [*_attended(model, plan), *_held(model, plan), *_retrieved(model, texts)]
@@ -54,7 +55,7 @@ def asked(model: Any, tokenizer: Any, plan: Any, texts: Any) -> pd.DataFrame:
 
 
 def _attended(model: Any, plan: Any) -> Rows:
-    """Yield the share of attention that goes to the first key, by layer and head."""
+    """Yield rows with the share of attention that goes to the first key, by layer and head, over the batches `plan`."""
     sums: dict[int, list[Tensor]] = defaultdict(list)
     form = arms.form_of(model.config.arm)
 
@@ -74,7 +75,9 @@ def _attended(model: Any, plan: Any) -> Rows:
 
 
 def _held(model: Any, plan: Any) -> Rows:
-    """Yield how much of the mean square of hidden states the largest dimension holds, by layer."""
+    """Yield rows with the share of the mean square of hidden states that the largest dimension holds, by layer, over
+    `plan`.
+    """
     batches = (model.bert(**plan[i].inputs, output_hidden_states=True).hidden_states for i in range(len(plan)))
     squares = sum(torch.stack([x.double().square().sum((0, 1)) for x in hidden]) for hidden in batches)
     for layer, of_layer in enumerate(torch.as_tensor(squares)):
@@ -83,7 +86,7 @@ def _held(model: Any, plan: Any) -> Rows:
 
 
 def _retrieved(model: Any, texts: Any) -> Rows:
-    """Yield the precision of retrieval by the last hidden states."""
+    """Yield a row with the precision of retrieval by the mean last hidden states of windows (`texts`: batches)."""
     batches = [texts[i] for i in range(len(texts))]
     last = torch.cat([model.bert(**batch.inputs).last_hidden_state.mean(1) for batch in batches])
     yield {"metric": "retrieval.precision", "value": precision(last, torch.cat([batch.unit for batch in batches]))}
@@ -92,7 +95,7 @@ def _retrieved(model: Any, texts: Any) -> Rows:
 def precision(vectors: Float[Tensor, "window dim"], unit: Tensor) -> float:
     """Return the share of windows whose nearest other window by cosine is of the same unit (document).
 
-    Windows whose unit has no other are left out.
+    Windows whose unit has no other are left out. `unit`: number of the document of each [window].
     """
     directions = functional.normalize(vectors.double(), dim=-1)
     cosine = (directions @ directions.T).fill_diagonal_(-torch.inf)
@@ -101,7 +104,10 @@ def precision(vectors: Float[Tensor, "window dim"], unit: Tensor) -> float:
 
 
 def _probed(model: Any, tokenizer: Any, folder: Path) -> Rows:
-    """Yield the accuracy of a linear discriminant that reads parts of speech from the last hidden states."""
+    """Yield a row with the accuracy of a linear discriminant that reads parts of speech from the last hidden states.
+
+    `folder`: of the treebank UD English EWT.
+    """
     window = model.config.max_position_embeddings
     parts = [_words(model, tokenizer, folder / f"{split}.jsonl.gz", n, window) for split, n in SENTENCES.items()]
     (seen, tags), (words, right) = parts
@@ -110,7 +116,11 @@ def _probed(model: Any, tokenizer: Any, folder: Path) -> Rows:
 
 
 def _words(model: Any, tokenizer: Any, path: Path, sentences: int, window: int) -> tuple[Any, Any]:
-    """Return the last hidden states [word, dim] and the tags of words of some sentences, up to the window's length."""
+    """Return (last hidden states [word, dim], part-of-speech tags [word]) of some sentences of a treebank file.
+
+    sentences   how many are read, evenly spread over the file
+    window      tokens at which a sentence is cut
+    """
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         every = [json.loads(line) for line in lines]
     chosen = np.linspace(0, len(every) - 1, min(sentences, len(every))).astype(int)

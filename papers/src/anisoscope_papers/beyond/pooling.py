@@ -22,15 +22,22 @@ TOLD = {FIRST: "class from [CLS]", MEAN: "class from the mean", EACH: "tag of ea
 
 
 def last(here: Evidence, **where: Any) -> Seeds:
-    """Return values [seed] of the last layer of sound (not collapsed) models, by what is read and whether it is at step
-    0.
+    """Return values [seed] in the last layer of sound (not collapsed) models, by (what the head reads, whether at step
+    0).
+
+    `here`: the evidence on one corpus; `where`: which records.
     """
     rows = here.find(**where)
     return here.by(rows[rows["layer"] == rows["layers"]], "read", "untrained")
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test how much words and values become similar if a class of the sentence, or a tag of each word, is trained."""
+    """Yield the tests on what makes words similar: a class trained for the whole sentence (pooling), or a tag for each
+    word.
+
+    Compared is the mean cosine of words, and of values, in the last layer, also with step 0; and how well directions
+    separate the tags. `whole`: the records of all corpora; a test has one number per seed of one corpus.
+    """
     for here in whole.corpora:
         words, values, auc = (last(here, **where) for where in (WORDS, VALUES, AUC))
         yield here.test("pooling makes words alike", words[FIRST, False] - words[EACH, False])
@@ -45,6 +52,8 @@ def tests(whole: Evidence) -> Iterator[Test]:
 def draw(whole: Evidence) -> dict[str, ChartType]:
     """Draw the similarity of a sentence's words by layer, for each thing that the model's head reads; at step 0 and the
     end.
+
+    `whole`: the records of all corpora. Returns {chart name: chart}.
     """
     drawn: dict[str, ChartType] = {}
     for here in whole.corpora:
@@ -57,7 +66,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 def _grid(corpus: str = TREEBANK, **changes: Any) -> SmallGrid:
-    """Return the grid of models to train, with some settings changed."""
+    """Return the grid of small models trained on `corpus`, with some of its settings changed."""
     tasks = tuple((corpus, read) for read in (FIRST, EACH, MEAN))
     return SmallGrid(tasks, **{"layers": (3,), "steps": 400, **changes})
 

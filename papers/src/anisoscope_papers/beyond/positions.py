@@ -39,6 +39,7 @@ class Quantities:
     """
 
     def __init__(self, here: Evidence) -> None:
+        """Read the quantities from the evidence on one corpus (`here`)."""
         every, sound = named(here.records), named(here.sound)
         learned = select(sound, arm=LEARNED)
         trained = learned[learned["family"] != CONTROL]
@@ -67,13 +68,17 @@ def named(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def last_layer(rows: pd.DataFrame, site: str) -> pd.DataFrame:
-    """Return the similarity rows of a site (keys or values) in each model's last layer."""
+    """Return the records of the mean cosine at a site (keys or values) in each model's last layer."""
     rows = select(rows, site=site, **ALIKE)
     return rows[rows["layer"] == rows["layers"]]
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test the paper's claims under each recipe of positions, and what positions change."""
+    """Yield the tests of the paper's claims under each recipe of positions, and of what positions change, for each
+    depth.
+
+    `whole`: the records of all corpora; a test has one number per seed of one corpus.
+    """
     for here in whole.corpora:
         found = Quantities(here)
         if max(found.depths) == 1:
@@ -84,7 +89,11 @@ def tests(whole: Evidence) -> Iterator[Test]:
 
 
 def _of_recipes(here: Evidence, found: Quantities, layers: float) -> Iterator[Test]:
-    """Test which claims of the paper hold under which recipe of positions, at one depth."""
+    """Yield the tests of the paper's claims on models of one depth (`layers`), for every recipe of positions.
+
+    Attention is nearly uniform, not used, not needed, enough as it was drawn; keys and values become similar in
+    training. `here`: the evidence on one corpus; `found`: its numbers.
+    """
     for recipe in RECIPES:
         if (layers, recipe, LEARNED) not in found.accuracy:
             continue
@@ -99,7 +108,11 @@ def _of_recipes(here: Evidence, found: Quantities, layers: float) -> Iterator[Te
 
 
 def _of_positions(here: Evidence, found: Quantities, layers: float) -> Iterator[Test]:
-    """Test what positions change: each recipe with them, minus the one without."""
+    """Yield the tests of what positions change in models of one depth: each recipe with positions minus the one
+    without.
+
+    Entropy, use of attention, similarity of keys, accuracy. `here`: the evidence on one corpus; `found`: its numbers.
+    """
     which = f"L = {layers:g}"
     entropy, used, keys = found.entropy, found.used, found.keys
     own, without = (layers, SINUSOIDS), (layers, NONE)
@@ -116,7 +129,10 @@ def _of_positions(here: Evidence, found: Quantities, layers: float) -> Iterator[
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
-    """Draw three accuracies by corpus, depth and recipe, and another chart of entropy H and similarities."""
+    """Draw three accuracies by corpus, depth and recipe, and another chart of entropy H and similarities.
+
+    `whole`: the records of all corpora. Returns {chart name: chart}.
+    """
     every = named(whole.records)
     trained = every[every["family"] != CONTROL]
     accuracy = {
@@ -135,7 +151,10 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 def _bars(whole: Evidence, rows: dict[str, pd.DataFrame], name: str, title: str) -> dict[str, ChartType]:
-    """Draw a bar for each corpus, depth, recipe and quantity."""
+    """Draw a bar for each corpus, depth, recipe and quantity; return {`name`: chart}.
+
+    `whole`: the records of all corpora; `rows`: {quantity: its records}.
+    """
     frames = [over(found, "corpus", "layers", "recipe").assign(quantity=what) for what, found in rows.items()]
     frame = pd.concat(frames, ignore_index=True)
     where = frame["corpus"].replace(TITLES) + ", L = " + frame["layers"].map("{:g}".format)

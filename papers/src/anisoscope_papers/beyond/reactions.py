@@ -67,7 +67,10 @@ class Seen:
 def mean_cosine_of_pairs(
     states: Float[Tensor, "row token dim"], real: Bool[Tensor, "row token"]
 ) -> Float[Tensor, "row"]:
-    """Return the mean cosine over pairs of different real tokens, for every row, in float64 (equation 3)."""
+    """Return the mean cosine over pairs of different real tokens, for every row of states, in float64 (equation 3).
+
+    `real` marks the tokens that are not padding.
+    """
     units = torch.nn.functional.normalize(states.double(), dim=-1) * real[..., None]
     count = real.sum(1).double()
     return (units.sum(1).square().sum(-1) - count) / (count * (count - 1))
@@ -75,7 +78,9 @@ def mean_cosine_of_pairs(
 
 @torch.no_grad()
 def see(name: str, plan: Reactions) -> tuple[Seen, Labels]:
-    """Run a model on every reaction; return what is kept of it, and the class of each reaction."""
+    """Run the model `name` on every reaction of `plan`; return what is kept of it, and the class index of each
+    [reaction].
+    """
     corpus = open_labelled(CORPUS, columns=COLUMNS, for_training=False)
     subject = load(name)
     tokenizer: Any = subject.processor
@@ -84,7 +89,7 @@ def see(name: str, plan: Reactions) -> tuple[Seen, Labels]:
     states: dict[int, Tensor] = {}
 
     def receive(site: Site, x: Tensor) -> None:
-        """Keep the hidden states of each layer."""
+        """Keep the hidden states of each layer. `x`: what the `site` gives in a forward call."""
         if site.quantity == "hidden" and site.layer is not None:
             states[site.layer] = x
 
@@ -106,8 +111,8 @@ def see(name: str, plan: Reactions) -> tuple[Seen, Labels]:
 def of_directions(cls: Float[np.ndarray, "reaction dim"], labels: Labels) -> tuple[float, float, float]:
     """Return (AUC, median cosine to the own class, to the other classes), averaged over all representatives.
 
-    The AUC of a representative is the chance that another reaction of its class is nearer to it than one of another
-    class.
+    Every reaction serves as a representative of its class. Its AUC is the chance that another reaction of its class is
+    nearer to it than one of another class. `cls`: unit vectors; `labels`: class index [reaction].
     """
     cosine = cls @ cls.T
     same = labels[:, None] == labels[None]
@@ -126,7 +131,10 @@ def of_directions(cls: Float[np.ndarray, "reaction dim"], labels: Labels) -> tup
 
 
 def replicates(seen: Seen, labels: Labels) -> dict[str, Array]:
-    """Return jackknife replicates {metric: [1 + group, layer]}: with all reactions, then without each group of them."""
+    """Return jackknife replicates {metric: [1 + group, layer]}: with all reactions, then without each group of them.
+
+    `labels`: class index [reaction].
+    """
     group = np.arange(len(labels)) % GROUPS
     found: dict[str, list[Array]] = {name: [] for name in BOUNDS}
     for left_out in (-1, *range(GROUPS)):
@@ -139,8 +147,8 @@ def replicates(seen: Seen, labels: Labels) -> dict[str, Array]:
 
 
 def last_third(curve: Array) -> Array:
-    """Return which share of the gain from first to last layer, for `curve` [replicate, layer], lies in
-    the last third.
+    """Return which share of the gain of a curve [replicate, layer] from first to last layer lies in the last third,
+    [replicate].
     """
     depth = curve.shape[1] - 1
     start = depth - max(1, round(depth * LATE))
@@ -149,8 +157,9 @@ def last_third(curve: Array) -> Array:
 
 
 def share_still_to_come(difference: Array) -> Array:
-    """Return which share of the last layer's `difference` [replicate, layer] is still missing at the start of the last
-    third.
+    """Return which share of the last layer's `difference` is still missing at the start of the last third, [replicate].
+
+    `difference`: [replicate, layer].
     """
     depth = difference.shape[1] - 1
     start = depth - max(1, round(depth * LATE))
@@ -159,8 +168,9 @@ def share_still_to_come(difference: Array) -> Array:
 
 
 def asked(before: dict[str, Array], after: dict[str, Array]) -> dict[str, Array]:
-    """Compute the number of every claim from the curves of both models, as jackknife replicates:
-    {claim: [replicate]}.
+    """Compute the number of every claim as jackknife replicates, {claim: [replicate]}.
+
+    before, after   curves of the two models, {metric: [replicate, layer]}
     """
     gain = after[DIRECTION] - before[DIRECTION]
     return {
@@ -174,7 +184,10 @@ def asked(before: dict[str, Array], after: dict[str, Array]) -> dict[str, Array]
 
 
 def measure(plan: Reactions, context: Context) -> pd.DataFrame:
-    """Return the curves by layer of both models, and the number of every claim (metric `claim`), with intervals."""
+    """Return the curves by layer of both models, and the number of every claim (metric `claim`), with intervals.
+
+    `plan`: how many reactions are read; `context`: receives the progress.
+    """
     curves: dict[str, dict[str, Array]] = {}
     labels: Labels = np.zeros(0, np.int64)
     parts = []
@@ -205,7 +218,7 @@ def tests(records: pd.DataFrame) -> Iterator[Test]:
 
 
 def test_of(claim: Claim, row: pd.DataFrame) -> Test:
-    """Test one claim by its number, whose interval is over groups of reactions."""
+    """Test one claim by its number in `row` (a table of one record), whose interval is over groups of reactions."""
     value, low, high = (float(row[end].iloc[0]) for end in ("value", "low", "high"))
     n = int(row["n_units"].iloc[0])
     note = "n counts reactions: one model, fine-tuned once, by others"
@@ -224,7 +237,9 @@ def test_of(claim: Claim, row: pd.DataFrame) -> Test:
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw the similarity of tokens by layer, and how well the direction of [CLS] separates classes."""
+    """Draw the similarity of tokens by layer, and how well the direction of [CLS] separates classes. Returns {chart
+    name: chart}.
+    """
     drawn: dict[str, ChartType] = {}
     titles = {ALIKE: "similarity of tokens", DIRECTION: "AUC of the direction"}
     for place, (metric, title) in enumerate(titles.items(), 1):

@@ -57,8 +57,8 @@ VERSION = 1
 
 @torch.no_grad()
 def looked_at(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
-    """Measure a small model: accuracy, similarity of words by layer, and how far apart the directions
-    of classes lie.
+    """Measure a small model on the test split of `made`: accuracy, similarity of words by layer, and how far apart
+    the directions of classes lie.
     """
     vectors, truth, units = _read(model, made)
     with evaluation_mode(model):
@@ -80,7 +80,9 @@ def looked_at(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
 
 
 def _read(model: Reader, made: Sentences) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return what the head reads in the test split, [vector, dim], with the label and the sentence of each vector."""
+    """Return what the model's head reads in the test split: vectors [vector, dim], labels [vector] and sentence
+    numbers [vector].
+    """
     kept = []
     with evaluation_mode(model):
         for chosen in torch.split(torch.arange(len(made.encoded[TEST])), 256):
@@ -93,7 +95,12 @@ def _read(model: Reader, made: Sentences) -> tuple[torch.Tensor, torch.Tensor, t
 
 
 def between(vectors: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str, float]:
-    """Return the mean and the largest cosine between the mean directions of two classes."""
+    """Return {"mean": …, "most": …}: mean and largest cosine over all pairs of classes, between directions of class
+    means.
+
+    The direction of a class is the mean of its vectors, each scaled to length 1 first. vectors [vector, dim], labels
+    (class index) [vector].
+    """
     unit = normalise(vectors)
     means = normalise(np.stack([unit[labels == c].mean(0) for c in np.unique(labels)]))
     cosine = (means @ means.T)[np.triu_indices(len(means), 1)]
@@ -103,7 +110,8 @@ def between(vectors: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str
 def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -> pd.DataFrame | None:
     """Return the records of a small model (cell), untrained and trained, computed once.
 
-    None if it has not been trained and the plan does not train.
+    `plan`: how small models are trained, and whether; `wait`: wait for another process that trains it. None if it has
+    not been trained and the plan does not train.
     """
     recipe = {name: value for name, value in asdict(plan).items() if name in plan.RECIPE}
     digest = make_run_id([asdict(cell), recipe, VERSION])[:8]
@@ -129,7 +137,7 @@ def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -
 
 
 def measure(plan: SmallGrid, context: Context) -> pd.DataFrame:
-    """Return the records of all small models (cells), trained or read from the cache."""
+    """Return the records of all small models (cells) of `plan`, trained or read from the cache in `context`."""
     instead = {task: STAND_INS[task] for task, _ in plan.tasks if task in STAND_INS and not find_copy(task)}
     for task, other in instead.items():
         context.stand_in(other, task, "not under ANISOSCOPE_DATA")
@@ -147,7 +155,9 @@ _LABEL = r"read=(?P<read>\S+) blocks=(?P<blocks>\S+) L=(?P<layers>\d+) d=(?P<dim
 
 
 def with_axes(records: pd.DataFrame) -> pd.DataFrame:
-    """Add the columns of each model's settings, and whether it is at step 0; drop `collapsed` at step 0."""
+    """Add the columns of each model's settings to the records, and whether it is at step 0; drop `collapsed` at step
+    0.
+    """
     found = records["model"].astype(str).str.extract(_LABEL).astype({"layers": float, "dim": float})
     found = records.join(found.assign(untrained=found["untrained"].notna()))
     return found[~(found["untrained"] & (found["metric"] == "collapsed"))]
@@ -157,8 +167,9 @@ TITLES = {TREEBANK: "UD English EWT"}
 
 
 class OfSmall(Evidence):
-    """Evidence from small models. Generated corpora do not replace others, and models that learnt nothing are counted
-    so.
+    """Evidence (records with helpers to test claims) from small models.
+
+    Generated corpora do not replace others, and models that learnt nothing are counted so.
     """
 
     meant: Mapping[str, str] = MappingProxyType({})

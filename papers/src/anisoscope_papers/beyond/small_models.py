@@ -43,7 +43,11 @@ LONGEST, WIDTH = 1024, 64
 
 @dataclass(frozen=True)
 class SmallCell:
-    """One small model. `read`: what its head reads (`FIRST`, `MEAN`, `EACH`); `blocks`: one of `BLOCKS`."""
+    """One small model: what it is trained on and its sizes.
+
+    `read`: what its head reads, the first token (`FIRST`), the mean of the words (`MEAN`) or each token (`EACH`).
+    `blocks`: a key of `BLOCKS`, what a block consists of.
+    """
 
     task: str
     read: str = FIRST
@@ -83,7 +87,7 @@ class SmallGrid:
     """What a cell's identity has of it."""
 
     def cells(self, instead: Mapping[str, str] | None = None) -> list[SmallCell]:
-        """List the small models, ordered by seed. `instead`: corpora that replace unavailable ones."""
+        """List the small models, ordered by seed. `instead`: {unavailable corpus: the one that replaces it}."""
         axes = product(range(self.seeds), self.tasks, self.blocks, self.layers, self.dims)
         found = [SmallCell(task, read, blocks, layers, dim, seed) for seed, (task, read), blocks, layers, dim in axes]
         return [replace(cell, task=(instead or {}).get(cell.task, cell.task)) for cell in found]
@@ -102,11 +106,14 @@ class Sentences:
     names: tuple[str, ...]
 
     def labels(self, read: str) -> tuple[str, ...]:
-        """Return the names of the classes, or of the tags if each word is read."""
+        """Return the names of the classes; if each word is read (`read` is `EACH`), those of the tags."""
         return self.names if read == EACH else self.corpus.labels
 
     def batch(self, split: str, chosen: list[int], read: str) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the inputs of some sentences, and the label of each sentence or of each token."""
+        """Return (inputs of the model, labels) of the `chosen` sentences (indices) of a split.
+
+        Inputs and labels are [sequence, token] if `read` is `EACH` (a tag per token); else labels are [sequence].
+        """
         inputs = collate([self.encoded[split].rows[i] for i in chosen], int(self.tokenizer.pad_token_id))
         labels = inputs.pop("labels")
         if read == EACH:
@@ -117,7 +124,10 @@ class Sentences:
 
 @cache
 def material(task: str, limit: int, held: int, seed: int) -> Sentences:
-    """Open a corpus as sentences with classes and word tags, tokenized; `seed` is for generated corpora."""
+    """Open the corpus `task` as sentences with classes and word tags, tokenized.
+
+    `limit`, `held`: numbers of sentences for training and for testing. `seed` is for generated corpora.
+    """
     corpus, words, names = _treebank() if task == TREEBANK else _generated(task, seed)
     sizes = {TRAIN: limit, TEST: held}
     classes = len(corpus.labels)
@@ -140,7 +150,10 @@ Tagged = tuple[LabelledCorpus, dict[int, list[int]], tuple[str, ...]]
 
 
 def _treebank() -> Tagged:
-    """Open UD English EWT: the class of a sentence is its genre, the tag of a word its part of speech."""
+    """Open UD English EWT as (corpus, tags of each example, names of tags).
+
+    The class of a sentence is its genre, the tag of a word its part of speech.
+    """
     folder = find_copy(TREEBANK)
     if folder is None:
         cure = "set ANISOSCOPE_DATA to the folder that holds it"
@@ -156,7 +169,10 @@ def _treebank() -> Tagged:
 
 
 def _generated(task: str, seed: int) -> Tagged:
-    """Open another corpus: the tag of a word is the class that it indicates (from rationales), else `none`."""
+    """Open the corpus `task` as (corpus, tags of each example, names of tags).
+
+    The tag of a word is the class that it indicates (from rationales), else `none`. `seed` is for generated corpora.
+    """
     corpus = open_labelled(task, seed=seed)
     examples = (e for split in corpus.splits.values() for e in split)
     tags = {id(e): [(e.label + 1) * (mark > 0) for mark in e.rationale or [0] * len(e.all_words)] for e in examples}
@@ -167,13 +183,16 @@ class FeedForwardBlock(AttentionClassifierBlock):  # type: ignore[no-untyped-cal
     """A block with a feed-forward part: norm(y + feed-forward(y)), y = norm(x + attention(x))."""
 
     def __init__(self, config: AttentionClassifierConfig, layer: int, width: int) -> None:
+        """Build the block of this layer; the feed-forward part is `width` times as wide as the hidden states."""
         super().__init__(config, layer)
         dim = config.hidden_size
         self.inner = nn.Sequential(nn.Linear(dim, width * dim), nn.GELU(), nn.Linear(width * dim, dim))
         self.last_norm = NORMS[config.norm](dim)
 
     def forward(self, hidden_states: Tensor, *given: Any, **more: Any) -> Tensor:
-        """Return norm(y + feed-forward(y)), with y from the attention block."""
+        """Return norm(y + feed-forward(y)), with y from the attention block, for hidden states [sequence, token,
+        dim].
+        """
         y = super().forward(hidden_states, *given, **more)
         return self.last_norm(y + self.inner(y))  # type: ignore[no-any-return]
 
@@ -182,6 +201,7 @@ class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
     """The attention-only classifier with other blocks; its head reads what the cell's `read` says."""
 
     def __init__(self, cell: SmallCell, words: int, classes: int) -> None:
+        """Build the model of `cell` for a vocabulary of `words` tokens and a number of `classes`."""
         norm, width = BLOCKS[cell.blocks]
         config = AttentionClassifierConfig(
             vocab_size=words, hidden_size=cell.dim, num_hidden_layers=cell.layers, norm=norm
@@ -196,7 +216,11 @@ class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
         base.row_only = "training" if cell.read == FIRST else "never"
 
     def states(self, input_ids: Tensor, attention_mask: Tensor) -> Float[Tensor, "sequence *token dim"]:
-        """Return what the head reads: every token, the first one, or the mean of the words."""
+        """Return what the head reads: every token [sequence, token, dim], or the first one or the mean of the words
+        [sequence, dim].
+
+        input_ids and attention_mask are [sequence, token].
+        """
         x: Tensor = self.attention_classifier(input_ids, attention_mask).last_hidden_state
         if self.read == EACH:
             return x
@@ -207,13 +231,13 @@ class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
 
 
 def untrained(cell: SmallCell, made: Sentences) -> Reader:
-    """Build the model at step 0, with weights drawn from the seed of `cell`."""
+    """Build the model at step 0 for the sentences `made`, with weights drawn from the seed of `cell`."""
     set_seed(cell.seed)
     return Reader(cell, len(made.tokenizer), len(made.labels(cell.read)))
 
 
 def train(model: Reader, cell: SmallCell, made: Sentences, plan: SmallGrid) -> None:
-    """Train a small model in place, for a fixed number of steps."""
+    """Train a small model in place on the sentences `made`, for the fixed number of steps of `plan`."""
     rate = plan.rate * math.sqrt(WIDTH / cell.dim)
     optimiser = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.0, fused=True)
     warm = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / (plan.steps / 10)))
@@ -231,7 +255,10 @@ def train(model: Reader, cell: SmallCell, made: Sentences, plan: SmallGrid) -> N
 
 
 def _batches(n: int, batch: int, steps: int, draw: torch.Generator) -> Iterator[list[int]]:
-    """Yield `steps` batches of indices from a shuffled corpus, shuffled again when it ends."""
+    """Yield `steps` batches of `batch` indices from a shuffled corpus of n sentences, shuffled again when it ends.
+
+    `draw`: the random generator.
+    """
     order: list[int] = []
     for _ in range(steps):
         if len(order) < batch:

@@ -52,7 +52,9 @@ VERSION = 1
 
 
 class Cells(Protocol):
-    """What an experiment needs to train and measure its cells (models)."""
+    """What an experiment needs to train and measure its cells: a recipe, by which one model per arm (changes) and
+    seed is made.
+    """
 
     def folder(self, arm: str, seed: int) -> Path:
         """Return the folder of the model of an arm (set of changes) and a seed; it depends on every setting."""
@@ -61,7 +63,7 @@ class Cells(Protocol):
         """Return hashes of what a model is trained and measured with, by name."""
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
-        """Train a model, or resume, and write its records."""
+        """Train the model of an arm (set of changes) and a seed in `folder`, or resume, and write its records."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,9 @@ class Recipe:
         return hash_corpora(*_corpora())
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
-        """Train a model (cell), or resume, measure its outcomes, and write its records."""
+        """Train the model of an arm (set of changes) and a seed in `folder`, or resume, measure its outcomes, and
+        write its records.
+        """
         _train(arm, seed, self, folder, device)
 
 
@@ -126,7 +130,7 @@ class Experiment:
 
 
 def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
-    """Return the records of all cells (trained models), trained now or read from the cache."""
+    """Return the records of all cells (trained models) of an experiment, trained now or read from the cache."""
     cells, recipe = experiment.cells(), experiment.recipe
     if not experiment.train:
         cells = [cell for cell in cells if all((recipe.folder(*cell) / name).exists() for name in experiment.files)]
@@ -151,18 +155,21 @@ def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
 
 
 def _train_noted(recipe: Cells, cell: tuple[str, int], folder: Path, device: str) -> None:
-    """Note what a cell (trained model) reads, then train it, or resume, and write its records."""
+    """Note what a cell, (arm, seed), reads in training, then train it in `folder`, or resume, and write its records."""
     write_json(folder / READ, recipe.read())
     recipe.train(*cell, folder, device)
 
 
 def _corpora() -> tuple[str, str]:
-    """Return the names of the corpora for training and for measuring; built-in text if they are missing."""
+    """Return (corpus for training, corpus for measuring) by name; the built-in text if one is missing."""
     return (CORPUS if find_path(CORPUS) else BUILTIN, PROBE if find_path(PROBE) else BUILTIN)
 
 
 def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> None:
-    """Train one cell (trained model), or resume, measure its outcomes, and write its records unless they exist."""
+    """Train the model of an arm (set of changes) and a seed, or resume, measure its outcomes, and write its records.
+
+    Records that `folder` holds already are not written again.
+    """
     size, (named, probed) = recipe.size, _corpora()
     tokenizer, tokens = prepare(open_training_corpus(named), recipe.task, size.vocabulary, size.window)
     windows, held = tokens.parts()
@@ -188,9 +195,13 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
 def follow(
     made: Material, how: Fitting, plan: Any, seen: tuple[int, ...], guess: float, folder: Path, named: dict[str, Any]
 ) -> None:
-    """Train a model, or resume; measure it at the steps `seen` on the batches `plan`, and write the records.
+    """Train a model, or resume; measure it at the steps `seen` on the batches `plan`, and write the records into
+    `folder`.
 
-    `guess`: the loss of a guess that ignores the example, from which skill is counted. `named`: columns of the records.
+    made    the model, its processor and its examples
+    how     settings of the training loop
+    guess   loss of a guess that ignores the example, from which skill is counted
+    named   further columns of the records and their values: model, seed, corpus
     """
 
     def on_step(step: int, _last: int, model: Any) -> None:
@@ -211,7 +222,11 @@ def follow(
 
 
 def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
-    """Measure a model at one step: numbers of layers and heads, without those of single dimensions."""
+    """Measure a model at one step on the batches `plan`: numbers of layers and heads, without those of single
+    dimensions.
+
+    At the `last` step more metrics are measured.
+    """
     settings = Settings(metrics=AT_THE_END if last else ALONG, tokens=("all",), groups=8, sample=0)
     batches = [plan[i] for i in range(len(plan))]
     if last:
@@ -226,7 +241,10 @@ def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
 
 
 def unigrams(tokens: Tokens, windows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the share of each token in the training windows, [token], with one added to every count."""
+    """Return the share of each token in the training windows, [token], with one added to every count.
+
+    `tokens`: the tokenised corpus; `windows`: indices of the windows for training.
+    """
     counts, first = np.ones(tokens.vocabulary), len(tokens.affixes.prefix)
     for part in np.array_split(windows, max(1, len(windows) // 4096)):
         content = tokens.rows(part)[:, first : first + tokens.room]
@@ -235,12 +253,17 @@ def unigrams(tokens: Tokens, windows: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def balancing(shares: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return weights proportional to share^−½, [token]; their mean over tokens as they occur is 1."""
+    """Return weights proportional to share^−½, [token]; their mean over tokens as they occur is 1. `shares`: of
+    tokens, [token].
+    """
     weights = shares**-0.5
     return np.asarray(weights / (shares * weights).sum(), dtype=np.float32)
 
 
 def unigram_loss(shares: NDArray[np.float64], examples: Examples) -> float:
-    """Return the cross-entropy, in nats, of the hidden tokens of `examples` under the tokens' shares in training."""
+    """Return the cross-entropy, in nats, of the hidden tokens of `examples`, each predicted by its share in training.
+
+    `shares`: of tokens in training, [token].
+    """
     labels = np.concatenate([examples[i]["labels"].numpy() for i in range(len(examples))])
     return float(-np.log(shares[labels[labels != UNMASKED]]).mean())

@@ -20,8 +20,9 @@ STEPS = {"the norm": ("norm", "bare"), "its gain": ("gain", "norm"), "feed-forwa
 
 
 def converged(here: Evidence, blocks: str) -> Array:
-    """Return how much more similar words are in the last layer than at step 0, [seed], averaged over
-    depths above one.
+    """Return how much more similar words are in the last layer than at step 0, [seed], averaged over depths above one.
+
+    `here`: the evidence on one corpus; `blocks`: what the model's blocks consist of (a key of `BLOCKS`).
     """
     rows = here.find(blocks=blocks, **WORDS)
     table = here.by(rows[(rows["layer"] == rows["layers"]) & (rows["layers"] > 1)], "layers", "untrained")
@@ -31,7 +32,12 @@ def converged(here: Evidence, blocks: str) -> Array:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Test how much each part that is added to a block makes words more similar."""
+    """Yield the tests on how much each part of a block (norm, its gain, feed-forward) makes words more similar in
+    training.
+
+    Also that attention with a norm does most of what a whole encoder does. `whole`: the records of all corpora; a test
+    has one number per seed of one corpus.
+    """
     for here in whole.corpora:
         found = {blocks: converged(here, blocks) for blocks in BLOCKS}
         yield here.test("a whole encoder converges", found["whole"])
@@ -44,6 +50,8 @@ def tests(whole: Evidence) -> Iterator[Test]:
 def draw(whole: Evidence) -> dict[str, ChartType]:
     """Draw the similarity of words in the last layer against depth, a line for each kind of block, trained and at step
     0.
+
+    `whole`: the records of all corpora. Returns {chart name: chart}.
     """
     drawn: dict[str, ChartType] = {}
     for here in whole.corpora:
@@ -58,7 +66,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 def _grid(**changes: Any) -> SmallGrid:
-    """Return the grid of models to train, with some settings changed."""
+    """Return the grid of small models that this study trains, with some of its settings changed."""
     settings: dict[str, Any] = {"blocks": tuple(BLOCKS), "layers": (1, 2, 3, 4, 5), "seeds": 3, "steps": 600}
     return SmallGrid((("planted:5", FIRST),), **settings | {"rate": 3e-3} | changes)
 
