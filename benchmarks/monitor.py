@@ -1,10 +1,11 @@
 """What `Monitor` costs a training: the time of a look against the steps between two looks, interleaved in one run.
 
-    python benchmarks/monitor.py                                   # presets tiny and small, the default interval
+    python benchmarks/monitor.py                # presets tiny, small and causal, the default interval
 
 A step is forward, backward and AdamW of a masked language model of the preset, on random windows; a look is
 `Monitor.look` on 64 windows, as by default, without writing files. Looks of
-the first steps (0, 1, 2, 4 …) come on top, ten in all.
+the first steps (0, 1, 2, 4 …) come on top, ten in all. `causal` is a GPT-2 whose sequences are of unequal lengths,
+padded on the right, the longest above the 128 rows that attention is computed in at a time.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 from pairs import BARE, against, keep, options, told, with_threads
-from transformers import BertConfig, BertForMaskedLM
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
 from anisoscope.monitor.monitor import EVERY, Monitor
 
@@ -29,10 +30,50 @@ class Size(NamedTuple):
     vocabulary: int
     window: int
     batch: int
+    causal: bool = False
 
 
-SIZES = {"tiny": Size(2, 64, 2, 1024, 32, 16), "small": Size(4, 128, 4, 4096, 64, 32)}
-"""Those of `anisoscope train masked-lm --preset`."""
+SIZES = {
+    "tiny": Size(2, 64, 2, 1024, 32, 16),
+    "small": Size(4, 128, 4, 4096, 64, 32),
+    "causal": Size(2, 64, 2, 1024, 192, 16, causal=True),
+}
+"""The first two are those of `anisoscope train masked-lm --preset`."""
+
+
+def build_model(size: Size) -> torch.nn.Module:
+    """Build the model of a size: BERT, or GPT-2 if it is causal."""
+    if size.causal:
+        return GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=size.vocabulary,
+                n_layer=size.layers,
+                n_embd=size.width,
+                n_head=size.heads,
+                n_positions=size.window,
+                use_cache=False,
+            )
+        )
+    return BertForMaskedLM(
+        BertConfig(
+            vocab_size=size.vocabulary,
+            hidden_size=size.width,
+            num_hidden_layers=size.layers,
+            num_attention_heads=size.heads,
+            intermediate_size=4 * size.width,
+            max_position_embeddings=size.window,
+        )
+    )
+
+
+def draw_inputs(size: Size, sequences: int) -> dict[str, torch.Tensor]:
+    """Draw random ids and their mask: full windows, or lengths from a window down to one token if causal."""
+    ids = torch.randint(5, size.vocabulary, (sequences, size.window))
+    lengths = torch.full((sequences,), size.window)
+    if size.causal:
+        lengths = torch.linspace(size.window, 1, sequences).round().long()
+    mask = torch.arange(size.window) < lengths.unsqueeze(1)
+    return {"input_ids": ids * mask, "attention_mask": mask.long()}
 
 
 class Case:
@@ -41,27 +82,20 @@ class Case:
     def __init__(self, size: Size, probe: int) -> None:
         torch.manual_seed(0)
         self.size = size
-        config = BertConfig(
-            vocab_size=size.vocabulary,
-            hidden_size=size.width,
-            num_hidden_layers=size.layers,
-            num_attention_heads=size.heads,
-            intermediate_size=4 * size.width,
-            max_position_embeddings=size.window,
-        )
-        self.model = BertForMaskedLM(config).train()
+        self.model = build_model(size).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
-        batches = [self.windows(min(size.batch, probe)) for _ in range(-(-probe // size.batch))]
-        self.monitor = Monitor([{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in batches])
-
-    def windows(self, sequences: int) -> torch.Tensor:
-        return torch.randint(5, self.size.vocabulary, (sequences, self.size.window))
+        batches = [draw_inputs(size, min(size.batch, probe)) for _ in range(-(-probe // size.batch))]
+        self.monitor = Monitor(batches)
 
     def step(self, _item: object = None) -> None:
-        ids = self.windows(self.size.batch)
-        masked = torch.rand(ids.shape) < 0.15
-        labels = ids.masked_fill(~masked, -100)
-        loss = self.model(input_ids=ids.masked_fill(masked, 4), labels=labels).loss
+        inputs = draw_inputs(self.size, self.size.batch)
+        ids, real = inputs["input_ids"], inputs["attention_mask"].bool()
+        if self.size.causal:
+            loss = self.model(**inputs, labels=ids.masked_fill(~real, -100)).loss
+        else:
+            masked = torch.rand(ids.shape) < 0.15
+            labels = ids.masked_fill(~masked, -100)
+            loss = self.model(input_ids=ids.masked_fill(masked, 4), labels=labels).loss
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -72,7 +106,7 @@ class Case:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
-    parser.add_argument("--presets", nargs="+", choices=sorted(SIZES), default=["tiny", "small"])
+    parser.add_argument("--presets", nargs="+", choices=sorted(SIZES), default=list(SIZES))
     parser.add_argument("--windows", type=int, default=PROBE, help="windows that a look reads")
     given = parser.parse_args(argv)
     for name in given.presets:

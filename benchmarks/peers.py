@@ -5,10 +5,12 @@
 
 An environment is a virtual one with torch and what the peer is made of (`PEERS`). A BERT shaped as the packaged encoder
 reads full windows of random ids, the same for both sides, in processes that take turns; a ratio is the peer's processor
-time over ours, both with the forward passes; `beyond` is the same of the time beyond bare forward passes.
+time over ours, both with the forward passes; `beyond` is the same of the time beyond bare forward passes. The peers of
+`CAUSAL` read a GPT-2 of that shape, whose sequences are of unequal lengths and padded on the right.
 
 usual          mean cosine of all pairs a layer: all hidden states kept, U Uᵀ by numpy
 eager          entropy of attention by head: `output_attentions=True` of eager attention
+eager_causal   the same of a decoder, of real tokens alone
 lens           entropy by head: TransformerLens' `run_with_cache`, whose bridge wants the model with a head
 nnsight        mean cosine of all pairs: hidden states saved by a trace
 isoscore       IsoScore by layer, by its package, of all hidden states
@@ -31,17 +33,24 @@ import numpy as np
 PEERS = {
     "usual": ("transformers", "A"),
     "eager": ("transformers", "entropy"),
+    "eager_causal": ("transformers", "entropy"),
     "lens": ("transformer-lens", "entropy"),
     "nnsight": ("nnsight transformers", "A"),
     "isoscore": ("IsoScore transformers", "isoscore"),
     "sklearn": ("scikit-learn transformers", "A"),
     "torchmetrics": ("torchmetrics transformers", "A"),
 }
+CAUSAL = {"eager_causal"}
 HOME = {"lens": "lens", "nnsight": "nnsight"}
 """Environments by name; others are in `metrics`."""
 CLOSE = 2e-4
 """How far both sides may be apart: those of peers are float32 all through."""
 Values = list[float]
+
+
+def mask_of(ids: Any) -> Any:
+    """Which ids [sequence, token] are real: 0 is padding, and no id that is drawn."""
+    return ids > 0
 
 
 def states_of(model: Any, ids: Any) -> list[Any]:
@@ -138,6 +147,19 @@ def eager(model: Any, ids: Any) -> Values:
     return (totals / sum(batch.numel() for batch in ids)).flatten().tolist()  # type: ignore[no-any-return]
 
 
+def eager_causal(model: Any, ids: Any) -> Values:
+    import torch
+
+    model.set_attn_implementation("eager")
+    totals: Any = 0
+    with torch.no_grad():
+        for batch in ids:
+            real = mask_of(batch)
+            weights = model(input_ids=batch, attention_mask=real.long(), output_attentions=True).attentions
+            totals = totals + torch.stack([_entropy(w * real[:, None, :, None]) for w in weights])
+    return (totals / sum(int(mask_of(batch).sum()) for batch in ids)).flatten().tolist()  # type: ignore[no-any-return]
+
+
 def lens(model: Any, ids: Any) -> Values:
     import torch
 
@@ -164,13 +186,23 @@ def ours(model: Any, ids: Any, statistic: str) -> Values:
     metric = {"A": "mean_cosine", "entropy": "attention", "isoscore": "spectrum"}[statistic]
     batches = []
     for i, batch in enumerate(ids):
-        every = torch.ones_like(batch, dtype=torch.bool)
+        real = mask_of(batch)
         unit = torch.arange(len(batch)) + i * len(batch)
-        stream = Stream(every, ~every, torch.zeros(len(batch), dtype=torch.long))
-        batches.append(Batch({"input_ids": batch}, unit, {"encoder": stream}))
+        stream = Stream(real, torch.zeros_like(real), torch.zeros(len(batch), dtype=torch.long))
+        batches.append(Batch(inputs_of(batch), unit, {stack_of(model): stream}))
     records = run_pass(model, batches, Settings(metrics=(metric,), tokens=("all",), sample=0)).records()
     name = {"A": "mean_cosine", "entropy": "attention.entropy", "isoscore": "spectrum.isoscore"}[statistic]
     return records[(records["metric"] == name) & records["site"].isin(["hidden", "attention"])]["value"].tolist()
+
+
+def inputs_of(batch: Any) -> dict[str, Any]:
+    """What a model is called with; a mask only where something is padding, as the peers do."""
+    real = mask_of(batch)
+    return {"input_ids": batch} | ({} if bool(real.all()) else {"attention_mask": real.long()})
+
+
+def stack_of(model: Any) -> str:
+    return "decoder" if model.config.model_type == "gpt2" else "encoder"
 
 
 def bare(model: Any, ids: Any) -> Values:
@@ -178,13 +210,15 @@ def bare(model: Any, ids: Any) -> Values:
 
     with torch.no_grad():
         for batch in ids:
-            model(input_ids=batch)
+            model(**inputs_of(batch))
     return []
 
 
 def loaded(folder: Path, peer: str) -> Any:
-    from transformers import BertForMaskedLM, BertModel
+    from transformers import AutoModel, BertForMaskedLM, BertModel
 
+    if (folder / "causal").is_file():
+        return AutoModel.from_pretrained(folder).eval()
     model = BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
     if peer != "lens":
         return model
@@ -265,17 +299,26 @@ def compared(peer: str, python: str, folder: Path, pairs: int) -> dict[str, Any]
     return row | {"beyond": beyond and round(beyond, 1), "apart": apart, "agree": apart <= CLOSE, "pairs": pairs}
 
 
-def prepare(folder: Path, tokens: int, window: int, layers: int, width: int) -> None:
+def prepare(folder: Path, tokens: int, window: int, layers: int, width: int, *, causal: bool = False) -> None:
+    """Write a model with random weights and the ids that both sides read; causal: GPT-2, and unequal lengths."""
     import torch
-    from transformers import BertConfig, BertModel
+    from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
 
     torch.manual_seed(0)
     sizes = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": width // 32}
-    config = BertConfig(vocab_size=2000, intermediate_size=4 * width, max_position_embeddings=window, **sizes)
-    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    if causal:
+        GPT2Model(GPT2Config(vocab_size=2000, n_positions=window, use_cache=False, **sizes)).save_pretrained(folder)
+        (folder / "causal").touch()
+    else:
+        config = BertConfig(vocab_size=2000, intermediate_size=4 * width, max_position_embeddings=window, **sizes)
+        BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     batch = max(1, min(2048, tokens) // window)
     count = max(1, tokens // (batch * window))
-    np.save(folder / "ids.npy", torch.randint(5, 2000, (count, batch, window)).numpy())
+    ids = torch.randint(5, 2000, (count, batch, window))
+    if causal:
+        lengths = torch.linspace(window, max(1, window // 4), batch).round().unsqueeze(1)
+        ids = ids * (torch.arange(window) < lengths)
+    np.save(folder / "ids.npy", ids.numpy())
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -291,9 +334,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser.parse_args(argv)
     places = dict(place.split("=", 1) for place in given.environment)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        prepare(folder, given.tokens, given.window, given.layers, given.width)
+        folders = {causal: Path(name, "causal" if causal else "full") for causal in (False, True)}
+        for causal, folder in folders.items():
+            folder.mkdir()
+            prepare(folder, given.tokens, given.window, given.layers, given.width, causal=causal)
         for peer in given.peers:
+            folder = folders[peer in CAUSAL]
             python = places.get(HOME.get(peer, "metrics"), sys.executable)
             row: dict[str, Any] = {"peer": peer, "of": PEERS[peer][1], "packages": PEERS[peer][0], "threads": 1}
             row |= {"tokens": given.tokens, "window": given.window}

@@ -6,23 +6,26 @@ import shlex
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from quick import WARM, quick
+from transformers import GPT2LMHeadModel
 
 from anisoscope.models.load import load
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALL = ["--pairs", "1"]
+PEERS = ["--peers", "usual", "eager_causal", "--tokens", "64", "--window", "16", "--layers", "1", "--width", "32"]
 MINIATURES = {
     "overhead": [*SMALL, "--windows", "16", "causal", "demo", "--plan-pairs", "1", "--limit", "1", "--sequences", "1"],
     "modalities": [*SMALL, "--models", "resnet-50", "--limit", "1"],
-    "monitor": [*SMALL, "--presets", "tiny", "--windows", "2"],
+    "monitor": [*SMALL, "--presets", "tiny", "causal", "--windows", "2"],
     "exactness": ["--limit", "1", "--layers", "1"],
     "gpu": ["--tiny", "--only", "correctness,overhead,backends,long_context", "--device", "cpu"],
     "same_records": ["--fused", "--families", "bert"],
     "scale": ["--sizes", "1", "--tokens", "2000", "--processes", "1", "--shards", "3"],
-    "peers": ["--pairs", "1", "--peers", "usual", "--tokens", "64", "--window", "16", "--layers", "1", "--width", "32"],
+    "peers": [*SMALL, *PEERS],
     "limit": ["--seconds", "0.01"],
     "sizes": [*SMALL, "--models", "gpt2", "--lengths", "8", "--sides", "left", "--layers", "1"],
     "vectors": ["--count", "200", "--dim", "8"],
@@ -110,9 +113,37 @@ def test_benchmarks_of_attention_have_causal_batches_of_unequal_lengths(benchmar
     """All of them had full windows, and the default command crashed on any others."""
     for batch in (benchmark("overhead").causal_batch((131, 128, 5, 1), 0), *_batches_of_gpu(benchmark("gpu"))):
         for stream in batch.streams.values():
-            lengths = stream.mask.sum(1)
-            assert lengths.max() > 128 > lengths.min() and len(set(lengths.tolist())) == len(lengths)
-            assert (stream.mask == (torch.arange(stream.mask.shape[1]) < lengths[:, None])).all()
+            _is_padded_on_the_right(stream.mask)
+
+
+def test_the_monitor_is_timed_on_causal_batches_of_unequal_lengths_too(benchmark):
+    """Its looks had full windows of an encoder alone."""
+    module = benchmark("monitor")
+    assert isinstance(module.build_model(module.SIZES["causal"]), GPT2LMHeadModel)
+    inputs = module.draw_inputs(module.SIZES["causal"], 6)
+    _is_padded_on_the_right(inputs["attention_mask"].bool())
+
+
+def test_peers_read_causal_batches_of_unequal_lengths_too(benchmark, tmp_path):
+    """The statistic of both sides is then that of real tokens alone, each of which sees what came before it."""
+    module = benchmark("peers")
+    assert any(module.PEERS[peer][1] == "entropy" for peer in module.CAUSAL)
+    module.prepare(tmp_path, 600, 150, 2, 64, causal=True)
+    ids = list(torch.from_numpy(np.load(tmp_path / "ids.npy")))
+    for batch in ids:
+        _is_padded_on_the_right(module.mask_of(batch))
+    mine = module.ours(module.loaded(tmp_path, "ours"), ids, "entropy")
+    theirs = module.eager_causal(module.loaded(tmp_path, "eager_causal"), ids)
+    assert len(mine) == 4
+    assert mine == pytest.approx(theirs, abs=1e-5)
+
+
+def _is_padded_on_the_right(mask):
+    """Whether all lengths differ, and reach above the rows that are computed at a time and below them."""
+    lengths = mask.sum(1)
+    assert lengths.max() > 128 > lengths.min()
+    assert len(set(lengths.tolist())) == len(lengths)
+    assert (mask == (torch.arange(mask.shape[1]) < lengths[:, None])).all()
 
 
 def _batches_of_gpu(module):

@@ -61,3 +61,12 @@ def test_an_extra_that_is_missing_has_the_line_that_installs_it(monkeypatch, ext
     found = doctor.diagnose(try_import=import_all_but("none", ImportError()))
     assert found.works
     assert f"pip install 'anisoscope[{extra}]'" in doctor.render_diagnosis(found)
+
+
+def test_extras_for_developers_are_examined_if_asked_for_and_not_before():
+    examined = {}
+    for developers in (False, True):
+        found = doctor.diagnose(developers=developers, try_import=import_all_but("none", ImportError()))
+        examined[developers] = {extra.name for extra in found.extras}
+    assert examined[False] < examined[True]
+    assert examined[True] - examined[False] <= set(doctor.FOR_DEVELOPERS)

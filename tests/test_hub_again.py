@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 from anisoscope.errors import ModelError
 from anisoscope.models import hub as of_hub
 from anisoscope.models.hub import ModelPlace, _is_small, _verify_copy
-from anisoscope.models.hub_faults import Fault
+from anisoscope.models.hub_faults import Fault, classify_fault
 
 MODELS, TEXTS, NEWER = "a" * 40, "c" * 40, "d" * 40
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -244,3 +244,25 @@ def test_shards_lie_where_their_index_does(tmp_path, monkeypatch, inside):
     index.write_text(json.dumps({"weight_map": shards}))
     monkeypatch.setattr(of_hub, "_download", lambda *_: tmp_path)
     assert of_hub._weights(place, tmp_path, "some/model") == names[2:]
+
+
+def test_a_fault_is_found_behind_the_errors_that_it_led_to():
+    """What a library raises while it handles an error has that error for its context, and no cause."""
+    from huggingface_hub import errors
+
+    def name_the_cause():
+        try:
+            raise errors.OfflineModeIsEnabled("offline")
+        except errors.OfflineModeIsEnabled as error:
+            raise OSError("no file") from error
+
+    def handle():
+        try:
+            raise errors.OfflineModeIsEnabled("offline")
+        except errors.OfflineModeIsEnabled:
+            raise LookupError("nothing in the cache")  # noqa: B904  # as libraries do
+
+    for raising in (name_the_cause, handle):
+        with pytest.raises((OSError, LookupError)) as told:
+            raising()
+        assert "HF_HUB_OFFLINE" in classify_fault(told.value).got

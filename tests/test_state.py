@@ -16,6 +16,8 @@ import torch
 from tiny import VOCABULARY, build
 
 import anisoscope
+from anisoscope.api.state import _renumber
+from anisoscope.batch import Batch, Stream
 from anisoscope.data.builtin import python_docs
 from anisoscope.errors import MeasureError, OutputError, UsageError
 
@@ -107,6 +109,20 @@ def test_batches_of_a_model_add_up_to_the_run_of_all(panel):
     run = parts[1].merge(parts[0]).finish()
     assert_same(whole, run, within=1e-9)
     assert run.manifest["capture"] is not None and run.manifest["corpus"]["n_tokens"] > 0
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_positions_count_from_the_first_real_token_on_either_side_of_the_padding(side):
+    """A stream's start is the position of its first column, so that padding on the left puts it before the unit."""
+    mask = torch.arange(6) < torch.tensor([6, 2, 4])[:, None]
+    mask = mask.flip(1) if side == "left" else mask
+    none = torch.zeros(3, dtype=torch.long)
+    batch = Batch({}, torch.arange(3), {"decoder": Stream(mask, torch.zeros_like(mask), none)})
+    placed = _renumber(batch, np.array([7, 8, 8]), np.array([0, 0, 2]))
+    stream = placed.streams["decoder"]
+    first = [int(start) + row.tolist().index(True) for start, row in zip(stream.start, mask, strict=True)]
+    assert placed.unit.tolist() == [7, 8, 8]
+    assert first == [0, 0, 2]
 
 
 def test_a_state_is_saved_loaded_and_sent_to_another_process(tmp_path):

@@ -18,9 +18,9 @@ import torch
 from safetensors.torch import save_file
 
 import anisoscope
-from anisoscope.data.vector_files import _join_rows, holds_vectors, open_vectors
+from anisoscope.data.vector_files import _join_rows, holds_vectors, open_vectors, read_content
 from anisoscope.data.vector_roles import Content
-from anisoscope.errors import AnisoscopeError, CorpusError
+from anisoscope.errors import AnisoscopeError, CorpusError, UsageError
 
 X = np.random.default_rng(3).normal(size=(60, 8)) + 0.3
 """The vectors of every file here."""
@@ -405,3 +405,12 @@ def test_a_column_that_is_an_index_in_one_file_is_one_in_the_folder():
     joined = _join_rows(parts, [Path(name) for name in ("a.csv", "b.csv", "c.csv")])
     assert joined.index == ("i",) and len(joined.columns["v"]) == 9
     assert joined.columns["file"].tolist() == [name for name in ("a.csv", "b.csv", "c.csv") for _ in range(3)]
+
+
+@pytest.mark.parametrize("name", ["layers", "layers/0.npy"])
+def test_a_split_of_what_has_no_splits_is_refused(name, tmp_path):
+    """A folder of files has layers, and only a data set that was saved has splits."""
+    (tmp_path / "layers").mkdir()
+    np.save(tmp_path / "layers" / "0.npy", X)
+    with pytest.raises(UsageError, match="a data set of several splits"):
+        read_content(tmp_path / name, split="train")

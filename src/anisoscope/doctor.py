@@ -83,8 +83,7 @@ class Diagnosis:
 
 
 def diagnose(*, developers: bool = False, try_import: Callable[[str], Any] = importlib.import_module) -> Diagnosis:
-    """Examine this installation; every package of every extra is imported once. Every package of every extra is
-    imported once.
+    """Examine this installation; every package of every extra is imported once.
 
     developers   extras for developers too
     try_import   what imports a module by name (tests give their own)
