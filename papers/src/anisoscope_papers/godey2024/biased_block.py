@@ -90,7 +90,7 @@ OF_BLOCK: dict[str, Any] = {"settings": SETTINGS, "needs": NEEDS}
 
 
 def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
-    """Run the experiment and return its records. Each system (model), size and seed is a piece, cached on disk.
+    """Run the experiment and return its records. Each system (model), size and seed is a piece of work, cached on disk.
 
     On a CPU, as many pieces run in parallel as torch has threads.
     """
@@ -112,20 +112,24 @@ def last_block(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _keep(path: Path, *given: Any) -> None:
-    """Measure a piece and save it to `path`, unless it is there already."""
+    """Measure one system, size and seed (`given`: the arguments of `piece`) and save the records to `path`, unless
+    they exist.
+    """
     make_records_once(path, lambda: piece(*given))
 
 
 def piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Context) -> pd.DataFrame:
-    """Return the records of one system (model), size and seed: every quantity at every N (norm of the bias) of `grid`,
-    and the fixed points.
+    """Return the records of one untrained system (model), size and seed: every quantity at every N (norm of the bias)
+    of `grid`, and the fixed points.
+
+    `context`: the device, the dtype and the size of batches.
     """
     subject = untrained(system, size, seed, context.device, context.dtype)
     ran = Pass(subject, grid, context.batch_tokens).run()
     rows = list(ran.rows())
 
     def again(norm: float) -> tuple[Array, Array]:
-        """Measure the norms of input and output again at one more N; used to locate a fixed point."""
+        """Return the norms of input and output (`norm_pairs`) at one more N; used to locate a fixed point."""
         return Pass(subject, (norm,), context.batch_tokens, norms_only=True).run().norm_pairs()
 
     rows += fixed_points(grid, ran.norm_pairs(), again)
@@ -137,11 +141,17 @@ def piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Co
 
 
 class Pass:
-    """One pass of all sequences at all `norms`, and the sums over it. Group i of the sums belongs to the i-th norm."""
+    """A pass of an untrained model over all sequences with biases of all `norms`, and the sums over it.
+
+    Group i of the sums belongs to the i-th norm.
+    """
 
     def __init__(
         self, subject: Untrained, norms: Sequence[float], batch_tokens: int, *, norms_only: bool = False
     ) -> None:
+        """Prepare a pass of `subject`; with `norms_only`, only hidden states are summed. `batch_tokens`: the most
+        tokens of a batch.
+        """
         self.subject, self.norms, self.norms_only = subject, tuple(norms), norms_only
         tokens = min(batch_tokens, CACHED_TOKENS) if subject.fed.device.type == "cpu" else batch_tokens
         self.batch = max(1, tokens // subject.fed.shape[1])
@@ -163,7 +173,9 @@ class Pass:
         return self
 
     def _receive(self, site: Site, value: Any) -> None:
-        """Add what one site gives in a forward pass to the sums. Queries arrive before the keys of the same call."""
+        """Add what one site gives in a forward pass (`value`) to the sums. Queries arrive before the keys of the
+        same call.
+        """
         self.sites[site.name] = site
         if site.quantity == "attention":
             self._add(site, _row_sums(value))
@@ -181,12 +193,12 @@ class Pass:
             self._add(scores, row_scores.score_sums(self._query, value, *how))
 
     def _add(self, site: Site, values: dict[str, Tensor]) -> None:
-        """Add values of a site to the sums of the current norms."""
+        """Add per-sequence values of a site to its sums, each to the group of its norm in this batch."""
         self.sums.add(site.name, values, self._group)
 
     def norm_pairs(self) -> tuple[Array, Array]:
-        """Return (mean token norm, norm of the mean vector), each [norm, 2]: for the first block's input and the last's
-        output.
+        """Return (mean token norm, norm of the mean vector), each [norm, 2]: for the first block's input and the
+        last's output.
         """
         hidden = sorted((s for s in self.sites.values() if s.quantity == "hidden"), key=lambda s: s.layer or 0)
         ends = [self.vectors(site) for site in (hidden[0], hidden[-1])]
@@ -194,7 +206,7 @@ class Pass:
         return token, mean
 
     def vectors(self, site: Site) -> dict[str, Array]:
-        """Return {metric: [norm, head]} of hidden states, queries or keys, computed from the sums of
+        """Return {metric: [norm, head]} of the hidden states, queries or keys at a site, computed from the sums of
         one N at a time.
         """
         terms = self.sums.at(site.name)
@@ -237,7 +249,11 @@ class Pass:
                     yield {**place, "metric": metric, "component": component, "value": float(terms[counts][i][filled])}
 
     def _table(self, values: dict[str, Array], place: dict[str, Any], heads: bool = True) -> Iterator[dict[str, Any]]:
-        """Yield rows for each of `values` [norm, head], one per norm and head, and for their mean over heads."""
+        """Yield rows for each of `values` ({metric: [norm, head]}): one per norm with the mean over heads; with
+        `heads`, one per head.
+
+        `place`: the columns `site` and `layer` of the rows.
+        """
         for metric, value in values.items():
             for norm, of_heads in zip(self.norms, value, strict=False):
                 row = {**place, "metric": metric, "component": f"{norm:g}"}
@@ -247,13 +263,18 @@ class Pass:
 
 
 def _vector_sums(x: Tensor, terms: frozenset[str]) -> dict[str, Tensor]:
-    """Return the sums `terms` over all vectors of each sequence; no position is masked."""
+    """Return the sums `terms` over the vectors x of each sequence [sequence, head, token, dim], by term; no position
+    is masked.
+    """
     masks = torch.ones(len(x), 1, x.shape[2], device=x.device)
     return {k: v for k, v in sum_vectors(x, masks, None, terms)[0].items() if k in terms}
 
 
 def _row_sums(rows: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Sum attention rows that see several keys, and take extremes over each sequence; each [sequence, head]."""
+    """Sum attention rows that see several keys, and take extremes over each sequence; return {term: [sequence, head]}.
+
+    `rows`: statistics of rows (keys, entropy, row_max, row_min), [sequence, head, query] each.
+    """
     several = (rows["keys"] > 1).double()
     values = {name: (several * rows[name]).sum(-1) for name in ("entropy", "row_max", "row_min")}
     values["entropy_normalised"] = (several * rows["entropy"] / rows["keys"].clamp(min=2).log()).sum(-1)
@@ -276,7 +297,7 @@ PRECISION = 1e-4
 def brackets(norms: Sequence[float], gap: Array, scale: Array) -> list[tuple[float, float]]:
     """Return the pairs of neighbouring N (norm of the bias) between which `gap` = output − input changes sign.
 
-    Gaps below TOLERANCE · `scale` have no sign.
+    `gap` and `scale` are [norm]. Gaps below TOLERANCE · `scale` have no sign.
     """
     signs = np.where(np.abs(gap) > TOLERANCE * scale, np.sign(gap), 0)
     known = np.flatnonzero(signs)
@@ -284,22 +305,28 @@ def brackets(norms: Sequence[float], gap: Array, scale: Array) -> list[tuple[flo
 
 
 def fixed_points(norms: Sequence[float], at_grid: Norms, at: Callable[[float], Norms]) -> list[dict[str, Any]]:
-    """Return rows of the long table on the fixed points, the N at which a block's output is as long as its input.
+    """Return rows of the long table on the fixed points, the N (norm of the bias) at which a block's output is as long
+    as its input.
 
     They hold the number of crossings, and for each crossing (component) N* and the norm there. N* is found by Brent's
-    method, with `at` measuring the block at any N.
+    method.
+
+    at_grid  norms of input and output at all `norms`: (mean token norm, norm of the mean), each [norm, 2]
+    at       measures the same at any one N
     """
     known = {n: (at_grid[0][i], at_grid[1][i]) for i, n in enumerate(norms)}
 
     def measured(norm: float, kind: int) -> list[float]:
-        """Return the norm of input and output at one N, measured only once."""
+        """Return [norm of input, norm of output] at one N, measured only once. `kind`: 0 for token norms, 1 for the
+        norm of the mean.
+        """
         if norm not in known:
             token, mean = at(norm)
             known[norm] = token[0], mean[0]
         return list(map(float, known[norm][kind]))
 
     def gap(norm: float, kind: int) -> float:
-        """Return output norm − input norm at one N."""
+        """Return output norm − input norm at one N. `kind`: 0 for token norms, 1 for the norm of the mean."""
         before, after = measured(norm, kind)
         return after - before
 

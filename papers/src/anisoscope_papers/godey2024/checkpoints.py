@@ -76,7 +76,7 @@ PAPER = f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, STEPS))}}}k"
 
 
 def _of_kind(name: str, recipe: SmallModelRecipe = LONG) -> CheckpointSettings:
-    """Return settings for the checkpoints of a small model that figures 1 to 4 train (`KINDS[name]`)."""
+    """Return settings for the checkpoints of a kind of small model that figures 1 to 4 train (`KINDS[name]`)."""
     kind = KINDS[name]
     limit = min(kind.limit or PROBED, PROBED)
     return CheckpointSettings("", recipe, name, kind.corpus, limit, PROBED if kind.modality == TEXT else None)
@@ -128,8 +128,9 @@ class Piece:
     subject: str = ""
 
     def heads(self) -> dict[str, Tensor]:
-        """Load the numbers of heads: `{layer} {query|key} {moment|mean|points}` → [head, dim, dim], [head, dim],
-        [point, head, dim].
+        """Load the numbers of heads, {`{layer} {query|key} {moment|mean|points}`: tensor}.
+
+        Shapes: moment [head, dim, dim], mean [head, dim], points (sampled vectors) [point, head, dim].
         """
         return load_file(self.folder / self.named)
 
@@ -137,7 +138,7 @@ class Piece:
 def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
     """Measure every checkpoint of the series, or read it from the cache; ordered by seed and step.
 
-    ModelError if fewer than two steps are left that every seed has.
+    ModelError if fewer than two steps are left that every seed has. `context`: cache, device and progress of the study.
     """
     checkpoints = found(series, context)
     shown = shown_steps(sorted({c.step for c in checkpoints}), series.shown)
@@ -163,7 +164,7 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
         return replace(job, settings=replace(job.settings, sample=sample))
 
     def progress(done: int, total: int) -> None:
-        """Report the progress in whole checkpoints."""
+        """Report the progress in whole checkpoints, from `done` of `total` parts of the measurement."""
         if total:
             context.progress("checkpoints", len(checkpoints) * done // total, len(checkpoints))
 
@@ -192,11 +193,10 @@ def common(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
 
 
 def found(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
-    """List the checkpoints of the series, training them first if they are small models. Steps that some seed lacks are
-    left out.
+    """List the checkpoints of the series, training them first if they are small models.
 
-    UsageError if fewer than two steps are left, or if given seeds end at different steps: then one is still being
-    trained.
+    Steps that some seed lacks are left out. UsageError if fewer than two steps are left, or if given seeds end at
+    different steps: then one is still being trained.
     """
     every = expand(series.checkpoints) if series.checkpoints else _trained(series, context)
     steps = {seed: {c.step for c in every if c.seed == seed} for seed in sorted({c.seed for c in every})}
@@ -224,7 +224,9 @@ def _trained(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
 
 
 def shown_steps(steps: Sequence[int], shares: Sequence[float]) -> list[int]:
-    """Return the step nearest to each share of training, measured on a logarithmic scale of steps."""
+    """Return the steps nearest to each of some shares (0 to 1) of training, measured on a logarithmic scale of
+    steps.
+    """
     last = max(steps)
     wanted = np.log(np.array(shares) * last + 1)
     apart = np.abs(np.log(np.array(steps) + 1.0) - wanted[:, None])  # [share, step]
@@ -232,9 +234,9 @@ def shown_steps(steps: Sequence[int], shares: Sequence[float]) -> list[int]:
 
 
 def _write_heads(sums: Path, settings: Settings, path: Path, *, sampled: bool) -> None:
-    """Write moments, means and points of every head of the (first) stack to `path`.
+    """Write second moments, means and sampled points of every head of the (first) stack to the file `path`.
 
-    With `sampled`, the moments are those of the sampled points only.
+    `sums`: the file with the sums of the run. With `sampled`, the moments are those of the sampled points only.
     """
     measurement = Measurement.restore(sums, settings)
     out: dict[str, Tensor] = {}
@@ -256,7 +258,7 @@ def _write_heads(sums: Path, settings: Settings, path: Path, *, sampled: bool) -
 
 
 def losses(pieces: Sequence[Piece]) -> pd.DataFrame:
-    """Return the validation loss of every checkpoint (`training.loss`), from the `training.json` next to it.
+    """Return the validation loss of every measured checkpoint (`training.loss`), from the `training.json` next to it.
 
     Checkpoints without one have no row.
     """
@@ -286,7 +288,7 @@ def fallen(records: pd.DataFrame, seeds: Sequence[int], steps: Sequence[int]) ->
 
 
 def records_of(pieces: Sequence[Piece], metrics: Sequence[str]) -> pd.DataFrame:
-    """Return the records of the named metrics, for every head of the first stack at every checkpoint."""
+    """Return the records of the named metrics, for every head of the first stack at every measured checkpoint."""
     where = {"kind": "self", "component": None, "site": SITES, "metric": metrics}
     rows = pd.concat([select(RunFolder(piece.folder).records, **where) for piece in pieces], ignore_index=True)
     return select(rows, stack=rows["stack"].min()).reset_index(drop=True)
@@ -295,6 +297,8 @@ def records_of(pieces: Sequence[Piece], metrics: Sequence[str]) -> pd.DataFrame:
 def measure_heads(metrics: Sequence[str], series: CheckpointSettings, context: Context) -> pd.DataFrame:
     """Measure `metrics` of every head along a series of checkpoints, or along the trained models (cells) of an
     experiment.
+
+    `context`: cache, device and progress of the study.
     """
     if series.cells is None:
         return records_of(measure(series, context), metrics)

@@ -47,11 +47,12 @@ def since_turning(courses: Array) -> Array:
 
 
 def lead(first: Array, second: Array, least: tuple[float, float]) -> tuple[Array, Array]:
-    """Return how far a course is ahead of another, both [seed, step] and rising, and the checkpoint where that is read.
+    """Return how far a course is ahead of another, [seed], and the index of the checkpoint where that is read, [seed].
 
-    The lead is the share of its own rise that each seed of `first` has made, minus that of `second`. It is read at the
-    first checkpoint at which the other seeds have made half of the rise of `first`; nothing is interpolated. A rise
-    goes from the first step to the highest step of the other seeds; NaN if either rise is less than its `least`.
+    Both courses are [seed, step] and rise. The lead is the share of its own rise that each seed of `first` has made,
+    minus that of `second`. It is read at the first checkpoint at which the other seeds have made half of the rise of
+    `first`; nothing is interpolated. A rise goes from the first step to the highest step of the other seeds; NaN if
+    either rise is less than its `least`.
     """
     seeds = np.arange(len(first))
     rises = []

@@ -55,7 +55,7 @@ for _name, _kinds in SEEN.items():
 
 
 def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
-    """Judge all claims of a figure, with their p corrected together."""
+    """Judge all claims of the figure `name`, with their p corrected together."""
     rows, stated_ones = layer_curves.curves(records), tuple(claims("godey2024", name).values())
     about = rows[~rows["model"].str.endswith(UNTRAINED)]
     tests: list[Test] = []
@@ -71,7 +71,7 @@ def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
 
 
 def _several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
-    """Judge whether at least two systems (models) are anisotropic, from the verdicts on single systems."""
+    """Judge the claim that at least two systems (models) are anisotropic, from the verdicts on single systems."""
     outcomes = [verdict.outcome for verdict in verdicts if verdict.claim == "anisotropic"]
     holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
     holds = True if holding >= 2 else False if n >= 2 and n - failing < 2 else None
@@ -80,9 +80,9 @@ def _several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
 
 
 def _characters(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
-    """Test that A (anisotropy) of each of the claim's systems is above that of each other system.
+    """Yield the tests that A (mean cosine) of each of the claim's systems (models) is above that of each other system.
 
-    Small models are compared seed by seed.
+    Small models are compared seed by seed. `rows`: the table of `layer_curves.curves`.
     """
     systems = list(per_system(rows))
     for name, seed, layers in systems:
@@ -95,8 +95,10 @@ def _characters(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iter
 
 
 def _depth(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
-    """Test that A (mean cosine) falls with depth: minus the slope of A over relative depth (0 the input, 1 the last
-    layer).
+    """Yield the tests that A (mean cosine) falls with depth, for each of the claim's systems (models).
+
+    The number is minus the slope of A over relative depth (0 the input, 1 the last layer). `rows`: the table of
+    `layer_curves.curves`.
     """
     for model, seed, layers in per_system(rows[rows["model"].str.startswith(claim.systems)]):
         depth = np.linspace(-0.5, 0.5, len(layers))
@@ -105,8 +107,10 @@ def _depth(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[
 
 
 def _since(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
-    """Test the change of A (mean cosine) from before training, or from before the last ReLU of each block, for each
-    system.
+    """Yield the tests of how A (mean cosine) changes by training, or by the last ReLU of each block, for each system
+    (model).
+
+    `rows`: the table of `layer_curves.curves`.
     """
     training = claim.name == TRAINING
     site = "hidden" if training else "unrectified"
@@ -146,21 +150,26 @@ def _system(model: str) -> str:
 def _mean(records: pd.DataFrame, layers: pd.DataFrame, site: str = "hidden") -> Array:
     """Return the jackknife replicates [1 + group] of A (mean cosine) averaged over layers from 1 on (0 is the input of
     the blocks).
+
+    `layers`: rows of `layer_curves.curves` for one model and seed.
     """
     inner = (layers["layer"] > 0).to_numpy(bool)
     return np.asarray(replicates(records, layers, "mean_cosine", site)[:, inner].mean(axis=1), dtype=np.float64)
 
 
 def _difference(a: Array, b: Array) -> Array:
-    """Return the replicates of a − b: paired if both have the same groups of units (documents, images), else the two
-    jackknives in sequence.
+    """Return the replicates of a − b, from replicates [1 + group] of each.
+
+    They are paired if both have the same number of groups of units (documents, images), else the two jackknives follow
+    one another.
     """
     return a - b if len(a) == len(b) else np.concatenate([[a[0] - b[0]], a[1:] - b[0], a[0] - b[1:]])
 
 
 def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: int) -> Test:
-    """Test that a number computed from some `layers` is above the claim's threshold; `theta`: its
-    jackknife replicates.
+    """Make the test that a number of one system (`subject`) and seed is above the claim's threshold.
+
+    `theta`: its jackknife replicates [1 + group]; `layers`: rows of the layers that it was computed from.
     """
     value, low, high, up, down = of_replicates(theta, claim.threshold())
     *_, against = of_replicates(theta, nothing_of(claim))
@@ -185,8 +194,9 @@ def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: 
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
-    """Draw A (mean cosine) per layer; for figure 4 after the last ReLU of each block, as in the paper,
-    and before it.
+    """Draw A (mean cosine) per layer; for figure 4 after the last ReLU of each block, as in the paper, and before it.
+
+    `name`: the figure. Returns {chart name: chart}.
     """
     before = layer_curves.draw(f"{name}-before-relu", records, "unrectified") if name == "fig4" else {}
     return layer_curves.draw(name, records) | before

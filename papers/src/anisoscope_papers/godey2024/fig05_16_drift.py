@@ -66,14 +66,18 @@ class Permuted:
 
 
 def coefficient(kind: Kind, x: Array, y: Array) -> Array:
-    """Return the correlation over the last axis, [..., layer] → [...]; NaN if one side is constant."""
+    """Return the correlation ("spearman" or "pearson") of x and y [..., layer] over layers, [...]; NaN if one side
+    is constant.
+    """
     a, b = _scores(kind, x), _scores(kind, y)
     with np.errstate(invalid="ignore"):
         return np.asarray((a * b).sum(-1), dtype=np.float64)
 
 
 def _scores(kind: Kind, x: Array) -> Array:
-    """Centre values (for "spearman" their ranks, ties shared), and divide them by their length."""
+    """Centre values [..., layer] (for "spearman" their ranks, ties shared), and divide them by their length over
+    layers.
+    """
     z = np.asarray(stats.rankdata(x, axis=-1) if kind == "spearman" else x, dtype=np.float64)
     z = z - z.mean(-1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -81,7 +85,7 @@ def _scores(kind: Kind, x: Array) -> Array:
 
 
 def permutation_test(kind: Kind, x: Array, y: Array) -> Permuted:
-    """Return the two-sided permutation p of a correlation over layers.
+    """Return the two-sided permutation p of a correlation ("spearman" or "pearson") of x and y, both [layer].
 
     Exact up to 9 layers, else by 100,000 seeded draws: (hits + 1) / (draws + 1). NaN if one side is constant.
     """
@@ -105,8 +109,9 @@ def _all(n: int) -> NDArray[np.int64]:
 
 
 def default_p(kind: Kind, x: Array, y: Array) -> float:
-    """Return the p of scipy's `spearmanr` or `pearsonr`, as in the paper; it is wrong for few or
-    autocorrelated layers.
+    """Return the p of scipy's `spearmanr` or `pearsonr` for x and y [layer], as in the paper.
+
+    It is wrong for few or autocorrelated layers. NaN if it is not defined.
     """
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return float("nan")
@@ -159,8 +164,10 @@ def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
 
 
 def table(records: pd.DataFrame) -> pd.DataFrame:
-    """Return the correlations as a table, a row per system (model) and seed: model, seed, r, low, high, p, p_smallest,
-    p_scipy, layers, n_units.
+    """Return the correlations in the records as a table, a row per system (model) and seed.
+
+    Columns: model, seed, r (coefficient), low, high, p, p_smallest (possible), p_scipy, layers (number of layers),
+    n_units.
     """
     parts = records["metric"].str.extract(r"^correlation\.[a-z]+(?P<number>\..*)?$")["number"].fillna("")
     rows = records.assign(name=parts.map(NUMBERS))[records["metric"].str.startswith("correlation.").fillna(False)]
@@ -225,7 +232,9 @@ def norms_of(records: pd.DataFrame, model: str) -> Norms:
 
 
 def _beside_norms(verdict: Verdict, norms: Norms) -> Verdict:
-    """Add the spread of the norms to a verdict's reason; if norms are pinned, the correlation is an identity."""
+    """Add the spread of a system's norms to its verdict's reason; if norms are pinned, the correlation is an
+    identity.
+    """
     if np.isnan(norms.spread):
         return verdict
     low, high = norms.ratio
@@ -244,10 +253,10 @@ def _claim_of(model: str) -> Claim:
 
 
 def _of_seeds(rows: pd.DataFrame, norms: Norms) -> Test:
-    """Test the correlation of one system (model) by its coefficients over seeds.
+    """Make the test of the correlation of one system (model) from its coefficients over seeds.
 
-    Without a correlation either sign is equally likely, however layers depend on each other. If norms are pinned, there
-    is nothing to test.
+    `rows`: of `table`, one per seed. Without a correlation either sign is equally likely, however layers depend on each
+    other. If norms are pinned, there is nothing to test.
     """
     model = str(rows.iloc[0].model)
     subject, claim = model.removesuffix(TRAINED), _claim_of(model)
@@ -260,6 +269,8 @@ def _of_seeds(rows: pd.DataFrame, norms: Norms) -> Test:
 def _of_one(row: Any, p: float) -> Verdict:
     """Judge one system's correlation against random walks: a small p shows a correlation; a large p never shows its
     absence.
+
+    `row`: of `table`; `p`: that of random walks, corrected for all systems.
     """
     claim = _claim_of(str(row.model))
     found = None if claim == SPEECH or not p < LEVEL else claim != NONE
@@ -271,7 +282,9 @@ def _of_one(row: Any, p: float) -> Verdict:
 
 
 def _papers_p(rows: pd.DataFrame) -> str:
-    """Describe the p of the paper's own test, which treats layers as exchangeable (they are not)."""
+    """Describe the p of the paper's own test, which treats layers as exchangeable (they are not), from `rows` of
+    `table`.
+    """
     first, p = rows.iloc[0], ", ".join(f"{x:.2g}" for x in rows["p"])
     return f"the paper's test over {int(first.layers)} layers: p {p} (smallest possible {first.p_smallest:.2g})"
 
@@ -284,7 +297,10 @@ def _walk_sizes(kind: Kind, layers: int) -> Array:
 
 
 def walk_p(kind: Kind, layers: int, r: float) -> float:
-    """Return the share of pairs of independent random walks whose |coefficient| is at least |r|."""
+    """Return the share of pairs of independent random walks over `layers` steps whose |coefficient| is at least |r|.
+
+    NaN if r is, or for fewer than three layers. `kind`: spearman or pearson.
+    """
     if np.isnan(r) or layers < 3:
         return float("nan")
     sizes = _walk_sizes(kind, layers)
@@ -292,7 +308,10 @@ def walk_p(kind: Kind, layers: int, r: float) -> float:
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
-    """Draw the p of each system on a logarithmic axis, with a line at .05, scipy's p and the smallest possible p."""
+    """Draw the p of each system on a logarithmic axis, with a line at .05, scipy's p and the smallest possible p.
+
+    `name`: the figure. Returns {chart name: chart}.
+    """
     rows = table(records)
     if rows.empty:
         return {}

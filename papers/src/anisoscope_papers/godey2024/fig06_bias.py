@@ -57,16 +57,16 @@ def _anisotropy(records: pd.DataFrame) -> Iterator[tuple[norm_claims.Curves, nor
 
 
 def _fixed(records: pd.DataFrame, system: str, name: str, component: str | None = "1") -> pd.Series:
-    """Return a fixed point, the norm of the bias at which a block keeps its length, by seed.
+    """Return a fixed point of a system (model), the norm of the bias at which its block keeps its length, by seed.
 
-    `component`: which fixed point, if there are several.
+    `name`: what of it, as in the metric `fixed_point.<name>`; `component`: which one, if there are several.
     """
     rows = select(records, model=system, metric=f"fixed_point.{name}", component=component)
     return rows.set_index("seed")["value"].astype(float)
 
 
 def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
-    """Judge whether a fixed point exists: every seed must have exactly one crossing.
+    """Judge whether a system (model) has a fixed point: every seed must have exactly one crossing.
 
     The verdict's number is N* (the norm of the bias there), with its interval over the seeds that have one.
     """
@@ -86,8 +86,9 @@ def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
 
 
 def _trained_share(records: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the norms of trained layers over √d, without the first block's input: of the mean
-    (`drift`) or of tokens.
+    """Return the norms of trained layers over √d as the column `share`, without the first block's input.
+
+    `metric`: `drift` for the norm of the mean, `norms.mean` for that of tokens.
     """
     width = widths(records)
     rows = select(records, metric=metric, site="hidden", model=list(width))
@@ -96,7 +97,8 @@ def _trained_share(records: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def _order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
-    """Test that the norm of the mean at the fixed point is of the same order as in trained layers.
+    """Make the test that a system's norm of the mean at the fixed point is of the same order as in trained layers
+    (`trained`).
 
     Norms are divided by √d, so that models of different widths can be compared. The interval is over seeds.
     """
@@ -116,7 +118,8 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     """Draw figure 6a, A (mean cosine) of input and output and their difference, and 6b, norms of mean and tokens with
     fixed points.
 
-    For a stack of blocks, the output is that of the last block, and A is also drawn layer by layer.
+    For a stack of blocks, the output is that of the last block, and A is also drawn layer by layer. Returns {chart
+    name: chart}.
     """
     metrics = ("mean_cosine", *NORMS)
     untrained = select(records, model=norm_claims.systems(records), site="hidden", metric=metrics)
@@ -149,8 +152,10 @@ def _differences(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
-    """Return the first fixed point of each system: `at` N*, the norm of the bias, and `at_value`, the norm of the
-    output, as means over the seeds that have one.
+    """Return a table of the first fixed point of each system, as means over the seeds that have one.
+
+    Columns: reading (the system), at (N*, the norm of the bias), at_value (the norm of the output), at_text. `kind`:
+    `token_norm` or `mean_norm`.
     """
     rows = []
     for system in norm_claims.systems(records):
@@ -163,8 +168,10 @@ def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
 
 
 def _trained_band(records: pd.DataFrame, metric: str) -> tuple[float, float] | None:
-    """Return the range of norms of trained layers, scaled by √d to the untrained block's width; None
-    if there are none.
+    """Return (lowest, highest) norm of trained layers, scaled by √d to the untrained block's width; None if there are
+    none.
+
+    `metric`: `drift` for the norm of the mean, `norms.mean` for that of tokens.
     """
     trained, systems = _trained_share(records, metric), norm_claims.systems(records)
     if trained.empty or not systems:
@@ -174,7 +181,9 @@ def _trained_band(records: pd.DataFrame, metric: str) -> tuple[float, float] | N
 
 
 def _with_error(value: float, low: float, high: float) -> str:
-    """Format a value with its half interval: `9.9 ± 0.8`, with one significant digit of the half interval."""
+    """Format a value with half the width of its interval (low, high): `9.9 ± 0.8`, with one significant digit of
+    that half.
+    """
     half = (high - low) / 2
     if not half > 0:
         return f"{value:.4g}"

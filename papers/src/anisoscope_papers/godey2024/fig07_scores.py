@@ -50,6 +50,8 @@ def judge_direction(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     """Draw the distribution of scores at a few N (norm of the bias), pooled and inside rows, and their spread against N
     (last block).
+
+    Returns {chart name: chart}.
     """
     rows = norm_claims.summary(select(records, metric=tuple(QUANTITIES), head=None))
     rows["quantity"] = rows["metric"].map(QUANTITIES)
@@ -73,7 +75,7 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
 
 
 def _counts(records: pd.DataFrame, metric: str) -> dict[str, dict[str, Array]]:
-    """Return the histograms as {system: {N: counts [bin]}}, N ascending."""
+    """Return the histograms of a metric as {system: {"N = …": counts [bin]}}, N (norm of the bias) ascending."""
     rows = select(records, metric=metric)
     parts = rows["component"].str.split(" ", expand=True).rename(columns={0: "N", 1: "bin"})
     rows = rows.assign(N=parts["N"], at=parts["N"].astype(float), bin=parts["bin"].astype(int))
@@ -85,7 +87,10 @@ def _counts(records: pd.DataFrame, metric: str) -> dict[str, dict[str, Array]]:
 
 
 def shares(counts: Array, unit: float) -> pd.DataFrame:
-    """Turn counts [bin] into shares of bins that are equally wide in asinh(score / unit), the axis that is drawn."""
+    """Turn counts [bin] into shares of bins that are equally wide in asinh(score / unit), the axis that is drawn.
+
+    Returns the columns `score` (middle of a bin) and `value`; `unit`: the root mean square of scores without a bias.
+    """
     below = np.concatenate([[0.0], counts.cumsum()]) / counts.sum()
     ends = np.arcsinh(EDGES / unit)
     filled = np.flatnonzero(counts)
@@ -97,6 +102,8 @@ def shares(counts: Array, unit: float) -> pd.DataFrame:
 def density(counts: Array, widest: float) -> pd.DataFrame:
     """Return a smooth density from −widest to widest, for counts [bin]: the slope of a monotone curve through their
     sums.
+
+    Returns the columns `score` and `value` (1 at the peak).
     """
     below = np.concatenate([[0.0], counts.cumsum()])
     own = reach(counts)

@@ -30,7 +30,10 @@ SMALLEST = 0.1
 
 
 def measure(where: Mapping[str, Sequence[str]], settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
-    """Return the records of some sites or metrics (`where`) of the last block, per head and averaged."""
+    """Return the records of some sites or metrics of the last block, per head and averaged.
+
+    `where`: which records, as {column: values}; `settings`: of the experiment on biased blocks.
+    """
     records = biased_block.last_block(select(biased_block.experiment(settings, context), **where))
     once = records["head"].isna() | (records["metric"] != "attention.entropy")  # of a head: normalised alone
     return records[once].reset_index(drop=True)
@@ -51,8 +54,9 @@ def _head_dim(records: pd.DataFrame, system: str) -> int:
 
 
 def judge_start(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
-    """Test that queries or keys are anisotropic without a bias (norm N = 0): A (mean cosine) above q95 in the dimension
-    of a head.
+    """Yield the tests that queries or keys are anisotropic without a bias (norm N = 0), for each system (model).
+
+    A (mean cosine) must be above q95 in the dimension of a head.
     """
     for curve in norm_claims.curves(records, claim.metric, claim.site):
         threshold = float(q95(_head_dim(records, curve.system)))
@@ -60,8 +64,9 @@ def judge_start(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
 
 
 def judge_growth(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
-    """Test whether the growth is large enough to be seen: the value for a bias of norm N = 100 over that for N = 0, per
-    seed.
+    """Yield the tests that a quantity grows enough to be seen, for each system (model).
+
+    The number is its value for a bias of norm N = 100 over that for N = 0, per seed.
     """
     for curve in norm_claims.curves(records, claim.metric, claim.site):
         ratio = Curves(curve.system, curve.norms, curve.values / curve.values[:, :1])
@@ -69,7 +74,8 @@ def judge_growth(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
 
 
 def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
-    """Test the growth at each seed's fixed point N* (norm of the bias that a block keeps), as a ratio to N = 0.
+    """Yield the tests of a quantity's growth up to each seed's fixed point N* (norm of the bias that a block keeps), as
+    a ratio to N = 0.
 
     It is interpolated linearly between the logarithms of the two neighbouring N.
     """
@@ -89,10 +95,10 @@ def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
 
 
 def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
-    """Test that extremes of sequences grow more than extremes of rows, up to the largest N (norm of the bias), paired
-    over seeds.
+    """Yield the tests that the largest weights of sequences grow more than the largest of rows, up to the largest N
+    (norm of the bias).
 
-    Both growths are divided by the rows' weight at N = 0.
+    They are paired over seeds. Both growths are divided by the rows' weight at N = 0.
     """
     both = (norm_claims.curves(records, f"attention.{name}_max", "attention") for name in ("row", "sequence"))
     for pair in zip(*both, strict=True):
@@ -102,7 +108,10 @@ def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
 
 
 def draw_vectors(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw figures 8a, anisotropy, and 8b, norms of queries and keys; the pale band spans all heads and seeds."""
+    """Draw figures 8a, anisotropy, and 8b, norms of queries and keys; the pale band spans all heads and seeds.
+
+    Returns {chart name: chart}.
+    """
     rows = norm_claims.with_heads(records)
     rows["vectors"] = rows["site"].map(SIDES)
     dims = {_head_dim(records, system) for system in norm_claims.systems(records)}
@@ -115,8 +124,9 @@ def draw_vectors(records: pd.DataFrame) -> dict[str, ChartType]:
 
 
 def draw_weights(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw attention weights against N (norm of the bias), with the uniform weight. `names`: {chart: {statistic: its
-    name in the legend}}.
+    """Draw attention weights against N (norm of the bias), with the uniform weight; return {chart name: chart}.
+
+    `names`: {chart: {statistic: its name in the legend}}.
     """
     rows = norm_claims.with_heads(records)
     charts = {}
@@ -133,8 +143,8 @@ def draw_weights(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dic
 
 
 def _uniform(records: pd.DataFrame) -> tuple[float, str] | None:
-    """Return the uniform attention weight 1/keys and its label; None if it is not one number (causal
-    or unlike blocks).
+    """Return (the uniform attention weight 1/keys, its label); None if it is not one number (causal or unlike
+    blocks).
     """
     if records["corpus"].nunique() > 1 or not records["model"].str.startswith("bert").all():
         return None

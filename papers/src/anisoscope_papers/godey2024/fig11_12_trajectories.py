@@ -39,7 +39,7 @@ NEGLIGIBLE = 1e-9
 
 
 def plane(moment: Array, mean: Array) -> Array:
-    """Return the first two directions [..., dim, 2] of second moments [..., dim, dim].
+    """Return the two main directions [..., dim, 2] of vectors with the second moments `moment` [..., dim, dim].
 
     Their signs are such that `mean` [..., dim] lies on the positive side of both.
     """
@@ -51,9 +51,10 @@ def plane(moment: Array, mean: Array) -> Array:
 
 
 def moment_of(heads: dict[str, Any], layer: int, over: Over) -> Array:
-    """Return the second moment of queries, keys or both (`over`) of one checkpoint, [head, dim, dim].
+    """Return the second moment of a layer's queries, keys or both of one checkpoint, [head, dim, dim].
 
-    Grouped keys count once for every head that reads them.
+    `heads`: the checkpoint's numbers of heads (`Piece.heads`); `over`: `query`, `key` or `union` (both). Keys that
+    several heads share count once for each of them.
     """
     moments = [_of(heads, layer, side, "moment") for side in SIDES]
     moments[1] = np.repeat(moments[1], len(moments[0]) // len(moments[1]), axis=0)
@@ -61,14 +62,16 @@ def moment_of(heads: dict[str, Any], layer: int, over: Over) -> Array:
 
 
 def _of(heads: dict[str, Any], layer: int, side: str, what: str) -> Array:
-    """Return one tensor of a checkpoint's heads as float64: `what` is moment, mean or points."""
+    """Return one tensor of a checkpoint's `heads` as float64, for a layer and `side` (query or key): its moment,
+    mean or points (`what`).
+    """
     return np.asarray(heads[f"{layer} {side} {what}"].double().numpy())
 
 
 def measure_planes(pieces: Sequence[Piece], overs: Iterable[Over]) -> pd.DataFrame:
-    """Return the mean queries and keys of all heads, in the planes of the union and of `overs`, and how the planes
-    agree.
+    """Return the coordinates of mean queries and keys of all heads in planes, and how the planes agree.
 
+    A plane holds the first two directions of an SVD of both sides (`union`), and of each of `overs` (`query`, `key`).
     `pieces`: the checkpoints, ordered by step.
     """
     wanted: tuple[Over, ...] = tuple(dict.fromkeys(("union", *overs)))
@@ -85,15 +88,19 @@ def measure_planes(pieces: Sequence[Piece], overs: Iterable[Over]) -> pd.DataFra
 
 
 def _common(heads: Sequence[dict[str, Any]], layer: int, over: Over) -> Array:
-    """Return the plane of each head (two directions) over all steps, [head, dim, 2]."""
+    """Return the plane of each head of a layer (two directions) over all steps, [head, dim, 2].
+
+    `heads`: the numbers of heads of each checkpoint, by step; `over`: whose SVD it is (query, key, union).
+    """
     total = reduce(np.add, (moment_of(step, layer, over) for step in heads))
     return plane(total, _of(heads[-1], layer, "query", "mean"))
 
 
 def _paths(heads: Sequence[dict[str, Any]], layer: int, directions: Array) -> dict[str, Array]:
-    """Return the coordinates [step, head, 2] of the mean query and mean key in a plane, by side.
+    """Return {"query", "key": coordinates [step, head, 2] of the mean query and the mean key of a layer in a plane}.
 
-    The entry `norm` holds the squared norms of both means at the last step, added.
+    The entry `norm` holds the squared norms of both means at the last step, added, [head]. `heads`: the numbers of
+    heads of each checkpoint; `directions`: the planes [head, dim, 2].
     """
     means = {side: np.stack([_of(step, layer, side, "mean") for step in heads]) for side in SIDES}
     means["key"] = np.repeat(means["key"], means["query"].shape[1] // means["key"].shape[1], axis=1)
@@ -104,7 +111,11 @@ def _paths(heads: Sequence[dict[str, Any]], layer: int, directions: Array) -> di
 def _rows(
     over: Over, pieces: Sequence[Piece], layer: int, planes: dict[Over, Array], paths: dict[Over, dict[str, Array]]
 ) -> Iterable[pd.DataFrame]:
-    """Yield the records of one layer's paths in the plane `over`, and their agreement with the plane of the union."""
+    """Yield the records of one layer's paths in the plane `over`, and of its agreement with the plane of both sides
+    (`union`).
+
+    `pieces`: the checkpoints of one seed; `planes`: [head, dim, 2] by `over`; `paths`: those of `_paths` by `over`.
+    """
     steps = np.array([piece.step for piece in pieces])
     seed, path, union = pieces[0].seed, paths[over], paths["union"]
     given = {"seed": seed, "layer": layer}
@@ -124,14 +135,16 @@ def _rows(
 
 
 def _correlation(a: Array, b: Array) -> Array:
-    """Return |Pearson correlation| over the first axis, [row, head] → [head]."""
+    """Return |Pearson correlation| of a and b [row, head] over rows, [head]."""
     a, b = a - a.mean(0), b - b.mean(0)
     return np.asarray(np.abs((a * b).sum(0)) / np.sqrt((a * a).sum(0) * (b * b).sum(0)))
 
 
 def measure_clouds(pieces: Sequence[Piece], over: Over, chosen: Iterable[tuple[int, int]]) -> pd.DataFrame:
-    """Return sampled queries and keys in their plane, for the `chosen` (layer, head) of the first seed, by sampled
-    step.
+    """Return coordinates of sampled queries and keys of the `chosen` (layer, head) of the first seed, at the sampled
+    steps.
+
+    They are in the plane of each head; `over`: whose SVD it is (query, key, union).
     """
     of_seed = [piece for piece in pieces if piece.seed == pieces[0].seed]
     heads = [piece.heads() for piece in of_seed]
@@ -154,9 +167,15 @@ def measure_clouds(pieces: Sequence[Piece], over: Over, chosen: Iterable[tuple[i
 
 
 def measure(over: Over, clouds: bool, series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
-    """Measure the alignment of all heads and their means in the plane `over`.
+    """Measure every head along training: the cosine of its mean query and mean key, and the path of both means in a
+    plane.
 
-    With `clouds`, also sampled points of the two chosen heads of the first seed.
+    One row per head and checkpoint, also with the validation losses. With `clouds`, sampled queries and keys of two
+    heads of the first seed are added: those whose final cosine is largest and smallest.
+
+    over     whose SVD spans the plane: `query`, `key`, or `union` (both); a plane per head
+    series   the checkpoints to measure
+    context  the study's cache, device and progress
     """
     pieces = checkpoints.measure(series, context)
     alignment = checkpoints.records_of(pieces, COSINES)
@@ -167,8 +186,10 @@ def measure(over: Over, clouds: bool, series: checkpoints.CheckpointSettings, co
 
 
 def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
-    """Judge what share of the means lies on the first direction, for all heads and for those that end similar or
-    opposite.
+    """Judge what share of the mean query and mean key lies on the first direction of their plane, by their squared
+    norms.
+
+    For all heads, and for those whose means end similar or opposite.
     """
     claim, other = claims("godey2024", "fig11").values()
     share, groups = table(records, "svd.union.drift_share").values[:, -1], Alignment.of(records).groups()
@@ -181,7 +202,8 @@ def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
 
 
 def judge_paths(records: pd.DataFrame) -> list[Verdict]:
-    """Judge from when on heads stay aligned, for those that end similar and opposite.
+    """Judge from when on the mean query and mean key of heads stay aligned (|cosine| above the bound), for those that
+    end similar and those that end opposite.
 
     That is counted in steps, and in how far the loss has fallen.
     """
@@ -205,7 +227,10 @@ def judge_paths(records: pd.DataFrame) -> list[Verdict]:
 
 
 def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdict]:
-    """Judge how well the plane of one side (queries or keys) agrees with that of both, over all heads."""
+    """Judge how well the plane of one side (queries or keys) agrees with that of both, over all heads.
+
+    `name`: the figure, whose one claim is judged; `metric`: the records that hold the agreement.
+    """
     (claim,) = claims("godey2024", name).values()
     values = table(records, metric).values[:, -1]
     least = f"least of {values[0].size} heads, by seed: " + ", ".join(f"{x.min():.2f}" for x in values)
@@ -213,7 +238,10 @@ def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdi
 
 
 def draw(name: str, over: Over, clouds: bool, records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw the two chosen heads: clouds with a panel per step (a chart per head), or paths side by side."""
+    """Draw the two chosen heads: clouds with a panel per step (a chart per head), or paths in two panels.
+
+    `over`: whose SVD spans the plane (query, key, union). Returns {chart name: chart}.
+    """
     alignment = Alignment.of(records)
     first = records[records["seed"] == alignment.table.seeds[0]]
     chosen = {
@@ -226,7 +254,9 @@ def draw(name: str, over: Over, clouds: bool, records: pd.DataFrame) -> dict[str
 
 
 def _study(number: int, over: Over) -> Study:
-    """Declare the study of one figure: odd numbers show clouds, even ones paths."""
+    """Declare the study of figure `number`: odd numbers show clouds, even ones paths, in the plane of `over` (query,
+    key, union).
+    """
     name, clouds = f"fig{number}", number % 2 == 1
     judge = judge_clouds if clouds else judge_paths
     if over != "union":

@@ -33,7 +33,9 @@ DRAWN_ORDERS = 100_000
 
 @dataclass(frozen=True)
 class HeadTable:
-    """One metric of every head: `values` [seed, step, layer, head] with the names of the first three axes."""
+    """One metric of every head: `values` [seed, step, layer, head], with the seeds, steps and layers of the first
+    three axes.
+    """
 
     values: Array
     seeds: tuple[int, ...]
@@ -118,14 +120,16 @@ class Alignment:
         return {n: (self.table.layers[int(i) // last.shape[1]], int(i) % last.shape[1]) for n, i in heads.items()}
 
     def name(self, which: str) -> str:
-        """Describe a chosen head in words, with its final cosine."""
+        """Describe a chosen head in words (`which`: similar or opposite), with its final cosine."""
         layer, head = self.chosen()[which]
         value = self.cosine[0, -1, self.table.layers.index(layer), head]
         return f"{which}: layer {layer}, head {head} (cos {value:+.2f})".replace("-", "−")
 
 
 def per_seed(values: Array, mask: Array, reduce: str = "mean") -> Array:
-    """Return the mean or median over the heads [seed, layer, head] in `mask`, by seed; NaN if there are none."""
+    """Return the mean or median (`reduce`) of values [seed, layer, head] over the heads in `mask`, [seed]; NaN if
+    there are none.
+    """
     kept = pd.DataFrame(np.where(mask, values, np.nan).reshape(len(values), -1))
     return kept.agg(reduce, axis=1).to_numpy(float)
 
@@ -244,8 +248,8 @@ def _permuted(claim: Claim, rows: Array) -> Test:
 def _of_all_orders(unit: Array) -> Array:
     """Return the mean correlation of two seeds for every order of the layers of every seed but the first, [order].
 
-    The correlation of a pair depends only on its own two orders. So there is a table of orders × orders for each pair,
-    and the tables are summed over all combinations.
+    `unit`: rows [seed, layer, step], each seed of length 1. The correlation of a pair depends only on its own two
+    orders. So there is a table of orders × orders for each pair, and the tables are summed over all combinations.
     """
     seeds, layers = unit.shape[:2]
     orders = np.array(list(permutations(range(layers))))  # the first is that of the layers themselves
@@ -262,8 +266,10 @@ def _of_all_orders(unit: Array) -> Array:
 
 
 def _of_drawn_orders(unit: Array) -> Array:
-    """Return the mean correlation of two seeds for randomly drawn orders of the layers; the first is the original
-    order.
+    """Return the mean correlation of two seeds for randomly drawn orders of the layers, [order]; the first is the
+    original order.
+
+    `unit`: rows [seed, layer, step], each seed of length 1.
     """
     seeds, layers = unit.shape[:2]
     orders = np.random.default_rng(0).permuted(np.tile(np.arange(layers), (DRAWN_ORDERS, seeds, 1)), axis=2)
@@ -276,16 +282,19 @@ def _of_drawn_orders(unit: Array) -> Array:
 
 
 def _with_others(rows: Array) -> Array:
-    """Return the correlation of each row [seed, place] with the mean of the other rows; NaN if there are none."""
+    """Return the correlation of each row [seed, layer] with the mean of the other rows, [seed]; NaN if there are
+    none.
+    """
     if len(rows) < 2 or rows.shape[1] < 3:
         return np.full(len(rows), np.nan)
     return np.array([np.corrcoef(x, np.delete(rows, i, 0).mean(0))[0, 1] for i, x in enumerate(rows)])
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw |cosines| or products of heads: figures 13 and 14 of the first seed, 23 of all seeds.
+    """Draw |cosines| (13, 23) or scalar products (14) of the mean query and key of heads: of the first seed, in figure
+    23 of all.
 
-    Figure 23 has a panel per layer, and another chart with a panel per layer and seed.
+    Figure 23 has a panel per layer, and another chart with a panel per layer and seed. Returns {chart name: chart}.
     """
     alignment = Alignment.of(records)
     endings, first = alignment.endings(), select(records, seed=records["seed"].min())

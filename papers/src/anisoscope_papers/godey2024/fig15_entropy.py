@@ -94,7 +94,8 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
 
 
 def turned(claim: Claim, course: Array, steps: Sequence[int], subject: str = "") -> Test | Verdict:
-    """Test how much a course [seed, step] rises from its lowest point to the end.
+    """Test how much a course [seed, step] of values at the training steps `steps` rises from its lowest point to the
+    end.
 
     A course that is lowest at the end in every seed does not rise: it fails without a test.
     """
@@ -115,9 +116,11 @@ def turned(claim: Claim, course: Array, steps: Sequence[int], subject: str = "")
 def alignment_first(
     claim: dict[str, Claim], records: pd.DataFrame, entropy: Array, steps: Sequence[int]
 ) -> Iterator[Test | Verdict]:
-    """Test which moves first, |cos(Q̄, K̄)| or the entropy [seed, step], both as means over heads.
+    """Test which moves first, |cos(Q̄, K̄)| of mean query and key, or the entropy [seed, step], both as means over
+    heads.
 
-    A second test is on what the entropy does after the step where |cos| is highest.
+    A second test is on what the entropy does after the step where |cos| is highest. `claim`: the figure's claims by
+    name; `steps`: the training steps.
     """
     before, after = claim["alignment-before-sharpness"], claim["sharpens-after-alignment"]
     if select(records, metric="query_key.cosine").empty:
@@ -148,12 +151,15 @@ def _share_of(part: Array, whole: Array) -> Array:
 
 
 def _listed(values: Array, form: str) -> str:
-    """Format numbers, separated by commas."""
+    """Format numbers by the format `form` (as in `.2f`), separated by commas."""
     return ", ".join(f"{x:{form}}" for x in values)
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw the entropy per layer (nats and normalised), with centred queries and keys, and the parts of the scores."""
+    """Draw the entropy per layer (nats and normalised), with centred queries and keys, and the parts of the scores.
+
+    Returns {chart name: chart}.
+    """
 
     def over_seeds(metric: str) -> pd.DataFrame:
         """Average a metric over heads and then over seeds, by layer and step."""

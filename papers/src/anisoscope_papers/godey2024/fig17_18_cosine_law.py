@@ -56,7 +56,11 @@ class Points:
 
 
 def measure_law(law: Law, context: Context) -> pd.DataFrame:
-    """Return for each dimension the density of cosines, q95, and how well sampled cosines fit (Kolmogorov–Smirnov)."""
+    """Return for each dimension the density of cosines of isotropic pairs, q95, and how well sampled cosines fit it
+    (Kolmogorov–Smirnov).
+
+    `law`: the dimensions and the number of samples; `context` receives the progress.
+    """
     rows = []
     drawn = np.random.default_rng(law.seed)
     for done, d in enumerate(law.dimensions, start=1):
@@ -75,7 +79,9 @@ def measure_law(law: Law, context: Context) -> pd.DataFrame:
 
 
 def _sampled(drawn: np.random.Generator, pairs: int, d: int) -> Array:
-    """Return the cosines of independent Gaussian pairs in d dimensions, computed a few at a time."""
+    """Return the cosines [pair] of independent Gaussian pairs in d dimensions, computed a few at a time. `drawn`:
+    the generator.
+    """
     found = []
     for start in range(0, pairs, 1000):
         x, y = drawn.standard_normal((2, min(1000, pairs - start), d))
@@ -84,7 +90,7 @@ def _sampled(drawn: np.random.Generator, pairs: int, d: int) -> Array:
 
 
 def judge_law(records: pd.DataFrame) -> Sequence[Verdict]:
-    """Judge that q95 falls from each d to the next, and that no sample departs from the closed form.
+    """Judge that q95 falls from each dimension d to the next, and that no sample departs from the closed form.
 
     The latter is a Kolmogorov–Smirnov test, Holm-corrected over d.
     """
@@ -124,15 +130,18 @@ def judge_points(records: pd.DataFrame) -> Sequence[Verdict]:
 
 
 def layers(records: pd.DataFrame) -> pd.DataFrame:
-    """Return A (mean cosine) of every hidden layer, with the dimension `d` and `q95` as columns."""
+    """Return A (mean cosine) of every hidden layer, with the dimension `d` and `q95` (what 95 % of isotropic pairs
+    stay below) as columns.
+    """
     rows = select(records, metric="mean_cosine", site="hidden")
     rows = rows.assign(d=rows["model"].map(widths(records)).astype(int), seed=rows["seed"].fillna(0))
     return rows.assign(q95=isotropic.q95(rows["d"].to_numpy(float)))
 
 
 def trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context: Context) -> pd.DataFrame:
-    """Measure A (mean cosine), drift (norm of the mean vector) and norms by layer, for models on their corpora; runs
-    are shared with figures 1 to 4.
+    """Measure A (mean cosine), drift (norm of the mean vector) and norms by layer, for (model, corpus) pairs.
+
+    Runs are shared with figures 1 to 4. `limit`: only the first units (documents, images) of a corpus; None: all.
     """
     found = []
     for done, (model, corpus) in enumerate(models, start=1):

@@ -79,8 +79,10 @@ class Systems:
 
 
 def settings(paper: Systems, small: Sequence[str], quick: Systems | None = None) -> dict[str, Systems]:
-    """Return settings by name: `paper`; `quick` with small models in its place, trained briefly; `long`, trained
-    longer.
+    """Return the settings of a figure: `paper`; `quick` with small models in its place, trained briefly; `long`,
+    trained longer.
+
+    `small`: kinds of small models (`training.kinds.KINDS`).
     """
     quick = replace(quick or Systems(flatten=paper.flatten), small=tuple(small))
     return {"quick": quick, "long": replace(quick, recipe=LONG), "paper": paper}
@@ -89,6 +91,8 @@ def settings(paper: Systems, small: Sequence[str], quick: Systems | None = None)
 def measure(systems: Systems, context: Context) -> pd.DataFrame:
     """Return the records of hidden states of every system (model). Each system is a run of its own, and is not repeated
     if finished.
+
+    `context`: cache, device and progress of the study.
     """
     parts = []
     for i, model in enumerate(systems.models):
@@ -102,7 +106,8 @@ def measure(systems: Systems, context: Context) -> pd.DataFrame:
 
 
 def had(job: Job, context: Context, measure_it: Callable[[Job], Item]) -> list[Item]:
-    """Measure a published system (model); return [result], or [] with a note in the context if it is unavailable.
+    """Measure a published system (model) by `measure_it`; return [result], or [] with a note in the context if it is
+    unavailable.
 
     If its corpus is unavailable and has a stand-in, that is read instead.
     """
@@ -123,7 +128,10 @@ def had(job: Job, context: Context, measure_it: Callable[[Job], Item]) -> list[I
 
 
 def measured(job: Job, context: Context) -> pd.DataFrame:
-    """Return the records of one run that the figures need, with left-out values. The large file of sums is deleted."""
+    """Run a measurement, and return the records that the figures need, also with each group of units left out.
+
+    The large file of sums is deleted.
+    """
     job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
     done = run(job, root=context.cache, resume=True, keep_sums=True)
     kept = done.folder / f"left_out-{make_run_id(measuring_code(__name__))[:8]}.parquet"
@@ -141,7 +149,8 @@ def measured(job: Job, context: Context) -> pd.DataFrame:
 
 
 def reads_prompt_only(manifest: Mapping[str, Any]) -> bool:
-    """Whether the decoder of a run read the same prompt with every clip (Whisper without transcripts).
+    """Return whether the decoder of a run read the same prompt with every clip (Whisper without transcripts), by its
+    manifest.
 
     Its states then hardly depend on the corpus, so that A (mean cosine) of its layers is near 1 for any network.
     """
@@ -151,7 +160,8 @@ def reads_prompt_only(manifest: Mapping[str, Any]) -> bool:
 
 
 def _packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
-    """Yield the records of a network from a package or file, trained and untrained, on one corpus.
+    """Yield the records of the network `name` from a package or file, trained and untrained, on the corpus of
+    `systems`.
 
     If it is unavailable, that is noted in the context.
     """
@@ -180,7 +190,7 @@ def _label(name: str) -> str:
 
 
 def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
-    """Yield the records of one kind of small model, for every seed, untrained and trained.
+    """Yield the records of the kind `name` of small models, for every seed, untrained and trained.
 
     If its data are missing, yields one row that says so. Records are saved next to each checkpoint, named by settings
     and code.
@@ -236,7 +246,7 @@ def left_out(sums: Path, settings: Settings) -> pd.DataFrame:
 
 
 def replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: str, site: str = "hidden") -> Array:
-    """Return the jackknife replicates of a metric, [1 + group, layer], for one model and seed.
+    """Return the jackknife replicates of a metric at a site, [1 + group, layer], for one model and seed.
 
     The first row uses all groups, each other row leaves one out. Layers are those of `of_layers` (rows of `curves`:
     `model`, `seed`, `stack`, `layer`). One row if the records hold no left-out values.
@@ -272,10 +282,10 @@ def unmeasured(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict], record
 
 
 def curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
-    """Return A (mean cosine) of every layer, model and seed, with q95(d). On the axis `place` the encoder comes before
-    the decoder.
+    """Return a table of A (mean cosine) at a site of every layer, model and seed, with the columns `q95` and `place`.
 
-    Published models, which have no seed, get seed 0.
+    `q95`: what 95 % of isotropic pairs stay below. `place`: the horizontal axis, on which the encoder comes before the
+    decoder. Published models, which have no seed, get seed 0.
     """
     here = select(records, site=site, token_policy="all", head=None)
     here = here.assign(seed=here["seed"].fillna(0))
@@ -299,7 +309,9 @@ def per_system(rows: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
 
 
 def layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
-    """Yield one test per layer, for the systems (models) that a claim about A (mean cosine) names."""
+    """Yield one test per layer, for the systems (models) that a claim about A (mean cosine) names. `rows`: the table
+    of `curves`.
+    """
     rows = rows[rows["model"].str.startswith(claim.systems)] if claim.systems else rows
     rows = rows[~rows["model"].str.startswith(claim.but)] if claim.but else rows
     rows = rows[rows["stack"] == claim.stack] if claim.stack else rows
@@ -328,13 +340,15 @@ def layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
 
 
 def training_steps(model: Any, step: Any) -> str:
-    """Return in words how long a small model was trained; "" for other models."""
+    """Return in words for how many steps a small model was trained (`trained for 200 steps`); "" for other models."""
     return f"trained for {step:,} steps" if str(model).endswith(TRAINED) and not pd.isna(step) else ""
 
 
 def draw(name: str, records: pd.DataFrame, site: str = "hidden") -> dict[str, Any]:
-    """Draw A (mean cosine) per layer and model, with the isotropic bound. Seeds are averaged, with the outer ends of
-    their intervals.
+    """Draw A (mean cosine) at a site per layer and model, with the isotropic bound; return {`name`: chart}, {} without
+    records.
+
+    Seeds are averaged, with the outer ends of their intervals.
     """
     rows = curves(records, site)
     if rows.empty:

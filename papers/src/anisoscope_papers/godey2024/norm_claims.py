@@ -19,7 +19,7 @@ from anisoscope_papers.study import Claim, Over, Verdict, claims
 
 @dataclass(frozen=True)
 class Curves:
-    """One quantity of one system: `values` [seed, norm] at ascending `norms`."""
+    """One quantity of one system (model): `values` [seed, norm] at ascending `norms` of the bias."""
 
     system: str
     norms: tuple[float, ...]
@@ -27,7 +27,7 @@ class Curves:
 
 
 def systems(records: pd.DataFrame) -> list[str]:
-    """Return the untrained systems (models) in the records, in the order in which they were run."""
+    """Return the names of the untrained systems (models) in the records, in the order in which they were run."""
     untrained = records["seed"].notna() & records["corpus"].str.startswith("uniform")
     return list(dict.fromkeys(records.loc[untrained, "model"]))
 
@@ -38,8 +38,9 @@ def width(records: pd.DataFrame, system: str) -> int:
 
 
 def curves(records: pd.DataFrame, metric: str, site: str, layer: int | None = None) -> Iterator[Curves]:
-    """Yield for each system (model) a metric against N (norm of the bias), as the mean over heads at `site`. `layer`
-    None: the last one.
+    """Yield for each system (model) a metric against N (norm of the bias), as the mean over heads at `site`.
+
+    `layer`: None for the last one.
     """
     rows = select(records, metric=metric, site=site, head=None)[
         ["model", "corpus", "seed", "layer", "component", "value"]
@@ -60,6 +61,8 @@ Judge = Callable[[Claim, pd.DataFrame], Found]
 def judge(figure: str, others: Mapping[str, Judge], records: pd.DataFrame) -> list[Verdict]:
     """Judge the claims of a figure: the trend of each claim's metric with N (norm of the bias), or by the function in
     `others`.
+
+    `others`: {name of a claim: function of the claim and the records}.
     """
     named = claims("godey2024", figure).items()
     found = [one for name, claim in named for one in others.get(name, trends)(claim, records)]
@@ -75,8 +78,9 @@ def concluded(found: Sequence[Test | Verdict]) -> list[Verdict]:
 
 
 def trends(claim: Claim, records: pd.DataFrame, *, relative: bool = False) -> Found:
-    """Test the trend of the claim's metric with N (norm of the bias) in every system (model); `relative`: as a share of
-    the value at N = 0.
+    """Yield the tests of the trend of the claim's metric with N (norm of the bias), for every system (model).
+
+    `relative`: as a share of the value at N = 0.
     """
     for curve in curves(records, claim.metric, claim.site):
         yield from trend(claim, curve, relative=relative)
@@ -87,7 +91,7 @@ relative_trends: Judge = partial(trends, relative=True)
 
 
 def closed(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
-    """Test that `upper` > `lower` at every N (norm of the bias), paired over seeds.
+    """Yield the tests that the curve `upper` lies above `lower` at every N (norm of the bias), paired over seeds.
 
     The number is the share of the distance from `lower` to a mean cosine of A = 1 that `upper` has covered, since near
     A = 1 every difference is small.
@@ -97,13 +101,14 @@ def closed(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
 
 
 def above(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
-    """Test that `upper` > `lower` at every N (norm of the bias), paired over seeds."""
+    """Yield the tests that the curve `upper` lies above `lower` at every N (norm of the bias), paired over seeds."""
     return _at_every_norm(claim, upper, upper.values - lower.values, claim.statistic, "all")
 
 
 def trend(claim: Claim, curve: Curves, *, relative: bool = False) -> Iterator[Test]:
-    """Test growth (or fall) from norm N = 0 of the bias to the largest N. At no N may it go significantly the other
-    way.
+    """Yield the tests that a curve grows (or falls) from norm N = 0 of the bias to the largest N.
+
+    At no N may it go significantly the other way. `relative`: changes are shares of the value at N = 0.
     """
     start = curve.values[:, :1]
     words = f"{'relative ' * relative}change from N = 0 ({start.mean():.4g})"
@@ -112,10 +117,11 @@ def trend(claim: Claim, curve: Curves, *, relative: bool = False) -> Iterator[Te
 
 
 def _at_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, over: Over) -> Iterator[Test]:
-    """Yield a test per N that `values` [seed, norm] are above (or below) the claim's threshold.
+    """Yield a test per N (norm of the bias) that `values` [seed, norm] are above (or below) the claim's threshold.
 
     If `over` is "last", only the last must be; the others may just not go the other way, so they have no floor. If
-    `over` is "all", the weakest N is the one with the smallest number, not with the largest p.
+    `over` is "all", the weakest N is the one with the smallest number, not with the largest p. `curve`: gives the norms
+    and the system's name; `statistic`: what the number is.
     """
     for norm, of_norm in zip(curve.norms, values.T, strict=True):
         judged_by = replace(claim, floor=0.0) if over == "last" and norm != curve.norms[-1] else claim
@@ -125,7 +131,9 @@ def _at_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, o
 
 
 def one_more(values: Array) -> str:
-    """Describe where one more draw of weights, inputs and bias would lie: by the spread of draws, not of their mean."""
+    """Describe where one more draw of weights, inputs and bias would lie: by the spread of the draws `values`
+    [seed], not of their mean. "" for fewer than three.
+    """
     n = len(values)
     if n < 3:
         return ""
@@ -134,14 +142,16 @@ def one_more(values: Array) -> str:
 
 
 def at(claim: Claim, curve: Curves, norm: float, threshold: float, words: str) -> Test:
-    """Test that the quantity lies above a threshold at one N (norm of the bias); `words` names the threshold."""
+    """Make the test that the curve's quantity lies above a threshold at one N (`norm` of the bias); `words` names
+    the threshold.
+    """
     values = curve.values[:, curve.norms.index(norm)]
     reason = "; ".join(filter(None, (words, one_more(values))))
     return of_seeds(claim, values, f"at N = {norm:g}", threshold, reason=reason, subject=curve.system)
 
 
 def judge_share(claim: Claim, curve: Curves) -> Verdict:
-    """Judge whether seeds differ in direction: the share whose value rises from norm N = 0 of the bias to the largest
+    """Judge whether seeds differ in direction: the share whose curve rises from norm N = 0 of the bias to the largest
     N.
 
     The interval is the exact binomial one. The claim holds if some seeds rise and some fall, else it is undecided.

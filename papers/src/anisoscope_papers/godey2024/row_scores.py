@@ -30,12 +30,12 @@ def score_sums(
     causal: bool,
     counted: Bool[Tensor, " sequence"],
 ) -> dict[str, Tensor]:
-    """Return sums of scores, [sequence, head]: `pairs`, `score`, `score_square`, `within` (variance inside rows, by
-    pairs).
+    """Return sums over the scores scale · q·k of visible pairs, {term: [sequence, head]}.
 
-    Over every 16th row: `some_rows`, `row_median`, `entropy`, `entropy_normalised`. Also histograms [sequence, bin] of
-    every 16th row: `pooled` of scores, `centred` of scores less their row's mean; only for the `counted` sequences, as
-    they are slow.
+    Terms are `pairs` (their number), `score`, `score_square`, `within` (variance inside rows, by pairs). Over every
+    16th row: `some_rows`, `row_median`, `entropy`, `entropy_normalised`. Also histograms [sequence, bin] of every 16th
+    row: `pooled` of scores, `centred` of scores less their row's mean; only for the `counted` sequences, as they are
+    slow.
     """
     middle = key.mean(2, keepdim=True)
     common = (query @ middle.transpose(2, 3)).squeeze(-1).double() * scale  # [sequence head query]
@@ -59,7 +59,10 @@ def score_sums(
 
 
 def _rows(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and variance of the scores of each row, from the moments of the keys, without computing any score."""
+    """Return (mean, variance) of the scores of each row, [sequence, head, query], from the moments of the keys.
+
+    No score is computed. query and key are [sequence, head, token, dim]; n [row]: how many keys each row sees.
+    """
     q, k = query.double(), key.double()
     mean = (q @ k.mean(2, keepdim=True).transpose(2, 3)).squeeze(-1) * scale
     square = torch.linalg.vecdot(q @ (k.transpose(2, 3) @ k), q) * scale**2 / n
@@ -67,7 +70,11 @@ def _rows(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, 
 
 
 def _rows_of_causal(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and variance of the scores of each row, if row i sees only the first i keys."""
+    """Return (mean, variance) of the scores of each row, [sequence, head, query], if row i sees only the first n[i]
+    keys.
+
+    query and key are [sequence, head, token, dim].
+    """
     s = (query @ key.transpose(2, 3)).mul_(scale).tril_()
     mean = s.sum(-1).double() / n
     return mean, torch.linalg.vecdot(s, s).double() / n - mean.square()
@@ -77,7 +84,8 @@ def _softmax_sums(s: Tensor, masking: Tensor, n: Tensor) -> dict[str, Tensor]:
     """Sum over rows the median weight and the entropy of the softmax over the first n [row] keys; also the number of
     rows.
 
-    Entropy is log-sum-exp − E[score]. The median weight is that of the median score.
+    s: scores [sequence, head, row, key]; masking: visible pairs [row, key]. Returns {term: [sequence, head]}. Entropy
+    is log-sum-exp − E[score]. The median weight is that of the median score.
     """
     log_sum = s.masked_fill(~masking, -torch.inf).logsumexp(-1)
     weight = (s - log_sum.unsqueeze(-1)).exp_().masked_fill_(~masking, 0.0)
@@ -95,8 +103,10 @@ def _softmax_sums(s: Tensor, masking: Tensor, n: Tensor) -> dict[str, Tensor]:
 
 
 def _counts(s: Tensor, shift: Tensor, masking: Tensor, counted: Tensor) -> Tensor:
-    """Count s + shift in bins over heads, rows and visible keys, [sequence, bin]; 0 for sequences that
-    are not counted.
+    """Count s + shift in bins over heads, rows and visible keys, [sequence, bin]; 0 for sequences that are not counted.
+
+    s: scores [sequence, head, row, key]; shift [sequence, head, row]; masking: visible pairs [row, key]; counted
+    [sequence].
     """
     s, edges = s[counted] + shift[counted].to(s).unsqueeze(-1), torch.from_numpy(EDGES).to(s)
     bins = torch.bucketize(s, edges).clamp_(1, BINS) - 1
@@ -110,7 +120,8 @@ def values(terms: dict[str, Array], position_bias: bool) -> dict[str, Array]:
     """Compute metrics from the sums: {metric: [norm, head]}, mean, RMS and spreads of scores, median weight and
     entropy.
 
-    With a position bias, median weight and entropy are left out: the bias enters the softmax, but is not in the scores.
+    `terms`: sums of `score_sums`, [norm, head]. With a position bias, median weight and entropy are left out: the bias
+    enters the softmax, but is not in the scores.
     """
     mean, square, within = (terms[name] / terms["pairs"] for name in ("score", "score_square", "within"))
     found = {

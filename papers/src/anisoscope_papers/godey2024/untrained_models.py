@@ -57,13 +57,15 @@ class Size:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
+        """Raise UsageError unless the width is an even multiple of the number of heads."""
         if self.width % self.heads or self.width // self.heads % 2:
             expected = "a width that is an even multiple of the number of heads"
             raise UsageError(expected, f"{self.width} over {self.heads} heads", "choose width = heads × an even number")
 
     def named(self, system: str) -> str:
-        """Return the system's name, with what differs from one block of BERT-base: `gpt2 × 12`, `bert:raw-table, scale
-        2`.
+        """Return the system's name, followed by every way in which this size differs from one block of BERT-base.
+
+        `gpt2` with 12 blocks → `gpt2 × 12`; `bert:raw-table` with scale 2 → `bert:raw-table, scale 2`.
         """
         name = f"{system} × {self.blocks}" if self.blocks > 1 else system
         for what in ("width", "heads", "scale"):
@@ -79,7 +81,8 @@ class Untrained:
     inputs     what the model is called with, so that masks and positions are its own
     fed        [sequence, token, dim]: input of the first block before the bias
     direction  [dim]: the bias direction, of norm 1
-    stage      the stage of queries and keys from which scores are computed
+    stage      the stage of queries and keys from which scores are computed (`rotated`: after rotary positions; else
+    `raw`)
     attention_scale  the factor of the scores
     """
 
@@ -110,10 +113,10 @@ class Untrained:
 
 
 def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: str = "float32") -> Untrained:
-    """Build an untrained system: weights, inputs (uniform token ids, or pixels from N(0, 1)) and bias direction by
-    `seed`.
+    """Build an untrained system (model), with weights, inputs and the direction of the bias drawn from `seed`.
 
-    All systems of a seed share the draws of inputs and direction. UsageError for an unknown system.
+    Inputs are uniform token ids, or pixels from N(0, 1). All systems of a seed share the draws of inputs and direction.
+    UsageError for an unknown system.
     """
     known = (*READING_NAMES, *FAMILIES)
     if system not in known:
@@ -158,7 +161,9 @@ def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: st
 
 
 def _made(family: str, size: Size) -> Any:
-    """Build a model of transformers with its own initialisation, with the weights of its blocks scaled."""
+    """Build a model of this family and size by transformers, with its own initialisation; weights of the blocks are
+    scaled.
+    """
     import transformers
 
     library: Any = transformers  # part of it has no types
