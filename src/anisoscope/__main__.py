@@ -21,7 +21,7 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Entry point."""
+    """Run the command line as the program `anisoscope`, and exit with its status."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait keep others from computing
     gc.set_threshold(100_000, 50, 100)  # what libraries make when imported stays: looking it through is a third of that
     sys.unraisablehook = _come_again
@@ -35,6 +35,7 @@ def main() -> None:
 
 
 def _run() -> int:
+    """Run the command that was typed, and return the exit code; an error is printed as one message."""
     from anisoscope.cli.app import run_command_line
 
     try:
@@ -53,7 +54,10 @@ def _run() -> int:
 
 
 def _come_again(lost: Any) -> None:
-    """Send a signal once more that came inside a finaliser, whose exceptions Python prints and forgets."""
+    """Send a signal again that came inside a finaliser, whose exceptions Python prints and forgets.
+
+    lost   what Python passes to `sys.unraisablehook`
+    """
     if isinstance(lost.exc_value, KeyboardInterrupt | Terminated):
         number = getattr(lost.exc_value, "number", signal.SIGINT)
         threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
@@ -62,7 +66,10 @@ def _come_again(lost: Any) -> None:
 
 
 def _interrupted(stop: BaseException) -> int:
-    """Say in a line what is kept and how to go on (`progress.keeping`); the exit code."""
+    """Print after an interruption what is kept and how to go on, and return the exit code.
+
+    stop   the exception; `progress.interrupt_hint` has added its notes
+    """
     end_bars()
     notes = getattr(stop, "__notes__", [])
     kept, more = notes if len(notes) == 2 else ("nothing to keep", "")
@@ -74,7 +81,7 @@ def _interrupted(stop: BaseException) -> int:
 
 
 def _explained(error: Exception) -> tuple[str, int]:
-    """Return the message of an error, and the exit code. An error that nobody foresaw keeps its traceback."""
+    """Return the message to print for an error, and the exit code. An unforeseen error also prints its traceback."""
     from cyclopts import CycloptsError
 
     from anisoscope.cli.faults import explain_usage_error

@@ -29,6 +29,7 @@ class Stream:
     punctuation: Tensor | None = None
 
     def __post_init__(self) -> None:
+        """Raise UsageError unless all tensors have the shape of the mask, and `start` one number per sequence."""
         wanted = tuple(self.mask.shape)
         for name in ("special", "frequency", "punctuation"):
             tensor = getattr(self, name)
@@ -39,10 +40,11 @@ class Stream:
             raise UsageError("a mask [sequence, token] and a start for each sequence", got, "make them alike")
 
     def to(self, device: torch.device) -> "Stream":
+        """Return a copy of the stream on a device."""
         return self.each(lambda x: x.to(device))
 
     def each(self, act: Callable[[Tensor], Tensor]) -> "Stream":
-        """The same with `act` done to every tensor."""
+        """Return a copy of the stream with `act` applied to each of its tensors; what is None stays None."""
         tensors = (self.mask, self.special, self.start, self.frequency, self.punctuation)
         return Stream(*(None if x is None else act(x) for x in tensors))  # type: ignore[arg-type]
 
@@ -62,6 +64,7 @@ class Batch:
     label: Tensor | None = None
 
     def __post_init__(self) -> None:
+        """Raise UsageError for a batch without sequences, or if labels or masks are not one for each sequence."""
         count = len(self.unit)
         if not count:
             raise UsageError("a batch of at least one sequence", "an empty one", "leave empty batches out of the plan")
@@ -74,15 +77,21 @@ class Batch:
                 raise UsageError(f"masks of {count} sequences, as many as there are units", got, "make them alike")
 
     def parts(self, count: int) -> "list[Batch]":
-        """Split the batch into a number of parts of whole sequences.
+        """Split the batch into `count` batches of whole sequences, for want of memory.
 
-        UsageError where inputs do not fall into sequences.
+        UsageError if an input tensor has not one row per sequence.
         """
         size = -(-len(self.unit) // count)
         return [self] if count == 1 else [self._part(slice(i, i + size)) for i in range(0, len(self.unit), size)]
 
     def _part(self, rows: slice) -> "Batch":
+        """Return a batch of only these sequences: inputs, units, streams and labels."""
+
         def cut(value: Any) -> Any:
+            """Return the rows of a tensor, or of all tensors in a mapping; other values unchanged.
+
+            UsageError for a tensor that has not one row per sequence.
+            """
             if isinstance(value, Mapping):
                 return {name: cut(x) for name, x in value.items()}
             if isinstance(value, Tensor) and value.dim():
@@ -98,7 +107,7 @@ class Batch:
 
     @property
     def n_tokens(self) -> int:
-        """The number of real tokens of the first stream (without streams: of sequences)."""
+        """Return the number of real tokens of the first stream; without streams, the number of sequences."""
         first = next(iter(self.streams.values()), None)
         return len(self.unit) if first is None else int(first.mask.sum())
 

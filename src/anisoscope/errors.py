@@ -66,12 +66,10 @@ class Terminated(SystemExit):
 
 
 class Interrupted(Exception):
-    """SIGINT or SIGTERM arrived; finished work is kept and can be resumed.
-
-    `number` is the signal's. `number` is the signal's.
-    """
+    """SIGINT or SIGTERM arrived; finished work is kept and can be resumed. `number` is the signal's."""
 
     def __init__(self, number: int) -> None:
+        """Keep the number of the signal."""
         self.number = number
         super().__init__(f"interrupted by signal {number}")
 

@@ -19,7 +19,7 @@ EXTRAS: dict[str, dict[str, str]] = {
 
 
 def find_missing_packages(*extras: str) -> list[str]:
-    """List the packages of some extras that are not installed; nothing is imported. Nothing is imported."""
+    """List the packages of some extras that are not installed; nothing is imported."""
     packages = []
     for extra in extras:
         for module, package in EXTRAS[extra].items():

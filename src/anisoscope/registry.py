@@ -82,19 +82,28 @@ class ExtensionWarning(UserWarning):
 
 
 def list_entries_of(group: str) -> dict[str, Any]:
-    """Return everything of a group by name: our own, what installed packages add, what was registered since.
+    """Return every entry of a group by name: this package's, those of installed packages, and what was registered
+    since.
 
-    Of two of one name the first one stays; if it is another package's, a warning names it.
+    Of two entries of one name the first one stays; if the other is an installed package's, a warning names it.
+
+    group   name of a group of entry points, as `metrics`
     """
     return _entries(group, _list_entry_points(group))
 
 
 def list_added(group: str) -> dict[str, Any]:
-    """Return what others added to a group: installed packages, and registrations of this process."""
+    """Return the entries that others added to a group, by name: installed packages, or registrations of this
+    process.
+    """
     return _entries(group, [point for point in _list_entry_points(group) if not _is_ours(point)])
 
 
 def _entries(group: str, points: Iterable[EntryPoint]) -> dict[str, Any]:
+    """Return the entries of a group by name, from entry points and from what was registered in this process.
+
+    Of two entry points of one name the first one counts, and a warning names the other.
+    """
     found: dict[str, Any] = {}
     for point in points:
         for name, entry in _load_entries(point).items():
@@ -151,13 +160,16 @@ def registered(thing: Any, name: str | None = None) -> Iterator[None]:
 
 
 def is_own(group: str, name: str) -> bool:
-    """Tell whether an entry comes with this package."""
+    """Return whether the entry of this name in a group comes with this package."""
     own = next((point for point in _list_entry_points(group) if _is_ours(point)), None)
     return own is not None and name in _load_entries(own)
 
 
 def _find_group(thing: Any) -> str:
-    """Return the group that a thing belongs to, by its class."""
+    """Return the group of entry points (metrics, corpora, …) that a thing belongs to, by its class.
+
+    UsageError for a thing of no group, or of one that cannot be added to while a program runs.
+    """
     classes = {f"{kind.__module__}:{kind.__qualname__}" for kind in type(thing).__mro__}
     for group, door in GROUPS.items():
         if classes & {*door.kinds}:
@@ -170,10 +182,15 @@ def _find_group(thing: Any) -> str:
 
 
 def _cure(group: str) -> str:
+    """Return the advice how an installed package adds an entry to a group."""
     return f'name it in your pyproject.toml: [project.entry-points."anisoscope.{group}"]'
 
 
 def _name_of(group: str, thing: Any, name: str | None) -> str:
+    """Return the name under which a thing is registered: the given one, or its own. UsageError if there is none.
+
+    A metric has its own name, so that another one is refused.
+    """
     own = getattr(thing, "name", None) if group == "metrics" else None
     if group == "studies" and isinstance(thing, ModuleType):
         own = thing.__name__.rpartition(".")[2]
@@ -204,11 +221,12 @@ def _list_entry_points(group: str) -> tuple[EntryPoint, ...]:
 
 
 def _is_ours(point: EntryPoint) -> bool:
+    """Return whether an entry point is this package's own."""
     return point.value == GROUPS[point.group.removeprefix("anisoscope.")].own
 
 
 def _load_entries(point: EntryPoint) -> Mapping[str, Any]:
-    """Return what an entry point gives, by name; nothing if it cannot be used."""
+    """Import what an entry point names and return its entries by name; none, with a warning, if it cannot be used."""
     entry = _import_entry(point)
     if entry is None or isinstance(entry, Mapping):
         return entry or {}
@@ -241,7 +259,10 @@ def _import_entry(point: EntryPoint) -> Any:
 
 
 def _drop_wrong_classes(point: EntryPoint, entry: Any, kinds: tuple[type, ...]) -> Any:
-    """Return the entry without things that are not of the group's class."""
+    """Return what an entry point gave without things of another class than the group's, each with a warning.
+
+    kinds   the classes allowed; none: any function. The result is None if nothing is left
+    """
     several = entry if isinstance(entry, Mapping) else {point.name: entry}
     strange = [name for name, each in several.items() if not (isinstance(each, kinds) if kinds else callable(each))]
     for name in strange:
@@ -255,7 +276,7 @@ def _drop_wrong_classes(point: EntryPoint, entry: Any, kinds: tuple[type, ...]) 
 
 @cache
 def _import_classes(kinds: tuple[str, ...]) -> tuple[type, ...]:
-    """Return the classes that `module:class` names."""
+    """Import and return the classes that are named as `module:class`."""
     found = []
     for kind in kinds:
         module, _, name = kind.partition(":")
@@ -272,12 +293,18 @@ def _package(point: EntryPoint) -> str:
 
 @cache
 def _warn_once(point: EntryPoint, what: str) -> None:
-    """Warn about an entry, once."""
+    """Warn that something which an installed package adds cannot be used; `what` says what is wrong.
+
+    By default Python shows an equal warning only once.
+    """
     warnings.warn(f"{_package(point)} {what}", ExtensionWarning, stacklevel=5)
 
 
 def import_thing(reference: str, expected: str) -> Any:
-    """Import what `module:NAME` names; modules in the current folder are found too. UsageError if there is none."""
+    """Import what `module:NAME` names; modules in the current folder are found too. UsageError if there is none.
+
+    expected   what it is to be, for the error
+    """
     module, _, name = reference.partition(":")
     here = str(Path.cwd())
     sys.path.append(here)

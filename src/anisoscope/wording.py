@@ -124,9 +124,11 @@ def count_noun(number: int, noun: str) -> str:
 
 
 def use_words_of_corpus(text: str, words: Mapping[str, str]) -> str:
-    """Replace "token" in a text by the word of a corpus (`axes.WORDS`): frame, patch.
+    """Replace "token" in a text by the word of a corpus for a position (`axes.WORDS`): frame, patch.
 
-    Special tokens stay tokens. Special tokens stay tokens.
+    Special and real tokens stay tokens.
+
+    words   the corpus's words; its entry `position` is used
     """
     position = words["position"]
     text = re.sub(r"(?<!special )(?<!real )\btokens\b", pluralise(position), text)

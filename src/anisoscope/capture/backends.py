@@ -36,7 +36,8 @@ _LOCK = threading.RLock()
 
 @contextmanager
 def intercept_attention(model: nn.Module, look: Look, within: Within = nullcontext) -> Iterator[None]:
-    """Call `look` at every attention call that `model` makes through the interface, inside a `with` block.
+    """Call `look` at every attention call that `model` makes through transformers' attention interface, in a `with`
+    block.
 
     If `look` returns a tensor [sequence, query, head, dim], it replaces the output of the backend. Otherwise the
     backend runs, inside the context that `within` opens.
@@ -71,7 +72,10 @@ class _Interface:
 
     @classmethod
     def open(cls, interface: Any) -> None:
-        """Count one more open capture, and patch the lookup if it is the first."""
+        """Count one more open capture, and patch transformers' lookup of attention functions if it is the first.
+
+        interface   the class of the lookup table; None if this transformers has none
+        """
         cls.captures += 1
         if interface is None or cls.interface is not None:
             return
@@ -138,8 +142,9 @@ def _wrap_eager_functions(model: nn.Module) -> Callable[[], None]:
 
 
 def wrap_backend(backend: str, function: Attention) -> Attention:
-    """Wrap an attention function so that open captures see each call; for modules that nobody watches nothing
-    changes.
+    """Wrap an attention function so that open captures see each call; for modules that nobody watches nothing changes.
+
+    backend    name of the function in transformers (`eager`, `sdpa`, …)
     """
     if function in _FORMS or not callable(function):
         return function

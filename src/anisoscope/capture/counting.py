@@ -86,7 +86,9 @@ class Counting(TorchDispatchMode):
 
 
 def _place(x: Tensor) -> int:
-    """Return the address of a tensor's storage; a unique negative number for a tensor without storage (meta, fake)."""
+    """Return the address in memory of a tensor's storage; a unique negative number for one without storage (meta,
+    fake).
+    """
     if isinstance(x, FakeTensor):
         return -id(x)
     try:

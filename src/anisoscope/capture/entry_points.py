@@ -61,7 +61,7 @@ def suspend() -> Iterator[None]:
 
 @contextmanager
 def watch_entry_points(modules: set[nn.Module], look: Look, failed: Failed | None = None) -> Iterator[None]:
-    """Call `look` at every attention that one of `modules` computes with torch's functions directly.
+    """Call `look` at every attention that one of `modules` computes with torch's functions directly, in a `with` block.
 
     An exception while a call is read is handed to `failed`, and the model runs on; without `failed`, it is raised.
     """
@@ -97,7 +97,7 @@ class _Pending:
 
 
 def _raise(_module: nn.Module, _name: str, error: Exception) -> None:
-    """Raise the error: the default if no handler of failures is given."""
+    """Raise the error of a call that could not be read: used if no handler of failures is given."""
     raise error
 
 
@@ -115,7 +115,8 @@ class _Watch:
     def around(self, name: str, function: Callable[..., Any], products: bool) -> Callable[..., Any]:
         """Wrap a torch function so that its calls are read after they return.
 
-        `products` says that it is one of `PRODUCTS`, which must be combined to give attention.
+        name       the name of the method of this class that reads them
+        products   whether it is one of `PRODUCTS`, which must be combined to give attention
         """
         after = getattr(self, name.strip("_"))
 
@@ -221,9 +222,12 @@ class _Watch:
         output: Tensor,
         finish: Callable[[Tensor], Tensor],
     ) -> None:
-        """Compute the heads of a fast path from its input and hand them on.
+        """Compute the queries, keys and values of a fast path from the layer's input `x`, and hand the call on.
 
-        The kind of its mask says what it hides: pairs (0), keys (1), or both (2).
+        projection   weight and bias of the joint projection
+        masking      (mask, its kind): what it hides is pairs (0), keys (1), or both (2)
+        output       the output of torch's fast path
+        finish       makes the layer's output of the attention output
         """
         seen = None
         mask, kind = masking
@@ -253,7 +257,12 @@ class _Watch:
         self._product(module, output, batches, float(named.get("alpha", 1)))
 
     def _product(self, module: nn.Module, output: Tensor, pair: list[Any], scale: float | None = None) -> None:
-        """Remember a product as possible scores, or complete the call if its first factor are attention weights."""
+        """Remember a product of two tensors as possible scores, or complete the call if its first factor is attention
+        weights.
+
+        pair    the two factors
+        scale   the factor of their product; None: unknown
+        """
         if len(pair) != 2 or not all(isinstance(x, Tensor) for x in pair):
             return
         a, b = pair
@@ -303,9 +312,10 @@ class _Watch:
                 self.own.source, self.own.scores = source, x
 
     def _valued(self, module: nn.Module, value: Tensor, output: Tensor) -> None:
-        """Complete a call: the weights were multiplied with `value`, which gave `output`.
+        """Complete an attention call: its weights were multiplied with the values `value`, which gave `output`.
 
-        The scale is fitted if it is not known; what the scores have beyond it is handed on as a mask.
+        The scale is fitted if it is not known; what the scores have beyond scale · q·k is handed on as a mask. Nothing
+        is handed on if the shapes are not those of attention.
         """
         own, self.own = self.own, _Pending()
         assert own.source is not None and own.scores is not None
@@ -338,8 +348,13 @@ class _Watch:
         output: Tensor | None,
         finish: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """Pass an attention call on to the capture; its `output` is [sequence, head, query, dim], or what `finish`
-        makes of it.
+        """Pass an attention call on to the capture.
+
+        heads      queries, keys and values [sequence, head, token, dim], or without the head axis
+        mask       as for the attention interface
+        settings   keyword arguments as for the attention interface
+        by         how attention was computed, such as `products`
+        output     [sequence, head, query, dim]; the layer's own output if `finish` makes it of the attention output
         """
         q, k, v = heads
         if q.dim() not in (3, 4):
@@ -353,12 +368,12 @@ class _Watch:
 
 
 def _operands(given: tuple[Any, ...], named: dict[str, Any], *names: str) -> list[Any]:
-    """Return arguments in order, whether they were given by position or by name."""
+    """Return the arguments of a call in order: those given by position, then those of `names` given by name."""
     return [*given, *(named[name] for name in names if name in named)]
 
 
 def _is_same_map(x: Tensor, scores: Tensor) -> bool:
-    """Return whether two tensors can be the same attention map, by their shapes."""
+    """Return whether two tensors can be one attention map [sequence, head, query, key], by their shapes."""
     return x.shape[-2:] == scores.shape[-2:] and x.numel() == scores.numel()
 
 
@@ -368,9 +383,13 @@ def _to_four_axes(x: Tensor, heads: int) -> Tensor:
 
 
 def _fit_scale(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> float:
-    """Fit the factor between products and scores by least squares inside rows, over visible keys.
+    """Fit the factor between products q·k and attention scores by least squares inside rows, over visible keys.
 
-    Returns 1/√d or 1 if the fit is within `SAME_SCALE` of it.
+    product, scores   [sequence, head, query, key]
+    hidden            which pairs are hidden, in the same shape
+    dim               width of a head
+
+    Returns 1/√dim or 1 if the fit is within `SAME_SCALE` of it.
     """
     seen = ~hidden & (scores.amax(-1, keepdim=True) > -FAR_BELOW)
     n = seen.sum(-1, keepdim=True).clamp(min=1)
@@ -381,7 +400,10 @@ def _fit_scale(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> flo
 
 
 def _parse_einsum(equation: str, tensors: list[Any]) -> tuple[tuple[str, str], str] | None:
-    """Return the axes of both operands and of the result of an einsum, one letter each; None if it has another form."""
+    """Return ((axes of the first operand, of the second), axes of the result) of an einsum, one letter per axis.
+
+    None if it has another form.
+    """
     inputs, _, result = equation.replace(" ", "").partition("->")
     letters = inputs.split(",")
     if len(letters) != 2 or len(tensors) != 2:
@@ -397,9 +419,11 @@ def _parse_einsum(equation: str, tensors: list[Any]) -> tuple[tuple[str, str], s
 
 
 def _axes_of_values(of_weights: str, of_values: str, result: str) -> str | None:
-    """Return the axes of the values as (batch, key, dim) if an einsum multiplies weights [batch, row, key] with values.
+    """Return the axes (letters) of the values as batch, key, dim, if an einsum multiplies attention weights with
+    values.
 
-    None if it does not.
+    None if it does not. Each argument holds the letters of one tensor's axes in the equation; weights end in row and
+    key.
     """
     batch, row, key = of_weights[:-2], of_weights[-2], of_weights[-1]
     dims = [x for x in of_values if x not in of_weights]

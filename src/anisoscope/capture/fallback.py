@@ -13,16 +13,16 @@ from anisoscope.models.families import class_of, families
 
 
 def list_off_interface() -> dict[str, tuple[str, tuple[str, str, str]]]:
-    """Return the classes that call attention off the interface once per layer.
+    """Return the model classes whose attention does not go through transformers' attention interface, by class name.
 
-    Each class name is mapped to (attribute of the attention module, names of its three projections).
+    Each is mapped to (name of its attribute that holds the attention module, names of the three projections in that).
     """
     rows = [family.off_interface for family in families().values() if family.off_interface is not None]
     return {caller: (name, projections) for caller, name, projections in rows}
 
 
 def find_off_interface(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tuple[str, ...]]]:
-    """Find attention modules that are called off the interface.
+    """Find the attention modules of a model that are not called through transformers' attention interface.
 
     Each is mapped to (the module that calls it once per layer, names of its projections).
     """
@@ -37,7 +37,9 @@ def find_off_interface(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tup
 
 @contextmanager
 def watch_projections(model: nn.Module, look: Callable[[Call], object]) -> Iterator[None]:
-    """Call `look` once per layer for every attention module that is called off the interface, inside a `with` block."""
+    """Call `look` once per layer for every attention module outside transformers' attention interface, in a `with`
+    block.
+    """
     with ExitStack() as ends:
         for attention, (around, projections) in find_off_interface(model).items():
             layer = _Layer(attention, look)
@@ -100,8 +102,9 @@ class _Layer:
         self.begin(module, args)
 
     def _mask_of_chunks(self, query: Tensor) -> Tensor:
-        """Return the mask of the whole layer [sequence, 1, query, key], if it ran in chunks that each see only
-        themselves.
+        """Return the mask of a layer that ran in chunks, each of which sees only itself [sequence, 1, query, key].
+
+        query   the joined queries of all chunks [sequence, head, query, dim]
         """
         whole = torch.zeros(len(query), 1, query.shape[2], query.shape[2], dtype=torch.bool, device=query.device)
         start = 0

@@ -104,7 +104,13 @@ class Heads:
         return partial(Site, stack, self.tap.running[stack].layer, kind=kind)
 
     def _look(self, call: Call, at: Callable[..., Site], by_hand: bool) -> Tensor | None:
-        """Check whether the call must be left out, and hand on what was asked for if not."""
+        """Check whether an attention call must be left out, and hand on what was asked for if not.
+
+        at        returns the site of this call for a quantity
+        by_hand   the call did not go through the attention interface
+
+        Returns the output of attention if it is to replace the model's own, else None.
+        """
         tap = self.tap
         stack = tap.stacks[call.module]
         tap.running[stack].looks += 1
@@ -138,7 +144,12 @@ class Heads:
     def _hand_on(
         self, call: Call, at: Callable[..., Site], source: Any, real: Tensor | None, windows: int
     ) -> Tensor | None:
-        """Compute everything that was asked for of one call and hand it on.
+        """Compute everything that was asked for of one attention call and hand it on.
+
+        at        returns the site of this call for a quantity
+        source    what is known of the module's queries and keys before the interface (`capture.projections.Source`)
+        real      which queries are real tokens [sequence, query]; None: all
+        windows   into how many windows each sequence is split
 
         Returns the output of attention if it is to replace the model's own, else None. MeasureError if there are more
         keys than positions and keys were asked for.
@@ -187,7 +198,11 @@ class Heads:
         return output if stands_in and output is not None and is_defined(rows) else None
 
     def _compute_rows_with_output(self, call: Call, real: Tensor | None, columns: bool) -> dict[str, Tensor]:
-        """Compute the statistics of rows, and the output that the rows give if the call's values allow it."""
+        """Compute the statistics of attention rows, and the `output` that the rows give if the call's values allow it.
+
+        real      which queries are real tokens [sequence, query]; None: all
+        columns   also what each key receives (`mass`, `seen`)
+        """
         try:
             return self._rows(call, real, value=True, columns=columns)
         except Exception as error:
@@ -196,9 +211,13 @@ class Heads:
             return self._rows(call, real, columns=columns)
 
     def _is_verified(self, proof: Proof, call: Call, site: Site, rows: dict[str, Tensor], real: Tensor | None) -> bool:
-        """Return whether the captured rows give the model's own output and belong to the right layer.
+        """Return whether the captured attention rows give the model's own output and belong to the right layer.
 
         If not, the attention of this layer is refused.
+
+        proof   collects the errors found
+        rows    statistics of the rows, with `output` if it could be computed
+        real    which queries are real tokens [sequence, query]; None: all
         """
         name, place = type(call.module).__name__, site.place
         if self.tap.positions.contradict(call.module, site):
@@ -234,7 +253,12 @@ class Heads:
     def _rows(
         self, call: Call, real: Tensor | None, *, value: bool = False, columns: bool = False
     ) -> dict[str, Tensor]:
-        """Compute the statistics of the attention rows of a call, with the call's soft cap, sinks and scale."""
+        """Compute the statistics of the attention rows (one per query) of a call, with its soft cap, sinks and scale.
+
+        real      which queries are real tokens [sequence, query]; None: all
+        value     also the output that the rows give
+        columns   also what each key receives (`mass`, `seen`)
+        """
         settings = {"softcap": call.settings.get("softcap"), "sinks": call.settings.get("s_aux")}
         how = {**settings, **self.of_rows, "scale": call.scale, "real": real}
         how["value"] = call.value if value else None
@@ -256,6 +280,8 @@ class Heads:
         block.
 
         If attention was asked for by name, it is never left out here: sites that fire twice are errors later.
+
+        windows   into how many windows each sequence is split; 0: the call does not fit
         """
         before = self.by_hand if by_hand else self.served
         several = self.tap.inside and site in before
@@ -280,7 +306,11 @@ def is_defined(rows: dict[str, Tensor]) -> bool:
 
 
 def _merge_windows(value: Any, windows: int) -> Any:
-    """Combine captured values of windows into values of the sequences that they belong to."""
+    """Combine captured values of windows into values of the sequences that they belong to.
+
+    value     a tensor [sequence · window, head, token, …], or such tensors by name
+    windows   how many windows each sequence has
+    """
     if isinstance(value, Tensor):
         return _join_windows(value, windows)
     if not isinstance(value, dict):

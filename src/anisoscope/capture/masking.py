@@ -105,7 +105,10 @@ class Masking:
 
     @classmethod
     def _from_padding(cls, real: Tensor | None, causal: bool, keys: int, bias: Any) -> "Masking":
-        """Return a masking by real (not padded) keys, and by causality if `causal`."""
+        """Return a masking by padding, and by causality if `causal`.
+
+        real   which keys are not padding [sequence, key]; None: all
+        """
         if real is None or not causal:
             return cls(None if real is None else real[:, None, None, :], causal, bias)
         earlier = torch.ones(keys, keys, dtype=torch.bool, device=real.device).tril()
@@ -123,7 +126,7 @@ class Masking:
 
     @cached_property
     def spread(self) -> float:
-        """Return the largest difference, within a row and over visible keys, of what is added to the scores."""
+        """Return the largest difference between what is added to the scores (bias) of two visible keys of one query."""
         if self.bias is None or not self.bias.numel():
             return 0.0
         bias, keys = self.bias, self.keys
@@ -288,7 +291,7 @@ def _expand_block_mask(mask: Any, device: torch.device) -> Bool[Tensor, "sequenc
 
 
 def _is_causal(module: Any, query: Tensor, settings: dict[str, Any], *, otherwise: bool = False) -> bool:
-    """Return whether a call without a mask is causal: by its keyword, else by its module, else `otherwise`.
+    """Return whether a call without a mask is causal: by its keyword `is_causal`, else by its module, else `otherwise`.
 
     A single query sees every key, so it is never causal.
     """

@@ -32,16 +32,18 @@ class Source:
     seen: dict[str, Tensor] = field(default_factory=dict)
 
     def keep(self, name: str, _module: nn.Module, _args: Any, output: Any) -> None:
-        """Keep the output of a projection or norm, if it is one tensor (Zaya's gives queries, keys and values at
-        once).
+        """Keep the output of a projection or norm under `name`; skipped if it is not one tensor.
+
+        (Zaya's projection gives queries, keys and values at once.) This is a forward hook.
         """
         if isinstance(output, Tensor):
             self.seen[name] = output.transpose(0, 1) if self.tokens_first else output
 
     def stages(self, call: Call) -> dict[tuple[Side, Stage], Tensor]:
-        """Return queries and keys at each stage that is known [sequence, head, token, dim], and forget what was kept.
+        """Return {(`query` or `key`, stage): tensor [sequence, head, token, dim]} for every stage that is known.
 
-        If one projection gives query and gate (Qwen3-Next), the query is its first half.
+        Stages are raw, normed and rotated. What was kept of the call is forgotten. If one projection gives query and
+        gate (Qwen3-Next), the query is its first half.
         """
         found: dict[tuple[Side, Stage], Tensor] = {("query", self.stage): call.query, ("key", self.stage): call.key}
         heads, dim = call.query.shape[1], call.query.shape[3]
@@ -73,7 +75,10 @@ def _rows(x: Tensor, head_dim: int) -> Tensor:
 
 
 def _split_fused(x: Float[Tensor, "sequence token all"], how: str, call: Call) -> tuple[Tensor, Tensor] | None:
-    """Return the query and the key in a fused projection's output; None if its layout is not known."""
+    """Return query and key [sequence, head, token, dim] out of the output of a fused projection.
+
+    how   the layout of the projection's output; None is returned if it is not known
+    """
     heads, key_heads, dim = call.query.shape[1], call.key.shape[1], call.query.shape[3]
     if x.shape[-1] != (3 * heads if key_heads == heads else heads + 2 * key_heads) * dim:
         return None
@@ -109,7 +114,12 @@ def hook_projections(
     *,
     tokens_first: bool = False,
 ) -> Source:
-    """Hook the projections and norms of an attention module whose outputs the attention interface does not show."""
+    """Hook the projections and norms of an attention module whose outputs the attention interface does not show.
+
+    rotary         whether queries and keys are rotated before the interface
+    hook           registers a forward hook on a module
+    tokens_first   projections give [token, sequence, …]
+    """
     children = dict(attention.named_children())
     pair, norms = (next((p for p in known if children.keys() >= {*p}), None) for known in (SEPARATE, NORMS))
     norms = norms if norms and not isinstance(children[norms[0]], nn.Identity) else None  # timm's, where it has none

@@ -86,7 +86,13 @@ class Proof:
         return cls(**kept)
 
     def described(self) -> dict[str, Any]:
-        """Return the entries of the proof in a run's manifest; of attention, the worst of the accepted layers."""
+        """Return the entries of the proof in a run's manifest, for JSON.
+
+        `outputs_moved` is by how much the capture changed the outputs, `outputs_limit` what rounding allows;
+        `attention_error` and `attention_limit` are those of the worst accepted layer; `attention_compared` and
+        `attention_not_compared` count layers; `attention_refused` holds the errors of the layers that were left out, if
+        any.
+        """
         moved = "other shapes" if self.outputs == math.inf else self.outputs
         described: dict[str, Any] = {"outputs_moved": moved, "outputs_limit": self.limit}
         if self.skipped:
@@ -196,7 +202,7 @@ class _Part:
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors are equal, with NaN equal to NaN."""
+    """Return whether two tensors are equal in all entries, with NaN equal to NaN."""
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
 

@@ -221,7 +221,12 @@ class _Walk:
             self.median[sequences, heads, queries] = e.nanquantile(0.5, -1)
 
     def _whole_total(self, total: Tensor, shift: Tensor, heads: slice) -> Tensor:
-        """Return the softmax denominators of rows: the sum of exponentials, including the head's sink if it has one."""
+        """Return the softmax denominators of rows: the sum of exponentials, including the head's sink if it has one.
+
+        total   sum of 2^(score − shift) over the keys [sequence, head, query]; scores are in bits
+        shift   what is subtracted from the scores of each row
+        heads   the heads of this block
+        """
         if self.sinks is not None:
             sink = self.sinks.to(self.q).view(1, -1, 1)[:, heads] * LOG2E
             total = total + (sink - shift).exp2()  # a sink far above the scores leaves them nothing
@@ -243,7 +248,8 @@ class _Walk:
     def _causal_penalty(self, sequences: slice, heads: slice, queries: slice, keys: slice) -> tuple[Tensor | None, int]:
         """Return what is subtracted from the scores of hidden pairs (`WALL` or 0), and from which key of the block on.
 
-        The penalty is None if every pair is visible.
+        The slices say which part of [sequence, head, query, key] the block is. The penalty is None if every pair is
+        visible.
         """
         if self.causal:
             # keys from the first query of the block on; none where the sequence ended before it
@@ -256,7 +262,13 @@ class _Walk:
         return _slice_block(self.hidden, sequences, heads, queries).to(self.q.dtype) * WALL, 0
 
     def _count(self, s: Tensor, wall: Tensor | None, offset: int, real: Tensor, counts: Tensor) -> None:
-        """Add the scores of visible pairs of real queries to the histogram `counts`."""
+        """Add the scores of visible pairs of real queries to the histogram `counts`.
+
+        s        scores of a block [sequence, head, query, key]
+        wall     what was subtracted from hidden pairs; None: every pair is visible
+        offset   from which key of the block on `wall` applies
+        real     which queries are counted
+        """
         weight = real.unsqueeze(-1).expand_as(s).clone()
         if wall is not None:
             weight[..., offset:].masked_fill_(wall > 0, 0.0)
@@ -342,8 +354,13 @@ class _Walk:
         return rows | {"score_histogram": self.counts} if self.counts.numel() else rows
 
     def _add_sinks(self, total: Tensor, weighted: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return (total, weighted, shift) with each head's sink as one more outcome, and the factor for other
-        exponentials.
+        """Add each head's sink to the sums of rows as one more outcome.
+
+        Returns (total, weighted, shift) and the factor for other exponentials, all [sequence, head, query].
+
+        total      sum of 2^(score − shift) over the keys
+        weighted   sum of (score − shift) · 2^(score − shift)
+        shift      what was subtracted from the scores of each row, in bits
         """
         if self.sinks is None:
             return total, weighted, shift, torch.ones_like(shift)

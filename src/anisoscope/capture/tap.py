@@ -97,7 +97,10 @@ def capture(
 
 
 def describe_refused(refused: Mapping[Place, str]) -> list[str]:
-    """Return a phrase for each reason why attention was left out: `attention of layers 2, 4 of decoder: …`."""
+    """Return a phrase for each reason why attention was left out: `attention of layers 2, 4 of decoder: …`.
+
+    refused   the reason by layer (stack, number, self- or cross-attention)
+    """
     if EVERYWHERE in refused:
         return [f"attention of {EVERYWHERE[0]}: {refused[EVERYWHERE]}"]
     layers = defaultdict[tuple[str, str, str], list[int]](list)
@@ -206,14 +209,18 @@ class Tap:
         return error is self._raised_by_receiver or is_out_of_memory(error)
 
     def refuse(self, place: Place, why: str) -> None:
-        """Leave out the attention of a layer from now on, and drop what was kept of it; `why` is shown to the user."""
+        """Leave out the attention of a layer from now on, and drop what was kept of it.
+
+        place   the layer: (stack, number, self- or cross-attention)
+        why     the reason, which is shown to the user
+        """
         self.refused.setdefault(place, why)
         gone = [name for name, site in self._kept_sites.items() if site.place == place and site.quantity in HEADS]
         for name in gone:
             del self.kept[name], self._kept_sites[name]
 
     def _keep(self, site: Site, value: Any) -> None:
-        """Keep the last value of a site, for `tap[name]`; used if no receiver was given."""
+        """Keep the last value of a site (place in the model), for `tap[name]`; used if no receiver was given."""
         self.kept[site.name], self._kept_sites[site.name] = value, site
 
     def chosen(self, site: Site) -> bool:
@@ -316,7 +323,7 @@ class Tap:
                 here.loose |= not entry_points.is_suspended()
 
     def _enter(self, stack: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note that a block begins, and hand on its input if it is the first block of the stack.
+        """Note that a block begins, and hand on its input if it is the first block of the stack (encoder or decoder).
 
         MeasureError if a block runs again on other input within one forward call.
         """
@@ -358,6 +365,8 @@ class Tap:
         """Note that a block computed attention that was not captured.
 
         This is known from counted attention kernels, or because earlier calls of the block were captured.
+
+        here   the state of the block's stack in the running forward call
         """
         place: Place = (stack, here.layer, "self")
         if here.kernels and (here.loose or not here.looks):

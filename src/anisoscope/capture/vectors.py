@@ -86,8 +86,9 @@ def find_output(block: nn.Module, output: Any) -> Tensor:
 
 
 def has_channels_last(block: nn.Module, x: Tensor) -> bool:
-    """Return whether a map of this block is [sequence, height, width, channel] (SAM, Swin), by the sizes of its
-    weights.
+    """Return whether a feature map `x` of this block is [sequence, height, width, channel] (SAM, Swin).
+
+    This is told by the sizes of the block's weights.
     """
     norms = [getattr(m, "weight", None) for m in block.modules() if "Norm" in type(m).__name__]
     sizes = {len(weight) for weight in norms if isinstance(weight, Tensor)}
@@ -96,7 +97,9 @@ def has_channels_last(block: nn.Module, x: Tensor) -> bool:
 
 
 def are_streams(model: nn.Module, x: Tensor, real: Tensor | None) -> bool:
-    """Return whether a tensor with four axes holds several vectors per token, and is not a map.
+    """Return whether a tensor `x` with four axes holds several vectors per token, and is not a map.
+
+    real   the mask of real tokens [sequence, token]; None: not known
 
     Several residual streams occur in models with hyper-connections (DeepSeek-V4) and AltUp (Gemma 3n).
     """

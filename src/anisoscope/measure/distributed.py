@@ -33,8 +33,9 @@ def rank_and_world() -> tuple[int, int]:
 
 @contextmanager
 def open_process_group(device: str = "cpu") -> Iterator[None]:
-    """Open the process group of a torchrun job for a `with` block; does nothing if there is one process or a group
-    is open.
+    """Open the process group of a torchrun job for a `with` block; all processes must enter it.
+
+    Does nothing if there is one process or a group is open already.
     """
     _, world = rank_and_world()
     ours = world > 1 and not dist.is_initialized()
@@ -59,7 +60,7 @@ def open_process_group(device: str = "cpu") -> Iterator[None]:
 
 
 def _wait_for_all(store: Store, rank: int, world: int) -> None:
-    """Wait for the other processes, which may still be loading.
+    """Wait until all processes of a torchrun job have come here, since some may still be loading. All must call it.
 
     It waits here and not inside the backend, where signals would not be handled.
     """
@@ -78,7 +79,11 @@ class _Notices:
 
 
 def find_stop_signal(own: list[int]) -> int:
-    """Return the signal that ends the job: our `own` first one, or one that another process received; 0: none."""
+    """Return the signal by which the job must stop; 0 if there is none. Other processes learn of it through a shared
+    store.
+
+    own   the signals that this process received; the first one counts, before those of other processes
+    """
     with suppress(RuntimeError):  # whoever held the store has ended, which the next collective call tells
         if _Notices.store is not None:
             if own:
@@ -121,14 +126,17 @@ class _SharedTokenizer:
 
 
 def share_tokenizer(processor: Any) -> Any:
-    """Return a tokenizer that splits its work among the processes; other processors are returned unchanged."""
+    """Return a tokenizer that splits its work among the processes of a torchrun job, all of which must then call it.
+
+    Other processors, and any in a job of one process, are returned unchanged.
+    """
     shared = dist.is_initialized() and rank_and_world()[1] > 1 and hasattr(processor, "tokenize")
     return _SharedTokenizer(processor) if shared else processor
 
 
 @contextmanager
 def _explain_lost_process() -> Iterator[None]:
-    """Raise MeasureError if another process has ended, instead of the backend's own error."""
+    """Raise MeasureError, instead of the backend's own error, if another process ends inside a `with` block."""
     try:
         yield
     except RuntimeError as error:
@@ -136,7 +144,7 @@ def _explain_lost_process() -> Iterator[None]:
 
 
 def _ended() -> MeasureError:
-    """Return the error for a torchrun job in which another process has ended."""
+    """Make the error for a torchrun job in which another process has ended. The caller raises it."""
     expected, came = "every process of the torchrun job to go on to the end", "another one has ended (it says why)"
     return MeasureError(expected, came, "correct that; the same command with --resume continues")
 
@@ -169,7 +177,7 @@ def _count_split_axes(parameter: Any) -> int:
 
 
 def reshard(model: nn.Module) -> None:
-    """Let FSDP2 free the whole weights that its last forward call left in memory."""
+    """Free the whole weights that the last forward call of an FSDP2 model left in memory."""
     from torch.distributed.fsdp import FSDPModule
 
     for module in model.modules():
@@ -189,7 +197,15 @@ class Steps:
         self.together, self._device = is_in_step(model), device
 
     def agree(self, busy: bool, signal: int) -> tuple[bool, int]:
-        """Return whether any process has another batch, and the signal that any of them must stop by (0: none)."""
+        """Exchange two facts among the processes: returns (any process has another batch, signal that any of them must
+        stop by).
+
+        If forward calls of the model wait for each other (FSDP), all processes must call this equally often. Otherwise
+        this process's own facts are returned.
+
+        busy     whether this process has another batch
+        signal   the signal that this process received; 0: none
+        """
         if not self.together:
             return busy, signal
         flags = torch.tensor([int(busy), signal], device=self._device)
@@ -201,7 +217,10 @@ class Steps:
 
 @contextmanager
 def explain_lost_process_in_call(together: bool) -> Iterator[None]:
-    """Raise MeasureError if another process ended during a forward call that waits for it."""
+    """Raise MeasureError if another process ends inside a `with` block around a forward call that waits for it.
+
+    together   whether forward calls of the model wait for other processes; False: errors are raised as they are
+    """
     try:
         yield
     except RuntimeError as error:
@@ -212,7 +231,7 @@ def explain_lost_process_in_call(together: bool) -> Iterator[None]:
 
 
 def broadcast_from_first(value: T) -> T:
-    """Return the `value` of the process with rank 0; the others wait for it."""
+    """Return the `value` of the process with rank 0 in every process. All processes must call it."""
     if rank_and_world()[1] == 1:
         return value
     box = [value]
@@ -231,9 +250,13 @@ def is_true_anywhere(value: bool) -> bool:
 
 
 def take_over_states(states: Sequence[Path], settings: Settings, plan: str, own: Path) -> frozenset[int]:
-    """Sum the saved states of an interrupted run's processes into `own`, and return the batches that they hold.
+    """Add up the state files that the processes of an interrupted run saved, and write the sum to `own`.
 
-    Each batch is counted once. The other state files are deleted.
+    Returns the indices of the batches that it holds. Each batch is counted once. The other state files are deleted.
+
+    states     the files
+    settings   of the measurement
+    plan       hash of the list of batches, which the states must have too
     """
     parts: list[Measurement] = []
     held: frozenset[int] = frozenset()
@@ -250,7 +273,10 @@ def take_over_states(states: Sequence[Path], settings: Settings, plan: str, own:
 
 
 def gather_parts(part: Measurement) -> Measurement:
-    """Combine the measurements of all processes; every process must call this and gets the whole."""
+    """Combine the measurements of all processes: returns the whole in each. All processes must call it.
+
+    part   what this process measured
+    """
     _, world = rank_and_world()
     if world == 1:
         return part

@@ -25,9 +25,11 @@ OVER_ROWS = ("entropy", "row_max", "row_min", "first_mass", "row_median")
 
 
 def compute(totals: Totals) -> Values:
-    """Return means over attention rows of each head [replicate, head]: entropy, largest weight, row similarity, …
+    """Return means over the attention rows (one per query) of each head [replicate, head].
 
-    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    Values are those of `OVER_ROWS` that were summed (entropy, largest weight, …), and `entropy_normalised`, `score`
+    (mean logit), `row_similarity`, `rows_seeing_one_key`; with a histogram also `score_histogram` [replicate, head,
+    bin]. Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
     values = {name: ratio(totals[name], totals["rows"]) for name in OVER_ROWS if name in totals}
     values["entropy_normalised"] = ratio(totals["entropy_normalised"], totals["normalised_rows"])

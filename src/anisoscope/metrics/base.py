@@ -127,7 +127,7 @@ class Metric:
 
 
 def dot(a: Array, b: Array) -> Array:
-    """Return the scalar products of vectors over the last axis."""
+    """Return the scalar products of vectors `a` and `b` over their last axis."""
     return np.asarray(np.einsum("...d,...d->...", a, b))
 
 

@@ -41,10 +41,10 @@ def sum_sample(vectors: Array, mean: Array, group: NDArray[np.int64], groups: in
 
 
 def compute(sample: SampledVectors) -> Values:
-    """Return anisotropy after centring and the share of close pairs [replicate]; nothing if vectors have one
-    dimension.
+    """Return anisotropy after centring (`centred`) and the share of close pairs (`pairs_above_q95`) [replicate].
 
-    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    A pair is close if its cosine is above the 95 % quantile of isotropic vectors. Nothing if vectors have one
+    dimension. Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
     if sample.vectors.shape[1] < 2:  # directions on a line have no quantile
         return {}

@@ -25,7 +25,8 @@ def compute(totals: Totals) -> Values:
     """Return the entropy of attention with queries or keys centred, and its rise over the plain entropy [replicate,
     head].
 
-    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    The values are `query`, `query_normalised` (over its largest possible value) and `query_rise`, and the same for
+    `key`. Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
     plain = ratio(totals["plain.entropy"], totals["plain.rows"])
     values: Values = {}

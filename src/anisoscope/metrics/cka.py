@@ -66,7 +66,11 @@ def make_gram(sample: SampledVectors) -> Gram:
 
 
 def _hsic(sample: SampledVectors, x: Gram, y: Gram) -> Array:
-    """Return the unbiased HSIC (common variance) of the products of two layers [replicate]."""
+    """Return the unbiased HSIC (how far two layers' scalar products vary together) [replicate].
+
+    sample   the sampled tokens, for their groups of units
+    x, y     the scalar products of each layer's vectors
+    """
     member = sample.member
     n = len(sample) - np.concatenate([[0.0], member.sum(0)])
     products = leave_out_groups(member.T @ (x.products * y.products) @ member)

@@ -127,7 +127,10 @@ def dimensions(x: Array, labels: Labels, classes: int) -> float:
 
 
 def _separability(x: Array, labels: Labels, classes: int) -> Array:
-    """Return [AUC, nearest, dimensions, AUC of each class …] of vectors [utterance, dim]."""
+    """Return (AUC, nearest, dimensions, AUC of each class …) of vectors x [utterance, dim], as one array.
+
+    `nearest` is the share of vectors nearest to the mean direction of their own class.
+    """
     cosine = cosine_to_classes(x, labels, classes)
     members = np.bincount(labels, minlength=classes)
     each = np.full(classes, np.nan)

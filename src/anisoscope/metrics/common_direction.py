@@ -18,8 +18,11 @@ from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:
-    """Return the share of the common direction of queries and keys, and cosines between directions [replicate,
-    head].
+    """Return how far queries and keys of each head share one direction [replicate, head].
+
+    share                     part of their second moments along the first direction of queries and keys together
+    query_alone, key_alone    |cosine| between this direction and the first one of queries, of keys
+    alone                     |cosine| between the first direction of queries and that of keys
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """

@@ -15,7 +15,8 @@ from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:
-    """Return the norm of the mean vector and its share of the mean norm [replicate, policy, head].
+    """Return the length of the mean vector (""), and its ratio to the mean length (`share`), by replicate, policy and
+    head.
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """

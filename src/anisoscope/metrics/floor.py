@@ -25,7 +25,8 @@ FEW = 0.25
 
 
 def compute(sample: SampledVectors) -> Values:
-    """Return the quantiles of cosines between vectors of different groups of units [replicate].
+    """Return quantiles of the cosines between sampled vectors of different groups of units, as a noise floor
+    [replicate].
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
@@ -54,7 +55,10 @@ def compute(sample: SampledVectors) -> Values:
 
 
 def _cosines_between_groups(sample: SampledVectors) -> tuple[Array, NDArray[np.int16], NDArray[np.int16]]:
-    """Return the cosines of all pairs of vectors from different groups, and the indices of both groups."""
+    """Return the cosines [pair] of all pairs of sampled vectors from different groups of units.
+
+    With them, the groups of the first and of the second vector of each pair, numbered among those that hold a vector.
+    """
     place = np.searchsorted(sample.present, sample.group).astype(np.int16)
     direction = normalise(sample.vectors)
     cosines, firsts, seconds = [np.zeros(0)], [np.zeros(0, np.int16)], [np.zeros(0, np.int16)]

@@ -23,7 +23,7 @@ FLAT = 1e-20
 
 
 def compute(sample: SampledVectors) -> Values:
-    """Return the mean and the largest kurtosis over dimensions, and the dimension with the largest [replicate].
+    """Return the mean kurtosis over dimensions (""), the `largest`, and the `dimension` that has it [replicate].
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """

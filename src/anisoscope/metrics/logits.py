@@ -21,9 +21,11 @@ NAMED = frozenset({"largest", "smallest"})
 
 
 def compute(data: SumsAndExtremes) -> Values:
-    """Return the typical [replicate, head], the largest and the smallest attention logit of each head [1, head].
+    """Return attention logits of each head: the mean over sequences of their largest one (`typical`) [replicate,
+    head].
 
-    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    `largest` and `smallest` of all data have a single replicate [1, head]. Replicate 0 is over all data; each other
+    replicate leaves out one group of units (documents, clips).
     """
     values = {"typical": ratio(data.totals["largest_logit"], data.totals["logit_sequences"])}
     if "logit" in data.extremes:

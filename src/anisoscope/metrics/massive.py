@@ -27,9 +27,15 @@ NAMED = frozenset({"largest", "largest_dimension", *PLACES})
 
 
 def compute(data: SumsAndExtremes) -> Values:
-    """Return the largest activations, the median, and how often activations are massive [replicate, …].
+    """Return how large the largest activations (absolute entries) of sequences are, as means over sequences
+    [replicate, …].
 
-    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    top           [replicate, rank]: the largest ones
+    median        the median activation of a sequence
+    over_median   ratio of the largest to the median
+    rate          share of sequences whose largest activation is massive
+
+    With the values of `_name_largest`. Replicate 0 is over all data; the others leave out one group of units each.
     """
     totals = data.totals
     sequences = totals["sequences"]
@@ -43,7 +49,11 @@ def compute(data: SumsAndExtremes) -> Values:
 
 
 def _name_largest(data: SumsAndExtremes) -> Values:
-    """Return the dimensions with the largest activations, their values, and where these were; empty if not recorded."""
+    """Return which dimensions have the largest activations over all data [1, dimension], in descending order.
+
+    `largest` holds the activations, `largest_dimension` the numbers of the dimensions, and the names in `PLACES` say at
+    which token each was. Empty if largest activations were not recorded.
+    """
     if "activation" not in data.extremes:
         return {}
     largest, where = data.extremes["activation"]

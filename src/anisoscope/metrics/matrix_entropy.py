@@ -18,9 +18,10 @@ from anisoscope.reads.extremes import SumsAndExtremes
 
 
 def compute(data: SumsAndExtremes) -> Values:
-    """Return the mean matrix entropy of sequences, normalised and in nats [replicate].
+    """Return the mean matrix entropy of sequences [replicate]: normalised (""), and in nats (`nats`).
 
-    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    It is the entropy of the eigenvalues of a sequence's Gram matrix, which are divided by their sum. Replicate 0 is
+    over all data; each other replicate leaves out one group of units (documents, clips).
     """
     totals = data.totals
     sequences = totals["matrix_sequences"]

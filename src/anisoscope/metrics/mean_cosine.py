@@ -23,7 +23,13 @@ TOP = (1, 3, 10)
 
 
 def compute(totals: Totals) -> Values:
-    """Return anisotropy A, its value between groups, and contributions of dimensions [replicate, policy, head, …].
+    """Return anisotropy A and what carries it, from sums over vectors, by replicate, token policy and head.
+
+    ""              A, the mean cosine of all pairs of vectors
+    between         A over pairs from different groups of units only
+    contribution    what each dimension adds to A, if squares were summed
+    top_share       share of A that the largest contributions make, for each number in `TOP`
+    isotropic_q95   the 95 % quantile of the cosine of isotropic directions
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
@@ -62,7 +68,7 @@ def reference(units: list[Array]) -> dict[str, float]:
 
 
 def _of_mean(totals: Totals) -> Bounds:
-    """Return the bounds of anisotropy A: the mean cosine of n unit vectors is at least −1/(n − 1)."""
+    """Return the bounds (low, high) of anisotropy A: the mean cosine of n unit vectors is at least −1/(n − 1)."""
     n = totals["n"][0]
     return -1 / np.maximum(n - 1, 1), 1.0
 

@@ -25,7 +25,13 @@ NEAR, EQUAL = 0.99, 0.999999
 
 
 def compute(sample: SampledVectors) -> Values:
-    """Return hubness and the shares of antihubs, near-duplicates and equal vectors in a sample [replicate].
+    """Return how often sampled vectors are among the K nearest of others, and how many are near-duplicates
+    [replicate].
+
+    hubness            skewness of these counts
+    largest            the largest count, as a share of the other vectors
+    never              share of vectors with count 0 (antihubs)
+    duplicates, equal  share of vectors whose nearest other one has a cosine of at least `NEAR`, `EQUAL`
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """

@@ -15,7 +15,7 @@ from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:
-    """Return mean, standard deviation and coefficient of variation of the norms [replicate, policy, head].
+    """Return `mean`, `std` and `variation` (std / mean) of the norms of vectors [replicate, policy, head].
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """

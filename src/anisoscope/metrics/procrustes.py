@@ -23,7 +23,7 @@ FARTHEST = 2.0
 
 
 def compute(pair: SampledPair) -> Values:
-    """Return the Procrustes distance of two clouds of the same tokens [replicate].
+    """Return the Procrustes distance between the vectors of the same tokens in two layers [replicate].
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """

@@ -19,9 +19,10 @@ from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:
-    """Return norms, scalar product and cosine of the mean query and the mean key [replicate, policy, head].
+    """Return how the mean query and the mean key of each head relate [replicate, policy, head].
 
-    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    The values are their norms (`query_norm`, `key_norm`), scalar product (`dot`) and `cosine`. Replicate 0 is over all
+    data; each other replicate leaves out one group of units (documents, clips).
     """
     query = ratio(totals["query.vector"], totals["query.n"][..., None])  # [replicate policy head head_dim]
     key = ratio(totals["key.vector"], totals["key.n"][..., None])

@@ -21,7 +21,13 @@ from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:
-    """Return the mean score and the variances of the parts of attention scores [replicate, head].
+    """Return into what parts the variance of attention logits q·k falls [replicate, head].
+
+    mean_score                         scalar product of the mean query and the mean key
+    between_rows                       variance over queries of the logit of the mean key
+    within_rows                        mean variance of the logits of one query over the keys that it sees
+    mean_query, mean_query_share       the part of `within_rows` that the mean query makes, and its share
+    centred, centred_share             `within_rows` if the mean query is subtracted, and its share
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """

@@ -30,8 +30,14 @@ RESOLUTION = 1e-6
 
 
 def compute(totals: Totals) -> Values:
-    """Return effective ranks, IsoScore, explained variance and mean square cosine, from second moments [replicate,
-    head, …].
+    """Return values of the covariance spectrum of vectors, from second moments [replicate, head, …].
+
+    effective_rank              exp of the entropy of the normalised singular values; `_eigenvalues`: of eigenvalues;
+                                `_uncentred`: without subtracting the mean
+    participation_ratio         1 / Σ share², over shares of the eigenvalues
+    isoscore                    0 if all variance is in one direction, 1 if it is equal in all
+    explained                   [..., k]: share of the variance in the k leading axes, for each k in `EXPLAINED`
+    cosine_square               dim · mean square cosine of pairs, if moments of unit vectors were summed
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """

@@ -29,9 +29,10 @@ SEVERAL = -1
 
 
 def compute(sample: SampledVectors) -> Values:
-    """Return the intrinsic dimension by two estimators and the share of distinct vectors [replicate].
+    """Return the intrinsic dimension of sampled vectors [replicate]: by a fitted slope ("") and by `likelihood`.
 
-    Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    `distinct` is the share of distinct vectors. Replicate 0 is over all data; each other replicate leaves out one group
+    of units (documents, clips).
     """
     points, group = _find_distinct(sample)
     order, distance = _find_neighbours(points)

@@ -22,7 +22,8 @@ SHARPNESS = 2.0
 
 
 def compute(sample: SampledVectors) -> Values:
-    """Return the uniformity of directions, and its value for isotropic directions [replicate].
+    """Return the uniformity of the vectors' directions (""), and its value for isotropic directions (`isotropic`)
+    [replicate].
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """

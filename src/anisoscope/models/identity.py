@@ -78,7 +78,10 @@ def _settings_in(value: Any) -> str:
 
 
 def hash_weights(model: nn.Module, but: Collection[str] = ()) -> str:
-    """Return the SHA-256 of names, shapes and bytes of all weights, except those named in `but`."""
+    """Return the SHA-256 of names, shapes and bytes of all weights, except those named in `but`.
+
+    If the weights are split over processes (FSDP2), all processes must call it.
+    """
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         if key not in but and not isinstance(value, torch.Tensor):  # packed weights of torch's int8 modules

@@ -132,6 +132,9 @@ def _readings(
 ) -> Iterator[Reading]:
     """Yield what a metric reads of each pair of stacks (encoder, decoder) with the same name.
 
+    ours, theirs   sampled vectors of each run, by stack
+    groups         number of groups of units in both runs
+
     If each run has a single stack, the two are paired whatever their names.
     """
     assert isinstance(metric.reads, LayerPair)

@@ -141,7 +141,11 @@ def read_list(path: Path) -> list[Listed]:
 
 
 def _read_network(network: Any, defaults: dict[str, Any], where: str) -> Listed:
-    """Turn one entry of the list into a job. UsageError, naming `where` it is, for unknown options or values."""
+    """Make a job of one network of the list. UsageError, naming `where` the entry is, for unknown options or values.
+
+    network    the entry as read from TOML
+    defaults   values of all networks
+    """
     if not isinstance(network, dict) or not isinstance(network.get("model"), str):
         raise UsageError(f"a model in {where}", repr(network), 'write model = "a hub id, a folder, builtin:…"')
     declared = {key: str(network[key]) for key in OWN_KEYS if key in network}
@@ -238,7 +242,10 @@ def _measure_network(listed: Listed, root: Path, progress: Progress) -> RunFolde
 
 
 def summarise_run(done: RunFolder, listed: Listed) -> Iterator[dict[str, Any]]:
-    """Summarise a run, one row for each measured stack (encoder, decoder). MeasureError if it has no hidden states."""
+    """Yield a row of the atlas, as a dict by column, for each measured stack (encoder, decoder) of a finished run.
+
+    MeasureError if it has no hidden states, or not the stack that the list of networks names.
+    """
     records, manifest = done.records, done.manifest
     replicates = read_replicates(done.folder, len(records))
     found = depths(records)
@@ -272,8 +279,11 @@ def _find_modality(listed: Listed, manifest: dict[str, Any]) -> str:
 
 
 def _summarise_depth(depth: Depth) -> dict[str, Any]:
-    """Return a stack's columns on hidden states: A (anisotropy) at telling layers, and what carries it at its
-    highest.
+    """Return the columns of an atlas row on hidden states, for one stack.
+
+    They are the number of `layers`; A (anisotropy) with its interval at the `weakest`, `strongest` and `last` layer and
+    after the final norm (`final`); and for the strongest one counts, `q95`, `verdict`, A after centring (`centred`),
+    the share of the largest dimension (`dimension_share`), and the `cause` in words.
     """
     blocks = depth.rows[depth.rows["site"].eq("hidden")]
     blocks = blocks if len(blocks) else depth.rows
@@ -298,7 +308,13 @@ def _summarise_depth(depth: Depth) -> dict[str, Any]:
 
 
 def _name_cause(depth: Depth, top: Any, centred: Any) -> str:
-    """Name what carries A in the layer `top`: a few dimensions, the mean, both; empty if it is not anisotropic."""
+    """Name what carries A (anisotropy) in its highest layer: a few dimensions, the mean vector, or more than the mean.
+
+    Empty if A is not anisotropic there, or its cause is not known.
+
+    top       the record of A in that layer
+    centred   the record of A after centring there, or None
+    """
     if top.verdict != "anisotropic":
         return ""
     parts = []
@@ -315,7 +331,13 @@ def _name_cause(depth: Depth, top: Any, centred: Any) -> str:
 
 
 def _summarise_attention(records: pd.DataFrame, replicates: Any, stack: str) -> dict[str, Any]:
-    """Return the number of self-attention heads, of sinks, and their mean entropy; None values if not measured."""
+    """Return the columns of an atlas row on self-attention: `heads`, `sink_heads`, mean normalised `entropy` with
+    interval.
+
+    None values if attention was not measured.
+
+    replicates   each record's value with one group of units left out [record, group], or None
+    """
     counts = [found for place, found in count_heads(records).items() if place[:2] == (stack, "self")]
     rows = attention_heads(records)
     rows = rows[rows["metric"].eq("attention.entropy_normalised") & rows["stack"].eq(stack) & rows["kind"].eq("self")]

@@ -136,10 +136,11 @@ def attention_findings(records: pd.DataFrame) -> Iterator[Finding]:
 
 
 def _findings_of(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, before: str) -> Iterator[Finding]:
-    """Yield the findings on the heads of one stack (encoder or decoder) and kind of attention; each sentence begins
-    with `before`.
+    """Yield the findings on the heads of one stack (encoder or decoder) and kind of attention (self, cross).
 
+    part      attention records of single heads
     by_rule   rows of the heads that each rule names
+    before    the words that begin each sentence
     """
     count = len(part[["layer", "head"]].drop_duplicates())
     ordinary = True
@@ -161,7 +162,11 @@ def _findings_of(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, before
 
 
 def _centring(part: pd.DataFrame, before: str) -> Iterator[Finding]:
-    """Say in how many heads attention would change if the mean query were subtracted."""
+    """Say in how many heads attention would change if the mean query were subtracted.
+
+    part     attention records of single heads
+    before   the words that begin the sentence
+    """
     rises = part[part["metric"].eq("centred_attention.query_rise") & part["low"].notna()]
     if not len(rises):
         return

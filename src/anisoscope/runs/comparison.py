@@ -177,7 +177,10 @@ def _corpus_of(run: KeptRun) -> Mapping[str, Any]:
 
 
 def _names(first: KeptRun, second: KeptRun, ours: Any, theirs: Any) -> str:
-    """Write one value for each run: `NAME: value; NAME: value`."""
+    """Write what two runs have each, for a caution: `NAME: value; NAME: value`.
+
+    ours, theirs   the value of the first and of the second run
+    """
     return f"{first.name}: {_worded(ours)}; {second.name}: {_worded(theirs)}"
 
 
@@ -262,7 +265,11 @@ def differs(first: KeptRun, second: KeptRun, differences: Sequence[Difference], 
 
 
 def _tell_difference(beginning: str, differences: Sequence[Difference], metric: str, paired: str) -> Finding:
-    """Return the sentence on one stack: in which layers or heads the interval of the difference excludes zero."""
+    """Return the sentence on one stack: in which layers or heads the interval of the difference excludes zero.
+
+    beginning   the words that begin the sentence
+    paired      how the runs were paired, in words
+    """
     of_heads = any(not pd.isna(one.where["head"]) for one in differences)
     words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
     found = [[one for one in differences if one.low > 0], [one for one in differences if one.high < 0]]
@@ -290,7 +297,11 @@ def _tell_difference(beginning: str, differences: Sequence[Difference], metric: 
 
 
 def _number_of(one: Difference) -> dict[str, Any]:
-    """Return a difference's place and numbers as a plain dict, as a finding keeps them."""
+    """Return a difference as a plain dict, as a finding keeps it.
+
+    It holds `metric`, `stack`, `layer`, `head`, `site`, `component`, the values `first` and `second`, and their
+    difference as `value` with the ends `low` and `high` of its interval.
+    """
     kept = {name: one.where[name] for name in ("metric", "stack", "layer", "head", "site", "component")}
     known: dict[str, Any] = {name: None if pd.isna(value) else value for name, value in kept.items()}
     numbers: dict[str, Any] = {
@@ -304,7 +315,7 @@ def _number_of(one: Difference) -> dict[str, Any]:
 
 
 def _where(chosen: Sequence[Difference], every: Sequence[Difference]) -> str:
-    """Name the layers of the chosen differences in words, among those of all."""
+    """Name the layers of the `chosen` differences in words; `every` holds the differences of all layers."""
     names = [_place_name(one) for one in every]
     return describe_layers([i for i, one in enumerate(every) if any(one is other for other in chosen)], names)
 
@@ -315,7 +326,10 @@ def _place_name(one: Difference) -> str:
 
 
 def _tell_gaps(first: KeptRun, second: KeptRun, metric: str, tokens: str | None) -> list[Finding]:
-    """Say which intervals of two runs do not overlap, if the difference itself has no interval."""
+    """Return sentences on layers where the intervals of two runs do not overlap, used if differences have no interval.
+
+    tokens   the token policy (which tokens count)
+    """
     pair = []
     for run in (first, second):
         rows = select(run.records, metric=metric, head=None, component=None)
@@ -328,7 +342,11 @@ def _tell_gaps(first: KeptRun, second: KeptRun, metric: str, tokens: str | None)
 
 
 def describe_met(condition: str, name: str, beyond: Sequence[Difference]) -> str:
-    """Write a line on a condition that a run meets: `A.last > +.02 holds for b: +.034 [+.030, +.038] at layer 4`."""
+    """Write a line on a condition that a run meets: `A.last > +.02 holds for b: +.034 [+.030, +.038] at layer 4`.
+
+    name     the run
+    beyond   the differences for which it holds
+    """
     top = max(beyond, key=lambda one: abs(one.value))
     more = f" and {len(beyond) - 1} more" if len(beyond) > 1 else ""
     return (

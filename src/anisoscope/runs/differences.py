@@ -317,9 +317,10 @@ def _select(run: KeptRun, name: str, heads: bool, tokens: str | None) -> _Select
 
 
 def _match(ours: pd.DataFrame, theirs: pd.DataFrame, by_number: bool) -> Iterator[tuple[Any, Any]]:
-    """Yield (our row, their row) for values of the same place, layers matched by number or by relative depth.
+    """Yield (row of the first run, row of the second) for values of the same stack, layer, head and so on.
 
-    by_number   match layers by number even if the stacks differ in depth
+    ours, theirs   records of one metric
+    by_number      match layers by number even if the stacks differ in depth; otherwise by relative depth
     """
     stacks, other_stacks = ours["stack"].dropna().unique(), theirs["stack"].dropna().unique()
     if len(stacks) == len(other_stacks) == 1:  # an encoder beside a decoder
@@ -343,8 +344,10 @@ def _match(ours: pd.DataFrame, theirs: pd.DataFrame, by_number: bool) -> Iterato
 
 
 def _places(rows: pd.DataFrame) -> pd.Series:
-    """Return one text per row for the columns in `PLACE`, without the layer, to match rows; missing values count as
-    equal.
+    """Return for each row one text of the columns in `PLACE` (stack, head, …) without the layer, by which rows are
+    matched.
+
+    Missing values count as equal.
     """
     return rows[PLACE].astype("string").fillna("").agg("|".join, axis=1)
 
@@ -355,8 +358,11 @@ def _layer(row: Any) -> float:
 
 
 def _difference(ours: _Selection, theirs: _Selection, row: Any, other: Any, paired: bool) -> Difference:
-    """Return the difference of two matched rows, with an interval if both runs kept replicates (values with one group
-    of units left out).
+    """Return the difference of two matched rows, with an interval if both runs kept replicates.
+
+    ours, theirs   the records of each run, with replicates (values with one group of units left out)
+    row, other     the two matched rows
+    paired         both runs measured the same units, so that the same groups are left out together
     """
     value = float(other.value) - float(row.value)
     low = high = np.nan
@@ -390,6 +396,8 @@ def half_width_paired(value: float, other_value: float, ours: Array, theirs: Arr
 def half_width_unpaired(ours: Array, theirs: Array) -> float:
     """Return half the width of the 95 % interval of a difference of independent runs.
 
+    ours, theirs   values with one group of units left out [group], in each run
+
     Squared errors are added, and the degrees of freedom are Welch's. NaN if a run has fewer than three groups.
     """
     (error, groups), (other_error, other_groups) = (_jackknife_error(x[~np.isnan(x)]) for x in (ours, theirs))
@@ -403,7 +411,9 @@ def half_width_unpaired(ours: Array, theirs: Array) -> float:
 
 
 def _jackknife_error(left_out: Array) -> tuple[float, int]:
-    """Return the standard error by the delete-a-group jackknife (`sums/jackknife.py`), and the number of groups."""
+    """Return (standard error by the delete-a-group jackknife, number of groups), from values with one group left out
+    [group].
+    """
     groups = len(left_out)
     if groups < FEWEST:
         return np.nan, groups

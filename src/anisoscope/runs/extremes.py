@@ -191,7 +191,12 @@ def extreme_findings(records: pd.DataFrame, words: Mapping[str, str] | None = No
 
 
 def _massive(rows: pd.DataFrame, before: str, words: Mapping[str, str]) -> Iterator[Finding]:
-    """Say in which layers some sequence has a massive activation, and where the largest one is."""
+    """Say in which layers some sequence has a massive activation, and where the largest one is.
+
+    rows     records of one stack
+    before   the words that begin the sentence
+    words    texts of tokens by id
+    """
     rates = rows[rows["metric"].eq("massive.rate") & rows["value"].notna()]
     largest = select(rows, metric="massive.largest", component="1")
     if not len(rates) or not len(largest):
@@ -216,7 +221,11 @@ def _massive(rows: pd.DataFrame, before: str, words: Mapping[str, str]) -> Itera
 
 
 def _place_of(here: pd.DataFrame, words: Mapping[str, str]) -> str:
-    """Write the place of a layer's largest activation: `dimension 138, position 0 (‘[CLS]’)`."""
+    """Write where a layer's largest activation is: `dimension 138, position 0 (‘[CLS]’)`.
+
+    here    records of that layer
+    words   texts of tokens by id
+    """
     found: dict[str, int] = {}
     for name in ("dimension", "position", "token"):
         row = iter_rows(select(here, metric=f"massive.largest_{name}", component="1"))
@@ -232,7 +241,11 @@ def _place_of(here: pd.DataFrame, words: Mapping[str, str]) -> str:
 
 
 def _heavy(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
-    """Say which dimension has the heaviest tails, if the interval of its kurtosis lies above `HEAVY`."""
+    """Say which dimension has the heaviest tails, if the interval of its kurtosis lies above `HEAVY`.
+
+    rows     records of one stack
+    before   the words that begin the sentence
+    """
     heavy = rows[rows["metric"].eq("kurtosis.largest") & rows["low"].gt(HEAVY)]
     if not len(heavy):
         return
@@ -245,7 +258,11 @@ def _heavy(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
 
 
 def _sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
-    """Say how many heads have a sink, in which layers, and at which kinds of tokens."""
+    """Say how many heads have a sink, in which layers, and at which kinds of tokens.
+
+    rows     records of one stack
+    before   the words that begin the sentence
+    """
     rates = select(rows, metric="sinks.rate", component=LINE)
     rates = rates[rates["low"].notna()]
     if not len(rates):
@@ -276,7 +293,11 @@ def _sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
 
 
 def _values_of_sinks(rows: pd.DataFrame, found: list[Any], before: str) -> Iterator[Finding]:
-    """Say in how many heads the sink's value vector is shorter than half of the mean."""
+    """Say in how many heads the sink's value vector is shorter than half of the mean.
+
+    found    rows of the heads that have a sink
+    before   the words that begin the sentence
+    """
     norms = rows[rows["metric"].eq("sinks.value_norm") & rows["high"].lt(MOST)]
     heads = {(row.layer, row.head) for row in found}
     brief = [row for row in iter_rows(norms) if (row.layer, row.head) in heads]
@@ -288,7 +309,11 @@ def _values_of_sinks(rows: pd.DataFrame, found: list[Any], before: str) -> Itera
 
 
 def _logits(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
-    """Say what the smallest and largest attention logits are, and in which heads."""
+    """Say what the smallest and largest attention logits are, and in which heads.
+
+    rows     records of one stack
+    before   the words that begin the sentence
+    """
     largest, smallest = (rows[rows["metric"].eq(f"logits.{name}")] for name in ("largest", "smallest"))
     largest, smallest = (part[part["value"].notna()] for part in (largest, smallest))
     if not len(largest) or not len(smallest):

@@ -18,6 +18,6 @@ class Finding:
 
 
 def entry(row: Any) -> dict[str, Any]:
-    """Return the numbers of a record as a plain dict, as a finding keeps them; missing values become None."""
+    """Return the columns of a record that a finding keeps (`ENTRIES`) as a plain dict; missing values become None."""
     found = {name: getattr(row, name) for name in ENTRIES}
     return {name: None if pd.isna(x) else x.item() if hasattr(x, "item") else x for name, x in found.items()}

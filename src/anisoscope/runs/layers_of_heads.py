@@ -76,8 +76,10 @@ def average_heads(
 
 
 def _estimate(value: float, left_out: Array | None, bounds: Bounds) -> dict[str, float]:
-    """Return `value`, `low` and `high` of a row: the jackknife interval from its replicates (values with one group of
-    units left out), NaN without them.
+    """Return `value`, `low` and `high` of a row, the interval by the jackknife; NaN ends without replicates.
+
+    left_out   the value with one group of units left out [group]; None: not kept
+    bounds     (low, high) that the interval may not exceed
     """
     if left_out is None:
         return {"value": value, "low": np.nan, "high": np.nan}

@@ -45,7 +45,9 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
 
 
 def _identity(part: RunFolder) -> dict[str, Any]:
-    """Return the identity of a shard's run, without the number of the shard. MeasureError if it cannot be merged."""
+    """Return the identity of a shard's run, without the number of the shard. MeasureError if the shard cannot be
+    merged.
+    """
     identity = part.identity() or {}
     if "classes" in identity:  # AUC, accuracy and what is replaced or explained are no sums
         cure = "measure them in one go with anisoscope classes"
@@ -57,6 +59,10 @@ def _identity(part: RunFolder) -> dict[str, Any]:
 
 def _add_shards(parts: Sequence[RunFolder], plan: str, manifests: Sequence[dict[str, Any]]) -> Measurement:
     """Add up the sums of all shards; only one is in memory at a time.
+
+    parts       the shards' folders
+    plan        hash of the list of batches, which all must have
+    manifests   of the shards, in the same order
 
     MeasureError if two shards hold the same batches, or if some batches are in none.
     """

@@ -144,8 +144,7 @@ def _announce_cost(subject: Subject, job: Job, plan: BatchPlan, progress: Progre
 
 
 def _words_of(measurement: Measurement, processor: Any) -> dict[str, dict[str, str]]:
-    """Return the manifest entry `tokens`: the text, by token id, of the tokens at which the largest values were
-    found.
+    """Return the manifest entry {"tokens": {token id: text}} for the tokens at which the largest values were found.
 
     Empty if no token ids were kept or the processor cannot decode them.
     """
@@ -175,9 +174,11 @@ def _copy_to_other_hosts(target: RunFolder) -> None:
 
 
 def _kept(target: RunFolder, part: list[Measurement]) -> str:
-    """Say, after an interruption, in which folder the measured part is kept; empty if nothing is kept.
+    """Say in which folder the measured part of an interrupted run is kept; empty if nothing is kept.
 
     If this process had finished its whole pass, it is saved first.
+
+    part   the measurement of the finished pass, if there is one already
     """
     own = target.state_path(rank_and_world()[0])
     if part and not target.complete and not own.exists():
@@ -187,7 +188,7 @@ def _kept(target: RunFolder, part: list[Measurement]) -> str:
 
 
 def _part(target: RunFolder, subject: Subject, job: Job, reading: OpenedCorpus, shown: Progress | None) -> Measurement:
-    """Measure this process's share of the batches and return the measurement.
+    """Measure this process's share of the batches and return the measurement. All processes must call it.
 
     Of the job's shard, the batches that no saved state holds are distributed over all processes in turn.
     """
@@ -248,8 +249,9 @@ def finish(
 
 
 def _measure_state(folder: Path) -> dict[str, int]:
-    """Return the size in bytes, by file name, of the files kept for later comparisons (vector sample; replicates:
-    values with one group of units left out).
+    """Return {file name: bytes} of the files kept for later comparisons.
+
+    These are the vector sample, and replicates (values with one group of units left out).
     """
     paths = (folder / name for name in (SAMPLE, REPLICATES))
     return {path.name: path.stat().st_size for path in paths if path.exists()}
@@ -319,6 +321,8 @@ def estimate_cost_before(job: Job) -> Cost:
 def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collection[int]) -> dict[str, Any]:
     """Return the manifest entries on model, settings, corpus and device, for `finish`; run id and times are added
     later.
+
+    batches   indices of the batches that were measured
     """
     plan, corpus = reading.plan, reading.corpus
     return {

@@ -107,8 +107,9 @@ class _SeriesInProgress:
         self.corpus = identify_corpus_state(self.job_of(checkpoints[0])) if checkpoints else None
 
         def look(checkpoint: Checkpoint) -> tuple[dict[str, Any], Path]:
-            """Return a checkpoint's architecture and vocabulary, and its run folder; read from that folder if it is
-            finished.
+            """Return a checkpoint's form {architecture, sizes, vocabulary}, and its run folder.
+
+            The form is read from that folder if the checkpoint is measured already.
             """
             try:
                 place = place_of(checkpoint.subject)
@@ -139,9 +140,10 @@ class _SeriesInProgress:
             self.folders[checkpoint], self.forms[checkpoint] = folder, form
 
     def _folder(self, checkpoint: Checkpoint, state: str) -> Path:
-        """Return a checkpoint's run folder.
+        """Return a checkpoint's run folder, whose name holds seed, step, and a hash of everything the numbers depend
+        on.
 
-        Its name holds seed, step, and a hash of everything the numbers depend on.
+        state   key of the checkpoint's current state (commit, or sizes and times of files)
         """
         job = self.job_of(checkpoint)
         described = {k: v for k, v in asdict(job).items() if k not in NOT_IN_IDENTITY}
@@ -215,8 +217,10 @@ class _SeriesInProgress:
         return series
 
     def _is_written(self, described: dict[str, Any]) -> bool:
-        """Whether the output folder already holds the records of exactly these runs, so that nothing is left to
+        """Return whether the output folder already holds the records of exactly these runs, so that nothing is left to
         write.
+
+        described   the content of `series.json` that would be written
         """
         with suppress(OSError, ValueError):
             written = json.loads((self.output / "series.json").read_text("utf-8"))

@@ -139,6 +139,8 @@ def _rows_of(records: pd.DataFrame, name: str, metric: str, tokens: str) -> pd.D
 def told_apart(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], metric: str) -> Iterator[Finding]:
     """Say where a second run differs from the first: only in layers whose intervals do not overlap.
 
+    one, other   (name, records) of each run
+
     The difference is at least the gap between the intervals.
     """
     (name, a), (name_2, b) = one, other
@@ -155,7 +157,11 @@ def told_apart(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], m
 
 
 def _apart(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
-    """Return the finding on one stack: in which layers the intervals of two runs do not overlap, and where most."""
+    """Return the finding on one stack: in which layers the intervals of two runs do not overlap, and where most.
+
+    beginning   the words that begin the sentence
+    rows        layers with the values and intervals of both runs
+    """
     names = [name_layer(row) for row in rows.itertuples()]
     words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
     gaps = dict(zip(words, (rows["low_2"] - rows["high"], rows["low"] - rows["high_2"]), strict=True))

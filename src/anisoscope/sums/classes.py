@@ -39,9 +39,15 @@ def add_class_sums(
     group: Int[Tensor, " sequence"],
     classes: int,
 ) -> None:
-    """Add the directions of float64 vectors to the sums of their groups and classes.
+    """Add the unit vectors of labelled sequences to the sums of a site, by group of units and class.
 
-    Labels below 0, and zero or non-finite vectors, are skipped.
+    The sums are `class_n` [group, class] and `class_unit` [group, class, dim]. Labels below 0, and zero or non-finite
+    vectors, are skipped.
+
+    x         one float64 vector per sequence
+    label     number of the class of each sequence
+    group     number of the group of units that each sequence is in
+    classes   number of classes
     """
     norm = torch.linalg.vector_norm(x, dim=-1)
     held = (label >= 0) & (norm > 1 / LARGEST) & (norm < LARGEST)  # NaN is neither

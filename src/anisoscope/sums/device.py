@@ -24,8 +24,9 @@ def sum_on_device(
     subsets: Shaped[Tensor, "sequence subset token"],
     terms: frozenset[str],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence token head"]]:
-    """Return per-sequence sums over tokens, and the inverse norm of every vector (0 if it is left out), on an
-    accelerator.
+    """Return per-sequence sums over tokens by name, and the inverse norm of every vector (0 if it is left out).
+
+    As `sums.groups.sum_vectors`, for an accelerator; the token axis comes before the head axis.
     """
     finite = x.isfinite().all(-1)
     x = torch.where(finite.unsqueeze(-1), x, 0.0)

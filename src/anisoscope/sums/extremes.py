@@ -35,6 +35,10 @@ class Extremes:
     def offer(self, site: str, term: str, value: Float[Tensor, "*shape"], where: Int[Tensor, "*shape 4"]) -> None:
         """Keep `value` wherever it is larger than the value kept so far; NaN and −∞ are ignored.
 
+        site    the place in the model, by name
+        term    what the values are, such as `logit`
+        where   for each value the token that had it, as `WHERE` describes
+
         MeasureError if the shape differs from that of earlier batches.
         """
         empty = value.isnan() | value.isneginf()
@@ -59,7 +63,7 @@ class Extremes:
         return merged
 
     def at(self, site: str) -> dict[str, tuple[Array, Array]]:
-        """Return the terms of one site as numpy arrays: largest values, and where they were [..., 4]."""
+        """Return {name: (largest values, where they were [..., 4])} of one site, as numpy arrays."""
         found = {term: pair for (name, term), pair in self.terms.items() if name == site}
         return {term: (value.cpu().numpy(), where.cpu().numpy()) for term, (value, where) in found.items()}
 
@@ -86,7 +90,7 @@ class Extremes:
                 self.terms[site, term] = value, tensors[f"{prefix}{site}|{term}|{AT}"]
 
     def all_reduce(self) -> "Extremes":
-        """Return the larger values over all processes; every process must call this."""
+        """Return the larger values over all processes, in each of them. All processes must call it."""
         import torch.distributed as dist
 
         ours = self.merge(Extremes())
@@ -101,8 +105,11 @@ class Extremes:
 
 
 def larger(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return elementwise the larger of two values, with where it was; of equal ones that of the smaller unit and
-    index.
+    """Return elementwise the larger of two values, with the token that had it.
+
+    first, second   (values, where each was [..., 4], as `WHERE` describes)
+
+    Of equal values, the one of the smaller unit wins, then that of the earlier token in the unit.
     """
     (value, where), (other, other_where) = first, second
     earlier = other_where[..., 0] < where[..., 0]
@@ -114,10 +121,12 @@ def larger(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple
 def largest_over_tokens(
     x: Float[Tensor, "sequence token *rest"], places: Int[Tensor, "sequence token 4"]
 ) -> tuple[Float[Tensor, "*rest"], Int[Tensor, "*rest 4"]]:
-    """Return the largest value over all tokens, and where it was; of equal ones that of the smallest unit and index.
+    """Return the largest value over all tokens of a batch, and the token that had it.
 
-    x       values, −∞ at tokens that are not counted
-    places  where each token is, as `WHERE` describes
+    x        values, −∞ at tokens that are not counted
+    places   which token each one is, as `WHERE` describes
+
+    Of equal values, the one of the smallest unit wins, then that of the earliest token in the unit.
     """
     flat, flat_places = x.flatten(0, 1), places.flatten(0, 1)
     order = _by_place(flat_places)
@@ -131,6 +140,6 @@ def largest_over_tokens(
 
 
 def _by_place(places: Int[Tensor, "token 4"]) -> Int[Tensor, " token"]:
-    """Return the indices of tokens, ordered by unit, then by index in the unit."""
+    """Return the order of tokens by unit, then by their number in the unit, as indices."""
     by_index = torch.argsort(places[:, 1], stable=True)
     return by_index[torch.argsort(places[by_index, 0], stable=True)]

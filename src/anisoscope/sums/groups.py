@@ -63,7 +63,11 @@ class Sums:
             self.buffer(site, term, (self.groups, *value.shape[1:]), value.device).index_add_(0, group, value.double())
 
     def buffer(self, site: str, term: str, shape: Iterable[int], device: torch.device | str = "cpu") -> Tensor:
-        """Return the float64 tensor of a term, filled with zeros the first time; MeasureError if its shape differs."""
+        """Return the float64 tensor that holds the sums of a site under the name `term`, filled with zeros the first
+        time.
+
+        MeasureError if its shape differs from the earlier one.
+        """
         shape = tuple(shape)
         found = self.terms.get((site, term))
         if found is None:
@@ -76,9 +80,9 @@ class Sums:
         return found
 
     def merge(self, other: "Sums") -> "Sums":
-        """Return the sum of both; the order does not matter.
+        """Return the sums of two states together; the order does not matter.
 
-        MeasureError if the numbers of groups or the shapes of terms differ.
+        MeasureError if the numbers of groups, or the shapes of sums of one name, differ.
         """
         if self.groups != other.groups:
             cure = "measure both with the same --groups"
@@ -98,7 +102,7 @@ class Sums:
         return sorted({site for site, _ in self.terms})
 
     def at(self, site: str, needs: Iterable[str] | None = None) -> dict[str, Array]:
-        """Return the terms of one site as numpy arrays, group axis first: all, or those of `needs` that exist."""
+        """Return {name: sums [group, …]} of one site as numpy arrays: all names, or those of `needs` that exist."""
         terms = (term for name, term in self.terms if name == site) if needs is None else needs
         return {term: self.terms[site, term].cpu().numpy() for term in terms if (site, term) in self.terms}
 
@@ -122,7 +126,7 @@ class Sums:
         return sums
 
     def all_reduce(self) -> "Sums":
-        """Add the sums of all processes with one all-reduce; every process must call this and gets the whole."""
+        """Return the sums of all processes together, in each of them, by one all-reduce. All processes must call it."""
         import torch.distributed as dist
 
         world = dist.get_world_size()
@@ -172,8 +176,8 @@ class Totals:
         return self._terms[term][self.present]
 
     def over(self, per_group: Array) -> Array:
-        """Sum values by group [group, ...] to replicates [replicate, ...]: over all groups, then over all but each
-        one.
+        """Return a sum over all groups, then the sums without each group in turn [replicate, …], from sums by group
+        [group, …].
         """
         total = per_group.sum(axis=0, keepdims=True)
         return np.concatenate([total, total - per_group])
@@ -193,7 +197,12 @@ def sum_vectors(
     subsets: Shaped[Tensor, "sequence subset token"] | None,
     terms: frozenset[str],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence head token"]]:
-    """Return per-sequence sums of the requested `terms`, and the inverse norm of every vector (0 if it is left out).
+    """Return sums over the tokens of each sequence, by name, and the inverse norm of every vector (0 if it is left
+    out).
+
+    masks     which tokens each token policy counts
+    subsets   which tokens are in each subset (special, first, …); None: no sums by subset
+    terms     names of the sums: `n`, `norm`, `vector` (Σx), `unit` (Σ of unit vectors), `unit_square`, …
 
     Vectors that are zero or not finite are counted and enter no sum. On a CPU the vectors are processed piece by piece,
     so that what is read several times is read from the cache.
@@ -274,7 +283,10 @@ def _sum_piece(
     subsets: Shaped[Tensor, "sequence subset token"],
     terms: frozenset[str],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence token head"]]:
-    """Return the sums over tokens of one piece of the vectors, and inverse norms (0 if a vector is left out)."""
+    """Return the sums over tokens of one piece of the vectors by name, and inverse norms (0 if a vector is left out).
+
+    The arguments are those of `sum_vectors`, with the token axis before the head axis.
+    """
     square = None if x.stride(-1) == 1 else x.square()  # of a map, whose channels lie apart
     norm = torch.linalg.vector_norm(x, dim=-1) if square is None else square.sum(-1).sqrt()
     least, most = torch.stack(norm.aminmax()).tolist() if norm.numel() else (1.0, 1.0)  # NaN where one is
@@ -309,7 +321,12 @@ def _sum_piece(
 
 
 def _sum_linear_terms(x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return Σx and Σu over masks, and Σu over token subsets (x vectors, u unit vectors).
+    """Return Σx and Σu over the tokens of each mask, and Σu over those of each subset (x vectors, u unit vectors).
+
+    x         [sequence, token, head, dim]
+    inverse   inverse norms [sequence, token, head]
+    masks     [sequence, policy, token]
+    subsets   [sequence, subset, token]
 
     For a single head one matrix product suffices, and unit vectors are never stored.
     """
@@ -322,8 +339,12 @@ def _sum_linear_terms(x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor
 
 
 def _cosine_inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
-    """Return the mean cosine inside each sequence of two vectors or more (0 for others), and whether it is such a
-    sequence.
+    """Return the mean cosine of pairs inside each sequence, as sums by sequence and policy.
+
+    `sequence_cosine` is 0 for sequences of fewer than two vectors; `sequences` is 1 for the others.
+
+    n      number of vectors of each sequence
+    unit   sum of the unit vectors of each sequence [..., dim]
     """
     several = n > 1
     cosine = (unit.square().sum(-1) - n) / (n * (n - 1)).clamp(min=1)
@@ -331,11 +352,12 @@ def _cosine_inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
 
 
 def _redo_in_float64(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return vectors in float64, their norms, and which are finite; used if norms are too small or too large for
-    float32.
+    """Return (vectors in float64, their norms, which are finite), if norms are too small or too large for float32.
 
     Non-finite vectors become zero, and so do those whose squared norm float64 cannot hold (norms under 1e-153 count as
     zero, over 1e153 as not finite).
+
+    x   vectors [..., dim]
     """
     finite = torch.isfinite(x).all(-1)
     x = torch.where(finite.unsqueeze(-1), x, 0.0).double()
@@ -348,10 +370,13 @@ def _redo_in_float64(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def sum_rows(
     rows: Mapping[str, Tensor], real: Bool[Tensor, "sequence head query"]
 ) -> dict[str, Float[Tensor, "sequence head *edges"]]:
-    """Sum attention-row statistics [sequence, head, query], as `capture.rows.attention_rows` returns them, over real
-    queries.
+    """Sum statistics of attention rows (one row per query) over real queries: {name: [sequence, head, …]}.
 
-    `normalised_rows` counts rows with two outcomes or more (visible keys and the head's sink).
+    rows   statistics [sequence, head, query] by name, as `capture.rows.attention_rows` returns them
+    real   which queries are counted
+
+    `rows` counts the rows, `normalised_rows` those with two outcomes or more (visible keys and the head's sink).
+    `entropy_normalised` sums entropy / log(outcomes) over the latter.
     """
     sound = rows["entropy"].isfinite() & rows["score"].isfinite()
     rows = {

@@ -35,14 +35,23 @@ def _floats(values: ArrayLike) -> Floats:
 
 
 def _checked(name: str, values: Floats, valid: Mask, expected: str, cure: str) -> Floats:
-    """Return the values; UsageError, with the name of the argument, if `valid` is false for any of them."""
+    """Return the values unchanged; UsageError if `valid` is false for any of them.
+
+    name       the argument's name, for the error
+    expected   what the values are to be, in words; `cure`: what to do
+    """
     if not valid.all():
         raise UsageError(f"{name} to be {expected}", f"{name} = {values[~valid].flat[0]:.12g}", cure)
     return values
 
 
 def _whole(name: str, given: ArrayLike, cure: str) -> Floats:
-    """Return the argument `name` as floats; UsageError if any is not a whole number ≥ 2."""
+    """Convert an argument to floats; UsageError if any is not a whole number ≥ 2.
+
+    name    the argument's name, for the error
+    given   its value
+    cure    what to do, for the error
+    """
     values = _floats(given)
     valid = np.isfinite(values) & (values == np.floor(values)) & (values >= 2)
     return _checked(name, values, valid, "a whole number ≥ 2", cure)
@@ -59,7 +68,7 @@ def _count(n: ArrayLike) -> Floats:
 
 
 def _probability(name: str, p: ArrayLike) -> Floats:
-    """Return the argument `name` as floats; UsageError if any is not in [0, 1]."""
+    """Convert an argument to floats; UsageError, with its `name`, if any is not in [0, 1]."""
     values, cure = _floats(p), "give a share such as 0.95, not a percentage"
     return _checked(name, values, (values >= 0) & (values <= 1), "between 0 and 1", cure)
 

@@ -73,7 +73,7 @@ def estimate_mean(values: ArrayLike, *, bounds: Bounds = UNBOUNDED, groups: int 
 
 
 def estimate_over_seeds(values: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOUNDED) -> Estimate:
-    """Return the mean over seeds [seed, ...] with a Student t interval (seeds − 1) inside `bounds`.
+    """Return the mean over seeds of values [seed, ...], with a Student t interval (seeds − 1) inside `bounds`.
 
     A single seed gives no interval.
     """

@@ -65,8 +65,11 @@ class Moments:
         weight: Bool[Tensor, "sequence token"],
         inverse: Float[Tensor, "sequence token"],
     ) -> None:
-        """Add the vectors of a site that have weight 1, given their inverse norms; `n` in `sums` must count them
-        already.
+        """Add the second moments of a site's vectors that have weight 1; `n` in `sums` must count these already.
+
+        x         the vectors
+        weight    which vectors count
+        inverse   1 / norm of each vector
         """
         groups = self._count_groups(x.shape[-1])
         if not groups:
@@ -118,7 +121,9 @@ class Moments:
         return few
 
     def _split_by_group(self, groups: int) -> list[tuple[int, Tensor | slice]]:
-        """Return each group of the batch with its sequences, as a slice if they are equally spaced."""
+        """Return (group, its sequences in the batch) for each group of units; the sequences as a slice if equally
+        spaced.
+        """
         if groups not in self._parts:
             self._parts[groups] = []
             for g in torch.unique(self._group % groups).tolist():
@@ -134,14 +139,19 @@ class Moments:
         return min(self._groups or groups, self.sums.groups)
 
     def _get_pending(self, key: tuple[str, str, int], rows: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return a pending tensor on the device of `rows`; `make` creates it the first time."""
+        """Return the pending product of this key on the device of `rows`; `make` creates it the first time.
+
+        key   (site name, name of the product, group of units)
+        """
         found = self.pending.get(key)
         if found is None or found.device != rows.device:
             found = self.pending[key] = make() if found is None else found.to(rows.device)
         return found
 
     def _update(self, site: str, group: int, rows: dict[str, Tensor]) -> None:
-        """Add rowsᵀ·rows of each term, with rows [vector, dim], to the pending products."""
+        """Add rowsᵀ·rows to the pending products of one site and group of units, for each name in `rows` [vector,
+        dim].
+        """
         pairs = []
         for term, x in rows.items():
             pairs.append((self._get_pending((site, term, group), x, partial(x.new_zeros, x.shape[1], x.shape[1])), x))

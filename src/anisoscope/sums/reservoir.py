@@ -12,7 +12,11 @@ _NONE = (1 << 63) - 1  # above every hash
 
 
 def hash_tokens(seed: int, unit: Tensor, index: Tensor) -> Tensor:
-    """Hash each token to 63 well-mixed bits (splitmix64, Steele et al. 2014); `unit` and `index` broadcast."""
+    """Hash each token to 63 well-mixed bits (splitmix64, Steele et al. 2014), by which a sample is chosen.
+
+    unit    number of the token's unit (document, clip)
+    index   number of the token in its unit; `unit` and `index` broadcast
+    """
     x = _mix(unit.long() * _GOLDEN + seed)
     x = _mix(x + (index.long() + 1) * _GOLDEN)
     return x & 0x7FFFFFFFFFFFFFFF
@@ -58,7 +62,14 @@ class Reservoir:
     def begin(
         self, unit: Int[Tensor, " sequence"], start: Int[Tensor, " sequence"], real: Bool[Tensor, "sequence token"]
     ) -> None:
-        """Choose the tokens of a batch that may belong to the sample; all arguments are on the CPU."""
+        """Choose the tokens of a batch that may belong to the sample, before the batch's vectors are added.
+
+        unit    [sequence]: number of the unit (document, clip) of each sequence
+        start   [sequence]: number of the sequence's first token in its unit
+        real    which tokens may be sampled
+
+        All arguments are on the CPU.
+        """
         index = start[:, None] + torch.arange(real.shape[1])
         hashes = hash_tokens(self.seed, unit[:, None], index)
         held = self._kept[0]
@@ -73,7 +84,10 @@ class Reservoir:
         self._new = {}
 
     def add(self, site: str, x: Float[Tensor, "sequence token *head dim"]) -> None:
-        """Keep the vectors at a site (place in the model) of the tokens that `begin` chose."""
+        """Keep the vectors at a site (place in the model) of the tokens that `begin` chose.
+
+        x   all vectors of the batch
+        """
         if self._rows is not None and len(self._rows):
             if x.device not in self._places:
                 sequence, token = self._places[torch.device("cpu")]
@@ -90,7 +104,9 @@ class Reservoir:
         self._rows = None
 
     def _sort_in_new(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Sort new tokens in, and return hashes, units and vectors by site of all that is kept."""
+        """Merge the new tokens into the kept ones by their hashes, and return (hashes, units, vectors by site) of all
+        that is kept.
+        """
         if self._appended:
             parts = [self._kept] if len(self._kept[0]) else []
             hashes, units, vectors = zip(*parts, *self._appended, strict=True)
@@ -107,7 +123,7 @@ class Reservoir:
         return merged
 
     def all_reduce(self) -> "Reservoir":
-        """Merge the samples of all processes; every process must call this and gets the whole."""
+        """Return the uniform sample of the tokens of all processes, in each of them. All processes must call it."""
         import torch.distributed as dist
 
         hashes, units, vectors = self._sort_in_new()
