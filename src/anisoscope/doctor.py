@@ -58,6 +58,7 @@ class Extra:
 
     @property
     def works(self) -> bool:
+        """Return whether all packages of the extra are installed, new enough, and can be imported."""
         return all(package.status == "ok" for package in self.packages)
 
 
@@ -76,6 +77,7 @@ class Diagnosis:
         return all(extra.works for extra in self.extras if extra.name == "base")
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the diagnosis as plain dictionaries, for JSON; `works` is added for each extra and in all."""
         found = asdict(self)
         for extra, described in zip(self.extras, found["extras"], strict=True):
             described["works"] = extra.works
@@ -83,10 +85,10 @@ class Diagnosis:
 
 
 def diagnose(*, developers: bool = False, try_import: Callable[[str], Any] = importlib.import_module) -> Diagnosis:
-    """Examine this installation; every package of every extra is imported once.
+    """Examine this installation: versions, devices, folders, and the packages of every extra, each imported once.
 
-    developers   extras for developers too
-    try_import   what imports a module by name (tests give their own)
+    developers   examine the extras for developers too
+    try_import   imports a module by name; tests give their own
     """
     extras: list[Extra] = []
     for distribution in DISTRIBUTIONS:
@@ -98,6 +100,11 @@ def diagnose(*, developers: bool = False, try_import: Callable[[str], Any] = imp
 
 
 def _examine_distribution(distribution: str, developers: bool, try_import: Callable[[str], Any]) -> list[Extra]:
+    """Return the extras of an installed distribution with the state of their packages; none if it is not installed.
+
+    developers   include the extras for developers
+    try_import   imports a module by name
+    """
     from packaging.requirements import Requirement
 
     try:
@@ -131,6 +138,11 @@ def _belongs_to(requirement: Any, extra: str) -> bool:
 
 
 def _examine_package(requirement: Any, try_import: Callable[[str], Any]) -> Package:
+    """Return a package's state: missing, too old, broken (cannot be imported) or ok.
+
+    requirement  a requirement as `packaging` parses it
+    try_import   imports a module by name
+    """
     name, needed = requirement.name, str(requirement.specifier)
     installed = _installed_version(name)
     if installed is None:
@@ -149,6 +161,7 @@ def _examine_package(requirement: Any, try_import: Callable[[str], Any]) -> Pack
 
 
 def _installed_version(distribution: str) -> str | None:
+    """Return the version of an installed distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -177,7 +190,10 @@ def _find_devices(try_import: Callable[[str], Any]) -> list[str]:
 
 
 def _find_folders() -> list[dict[str, Any]]:
-    """List caches and data folders: where each is, whether it exists and can be written, and its free space."""
+    """List caches and data folders as {`purpose`, `path`, `there`, `writable`, `free`}.
+
+    `there` says whether the folder exists; `free` is the free space in bytes.
+    """
     home = Path(os.environ.get("HF_HOME", Path.home() / ".cache" / "huggingface"))
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "anisoscope"
     named = {
@@ -232,11 +248,14 @@ def render_diagnosis(diagnosis: Diagnosis, columns: int = 100) -> str:
 
 
 def _is_partly_there(extra: Extra) -> bool:
+    """Return whether a package of the extra is installed but broken or too old."""
     return any(package.status in ("broken", "too old") for package in extra.packages)
 
 
 def _describe_packages(extra: Extra) -> str:
-    """List packages with their versions, `torch 2.13.0, numpy 2.4.6`; only the broken ones, if there are any."""
+    """Write the packages of an extra with their versions, `torch 2.13.0, numpy 2.4.6`; only broken ones, if there
+    are any.
+    """
     if extra.works:
         shown = [f"{package.name} {_short_version(package.installed)}" for package in extra.packages]
         return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
@@ -245,6 +264,7 @@ def _describe_packages(extra: Extra) -> str:
 
 
 def _short_version(version: str | None) -> str:
+    """Return a version without its local part: `2.13.0` for `2.13.0+cpu`; empty for None."""
     return re.sub(r"\+.*", "", version or "")
 
 
