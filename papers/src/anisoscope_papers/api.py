@@ -21,9 +21,8 @@ def train(task: str, **options: Any) -> Path:
     """Train a model to be measured, and return its folder: a series of checkpoints, or a classifier.
 
     task     `masked-lm`, `causal-lm`, or `classifier`
-    options  those of `anisoscope train TASK`: `corpus`, `preset`, `steps`, `seed` …; for a classifier `model`,
-    `layers`,
-             `epochs` …; `output`, the folder (none: below runs/, as on the command line), `resume`, `overwrite`;
+    options  those of `anisoscope train TASK`: `corpus`, `preset`, `steps`, `seed` …; for a classifier `model`, `layers`
+             and others; `output`, the folder (none: below runs/, as on the command line), `resume`, `overwrite`;
              `quiet=False` shows progress
 
     UsageError for an unknown task or keyword; CorpusError for an empty corpus.
@@ -39,7 +38,10 @@ def train(task: str, **options: Any) -> Path:
 
 
 def train_classifier(recipe: ClassifierRecipe, place: OutputOptions, quiet: bool, device: str) -> "TrainedClassifier":
-    """Train a classifier, with progress shown, and return it."""
+    """Train a classifier by a recipe, with progress shown unless `quiet`, and return it.
+
+    `place`: the output folder, and whether to resume or overwrite it.
+    """
     with show_progress(f"{recipe.model} × {recipe.corpus}, seed {recipe.seed}", "steps", quiet=quiet) as progress:
         from anisoscope_papers.training.classifier import train_classifier as fit
 
@@ -48,7 +50,10 @@ def train_classifier(recipe: ClassifierRecipe, place: OutputOptions, quiet: bool
 
 
 def train_language_model(training: Training, place: OutputOptions, quiet: bool) -> Path:
-    """Train a language model, with progress shown, and return its folder."""
+    """Train a language model, with progress shown unless `quiet`, and return its folder.
+
+    `place`: the output folder, and whether to resume or overwrite it.
+    """
     name = training.corpus.replace("builtin:", "").strip("/").replace("/", "-")
     described = f"{training.task}-{training.preset}"
     folder = place.output or Path("runs") / f"{described}-{name}" / f"seed-{training.seed}"
@@ -98,9 +103,10 @@ def reproduce(
 
 
 def verdicts(studies: Any, folder: Path, device: str, quiet: bool) -> Iterator[str]:
-    """Run studies with progress shown, and yield each verdict as a line of text.
+    """Run studies with progress shown unless `quiet`, and yield each verdict as a line of text.
 
-    The report page is written at the end; if a study fails, it is written for those finished before.
+    `folder`: <output>/<paper>/<settings>. The report page is written at the end; if a study fails, it is written for
+    those finished before.
     """
     from anisoscope.models.hub_memory import ask_once
     from anisoscope_papers import runner

@@ -55,7 +55,7 @@ def open_benchmark(name: str, seed: int) -> LabelledCorpus:
 
 
 def fetched(url: str) -> Path:
-    """Download a file once and return its local copy. CorpusError if it cannot be downloaded."""
+    """Download the file at `url` once and return its local copy. CorpusError if it cannot be downloaded."""
     from sklearn.datasets import fetch_file  # type: ignore[import-untyped]
 
     try:
@@ -87,7 +87,7 @@ def yelphat_home() -> dict[str, Rows]:
 
 
 def yelphat_rows(path: Path) -> Rows:
-    """Read the reviews of one published table, which has a row per annotator.
+    """Read the reviews of one published table of YELP-HAT, which has a row per annotator.
 
     Rows with the same text are one review. Annotations with another number of words than the first are left out.
     """
@@ -109,7 +109,7 @@ def yelphat_rows(path: Path) -> Rows:
 
 
 def _spans(page: str) -> tuple[list[str], list[int]]:
-    """Read an annotator's HTML page: return the words, and 1 for each marked word (span of class `active`), else 0."""
+    """Read an annotator's HTML page: (words, 1 for each marked word (span of class `active`), else 0)."""
     words, marks = list[str](), list[int]()
     for attributes, inside in re.findall(r"<span\b([^>]*)>(.*?)</span>", page, re.DOTALL | re.IGNORECASE):
         found = unescape(re.sub("<[^>]*>", " ", inside)).split()
@@ -132,7 +132,7 @@ def hatexplain_home() -> dict[str, Rows]:
 
 
 def hatexplain_rows(posts: dict[str, Any], divisions: dict[str, list[str]]) -> dict[str, Rows]:
-    """Return {split: rows} of the published JSON of HateXplain.
+    """Return {split: rows} of the published JSON of HateXplain: its posts, and `divisions`, {split: ids of posts}.
 
     The label is the majority of three annotators; posts without one are left out. A rationale longer than its post is
     cut; a shorter one is left out.

@@ -84,7 +84,11 @@ def reproduce(
 def _hand_on(
     studies: Sequence["Study"], folder: Path, export: str | None, view: Format, missing: Mapping[str, str]
 ) -> None:
-    """Write the claims for other tools if asked (`export`), and print a row per verdict in the requested format."""
+    """Write the claims for other tools if asked (`export`: html or csv), and print a row per verdict in the format of
+    `view`.
+
+    `missing`: {reason: what was unavailable}, printed as notes.
+    """
     import pandas as pd
 
     from anisoscope_papers.exporting import export_claims, verdict_table
@@ -117,7 +121,7 @@ def causal_lm(
 
 
 def _train(task: Task, training: Training, place: OutputOptions, view: Format, quiet: bool) -> None:
-    """Train a language model, print its folder, and suggest the next command."""
+    """Train a language model into `place`, print its folder in the format of `view`, and suggest the next command."""
     check_corpus(training.corpus)
     from anisoscope_papers.api import train_language_model
 

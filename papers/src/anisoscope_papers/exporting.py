@@ -42,7 +42,9 @@ def verdict_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
 
 
 def claim_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
-    """Build the table of verdicts, with the paper, each claim's statement and source, and its status (`STATUS`)."""
+    """Build the table of verdicts of the finished studies below `folder`, with paper, statement, source and status
+    (`STATUS`).
+    """
     table = verdict_table(studies, folder)
     claims = {(study.name, claim.name): claim for study in studies for claim in study.claims}
     papers = {study.name: study.paper for study in studies}
@@ -97,7 +99,7 @@ def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
 
 
 def _plain(row: dict[Any, Any]) -> dict[str, Any]:
-    """Return a row with None for missing values."""
+    """Return a row (column: value) with None for missing values."""
     return {str(name): None if pd.isna(value) else value for name, value in row.items()}
 
 

@@ -58,6 +58,7 @@ class Test:
     up, down   one-sided p of the claim and of its contrary, not yet corrected; NaN: nothing can be decided
     against    one-sided p that the number lies on the other side of no effect (`Claim.none`), not yet corrected
     inside     the two ends between which the number should lie; without p the interval decides
+    subject    the model (system) or corpus that the number is about; a claim has a verdict for each
     over       how it is combined with other tests of the same claim and subject; None: it is a verdict of its own
     margin     how far the number lies on the claim's side; it decides which test is shown (NaN: p does)
     where      which number it is (`encoder layer 3`)
@@ -99,7 +100,8 @@ def sided(
     """Return two one-sided p of a number, derived from its 95 % interval (`low`, `high`).
 
     The first is small if the number lies above `threshold`, the second if it lies below. Student's t with `freedom`
-    degrees of freedom. NaN if the interval has no width: then nothing is known of how much the number varies.
+    degrees of freedom. NaN if the interval has no width: then nothing is known of how much the number varies. Arrays
+    are treated entry by entry.
     """
     apart = np.asarray(value, dtype=np.float64) - threshold
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -111,10 +113,12 @@ def sided(
 def equivalence(
     value: float, low: float, high: float, freedom: float, inside: tuple[float, float], bounds: Bounds = UNBOUNDED
 ) -> tuple[float, float]:
-    """Test whether a number lies between two ends (`inside`), by two one-sided tests on its 95 % interval.
+    """Test whether a number lies between two ends (`inside`), by two one-sided tests on its 95 % interval (`low`,
+    `high`).
 
     Returns (p, p of the contrary): the first is small if the number lies inside, the second if it lies outside. An end
-    that the number cannot pass (`bounds`) is not tested. NaN if the interval has no width.
+    that the number cannot pass (`bounds`) is not tested. NaN if the interval has no width. `freedom`: degrees of
+    freedom of Student's t.
     """
     least, most = inside
     above_least, below_least = (float(p) for p in sided(value, low, high, freedom, least))
@@ -202,7 +206,9 @@ def nothing_of(claim: Claim, limit: float | None = None) -> float:
 
 
 def _side(claim: Claim, limit: float, inside: tuple[float, float] | None) -> str:
-    """Describe in words where the claim says that its number lies: `> 0 by 0.05`, or `0.1 to 0.3`."""
+    """Describe in words where the claim says that its number lies: `> 0 by 0.05` (limit and floor), or `0.1 to 0.3`
+    (`inside`).
+    """
     if inside is not None:
         return f"{inside[0]:.3g} to {inside[1]:.3g}"
     return f"{'<>'[claim.below is None]} {limit:.3g}" + (f" by {claim.floor:.3g}" if claim.floor else "")
@@ -263,7 +269,7 @@ def way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing | Li
 
 
 def _worst(ways: Sequence[Failing | Literal[""]], over: Over | None) -> Failing:
-    """Return how several tests that make one verdict fail together.
+    """Return the one way of failing of a verdict from the `ways` in which its tests fail.
 
     It is the worst way among them. If any one of them would have been enough (`over` = "any"), it is the mildest.
     """
@@ -274,7 +280,7 @@ def _worst(ways: Sequence[Failing | Literal[""]], over: Over | None) -> Failing:
 
 
 def _corrected(tests: Sequence[Test], side: Literal["up", "down", "against"]) -> Array:
-    """Return the Holm-corrected p [test] of one direction (`side`).
+    """Return the Holm-corrected p [test] of one direction: `up`, `down` or `against`, as in `Test` (`side`).
 
     Each family is corrected apart: tests of primary claims, of identities, of claims added afterwards, of claims on how
     models were made, and of all others. Tests that must all hold count as one test of their family, by the largest of
@@ -303,7 +309,9 @@ def _decided(test: Test, up: float, down: float) -> Outcome:
 
 
 def by_place(low: float, high: float, inside: tuple[float, float]) -> Outcome:
-    """Return "holds" if an interval lies between two ends, "fails" if it lies outside of them, else "undecided"."""
+    """Return "holds" if the interval (low, high) lies between the two ends `inside`, "fails" if outside, else
+    "undecided".
+    """
     within, outside = inside[0] <= low and high <= inside[1], high < inside[0] or low > inside[1]
     return "holds" if within else "fails" if outside else "undecided"
 
@@ -377,7 +385,9 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
 
 
 def _course(tests: list[Test], outcomes: list[Outcome]) -> str:
-    """Describe how outcomes change along a series of tests: from where on all hold, and where the claim fails."""
+    """Describe how the outcomes change along a series of tests (layers, norms): from which on all hold, and which
+    fail.
+    """
     holding = [o == "holds" for o in outcomes]
     start = next((i for i in range(len(tests)) if all(holding[i:])), None)
     against = ", ".join(t.where for t, o in zip(tests, outcomes, strict=True) if o == "fails")
@@ -386,7 +396,10 @@ def _course(tests: list[Test], outcomes: list[Outcome]) -> str:
 
 
 def _decisive_of_seeds(tests: list[Test], p: Array) -> int:
-    """Return the index of the test whose numbers a verdict shows: the decisive test of the weakest seed."""
+    """Return the index of the test whose numbers a verdict shows: the decisive test of the weakest seed.
+
+    `p`: of each [test].
+    """
     by_seed: dict[int, list[int]] = {}
     for i, test in enumerate(tests):
         by_seed.setdefault(test.seed, []).append(i)
@@ -401,7 +414,7 @@ def _decisive(tests: list[Test], p: Array) -> int:
     """Return the index of the test whose numbers a verdict shows, among the tests of one seed.
 
     For "last" it is the last one. Else it is the one with the largest ("any"), the middle ("most") or the smallest
-    ("all") margin. If there are no margins, −p is used instead.
+    ("all") margin. If there are no margins, −p is used instead; `p` is that of each [test].
     """
     if len(tests) == 1 or tests[0].over == "last":
         return len(tests) - 1
@@ -414,8 +427,10 @@ def _decisive(tests: list[Test], p: Array) -> int:
 
 
 def _together(outcomes: list[Outcome], over: Over) -> Outcome:
-    """Combine the outcomes of the tests of one system (model) with one seed, as `over` demands (any,
-    all, most, last).
+    """Combine the outcomes (holds, fails, undecided) of several tests of one model with one seed into one outcome.
+
+    A test is, for example, of one layer. `over` says how many of them must hold: any, all, most, or the last one; for
+    "all" and "last", one that fails is enough to fail.
     """
     holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
     if over == "any":

@@ -36,7 +36,7 @@ class Need:
 
 
 def parameters(preset: PaperModel) -> float | None:
-    """Return the number of parameters of a published model; None if its authors do not say."""
+    """Return the number of parameters of a published model (`preset`); None if its authors do not say."""
     return float(preset.size[:-1]) * _UNITS[preset.size[-1]] if preset.size[-1] in _UNITS else None
 
 
@@ -56,7 +56,7 @@ def needed(systems: Sequence[tuple[str, str]], how: str = "") -> tuple[Need, ...
 
 
 def of_corpus(name: str) -> Need:
-    """Return what must be downloaded for a named corpus: size, split and licence, and its stand-in if it has one."""
+    """Return what must be downloaded for the corpus `name`: size, split and licence, and its stand-in if it has one."""
     row = named_corpora()[name]
     instead = f"; {row.stand_in} stands in" if row.stand_in else ""
     return Need(row.hub.partition(":")[0], row.gigabytes, f"{row.split}; {row.licence}{instead}")

@@ -28,15 +28,17 @@ MEASURING = tuple(f"anisoscope.{name}" for name in ("measure", "metrics", "reads
 
 
 def measuring_code(*modules: str) -> dict[str, str]:
-    """Hash the code that `modules` use to measure, by module. The hashes are part of the name of a
-    saved measurement.
+    """Return {module: hash} of the code that `modules` use to measure. The hashes are part of the name of a saved
+    measurement.
     """
     passed_over = (PACKAGE.name, *(f"{PACKAGE.name}.{name}" for name in ("origin", *JUDGING)))
     return tool.hash_code(*modules, leave_out=passed_over)
 
 
 def training_code(*modules: str) -> dict[str, str]:
-    """Hash the code that `modules` use to train, by module, without what only measures. The hashes name a training."""
+    """Return {module: hash} of the code that `modules` use to train, without what only measures. The hashes name a
+    training.
+    """
     return {name: meaning for name, meaning in measuring_code(*modules).items() if not name.startswith(MEASURING)}
 
 
@@ -51,7 +53,9 @@ def is_code_of(noted: Any, code: dict[str, str]) -> bool:
 
 
 def provenance() -> dict[str, Any]:
-    """Return what computed the numbers: versions, the kind of machine, the command, and the commit of this package."""
+    """Return what computed the numbers, by name: versions, the kind of machine, the command, and this package's
+    commit.
+    """
     from anisoscope_papers import __version__  # which imports what this module names the code of
 
     own = {"version": __version__} | tool.find_commit(PACKAGE, (*STUDIES, "training"))

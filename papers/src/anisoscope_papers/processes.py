@@ -49,8 +49,9 @@ def side_by_side(
 
 
 def _submitted(pool: ProcessPoolExecutor, work: Callable[..., None], pieces: Sequence[tuple[Any, ...]]) -> set[Any]:
-    """Submit all pieces to the pool with SIGINT blocked, so that Ctrl-C reaches only the caller, which ends its
-    workers.
+    """Submit `work(*piece)` for all pieces to the pool; return the futures.
+
+    SIGINT is blocked meanwhile, so that Ctrl-C reaches only the caller, which ends its workers.
     """
     resource_tracker.ensure_running()  # as it begins it lets the signal through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

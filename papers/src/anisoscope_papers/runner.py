@@ -36,7 +36,8 @@ EFFICIENCY = 0.4
 
 @cache
 def found() -> tuple[Study, ...]:
-    """Import every study of every paper, in order. A module declares `STUDY`, or `STUDIES` if it holds several.
+    """Import and return every study of every paper, in order. A module declares `STUDY`, or `STUDIES` if it holds
+    several.
 
     MeasureError if a module named like a figure, table or section declares none, or something else.
     """
@@ -64,7 +65,10 @@ def choose(paper: str, only: str = "") -> list[Study]:
 
 
 def describe(studies: Sequence[Study], settings: str) -> list[str]:
-    """Describe in lines what would be measured; with the settings `paper`, also downloads, disk and hours."""
+    """Return lines that say what would be measured; for the settings `paper`, also downloads, disk and hours.
+
+    UsageError if a study has no such settings.
+    """
     for study in studies:
         _settings_of(study, settings)
     if settings != "paper":
@@ -139,10 +143,10 @@ def _settings_of(study: Study, name: str) -> Any:
 def reproduce(
     studies: Iterable[Study], settings: str, output: Path, *, device: str = "cpu", quiet: bool = False
 ) -> Iterator[str]:
-    """Run each study and yield its verdicts as lines of text.
+    """Run each study by the settings of this name and yield its verdicts as lines of text.
 
-    If a study is finished, only its verdicts are computed again, from its records. It runs again if something was
-    unavailable.
+    Results go to `<output>/<paper>/<settings>/<study>`. If a study is finished, only its verdicts are computed again,
+    from its records. It runs again if something was unavailable.
     """
     for study in studies:
         folder = output / study.paper / settings / study.name
@@ -164,7 +168,8 @@ COMMITTED = Path(__file__).resolve().parents[2] / "results"
 def _as_committed(study: Study, settings: str, folder: Path, cache_folder: Path) -> Path | None:
     """Copy the committed records of a study into `folder`, if none of its models was trained here.
 
-    Returns where they come from; None if the study can be measured here, is finished, or has no committed records.
+    Only for the settings named `finished`. Returns where they come from; None if the study can be measured here, is
+    finished, or has no committed records.
     """
     kept = COMMITTED / study.paper / settings / study.name
     if settings != FINISHED or study.at_hand is None or study.at_hand(_settings_of(study, settings), cache_folder):
@@ -176,7 +181,8 @@ def _as_committed(study: Study, settings: str, folder: Path, cache_folder: Path)
 
 
 def _other_settings(folder: Path, asked: Any) -> str:
-    """Name the settings in which a finished study differs from the ones asked for, comma-separated; "" if none.
+    """Name the settings in which the finished study in `folder` differs from those asked for, comma-separated; "" if
+    none.
 
     Only settings that both program versions have are compared.
     """
@@ -186,7 +192,11 @@ def _other_settings(folder: Path, asked: Any) -> str:
 
 @ask_once()
 def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: str, quiet: bool) -> None:
-    """Measure one study and write its records, charts, verdicts and study.json into `folder`."""
+    """Measure one study by the settings of this name, and write its records, charts, verdicts and study.json into
+    `folder`.
+
+    If the same things are unavailable as in the last run, nothing is written.
+    """
     asked = _settings_of(study, settings)
     with flush_denormals(), show_progress(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
         context = Context(folder, cache_folder, device, progress=lambda _text, done, total: progress(done, total))
@@ -213,13 +223,13 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
 
 
 def described_claims(study: Study) -> list[dict[str, Any]]:
-    """Return the fields of a study's claims that are saved with its records."""
+    """Return the fields of a study's claims that are saved with its records, by name, one dict per claim."""
     kept = ("name", "statement", "source", "published", "primary", "identity", "floor", "because")
     return [{name: getattr(claim, name) for name in kept} for claim in study.claims]
 
 
 def _measured(study: Study, asked: Any, context: Context) -> pd.DataFrame:
-    """Measure a study and return its records, with rows for what was unavailable."""
+    """Measure a study by its settings (`asked`) and return its records, with rows for what was unavailable."""
     try:
         parts = [study.measure(asked, context)]
     except (ModelError, CorpusError) as error:
@@ -269,7 +279,10 @@ class Finished:
 
 
 def _concluded(done: Finished, folder: Path) -> Sequence[Verdict]:
-    """Judge a study, and write verdicts.json and compared.json (published numbers next to ours) into `folder`."""
+    """Judge a finished study, and write verdicts.json and compared.json (published numbers next to ours) into `folder`.
+
+    Returns the verdicts.
+    """
     verdicts = done.verdicts
     write_json(folder / "verdicts.json", [asdict(v) for v in verdicts])
     write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in done.compared])

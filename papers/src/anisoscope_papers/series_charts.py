@@ -23,8 +23,9 @@ MOST_LAYERS = 6
 def heads(records: pd.DataFrame, endings: pd.Series, bound: float, *, apart: bool = False) -> ChartType:
     """Draw cos(Q̄, K̄), the cosine of mean query and mean key, against the step: a line per head, a panel per layer.
 
-    `apart`: a panel per layer and seed. A band marks ±`bound`, inside which 95 % of isotropic pairs stay. `endings`: a
-    key of `ENDINGS` by seed, layer and head.
+    endings   1, −1 or 0 (keys of `ENDINGS`: how the head's means end) by seed, layer and head
+    bound     a band marks ±`bound`, inside which 95 % of isotropic pairs stay
+    apart     a panel per layer and seed
     """
     data = _with_endings(records, "query_key.cosine", endings)
     shown = _spread(sorted(data["layer"].unique()))
@@ -43,10 +44,10 @@ def heads(records: pd.DataFrame, endings: pd.Series, bound: float, *, apart: boo
 
 
 def products(records: pd.DataFrame, endings: pd.Series) -> ChartType:
-    """Draw Q̄·K̄, the product of mean query and mean key, against the step.
+    """Draw Q̄·K̄, the scalar product of mean query and mean key of each head, against the step.
 
-    One panel for heads whose means end similar, one for opposite. Line colours run from orange (first layer) to violet
-    (last).
+    One panel for heads whose means end similar, one for opposite (`endings`: 1 or −1, by seed, layer and head). Line
+    colours run from orange (first layer) to violet (last).
     """
     data = _with_endings(records, "query_key.dot", endings)
     data = data[data["ending"] != ENDINGS[0]].sort_values("ending", ascending=False, kind="stable")
@@ -58,7 +59,10 @@ def products(records: pd.DataFrame, endings: pd.Series) -> ChartType:
 
 
 def layers(data: pd.DataFrame, title: str) -> ChartType:
-    """Draw a line per layer against the training step; the first and the last layer are coloured, the others grey."""
+    """Draw a line per layer against the training step; the first and the last layer are coloured, the others grey.
+
+    `data`: columns step, layer, value, low, high; `title`: of the vertical axis.
+    """
     first, last = data["layer"].min(), data["layer"].max()
     names = {first: f"layer {first}", last: f"layer {last}"}
     data["place"] = [names.get(layer, "layers between") for layer in data["layer"]]
@@ -71,9 +75,10 @@ def layers(data: pd.DataFrame, title: str) -> ChartType:
 
 
 def parts(of_parts: Mapping[str, pd.DataFrame], title: str, *, zero: bool = False) -> ChartType:
-    """Draw one line per named part (a key of `of_parts`) against the step, a panel per layer.
+    """Draw one line per named part (a key of `of_parts`) against the training step, a panel per layer.
 
-    The third line, which may coincide with the first, is dashed.
+    The third line, which may coincide with the first, is dashed. `title`: of the vertical axis; `zero`: whether it
+    includes 0.
     """
     data = pd.concat([part.assign(part=name) for name, part in of_parts.items()], ignore_index=True)
     data = data[data["layer"].isin(_spread(sorted(data["layer"].unique())))].sort_values("layer", kind="stable")
@@ -89,7 +94,10 @@ def parts(of_parts: Mapping[str, pd.DataFrame], title: str, *, zero: bool = Fals
 
 
 def clouds(records: pd.DataFrame, over: str, title: str) -> ChartType:
-    """Draw sampled queries and keys of one head in their common plane, a panel per step, with their means as rings."""
+    """Draw sampled queries and keys of one head in their common plane, a panel per step, with their means as rings.
+
+    `over`: whose SVD spans the plane (union, key, query); `title`: of the legend.
+    """
     parts = []
     for side, word in SIDES.items():
         points = select(records, metric=f"svd.{over}.cloud.{side}")
@@ -113,9 +121,9 @@ def clouds(records: pd.DataFrame, over: str, title: str) -> ChartType:
 
 
 def paths(panels: Sequence[tuple[str, pd.DataFrame]], over: str) -> ChartType:
-    """Draw how mean query and mean key of a head move in the plane from checkpoint to checkpoint, as arrows.
+    """Draw how mean query and mean key of a head move in a plane from checkpoint to checkpoint, as arrows.
 
-    One panel per entry of `panels` (name, records).
+    One panel per entry of `panels` (name, records). `over`: whose SVD spans the plane (union, key, query).
     """
     size = ((WIDTH - 70) // len(panels), 260)
     drawn: ChartType = alt.hconcat(*(_path(name, records, over, size) for name, records in panels), spacing=34)
@@ -123,8 +131,9 @@ def paths(panels: Sequence[tuple[str, pd.DataFrame]], over: str) -> ChartType:
 
 
 def _path(name: str, records: pd.DataFrame, over: str, size: tuple[int, int]) -> ChartType:
-    """Draw one panel of `paths`. Arrows are turned by their angle on the page, so the ranges of the axes are fixed
-    here.
+    """Draw one panel of `paths`, with this name and `size` (width, height) in pixels.
+
+    Arrows are turned by their angle on the page, so the ranges of the axes are fixed here.
     """
     data = pd.concat([_path_of(records, over, side).assign(side=word) for side, word in SIDES.items()])
     ranges = [_padded(data[column]) for column in ("d1", "d2")]
@@ -155,7 +164,10 @@ def _path(name: str, records: pd.DataFrame, over: str, size: tuple[int, int]) ->
 
 
 def _with_endings(records: pd.DataFrame, metric: str, endings: pd.Series) -> pd.DataFrame:
-    """Return the rows of a metric with integer keys, and how each head's means end, in words (column `ending`)."""
+    """Return the rows of a metric with integer keys, and how each head's means end, in words (column `ending`).
+
+    `endings`: 1, −1 or 0 by seed, layer and head.
+    """
     rows, places = select(records, metric=metric), ["seed", "layer", "head"]
     data = rows[["seed", "step", "layer", "head"]].astype(int).assign(value=rows["value"].astype(float))
     ending = endings.map(ENDINGS).rename("ending")
@@ -163,7 +175,10 @@ def _with_endings(records: pd.DataFrame, metric: str, endings: pd.Series) -> pd.
 
 
 def _path_of(records: pd.DataFrame, over: str, side: str) -> pd.DataFrame:
-    """Return the coordinates d1, d2 of the mean query or key (`side`) by step, for the first seed in `records`."""
+    """Return the coordinates d1, d2 of the mean query or key (`side`) by step, for the first seed in `records`.
+
+    `over`: whose SVD spans the plane (union, key, query).
+    """
     rows = select(records, metric=f"svd.{over}.{side}")
     rows = rows[rows["seed"] == rows["seed"].min()].astype({"step": int})
     directions = [rows[rows["component"] == str(k)].set_index("step")["value"].astype(float) for k in (1, 2)]
@@ -185,14 +200,14 @@ def _spread(layers: Sequence[int]) -> list[int]:
 def _named_colours(
     column: str, colours: Mapping[str, str], symbol: str = "stroke", title: str | None = None
 ) -> alt.Color:
-    """Colour marks by the names in `column`, with these colours and a legend."""
+    """Return the colours of marks by the names in `column`, with a legend; `symbol`: the shape in the legend."""
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
     legend = alt.Legend(title=title, columns=0, symbolType=symbol)
     return alt.Color(f"{column}:N", scale=scale, legend=legend)
 
 
 def _side_colours(title: str | None = None) -> alt.Color:
-    """Colour marks by side: queries and keys."""
+    """Return the colours of marks by side (queries and keys), with a legend."""
     return _named_colours("side", dict(zip(SIDES.values(), PALETTE, strict=False)), "circle", title)
 
 

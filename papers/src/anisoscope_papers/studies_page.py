@@ -42,7 +42,9 @@ def build_studies(folder: Path) -> Path:
 
 
 def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
-    """Write the page of the studies of one paper and settings; return its path, and its entry in the list of pages."""
+    """Write the page of some studies (their folders) of one paper and settings; return (its path, its entry in the
+    list of pages).
+    """
     done = [finished(path) for path in studies]
     shown = [_shown(one) for one in done]
     paper, settings = done[0].study.paper, done[0].described["settings_name"]
@@ -63,7 +65,7 @@ def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
 
 
 def _shown(done: Finished) -> dict[str, Any]:
-    """Return a study as the page's template reads it. The claims are those of the current code."""
+    """Return a finished study as the page's template reads it, by name. The claims are those of the current code."""
     study, claims = done.study, {claim.name: claim for claim in done.study.claims}
     return {
         "study": study.name,
@@ -78,6 +80,6 @@ def _shown(done: Finished) -> dict[str, Any]:
 
 
 def _figure(name: str, chart: Any, study: str) -> dict[str, str]:
-    """Return a chart for the page: its name, its SVG, and a label that differs within its study."""
+    """Return a chart for the page by name: its name, its SVG, and a label that differs within its study."""
     label = name.removeprefix(study).strip("_-").replace("_", " ").replace("-", " ")
     return {"name": name, "label": label or study, "svg": Markup(to_svg(chart, f"{study}-{name}"))}

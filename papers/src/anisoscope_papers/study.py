@@ -142,7 +142,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Compared:
-    """A published number from one run, next to our mean over `n` seeds with its 95 % interval.
+    """A published number, which comes from one run, and our mean over `n` seeds with its 95 % interval.
 
     spread   standard deviation over our seeds; None: fewer than two have a value
     apart    why the two cannot be compared; empty: they can
@@ -186,7 +186,7 @@ class Compared:
 
 
 def counted(compared: Iterable[Compared]) -> str:
-    """Count the comparisons in words: `3 open, 2 agree, 1 differs`, open ones first."""
+    """Count comparisons of published numbers with ours in words: `3 open, 2 agree, 1 differs`, open ones first."""
     found = Counter(str(one.verdict) for one in compared)
     verbs = {"open": "open", "agrees": "agree", "differs": "differ"}
     verbs |= {"not comparable": "not comparable"} if found["not comparable"] else {}
@@ -219,11 +219,11 @@ class Context:
     lacking: list[dict[str, str]] = field(default_factory=list)
 
     def withhold(self, name: str, reason: object) -> None:
-        """Note that a model or system is unavailable, and why; the study goes on without it."""
+        """Note that a model (system) or corpus, `name`, is unavailable, and why; the study goes on without it."""
         self._note({"model": name, "metric": WITHHELD, "component": str(reason)})
 
     def stand_in(self, corpus: str, name: str, reason: object) -> None:
-        """Note that `corpus` is read in place of another one (`name`), which is unavailable, and why."""
+        """Note that `corpus` is read in place of another one (`name`), which is unavailable, and why (`reason`)."""
         self._note({"model": name, "corpus": corpus, "metric": STANDS_IN, "component": str(reason)})
 
     def _note(self, row: dict[str, str]) -> None:
@@ -274,15 +274,16 @@ def published(paper: str) -> dict[str, Any]:
 
 
 def _entry(paper: str, study: str) -> dict[str, Any]:
-    """Return the part of published.toml for one study. MeasureError if there is none."""
+    """Return the part of a paper's published.toml for one study. MeasureError if there is none."""
     if study not in published(paper):
         raise MeasureError(f"[{study}] in {paper}/published.toml", "none", "write it; see docs/adding.md")
     return dict(published(paper)[study])
 
 
 def claims(paper: str, study: str) -> dict[str, Claim]:
-    """Return the claims of a study, by name, from published.toml. A statement may insert its claim's
-    numbers in braces.
+    """Return the claims of a study of a paper, by name, from published.toml.
+
+    A statement may insert its claim's numbers in braces.
     """
     entry, several, found = _entry(paper, study), published(paper).get("shared", {"claims": ()}), {}
     shared = [row for row in several["claims"] if row["name"] in entry.get("shared", ())]
@@ -294,7 +295,9 @@ def claims(paper: str, study: str) -> dict[str, Claim]:
 
 
 def declare(paper: str, name: str, **code: Any) -> Study:
-    """Create a study from its functions (`code`) and its title, caption and claims in published.toml."""
+    """Create the study `name` of a paper from its functions (`code`) and its title, caption and claims in
+    published.toml.
+    """
     entry = _entry(paper, name)
     words = {key: entry.get(key, "") for key in ("title", "caption", "small")}
     return Study(name, paper, claims=tuple(claims(paper, name).values()), **words, **code)

@@ -26,9 +26,13 @@ def against_norm(
 ) -> ChartType:
     """Draw lines of `value` against `N` (norm of the bias) with intervals over seeds, a panel per system (`reading`).
 
-    Columns `low` and `high` are the interval. If there are columns `lowest` and `highest`, the range over heads and
-    seeds, they are drawn as a paler band. `line` is a dashed height and its name; `below` and `above` are layers drawn
-    under and over the lines.
+    `frame` has columns `low` and `high`, the interval. If there are columns `lowest` and `highest`, the range over
+    heads and seeds, they are drawn as a paler band.
+
+    series        the column that tells the lines of a panel apart
+    title, zero   of the vertical axis, and whether it includes 0
+    line          a dashed height and its name
+    below, above  layers drawn under and over the lines
     """
     order, numbers = frame[series], [k for k in ("value", "low", "high", "lowest", "highest") if k in frame]
     kept = dict.fromkeys(("reading", series, "N", *numbers, "at", "at_value", "at_text"))
@@ -68,7 +72,8 @@ def _powers(values: pd.DataFrame) -> list[float]:
 def norms(
     frame: pd.DataFrame, found: pd.DataFrame, *, title: str, trained: tuple[float, float] | None = None
 ) -> ChartType:
-    """Draw norms of input and output on a logarithmic axis, with rings at the fixed points.
+    """Draw norms of input and output against N (norm of the bias) on a logarithmic axis, with rings at the fixed
+    points.
 
     `trained`: the range of trained norms, drawn as a grey band. `found`: a row per fixed point, with `reading`, `at`
     (N*), `at_value` (the norm there), `at_text`.
@@ -83,7 +88,9 @@ def norms(
 
 
 def p_values(data: pd.DataFrame, level: float) -> ChartType:
-    """Draw a row per `system`: `p` as a point, `p_scipy` as a cross, `p_smallest` as a bar, and a line at the level."""
+    """Draw a row per `system`: `p` as a point, `p_scipy` as a cross, `p_smallest` as a bar, and a line at the p
+    `level`.
+    """
     data = data.assign(p_scipy=data["p_scipy"].clip(lower=SMALLEST_DRAWN))
     order = list(data["system"])
     across = alt.Scale(type="log", nice=False, domain=[SMALLEST_DRAWN / 2, 1.2])
@@ -91,7 +98,7 @@ def p_values(data: pd.DataFrame, level: float) -> ChartType:
     base = alt.Chart(data).encode(y=names)
 
     def at(field: str) -> alt.X:
-        """Return the horizontal axis for a column of p."""
+        """Return the horizontal axis for a column of p (`field`)."""
         return alt.X(f"{field}:Q", title="p (log scale)", scale=across, axis=alt.Axis(format=".1g", tickCount=6))
 
     return alt.layer(
@@ -128,7 +135,12 @@ def over_dimensions(rows: pd.DataFrame, laws: pd.DataFrame) -> ChartType:
 def ranges(
     frame: pd.DataFrame, *, category: str, series: str, panel: str, title: str, domain: tuple[float, float], width: int
 ) -> ChartType:
-    """Draw five quantiles per row (`least`, `lower`, `middle`, `upper`, `most`), as a dot on a bar on a line."""
+    """Draw five quantiles per row (`least`, `lower`, `middle`, `upper`, `most`), as a dot on a bar on a line.
+
+    category, series, panel   columns: the rows, the colours in a row, the panels
+    title, domain             of the horizontal axis, and its two ends
+    width                     of a panel, in pixels
+    """
     order, panels = appearance(frame[category]), appearance(frame[panel])
     base = alt.Chart().encode(
         y=alt.Y(f"{category}:N", sort=order, title=None, axis=alt.Axis(ticks=False)),
@@ -149,8 +161,9 @@ def ranges(
 
 
 def texts(frame: pd.DataFrame, *, category: str, columns: dict[str, int], muted: str, width: int) -> ChartType:
-    """Draw a table: a row per `category`, with the text of each of `columns` at its distance from the
-    left in pixels.
+    """Draw a table: a row per `category`, with the text of each of `columns` at its distance from the left in pixels.
+
+    `muted`: the column in pale ink; `width`: in pixels.
     """
     order = appearance(frame[category])
     axis = alt.Axis(ticks=False, labelLimit=220)

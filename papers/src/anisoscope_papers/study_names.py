@@ -24,7 +24,7 @@ def packages() -> dict[str, ModuleType]:
 
 
 def _rank(paper: str) -> tuple[int, str]:
-    """Return the sort key of a paper: those in `FIRST` in that order, others after them by name."""
+    """Return (position, name), the sort key of a paper: those in `FIRST` in that order, others after them by name."""
     return (FIRST.index(paper) if paper in FIRST else len(FIRST), paper)
 
 
@@ -41,7 +41,9 @@ PAPERS = tuple(packages())
 
 
 def check(paper: str, only: str, settings: str) -> None:
-    """Raise UsageError if the paper has no such study or settings."""
+    """Raise UsageError if the paper has no study that `only` names (as in `fig1,fig3-5`), or no settings of this
+    name.
+    """
     chosen(paper, only)
     if settings not in (named := {name for known, _, _, how in listed() if known == paper for name in how}):
         cure = f"{suggest_names(settings, named)} (anisoscope list studies names those of each)"
@@ -68,7 +70,9 @@ def chosen(paper: str, only: str = "") -> list[str]:
 
 
 def listed() -> list[tuple[str, str, str, list[str]]]:
-    """List paper, name, title and settings of every study, from its published.toml, in the order of the papers."""
+    """List (paper, name, title, names of settings) of every study, from its published.toml, in the order of the
+    papers.
+    """
     found = []
     for paper in packages():
         entries = tomllib.loads((folder_of(paper) / PUBLISHED).read_text("utf-8"))
@@ -80,6 +84,6 @@ def listed() -> list[tuple[str, str, str, list[str]]]:
 
 
 def number_of(name: str) -> tuple[str, int, str]:
-    """Return the sort key of a study's name: fig2 comes before fig10."""
+    """Return (kind, number, rest), the sort key of a study's name: fig2 comes before fig10."""
     match = re.fullmatch(r"([a-z]+)(\d*)(.*)", name)
     return (match[1], int(match[2] or 0), match[3]) if match else (name, 0, "")

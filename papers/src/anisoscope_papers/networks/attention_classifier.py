@@ -44,7 +44,7 @@ class PlainNorm(nn.Module):
         self.dim, self.factor = dim, math.sqrt((dim - 1) / dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise the last axis."""
+        """Normalise the last axis of x [..., dim]."""
         return nn.functional.layer_norm(x, (self.dim,), eps=0.0) * self.factor
 
 
@@ -127,8 +127,9 @@ class ClassifierAttention(nn.Module):
         folded: bool = False,
         **kwargs: Any,
     ) -> Float[Tensor, "sequence query dim"]:
-        """Return the outputs of all rows, or with `row_only` of the first one; `folded`: without computing keys and
-        values.
+        """Return the attention outputs of all rows of x, or with `row_only` of the first one.
+
+        `folded`: without computing keys and values (the result is the same).
         """
         if row_only:
             return self._first_row(x, mask, **kwargs)
@@ -138,8 +139,9 @@ class ClassifierAttention(nn.Module):
         return self.out_proj(self._attend(query, key, value, mask, **kwargs).reshape(x.shape))  # type: ignore[no-any-return]
 
     def _first_row(self, x: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
-        """Compute the attention output of the first token only, without building keys and values (exact, see the
-        module).
+        """Compute the attention output of the first token only, [sequence, 1, dim], without building keys and values.
+
+        This is exact; the module's docstring says why. x: [sequence, token, dim].
         """
         to_query, to_key, to_value = (w.view(self.heads, self.head_dim, -1) for w in self.in_proj.weight.chunk(3))
         of_query, _, of_value = self._biases()
@@ -153,7 +155,10 @@ class ClassifierAttention(nn.Module):
         return self.out_proj(values).unsqueeze(1)  # type: ignore[no-any-return]
 
     def _folded(self, x: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
-        """Compute all rows of a single head by the products W_Kᵀ W_Q and W_O W_V: half the multiplications."""
+        """Compute all rows of a single head, [sequence, token, dim], by the products W_Kᵀ W_Q and W_O W_V.
+
+        That takes half the multiplications. x: [sequence, token, dim].
+        """
         to_query, to_key, to_value = self.in_proj.weight.chunk(3)
         of_query, _, of_value = self._biases()
         shift = None if of_query is None else of_query @ to_key
@@ -166,11 +171,14 @@ class ClassifierAttention(nn.Module):
         return nn.functional.linear(mixed, self.out_proj.weight @ to_value, constant)
 
     def _biases(self) -> tuple[Tensor | None, ...]:
-        """Return the biases of queries, keys and values; None each if there are none."""
+        """Return (bias of queries, of keys, of values), [dim] each; None each if there are none."""
         return (None, None, None) if self.in_proj.bias is None else self.in_proj.bias.chunk(3)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
-        """Run the attention interface on queries, keys and values."""
+        """Return the output [sequence, query, head, dim] of transformers' attention interface (eager, sdpa …).
+
+        query, key and value are [sequence, head, token, dim].
+        """
         if self.detach:
             query, key = query.detach(), key.detach()
         if self.config.attention == "random":
@@ -180,7 +188,7 @@ class ClassifierAttention(nn.Module):
         return mixed  # type: ignore[no-any-return]
 
     def _with_random_scores(self, mask: Tensor | None, queries: int, key: Tensor) -> Tensor:
-        """Add the layer's fixed random scores to the mask."""
+        """Return the mask plus the layer's fixed random scores, [..., query, key]."""
         if self._drawn is None:
             longest = self.config.max_position_embeddings
             generator = torch.Generator().manual_seed(1_000 * self.config.attention_seed + self.layer)
@@ -210,7 +218,9 @@ class AttentionClassifierBlock(GradientCheckpointingLayer):  # type: ignore[no-u
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, row_only: bool = False, **kwargs: Any
     ) -> Tensor:
-        """Return norm(x + attention(x))."""
+        """Return norm(x + attention(x)) for hidden states x [sequence, token, dim]; with `row_only`, for the first
+        token only.
+        """
         mixed = self.attention(hidden_states, attention_mask, row_only=row_only, **kwargs)
         if self.residual:
             mixed = mixed + (hidden_states[:, :1] if row_only else hidden_states)
@@ -229,7 +239,7 @@ class AttentionClassifierPreTrainedModel(PreTrainedModel):  # type: ignore[no-un
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise one module."""
+        """Initialise one module as the authors do."""
         if isinstance(module, nn.Linear):
             bound = 1 / math.sqrt(module.in_features)
             if isinstance(module, InProjection):
@@ -277,6 +287,8 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
     ) -> BaseModelOutput:
         """Return the hidden states of the last block [sequence, token, dim]; [sequence, 1, dim] if only `<cls>` is
         computed.
+
+        inputs_embeds   word vectors, in place of input_ids
         """
         x = self.embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         longest = self.config.max_position_embeddings

@@ -66,7 +66,7 @@ class Highway(nn.Module):
         self._layers = nn.ModuleList(nn.Linear(size, 2 * size) for _ in range(num_layers))
 
     def forward(self, states: Tensor) -> Tensor:
-        """Apply the highway layers."""
+        """Apply the highway layers to states [..., size]."""
         for layer in self._layers.children():
             candidate, gate = layer(states).chunk(2, dim=-1)
             gate = gate.sigmoid()

@@ -32,6 +32,7 @@ class CifarResNetBlock(nn.Module):
     """Two convolutions with a shortcut; maps [image, channel, height, width]."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
+        """Build a block from `before` to `after` channels."""
         super().__init__()
         self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(after)
@@ -41,7 +42,7 @@ class CifarResNetBlock(nn.Module):
         self.stride, self.more = stride, (after - before) // 2
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the block."""
+        """Apply the block to maps x [image, channel, height, width]."""
         shortcut = x[:, :, :: self.stride, :: self.stride]
         if self.more:
             shortcut = nn.functional.pad(shortcut, (0, 0, 0, 0, self.more, self.more))
@@ -70,7 +71,9 @@ class CifarResNetModel(PublishedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise as the authors do (He et al. 2015)."""
+        """Draw the weights of convolutions and linear maps from He's normal distribution (He et al. 2015), as the
+        authors do.
+        """
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight)
 
@@ -84,7 +87,7 @@ class CifarResNetModel(PublishedModel):
 
 
 def config_of(weights: Weights) -> CifarResNetConfig | None:
-    """Infer the configuration from published weights; None if they are not of such a network."""
+    """Infer the configuration from published weights {name: tensor}; None if they are not of such a network."""
     found = [re.fullmatch(r"(?:module\.)?layer([123])\.(\d+)\.conv1\.weight", name) for name in weights]
     blocks = sorted((int(m[1]), int(m[2])) for m in found if m)
     each, last = len(blocks) // 3, next((x for name, x in weights.items() if name.endswith("linear.weight")), None)
@@ -95,7 +98,9 @@ def config_of(weights: Weights) -> CifarResNetConfig | None:
 
 
 def published(weights: Weights) -> Weights:
-    """Add the batch counters of batch norms, which files of 2018 lack and only training reads."""
+    """Return published weights with the batch counters of batch norms, which files of 2018 lack and only training
+    reads.
+    """
     counters = [name for name in weights if name.endswith("running_mean")]
     zeros = {name.replace("running_mean", "num_batches_tracked"): torch.tensor(0) for name in counters}
     return {**zeros, **weights}

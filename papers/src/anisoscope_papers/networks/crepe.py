@@ -45,7 +45,7 @@ class CrepeBlock(nn.Module):
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the block."""
+        """Apply the block to maps x [clip, channel, frame, width]."""
         x = x if self.norm is None else _pooled(self.norm(x))
         return self.relu(self.conv(nn.functional.pad(x, self.padding)))  # type: ignore[no-any-return]
 
@@ -98,12 +98,12 @@ def _norm(channels: int) -> nn.BatchNorm2d:
 
 
 def _pooled(x: Tensor) -> Tensor:
-    """Halve the width by maximum pooling."""
+    """Halve the width of maps x [clip, channel, frame, width] by maximum pooling."""
     return nn.functional.max_pool2d(x, (1, 2), (1, 2))
 
 
 def config_of(weights: Weights) -> CrepeConfig | None:
-    """Infer the configuration from published weights; None if they are not of such a network."""
+    """Infer the configuration from published weights {name: tensor}; None if they are not of such a network."""
     first = weights.get("conv1.weight")
     if first is None or "conv6_BN.weight" not in weights:
         return None

@@ -49,7 +49,9 @@ class _Spectrogram(nn.Module):
         self.width = before * bands
 
     def forward(self, samples: Tensor) -> Tensor:
-        """Compute the compressed spectrogram and convolve it."""
+        """Compute the compressed spectrogram of samples [window, sample] and convolve it: [window, channel · band,
+        frame].
+        """
         edge = (WINDOW - HOP) // 2
         x = nn.functional.pad(samples, (edge, edge), mode="reflect")
         window = torch.hann_window(WINDOW, dtype=x.dtype, device=x.device)
@@ -70,7 +72,7 @@ class _Positions(nn.Module):
         self.register_buffer("pe", torch.stack((angles.sin(), angles.cos()), -1).flatten(1).unsqueeze(0))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the positions to x."""
+        """Return x [window, frame, dim] plus the positions."""
         return x + self.pe
 
 
@@ -144,12 +146,12 @@ class DistillMosModel(PublishedModel):
         return BaseModelOutput(last_hidden_state=1 + 4 * self.transformer_pool_attn(self.cnn(x)))
 
     def _get_feat_extract_output_lengths(self, samples: Tensor) -> Tensor:
-        """Return the number of frames all of whose samples are real."""
+        """Return, for numbers of samples, the number of frames whose samples are all real."""
         return samples // (2 * HOP)
 
 
 def config_of(weights: Weights) -> DistillMosConfig | None:
-    """Infer the configuration from published weights; None if they are not of this network."""
+    """Return the configuration if the published weights {name: tensor} are of this network, else None."""
     return DistillMosConfig() if "transformer_pool_attn.pool.linear3.weight" in weights else None
 
 

@@ -53,7 +53,7 @@ class SameConv2d(nn.Conv2d):
     """A convolution with TensorFlow's "same" padding: if it is odd, the larger part lies right and below."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Pad as TensorFlow does, then convolve."""
+        """Pad the input [image, channel, height, width] as TensorFlow does, then convolve it."""
         pads: list[int] = []
         for size, kernel, stride in zip(input.shape[:1:-1], self.kernel_size[::-1], self.stride[::-1], strict=True):
             out = -(-size // stride)
@@ -82,7 +82,7 @@ class EfficientNetLiteBlock(nn.Module):
         self.has_shortcut = stride == 1 and before == after
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the block."""
+        """Apply the block to maps x [image, channel, height, width]."""
         y = x
         if self.expands:
             y = self.relu_expand(self._bn0(self._expand_conv(y)))
@@ -117,7 +117,7 @@ class EfficientNetLiteModel(PublishedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise as the authors do, by the number of outputs of each kernel."""
+        """Initialise one module as the authors do, by the number of outputs of its kernel."""
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out")
 
@@ -131,7 +131,7 @@ class EfficientNetLiteModel(PublishedModel):
 
 
 def config_of(weights: Weights) -> EfficientNetLiteConfig | None:
-    """Infer the configuration from published weights; None if they are not of this network."""
+    """Return the configuration if the published weights {name: tensor} are of this network, else None."""
     if "_blocks.15._project_conv.weight" not in weights or "_conv_head.weight" not in weights:
         return None
     classes: dict[str, Any] = {"num_labels": len(weights["_fc.weight"])}

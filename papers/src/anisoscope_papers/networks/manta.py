@@ -286,7 +286,9 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
         )
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:  # noqa: ARG002
-        """Return the tied weights: the decoder always shares its embeddings, whatever the output layer does."""
+        """Return {tied weight: the weight it shares}: the decoder always shares its embeddings, whatever the output
+        layer does.
+        """
         return dict(self._tied_weights_keys)
 
     def set_attn_implementation(self, attn_implementation: Any, allow_all_kernels: bool = False) -> None:
@@ -308,7 +310,7 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
 
 
 def _t5_stack(config: MantaConfig, num_layers: int, is_decoder: bool) -> T5Stack:
-    """Build a T5 stack with MANTa's sizes and attention implementation."""
+    """Build a T5 encoder, or decoder if `is_decoder`, with MANTa's sizes and attention implementation."""
     own = deepcopy(config)
     own.num_layers, own.is_decoder, own.is_encoder_decoder, own.use_cache = num_layers, is_decoder, False, False
     return T5Stack(own)

@@ -77,8 +77,9 @@ def convert_checkpoint(name: str, cache: Path | None = None) -> Path:
 
 
 def _find_files(name: str, package: TrainedPackage, source: Source) -> dict[str, Path]:
-    """Locate the files of a network in its installed distribution. ModelError if it is missing or of
-    another version.
+    """Return where the files of the network `name` lie in its installed distribution, by the names of `Source.files`.
+
+    ModelError if it is missing or of another version.
     """
     try:
         distribution = metadata.distribution(package.distribution)
@@ -96,13 +97,13 @@ def _find_files(name: str, package: TrainedPackage, source: Source) -> dict[str,
 
 
 def _save(model: Any, weights: Mapping[str, Tensor], folder: Path) -> None:
-    """Load weights strictly and save the model in hub format."""
+    """Load weights into a model strictly (no name missing or left over) and save it in hub format in `folder`."""
     model.load_state_dict(dict(weights), strict=True)
     model.eval().save_pretrained(folder)
 
 
 def _load_torch(path: Path) -> dict[str, Tensor]:
-    """Load weights from a torch file, on the CPU."""
+    """Load weights, by name, from a torch file, on the CPU."""
     return dict(torch.load(path, "cpu", weights_only=True))
 
 
@@ -110,7 +111,10 @@ def _load_torch(path: Path) -> dict[str, Tensor]:
 
 
 def _write_word_tokenizer(vocabulary: Path, folder: Path, pattern: str | None, length: int) -> None:
-    """Write a tokenizer of whole words, found by a pattern, or split at spaces if there is none."""
+    """Write a tokenizer of whole words, found by a pattern, or split at spaces if there is none.
+
+    `vocabulary`: the file with a word per line; `length`: the most tokens of a text.
+    """
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -132,14 +136,18 @@ def _write_word_tokenizer(vocabulary: Path, folder: Path, pattern: str | None, l
 
 
 def _read_config(path: Path, kind: Any, **changes: Any) -> Any:
-    """Read an old configuration file; fields that today's transformers does not know are dropped."""
+    """Read an old configuration file as the class `kind`; fields that today's transformers does not know are
+    dropped.
+    """
     given = json.loads(path.read_text())
     known = kind().to_dict()
     return kind(**{name: value for name, value in given.items() if name in known} | changes)
 
 
 def _convert_reaction_bert(files: Mapping[str, Path], folder: Path, architecture: str, **changes: Any) -> None:
-    """Convert a BERT on chemical reactions (package rxnfp)."""
+    """Convert a BERT on chemical reactions (package rxnfp) to hub format in `folder`; `architecture`: its class in
+    transformers.
+    """
     import transformers
 
     config = _read_config(files["config"], transformers.BertConfig, pad_token_id=0, **changes)
@@ -153,7 +161,7 @@ def _convert_reaction_bert(files: Mapping[str, Path], folder: Path, architecture
 
 
 def _convert_reaction_albert(files: Mapping[str, Path], folder: Path) -> None:
-    """Convert the ALBERT on chemical reactions (package rxnmapper)."""
+    """Convert the ALBERT on chemical reactions (package rxnmapper) to hub format in `folder`."""
     import transformers
 
     config = _read_config(files["config"], transformers.AlbertConfig)
@@ -163,7 +171,7 @@ def _convert_reaction_albert(files: Mapping[str, Path], folder: Path) -> None:
 
 
 def _convert_antiberty(files: Mapping[str, Path], folder: Path) -> None:
-    """Convert the BERT on antibodies (package antiberty)."""
+    """Convert the BERT on antibodies (package antiberty) to hub format in `folder`."""
     import transformers
 
     config = _read_config(files["config"], transformers.BertConfig)
@@ -191,7 +199,7 @@ def read_ctranslate2(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     position = 0
 
     def read(code: str) -> Any:
-        """Read one number and move on."""
+        """Read one number of the format `code` (of `struct`) and move on."""
         nonlocal position
         (value,) = struct.unpack_from(f"<{code}", data, position)
         position += struct.calcsize(code)
@@ -224,7 +232,7 @@ def read_ctranslate2(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _convert_whisper(files: Mapping[str, Path], folder: Path) -> None:
-    """Convert Whisper-tiny.en from its CTranslate2 file."""
+    """Convert Whisper-tiny.en from its CTranslate2 file to hub format in `folder`."""
     import transformers
 
     variables = read_ctranslate2(files["weights"])
@@ -257,7 +265,10 @@ def _convert_whisper(files: Mapping[str, Path], folder: Path) -> None:
 
 
 def _name_whisper_weights(variables: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Tensor]:
-    """Return Whisper's weights under transformers' names. ModelError if a key projection has a bias."""
+    """Return Whisper's weights, {name in transformers: tensor}, from the variables of a CTranslate2 file.
+
+    ModelError if a key projection has a bias.
+    """
 
     def tensor(name: str) -> Tensor:
         """Return a variable as a float32 tensor."""
@@ -266,17 +277,17 @@ def _name_whisper_weights(variables: Mapping[str, np.ndarray[Any, Any]]) -> dict
     found: dict[str, Tensor] = {}
 
     def copy_linear(target: str, source: str) -> None:
-        """Copy weight and bias of a linear layer."""
+        """Copy weight and bias of the linear layer `source` to the name `target`."""
         found[f"{target}.weight"] = tensor(f"{source}/weight")
         found[f"{target}.bias"] = tensor(f"{source}/bias")
 
     def copy_norm(target: str, source: str) -> None:
-        """Copy weight and bias of a LayerNorm."""
+        """Copy weight and bias of the LayerNorm `source` to the name `target`."""
         found[f"{target}.weight"] = tensor(f"{source}/gamma")
         found[f"{target}.bias"] = tensor(f"{source}/beta")
 
     def split(target: str, source: str, parts: str) -> None:
-        """Split projections that are stacked in one matrix, in the order of `parts`."""
+        """Split projections that `source` stacks in one matrix into `parts`, in that order, below the name `target`."""
         weights = tensor(f"{source}/weight").chunk(len(parts))
         biases = tensor(f"{source}/bias").chunk(len(parts))
         for part, weight, bias in zip(parts, weights, biases, strict=True):
@@ -310,7 +321,7 @@ def _name_whisper_weights(variables: Mapping[str, np.ndarray[Any, Any]]) -> dict
 
 
 def _write_whisper_tokenizer(path: Path, folder: Path) -> None:
-    """Write Whisper's tokenizer in hub format."""
+    """Write Whisper's tokenizer in hub format into `folder`."""
     from transformers import PreTrainedTokenizerFast
 
     end = "<|endoftext|>"
@@ -352,7 +363,7 @@ def _convert_saliency_vit(files: Mapping[str, Path], folder: Path) -> None:
 
 
 def read_saliency_vit(path: Path) -> dict[str, Tensor]:
-    """Read the weights of the backbone from an ONNX file, under DINOv2's names on the hub.
+    """Read the weights of the backbone from an ONNX file: {DINOv2's name on the hub: tensor}.
 
     Exported linear maps have lost their names: the node that multiplies by them still has its own, and the matrix is
     transposed. Position embeddings of the class token and of the patches are stored separately. ModelError if the
@@ -388,12 +399,14 @@ _BERT_FILES = {"config": "config.json", "weights": "pytorch_model.bin", "vocabul
 
 
 def _list_bert_files(folder: str) -> dict[str, str]:
-    """Return the files of a BERT checkpoint in a folder of its distribution."""
+    """Return {config, weights, vocabulary: path} of a BERT checkpoint in a folder of its distribution."""
     return {label: f"{folder}/{name}" for label, name in _BERT_FILES.items()}
 
 
 def _reaction_bert(state: str, architecture: str, **changes: Any) -> Source:
-    """Describe one of the BERTs in the package rxnfp; `state` is its folder."""
+    """Describe one of the BERTs in the package rxnfp, as a source: `state` is its folder, `architecture` its class
+    in transformers.
+    """
 
     def convert(files: Mapping[str, Path], folder: Path) -> None:
         """Convert this BERT."""

@@ -57,7 +57,9 @@ class SpeechCnnModel(Wav2Vec2PreTrainedModel):  # type: ignore[no-untyped-call]
         self.post_init()  # type: ignore[no-untyped-call]
 
     def forward(self, input_values: Tensor, attention_mask: Tensor | None = None, **_: Any) -> BaseModelOutput:
-        """Return the hidden states of the last block, for input_values and attention_mask [sequence, sample]."""
+        """Return the hidden states of the last block, [sequence, frame, dim], for input_values and attention_mask
+        [sequence, sample].
+        """
         features = self.feature_extractor(input_values).transpose(1, 2)
         mask = None if attention_mask is None else self.frame_mask(features.shape[1], attention_mask)
         hidden, _features = self.feature_projection(features)
@@ -66,7 +68,7 @@ class SpeechCnnModel(Wav2Vec2PreTrainedModel):  # type: ignore[no-untyped-call]
         return BaseModelOutput(last_hidden_state=hidden)
 
     def frame_mask(self, frames: int, attention_mask: Tensor) -> Tensor:
-        """Return the mask [sequence, frame] of the frames that hold real samples."""
+        """Return the mask [sequence, frame] of the first `frames` frames, which marks those that hold real samples."""
         mask: Tensor = self._get_feature_vector_attention_mask(frames, attention_mask.long())  # type: ignore[arg-type]
         return mask
 

@@ -50,7 +50,7 @@ class Gated(InOrder):
     """Multiply the input by the output of the modules."""
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the input times the modules' output."""
+        """Return the input times the modules' output, both (B, C, H, W)."""
         return features * super().forward(features)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -58,7 +58,7 @@ class Residual(InOrder):
     """Add the output of the modules to the input."""
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the input plus the modules' output."""
+        """Return the input plus the modules' output, both (B, C, H, W)."""
         return features + super().forward(features)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -67,7 +67,7 @@ class VanStageNorm(nn.LayerNorm):
 
 
 def patch_embedding(channels_in: int, channels: int, kernel: int, stride: int) -> nn.Module:
-    """Build overlapping patches: a strided convolution and a batch norm."""
+    """Build overlapping patches: a convolution with this kernel and stride, and a batch norm."""
     proj = nn.Conv2d(channels_in, channels, kernel, stride, padding=kernel // 2)
     return InOrder(proj=proj, norm=nn.BatchNorm2d(channels))
 
@@ -87,7 +87,9 @@ def spatial_attention(channels: int, activation: str) -> nn.Module:
 
 
 def perceptron(channels: int, ratio: int, activation: str, dropout: float) -> nn.Module:
-    """Build a perceptron of convolutions: widening 1 × 1, depthwise 3 × 3, activation, narrowing 1 × 1."""
+    """Build a perceptron of convolutions: 1 × 1 that widens `ratio` times, depthwise 3 × 3, activation, narrowing 1
+    × 1.
+    """
     wide = channels * ratio
     return InOrder(
         fc1=nn.Conv2d(channels, wide, 1),
@@ -114,12 +116,14 @@ class VanLayer(nn.Module):
         self.drop_path = drop_path
 
     def forward(self, features: Tensor) -> Tensor:
-        """Apply the block."""
+        """Apply the block to maps (B, C, H, W)."""
         features = features + self._branch(self.layer_scale_1, self.attn(self.norm1(features)))
         return features + self._branch(self.layer_scale_2, self.mlp(self.norm2(features)))
 
     def _branch(self, scale: Tensor, branch: Tensor) -> Tensor:
-        """Scale each channel; in training, drop the branch of a whole image with the block's probability."""
+        """Return a branch with each channel scaled; in training, the branch of a whole image is dropped with the
+        block's probability.
+        """
         branch = scale[:, None, None] * branch
         if not self.training or self.drop_path == 0:
             return branch

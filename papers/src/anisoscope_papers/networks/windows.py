@@ -16,7 +16,9 @@ class Windows:
         self.n_samples = n_samples
 
     def __call__(self, sounds: Any, *, padding: bool, **_: Any) -> dict[str, torch.Tensor]:
-        """Return `input_values` and `attention_mask`, [sound, sample]."""
+        """Return `input_values` and `attention_mask`, [sound, sample], for sounds [sample]; with `padding`, all have
+        `n_samples`.
+        """
         width = self.n_samples if padding else len(sounds[0])
         values, mask = torch.zeros(len(sounds), width), torch.zeros(len(sounds), width, dtype=torch.int64)
         for row, sound in enumerate(sounds):

@@ -85,7 +85,7 @@ def train_classifier(
 
     With `resume`, a finished training of the same recipe is returned as it is, and an interrupted one goes on. With
     `overwrite`, a finished training in the folder is kept until this one is finished. Raises Interrupted on SIGINT or
-    SIGTERM, after the state was saved.
+    SIGTERM, after the state was saved. `corpus`: None for the one that the recipe names.
     """
     check_training_device(device)
     recipe = recipe.filled()
@@ -121,7 +121,8 @@ def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[s
     """Return the content of training.json if the folder holds exactly this training and `resume` is set; None if it is
     free.
 
-    OutputError if the folder holds something else, or this training without `resume`.
+    OutputError if the folder holds something else, or this training without `resume`. `identity`: everything the
+    training depends on.
     """
     path = folder / "training.json"
     try:
@@ -179,7 +180,7 @@ def _train(
 ) -> dict[str, Any]:
     """Train, leave the best epoch in `parts.model`, and test it; return the content of training.json.
 
-    The optimiser is AdamW; without weight decay it is Adam.
+    The optimiser is AdamW; without weight decay it is Adam. `checkpoints`: the folder of the state to resume from.
     """
     variant = VARIANTS[0] if recipe.penalty == "none" else recipe.penalty  # of weight 0 then
     penalty = EntropyPenalty(recipe.weight, variant=variant, layers=recipe.penalty_layers)
@@ -254,15 +255,17 @@ class FrozenAttention(TrainerCallback):
             block.attention.detach = True
 
     def _parameters(self, model: Any) -> list[Tensor]:
-        """Return the parameters that make queries and keys: two thirds of the weight and bias of each layer."""
+        """Return the parameters that make queries and keys: two thirds of weight and bias of each layer's stacked
+        projection.
+        """
         inner = [block.attention.in_proj for block in model.attention_classifier.blocks]
         return [p[: 2 * len(p) // 3] for linear in inner for p in linear.parameters()]
 
 
 class Buckets(Sampler[int]):
-    """A sampler of batches with similar length, from pools of `POOL` batches, shuffled by seed and epoch.
+    """A sampler that yields indices of utterances so that each batch has similar lengths.
 
-    An incomplete batch comes last.
+    Batches are formed by length in pools of `POOL` batches, shuffled by seed and epoch. An incomplete batch comes last.
     """
 
     def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
@@ -276,6 +279,7 @@ class Buckets(Sampler[int]):
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[int]:
+        """Yield the indices of one epoch, batch after batch."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         order = torch.randperm(len(self.lengths), generator=generator)
         whole = len(order) // self.batch * self.batch
@@ -287,9 +291,10 @@ class Buckets(Sampler[int]):
 
 
 def result(corpus: LabelledCorpus, split: str, predicted: list[int]) -> dict[str, Any]:
-    """Return the accuracy on a split, with the majority rate, and the accuracy and number of predictions by class.
+    """Return how good the class indices `predicted` [utterance] are on a split.
 
-    `above_chance` is the largest accuracy that is not significantly above the majority rate (one-sided, 5 %).
+    Keys: `n`, `accuracy`, `majority` (rate), `by_class` (accuracy of each), `predicted` (number of predictions of
+    each), and `above_chance`, the largest accuracy that is not significantly above the majority rate (one-sided, 5 %).
     """
     truth = [e.label for e in corpus.splits[split]]
     n, majority = len(truth), corpus.majority(split)

@@ -45,7 +45,7 @@ class Parts:
 
 
 def parts_of(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
-    """Build model, tokenizer and token ids for a recipe."""
+    """Build model, tokenizer and token ids (by split) for a recipe and its corpus."""
     ports.register()
     model, tokenizer, vectors = _attention(recipe, corpus) if recipe.is_attention else _checkpoint(recipe, corpus)
     asked = recipe.max_length or (LONGEST if recipe.is_attention else None)
@@ -62,13 +62,16 @@ def parts_of(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
 
 
 def _labels(corpus: LabelledCorpus) -> dict[str, Any]:
-    """Return the class names as transformers' configuration holds them."""
+    """Return the class names as transformers' configuration holds them: {"id2label": …, "label2id": …}."""
     names = dict(enumerate(corpus.labels))
     return {"id2label": names, "label2id": {name: i for i, name in names.items()}}
 
 
 def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
-    """Build the attention-only model and its tokenizer; also return a description of its word vectors."""
+    """Build the attention-only model: (model, tokenizer, description of its word vectors).
+
+    UsageError if fields of the recipe do not fit each other or the corpus.
+    """
     if recipe.separator and not corpus.pairs:
         raise UsageError("pairs for --separator", f"{corpus.name}, which has single texts", "leave --separator out")
     length = recipe.max_length or LONGEST
@@ -109,7 +112,10 @@ def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, A
 
 
 def _whole_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVectors]:
-    """Return the tokenizer and the whole embedding matrix of the checkpoint that `vectors` names."""
+    """Return (tokenizer, whole embedding matrix) of the checkpoint that the recipe's `vectors` names.
+
+    `length`: the most tokens of an utterance. UsageError if it names none.
+    """
     if recipe.vectors == RANDOM:
         cure = "name one, such as builtin:minilm"
         raise UsageError("a checkpoint in --vectors for --tokens checkpoint", RANDOM, cure)
@@ -122,8 +128,9 @@ def _whole_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVecto
 
 
 def _checkpoint(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
-    """Load a pretrained encoder with a new head for the classes, and its tokenizer. ModelError if it cannot be
-    fine-tuned.
+    """Load a pretrained encoder with a new head for the classes: (model, tokenizer, description of its source).
+
+    ModelError if it cannot be fine-tuned.
     """
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, logging
 

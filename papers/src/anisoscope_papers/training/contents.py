@@ -32,13 +32,18 @@ ADAPTER = "adapter_config.json"
 
 
 def hash_read(recipe: ClassifierRecipe) -> dict[str, str]:
-    """Hash what a classifier's training reads, by field of its recipe: the word vectors, or the encoder."""
+    """Return {field: hash} of what a classifier's training reads by name: `vectors` (word vectors) or `model` (the
+    encoder).
+
+    Empty if word vectors are drawn at random.
+    """
     name, field = (recipe.vectors, "vectors") if recipe.is_attention else (recipe.model, "model")
     return {} if name == RANDOM else {field: hash_named(name)}
 
 
 def hash_named(name: str) -> str:
-    """Hash a file, or a checkpoint's weights, configuration and tokenizer; for an adapter also its base model.
+    """Hash what `name` means: a file, or a checkpoint's weights, configuration and tokenizer; for an adapter also its
+    base model.
 
     ModelError if one of them is unavailable.
     """
@@ -52,12 +57,12 @@ def hash_named(name: str) -> str:
 
 
 def hash_corpora(*names: str) -> dict[str, str]:
-    """Hash the files of corpora, by name; a corpus that is not a file here has its name in place of a hash."""
+    """Return {name: hash of the files} of corpora; a corpus that is not a file here has its name in place of a hash."""
     return {name: _hash_files(find_path(name)) or name for name in dict.fromkeys(names)}
 
 
 def _hash_files(place: Path | None) -> str:
-    """Hash a file, or all files in a folder; "" for None."""
+    """Hash the file `place`, or all files if it is a folder; "" for None."""
     if place is None:
         return ""
     inside = sorted(path for path in place.rglob("*") if path.is_file())
@@ -74,9 +79,11 @@ def _hash_all(paths: Sequence[Path], more: str = "") -> str:
 
 
 def check_noted(noted: Path, now: Mapping[str, str], kept: Path) -> None:
-    """Raise OutputError if the hashes noted for `kept` differ from the present ones (`now`).
+    """Raise OutputError if what a training read has changed since.
 
-    Without a note, it is accepted: it was made before hashes were noted.
+    noted   the file with the hashes of then; without it nothing is checked, since older trainings have none
+    now     the present hashes, by name
+    kept    the file or folder that the training made, named in the error
     """
     if not noted.exists():
         return
@@ -99,6 +106,6 @@ def _base_of(folder: Path) -> str:
 
 @cache
 def _hash_file(path: Path, _size: int, _changed: int) -> str:
-    """Return the SHA-256 of a file. Size and time of change are part of the cache key."""
+    """Return the SHA-256 of a file, cached by path, size and time of change."""
     with path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

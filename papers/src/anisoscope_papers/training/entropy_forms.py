@@ -24,8 +24,10 @@ FORMS = {"row": "H / ln n", "reported": "A: H / ln(n − 1)", "columns": "B: col
 
 
 def definition(weights: Float[np.ndarray, "query key"]) -> dict[str, float]:
-    """Compute every form of entropy H, term by term, from one head's attention weights over the real tokens of an
-    utterance.
+    """Compute the entropy H of attention in all its published forms, as {form: H}, by explicit loops, as a reference.
+
+    The forms are the keys of `FORMS`: `row`, `reported`, `columns`, `again`. `weights`: attention of one head over the
+    real tokens of one utterance, [CLS] first.
     """
     n = len(weights)
     columns = [math.fsum(float(row[j]) for row in weights) for j in range(n)]
@@ -33,14 +35,14 @@ def definition(weights: Float[np.ndarray, "query key"]) -> dict[str, float]:
 
 
 def of_row(row: Float[np.ndarray, " key"]) -> dict[str, float]:
-    """Compute the forms of entropy H that use only the attention row of [CLS]."""
+    """Compute the forms of entropy H that use only the attention row of [CLS]: {"row", "reported", "again": H}."""
     n, first = len(row), [float(x) for x in row]
     again = _over(_nats(_softmax(first[1:])), n - 1)
     return {"row": _over(_nats(first), n), "reported": _over(_nats(first), n - 1), "again": again}
 
 
 def _over(nats: float, outcomes: int) -> float:
-    """Divide an entropy by its maximum, ln(outcomes); 0 for a single outcome."""
+    """Divide an entropy in nats by its maximum, ln(outcomes); 0 for a single outcome."""
     return nats / math.log(outcomes) if outcomes > 1 else 0.0
 
 
@@ -58,7 +60,10 @@ def _softmax(x: list[float]) -> list[float]:
 
 
 def ends(lengths: NDArray[np.int64]) -> dict[str, tuple[float, float]]:
-    """Return the lowest and the highest mean that each form can have over utterances of n real tokens [utterance]."""
+    """Return {form: (lowest, highest) mean} that each form of entropy H can have over utterances.
+
+    `lengths`: number of real tokens of each [utterance].
+    """
     found = [_ends(int(n)) for n in lengths]
     means = {form: np.mean([each[form] for each in found], 0) for form in FORMS}
     return {form: (float(low), float(high)) for form, (low, high) in means.items()}
@@ -66,8 +71,9 @@ def ends(lengths: NDArray[np.int64]) -> dict[str, tuple[float, float]]:
 
 @cache
 def _ends(n: int) -> dict[str, tuple[float, float]]:
-    """Return the value of each form for sharp attention (all on one token other than [CLS]) and for
-    uniform attention.
+    """Return {form: (H of sharp attention, H of uniform attention)} for n real tokens.
+
+    Sharp: all of the attention is on one token other than [CLS].
     """
     sharp, flat = np.zeros((n, n)), np.full((n, n), 1 / n)
     sharp[:, -1] = 1

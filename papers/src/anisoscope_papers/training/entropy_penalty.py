@@ -31,14 +31,14 @@ class EntropyPenalty:
 
     @contextmanager
     def watching(self, model: nn.Module, mask: Shaped[Tensor, "sequence token"]) -> Iterator[Watch]:
-        """Record the attention of one forward call of `model` inside the `with` block. `mask`: which
-        tokens are real.
+        """Record the attention of one forward call of `model` inside the `with` block. `mask`: nonzero for real
+        tokens.
         """
         watch = Watch(mask, self.layers, columns=self.variant == "entropy-columns")
         with intercept_attention(model, watch.look):
             yield watch
 
     def value(self, watch: Watch) -> Tensor:
-        """Return the penalty for the recorded batch, a scalar with a gradient."""
+        """Return the penalty λ · H for the recorded batch, a scalar with a gradient."""
         entropy = watch.column_entropy() if self.variant == "entropy-columns" else watch.row_entropy()
         return self.weight * entropy.mean()

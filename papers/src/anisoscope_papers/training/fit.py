@@ -92,15 +92,17 @@ class Fitting:
 
 
 def check_training_device(name: str) -> None:
-    """Raise ModelError if a device is missing, UsageError for one of several of its kind, which the Trainer does
-    not choose.
+    """Raise ModelError if the device `name` is missing, UsageError if it names one card (cuda:1), which the Trainer
+    does not choose.
     """
     if device_of(name).index is not None:
         raise UsageError("a kind of device, cpu or cuda", repr(name), "choose the card by CUDA_VISIBLE_DEVICES")
 
 
 def keep(folder: Path, *parts: Any) -> None:
-    """Save model and processor in a folder, complete or not at all, by one process; existing ones stay."""
+    """Save model and processor (`parts`) in a folder, complete or not at all, by one process; an existing folder
+    stays.
+    """
     if rank_and_world()[0] or folder.exists():
         return
     temporary = folder.with_name(f".{folder.name}")
@@ -112,10 +114,11 @@ def keep(folder: Path, *parts: Any) -> None:
 
 
 def fit(made: Material, how: Fitting, on_step: OnStep, folder: Path | None = None) -> dict[str, Any]:
-    """Train `made.model` in place; return `steps`, `seconds`, and by step `loss` and `validation_loss`.
+    """Train `made.model` in place; return {"steps", "seconds", "loss", "validation_loss"}, the losses as (step, loss).
 
     It resumes from the state in `folder` if there is one. On SIGINT or SIGTERM it saves its state there and raises
-    Interrupted; without a folder nothing is kept. DivergedError if the loss is not finite; OutputError on a full disk.
+    Interrupted; without a folder nothing is kept. `on_step`: called with (step, last step, model) after every step.
+    DivergedError if the loss is not finite; OutputError on a full disk.
     """
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # tied weights are no missing ones
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -142,7 +145,7 @@ def fit(made: Material, how: Fitting, on_step: OnStep, folder: Path | None = Non
 
 
 def _last_state(folder: Path) -> tuple[str | None, TrainerState]:
-    """Find the newest complete checkpoint and its state."""
+    """Return (path, state) of the newest complete checkpoint in a folder; (None, an empty state) if there is none."""
     for path in sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.rpartition("-")[2])):
         try:
             return str(path), TrainerState.load_from_json(str(path / "trainer_state.json"))
@@ -152,13 +155,13 @@ def _last_state(folder: Path) -> tuple[str | None, TrainerState]:
 
 
 def _stale(state: TrainerState) -> int:
-    """Count evaluations since the one with the lowest loss."""
+    """Return how many evaluations came after the one with the lowest loss."""
     losses = [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
     return len(losses) - 1 - losses.index(min(losses)) if losses else 0
 
 
 def _explained(error: Exception, folder: Path) -> Exception:
-    """Turn a full disk into an OutputError (it reaches us in three forms); return other errors unchanged."""
+    """Return an OutputError if the error means a full disk (it reaches us in three forms); else the error itself."""
     text = " ".join(str(error).split())
     disk = isinstance(error, OSError | SafetensorError) or "file write failed" in text or "unexpected pos" in text
     cure = "free space; the training stays resumable (--resume)"
@@ -172,6 +175,9 @@ class FittingTrainer(Trainer):
     """
 
     def __init__(self, made: Material, how: Fitting, on_step: OnStep, folder: Path) -> None:
+        """Prepare the training of `made` by the settings `how`; `on_step` is called after every step; `folder` holds
+        the state.
+        """
         self.how, self.on_step, self.folder, self.started = how, on_step, folder.absolute(), time.monotonic()
         arguments = TrainingArguments(**COMMON | dict(how.settings), output_dir=str(self.folder))
         arguments._n_gpu = min(arguments.n_gpu, 1)  # else a batch on each of the machine's devices
@@ -213,7 +219,9 @@ class FittingTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Use the given share of the learning rate by step, if there is one."""
+        """Make the learning rate follow `how.share` (step → share of the rate), if it is given; else as transformers
+        does.
+        """
         if self.how.share is None:
             return super().create_scheduler(num_training_steps, optimizer)
         chosen: Any = optimizer or self.optimizer
@@ -221,7 +229,7 @@ class FittingTrainer(Trainer):
         return self.lr_scheduler
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Use the given order of the examples, if there is one."""
+        """Return the order of the examples that `how.order` gives, or that of transformers."""
         return super()._get_train_sampler(train_dataset) if self.how.order is None else self.how.order
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:  # noqa: ARG002 (a whole pass, for the log only)
@@ -229,7 +237,7 @@ class FittingTrainer(Trainer):
         return grad_norm
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        """Save seconds and unlogged loss with the checkpoint, so that a resumed training continues both."""
+        """Save a checkpoint, with seconds and unlogged loss, so that a resumed training continues both."""
         loss = self.accelerator.gather(self._tr_loss).mean().item()
         kept: Any = self.state.stateful_callbacks
         kept[UNFINISHED] = {"loss": loss, "logged": self._globalstep_last_logged, "seconds": self.seconds}
@@ -275,7 +283,13 @@ class _Following(TrainerCallback):
             control.should_save, self.saved = True, time.monotonic()
 
     def _agreed(self, number: int, due: bool, args: Any, step: int) -> tuple[int, bool]:
-        """Return the signal that any of the processes got, and whether it is time for any of them to save."""
+        """Return (signal that any of the processes got, whether it is time for any of them to save).
+
+        number   the signal that this process got; 0: none
+        due      whether it is time for this process to save
+
+        Processes compare notes every `AGREED` steps only; at other steps of several processes it is (0, False).
+        """
         if args.world_size == 1:
             return number, due
         if step % AGREED:

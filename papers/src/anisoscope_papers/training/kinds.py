@@ -92,7 +92,7 @@ class Kind:
 
 
 def _of(base: dict[str, Any], **more: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the arguments of a configuration as a tuple of pairs."""
+    """Return the arguments of a configuration, those of `base` and `more`, as a tuple of (name, value)."""
     return tuple((base | more).items())
 
 
@@ -156,7 +156,7 @@ def material(kind: Kind, seed: int) -> Any:
 
 
 def examples_of(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
-    """Return (processor, training examples, validation examples, collate function) of a kind."""
+    """Return (processor, training examples, validation examples, collate function) of a kind of small model."""
     if kind.modality == TEXT:
         return _text(kind)
     if kind.real:
@@ -172,7 +172,7 @@ def _corpus() -> TextCorpus:
 
 
 def _text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
-    """Return tokenizer and examples for masked language modelling.
+    """Return (tokenizer, training windows, validation windows, collate function) for masked language modelling.
 
     Validation windows are masked only once, so that their loss changes by learning alone.
     """
@@ -186,7 +186,9 @@ def _text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
     masked = [{key: x[0].tolist() for key, x in once([row]).items()} for row in _windows(held, tokenizer, kind.window)]
 
     def collate(examples: Examples) -> dict[str, Any]:
-        """Make a batch; examples without labels are masked now."""
+        """Make a batch of input_ids, attention_mask and labels [sequence, token]; examples without labels are masked
+        now.
+        """
         made: dict[str, Any] = (pad if "labels" in examples[0] else mask)(examples)
         return made
 
@@ -194,8 +196,9 @@ def _text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
 
 
 def _windows(documents: list[str], tokenizer: Any, window: int) -> Examples:
-    """Cut every document into windows of `window` tokens, including special tokens; last parts below 8 tokens are
-    dropped.
+    """Cut every document into windows of `window` tokens, special tokens included: {"input_ids": [id]} each.
+
+    Last parts below 8 tokens are dropped.
     """
     room = window - 2
     cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
@@ -216,7 +219,7 @@ def _tokenizer(kind: Kind, documents: tuple[str, ...]) -> Any:
 
 @cache
 def _images() -> tuple[Any, Examples, Examples, Any]:
-    """Return processor and examples of scikit-learn's digits."""
+    """Return (processor, training examples, validation examples, collate function) of scikit-learn's digits."""
     from PIL import Image
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
     from transformers import ViTImageProcessorPil, default_data_collator
@@ -242,7 +245,10 @@ def _clips() -> list[Path]:
 
 @cache
 def _speech() -> tuple[Any, Examples, Examples, Any]:
-    """Return processor and examples of spoken digits; the last take of every speaker and digit is for validation."""
+    """Return (processor, training examples, validation examples, collate function) of spoken digits.
+
+    The last take of every speaker and digit is for validation.
+    """
     import soundfile  # type: ignore[import-untyped]
     from transformers import Wav2Vec2FeatureExtractor
 
@@ -257,7 +263,7 @@ def _speech() -> tuple[Any, Examples, Examples, Any]:
         (validation if take == last else train).append({"samples": samples, "labels": int(digit)})
 
     def collate(examples: Examples) -> dict[str, Any]:
-        """Make a batch of padded clips."""
+        """Make a batch of padded clips: input_values and attention_mask [clip, sample], labels [clip]."""
         made = extractor([e["samples"] for e in examples], sampling_rate=RATE, padding=True, return_tensors="pt")
         return {**made, "labels": torch.tensor([e["labels"] for e in examples])}
 

@@ -78,7 +78,7 @@ def train(
     keep(output / "step-0", model, tokenizer)
 
     def on_step(step: int, last: int, model: Any) -> None:
-        """Save a checkpoint if this step is kept, and report progress."""
+        """Save a checkpoint if this step is kept, and report progress towards the `last` step."""
         if step in steps:
             keep(output / f"step-{step}", model, tokenizer)
         if rank == 0:
@@ -105,8 +105,10 @@ def train(
 
 
 def _begin(output: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
-    """Claim the folder for this training; with `resume`, it may hold this one already. OutputError if
-    it holds another.
+    """Claim the folder `output` for the training with this identity.
+
+    With `resume`, it may hold this one already; with `overwrite`, what it holds is removed. Else OutputError if it is
+    not free.
     """
     noted = (RunFolder(output).identity() or {}).get("code")
     as_noted = identity | {"code": noted} if is_code_of(noted, identity["code"]) else identity
@@ -118,7 +120,7 @@ def _begin(output: Path, identity: dict[str, Any], *, resume: bool, overwrite: b
 
 
 def settings_of(training: Training, world: int = 1) -> dict[str, Any]:
-    """Return the fields of `TrainingArguments` for a training in `world` processes."""
+    """Return the fields of `TrainingArguments` for a training in `world` processes (one per device)."""
     rows = training.size.batch // (world * training.accumulate)
     return {
         "max_steps": training.last,

@@ -28,8 +28,8 @@ SPAN, BEGUN = 10, 0.65
 
 
 def files(name: str) -> list[Path]:
-    """List the files below ANISOSCOPE_DATA with training data: all clips of the folder, or the photographs'
-    train.parquet.
+    """List the files of the corpus `name` below ANISOSCOPE_DATA with training data: all clips of the folder, or the
+    photographs' train.parquet.
     """
     place = Path(os.environ.get("ANISOSCOPE_DATA", ""), name)
     return sorted(place.glob("*.flac")) if place.is_dir() else [place.with_name("train.parquet")]
@@ -37,7 +37,7 @@ def files(name: str) -> list[Path]:
 
 @cache
 def _pixels(path: Path) -> tuple[torch.Tensor, list[int]]:
-    """Read photographs from a table: pixels [image, channel, height, width], 0 to 255, and labels."""
+    """Read photographs from a table: (pixels [image, channel, height, width] from 0 to 255, class indices)."""
     import pandas as pd
     from PIL import Image
 
@@ -47,9 +47,10 @@ def _pixels(path: Path) -> tuple[torch.Tensor, list[int]]:
 
 
 def photographs(name: str, _measured: int, sizes: dict[str, Any], masked: bool) -> tuple[Any, Examples, Examples, Any]:
-    """Return (processor, training examples, validation examples, collate) of photographs.
+    """Return (processor, training examples, validation examples, collate function) of the photographs `name`.
 
-    They have classes, or with `masked` hidden patches to fill in.
+    They have classes, or with `masked` hidden patches to fill in. `sizes`: the model's configuration (image and patch
+    size).
     """
     from transformers import ViTImageProcessorPil
 
@@ -62,7 +63,11 @@ def photographs(name: str, _measured: int, sizes: dict[str, Any], masked: bool) 
         examples[-VALIDATION:] = [e | {"hidden": x} for e, x in zip(examples[-VALIDATION:], drawn, strict=True)]
 
     def collate(chosen: Examples) -> dict[str, Any]:
-        """Make a batch; hidden patches that were not drawn before are drawn now."""
+        """Make a batch: pixel_values [image, channel, height, width], with labels [image] or bool_masked_pos [image,
+        patch].
+
+        Hidden patches that were not drawn before are drawn now.
+        """
         given = {"pixel_values": torch.stack([e["pixels"] for e in chosen]) / 127.5 - 1}  # as the processor does
         if not masked:
             return given | {"labels": torch.tensor([e["labels"] for e in chosen])}
@@ -73,14 +78,16 @@ def photographs(name: str, _measured: int, sizes: dict[str, Any], masked: bool) 
 
 
 def speaker(path: Path) -> str:
-    """Return the speaker of a LibriSpeech clip: `SPEAKER-CHAPTER-NUMBER.flac`."""
+    """Return the speaker of a LibriSpeech clip, the first part of `SPEAKER-CHAPTER-NUMBER.flac`."""
     return path.stem.partition("-")[0]
 
 
 def clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) -> tuple[Any, Examples, Examples, Any]:
-    """Return (processor, training examples, validation examples, collate) of pieces of clips.
+    """Return (processor, training examples, validation examples, collate function) of two-second pieces of the clips
+    `name`.
 
-    Speakers that are measured are left out. With `masked`, batches hold the hidden spans.
+    The first `measured` speakers are left out, since models are measured on them. With `masked`, batches hold the
+    hidden spans. `sizes`: the model's configuration.
     """
     from transformers import Wav2Vec2FeatureExtractor
 
@@ -98,7 +105,11 @@ def clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) -> tupl
     held = [example | dict(zip(("hidden", "others"), spans(once), strict=True)) for example in held]
 
     def collate(chosen: Examples) -> dict[str, Any]:
-        """Make a batch; hidden spans that were not drawn before are drawn now."""
+        """Make a batch: input_values [piece, sample], and with `masked` the hidden frames and, for each, others to tell
+        it from.
+
+        Hidden spans that were not drawn before are drawn now.
+        """
         made = extractor([e["samples"] for e in chosen], sampling_rate=RATE, return_tensors="pt")
         free = np.random.default_rng(int(torch.randint(1 << 31, ())))
         drawn = [(e["hidden"], e["others"]) if "hidden" in e else spans(free) for e in chosen]
@@ -111,7 +122,7 @@ def clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) -> tupl
 
 
 def _pieces(path: Path) -> Iterator[Any]:
-    """Yield the pieces of a clip, two seconds each; the rest is dropped."""
+    """Yield the pieces [sample] of a clip, two seconds each; the rest is dropped."""
     import soundfile  # type: ignore[import-untyped]
 
     samples, _rate = soundfile.read(path, dtype="float32")
@@ -120,7 +131,10 @@ def _pieces(path: Path) -> Iterator[Any]:
 
 
 def _spans(frames: int, negatives: int, rng: np.random.Generator) -> tuple[Any, Any]:
-    """Draw hidden spans: (hidden [frame], for each hidden frame other hidden ones [frame, negative])."""
+    """Draw hidden spans of frames; return (hidden [frame], indices of other hidden frames [frame, negative]).
+
+    `negatives`: how many others each hidden frame gets.
+    """
     starts = rng.choice(frames - SPAN, round(BEGUN * frames / SPAN), replace=False)
     hidden = np.zeros(frames, bool)
     hidden[(starts[:, None] + np.arange(SPAN)).ravel()] = True

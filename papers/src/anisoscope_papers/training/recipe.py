@@ -64,7 +64,9 @@ VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
 
 def check_penalty(variant: str, weight: float, layers: tuple[int, ...]) -> None:
-    """Raise UsageError for an entropy penalty that cannot exist."""
+    """Raise UsageError for an entropy penalty that cannot exist: an unknown form, a negative weight, or a wrong
+    layer.
+    """
     if variant not in VARIANTS:
         raise UsageError(f"a penalty among {', '.join(VARIANTS)}", repr(variant), suggest_names(variant, VARIANTS))
     if not (math.isfinite(weight) and weight >= 0):
@@ -199,7 +201,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
 
     @classmethod
     def read(cls, described: dict[str, Any]) -> "ClassifierRecipe":
-        """Read the recipe in a `training.json`."""
+        """Return the recipe that `described`, the field of a `training.json`, holds."""
         own = {name: value for name, value in described.items() if name != "columns"}
         return cls(**own, **Columns.as_fields(described["columns"]))
 

@@ -54,7 +54,7 @@ def cache_folder() -> Path:
 
 
 def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str | None = None) -> tuple[Any, "Tokens"]:
-    """Return the tokenizer and the tokenised corpus, from the cache or newly made.
+    """Return (tokenizer, tokenised corpus) for windows of `window` tokens, from the cache or newly made.
 
     Without a `source` (a checkpoint whose vocabulary is taken), at most `size` tokens are learnt. CorpusError if the
     corpus has fewer than two windows.
@@ -71,7 +71,7 @@ def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str 
         ids = _ids(tokenizer, corpus.documents)
 
         def write(path: Path) -> None:
-            """Write the token ids."""
+            """Write the token ids to a file."""
             with path.open("wb") as file:  # by its name numpy would put another ending to it
                 np.save(file, ids)
 
@@ -106,9 +106,9 @@ def open_training_corpus(name: str, **options: Any) -> TextCorpus:
 
 
 def word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
-    """Train a WordPiece tokenizer with BERT's normalisation.
+    """Train a WordPiece tokenizer of at most `size` tokens with BERT's normalisation on documents.
 
-    Characters are passed in a fixed order, since their numbers break ties.
+    Characters are passed in a fixed order, since their numbers break ties. `more`: further settings of the tokenizer.
     """
     texts = list(_short(documents))
 
@@ -120,7 +120,7 @@ def word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
         return tokenizer
 
     def learnt(size: int, first: list[str]) -> Any:
-        """Train WordPiece with these special tokens first."""
+        """Train a WordPiece tokenizer of at most `size` tokens, of which the special tokens `first` come first."""
         tokenizer = reading(models.WordPiece(unk_token="[UNK]"))
         trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=first, show_progress=False)
         tokenizer.train_from_iterator(texts, trainer)
@@ -134,7 +134,9 @@ def word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
 
 
 def single_bytes(**more: Any) -> Any:
-    """Build a tokenizer for which every byte is a token; nothing is learnt."""
+    """Build a tokenizer for which every byte is a token; nothing is learnt. `more`: further settings of the
+    tokenizer.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate([*SPECIAL, *alphabet])}, [], unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -151,7 +153,7 @@ def _masking(tokenizer: Any, **more: Any) -> Any:
 
 
 def byte_pairs(documents: Iterable[str], size: int) -> Any:
-    """Train byte-level BPE for a causal language model on the documents."""
+    """Train a byte-level BPE tokenizer of at most `size` tokens for a causal language model on documents."""
     tokenizer: Any = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -162,12 +164,12 @@ def byte_pairs(documents: Iterable[str], size: int) -> Any:
 
 
 def _short(documents: Iterable[str]) -> Iterator[str]:
-    """Cut long documents into pieces at line ends."""
+    """Yield the documents, long ones cut into pieces at line ends."""
     return (piece for document in documents for piece in cut_pieces(document))
 
 
 def _taken(name: str, task: Task) -> Any:
-    """Load the tokenizer of a checkpoint. ModelError if it lacks a token that the task needs."""
+    """Load the tokenizer of the checkpoint `name`. ModelError if it lacks a token that the task needs."""
     place = download(locate(*split_name(name), name, "Leave --vocabulary out to learn one."), name, weights=False)
     try:
         tokenizer = Auto.from_pretrained(place.path)
@@ -183,7 +185,7 @@ def _taken(name: str, task: Task) -> Any:
 
 
 def _ids(tokenizer: Any, documents: list[str]) -> Any:
-    """Tokenise all documents into one row, a separator between them."""
+    """Tokenise all documents into one array [position], with a separator between documents."""
     between = tokenizer.sep_token_id if tokenizer.mask_token_id is not None else tokenizer.eos_token_id
     kind = np.uint16 if len(tokenizer) < 1 << 16 else np.int32
     parts: list[Any] = []
@@ -235,11 +237,15 @@ class Tokens:
 
 
 class Examples(Dataset[Any]):
-    """A data set of `length` training examples in the order of `seed`; it returns `input_ids` and `labels`, a batch at
-    a time.
+    """A data set of `length` training examples; it returns `input_ids` and `labels`, a batch at a time.
+
+    Windows come in an order drawn from `seed`, or as they are.
     """
 
     def __init__(self, tokens: Tokens, windows: Rows, length: int, seed: int, *, shuffled: bool = True) -> None:
+        """Prepare `length` examples from windows (indices) of the tokenised corpus; `shuffled` False keeps their
+        order.
+        """
         self.tokens, self.windows, self.length, self.seed, self.shuffled = tokens, windows, length, seed, shuffled
         self._orders: dict[int, Rows] = {}
 
@@ -247,10 +253,11 @@ class Examples(Dataset[Any]):
         return self.length
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
+        """Return one example: input_ids and labels, [token] each."""
         return {name: value[0] for name, value in self.__getitems__([index]).items()}
 
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
-        """Return the examples of one batch, [sequence, token] each."""
+        """Return the examples of one batch: input_ids and labels, [sequence, token] each."""
         ids = self.tokens.rows(np.array([self._window(i) for i in indices]))
         if self.tokens.mask_id is None:
             labels = ids.copy()
@@ -260,7 +267,9 @@ class Examples(Dataset[Any]):
         return {"input_ids": torch.from_numpy(ids), "labels": torch.from_numpy(labels)}
 
     def _window(self, index: int) -> int:
-        """Return the window of an example; each pass over the corpus is shuffled anew."""
+        """Return which window of the corpus the example number `index` is; each pass over the corpus has another
+        order.
+        """
         turn, place = divmod(index, len(self.windows))
         if not self.shuffled:
             return int(self.windows[place])
@@ -269,9 +278,11 @@ class Examples(Dataset[Any]):
         return int(self._orders[turn][place])
 
     def _masked(self, ids: NDArray[np.int64], indices: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Choose 15 % of the content to predict: of these, 80 % become [MASK], 10 % a random token, 10 % stay.
+        """Choose 15 % of the content of windows [sequence, token] to predict: 80 % of it becomes [MASK], 10 % a random
+        token.
 
-        Returns ids and labels.
+        Returns (ids, labels), both [sequence, token]; labels are −100 where nothing is predicted. `indices`: numbers of
+        the examples.
         """
         draws = np.stack([self._draws(i) for i in indices])
         head, room = len(self.tokens.affixes.prefix), self.tokens.room
@@ -284,6 +295,10 @@ class Examples(Dataset[Any]):
         return np.where(chosen, seen, ids), labels
 
     def _draws(self, index: int) -> NDArray[np.float64]:
-        """Return uniform random numbers for one example, [choice, token]; they depend only on seed and index."""
+        """Return uniform random numbers for one example, [3, token]: is it chosen, what becomes of it, which random
+        token.
+
+        They depend only on seed and index.
+        """
         source = np.random.Philox(key=[self.seed, 0], counter=[0, index, 0, 0])
         return np.random.Generator(source).random((3, self.tokens.window))

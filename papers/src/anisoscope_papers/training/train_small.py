@@ -73,7 +73,7 @@ class SmallModel:
 
 
 def train_all(recipe: SmallModelRecipe, kinds: Sequence[str], cache: Path, progress: Progress) -> list[SmallModel]:
-    """Train every seed of the `kinds` whose data are available, or find them in the cache."""
+    """Train every seed of the `kinds` of small models whose data are available, or find them in `cache`."""
     wanted = [kind for kind in map(kind_named, kinds) if not kind.missing]
     return [trained(kind, seed, recipe, cache, progress) for kind in wanted for seed in range(recipe.seeds)]
 
@@ -81,7 +81,7 @@ def train_all(recipe: SmallModelRecipe, kinds: Sequence[str], cache: Path, progr
 def trained(
     kind: Kind, seed: int, recipe: SmallModelRecipe, cache: Path, progress: Progress = lambda _t, _d, _n: None
 ) -> SmallModel:
-    """Return the model of one kind and seed: read from `cache`, or trained there."""
+    """Return the small model of one kind and seed: read from `cache`, or trained there by `recipe`."""
     ports.register()
     settings = {"kind": asdict(kind), "seed": seed, "recipe": asdict(recipe), "data": kind.data}
     folder = cache / "small" / f"{kind.name}-{seed}-{make_run_id(settings)[:8]}"
@@ -98,12 +98,12 @@ def trained(
 
 
 def _train(kind: Kind, seed: int, recipe: SmallModelRecipe, folder: Path, progress: Progress) -> dict[str, Any]:
-    """Train and keep the log-spaced checkpoints; return the content of `training.json`."""
+    """Train a small model and keep its log-spaced checkpoints in `folder`; return the content of `training.json`."""
     made, share = material(kind, seed), recipe.share
     steps = recipe.longest * kind.steps if share is None else max(FEWEST, round(kind.steps * share))
 
     def on_step(step: int, last: int, model: Any) -> None:
-        """Save a checkpoint if the step is a power of two, and report progress."""
+        """Save a checkpoint if the step is a power of two, and report progress towards the `last` step."""
         if step & (step - 1) == 0:
             fit.keep(folder / f"step-{step}", model, made.processor)
         progress(f"{kind.label}, seed {seed}", step, last)
@@ -118,7 +118,7 @@ def _train(kind: Kind, seed: int, recipe: SmallModelRecipe, folder: Path, progre
 
 
 def fitting(kind: Kind, seed: int, steps: int, patience: int | None = None) -> fit.Fitting:
-    """Return the settings of a training: AdamW with warm-up, then linear decay to the last step.
+    """Return the settings of a training of `steps` steps: AdamW with warm-up, then linear decay to the last step.
 
     With `patience`, the rate is constant and training stops early.
     """
