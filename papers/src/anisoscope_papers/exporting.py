@@ -75,7 +75,11 @@ def export_claims(studies: Sequence[Study], folder: Path, form: str) -> Path:
 
 
 def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
-    """Write an HTML page for each claim, with its verdict for every subject, and a list of all pages."""
+    """Write an HTML page for each claim of a `claim_table`, with its verdict for every subject, and a list of all
+    pages.
+
+    Returns the path of the list.
+    """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(TEMPLATE.read_text("utf-8"))
     place = folder / "claims"

@@ -158,10 +158,11 @@ def of_seeds(
     subject: str = "",
     inside: tuple[float, float] | None = None,
 ) -> Test:
-    """Test a claim about one number per seed: that it lies above a threshold, below it, or between two ends (`inside`).
+    """Make the test of a claim on one number per seed: that it lies above a threshold, below it, or between two ends
+    (`inside`).
 
     `values` [seed]: NaN if a seed gives no answer. What is not given (`threshold`, `inside`, `statistic`) is taken from
-    the claim.
+    the claim. `subject`: the model or corpus that the number is about; `reason`: what else must be known.
     """
     known, inside = values[~np.isnan(values)], inside or claim.inside
     n, missing = len(known), len(values) - len(known)
@@ -260,7 +261,10 @@ def judged(tests: Sequence[Test]) -> list[Verdict]:
 
 
 def way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing | Literal[""]:
-    """Return how a test fails, or "" if it does not fail. `against`: its corrected p in the opposite direction."""
+    """Return how a test with this outcome fails, or "" if it does not fail: `beyond`, `contrary` or `too small`.
+
+    `against`: its corrected p in the opposite direction.
+    """
     if outcome != "fails":
         return ""
     if test.inside is not None:
@@ -331,6 +335,7 @@ def verdict_without_test(
     """Make a verdict from facts, without a statistical test. `holds`: None means undecided.
 
     If it fails, the way of failing is `contrary`, or `beyond` for a claim with two ends (`inside`). NaN becomes None.
+    The other arguments are the fields of the `Verdict`.
     """
     outcome: Outcome = "undecided" if holds is None else "holds" if holds else "fails"
     if claim.identity and outcome == "holds":

@@ -65,7 +65,11 @@ def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
 
 
 def _shown(done: Finished) -> dict[str, Any]:
-    """Return a finished study as the page's template reads it, by name. The claims are those of the current code."""
+    """Return what the page's template reads of a finished study, {name: value}: title, caption, verdicts, figures and
+    others.
+
+    The claims are those of the current code.
+    """
     study, claims = done.study, {claim.name: claim for claim in done.study.claims}
     return {
         "study": study.name,
@@ -80,6 +84,6 @@ def _shown(done: Finished) -> dict[str, Any]:
 
 
 def _figure(name: str, chart: Any, study: str) -> dict[str, str]:
-    """Return a chart for the page by name: its name, its SVG, and a label that differs within its study."""
+    """Return a chart for the page as {"name", "label", "svg"}; the label differs within its study."""
     label = name.removeprefix(study).strip("_-").replace("_", " ").replace("-", " ")
     return {"name": name, "label": label or study, "svg": Markup(to_svg(chart, f"{study}-{name}"))}

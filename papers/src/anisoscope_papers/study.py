@@ -61,14 +61,12 @@ class Claim:
     over, words         how tests of single layers or norms make one verdict, and what is counted of them
     systems, but, stack the models it is about, by the beginnings of their names (none: all), those it is not about, and
                         their stack (encoder or decoder)
-    against             for arms (changed models): what is subtracted from an arm's number: another arm's, its own at
-    the
-                        `start`, or `zero`
+    against             for arms (changed models): what is subtracted from an arm's number, namely another arm's, its
+    own                     at the `start`, or `zero`
     premise             what the number of `against` must exceed: otherwise there is nothing that could be lost
     lost                the share of that number at step 0 that training must have removed in `against`, for the same
-    reason
-    makes               it says that an arm is what its name says; unless it holds, nothing else is concluded from the
-    arm
+                        reason
+    makes               it says that an arm is what its name says; unless it holds, nothing else is concluded from it
     afterwards          it was added after the records had been seen: corrected only with others of its kind, so that it
                         changes no verdict on earlier claims
     identity            it holds by construction: if it holds, that is shown, but is no evidence
@@ -269,7 +267,7 @@ class Study:
 
 @cache
 def published(paper: str) -> dict[str, Any]:
-    """Read the published.toml of a paper: its claims and published numbers, by study."""
+    """Return the published.toml of a paper as {study: its claims and published numbers}."""
     return tomllib.loads((folder_of(paper) / PUBLISHED).read_text("utf-8"))
 
 
@@ -281,7 +279,7 @@ def _entry(paper: str, study: str) -> dict[str, Any]:
 
 
 def claims(paper: str, study: str) -> dict[str, Claim]:
-    """Return the claims of a study of a paper, by name, from published.toml.
+    """Return {name: claim} for a study of a paper, from published.toml.
 
     A statement may insert its claim's numbers in braces.
     """

@@ -56,7 +56,9 @@ def against_norm(
 
 
 def _norm_axis(field: str = "N:Q") -> alt.X:
-    """Return the axis of N (norm of the bias), linear below 0.1, logarithmic above."""
+    """Return the horizontal axis of N (norm of the bias), linear below 0.1, logarithmic above, for a field of the
+    chart's data.
+    """
     scale = alt.Scale(type="symlog", constant=0.1, nice=False)
     axis = alt.Axis(values=[0, 0.1, 1, 10, 100], labelExpr=PLAIN)
     return alt.X(field, title="norm N of the bias", scale=scale, axis=axis)

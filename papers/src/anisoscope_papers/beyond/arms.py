@@ -38,7 +38,10 @@ class Centred(nn.Linear):
         self.register_buffer("mean", torch.zeros_like(linear.bias))
 
     def forward(self, input: Float[Tensor, "sequence token dim"]) -> Float[Tensor, "sequence token out"]:
-        """Project and subtract the mean. The windows of these models have no padding, so every token counts."""
+        """Project input [sequence, token, dim] and subtract the mean over all tokens.
+
+        The windows of these models have no padding, so every token counts.
+        """
         projected = super().forward(input)
         if not self.training:
             return projected - self.mean
@@ -59,7 +62,7 @@ class Normed(nn.Linear):
         self.norm = nn.RMSNorm(linear.out_features // heads, eps=1e-6)
 
     def forward(self, input: Float[Tensor, "sequence token dim"]) -> Float[Tensor, "sequence token out"]:
-        """Project, then normalise each head."""
+        """Project input [sequence, token, dim], then normalise each head."""
         projected = super().forward(input)
         by_head = projected.view(*projected.shape[:-1], -1, *self.norm.normalized_shape)
         return self.norm(by_head).flatten(-2)  # type: ignore[no-any-return]
@@ -192,7 +195,7 @@ class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types i
         """Return the loss if `labels` are given, else the output of `BertForMaskedLM`.
 
         With `config.is_decoder` each token is predicted from those before it. Weights of tokens and the penalty count
-        only in training.
+        only in training. `num_items_in_batch` is not used.
         """
         if labels is None:
             return super().forward(input_ids, **inputs)
@@ -211,7 +214,9 @@ class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types i
 
 
 def mean_cosine(hidden: Float[Tensor, "sequence token dim"]) -> Float[Tensor, ""]:
-    """Return A, the mean cosine over all distinct pairs of vectors in a batch; it has a gradient."""
+    """Return A, the mean cosine over all distinct pairs of vectors of a batch, hidden [sequence, token, dim]; it has
+    a gradient.
+    """
     directions = functional.normalize(hidden.flatten(0, 1), dim=-1)
     n = len(directions)
     return (directions.sum(0).square().sum() - n) / (n * (n - 1))

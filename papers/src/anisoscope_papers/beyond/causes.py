@@ -128,7 +128,10 @@ def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> li
 
 
 def _unmade(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Make verdicts undecided if they rest on an arm (changed model) that does not do what its name says."""
+    """Make verdicts undecided if they rest on an arm (changed model) that does not do what its name says.
+
+    `stated_ones`: all claims of the study; those with `makes` say what an arm must do.
+    """
     not_made: dict[str, str] = {}
     for claim in stated_ones:
         for verdict in verdicts if claim.makes else ():

@@ -68,19 +68,21 @@ def arm(name: str, share: float) -> str:
 
 
 class Maps:
-    """Scores of the words of every sentence under a trained classifier, by split, sentence and map."""
+    """Scores of the words of every sentence under a trained classifier, by split, sentence and map (way to score
+    words).
+    """
 
     def __init__(self, trained: Trained) -> None:
         self.trained = trained
 
     @cached_property
     def found(self) -> dict[str, list[int]]:
-        """The predicted class of each example, by split."""
+        """{split: [index of the predicted class of each example]}."""
         return {split: [found for found, _ in ones] for split, ones in self.scored.items()}
 
     @cached_property
     def scored(self) -> dict[str, list[tuple[int, dict[str, Array]]]]:
-        """(predicted class, {map: score per word}) of each example, by split."""
+        """{split: [(predicted class, {map: score per word}) of each example]}."""
         (model, _), trained = self.trained.classifier, self.trained
         classes, draw = len(trained.corpus.labels), np.random.default_rng(trained.cell.seed)
         directions = measure_class_directions(model, trained.batches(DIRECTED, VALIDATION), classes)

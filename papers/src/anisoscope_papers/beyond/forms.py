@@ -51,8 +51,8 @@ def _attention(
     """Compute attention in one of the forms (a key of `FORMS`), with the signature of transformers' attention
     functions.
 
-    query, key, value are [sequence, head, token, dim]. Returns (output [sequence, query, head, dim], weights [sequence,
-    head, query, key]).
+    query, key, value are [sequence, head, token, dim]; attention_mask is added to the scores. Returns (output
+    [sequence, query, head, dim], weights [sequence, head, query, key]).
     """
     scores = query @ key.transpose(2, 3) * scaling
     given = weights(form, scores if attention_mask is None else scores + attention_mask)

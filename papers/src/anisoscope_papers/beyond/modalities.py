@@ -56,7 +56,9 @@ class KindRecipe:
         return cache_folder() / "beyond" / f"{kind.name}-{arm}-{seed}-{identity[:8]}"
 
     def read(self) -> dict[str, str]:
-        """Return hashes of what is read in training: none, as the folder's name already depends on the data."""
+        """Return {} where others return hashes of what is read in training: here the folder's name already depends
+        on the data.
+        """
         return {}
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:

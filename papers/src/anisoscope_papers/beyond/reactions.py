@@ -133,7 +133,7 @@ def of_directions(cls: Float[np.ndarray, "reaction dim"], labels: Labels) -> tup
 def replicates(seen: Seen, labels: Labels) -> dict[str, Array]:
     """Return jackknife replicates {metric: [1 + group, layer]}: with all reactions, then without each group of them.
 
-    `labels`: class index [reaction].
+    `seen`: what is kept of a model's pass; `labels`: class index [reaction].
     """
     group = np.arange(len(labels)) % GROUPS
     found: dict[str, list[Array]] = {name: [] for name in BOUNDS}

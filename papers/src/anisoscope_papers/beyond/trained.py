@@ -60,7 +60,7 @@ class Cells(Protocol):
         """Return the folder of the model of an arm (set of changes) and a seed; it depends on every setting."""
 
     def read(self) -> dict[str, str]:
-        """Return hashes of what a model is trained and measured with, by name."""
+        """Return {name: hash} of what a model is trained and measured with."""
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
         """Train the model of an arm (set of changes) and a seed in `folder`, or resume, and write its records."""
@@ -92,7 +92,7 @@ class Recipe:
         return cache_folder() / "beyond" / f"{arm}-{seed}-{identity[:8]}"
 
     def read(self) -> dict[str, str]:
-        """Return hashes of the files of its corpora, by name."""
+        """Return {name of a corpus: hash of its files} for training and measuring."""
         return hash_corpora(*_corpora())
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
@@ -122,8 +122,9 @@ class Experiment:
         return (SEEN, ASKED) if self.asked else (SEEN,)
 
     def cells(self) -> list[tuple[str, int]]:
-        """List the models to train, as (arm, seed); an arm is a set of changes. The first two arms come first with
-        every seed, so that an interrupted run holds one full comparison.
+        """List the models to train, as (arm, seed); an arm is a set of changes.
+
+        The first two arms come first with every seed, so that an interrupted run holds one full comparison.
         """
         first, others = self.arms[:2], self.arms[2:]
         return [(arm, seed) for part in (first, others) for seed in range(self.seeds) for arm in part]

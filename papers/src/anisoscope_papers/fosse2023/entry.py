@@ -41,10 +41,12 @@ class Seeds(dict[Any, Array]):
     """
 
     def __init__(self, found: Mapping[Any, Array], nothing: Array) -> None:
+        """Hold the values `found` by key; a missing key gives `nothing`, NaN for every seed."""
         super().__init__(found)
         self.nothing = nothing
 
     def __missing__(self, _key: Any) -> Array:
+        """Return NaN for every seed."""
         return self.nothing
 
 
@@ -63,6 +65,7 @@ class Evidence:
     lost: Mapping[str, str] = LOST
 
     def __init__(self, study: str, records: pd.DataFrame, corpus: str = "", paper: str = PAPER) -> None:
+        """Read the records of a study; `corpus` is empty for all corpora, `paper` is the one that states the claims."""
         self.study, self.records, self.corpus, self.paper = study, records, corpus, paper
         self.claims, self.published = claims(paper, study), published(paper)[study]
         self.title = TITLES.get(corpus, corpus) or "all corpora"

@@ -162,7 +162,7 @@ def similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:
 def entropy_records(model: Any, batches: LabelledPlan, layer: int = 1) -> pd.DataFrame:
     """Return the entropy H of a layer's [CLS] attention row in every published form, with its possible range.
 
-    The range (`cls_entropy.floor`, `.ceiling`) depends on the lengths of the utterances.
+    The mean is over the utterances of `batches`. The range (`cls_entropy.floor`, `.ceiling`) depends on their lengths.
     """
     found, lengths = measure_entropies(model, batches, (layer,)), np.array(batches.encoded.lengths)
     rows = [

@@ -220,7 +220,7 @@ class Pass:
         return {name: np.stack(values) for name, values in found.items()}
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of the long table for all sites, still without model and seed."""
+        """Yield the rows of the long table for all sites as {column: value}, still without model and seed."""
         for site in self.sites.values():
             if site.quantity == "attention":
                 yield from self._attention(site)

@@ -272,7 +272,7 @@ def losses(pieces: Sequence[Piece]) -> pd.DataFrame:
 
 
 def fallen(records: pd.DataFrame, seeds: Sequence[int], steps: Sequence[int]) -> NDArray[np.float64] | None:
-    """Return how much of the total fall of the loss each step has behind it, [seed, step] from 0 to 1.
+    """Return how much of the total fall of the loss each of the given steps has behind it, [seed, step] from 0 to 1.
 
     The fall is counted from the first checkpoint with a loss to the lowest loss. Step 0 has no loss and gets 0. None if
     another checkpoint has no loss.

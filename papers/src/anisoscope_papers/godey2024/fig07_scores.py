@@ -43,7 +43,7 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
 
 
 def judge_direction(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
-    """Judge in which direction the mean score moves as the bias grows, seed by seed."""
+    """Judge in which direction the mean attention score moves as the norm of the bias grows, seed by seed."""
     return (norm_claims.judge_share(claim, c) for c in norm_claims.curves(records, claim.metric, claim.site))
 
 

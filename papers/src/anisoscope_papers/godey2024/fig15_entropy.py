@@ -34,7 +34,9 @@ claims that they do.
 
 
 def measure(series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
-    """Return entropies and score statistics of every head at every checkpoint, with the validation losses."""
+    """Return entropies and score statistics of every head at every checkpoint of `series`, with the validation
+    losses.
+    """
     if series.cells is not None:
         return checkpoints.measure_heads((*KEPT, checkpoints.LOSS), series, context)
     pieces = checkpoints.measure(series, context)
@@ -97,7 +99,8 @@ def turned(claim: Claim, course: Array, steps: Sequence[int], subject: str = "")
     """Test how much a course [seed, step] of values at the training steps `steps` rises from its lowest point to the
     end.
 
-    A course that is lowest at the end in every seed does not rise: it fails without a test.
+    A course that is lowest at the end in every seed does not rise: it fails without a test. `subject`: what the course
+    is of.
     """
     places = courses.turning_places(course)
     if (places == len(steps) - 1).all():

@@ -109,7 +109,9 @@ def judge_law(records: pd.DataFrame) -> Sequence[Verdict]:
 
 
 def draw_law(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw the densities of cosines, from light to dark as d grows."""
+    """Draw the densities of cosines of isotropic pairs, from light to dark as the dimension d grows; return
+    {"fig17": chart}.
+    """
     rows = select(records, metric="cosine_law.density")
     d = rows["model"].str.rsplit(" ", n=1).str[1].astype(int)
     data = pd.DataFrame({"cosine": rows["component"].astype(float), "value": rows["value"], "log₂ d": np.log2(d)})
@@ -156,7 +158,9 @@ def trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context
 
 
 def draw_points(records: pd.DataFrame) -> dict[str, ChartType]:
-    """Draw A (mean cosine) of models' layers over q95(d), with the 95 % line of means over 1,000 vectors."""
+    """Draw A (mean cosine) of models' layers over q95(d), with the 95 % line of means over 1,000 vectors; return
+    {"fig18": chart}.
+    """
     d = np.unique(np.round(np.geomspace(4, 16384, 80)).astype(int))
     means = isotropic.mean_cosine_quantile(0.95, d, 1000)
     lines = {"95 % of isotropic pairs": isotropic.q95(d), "95 % of means over 1,000 vectors": means}

@@ -74,7 +74,7 @@ class Systems:
         return Settings(panel=("hidden",), tokens=self.policies, sample=0, flatten=self.flatten)
 
     def needs(self) -> tuple[Need, ...]:
-        """Return what must be downloaded: the published models and their corpus."""
+        """Return what must be downloaded, one entry each: the published models and their corpus."""
         return needed([(model, self.corpus) for model in self.models], self.flatten)
 
 
@@ -109,7 +109,8 @@ def had(job: Job, context: Context, measure_it: Callable[[Job], Item]) -> list[I
     """Measure a published system (model) by `measure_it`; return [result], or [] with a note in the context if it is
     unavailable.
 
-    If its corpus is unavailable and has a stand-in, that is read instead.
+    If its corpus is unavailable and has a stand-in, that is read instead. `job`: model, corpus and settings of the
+    measurement.
     """
     try:
         return [measure_it(job)]
@@ -210,7 +211,10 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
 
 
 def width(threshold: float) -> int:
-    """Return the dimension d whose q95(d) is the recorded `mean_cosine.isotropic_q95` (q95 falls strictly with d)."""
+    """Return the dimension d whose q95(d) is `threshold`, the recorded `mean_cosine.isotropic_q95`.
+
+    q95(d), what 95 % of isotropic pairs stay below, falls strictly with d.
+    """
     dimensions = range(2, 1 << 24)
     return dimensions[bisect_left(dimensions, -threshold * (1 + 1e-12), key=lambda d: -q95(d))]
 
@@ -222,10 +226,10 @@ def widths(records: pd.DataFrame) -> dict[str, int]:
 
 
 def left_out(sums: Path, settings: Settings) -> pd.DataFrame:
-    """Return A (mean cosine) and drift (norm of the mean vector) with each group of units (documents, images) left out,
-    from saved sums.
+    """Return A (mean cosine) and drift (norm of the mean vector) with each group of units (documents, images) left out.
 
-    Only for the first token policy, and for outputs of blocks (also before their last ReLU).
+    They are computed from the saved `sums` of a run, only for the first token policy, and for outputs of blocks (also
+    before their last ReLU).
     """
     measurement = Measurement.restore(sums, settings)
     rows = []
@@ -271,7 +275,9 @@ def skipped(records: pd.DataFrame) -> str:
 
 
 def unmeasured(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict], records: pd.DataFrame) -> list[Verdict]:
-    """Return an undecided verdict for each claim that has none, with the reason why these records do not decide it."""
+    """Return a list of undecided verdicts, one for each claim that has none, with the reason why these records do
+    not decide it.
+    """
     why = skipped(records) or "no system of these settings is one the claim is about"
     found = {verdict.claim for verdict in verdicts}
     return [

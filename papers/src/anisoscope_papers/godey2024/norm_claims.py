@@ -70,7 +70,9 @@ def judge(figure: str, others: Mapping[str, Judge], records: pd.DataFrame) -> li
 
 
 def concluded(found: Sequence[Test | Verdict]) -> list[Verdict]:
-    """Judge all tests together, and append the verdicts that needed no test."""
+    """Return the verdicts on a figure: `found` holds tests, which are judged together, and verdicts that needed no
+    test.
+    """
     return [
         *judged([one for one in found if isinstance(one, Test)]),
         *(one for one in found if isinstance(one, Verdict)),

@@ -59,7 +59,8 @@ def score_sums(
 
 
 def _rows(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (mean, variance) of the scores of each row, [sequence, head, query], from the moments of the keys.
+    """Return (mean, variance) of the scores scale · q·k of each row, [sequence, head, query], from the moments of the
+    keys.
 
     No score is computed. query and key are [sequence, head, token, dim]; n [row]: how many keys each row sees.
     """
@@ -70,10 +71,10 @@ def _rows(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, 
 
 
 def _rows_of_causal(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (mean, variance) of the scores of each row, [sequence, head, query], if row i sees only the first n[i]
-    keys.
+    """Return (mean, variance) of the scores scale · q·k of each row, [sequence, head, query], if row i sees only the
+    first n[i] keys.
 
-    query and key are [sequence, head, token, dim].
+    query and key are [sequence, head, token, dim]; n is [row].
     """
     s = (query @ key.transpose(2, 3)).mul_(scale).tril_()
     mean = s.sum(-1).double() / n

@@ -101,7 +101,7 @@ class Untrained:
         """
 
         def feed(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            """Replace the hidden states that the first block is called with."""
+            """Replace the hidden states in the arguments of the first block; return its new (args, kwargs)."""
             return ((x, *args[1:]), kwargs) if args else ((), kwargs | {"hidden_states": x})
 
         ((first, *_),) = find_blocks(self.model).values()

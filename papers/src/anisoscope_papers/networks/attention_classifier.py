@@ -109,6 +109,7 @@ class ClassifierAttention(nn.Module):
     is_causal = False
 
     def __init__(self, config: AttentionClassifierConfig, layer: int = 0) -> None:
+        """Build the projections of a layer, which counts from 0."""
         super().__init__()
         self.config, self.layer, self.detach = config, layer, False
         self._drawn: Tensor | None = None
@@ -267,6 +268,7 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
     """
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
+        """Build word vectors, positions and blocks for a configuration."""
         super().__init__(config.checked())
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.blocks = nn.ModuleList(AttentionClassifierBlock(config, i) for i in range(config.num_hidden_layers))
@@ -314,7 +316,9 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
 
 
 def sinusoids(length: int, dim: int) -> Float[Tensor, "position dim"]:
-    """Return position vectors: sine on even, cosine on odd dimensions, wavelengths from 2π to 2π·10,000."""
+    """Return position vectors [position, dim]: sine on even, cosine on odd dimensions, wavelengths from 2π to
+    2π·10,000.
+    """
     angle = torch.arange(length)[:, None] * torch.exp(torch.arange(0, dim, 2) * (-math.log(10_000.0) / dim))
     return torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
 
@@ -323,6 +327,7 @@ class AttentionClassifier(AttentionClassifierPreTrainedModel):  # type: ignore[n
     """The attention-only classifier: class scores from the last state of the first token, `<cls>`."""
 
     def __init__(self, config: AttentionClassifierConfig) -> None:
+        """Build the model and a linear head with as many outputs as the configuration has labels."""
         super().__init__(config)
         self.attention_classifier = AttentionClassifierModel(config)
         self.classifier = nn.Linear(config.hidden_size, int(config.num_labels or 2))

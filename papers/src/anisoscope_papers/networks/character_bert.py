@@ -51,6 +51,7 @@ class CharacterBertConfig(BertConfig):  # type: ignore[no-untyped-call]  # its _
     num_highway_layers: int = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
+        """Raise UsageError if a field that is fixed in the published network has another value."""
         for name, value in FIXED.items():
             came = kwargs.pop(name, value)
             if came != value:
@@ -78,6 +79,7 @@ class CharacterCnn(nn.Module):
     """Turn the characters of a word into its vector: embeddings, convolutions, maximum, highway layers, projection."""
 
     def __init__(self, config: CharacterBertConfig) -> None:
+        """Build embeddings, convolutions, highway layers and projection for a configuration."""
         super().__init__()
         dim, channels = config.character_embedding_dim, sum(size for _, size in config.character_filters)
         self._char_embedding_weights = nn.Parameter(torch.empty(config.num_characters + 1, dim))

@@ -88,12 +88,12 @@ class CrepeModel(PublishedModel):
         return BaseModelOutput(last_hidden_state=pitches)
 
     def _get_feat_extract_output_lengths(self, samples: Tensor) -> Tensor:
-        """Return the number of frames for a number of samples."""
+        """Return the number of frames [clip] for numbers of samples [clip]."""
         return samples // FRAME
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
-    """Build a batch norm with the published constants."""
+    """Build a batch norm over this number of channels, with the published constants."""
     return nn.BatchNorm2d(channels, eps=0.0010000000474974513, momentum=0.0)
 
 

@@ -68,6 +68,7 @@ class EfficientNetLiteBlock(nn.Module):
     """
 
     def __init__(self, before: int, after: int, kernel: int, stride: int, expansion: int) -> None:
+        """Build a block from `before` to `after` channels, which is `expansion` times as wide inside."""
         super().__init__()
         inside = before * expansion
         self.expands = expansion > 1

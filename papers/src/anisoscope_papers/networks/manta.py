@@ -59,6 +59,9 @@ class MantaConfig(T5Config):  # type: ignore[no-untyped-call]  # untyped __init_
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
+        """Fill in defaults of checkpoints of an earlier version. UsageError for a choice that this network does not
+        have.
+        """
         if self.tie_word_embeddings:
             raise UsageError("a MANTa with its own output layer", "tie_word_embeddings = True", "set it to False")
         activation = kwargs.pop("pooling_highway_activation", "relu")
@@ -114,7 +117,8 @@ class MantaBlockAssignment(nn.Module):
         self.variance_floor = variance_floor
 
     def forward(self, frontiers: Tensor, joint_blocks: bool) -> Tensor:
-        """Turn probabilities (B, T) into shares (B, L, T), which sum to one over the L blocks.
+        """Turn frontier probabilities (B, T) into shares of bytes in blocks (B, L, T), which sum to one over the L
+        blocks.
 
         UsageError if rows have different numbers of blocks without `joint_blocks`.
         """
@@ -145,7 +149,7 @@ class MantaConvolution(nn.Module):
         self.weight = nn.Parameter(torch.empty(shape))
 
     def forward(self, signal: Tensor) -> Tensor:
-        """Convolve (N, C, T) → (N, C_out, T)."""
+        """Convolve a signal (N, C, T) along its last axis: (N, C_out, T)."""
         weight = self.weight[0].permute(2, 0, 1) if self.depthwise else self.weight.transpose(0, 1)
         return conv1d(signal, weight, padding="same", groups=signal.shape[1] if self.depthwise else 1)
 
@@ -169,7 +173,10 @@ class MantaPooler(nn.Module):
         self.mean_pool, self.max_blocks = config.pooling_mean_pool, config.max_length_encoder_decoder
 
     def forward(self, frontiers: Tensor, embeddings: Tensor, joint_blocks: bool) -> Tensor:
-        """Pool byte embeddings (B, T, C) into block embeddings (B, L, d_model), by probabilities (B, T)."""
+        """Pool byte embeddings (B, T, C) into block embeddings (B, L, d_model), by frontier probabilities (B, T).
+
+        `joint_blocks`: as in `MantaModel`.
+        """
         shares = self.block_assignment(frontiers, joint_blocks)[:, : self.max_blocks]  # (B, L, T)
         if self.mean_pool:
             shares = shares / shares.sum(-1, keepdim=True).clamp(min=1)

@@ -103,7 +103,7 @@ def _save(model: Any, weights: Mapping[str, Tensor], folder: Path) -> None:
 
 
 def _load_torch(path: Path) -> dict[str, Tensor]:
-    """Load weights, by name, from a torch file, on the CPU."""
+    """Return {name: tensor} of the weights in a torch file, on the CPU."""
     return dict(torch.load(path, "cpu", weights_only=True))
 
 
@@ -271,7 +271,7 @@ def _name_whisper_weights(variables: Mapping[str, np.ndarray[Any, Any]]) -> dict
     """
 
     def tensor(name: str) -> Tensor:
-        """Return a variable as a float32 tensor."""
+        """Return the variable `name` of the file as a float32 tensor."""
         return torch.from_numpy(variables[name].astype(np.float32))
 
     found: dict[str, Tensor] = {}
@@ -336,7 +336,8 @@ def _write_whisper_tokenizer(path: Path, folder: Path) -> None:
 
 
 def _convert_saliency_vit(files: Mapping[str, Path], folder: Path) -> None:
-    """Convert the saliency ViT under DINOv2's hub names, which transformers renames as in published checkpoints.
+    """Convert the saliency ViT to a folder in hub format, under DINOv2's hub names, which transformers renames as in
+    published checkpoints.
 
     ModelError if weights are missing or left over.
     """
@@ -409,7 +410,7 @@ def _reaction_bert(state: str, architecture: str, **changes: Any) -> Source:
     """
 
     def convert(files: Mapping[str, Path], folder: Path) -> None:
-        """Convert this BERT."""
+        """Convert this BERT to hub format in `folder`."""
         _convert_reaction_bert(files, folder, architecture, **changes)
 
     return Source(_list_bert_files(f"{_REACTIONS}/{state}"), convert)

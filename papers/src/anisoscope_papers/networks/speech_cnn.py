@@ -88,7 +88,9 @@ class SpeechCnnForSequenceClassification(Wav2Vec2PreTrainedModel):  # type: igno
     def forward(
         self, input_values: Tensor, attention_mask: Tensor | None = None, labels: Tensor | None = None, **_: Any
     ) -> SequenceClassifierOutput:
-        """Return the logits [sequence, class], and the cross-entropy if there are labels."""
+        """Return the logits [sequence, class] for input_values [sequence, sample], and the cross-entropy if there
+        are labels.
+        """
         hidden = self.speech_cnn(input_values, attention_mask).last_hidden_state
         weight = torch.ones_like(hidden[..., :1])
         if attention_mask is not None:

@@ -105,6 +105,7 @@ class VanLayer(nn.Module):
     """One block: attention and perceptron, each after a batch norm, scaled per channel and added."""
 
     def __init__(self, config: VanConfig, stage: int, drop_path: float) -> None:
+        """Build a block of a stage; `drop_path`: the probability with which its branches are dropped in training."""
         super().__init__()
         channels = config.hidden_sizes[stage]
         self.norm1 = nn.BatchNorm2d(channels)
@@ -121,7 +122,7 @@ class VanLayer(nn.Module):
         return features + self._branch(self.layer_scale_2, self.mlp(self.norm2(features)))
 
     def _branch(self, scale: Tensor, branch: Tensor) -> Tensor:
-        """Return a branch with each channel scaled; in training, the branch of a whole image is dropped with the
+        """Return a branch (B, C, H, W) with each channel scaled; in training, an image's branch is dropped with the
         block's probability.
         """
         branch = scale[:, None, None] * branch

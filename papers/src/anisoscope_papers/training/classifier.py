@@ -153,7 +153,7 @@ def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[s
 
 
 def _trainer_settings(recipe: ClassifierRecipe, device: str) -> dict[str, Any]:
-    """Return the keywords of `TrainingArguments` for this recipe."""
+    """Return {keyword: value} of `TrainingArguments` for this recipe."""
     settings = BEST | {
         "eval_strategy": "epoch",
         "save_strategy": "epoch",
@@ -231,6 +231,7 @@ class FrozenAttention(TrainerCallback):
     """
 
     def __init__(self, after: int | None = None) -> None:
+        """Freeze after this number of steps; None: after the first epoch."""
         self.after = after
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:  # noqa: ARG002
@@ -269,6 +270,7 @@ class Buckets(Sampler[int]):
     """
 
     def __init__(self, lengths: Sequence[int], batch: int, seed: int) -> None:
+        """Sample utterances of these numbers of tokens in batches of `batch`."""
         self.lengths, self.batch, self.seed, self.epoch = torch.tensor(lengths), batch, seed, 0
 
     def set_epoch(self, epoch: int) -> None:

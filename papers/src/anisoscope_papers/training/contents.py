@@ -70,7 +70,7 @@ def _hash_files(place: Path | None) -> str:
 
 
 def _hash_all(paths: Sequence[Path], more: str = "") -> str:
-    """Hash the names and contents of files, and the text `more`."""
+    """Return one hash of the names and contents of files, and of the text `more`."""
     total = hashlib.sha256(more.encode())
     for path in paths:
         stat = path.stat()

@@ -26,6 +26,7 @@ class EntropyPenalty:
     """The penalty λ · H, averaged over utterances. `layers` counts from 1; empty: all of them."""
 
     def __init__(self, weight: float, *, variant: str = "entropy", layers: Layers = (1,)) -> None:
+        """Penalise with this weight (λ) and form (`variant`) of H, in these layers."""
         check_penalty(variant, weight, layers)
         self.weight, self.variant, self.layers = weight, variant, layers
 
@@ -39,6 +40,6 @@ class EntropyPenalty:
             yield watch
 
     def value(self, watch: Watch) -> Tensor:
-        """Return the penalty λ · H for the recorded batch, a scalar with a gradient."""
+        """Return the penalty λ · H for the batch that `watch` has recorded, a scalar with a gradient."""
         entropy = watch.column_entropy() if self.variant == "entropy-columns" else watch.row_entropy()
         return self.weight * entropy.mean()

@@ -203,7 +203,10 @@ class FittingTrainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Return the loss plus the penalty, in training and in validation. DivergedError if it is not finite."""
+        """Return the loss plus the penalty, in training and in validation; with `return_outputs`, (loss, outputs).
+
+        DivergedError if it is not finite.
+        """
         penalty = self.how.penalty
         if penalty is None or penalty.weight == 0:
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)

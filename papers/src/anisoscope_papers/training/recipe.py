@@ -163,6 +163,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
     seed: Annotated[Whole, Field(ge=0), option("of weights, order and dropout", TRAINING)] = 0
 
     def __post_init__(self) -> None:
+        """Raise UsageError for fields that do not fit together, or that this recipe would not use."""
         if self.penalty != "none":
             check_penalty(self.penalty, self.weight, self.penalty_layers)
         elif self.weight != 0:
@@ -195,7 +196,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
         return replace(self, **missing)
 
     def described(self) -> dict[str, Any]:
-        """Return the recipe as `training.json` holds it; a training is identified by it."""
+        """Return {field: value} of the recipe as `training.json` holds it; a training is identified by it."""
         own = {name: value for name, value in asdict(self).items() if name not in list_field_names(Columns)}
         return own | {"columns": self.by_role}
 
@@ -335,6 +336,7 @@ class Training(Sizes):
     ] = ()
 
     def __post_init__(self) -> None:
+        """Raise UsageError if the batch cannot be split evenly over processes and accumulation steps."""
         parts = int(os.environ.get("WORLD_SIZE", "1")) * self.accumulate  # as torchrun gives it
         if self.size.batch % parts:
             got = f"{self.size.batch} sequences over {parts} parts (processes × --accumulate)"
@@ -365,7 +367,9 @@ class Training(Sizes):
         return max(0.0, min((step + 1) / rising, (self.last - step) / max(1, self.last - rising)))
 
     def identity(self, corpus: str, vocabulary: int) -> dict[str, Any]:
-        """Return everything the weights depend on; the corpus by its fingerprint, the vocabulary by its size."""
+        """Return everything the weights depend on, by name; the corpus by its fingerprint, the vocabulary by its
+        size.
+        """
         left_out = (*list_field_names(Sizes), "own_size", "dtype", "device", "report_to")
         described = {name: value for name, value in asdict(self).items() if name not in left_out}
         described |= {"size": asdict(self.size), "precision": self.dtype}

@@ -218,7 +218,7 @@ class Tokens:
         return len(self.ids) // self.room
 
     def parts(self) -> tuple[Rows, Rows]:
-        """Return the indices of the windows for training, and of those held out for validation.
+        """Return (windows for training, windows held out for validation), both indices [window].
 
         About a hundredth is held out, at most 512 windows.
         """
@@ -253,11 +253,11 @@ class Examples(Dataset[Any]):
         return self.length
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """Return one example: input_ids and labels, [token] each."""
+        """Return one example, {"input_ids", "labels"}: [token] each."""
         return {name: value[0] for name, value in self.__getitems__([index]).items()}
 
     def __getitems__(self, indices: list[int]) -> dict[str, Tensor]:
-        """Return the examples of one batch: input_ids and labels, [sequence, token] each."""
+        """Return the examples of one batch, {"input_ids", "labels"}: [sequence, token] each."""
         ids = self.tokens.rows(np.array([self._window(i) for i in indices]))
         if self.tokens.mask_id is None:
             labels = ids.copy()
