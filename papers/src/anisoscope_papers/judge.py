@@ -216,7 +216,7 @@ def _side(claim: Claim, limit: float, inside: tuple[float, float] | None) -> str
 
 
 def bounds_of(metric: str) -> Bounds:
-    """Return the smallest and the largest value that a metric, and means of it, can have."""
+    """Return (smallest, largest) value that a metric, and means of it, can have; infinite if not known."""
     return next((bounds for begin, bounds in BOUNDS.items() if metric.startswith(begin)), UNBOUNDED)
 
 

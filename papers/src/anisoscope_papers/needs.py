@@ -31,7 +31,7 @@ class Need:
 
     @property
     def on_disk(self) -> float:
-        """Gigabytes on disk at a time."""
+        """Gigabytes on disk at a time; 0 if not known."""
         return (self.gigabytes or 0.0) if self.kept is None else self.kept
 
 

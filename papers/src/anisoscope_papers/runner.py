@@ -116,7 +116,7 @@ def _gigabytes(x: float) -> str:
 
 
 def _hours(x: float) -> str:
-    """Format a duration in hours; under an hour, in minutes."""
+    """Format a duration, given in hours, in hours; under an hour, in minutes."""
     return f"{x:,.0f} hours" if x >= 10 else f"{x:.1f} hours" if x >= 0.95 else f"{max(60 * x, 1):.0f} minutes"
 
 

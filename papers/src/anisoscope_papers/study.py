@@ -62,7 +62,7 @@ class Claim:
     systems, but, stack the models it is about, by the beginnings of their names (none: all), those it is not about, and
                         their stack (encoder or decoder)
     against             for arms (changed models): what is subtracted from an arm's number, namely another arm's, its
-    own                     at the `start`, or `zero`
+                        own at the `start`, or `zero`
     premise             what the number of `against` must exceed: otherwise there is nothing that could be lost
     lost                the share of that number at step 0 that training must have removed in `against`, for the same
                         reason
@@ -225,7 +225,7 @@ class Context:
         self._note({"model": name, "corpus": corpus, "metric": STANDS_IN, "component": str(reason)})
 
     def _note(self, row: dict[str, str]) -> None:
-        """Add a row to `lacking`, once."""
+        """Add a row to `lacking`, what was unavailable, unless it is there already."""
         if row not in self.lacking:
             self.lacking.append(row)
 
@@ -261,7 +261,7 @@ class Study:
     at_hand: Callable[[Any, Path], bool] | None = None
 
     def caption_under(self, settings: str) -> str:
-        """Return the figure's caption for the given settings."""
+        """Return the figure's caption; for settings that train small models (`quick`, `long`) it says so."""
         return f"{self.caption} {self.small}".strip() if settings in ("quick", "long") else self.caption
 
 

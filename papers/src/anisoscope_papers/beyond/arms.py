@@ -162,7 +162,7 @@ def changes_of(arm: str) -> list[Change]:
 
 
 def form_of(arm: str) -> str:
-    """Return the form of an arm's (changed model's) attention; empty for softmax."""
+    """Return the form of attention (a key of `forms.FORMS`) of an arm (changed model); empty for softmax."""
     return next((change.form for change in changes_of(arm) if change.form), "")
 
 

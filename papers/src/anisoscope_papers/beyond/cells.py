@@ -209,7 +209,7 @@ def _accuracies(trained: Trained) -> pd.DataFrame:
 
 
 def packed(name: str, right: np.ndarray) -> str:
-    """Encode which utterances are right as text: `name`, then the bits."""
+    """Encode which utterances a model has right, `right` [utterance], as text: `name`, then the bits."""
     return f"{name}:{base64.b64encode(np.packbits(right).tobytes()).decode()}"
 
 

@@ -46,7 +46,7 @@ class KindRecipe:
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """The steps at which a model is measured."""
+        """The training steps at which a model is measured."""
         return tuple(sorted({0, *self.looks, self.steps}))
 
     def folder(self, arm: str, seed: int) -> Path:

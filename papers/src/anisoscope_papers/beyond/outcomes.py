@@ -60,7 +60,7 @@ def _attended(model: Any, plan: Any) -> Rows:
     form = arms.form_of(model.config.arm)
 
     def look(call: Call) -> None:
-        """Keep the share of the first key in one attention call."""
+        """Compute the share of attention that one attention call gives to the first key, and keep it."""
         weights = forms.weights(form, call.scores())[:, :, 1:].double()  # the first row has no choice
         first = weights[..., 0] / weights.sum(-1)
         sums[int(call.module.layer_idx)].append(first.mean(-1))  # type: ignore[arg-type]

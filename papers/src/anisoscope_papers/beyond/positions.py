@@ -56,7 +56,7 @@ class Quantities:
 
     @property
     def depths(self) -> list[float]:
-        """The numbers of layers that were trained."""
+        """The numbers of layers of the models that were trained on this corpus."""
         return sorted({layers for layers, _, _ in self.accuracy}) or [1.0]
 
 

@@ -58,7 +58,7 @@ class SmallCell:
 
     @property
     def label(self) -> str:
-        """The name in the column `model` of records."""
+        """The model's name in the column `model` of records."""
         return f"read={self.read} blocks={self.blocks} L={self.layers} d={self.dim}"
 
 

@@ -83,7 +83,7 @@ class Recipe:
 
     @property
     def seen(self) -> tuple[int, ...]:
-        """The steps at which a model is measured."""
+        """The training steps at which a model is measured."""
         return tuple(sorted({0, *self.looks, self.steps}))
 
     def folder(self, arm: str, seed: int) -> Path:
@@ -211,7 +211,7 @@ def follow(
             make_records_once(folder / f"step-{step}.parquet", partial(_look, model, plan, last=step == seen[-1]))
 
     def found() -> pd.DataFrame:
-        """Return the measurements of all steps, with validation loss and skill."""
+        """Return the measurements of all steps, with validation loss and skill (1 − loss / loss of a guess)."""
         losses = pd.DataFrame(history["validation_loss"], columns=["step", "value"]).assign(metric=LOSS)
         skill = losses.assign(metric=SKILL, value=1 - losses["value"] / guess)
         looks = [pd.read_parquet(folder / f"step-{step}.parquet").assign(step=step) for step in seen]

@@ -80,7 +80,7 @@ class Cell:
 
     @property
     def attention(self) -> bool:
-        """Whether it is the attention-only model, not an encoder."""
+        """Whether the classifier is the attention-only model, not an encoder."""
         return self.model == ATTENTION
 
     @property
@@ -108,19 +108,17 @@ class Grid:
     corpora     names; empty: the paper's corpora if ANISOSCOPE_DATA holds them, else the planted (generated) ones
     seeds       number of seeds of the attention-only model; fine_seeds: of the encoder
     depths      largest number of layers by corpus at λ = 0 (table 3); weights: λ of one layer (table 4); large: λ
-    beyond
-                the paper's
+                beyond the paper's
     sizes       (dim, heads, layers) of models with random vectors, for the λ of `contrast`, with `size_seeds` seeds
     starts      other word vectors for one layer at λ = 0, with `start_seeds` seeds
     examples    smaller numbers of examples, for the curve of accuracy on pairs, with `size_seeds` seeds
     arm_seeds   seeds of models of one layer, two, … whose attention is learned, or not (`recipe.ARMS`); `even_seeds`:
-    of
-                learned and of uniform attention at each of these depths, which the first claim on them compares
+                of learned and of uniform attention at each of these depths, which the first claim on them compares
     position_seeds  seeds of models of one layer, two, … under each of `RECIPES`
     length      steps of trainings of fixed length, frozen after each of `freezing` or not at all, with `length_seeds`
-    seeds
+                seeds
     splits      number of splits of a corpus that has none of its own, with as many seeds as one layer has under
-    `RECIPES`
+                `RECIPES`
     encoder     what is fine-tuned: on at most `fine_limit` examples of each split, cut at `fine_length` tokens, for
                 `fine_epochs` epochs; rate and batch suit so few steps; tested on the same texts as the attention-only
                 model
@@ -129,8 +127,7 @@ class Grid:
     vector_norm mean norm of the word vectors; 5 is about that of GloVe, which the paper starts from. GloVe's common
                 direction (mean cosine .31 to .38 in an utterance, these .09 to .15) is not matched
     utterances  number of test utterances that are measured, equally many of each class (the paper's 999); `erased`:
-    number
-                for what needs many passes, or an encoder's
+                number for what needs many passes, or an encoder's
     train       False: only finished classifiers are read
     """
 
@@ -178,7 +175,7 @@ class Grid:
         return REAL if all(find_copy(name) for name in REAL) else PLANTED
 
     def recipe(self, cell: Cell) -> ClassifierRecipe:
-        """Return how a cell (classifier) is trained."""
+        """Return the recipe by which a cell (classifier) is trained."""
         limit = cell.examples or self.limit
         same = ClassifierRecipe(cell.model, corpus=cell.corpus, limit=limit, seed=cell.seed, split_seed=cell.split)
         if not cell.attention:

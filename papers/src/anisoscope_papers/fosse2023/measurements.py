@@ -31,9 +31,10 @@ Look = Callable[[Trained], pd.DataFrame]
 
 
 def gather(cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look) -> pd.DataFrame:
-    """Return the records of all measurements (`looks`) of all cells (classifiers), trained first if the plan says so.
+    """Return the records of all measurements of all cells (classifiers), trained first if the plan says so.
 
-    A cell that cannot be had gives one row, `missing` or `diverged`. `context`: the study's cache, device and progress.
+    A cell that is unavailable gives one row, `missing` or `diverged`. `looks`: functions that measure a trained
+    classifier; `context`: the study's cache, device and progress.
     """
     seen: set[Cell] = set()
 
@@ -90,7 +91,9 @@ def _shares(split: str, found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _tested(trained: Trained) -> pd.DataFrame:
-    """Test a classifier that was trained on part of the corpus on the common test split."""
+    """Return how a classifier that was trained on part of the corpus does on the common test split: accuracy and
+    majority rate.
+    """
     limit = trained.plan.limit
 
     def make() -> pd.DataFrame:
@@ -121,7 +124,7 @@ def geometry(trained: Trained) -> pd.DataFrame:
 
 
 def of_population(trained: Trained) -> pd.DataFrame:
-    """Measure `geometry` on the utterances of table 4: for YelpHat the reviews of 50 words."""
+    """Measure `geometry` on the utterances that table 4 is about: for YelpHat the reviews of 50 words."""
     if SHORT not in trained.corpus.splits:
         return geometry(trained)
     return kept(trained, "geometry-short", lambda: _geometry(trained, SHORT))

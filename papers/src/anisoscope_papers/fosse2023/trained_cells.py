@@ -82,7 +82,7 @@ class Trained:
 
     @property
     def label(self) -> str:
-        """The name in the column `model` of records."""
+        """The classifier's name in the column `model` of records."""
         return self.cell.label
 
     @property
@@ -130,12 +130,12 @@ class CellAtStart(Trained):
 
     @property
     def label(self) -> str:
-        """The name in the column `model` of records."""
+        """The classifier's name in the column `model` of records."""
         return self.cell.label + UNTRAINED
 
     @cached_property
     def corpus(self) -> LabelledCorpus:
-        """The corpus that it would be trained on."""
+        """The corpus that the classifier would be trained on."""
         return corpus_of(self.cell.corpus, self.plan.recipe(self.cell).limit, self.cell.split)
 
     @cached_property
@@ -150,7 +150,7 @@ class CellAtStart(Trained):
 
     @cached_property
     def _parts(self) -> Parts:
-        """Model, tokenizer and description, built with the seed of the recipe."""
+        """Model, tokenizer and description, built with the seed by which the classifier is trained."""
         recipe = self.plan.recipe(self.cell).filled()
         set_seed(recipe.seed)
         parts = parts_of(recipe, replace(self.corpus, splits={s: self.corpus.splits[s] for s in (TRAIN, TEST)}))

@@ -85,7 +85,7 @@ class Alignment:
         return np.asarray(np.where(last > self.bound, 1, np.where(last < -self.bound, -1, 0)))
 
     def endings(self) -> pd.Series:
-        """Return `ending` as a series, indexed by seed, layer and head."""
+        """Return `ending` (1: similar, −1: opposite, 0: neither) as a series, indexed by seed, layer and head."""
         ending = self.ending()
         places = (self.table.seeds, self.table.layers, range(ending.shape[2]))
         return pd.Series(ending.ravel(), pd.MultiIndex.from_product(places, names=("seed", "layer", "head")))

@@ -149,7 +149,7 @@ def alignment_first(
 
 
 def _share_of(part: Array, whole: Array) -> Array:
-    """Return what share `part` is of `whole`; NaN if the whole is not positive."""
+    """Return what share `part` is of `whole`, arrays of one shape; NaN if the whole is not positive."""
     return np.asarray(np.where(whole > 0, part / np.where(whole > 0, whole, 1), np.nan))
 
 

@@ -70,7 +70,7 @@ class Systems:
     others: "tuple[Systems, ...]" = ()
 
     def settings(self) -> Settings:
-        """Return the settings of the measurement: hidden states only, no sample."""
+        """Return the settings of the measurement: hidden states only, no sample of vectors."""
         return Settings(panel=("hidden",), tokens=self.policies, sample=0, flatten=self.flatten)
 
     def needs(self) -> tuple[Need, ...]:
@@ -309,7 +309,7 @@ def curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
 
 
 def per_system(rows: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
-    """Yield (model, seed, rows of its layers) from the rows of `curves`."""
+    """Yield (model, seed, rows of its layers) from `rows`, the table that `curves` returns."""
     for (model, seed), layers in rows.groupby(["model", "seed"], sort=False):
         yield str(model), int(str(seed)), layers
 

@@ -58,8 +58,7 @@ class AttentionClassifierConfig(PreTrainedConfig):  # type: ignore[no-untyped-ca
                `learned` (a vector for each position, trained with the model), or `none`
     norm       `plain` (no gain, bias or epsilon; unbiased standard deviation), `layer_norm`, or `none`
     attention  `learned`; `uniform` (all tokens have equal weight); `random`: by position, whatever the words, the
-    softmax
-               of scores drawn from N(0, 1), once per layer (Tay et al. 2021: fixed random)
+               softmax of scores drawn from N(0, 1), once per layer (Tay et al. 2021: fixed random)
     """
 
     model_type = "attention_classifier"

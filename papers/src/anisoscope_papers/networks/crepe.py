@@ -72,7 +72,7 @@ class CrepeModel(PublishedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Keep torch's own initialisation."""
+        """Leave the weights as torch initialises them."""
 
     def forward(self, input_values: Tensor, **_: Any) -> BaseModelOutput:
         """Return pitches [clip, frame, pitch] for input_values [clip, sample]; each frame is centred and scaled on its

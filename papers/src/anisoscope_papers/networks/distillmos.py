@@ -134,7 +134,7 @@ class DistillMosModel(PublishedModel):
         self.post_init()  # type: ignore[no-untyped-call]
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Keep torch's own initialisation."""
+        """Leave the weights as torch initialises them."""
 
     def forward(self, input_values: Tensor, **_: Any) -> BaseModelOutput:
         """Return the quality of each window; input_values [window, sample] have at most 122,880 samples.

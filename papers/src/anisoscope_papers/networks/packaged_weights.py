@@ -206,7 +206,7 @@ def read_ctranslate2(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         return value
 
     def read_string() -> str:
-        """Read one string and move on."""
+        """Read one string from the file and move on."""
         nonlocal position
         length = read("H")
         text = data[position : position + length - 1].decode()

@@ -51,12 +51,12 @@ class TrainedClassifier:
 
     @property
     def collapsed(self) -> bool:
-        """Whether its accuracy on the test split is not above the majority rate (one-sided, 5 %)."""
+        """Whether the classifier learnt nothing: its test accuracy is not above the majority rate (one-sided, 5 %)."""
         return bool(self.training["collapsed"])
 
     @property
     def recipe(self) -> ClassifierRecipe:
-        """The recipe it was trained by."""
+        """The recipe that the classifier was trained by."""
         return ClassifierRecipe.read(self.training["recipe"])
 
     def classifier(self) -> tuple[Any, Any]:
@@ -67,7 +67,7 @@ class TrainedClassifier:
 
     @property
     def max_length(self) -> int:
-        """The number of tokens at which utterances are cut."""
+        """The number of tokens at which the classifier cuts utterances."""
         return int(self.training["max_length"])
 
 
@@ -247,7 +247,9 @@ class FrozenAttention(TrainerCallback):
         self._freeze(given["model"], state)
 
     def _freeze(self, model: Any, state: Any) -> None:
-        """Keep a copy of the frozen weights and stop the gradient, once the step is reached."""
+        """If the step is reached, keep a copy of the weights to freeze and stop the gradient through attention
+        weights.
+        """
         reached = (state.epoch or 0) >= 1 if self.after is None else state.global_step >= self.after
         if self.kept or not reached:
             return
@@ -274,7 +276,7 @@ class Buckets(Sampler[int]):
         self.lengths, self.batch, self.seed, self.epoch = torch.tensor(lengths), batch, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch, on which the order depends."""
+        """Set the number of the epoch, on which the order of utterances depends."""
         self.epoch = epoch
 
     def __len__(self) -> int:

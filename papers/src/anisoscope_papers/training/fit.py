@@ -251,7 +251,9 @@ class FittingTrainer(Trainer):
         self._load_from_checkpoint(self.state.best_model_checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str | None, model: Any = None) -> None:
-        """Load weights from a checkpoint by `from_pretrained`."""
+        """Load weights from a checkpoint by `from_pretrained`, since transformers' own way skips weights saved under
+        other names.
+        """
         into: Any = self.model if model is None else model
         if resume_from_checkpoint is not None:
             into.load_state_dict(type(into).from_pretrained(resume_from_checkpoint).state_dict())
@@ -267,7 +269,7 @@ class _Following(TrainerCallback):
         self.saved, self.signal = time.monotonic(), 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Continue seconds and unlogged loss of an interrupted training."""
+        """If an interrupted training is resumed, continue its counted seconds and its unlogged loss."""
         before = state.stateful_callbacks.get(UNFINISHED)
         if before:
             self.trainer.started -= before["seconds"]

@@ -63,17 +63,17 @@ class Kind:
 
     @property
     def corpus(self) -> str:
-        """The name of the corpus that it is measured on."""
+        """The name of the corpus that models of this kind are measured on."""
         return self.real or CORPORA[self.modality]
 
     @property
     def limit(self) -> int | None:
-        """How many first units of the corpus are measured; None: all."""
+        """How many first units (documents, images, clips) of the corpus are measured; None: all."""
         return MEASURED.get(self.real or self.modality)
 
     @property
     def missing(self) -> str:
-        """Why its data are unavailable; empty if they are available."""
+        """Why the data of this kind are unavailable; empty if they are available."""
         root = os.environ.get("ANISOSCOPE_DATA")
         if self.corpus.startswith("builtin:") or (root and Path(root, self.corpus).exists()):
             return ""
@@ -167,7 +167,7 @@ def examples_of(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
 
 @cache
 def _corpus() -> TextCorpus:
-    """Open the text corpus, once."""
+    """Open the text corpus that small models are trained on, once."""
     return open_text(CORPORA[TEXT])
 
 

@@ -185,11 +185,11 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
 
     @property
     def is_attention(self) -> bool:
-        """Whether it is the attention-only model, not an encoder."""
+        """Whether the recipe is of the attention-only model, not of an encoder."""
         return self.model == ATTENTION
 
     def filled(self) -> "ClassifierRecipe":
-        """Return the recipe with the published values in place of None."""
+        """Return the recipe with the published values where a field is None."""
         published: dict[str, Any] = PUBLISHED[self.is_attention]
         unused = ("epochs", "patience") if self.steps is not None else ()
         missing = {n: value for n, value in published.items() if getattr(self, n) is None and n not in unused}
@@ -207,7 +207,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
         return cls(**own, **Columns.as_fields(described["columns"]))
 
     def open(self) -> "LabelledCorpus":
-        """Open the corpus it trains on."""
+        """Open the labelled corpus that the recipe trains on."""
         from anisoscope.data.opening import open_labelled
 
         return open_labelled(self.corpus, columns=self.by_role, seed=self.split_seed, limit=self.limit)
@@ -344,17 +344,17 @@ class Training(Sizes):
 
     @cached_property
     def size(self) -> ModelSize:
-        """Architecture and recipe of the preset, with changes."""
+        """Architecture and recipe of the preset, with the changes asked for."""
         return self.own_size or self.build()
 
     @property
     def last(self) -> int:
-        """The last step."""
+        """The number of the last training step."""
         return self.size.steps if self.steps is None else self.steps
 
     @property
     def order(self) -> int:
-        """The seed of the order of the data."""
+        """The seed of the order of the training data."""
         return self.seed if self.data_seed is None else self.data_seed
 
     def share(self, step: int) -> float:

@@ -113,7 +113,7 @@ def word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
     texts = list(_short(documents))
 
     def reading(model: Any) -> Any:
-        """Return a tokenizer with BERT's normalisation around a model."""
+        """Return a tokenizer that uses `model` (WordPiece) with BERT's normalisation."""
         tokenizer: Any = Tokenizer(model)
         tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -209,12 +209,12 @@ class Tokens:
 
     @property
     def room(self) -> int:
-        """Tokens of content in a window."""
+        """The number of content tokens in a window, without special tokens."""
         return self.window - len(self.affixes)
 
     @property
     def count(self) -> int:
-        """The number of windows."""
+        """The number of windows in the corpus."""
         return len(self.ids) // self.room
 
     def parts(self) -> tuple[Rows, Rows]:

@@ -87,7 +87,7 @@ def trained(
     folder = cache / "small" / f"{kind.name}-{seed}-{make_run_id(settings)[:8]}"
 
     def make() -> None:
-        """Train the model into its folder."""
+        """Train the model into its folder, whose earlier content is removed."""
         shutil.rmtree(folder, ignore_errors=True)
         history = _train(kind, seed, recipe, folder, progress)
         write_json(folder / TRAINED, {"settings": settings, **history})
