@@ -131,7 +131,9 @@ def _check_array(layer: str, x: Any, name: str) -> None:
 
 
 def _numbered(entries: Iterable[Hashable], count: int, what: str) -> tuple[Index, tuple[str, ...]]:
-    """Number the distinct entries in order of appearance. Return each entry's number, and the names of the numbers.
+    """Number the distinct entries in order of appearance. Returns (number of each entry, names of the numbers).
+
+    what   what the entries are, for errors
 
     UsageError for missing entries, or if there are not `count` of them.
     """
@@ -159,7 +161,9 @@ class VectorPlan(Plan):
         super().__init__(batches, real, vectors.units, self._identity(batches), words)
 
     def _identity(self, batches: list[Index]) -> Iterator[Any]:
-        """Yield everything the plan's hash depends on: all numbers, units, labels, mask and class names."""
+        """Yield everything that the hash of the list of batches depends on: numbers, units, labels, mask and class
+        names.
+        """
         vectors = self.vectors
         for layer, x in vectors.layers.items():
             yield f"{layer} {list(x.shape)} {x.dtype}"

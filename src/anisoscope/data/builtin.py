@@ -41,7 +41,11 @@ def python_docs(limit: int | None = None, library: Path | None = None) -> tuple[
 
 @lru_cache(maxsize=2)  # a series opens its text for every checkpoint
 def _read_documents(limit: int | None, library: Path) -> tuple[tuple[str, ...], int, int]:
-    """Return documents, how many sources have no text, and how many cannot be parsed."""
+    """Return (documents, number of sources without text, number of sources that cannot be parsed).
+
+    limit     stop after so many documents; None: read all
+    library   folder of Python's standard library
+    """
     documents, empty, unread = [], 0, 0
     for text in _texts(library):
         unread += text is None
@@ -53,9 +57,10 @@ def _read_documents(limit: int | None, library: Path) -> tuple[tuple[str, ...], 
 
 
 def _texts(library: Path) -> Iterator[str | None]:
-    """Yield the cleaned text of each public module, by dotted name, then of each topic.
+    """Yield the cleaned text of each public module of the standard library, by dotted name, then of each language
+    topic.
 
-    None if a source cannot be parsed.
+    None if a source cannot be parsed; empty if it has no text.
     """
     for _, path in sorted(_modules(library, ())):
         try:
@@ -72,7 +77,10 @@ def _texts(library: Path) -> Iterator[str | None]:
 
 
 def _modules(folder: Path, package: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Path]]:
-    """Yield dotted name and source file of the public modules of a package, recursively."""
+    """Yield (dotted name as a tuple, source file) of the public modules in a folder, recursively.
+
+    package   dotted name of the folder
+    """
     for path in folder.iterdir():
         if path.name == "__init__.py" and package:
             yield package, path

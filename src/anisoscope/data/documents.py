@@ -127,8 +127,11 @@ def has_text(path: Path) -> bool:
 def _texts(rows: Iterable[Row], asked: CorpusOptions, where: str, bad: list[str]) -> Iterator[tuple[str, str]]:
     """Yield (column, text) of each row. The column is chosen by the first readable row.
 
-    Lists of strings are joined by blanks; null counts as empty. A row without text raises CorpusError, or with
-    `skip_bad` its place is added to `bad`.
+    where   what the rows are of, for errors
+    bad     receives the places of rows without text, if `skip_bad` is set
+
+    Lists of strings are joined by blanks; null counts as empty. A row without text raises CorpusError, unless
+    `skip_bad`.
     """
     column = ""
     for place, row, fault in rows:

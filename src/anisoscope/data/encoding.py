@@ -110,7 +110,13 @@ def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Enco
 
 
 def _word_index(encoding: Any, row: int, example: Example) -> list[int]:
-    """Return the index of each token's word; the second text's words are numbered after the first's; −1 if special."""
+    """Return for each token of one example the index of its word; −1 for special tokens.
+
+    The second text's words are numbered after the first's.
+
+    encoding   the tokenizer's result for all examples
+    row        number of the example in it
+    """
     texts = example.words, example.second or ()
     starts = [_starts_of_words(words) for words in texts]
     found = []
@@ -151,7 +157,11 @@ def to_padding(pad: "int | Padding") -> Padding:
 
 
 def collate(rows: Sequence[dict[str, Any]], pad: int | Padding) -> dict[str, Tensor]:
-    """Build a padded batch [sequence, token] of every column, with `attention_mask`, and `labels` [sequence]."""
+    """Build a padded batch: {column: [sequence, token]} with `attention_mask` added, and `labels` [sequence].
+
+    rows   what the model reads of each example (`input_ids`, …)
+    pad    the padding token, on the right; or a `Padding`
+    """
     padding = to_padding(pad)
     width = max(len(row["input_ids"]) for row in rows)
     batch: dict[str, Tensor] = {}

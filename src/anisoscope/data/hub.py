@@ -146,7 +146,7 @@ def choose_split(splits: list[str], split: str | None, name: str) -> str:
 
 
 def open_split(found: HubSet, part: HubPart) -> tuple[Any, dict[str, Any]]:
-    """Return the rows of the chosen split, and the manifest's entry on it."""
+    """Return (rows of the chosen split, {"config", "split", "commit"} for the manifest)."""
     splits = load_splits(found, part)
     split = choose_split(list(splits), part.split, found.id)
     return splits[split], {"config": part.config, "split": split, "commit": found.commit}

@@ -89,6 +89,8 @@ def hub_items(part: HubPart, column: str | None) -> FoundItems:
 def _folder(asked: dict[str, Any], commit: str | None) -> Path | None:
     """Return the cache folder of a data set's part at a commit.
 
+    asked   what identifies the part (name, split, column …)
+
     If the commit is unknown (offline), the newest one that was cached; None if there is none.
     """
     from huggingface_hub import constants
@@ -102,7 +104,10 @@ def _folder(asked: dict[str, Any], commit: str | None) -> Path | None:
 
 
 def _encoded(found: hub.HubSet, part: HubPart, column: str | None) -> tuple[Any, dict[str, Any]]:
-    """Return the rows with only the columns that are needed, clips or images left encoded, and the manifest's entry."""
+    """Return (rows of a hub data set with clips or images left encoded, the manifest's entry on the source).
+
+    Only the columns that are needed are kept. CorpusError if there is no column of this modality.
+    """
     import datasets  # type: ignore[import-untyped]
 
     rows, about = hub.open_split(found, part)
@@ -173,10 +178,10 @@ class StreamCache:
                 yield from self._streamed(stream, len(here) + len(more), end)
 
     def _here(self, end: int) -> tuple[list[Item], int, bool]:
-        """Read complete items from byte `end` on.
+        """Read the complete items in the cache from byte `end` on.
 
-        Return them, where they end, and whether they are all of the data set. An item that a killed process left half
-        written is not counted.
+        Returns (items, byte where they end, whether they are all of the data set). An item that a killed process left
+        half written is not counted.
         """
         items: list[Item] = []
         with self.body.open("rb") as file:

@@ -201,7 +201,9 @@ def take_balanced(examples: Iterable[Example], limit: int, classes: int) -> Exam
 
 
 def split_at_random(examples: list[Example], shares: Mapping[str, float], seed: int) -> dict[str, Examples]:
-    """Divide examples at random, class by class, into splits of the given `shares` (which add up to 1).
+    """Divide examples at random, class by class, into splits: {split: its examples}.
+
+    shares   share of each split; they add up to 1
 
     Within a split the examples keep their order.
     """

@@ -94,7 +94,10 @@ def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: 
 
 
 def _of_files(place: Path) -> tuple[dict[str, Rows], None, dict[str, Any]]:
-    """Read a table, or the tables of a folder named after splits. Return the rows by split, None, and the source."""
+    """Read a table, or the tables of a folder named after splits.
+
+    Returns (rows by split, None, the manifest's entry on the source). The split of a single table is "".
+    """
     files = {"": place}
     if place.is_dir():
         files = _splits_in(place)
@@ -124,7 +127,10 @@ def _splits_in(folder: Path) -> dict[str, Path]:
 
 
 def _of_hub(part: HubPart, label: str | None) -> tuple[dict[str, Rows], list[str] | None, dict[str, Any]]:
-    """Read a hub data set. Return the rows by split, the names of its classes (None if unknown), and the source."""
+    """Read a hub data set: (rows by split, names of its classes or None, the manifest's entry on the source).
+
+    label   the column of labels; None: guessed by its name
+    """
     found = hub.find_set(part)
     tables: dict[str, Rows] = {}
     names: list[str] | None = None
@@ -145,7 +151,7 @@ def _guess(role: str, present: Collection[str]) -> str | None:
 
 
 def _text_and_label(columns: Mapping[str, list[str]]) -> dict[str, str]:
-    """Tell text and label apart in a table of two columns by their content; empty if that is unclear.
+    """Return {"text": column, "label": column} of a table of two columns, by their content; empty if that is unclear.
 
     Labels repeat and texts have more words: both must point the same way.
     """
@@ -162,7 +168,13 @@ def _text_and_label(columns: Mapping[str, list[str]]) -> dict[str, str]:
 def _columns(
     name: str, given: dict[str, str], present: Collection[str], by_content: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the column of every role: as given, by its name, or by the content of a table of two columns.
+    """Return {role (text, label, second, …): column}, as given, by its name, or by the content of a table of two
+    columns.
+
+    name         of the table, for errors
+    given        roles that the user named
+    present      all columns of the table
+    by_content   text and label as the content suggests
 
     If only the text column is given, no second text is looked for. CorpusError if a needed column is missing.
     """
@@ -193,7 +205,12 @@ class LabelledRow(NamedTuple):
 
 
 def _labelled(where: str, row: Row, chosen: Mapping[str, str], names: list[str] | None) -> LabelledRow:
-    """Make a `LabelledRow`. Labels 1, 1.0, "1" and "1.0" count as one; class numbers of the hub get their names."""
+    """Make a `LabelledRow` of a table's row. Labels 1, 1.0, "1" and "1.0" count as one.
+
+    where    where the row is, for errors
+    chosen   the column of each role
+    names    names of the hub's classes, which replace class numbers; None: none are known
+    """
     values = {role: row.get(column) for role, column in chosen.items()}
     value = values["label"]
     if names and isinstance(value, int):
@@ -286,8 +303,9 @@ def _missing_splits(read: Mapping[str, list[Example]]) -> list[str]:
 
 
 def _completed(read: dict[str, list[Example]], seed: int) -> dict[str, tuple[Example, ...]]:
-    """Return all splits; missing ones are drawn at random, class by class, from the training rows or the whole
-    table.
+    """Return the examples of all splits; missing splits are drawn at random, class by class.
+
+    They are drawn from the training rows or the whole table (`read`: examples by split).
     """
     if "" in read:
         return split_at_random(read[""], SHARES, seed)

@@ -218,7 +218,9 @@ class SpeechPlan(Plan):
         return self._last[1][first : first + int(self.windows.length[row])]
 
     def _inputs(self, sounds: list[Samples]) -> tuple[dict[str, Any], str, int]:
-        """Return the model's keyword arguments for these sounds, the name of their stream, and its width."""
+        """Return (the model's keyword arguments for these sounds, the name of their stream: frames or samples, its
+        width).
+        """
         how = self.how
         options = {"sampling_rate": how.rate, "return_tensors": "pt"}
         if how.kind == "features":
@@ -231,8 +233,12 @@ class SpeechPlan(Plan):
 
 
 def _batches(lengths: Index, how: SoundInput, budget: int, config: Any) -> list[Index]:
-    """Group windows into batches within the budget; only windows of the same length share one if padding is not
-    allowed.
+    """Group windows of clips into batches within the budget.
+
+    lengths   samples of each window
+    budget    positions of a batch at most
+
+    Only windows of the same length share a batch if the model allows no padding.
     """
     if how.kind == "features":
         return pack(np.full_like(lengths, config.max_source_positions), budget)

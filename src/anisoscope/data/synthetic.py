@@ -60,7 +60,7 @@ def _words(count: int, draw: np.random.Generator) -> list[str]:
 
 
 def _filler(count: int, fillers: list[str], draw: np.random.Generator) -> list[str]:
-    """Draw `count` filler words by Zipf's law."""
+    """Draw `count` words among the `fillers`, with frequencies by Zipf's law."""
     return [fillers[i] for i in draw.choice(len(fillers), count, p=_zipf(len(fillers)))]
 
 
@@ -74,6 +74,10 @@ def _zipf(count: int) -> NDArray[np.float64]:
 
 def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: np.random.Generator) -> Examples:
     """Make `size` texts with classes in turn: fillers, one to three keywords of the class, sometimes one of another.
+
+    fillers    words that say nothing of the class
+    keywords   words of each class
+    draw       random generator
 
     The rationale marks the keywords of the text's own class.
     """
@@ -93,7 +97,12 @@ def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: 
 
 
 def _pairs(size: int, fillers: list[str], things: list[tuple[str, str]], draw: np.random.Generator) -> Examples:
-    """Make `size` pairs of texts that each name a thing: the same one, another one, or its opposite."""
+    """Make `size` pairs of texts that each name a thing: the same one, another one, or its opposite.
+
+    fillers   words that say nothing of the class
+    things    (name, name of the opposite) of each thing
+    draw      random generator
+    """
     made = []
     for number in range(size):
         label = number % 3

@@ -126,7 +126,7 @@ def _array(path: Path) -> Iterator[Row]:
 
 
 def _parse_json(text: str) -> tuple[Any, str]:
-    """Return the value of a JSON text, or None and why it cannot be read."""
+    """Return (value of a JSON text, ""), or (None, why it cannot be read)."""
     try:
         return json.loads(text), ""
     except RecursionError:
@@ -138,9 +138,11 @@ def _parse_json(text: str) -> tuple[Any, str]:
 
 
 def _object(place: str, found: Any, otherwise: str, *, escaped: bool) -> Row:
-    r"""Make a row of a JSON object, or of a text alone. A fault for anything else, or for half a character.
+    r"""Make a row of a JSON object, or of a text alone; other values, and half a character, give a row with a fault.
 
-    otherwise   the fault if it is neither
+    place       where the row is: `line 7`
+    found       the parsed value
+    otherwise   the fault if it is neither object nor text
     escaped     whether the text holds `\u` escapes, which may be half a character (a lone surrogate)
     """
     found = {"text": found} if isinstance(found, str) else found

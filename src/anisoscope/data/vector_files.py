@@ -320,7 +320,14 @@ def _torch_content(path: Path) -> Content:
 
 
 def _tensors(loaded: Any, path: Path, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (name, tensor). A list of rows becomes one tensor; a list of sequences one with a mask."""
+    """Yield (name, tensor) of what a PyTorch file holds: a tensor, or nested dicts and lists of them.
+
+    A list of rows becomes one tensor, a list of tensors [sequence, token, dim] one layer each. CorpusError for a list
+    of other tensors.
+
+    loaded   what the file holds
+    name     the name of this part of it; `path`: the file
+    """
     if isinstance(loaded, Tensor):
         yield name or path.stem, loaded.detach().to_dense() if loaded.layout != torch.strided else loaded.detach()
     elif isinstance(loaded, dict):
@@ -348,7 +355,9 @@ def _tensors(loaded: Any, path: Path, name: str = "") -> Iterator[tuple[str, Any
 
 
 def _of_arrays(found: dict[str, Any], path: Path) -> Content:
-    """Make `Content` of arrays by name; those with no axis or more than three are listed as unusable."""
+    """Make the content of a file out of arrays by name; those with no axis or more than three are listed as
+    unusable.
+    """
     if {"indices", "indptr", "data"} <= found.keys():
         raise CorpusError(
             f"vectors in {path}", "a sparse matrix of scipy", "store numbers: numpy.save('x.npy', x.toarray())"
@@ -450,7 +459,11 @@ def _as_array(values: Any) -> NDArray[Any]:
 
 
 def _as_layers(parts: Sequence[Content], stems: Sequence[str]) -> Content:
-    """Make one layer of each file, named after the file."""
+    """Make the content of a folder in which each file is one layer, named after the file.
+
+    parts   what each file holds
+    stems   the names of the files without endings
+    """
     columns: dict[str, Any] = {}
     for part, stem in zip(parts, stems, strict=True):
         for name, values in part.columns.items():
@@ -459,9 +472,9 @@ def _as_layers(parts: Sequence[Content], stems: Sequence[str]) -> Content:
 
 
 def _join_rows(parts: Sequence[Content], files: Sequence[Path]) -> Content:
-    """Concatenate the rows of all files; the column `file` names each row's file.
+    """Make the content of a folder whose files hold consecutive rows; the column `file` names each row's file.
 
-    CorpusError if their columns differ.
+    parts   what each file holds. CorpusError if their columns differ
     """
     first = parts[0]
     names = list(first.columns)

@@ -130,7 +130,12 @@ def content_of_json(value: Any, file: str) -> Content:
 
 
 def _lists_of_numbers(value: Any, path: str, places: tuple[int, ...], beside: dict[str, Any]) -> Iterator[FoundVectors]:
-    """Yield every list of numbers inside a JSON value, in order, with its path and the values found with it."""
+    """Yield every list of numbers inside a JSON value, in order, with its path and the single values found with it.
+
+    path     keys that lead to the value, with `[]` for lists
+    places   its index in each of these lists
+    beside   single values found on the way, by name
+    """
     if isinstance(value, dict):
         beside = beside | _scalars(value)
         nested = {len(item) for item in value.values() if isinstance(item, list) and _is_nested(item)}
@@ -213,7 +218,9 @@ def _scalars(value: dict[str, Any], ahead: str = "") -> dict[str, Any]:
 
 
 def _name_of(path: str) -> str:
-    """Return the column name for a path: the keys after the last list of objects; `vectors` if there are none."""
+    """Return the column name for a path in JSON: the keys after the last list of objects; `vectors` if there are
+    none.
+    """
     while path.endswith("[]"):
         path = path.removesuffix("[]")
     return path.rpartition("[].")[2] or "vectors"
@@ -225,10 +232,10 @@ def _name_of(path: str) -> str:
 def _stack_lists(
     path: str, members: list[FoundVectors]
 ) -> tuple[Any, NDArray[np.bool_] | None, list[dict[str, Any]], str]:
-    """Stack the lists of one path into [row, dim] or [row, token, dim].
+    """Stack the lists of one path into an array [row, dim] or [row, token, dim].
 
-    Return the array, a mask if lengths differ (else None), the values found with each row, and an empty text; or None
-    and the reason if they cannot be stacked.
+    Returns (array, mask [row, token] if lengths differ else None, the values found with each row, ""). If they cannot
+    be stacked: (None, None, [], the reason).
     """
     widths = {len(each.numbers) for each in members}
     if len(widths) > 1:

@@ -160,7 +160,10 @@ def describe_roles(content: Content, roles: Roles, file: str, shape: Sequence[in
 
 
 def _find_beside(content: Content, asked: str | None, known: Sequence[str]) -> str | None:
-    """Return the column asked for, else the first with one of the known names; None if there is none.
+    """Return the column of units or labels: the one asked for, else the first with a known name; None if there is none.
+
+    asked   the name given by the user
+    known   names that such columns usually have
 
     CorpusError if the one asked for is missing.
     """
@@ -175,8 +178,9 @@ def _find_beside(content: Content, asked: str | None, known: Sequence[str]) -> s
 def _choose(
     content: Content, columns: str, file: str, taken: Iterable[str]
 ) -> tuple[dict[str, tuple[str, ...]], tuple[int, ...] | None]:
-    """Return the layers that `--columns` names, and the dimensions if it names columns of the only array (else
-    None).
+    """Return the layers that `--columns` names: ({layer: its columns}, dimensions if it names those of the only array).
+
+    taken   columns of units and labels, which cannot be vectors
 
     CorpusError for a column of text or one that is unusable.
     """
@@ -251,7 +255,9 @@ def _names_of_part(part: str, names: Sequence[str], by_place: bool) -> list[str]
 
 
 def _name_others(content: Content, taken: Iterable[str], file: str) -> dict[str, str]:
-    """Return the columns that cannot be part of a vector, and what they were taken for (id, text, row numbers …).
+    """Return {column that cannot be part of a vector: what it was taken for (id, text, row numbers …)}.
+
+    taken   columns of units and labels
 
     CorpusError for a text among the numbers of a column.
     """
@@ -281,7 +287,10 @@ def _says_other(name: str) -> str:
 
 
 def _decide_lists(content: Content, wide: list[str], left_out: dict[str, str], file: str) -> dict[str, tuple[str, ...]]:
-    """Return the layers among columns of lists or arrays; the others are added to `left_out`."""
+    """Return {layer: its columns} among columns of lists or arrays; the others are added to `left_out` with a reason.
+
+    wide   names of the columns with more than one axis
+    """
     for name in _other_precisions(wide):
         left_out[name] = "packed bits" if name.split(".")[-1].strip("[]") in PACKED else "the same at less precision"
     wide = [name for name in wide if name not in left_out]
@@ -313,7 +322,11 @@ def _decide_lists(content: Content, wide: list[str], left_out: dict[str, str], f
 
 
 def _check_arrays(content: Content, wide: list[str], left_out: dict[str, str], file: str) -> None:
-    """Raise CorpusError for arrays that are weights of a model, or not layers of the same vectors."""
+    """Raise CorpusError for arrays that are weights of a model, or not layers of the same vectors.
+
+    wide       names of the arrays with more than one axis
+    left_out   receives the arrays that are left out, with a reason
+    """
     weights = [name for name in wide if name.endswith((".weight", ".bias")) or ".weight_" in name]
     if weights:
         cure = "name the folder of the checkpoint with its config.json; or one array of it, as --columns " + weights[0]
@@ -347,7 +360,10 @@ def _other_precisions(names: list[str]) -> list[str]:
 def _decide_numbers(
     content: Content, names: list[str], left_out: dict[str, str], file: str
 ) -> dict[str, tuple[str, ...]]:
-    """Return the one layer that columns of numbers make side by side; other columns are added to `left_out`.
+    """Return {the one layer: the columns of numbers that are its dimensions}; others are added to `left_out` with a
+    reason.
+
+    names   the columns of numbers
 
     CorpusError if it is unclear which columns belong to the vector.
     """
@@ -392,8 +408,7 @@ def _numbered_series(names: list[str]) -> list[str]:
 
 
 def _suspects(columns: Sequence[NDArray[Any]]) -> tuple[int, str] | None:
-    """Return the position of the first column that may be an id, an index or a class among dimensions, and why; or
-    None.
+    """Return (position, reason) of the first column that may be an id, an index or a class among dimensions; or None.
 
     Suspicious are whole numbers, not all equal, among columns of decimals, and a count of the rows.
     """
@@ -468,7 +483,12 @@ def _kind_of(values: Any) -> str:
 
 
 def _refuse_two_readings(file: str, got: str, likely: Sequence[str], *, array: bool = False) -> CorpusError:
-    """Make the error for a file whose columns can be read in two ways. The caller raises it."""
+    """Make the error for a file whose columns can be read in two ways. The caller raises it.
+
+    got      what was found, in words
+    likely   columns to suggest
+    array    whether it is an array that can be read in two ways, rather than columns
+    """
     what = "array" if array else "columns"
     cure = f"say which columns are the vector, for instance --columns {quote_for_shell(to_spec(likely))}"
     return CorpusError(f"one way to read the {what} of {file}", f"two: {got}", cure)

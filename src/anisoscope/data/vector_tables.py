@@ -93,7 +93,10 @@ def _index_of_pandas(table: Any, columns: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _of_arrow_column(column: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
-    """Convert an Arrow column. Return the array, a mask if sequences differ in length, and why it cannot be vectors."""
+    """Convert an Arrow column: (array, mask [row, token] if sequences differ in length else None, why it is no vector).
+
+    The last is empty if the column can be read. The array is None if it cannot.
+    """
     array = column.combine_chunks() if isinstance(column, pyarrow.ChunkedArray) else column
     if isinstance(array, pyarrow.ChunkedArray):  # of no rows, or too large for one piece
         array = pyarrow.concat_arrays(array.chunks) if array.num_chunks else pyarrow.array([], array.type)
@@ -121,7 +124,10 @@ def _of_arrow_column(column: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
 
 
 def _of_arrow_lists(array: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
-    """Convert lists of numbers to [row, dim], and lists of such lists to [row, token, dim]; also mask and reason."""
+    """Convert an Arrow column of lists of numbers to [row, dim], or of lists of such lists to [row, token, dim].
+
+    Returns (array or None, mask [row, token] if lengths differ else None, why it cannot be read; empty if it can).
+    """
     if array.null_count:
         return None, None, f"{array.null_count} rows without a list"
     inner = array.flatten()
@@ -154,7 +160,10 @@ def _in_sequences(vectors: NDArray[Any], lengths: NDArray[Any]) -> tuple[NDArray
 
 
 def _of_texts(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | None, str]:
-    """Return texts unchanged or, if each is a printed list of numbers (`[0.1, 0.2]`, `[0.1 0.2]`), the numbers."""
+    """Turn printed lists of numbers (`[0.1, 0.2]`, `[0.1 0.2]`) into arrays; other texts are returned unchanged.
+
+    Returns (array, mask [row, token] if lengths differ else None, why it cannot be read; empty if it can).
+    """
     first = next((text for text in texts if text), "")
     if not re.match(r"\s*(array\(|tensor\()?\[", first):
         return texts, None, ""
@@ -214,7 +223,7 @@ def _sound_lines(path: Path) -> Iterator[str]:
 
 
 def _places(width: int) -> list[str]:
-    """Return the names of unnamed columns: their positions from 0."""
+    """Return the names of the columns of a table without a header: "0", "1", … up to `width`."""
     return [str(place) for place in range(width)]
 
 
@@ -260,10 +269,13 @@ def _is_list(text: str) -> bool:
 
 
 def _header(rows: list[list[str]], width: int, path: Path) -> tuple[bool, list[str], tuple[str, ...]]:
-    """Return whether the first row is a header, the names of the columns, and which columns are row numbers.
+    """Return (whether the first row is a header, the names of the columns, which columns are row numbers).
 
-    It is a header if it holds text where the rows below hold numbers, or counts the columns (0, 1, 2 …) above
-    decimals. CorpusError if it may be either.
+    It is a header if it holds text where the rows below hold numbers, or counts the columns (0, 1, 2 …) above decimals.
+    CorpusError if it may be either.
+
+    rows    cells of the first lines
+    width   number of columns
     """
     first, below = [cell.strip() for cell in rows[0]], rows[1:]
     if not below:
@@ -319,9 +331,13 @@ def _names_in_comment(line: str, separator: str, width: int) -> list[str]:
 def _read_columns(
     path: Path, separator: str, skip: int, names: list[str], rows: list[list[str]]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read the columns of a text table, and why some are unusable, after the first `skip` lines.
+    """Read the columns of a text table after its first `skip` lines.
 
-    CorpusError, with the line, for rows of another length.
+    names   of the columns
+    rows    cells of the first lines, by which types are guessed
+
+    Returns (arrays by column, why others are unusable, by column). CorpusError, with the line, for rows of another
+    length.
     """
     if separator == " ":
         return _read_spaced(path, skip, names)
@@ -331,7 +347,7 @@ def _read_columns(
     how = {"delimiter": separator, "newlines_in_values": any(map(_is_list, cells))}
 
     def read(kinds: dict[str, Any], *, threads: bool = True) -> Any:
-        """Read the file with these column types."""
+        """Read the file as an Arrow table with these column types."""
         with gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb") as file:
             return reader.read_csv(
                 file,
@@ -371,7 +387,10 @@ def _read_columns(
 
 
 def _columns_of_numbers(names: list[str], rows: list[list[str]], comma: bool) -> tuple[list[str], list[str]]:
-    """Return the names of the columns whose first rows are whole numbers, and of those with decimals."""
+    """Return (names of the columns whose first rows are whole numbers, names of those with decimals).
+
+    comma   whether decimals are written with a comma
+    """
     whole: list[str] = []
     decimal: list[str] = []
     for place, name in enumerate(names):
@@ -383,7 +402,10 @@ def _columns_of_numbers(names: list[str], rows: list[list[str]], comma: bool) ->
 
 
 def _read_spaced(path: Path, skip: int, names: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Read the columns of a table with blanks between values: numbers, each row perhaps after a word."""
+    """Read the columns of a table with blanks between values: numbers, each row perhaps after a word.
+
+    Returns (arrays by column, why others are unusable, by column).
+    """
     rows: list[list[str]] = []
     for number, line in enumerate(_sound_lines(path), 1):
         if number <= skip or not line.strip() or line.startswith("#"):

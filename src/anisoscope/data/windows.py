@@ -217,7 +217,12 @@ class TextPlan(Plan):
         return self._only(rows, {"shortest": shortest}, [note]) if short else self
 
     def _only(self, rows: Index, settings: dict[str, Any], notes: list[str]) -> "TextPlan":
-        """Return the plan with only these windows, and further settings and warnings."""
+        """Return the plan with only these windows.
+
+        rows       numbers of the windows
+        settings   added to the plan's settings
+        notes      added to its warnings
+        """
         windows = TextWindows(self.windows.ids, *(column[rows] for column in self.windows[1:]))
         identity, settings = [self.fingerprint, *settings, rows], self.settings | settings
         notes = [*self.warnings, *notes]

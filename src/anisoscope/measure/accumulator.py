@@ -73,10 +73,12 @@ class Measurement:
         self.sums, self.moments = sums, Moments(sums, self.settings.spectrum_groups, widest)
 
     def begin(self, batch: Batch, device: torch.device, layout: Layout | None = None) -> dict[str, Tensor]:
-        """Prepare for a batch: its groups, labels and token masks; call it before the forward call.
+        """Prepare for a batch: its groups of units, labels and token masks; call it before the forward call.
 
-        Returns the masks of real tokens by stack, for the capture. Without `layout`, the batch's streams are named
-        after stacks.
+        device   where the model runs
+        layout   how the positions of the model's stacks relate to its inputs; None: as the batch's streams say
+
+        Returns the masks of real tokens [sequence, token] by stack, for the capture.
         """
         self._layout = layout
         self._unit = batch.unit.to(CPU)
@@ -96,12 +98,16 @@ class Measurement:
         return {stack: self.near(masks, near).real for stack, masks in self._masks.items() if isinstance(stack, str)}
 
     def _make_masks(self, stream: Stream, ids: Tensor | None = None) -> Masks:
-        """Return the token masks of a stream of inputs, with the position of each token if a keeper needs it."""
+        """Return the token masks of a stream of inputs, with the unit and position of each token if a keeper needs
+        them.
+
+        ids   the token ids [sequence, token], if the model reads ids
+        """
         unit = self._unit if self._placed else None
         return Masks.of(stream, self.settings.tokens, unit, None if ids is None else ids.to(CPU))
 
     def near(self, item: Near, device: torch.device) -> Near:
-        """Copy what is known of the batch (masks, units, labels) to a device, at most once per batch and device."""
+        """Copy masks, units or labels of the batch to a device, at most once per batch and device."""
         if device == CPU:
             return item
         key = id(item), device
@@ -110,7 +116,12 @@ class Measurement:
         return self._copies[key]  # type: ignore[no-any-return]
 
     def _start_sample(self, name: str, start: Tensor, masks: Masks) -> Reservoir:
-        """Choose which tokens of the current batch may enter the sample of a stack, and return the sample."""
+        """Choose which tokens of the current batch may enter the sample of a stack, and return the sample.
+
+        name    the stack, or a site with a sample of its own
+        start   [sequence]: number of each sequence's first token in its unit
+        masks   the token masks; only tokens of the first token policy are sampled
+        """
         if self._sampled:
             self.reservoirs[name].begin(self._unit, start, masks.policies[:, 0])
         return self.reservoirs[name]
@@ -124,9 +135,9 @@ class Measurement:
             self.moments.flush()
 
     def refuse(self, refused: Mapping[Place, str]) -> None:
-        """Drop what was kept of attention at some places, if it turns out that it cannot be read completely there.
+        """Drop what was kept of the attention of some layers, if it turns out that it cannot be read completely there.
 
-        `refused` maps each place to the reason.
+        refused   the reason by layer (stack, number, self- or cross-attention)
         """
         if refused.keys() <= self.refused.keys():
             return
@@ -159,7 +170,9 @@ class Measurement:
                 keeper.add(site, value, self)
 
     def add_sums(self, site: str, values: Mapping[str, Tensor]) -> None:
-        """Add per-sequence sums of the current batch to the groups of their units."""
+        """Add per-sequence sums of the current batch, by name, to the groups of their units; `site` is the place in the
+        model.
+        """
         self.sums.add(site, values, self.near(self.group, next(iter(values.values())).device))
 
     def add_sample(self, site: Site, x: Tensor) -> None:
@@ -174,9 +187,11 @@ class Measurement:
             reservoir.add(site.name, x)
 
     def real_queries(self, site: Site, keys: Tensor) -> Tensor:
-        """Return which queries of attention rows are real [sequence, query]; all, if no input stream has that length.
+        """Return which queries of an attention layer are real tokens [sequence, query].
 
-        keys  any value of the rows [sequence, head, query]
+        All are, if no input stream has that length.
+
+        keys   any statistic of the attention rows [sequence, head, query]; only its shape and device are used
         """
         masks = self._masks.get(site.stack)
         if masks is not None and masks.real.shape[1] == keys.shape[2]:
@@ -184,9 +199,10 @@ class Measurement:
         return torch.ones_like(keys[:, 0], dtype=torch.bool)
 
     def places_of_queries(self, site: Site, keys: Tensor) -> Tensor:
-        """Return where the queries of attention rows are [sequence, query, 4] (see `sums.extremes.WHERE`).
+        """Return for each query of an attention layer which token it is [sequence, query, 4] (see
+        `sums.extremes.WHERE`).
 
-        keys  any value of the rows [sequence, head, query]
+        keys   any statistic of the attention rows [sequence, head, query]; only its shape and device are used
         """
         masks = self._masks.get(site.stack)
         if masks is None or masks.real.shape[1] != keys.shape[2]:
@@ -243,7 +259,7 @@ class Measurement:
         return masks
 
     def merge(self, other: "Measurement") -> "Measurement":
-        """Combine two measurements as if they had been measured in one pass.
+        """Return both measurements together, as if they had been measured in one pass.
 
         UsageError if their settings differ, MeasureError if both hold the same batch.
         """
@@ -324,7 +340,10 @@ class Measurement:
     def restore(cls, path: Path, settings: Settings, plan: str | None = None) -> "Measurement":
         """Read a measurement that `save` wrote.
 
-        MeasureError if it belongs to another plan, OutputError if the file is damaged.
+        settings   of the measurement
+        plan       hash of the list of batches that it must have; None: any
+
+        MeasureError if it belongs to another list of batches, OutputError if the file is damaged.
         """
         try:
             with safe_open(path, framework="pt") as file:

@@ -33,9 +33,12 @@ class Caller:
         self._dtype = next((p.dtype for p in weights if p.is_floating_point()), None)
 
     def named(self, item: Any) -> dict[str, Any]:
-        """Return the arguments of one call by name; a tuple's items are named after the parameters of `forward`.
+        """Return the arguments of one call of the model by name.
 
-        UsageError if there are more items than parameters.
+        item   one batch as the caller gave it: a mapping, a tuple or list of arguments, or a single one
+
+        Items of a tuple are named after the parameters of `forward`. UsageError if there are more items than
+        parameters.
         """
         model = self.model
         if isinstance(item, Mapping):
@@ -122,7 +125,10 @@ class Caller:
             handle.remove()
 
     def _to_tensor(self, value: Any, name: str) -> Any:
-        """Turn arrays and rectangular lists into tensors; floating-point arrays get the model's own type."""
+        """Turn an array or a rectangular list into a tensor; floating-point arrays get the model's own type.
+
+        name   what the value is called, for errors. Other values are returned unchanged
+        """
         if not isinstance(value, list | np.ndarray):
             return value
         array = to_array(value)
@@ -165,7 +171,7 @@ def check_module(model: Any) -> None:
 
 
 def _cure_of(thing: Any) -> str:
-    """Return advice for an object that was passed instead of a model."""
+    """Return advice for an object that was passed instead of a model, for an error message."""
     if isinstance(thing, list | tuple) and any(isinstance(part, nn.Module) for part in thing):
         return "give the model first, and its tokenizer as processor="
     if isinstance(thing, list | tuple):
@@ -192,7 +198,7 @@ def _list_parameters(model: nn.Module, *kinds: Any) -> list[str]:
 
 
 def said(value: Any) -> str:
-    """Describe a value for a message: type and shape of a tensor or array, else the name of its class."""
+    """Describe a value for a message: number type and shape of a tensor or array, else the name of its class."""
     if isinstance(value, Tensor | np.ndarray):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     return type(value).__name__

@@ -118,9 +118,10 @@ def format_scaled(count: float) -> str:
 
 
 def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
-    """Find the sites and flops of a model with one forward call on the beginning of a batch's first sequence.
+    """Find the sites (places in the model) and the flops of a model, by one short forward call.
 
-    Works on shapes only too, if weights and batch are on the meta device.
+    The call reads the beginning of the batch's first sequence. It works on shapes only, if weights and batch are on the
+    meta device.
     """
     what, spare = settings.what_of(model)
     rows = what - {*LAYER_QUANTITIES, "query", "key", "value"}
@@ -129,7 +130,7 @@ def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
     tokens = 1
 
     def note(site: Site, x: Tensor) -> None:
-        """Note the number of heads and the width of a captured site."""
+        """Note the number of heads and the width of the vectors captured at a site."""
         nonlocal tokens
         tokens = max(tokens, x.shape[-2])
         found[site] = (x.shape[1] if x.dim() == 4 else 0, x.shape[-1])
@@ -157,7 +158,10 @@ def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
 
 
 def _is_chosen(site: Site, sites: Iterable[Site], settings: Settings) -> bool:
-    """Return whether a site belongs to a layer that was asked for."""
+    """Return whether a site belongs to a layer that the settings ask for.
+
+    sites   all sites of the model, by which layers are numbered from the end
+    """
     depth = max((other.layer or 0 for other in sites if other.stack == site.stack), default=0)
     layer = depth if site.layer is None else site.layer
     return not settings.layers or bool({layer, layer - depth - 1} & {*settings.layers})
@@ -224,8 +228,9 @@ def _make_sequence(shape: tuple[int, ...], tokens: int, dtype: torch.dtype) -> T
 
 @lru_cache(maxsize=512)  # the checkpoints of a series are alike
 def _count_bytes(site: Site, shape: tuple[int, ...], dtype: torch.dtype, settings: Settings) -> tuple[int, int, bool]:
-    """Return the bytes of a site's sums and of its second moments, and whether its spectrum is left out for its
-    width.
+    """Return (bytes of a site's sums, bytes of its second moments, whether it is too wide for a spectrum).
+
+    shape   [head, dim] or [dim] of the site's vectors
     """
     kept = _measure_on_meta(site, _make_sequence(shape, 1, dtype), settings)
     groups = len(kept.sums.terms.get((site.name, "moment"), ()))  # one of which the sequence is in
@@ -238,7 +243,10 @@ def _count_bytes(site: Site, shape: tuple[int, ...], dtype: torch.dtype, setting
 
 @lru_cache(maxsize=512)
 def _count_flops(site: Site, shape: tuple[int, ...], dtype: torch.dtype, tokens: int, settings: Settings) -> int:
-    """Count the flops of a panel's products at a site, over one sequence."""
+    """Count the flops that the settings' metrics take at a site, over one sequence of `tokens`.
+
+    shape   [head, dim] or [dim] of the site's vectors
+    """
     several = _make_sequence(shape, tokens, dtype)
     with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _count_added_flops}) as counter:
         _measure_on_meta(site, several, settings)
@@ -246,7 +254,10 @@ def _count_flops(site: Site, shape: tuple[int, ...], dtype: torch.dtype, tokens:
 
 
 def _count_added_flops(_into: Any, rows: Any, columns: Any, **_: Any) -> int:
-    """Count the flops of a product that is added in place, which torch's counter does not know."""
+    """Count the flops of rows · columns, a product added in place, which torch's counter does not know.
+
+    rows, columns   shapes of the two factors
+    """
     return 2 * rows[0] * rows[1] * columns[1]  # type: ignore[no-any-return]
 
 

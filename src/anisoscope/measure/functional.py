@@ -137,7 +137,10 @@ def _to_mask(x: Tensor, mask: Any) -> Tensor:
 
 
 def _to_units(x: Tensor, unit: Any) -> Tensor:
-    """Return the number of the unit of each sequence of `x`; without `unit`, each sequence is its own."""
+    """Return the number of the unit of each sequence of `x` [sequence]; without `unit`, each sequence is its own.
+
+    UsageError for units that are not one whole number per sequence.
+    """
     if unit is None:
         return torch.arange(len(x), device=x.device)
     owner = torch.as_tensor(unit).to(x.device)

@@ -81,10 +81,12 @@ class GivenInputs:
         return hash_parts([*units, *(part for item in self.batches for part in _iter_parts(item))])
 
     def _batch(self, item: Any, seen: int, nth: Counter[int]) -> Batch:
-        """Build one batch from an item.
+        """Build one batch from an item of the inputs.
 
-        `seen` counts the sequences before it, and `nth` how many of them belong to each unit. UsageError if the item
-        holds no tensor, or the number of units is wrong.
+        seen   number of sequences before it
+        nth    how many sequences of each unit came before; it is counted on
+
+        UsageError if the item holds no tensor, or the number of units is wrong.
         """
         caller = self._caller
         arguments = caller.named(item) if caller.forward is None else _select_entries(item)
@@ -168,7 +170,7 @@ def _find_labels(item: Any) -> Tensor | None:
 
 
 def _number_units(units: Iterable[Hashable]) -> Tensor:
-    """Replace the labels of units by numbers, in order of appearance."""
+    """Replace the names of units by numbers [sequence], in order of appearance."""
     names = units.tolist() if isinstance(units, Tensor | np.ndarray) else list(units)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return torch.tensor([numbers[name] for name in names], dtype=torch.int64)
@@ -187,8 +189,12 @@ def _iter_parts(item: Any) -> Iterator[Any]:
 
 
 def _build_streams(inputs: Mapping[str, Any], special: Tensor | None, start: Tensor) -> dict[str, Stream]:
-    """Build the token masks of both stacks from attention masks or from the shape of ids; for sound, of samples or
+    """Build the token masks of each stack from attention masks, or from the shape of ids; for sound, of samples or
     frames.
+
+    inputs    the model's arguments by name
+    special   which tokens are special [sequence, token]; None: unknown
+    start     number of each sequence's first token in its unit [sequence]
     """
     streams: dict[str, Stream] = {}
     sound = [name for key, name in (("input_values", "samples"), ("input_features", "frames")) if key in inputs][:1]

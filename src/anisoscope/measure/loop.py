@@ -141,7 +141,7 @@ def _run_pass_in_pieces(
     only: Container[int] | None,
     pieces: int,
 ) -> Measurement:
-    """Run a pass with batches split into `pieces`, from the saved state if any of `saves` is true."""
+    """Run a pass with batches split into `pieces`; go on from the file `state` if any of `saves` is true."""
     classes = getattr(plan, "classes", ()) if settings.labelled else ()
     measurement = Measurement(settings, getattr(plan, "fingerprint", ""), classes=classes)
     if any(saves) and state is not None and state.exists():
@@ -194,8 +194,13 @@ def _run_pass_in_pieces(
 def _keep_in_step(model: nn.Module, batch: Batch, steps: Steps, stopped: list[int]) -> int:
     """Call the model without counting anything, as long as other processes have batches.
 
-    The model waits in every forward call until all processes have called theirs. Returns the signal to stop by (0:
-    none).
+    The model waits in every forward call until all processes have called theirs.
+
+    batch     any batch, which is read repeatedly
+    steps     exchanges with the other processes who is finished
+    stopped   signals that this process received
+
+    Returns the signal to stop by (0: none).
     """
     busy, number = True, 0
     with evaluation_mode(model), torch.no_grad():
@@ -283,7 +288,11 @@ class Arrays(nn.Module):
 def capture_into(
     model: nn.Module, measurement: Measurement, seen: _Captured, *, together: bool = False
 ) -> Iterator[Callable[[Batch, int], None]]:
-    """Yield a function that runs the model on a batch, given its index, and adds what is captured to `measurement`."""
+    """Yield a function that runs the model on a batch, given its index, and adds what is captured to `measurement`.
+
+    seen       what is captured from the model
+    together   whether forward calls wait for other processes, so that the capture cannot be verified
+    """
     if isinstance(model, Arrays):
         yield partial(_add_arrays, measurement)
         return
@@ -344,6 +353,7 @@ def _add_arrays(measurement: Measurement, batch: Batch, index: int) -> None:
 def measure_head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], settings: Settings) -> Means:
     """Measure the mean query and the mean key of every attention head over the whole plan, in a pass of its own.
 
+    Returns them by layer (stack, number, self- or cross-attention). In a torchrun job all processes must call it.
     UsageError if `plan` is an iterator, which can be read only once.
     """
     source = getattr(plan, "batches", plan)
@@ -366,9 +376,11 @@ def measure_head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], sett
 
 
 def pending_batches(plan: Any, only: Container[int] | None, held: Container[int]) -> Iterator[tuple[int, Batch]]:
-    """Yield index and batch of the requested batches (`only`) that are not `held` already.
+    """Yield (index, batch) of the batches that are to be measured.
 
-    If the plan can be indexed, other batches are not built.
+    plan   the batches; if it can be indexed, other batches are not built
+    only   indices of the requested batches; None: all
+    held   indices of those that are measured already
     """
     indexed = hasattr(plan, "__getitem__")
     for index, item in enumerate(range(len(plan)) if indexed else plan):
@@ -377,7 +389,12 @@ def pending_batches(plan: Any, only: Container[int] | None, held: Container[int]
 
 
 def summarise_embeddings(model: nn.Module, summaries: Mapping[str, Summary]) -> dict[str, dict[str, Tensor]]:
-    """Return what metrics need of the input and output embedding matrices, if the model has them."""
+    """Return what metrics need of the embedding matrices: {`embedding.input` or `embedding.output`: {name: array}}.
+
+    A matrix that the model does not have is left out.
+
+    summaries   functions that reduce a matrix to named arrays, by name of the metric
+    """
     found: dict[str, dict[str, Tensor]] = {}
     for side, get in (("input", "get_input_embeddings"), ("output", "get_output_embeddings")):
         try:

@@ -42,9 +42,11 @@ class Masks:
     def of(
         cls, stream: Stream, policies: Sequence[str], unit: Tensor | None = None, ids: Tensor | None = None
     ) -> "Masks":
-        """Build the masks of a stream of inputs; with the `unit` of each sequence, also the places of its tokens.
+        """Build the token masks of a stream of inputs.
 
-        `ids` are the token ids for the places, if the model reads ids.
+        policies   token policies (which tokens count): `all`, `content` (without special ones), `no-first`
+        unit       number of each sequence's unit [sequence]; if given, also where each token is (`places`)
+        ids        the token ids [sequence, token] for `places`, if the model reads ids
         """
         real, special = stream.mask, stream.special & stream.mask
         position = real.long().cumsum(1) - 1
@@ -83,7 +85,10 @@ class Masks:
 
 
 def require_labels(batch: Batch, classes: Sequence[str]) -> Tensor:
-    """Return the class of each sequence, for metrics of classes; UsageError if the batch has none."""
+    """Return the number of each sequence's class [sequence], for metrics of classes; UsageError if the batch has none.
+
+    classes   the names of the classes
+    """
     if batch.label is None or not classes:
         came = "batches without labels" if batch.label is None else "labels whose classes the plan does not tell"
         cure = "use anisoscope classes; or give vectors with labels, or `labels` [sequence] in a list of dicts"

@@ -67,8 +67,10 @@ def build_long_table(
 
 
 def build_columns(metric: Metric, reading: Reading, policies: Sequence[str]) -> Iterable[tuple[Columns, Array | None]]:
-    """Compute a metric at one place, and yield for each of its values (columns of the long table, rows without each
-    group).
+    """Compute a metric at one place of the model, and yield (columns of the long table, rows without each group) per
+    value.
+
+    policies   names of the token policies (which tokens count), in the order of the sums
 
     The second item has shape [row, group]: the value with each group of units left out. It is None if the value has too
     many components, or there is only one group.
@@ -89,7 +91,7 @@ def build_columns(metric: Metric, reading: Reading, policies: Sequence[str]) -> 
 
 
 def _list_present_groups(data: Any) -> NDArray[np.int64]:
-    """List the numbers of the groups that hold data at a place, in the order in which they are left out."""
+    """List the numbers of the groups of units that hold data, in the order in which they are left out."""
     data = getattr(data, "first", data)  # of a pair of places: both have the same groups
     present = np.asarray(getattr(data, "present", ()))
     numbers = np.flatnonzero(present) if present.dtype == bool else present
@@ -115,8 +117,12 @@ def _build_columns_of_value(
     policies: Sequence[str],
     rows: NDArray[np.int64],
 ) -> Columns:
-    """Build the table columns of one value: a row for each chosen entry, over `metric.axes` and a component axis if
-    any.
+    """Build the table columns of one value of a metric: a row for each chosen entry of its array.
+
+    name       the value's name in what the metric computes
+    estimate   the value and its interval, with the axes `metric.axes` and perhaps one of components
+    policies   names of the token policies (which tokens count)
+    rows       indices of the chosen entries in the flattened array
     """
     value, axes = estimate.value, metric.axes
     index = dict(zip((*axes, "component"), np.indices(value.shape).reshape(value.ndim, value.size), strict=False))

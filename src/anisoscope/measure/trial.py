@@ -31,7 +31,11 @@ class Trial:
     """
 
     def __init__(self, tap: Tap, *, gives_up: bool, skipped: str = "") -> None:
-        """Prepare to verify the capture `tap`; nothing runs before the trial is called."""
+        """Prepare to verify the capture `tap`; nothing runs before the trial is called.
+
+        gives_up   raise MovedError if the capture changes the outputs
+        skipped    why the outputs are not compared; empty: they are
+        """
         self.tap, self.gives_up = tap, gives_up
         self.proof: Proof | None = None
         self._skipped = skipped
@@ -67,7 +71,11 @@ class Trial:
     def _compare(
         self, proof: Proof, plain: Outputs, inside: Outputs, run: Callable[..., Any], inputs: dict[str, Any]
     ) -> None:
-        """Note how far the outputs differ, and if they do, how far two runs without the capture differ."""
+        """Note how far the outputs with the capture (`inside`) differ from those without (`plain`).
+
+        If they do differ, the model runs once more without it, which shows the noise between two equal runs. MovedError
+        if the capture changes the outputs and `gives_up` is set.
+        """
         proof.outputs = plain.apart_from(inside)
         proof.limit = OUTPUTS[plain.dtype] if self._may_round() else EXACT
         if proof.outputs > proof.limit:  # does the model give the same twice?

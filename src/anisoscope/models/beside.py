@@ -54,10 +54,14 @@ def timm_config(name: str) -> Any:
 
 
 def add_text_pooling(model: nn.Module, folder: str, processor: Any, *, untrained: bool = False) -> list[str]:
-    """Put the modules of sentence-transformers that make the vector of a text into `model.sentence`. Return remarks.
+    """Put the modules of sentence-transformers that make the vector of a text into `model.sentence`. Returns remarks.
 
-    These are the modules after a plain Transformer if they need no more than its last hidden states. Otherwise
-    (SPLADE, weighted layers, unknown modules) it is the library's own model, which is called on the same tokens.
+    folder      of the checkpoint
+    untrained   the model's weights are random
+
+    These are the modules after a plain Transformer if they need no more than its last hidden states. Otherwise (SPLADE,
+    weighted layers, unknown modules) it is the library's own model, which is called on the same tokens. If the vector
+    of a text cannot be measured, nothing is added, and a remark says why.
     """
     rows = read_list(Path(folder, MODULES))
     if len(rows) < 2:
@@ -88,12 +92,15 @@ def add_text_pooling(model: nn.Module, folder: str, processor: Any, *, untrained
 
 
 def _kind_of(row: dict[str, Any]) -> str:
-    """Return the class name of a module in modules.json, without its package."""
+    """Return the class name of a module, without its package; `row` is its entry in modules.json."""
     return str(row["type"]).rpartition(".")[2]
 
 
 def _is_plain(folder: str, kinds: list[str]) -> bool:
-    """Whether the first module gives the last hidden states and the others need nothing else."""
+    """Return whether the first module gives the last hidden states and the others need nothing else.
+
+    kinds   class names of the modules
+    """
     settings = read_config(Path(folder, BERT_CONFIG))
     text = settings.get("modality_config", {}).get("text", {})
     gives_states = (
@@ -133,7 +140,10 @@ def _load_whole(archetype: str, folder: str, weight: Tensor) -> nn.Module:
 
 
 def _unreadable(error: Exception, folder: str) -> ModelError:
-    """Make the error for modules of sentence-transformers that cannot be loaded. The caller raises it."""
+    """Make the error for modules of sentence-transformers in a folder that cannot be loaded. The caller raises it.
+
+    error   what the library raised
+    """
     got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return ModelError(f"readable modules of sentence-transformers in {folder}", got, "download it again")
 
@@ -156,7 +166,10 @@ class WholeModel(nn.Module):
 
 
 def try_text_pooling(model: Any, processor: Any, kinds: str) -> list[str]:
-    """Try the modules that make vectors of texts on two texts. If they fail, remove them and return a remark."""
+    """Try the modules that make vectors of texts on two texts. If they fail, remove them and return a remark.
+
+    kinds   names of the modules, for the remark
+    """
     if processor is None:
         return []
     try:

@@ -268,9 +268,9 @@ class Layout:
             self._specials[stack] = _special_tokens(model.get_submodule(path)) if stack != "audio" else 0
 
     def streams(self, batch: Batch) -> Streams:
-        """Return {stack: stream} for a batch.
+        """Return {stack: stream (which positions are real)} for a batch.
 
-        A stack (encoder or decoder) that is not in it has one fully real stream.
+        In a stack (encoder or decoder) that is not in it, every position is real.
         """
         given = dict(batch.streams)
         if "samples" in given:
@@ -340,8 +340,9 @@ def _frames_of_frames(model: nn.Module, frames: Stream) -> Stream:
 
 
 def _every(step: int, stream: Stream) -> Stream:
-    """Return the stream of every `step`-th position (⌈n / step⌉ of n); it is real if the first of its `step` inputs
-    is.
+    """Return the stream of every `step`-th position (⌈n / step⌉ of n), for a model that merges `step` inputs into one.
+
+    A position is real if the first of its inputs is.
     """
     mask, special = stream.mask[:, ::step], stream.special[:, ::step]
     return replace(stream, mask=mask, special=special, start=stream.start // step, frequency=None, punctuation=None)

@@ -28,6 +28,8 @@ def place_of(subject: str) -> ModelPlace:
 def stamp(subject: str, place: ModelPlace) -> str:
     """Return a key of a checkpoint's current state, without reading its weights: the commit, or sizes and times of
     files.
+
+    subject   the checkpoint's name; `place`: where it is
     """
     if place.commit is not None:
         return place.commit
@@ -37,7 +39,12 @@ def stamp(subject: str, place: ModelPlace) -> str:
 
 
 def shape(subject: str, place: ModelPlace, trust_remote_code: bool = False) -> dict[str, Any]:
-    """Return architecture, sizes and vocabulary of a checkpoint from its configuration. ModelError if it has none."""
+    """Return {name: value} of a checkpoint's architecture, sizes and `vocabulary` (a hash), from its configuration.
+
+    ModelError if it has none.
+
+    subject   the checkpoint's name; `place`: where it is
+    """
     from transformers import AutoConfig
 
     place = download(place, subject, config_only=True)
@@ -77,7 +84,10 @@ def fetch(subject: str, lent: bool = True) -> None:
 
 
 def left_over(subject: str) -> bool:
-    """Whether a checkpoint is on disk only because a series downloaded it, now or in an earlier interrupted start."""
+    """Return whether a checkpoint is on disk only because a series downloaded it.
+
+    This includes an earlier start of the series that was interrupted.
+    """
     return recall_commit(FETCHED, *split_name(subject)) == subject and is_here(subject)
 
 

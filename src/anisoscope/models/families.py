@@ -14,7 +14,10 @@ Streams = dict[str, "Stream"]
 
 
 def _canine(model: Any, given: Streams) -> Streams:
-    """Return the streams of CANINE: characters at both ends, and molecules (groups of characters) between.
+    """Return the masks of real positions of CANINE: characters at both ends, and molecules (groups of characters)
+    between.
+
+    given   the masks of the characters
 
     A molecule is real if the model's own pooled mask says so; the first one is [CLS].
     """
@@ -43,14 +46,13 @@ def _filled(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream":
 
 
 def _padded_to(entry: str) -> Callable[[Any, Streams], Streams]:
-    """Return a function for the streams (which positions are real) of an encoder that pads its input to whole
-    blocks.
+    """Return a function that adapts the masks of real positions for an encoder that pads its input to whole blocks.
 
     entry   the name of the configuration's value that gives the block length
     """
 
     def streams(model: Any, given: Streams) -> Streams:
-        """Return the streams (which positions are real) with the encoder's padded to a multiple of the block length."""
+        """Return the masks of real positions, with the encoder's lengthened to a multiple of the block length."""
         if "encoder" not in given:
             return given
         tokens, length = given["encoder"], getattr(model.config, entry)
@@ -69,8 +71,10 @@ def _cpmant(model: Any, given: Streams) -> Streams:
 
 
 def _decision_transformer(_model: Any, given: Streams) -> Streams:
-    """Return the streams (which positions are real) of Decision Transformer: return, state and action of a step are
-    three positions.
+    """Return the masks of real positions of Decision Transformer: return, state and action of a step are three
+    positions.
+
+    given   the masks of the steps
     """
     return {
         stack: replace(

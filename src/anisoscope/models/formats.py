@@ -94,7 +94,11 @@ def weight_files(names: Iterable[str]) -> str | None:
 
 
 def described(names: Iterable[str], config: Path | None = None) -> str:
-    """Name the format of files that are no checkpoint of transformers, and what to do instead; "" if unknown."""
+    """Say what format files have that are no checkpoint of transformers, and what to do instead; "" if unknown.
+
+    names    of the files
+    config   the configuration file, which is read if names do not tell
+    """
     names = list(names)
     for pattern, description in FORMATS.items():
         if any(fnmatch(name, pattern) for name in names):

@@ -132,7 +132,12 @@ def list_revisions(repository: str) -> list[str]:
 
 
 def _from_cache(path: str, revision: str | None, name: str, near: str, fault: Fault) -> ModelPlace:
-    """Return the copy in the cache if the hub failed; ModelError if there is none."""
+    """Return the copy in the hub's cache, used if the hub failed; ModelError if there is none.
+
+    path    id of the model
+    name    as the user wrote it; `near`: a sentence with similar names, for errors
+    fault   why the hub failed
+    """
     from huggingface_hub import try_to_load_from_cache
 
     tries = (try_to_load_from_cache(path, file, revision=revision) for file in ("config.json", ADAPTER, MODULES))
@@ -164,7 +169,12 @@ def _list_beside(path: str) -> str:
 
 
 def _nowhere(name: str, near: str, cure: str) -> ModelError:
-    """Make the error for a model that was found neither here nor on the hub. The caller raises it."""
+    """Make the error for a model that was found neither here nor on the hub. The caller raises it.
+
+    name   as the user wrote it
+    near   a sentence with similar names
+    cure   further advice; both may be empty
+    """
     cures = "; ".join(filter(None, (near, "check the spelling, or use a folder or builtin:minilm", cure)))
     return ModelError("a model", f"{name!r}, which is neither a folder here nor on the hub", cures)
 

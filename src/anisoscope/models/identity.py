@@ -30,8 +30,9 @@ def drop_volatile(settings: Any) -> Any:
 
 
 def hash_own_sources(model: nn.Module) -> list[str]:
-    """Return hashes of the files that define the model's modules, except Python's own, installed packages and this
-    one.
+    """Return hashes of the files that define the model's modules.
+
+    Python's own files, installed packages and this package do not count.
     """
     known = (Path(__file__).resolve().parents[1], Path(os.__file__).parent)
     names = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}

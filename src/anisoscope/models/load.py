@@ -285,7 +285,11 @@ def _quantised_by(config: Any) -> str:
 
 
 def _tower(model: Any, missing: list[str], side: str | None, name: str) -> tuple[Any, list[str]]:
-    """Return one tower of a model with two (CLIP), and which of its weights are `missing`; other models unchanged.
+    """Return one tower of a model that has two (CLIP), and which of the `missing` weights are its; other models
+    unchanged.
+
+    missing   names of weights that the checkpoint lacks
+    side      `vision` or `text`; None: not chosen
 
     UsageError if a tower must be chosen and was not, or was chosen for a model without towers.
     """
@@ -308,7 +312,11 @@ def is_classifier(config: Any) -> bool:
 
 
 def _explain_failure(error: Exception, name: str, path: str) -> ModelError:
-    """Make the error that says in one sentence why loading failed, with a cure. The caller raises it."""
+    """Make the error that says in one sentence why loading failed, with a cure. The caller raises it.
+
+    error   what was raised
+    name    the model as the user wrote it; `path`: where it is
+    """
     text = " ".join(str(error).split())
     cure = of_config(read_config(Path(path, "config.json")))
     there = [file.name for file in Path(path).iterdir()]

@@ -66,8 +66,10 @@ def _digest(file: Path, _changed: int) -> str:
 
 
 def open_weights(path: Path, name: str, seed: int | None = None) -> tuple[Any, Any]:
-    """Return the network whose weights a file holds, and its processor; with a `seed`, its weights are random
-    instead.
+    """Return (network whose weights a file holds, its processor).
+
+    name   as the user wrote it, for errors
+    seed   draw random weights instead; None: read them
 
     ModelError for a file that holds no weights, or those of an unknown network.
     """

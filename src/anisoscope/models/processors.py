@@ -11,10 +11,14 @@ SAVE = "copy its files there, or save it there with tokenizer.save_pretrained(fo
 
 
 def processor_of(model: Any, modality: str, path: str, name: str, trust: bool) -> Any:
-    """Load the processor that was saved with a model's weights.
+    """Load the processor (tokenizer, feature extractor or image processor) that was saved with a model's weights.
 
-    None for a speech or image model saved without one: the corpus then uses defaults, which the run records.
-    ModelError for a text model without one.
+    path    folder of the checkpoint
+    name    the model as the user wrote it, for errors
+    trust   whether code in the checkpoint may be run
+
+    None for a speech or image model saved without one: the corpus then uses defaults, which the run records. ModelError
+    for a text model without one.
     """
     from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoProcessor
     from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME
@@ -38,6 +42,10 @@ def processor_of(model: Any, modality: str, path: str, name: str, trust: bool) -
 
 def _tokenizer(model: Any, path: str, name: str, trust: bool) -> Any:
     """Load a model's tokenizer.
+
+    path    folder of the checkpoint
+    name    the model as the user wrote it, for errors
+    trust   whether code in the checkpoint may be run
 
     ModelError if there is none, if transformers invented one because files are missing, or if its length limit is no
     number.

@@ -198,7 +198,11 @@ def _existing(spec: str) -> list[str]:
 
 
 def _items(text: str, pattern: str) -> tuple[list[tuple[str, bool]], list[tuple[int, int]]]:
-    """Return (item, implied by an ellipsis) for each item of one brace group, and its gaps (low, high)."""
+    """Return the items of one brace group of a pattern: ([(item, implied by an ellipsis)], its gaps [(low, high)]).
+
+    text      what is between the braces
+    pattern   the whole pattern, for errors
+    """
     items: list[tuple[str, bool]] = []
     gaps: list[tuple[int, int]] = []
     words = [word.strip() for word in text.split(",")]
@@ -220,8 +224,10 @@ def _items(text: str, pattern: str) -> tuple[list[tuple[str, bool]], list[tuple[
 
 
 def _continued(before: list[str], end: str, pattern: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return the numbers that an ellipsis between `before` and `end` stands for, and the gap (low, high) if it is
-    unclear.
+    """Return the numbers that an ellipsis stands for, and the gap [(low, high)] if it is unclear how it goes on.
+
+    before   the items before the ellipsis; `end`: the one after it
+    pattern  the whole pattern, for errors
     """
     if len(before) < 2 or not all(item.isdigit() for item in (*before[-2:], end)):
         got = f"{{{','.join(before[-2:])},…,{end}}} in {pattern!r}"

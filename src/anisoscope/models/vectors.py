@@ -51,6 +51,9 @@ def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, nor
 def _of_file(path: Path, wanted: dict[str, int], count: int) -> WordVectors:
     """Read word vectors from lines `word x₁ … x_d`, after an optional header `count dimension`.
 
+    wanted   row of each word
+    count    number of rows
+
     The first line of a word counts. ModelError for a line that is none of these.
     """
     dim, rows, left = 0, dict[int, Tensor](), dict(wanted)
@@ -95,7 +98,11 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _of_checkpoint(name: str, wanted: dict[str, int], count: int) -> WordVectors:
-    """Take word vectors from a checkpoint's input embeddings, averaged over the pieces of each word."""
+    """Take word vectors from a checkpoint's input embeddings, averaged over the pieces of each word.
+
+    wanted   row of each word
+    count    number of rows
+    """
     from anisoscope.models.load import load
 
     subject = load(name)
