@@ -39,11 +39,12 @@ def explained(trained: Trained) -> pd.DataFrame:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Yield the tests on maps (a score for each word): from attention, and from the direction of values.
+    """Yield the tests on maps (a score for each word) from attention and from the direction of values.
 
     A map is plausible if it ranks words as the annotators' marks do, and faithful if erasing its words changes the
-    output. Each is compared with chance, attention also with rare words; then directions with attention. `whole`: the
-    records of all corpora; a test has one number per seed of one corpus.
+    output. Attention is compared with random scores and with the rarity of words, then directions with attention; in
+    deep models, the first layer with the last. `whole`: the records of all corpora; a test has one number per seed of
+    one corpus.
     """
     for here in whole.corpora:
         for which, where in (("", ONE_LAYER), ("last layer of the fine-tuned encoder", {"family": TUNED})):

@@ -101,9 +101,9 @@ def tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests of figure 2: the direction of the final [CLS] vector separates the classes after fine-tuning, and
     not before.
 
-    Also that any representative does so, that contradiction tells the two other classes of e-SNLI not apart, and, over
-    all corpora, that closer classes are better classified. `whole`: the records of all corpora; a test has one number
-    per seed.
+    Also that it does so from any representative utterance; that from contradiction the two other classes of e-SNLI are
+    hardly told apart; and, over all corpora, that closer classes are better classified. `whole`: the records of all
+    corpora; a test has one number per seed.
     """
     for here in whole.corpora:
         tuned, before = (_mean_over_classes(here, "auc.mean", stage) for stage in STAGES)

@@ -133,9 +133,10 @@ def _parallel(x: Vectors) -> Tensor:
 def tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests of section 2.1 on one-layer classifiers.
 
-    Outputs lie in the cone of the values; equal or parallel keys make attention uniform, equal or parallel queries make
-    its rows alike; and the more similar the keys, the higher the entropy. `whole`: the records of all corpora; a test
-    has one number per seed of one corpus.
+    Outputs lie in the cone of the values. Attention is uniform with equal keys, and nearly so with parallel ones or as
+    trained; its rows are alike with equal queries, and nearly so with parallel ones or as trained. The more similar the
+    keys, the more uniform the attention. `whole`: the records of all corpora; a test has one number per seed of one
+    corpus.
     """
     for here in whole.corpora:
         rows = here.find(family=OWN)

@@ -47,8 +47,9 @@ def late_share(curve: Array) -> Array:
 def tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests of section 3: fine-tuning makes the tokens of a sentence similar in the last layer.
 
-    More than in an untrained encoder, more than in the first layer, and mostly in the last third of the layers.
-    `whole`: the records of all corpora; a test has one number per seed of one corpus.
+    They become more similar than in an encoder with random weights, and than in the first layer's input; most of that
+    growth is in the last third of the layers. `whole`: the records of all corpora; a test has one number per seed of
+    one corpus.
     """
     for here in whole.corpora:
         before, after = _curve(here, BEFORE), _curve(here, TUNED)
