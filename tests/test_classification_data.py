@@ -123,6 +123,14 @@ def test_a_hub_data_set_gives_labels_by_name_and_a_validation_split(monkeypatch)
     assert found.counts()["validation"] == {"neg": 2, "pos": 2} and len(found.splits["test"]) == 40
 
 
+@pytest.mark.parametrize("name", ["validation", "dev", "val", "valid"])
+def test_a_validation_split_of_the_hub_goes_by_several_names(monkeypatch, name):
+    on_the_hub(monkeypatch, train=[0, 1] * 20, test=[0, 1] * 20, **{name: [0, 1, 1]})
+    found = open_labelled("imdb")
+    assert found.counts()["validation"] == {"neg": 1, "pos": 2}
+    assert found.counts()["train"] == {"neg": 20, "pos": 20}
+
+
 def test_a_split_of_the_hub_without_labels_is_replaced(monkeypatch):
     """As of GLUE, whose test labels are all −1."""
     on_the_hub(monkeypatch, train=[0, 1] * 40, validation=[1, 0], test=[-1] * 9)

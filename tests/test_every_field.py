@@ -461,6 +461,7 @@ def test_a_text_is_planned_for_the_stack_and_vocabulary_of_its_model(name, monke
         ({"max_position_embeddings": 514, "model_type": "roberta"}, 10**30, 512),
         ({"max_position_embeddings": 512, "model_type": "bert"}, 300, 300),
         ({"n_positions": 64, "model_type": "gpt2"}, None, 64),
+        ({"n_positions": 1024, "model_type": "gpt2"}, None, 1024),
         ({"n_positions": 64, "relative_attention_num_buckets": 32}, None, None),
         ({"max_length_inputs": 20, "max_position_embeddings": 64}, None, 20),
         ({}, 10**30, None),

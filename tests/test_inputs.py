@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import BertConfig, BertModel
 
 import anisoscope.errors
+from anisoscope.data.arrays import VectorPlan, wrap_vectors
 from anisoscope.data.vector_files import open_vectors
 from anisoscope.errors import UsageError
 from anisoscope.measure.calls import Caller
@@ -262,6 +263,16 @@ def test_units_and_labels_of_vectors():
         assert wide.high - wide.low > 2 * (narrow.high - narrow.low)
         assert (wide.n_units, narrow.n_units) == (60, 600)
     assert select(together.records, metric="class_direction.auc", component=None)["value"].item() > 0.6
+
+
+def test_tokens_of_one_unit_are_told_apart_though_they_lie_in_several_sequences():
+    """What is drawn of a unit is drawn by the place of a token in it: two at one place would be drawn together."""
+    plan = VectorPlan(wrap_vectors(np.ones((6, 4, 3)), units=[0, 0, 0, 1, 1, 1]))
+    batch = plan.build(np.arange(6))
+    (stream,) = batch.streams.values()
+    places = (stream.start[:, None] + torch.arange(4)).tolist()
+    named = {(unit, place) for unit, row in zip(batch.unit.tolist(), places, strict=True) for place in row}
+    assert len(named) == 6 * 4
 
 
 def test_hidden_states_as_vectors_are_the_layers_of_the_model(bert, batch):

@@ -946,6 +946,27 @@ def test_9_rows_of_another_form_are_named(tmp_path, row, fault):
         open_labelled(written(tmp_path / "t.csv", "\n".join(lines)))
 
 
+def test_9_one_line_of_a_long_value_that_looks_like_a_row_is_part_of_the_value(tmp_path):
+    """A mark is taken for one left open if at least half of the lines behind it look like rows."""
+    lines = [
+        "text,label",
+        *(f"film {k},{k % 2}" for k in range(6)),
+        '"one',
+        "two and more",
+        "three,1",
+        "four",
+        'five",0',
+    ]
+    rows = list(read_table_rows(Path(written(tmp_path / "t.csv", "\n".join(lines)))))
+    assert rows[-1].columns == {"text": "one\ntwo and more\nthree,1\nfour\nfive", "label": "0"}
+    assert len(rows) == 7
+
+
+def test_9_rows_of_parquet_are_counted_from_one(tmp_path):
+    pd.DataFrame({"text": ["a", "b"]}).to_parquet(tmp_path / "t.parquet")
+    assert [row.place for row in read_table_rows(tmp_path / "t.parquet")] == ["row 1", "row 2"]
+
+
 def test_9_marks_that_belong_to_a_table_are_read(tmp_path):
     """Lines inside quotation marks, doubled marks, commas: nothing sound is refused."""
     text = 'label,text\n1,"Hello, dear\nfriend, bye"\n0,"say ""yes"""\n\n1,plain\n0,it\'s 5" long\n'
