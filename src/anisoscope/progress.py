@@ -147,7 +147,10 @@ def call_uninterrupted(act: Callable[[], Made]) -> Made:
 
 @contextmanager
 def _bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None], Callable[[str], None]]]:
-    """Show a progress bar; yield a function that updates it, and one that prints a line above it."""
+    """Show a progress bar in a `with` block. Yields (a function that updates it, one that prints a line above it).
+
+    The first takes (done, total, name of the work, unit).
+    """
     from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.text import Text
 
@@ -193,7 +196,9 @@ def _terminated(number: int, _frame: object) -> None:
 
 
 def _print_lines() -> Callable[[int, int, str, str], None]:
-    """Return a callback that prints a line now and then, with the rate since this part of the work began."""
+    """Return a callback (done, total, name, unit) that prints a line now and then, with the rate; used without a
+    terminal.
+    """
     shown_at = started = time.monotonic()
     first = last = -1
 
@@ -222,7 +227,7 @@ def _print_line(text: str) -> None:
 
 @contextmanager
 def interrupt_hint(kept: Callable[[], str], again: str = "--resume") -> Iterator[None]:
-    """If the work in the `with` block is interrupted, add to the exception what is kept and how to continue.
+    """Add to the exception what is kept and how to continue, if the work in a `with` block is interrupted.
 
     kept    returns what is kept, in words; empty if nothing is
     again   the option that continues the work

@@ -31,8 +31,9 @@ _NUMBERS = ("value", "low", "high")
 
 
 def as_records(frame: pd.DataFrame, **constant: Any) -> pd.DataFrame:
-    """Return `frame` with every column of the long table, in order and with its type; `constant` fills missing
-    columns.
+    """Return a table with every column of the long table of results, in order and with its type.
+
+    constant   values for columns that are missing
     """
     missing = {name: constant.get(name) for name in COLUMNS if name in constant or name not in frame}
     kinds = {name: "Int64" if name in _INTEGERS else "float64" if name in _NUMBERS else "string" for name in COLUMNS}
@@ -182,9 +183,9 @@ def make_records_once(path: Path, make: Callable[[], pd.DataFrame], *, wait: boo
 
 
 def visit_busy_last(items: Iterable[Item], attempt: Callable[[Item, bool], Result]) -> Iterator[Result]:
-    """Call `attempt(item, wait)` for every item.
+    """Call `attempt(item, wait)` for every item, and yield the results.
 
-    Items that raise Busy (another process has them) come last, with waiting.
+    Items that raise Busy (another process is making them) are tried again last, with `wait` True.
     """
     held = []
     for item in items:
@@ -250,7 +251,7 @@ class RunFolder:
             raise OutputError(f"{self.folder} to be new or of a run", got, "choose another --output")
 
     def note(self, identity: dict[str, Any]) -> None:
-        """Write the identity unless it is there: at the start, or after somebody removed the folder."""
+        """Write the run's identity unless it is there: at the start, or after somebody removed the folder."""
         text, path = json.dumps(identity, indent=1, sort_keys=True), self.folder / "identity.json"
         if not path.exists() or path.read_text() != text:
             write_atomic(path, lambda temporary: temporary.write_text(text))
@@ -347,7 +348,10 @@ def _read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 
 
 def list_changed_fields(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return the names of the fields that differ, nested ones joined by dots: `code.metrics`."""
+    """Return the names of the fields in which two nested mappings differ, joined by dots: `code.metrics`.
+
+    prefix   put before every name
+    """
     names = []
     for key in sorted(ours.keys() | theirs.keys()):
         a, b = ours.get(key), theirs.get(key)

@@ -172,7 +172,10 @@ def _refuse_columns_of_vectors(job: Job) -> None:
 
 
 def _load_given_model(job: Job, model: Any, processor: Any, options: Mapping[str, Any]) -> "tuple[Job, Subject | None]":
-    """Return the job and the loaded model. The job gets the model's name, hash and device.
+    """Return (job with the model's name, hash and device; the loaded model).
+
+    model     a name, a loaded `Subject`, or a torch module
+    options   the caller's other keywords
 
     A model given by name is loaded later: its second result is None.
     """
@@ -208,7 +211,12 @@ def _open_inputs(
     options: Mapping[str, Any],
     place: OutputOptions,
 ) -> "tuple[Job, Subject, OpenedCorpus]":
-    """Turn inputs given by the caller into batches. Return the job, the model, and the opened inputs.
+    """Turn inputs given by the caller into batches. Returns (job, model, opened inputs).
+
+    loaded    the model; None: it is loaded here by its name
+    units     name of each sequence's unit, or None
+    forward   `forward(model, inputs)`, if the model needs a special call
+    options   the caller's other keywords; those that say how a corpus is read are refused for batches
 
     A list of strings is a corpus with a document (and unit) for each.
     """
@@ -245,7 +253,12 @@ def _open_inputs(
 
 
 def _refuse_argument(place: str, came: str, **given: Any) -> None:
-    """Raise UsageError if one of the arguments was given although it does not fit the others."""
+    """Raise UsageError if one of the arguments was given although it does not fit the others.
+
+    place   where such an argument fits, in words
+    came    what was given instead, in words
+    given   the arguments by name; None: not given
+    """
     for name, value in given.items():
         if value is not None:
             raise UsageError(f"{name} with {place}", came, f"leave {name} out")

@@ -195,6 +195,9 @@ class State:
     def _open(self, described: dict[str, Any], make_settings: Callable[[], Settings]) -> Measurement:
         """Return the measurement to add to; the first call creates it.
 
+        described       what the data are of (layers and widths, or the model), which all calls must agree on
+        make_settings   returns the settings, for the first call
+
         UsageError if the data are of another kind than before.
         """
         if self._measurement is None:
@@ -205,12 +208,14 @@ class State:
         return self._measurement
 
     def _describe_vectors(self, vectors: VectorArrays) -> dict[str, Any]:
-        """Return what later vectors must agree with: layers, their widths, and whether they are sequences."""
+        """Return what later vectors must agree with: {`model`, `layers`: {name: width}, `sequences`: whether they
+        are any}.
+        """
         layers = {name: int(x.shape[-1]) for name, x in vectors.layers.items()}
         return {"model": VECTORS, "layers": layers, "sequences": vectors.are_sequences}
 
     def _describe_model(self, model: nn.Module) -> dict[str, Any]:
-        """Return what later models must agree with: class, number of parameters, and a quick hash of the weights."""
+        """Return what later models must agree with: {`model`: class, `parameters`: number, `weights`: a quick hash}."""
         parameters = sum(parameter.numel() for parameter in model.parameters())
         return {"model": class_of(model).__name__, "parameters": parameters, "weights": hash_some_weights(model)}
 
@@ -246,9 +251,9 @@ class State:
         return np.array([_number_unit(name) for name in names], dtype=np.int64)
 
     def _place(self, numbers: np.ndarray) -> np.ndarray:
-        """Return where each sequence begins within its unit (document, clip, image), as [sequence].
+        """Return the number of each sequence's first token within its unit (document, clip, image) [sequence].
 
-        No two overlap, also across states.
+        numbers   the unit of each sequence. No two sequences of a unit overlap, also across states
         """
         # Each unit of its own needs no memory of what came before.
         first = _hash_name(self.name) % (1 << 20) if self.name else 0
@@ -288,7 +293,9 @@ class State:
         return self._measurement
 
     def _described(self) -> dict[str, Any]:
-        """Return what is saved of the state, apart from its sums."""
+        """Return what is saved of the state apart from its sums, for JSON: settings, times, counts, and how units are
+        numbered.
+        """
         measurement = self._require_measurement()
         return {
             "name": self.name,
@@ -364,8 +371,9 @@ def _names_units(item: Any) -> bool:
 
 
 def _renumber(batch: Batch, numbers: np.ndarray, start: np.ndarray) -> Batch:
-    """Return the batch with other unit numbers, and with other positions at which its sequences begin in their units
-    (documents, clips, images).
+    """Return the batch with other numbers of units, and other numbers of its sequences' first tokens in their units.
+
+    numbers, start   both [sequence]
     """
     begin = torch.from_numpy(start)
     streams = {
@@ -375,7 +383,11 @@ def _renumber(batch: Batch, numbers: np.ndarray, start: np.ndarray) -> Batch:
 
 
 def _batch_of_vectors(vectors: VectorArrays, rows: np.ndarray, numbers: np.ndarray, start: np.ndarray) -> Batch:
-    """Make a batch of some rows of vectors."""
+    """Make a batch of some rows of vectors.
+
+    rows             their numbers
+    numbers, start   number of the unit of each row, and of its first token in the unit
+    """
     layers = {layer: vectors.block(layer, rows) for layer in vectors.layers}
     length = vectors.shape[1] if vectors.are_sequences else 1
     mask = torch.ones(len(rows), length, dtype=torch.bool)

@@ -95,10 +95,13 @@ def heatmap(
     size: Size = (640, 26),
     columns: int = 1,
 ) -> ChartType:
-    """Draw a heat map of `value` over two discrete axes, first row on top.
+    """Draw a heat map of the column `value` over two discrete axes, first row on top.
 
-    `size` is the whole width and the height of one row. `diverging` centres the colours at 0 and puts a value whose
-    interval holds 0 in brackets; if numbers do not fit, such a cell gets a dot.
+    x, y, panel   columns of the axes, and of small multiples
+    names         titles of the axes, if not the columns'
+    diverging     centre the colours at 0, and put a value whose interval holds 0 in brackets; if numbers do not fit,
+                  such a cell gets a dot
+    size          the whole width, and the height of one row
     """
     across, down = _sort_levels(frame[x]), _sort_levels(frame[y])
     largest = float(frame["value"].abs().max()) or 1.0
@@ -176,7 +179,11 @@ def bars(
     size: Size = (640, 22),
     columns: int = 2,
 ) -> ChartType:
-    """Draw horizontal bars in row order with their intervals; `size` is the whole width and the height of one bar."""
+    """Draw horizontal bars of the column `value` in row order, with their intervals.
+
+    category   the column that names the bars
+    size       the whole width, and the height of one bar
+    """
     data = frame.astype({category: str})
     order = style.appearance(data[category])
     base = alt.Chart().encode(y=alt.Y(f"{category}:N", sort=order, title=titles[1], axis=alt.Axis(ticks=False)))
@@ -207,7 +214,10 @@ def _prepare_lines(frame: pd.DataFrame, x: str, series: str, panel: str | None) 
 
 
 def _dash_overlaps(count: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return dash patterns of lines and sizes of points that overlap, by `rank`: points drawn on top are smaller."""
+    """Return the encodings of `count` series that may overlap: (dash patterns of lines, sizes of points).
+
+    Both depend on the column `rank`; points drawn on top are smaller, so that those below stay visible.
+    """
     dashes = [[1, 0], [6, 5], [1, 5], [10, 5]]
     ranks = list(range(count))
     dash = alt.Scale(domain=ranks, range=[dashes[i % len(dashes)] for i in ranks])
@@ -225,7 +235,10 @@ def _sort_levels(values: pd.Series) -> list[str]:
 
 
 def _label_cells(frame: pd.DataFrame, diverging: bool, *, numbers: bool) -> list[str]:
-    """Return the text of each cell of a heat map: its number if there is room, marked if the interval holds 0."""
+    """Return the text of each cell of a heat map: its number if `numbers` is set.
+
+    diverging   mark a value whose interval holds 0: its number in brackets, or a dot
+    """
     unsure = [False] * len(frame)
     if diverging and {"low", "high"} <= set(frame):
         unsure = list((frame["low"] < 0) & (frame["high"] > 0))

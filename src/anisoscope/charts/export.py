@@ -26,7 +26,10 @@ def to_svg(chart: ChartType, name: str = "mark") -> str:
 
 
 def to_svgs(charts: Mapping[str, Callable[[], ChartType]]) -> dict[str, str]:
-    """Return charts by name as SVG; one is rendered in a thread while the next is built."""
+    """Render charts to SVG, by name; each is rendered in a thread while the next is built.
+
+    charts   functions that build a chart, by name
+    """
     drawn = {}
     with (
         ThreadPoolExecutor(os.cpu_count()) as pool,
@@ -104,7 +107,8 @@ def _write_tiles(tiles: str, merge: bool) -> str:
 def _clean_svg(described: dict[str, Any], name: str) -> str:
     """Render a chart to SVG, turn descriptions after `TOOLTIP` into native tooltips, and remove other descriptions.
 
-    The page itself describes each chart once.
+    described   the chart in Vega-Lite's JSON
+    name        prefix of the ids in the SVG, so that one page can hold many charts
     """
     mark = re.compile(rf'<path aria-label="{TOOLTIP}([^"]*)"([^>]*?)(?:/>|></path>)')
     drawn = mark.sub(r"<path\2><title>\1</title></path>", vl_convert.vegalite_to_svg(described, config=THEME))
@@ -203,7 +207,7 @@ def sort_pdf(content: bytes) -> bytes:
 
 
 def _objects(content: bytes) -> tuple[dict[int, tuple[bytes, bytes]], bytes]:
-    """Split a PDF: return each object by its number, as (dictionary, stream or nothing), and the trailer."""
+    """Split a PDF into ({number of an object: (its dictionary, its stream or nothing)}, trailer)."""
     start = int(content[content.rindex(b"startxref") :].split()[1])
     table, trailer = content[start : content.rindex(b"startxref")].split(b"trailer")
     ends = sorted(int(row[:10]) for row in table.split(b"\n") if row[17:18] == b"n")

@@ -67,9 +67,12 @@ def appearance(values: pd.Series) -> list[Any]:
 
 
 def colour(values: pd.Series, name: str, width: int, *, gradient: bool = False) -> alt.Color:
-    """Return the colour encoding of series: palette colours in order of appearance, or orange to violet over numbers.
+    """Return the colour encoding of series: palette colours in order of appearance, or with `gradient` orange to
+    violet.
 
-    A single series gets no legend.
+    values   the column that names the series; numbers, with `gradient`
+    name     its name
+    width    of the chart, for the legend. A single series gets none
     """
     if gradient:
         legend = alt.Legend(title=name, type="gradient", gradientLength=160, gradientThickness=9, tickMinStep=1)
@@ -102,7 +105,13 @@ def facet(
     *,
     independent: bool = False,
 ) -> ChartType:
-    """Combine layers over one table into a chart; with `panel`, into small multiples that share the width."""
+    """Combine chart layers over one table into a chart; with `panel`, into small multiples that share the width.
+
+    data          the table
+    panel         column that divides it into small multiples; None: a single chart
+    size          whole width, and height of a panel
+    independent   give each panel its own vertical axis
+    """
     if panel is None:
         return _layered(layers, size[0], size[1], data)
     order = appearance(data[panel])
@@ -149,13 +158,22 @@ def format_compact(value: float) -> str:
 
 
 def ribbon(base: alt.Chart, title: str, low: str = "low", high: str = "high", *, opacity: float = 0.2) -> alt.Chart:
-    """Return a band from `low` to `high` under a line, where there is an interval."""
+    """Return a band between the columns `low` and `high` under a line, for rows that have an interval.
+
+    base    the chart with the horizontal axis
+    title   of the vertical axis
+    """
     area: alt.Chart = base.transform_filter(f"isValid(datum.{low})").mark_area(opacity=opacity)
     return area.encode(y=alt.Y(f"{low}:Q", title=title), y2=alt.Y2(f"{high}:Q"))
 
 
 def whisker(base: alt.Chart, title: str, *, flat: bool = False, **look: Any) -> alt.Chart:
-    """Return a line from `low` to `high` through a point, or `flat` over a bar, where there is an interval."""
+    """Return a line between the columns `low` and `high` through a point, for rows that have an interval.
+
+    base    the chart with one axis and the colours
+    title   of the axis of values
+    flat    a horizontal line, over a bar
+    """
     rule = base.transform_filter("isValid(datum.low)").mark_rule(**look)
     ends = {"x": alt.X("low:Q", title=title), "x2": alt.X2("high:Q")}
     drawn: alt.Chart = rule.encode(**ends) if flat else rule.encode(y=alt.Y("low:Q", title=title), y2=alt.Y2("high:Q"))
@@ -163,7 +181,9 @@ def whisker(base: alt.Chart, title: str, *, flat: bool = False, **look: Any) -> 
 
 
 def level(value: float, title: str, name: str = "") -> list[alt.Chart]:
-    """Return a dashed horizontal line at `value`, with its name at the right end."""
+    """Return a dashed horizontal line at `value`, with `name` at its right end; `title` is that of the vertical
+    axis.
+    """
     at = alt.Chart().transform_aggregate(rows="count()").transform_calculate(at=str(value), name=f"'{name}'")
     at = at.encode(y=alt.Y("at:Q", title=title))
     line = at.mark_rule(strokeDash=DASHED, color=MUTED)
@@ -172,7 +192,7 @@ def level(value: float, title: str, name: str = "") -> list[alt.Chart]:
 
 
 def between(low: float, high: float, title: str, *, opacity: float) -> alt.Chart:
-    """Return a grey horizontal band from `low` to `high`."""
+    """Return a grey horizontal band between two numbers; `title` is that of the vertical axis."""
     ends = {"floor": str(low), "ceiling": str(high)}
     across = alt.Chart().transform_aggregate(rows="count()").transform_calculate(**ends)
     band: alt.Chart = across.mark_rect(color=MUTED, opacity=opacity)
@@ -180,7 +200,9 @@ def between(low: float, high: float, title: str, *, opacity: float) -> alt.Chart
 
 
 def number_axis(field: str, title: str, values: pd.Series, scale: Scale) -> alt.X:
-    """Return a horizontal axis for numbers, with ticks that fit the scale.
+    """Return a horizontal axis for the numbers in the column `field`, with ticks that fit the scale.
+
+    values   the numbers
 
     On a linear axis of layers or steps, ticks are whole numbers. On a log or symlog axis they are the least value above
     0 and its tenfolds, with 0 on a symlog axis if it is reached; if values have both signs, the tenfolds of 1.

@@ -61,8 +61,10 @@ class Ablation:
         self.read = (mask & (mask.int().cumsum(1) == 1)).double() if read is None else read
 
     def attend(self, call: Call) -> Tensor:
-        """Return the output of an attention call [sequence, query, head, dim], with other weights if its layer is
-        one of those.
+        """Return the output of an attention call [sequence, query, head, dim], with replaced weights in the chosen
+        layers.
+
+        There the cosine of the outputs before and after is kept. Calls are counted as layers from 1.
         """
         self.layer += 1
         self._check(call)
@@ -220,8 +222,10 @@ def outcome(
 ) -> tuple[NDArray[np.int64], Array, dict[int, tuple[float, float]]]:
     """Run the model with the attention of `layers` replaced, and return averages over texts.
 
-    Returns (predicted class, unit vector of the final state that the head reads, {layer: mean cosine of outputs before
-    and after, of the token that is read and of all tokens}).
+    kind   the weights that replace the model's own (one of `KINDS`)
+
+    Returns (predicted class [text], unit vector of the final state that the head reads [text, dim], {layer: mean cosine
+    of outputs before and after, of the token that is read and of all tokens}).
     """
     found = outcome_of_utterances(model, batches, kind, layers)
     turned = {layer: (float(x[:, 0].mean()), float(x[:, 1].mean())) for layer, x in found.turned.items()}

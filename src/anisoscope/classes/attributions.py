@@ -124,7 +124,13 @@ def iter_seen(model: Any, batches: LabelledPlan, notes: list[str] | None = None)
 
 
 def _explain_left_out(watched: _Capture, reading: HeadReading, why: list[str], *, crossed: bool) -> list[str]:
-    """Return sentences that say which attributions are left out, because the model does not show what they need."""
+    """Return sentences that say which attributions are left out, because the model does not show what they need.
+
+    watched   what was captured
+    reading   which tokens the head reads
+    why       reasons why attention could not be captured
+    crossed   whether the attention is that of a decoder to the words
+    """
     notes = []
     layers = sorted(watched.states)
     missing = [layer for layer in layers if layer not in watched.attention]
@@ -182,7 +188,7 @@ def _iter_seen_of_batch(
 
 
 def measure_class_directions(model: Any, batches: LabelledPlan, classes: int) -> dict[str, list[Array]]:
-    """Return the direction of each class [class, dim], by space (hidden, key, value) and layer from 1.
+    """Return the direction of each class: {space (hidden, key, value): [unit vectors [class, dim] of layer 1, 2, …]}.
 
     A class that is never predicted gets zeros.
     """
@@ -196,7 +202,11 @@ def measure_class_directions(model: Any, batches: LabelledPlan, classes: int) ->
 
 
 def compute_attributions(one: SeenText, directions: dict[str, list[Array]]) -> dict[tuple[str, int], Array]:
-    """Return (name of attribution, layer) → a number for every token of a text, special ones included."""
+    """Return {(name of attribution, layer): a number for every token of a text, special ones included}.
+
+    one          what was captured of the text
+    directions   unit vectors of the classes [class, dim], by space (hidden, key, value) and layer
+    """
     out: dict[tuple[str, int], Array] = {}
     every = len(one.attention)
     rolled = np.eye(len(one.read))
@@ -219,7 +229,11 @@ def compute_attributions(one: SeenText, directions: dict[str, list[Array]]) -> d
 
 
 def compute_baselines(example: Example, frequency: Counter[str], draw: np.random.Generator) -> dict[str, Array]:
-    """Return attributions that ignore the model, by name: random numbers, and the rarity of each word."""
+    """Return attributions [word] that ignore the model: `random` numbers, and how `rare` each word is.
+
+    frequency   how often each word occurs in the corpus
+    draw        random generator
+    """
     words = example.all_words
     total = sum(frequency.values())
     rare = np.array([-np.log((frequency[w.lower()] + 1) / (total + 1)) for w in words])

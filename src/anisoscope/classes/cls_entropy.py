@@ -127,7 +127,13 @@ def _normalised(nats: Tensor, count: Tensor) -> Tensor:
 def measure_entropies(
     model: nn.Module, batches: Iterable[Batch], layers: Layers = ()
 ) -> dict[str, Float[Tensor, " unit"]]:
-    """Measure the attention entropies of every text, in the order of its unit, by form (`row`, `reported`, …)."""
+    """Measure the attention entropies of every text: {form: [text]}, in the order of the texts' units.
+
+    Forms are `row` (entropy of the first token's attention row), `reported` (normalised as in the tables of Fosse et
+    al.), `again` (after a second softmax), `columns` (of column sums), and the first three also by layer: `row.3`.
+
+    layers   the layers to read; none: all
+    """
     kept: dict[str, list[Tensor]] = {}
     units: list[Tensor] = []
     for batch in batches:

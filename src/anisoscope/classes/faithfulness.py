@@ -118,7 +118,11 @@ def explanations(
 
 
 def _average_over_texts(found: dict[tuple[Key, str], Any], count: int) -> pd.DataFrame:
-    """Return records of the mean over texts of each result, with 95 % intervals."""
+    """Return records of the mean over texts of each result, with 95 % intervals.
+
+    found   {((attribution, layer), measure): values [text] or [share of words, text]}
+    count   number of texts
+    """
     rows = []
     for (key, measure), values in found.items():
         of_utterance = np.array(values, dtype=float)
@@ -149,7 +153,12 @@ def _rationale(example: Example) -> Marks:
 
 
 def _compute_plausibility(examples: Examples, scores: list[dict[Key, Array]]) -> dict[tuple[Key, str], Any]:
-    """Return (attribution, measure) → the agreement with the rationale, for every text."""
+    """Return {((attribution, layer), measure): agreement of the attribution with the human rationale, for every text}.
+
+    The measures are `auprc`, `auroc` and `iou`.
+
+    scores   for each text, a number for every word by (attribution, layer)
+    """
     from sklearn.metrics import average_precision_score, roc_auc_score  # type: ignore[import-untyped]
 
     rationales = [_rationale(example) for example in examples]
@@ -167,7 +176,12 @@ def _compute_plausibility(examples: Examples, scores: list[dict[Key, Array]]) ->
 
 
 def _intersection_over_union(marks: Marks, values: Array, share: float) -> float:
-    """Return the intersection over union of the marked words and the words with the highest values."""
+    """Return the intersection over union of the marked words and the words with the highest values.
+
+    marks    which words people marked [word]
+    values   the attribution of each word [word]
+    share    share of the words that counts as highest
+    """
     high = select_highest(values, share)
     return float((high & marks).sum() / (high | marks).sum())
 
@@ -182,10 +196,10 @@ def select_highest(values: Array, share: float) -> Marks:
 def _compute_faithfulness(
     model: Any, pad: Padding, encoded: Encoded, scores: list[dict[Key, Array]], keys: list[Key], progress: Progress
 ) -> dict[tuple[Key, str], Any]:
-    """Return (attribution, measure) → how far the predicted class's probability falls, for each share of words and
-    text.
+    """Return {((attribution, layer), measure): fall of the predicted class's probability [share of words, text]}.
 
-    Only the attributions in `keys` are measured.
+    scores   for each text, a number for every word by (attribution, layer)
+    keys     the attributions to measure
     """
     whole = predict_probabilities(model, encoded.rows, pad)
     found, sure = whole.argmax(1), whole.max(1)
@@ -209,7 +223,10 @@ def erase_words(row: dict[str, Any], words: list[int], keep: Marks) -> dict[str,
 
 
 def fill_if_empty(row: dict[str, Any], pad: Padding) -> dict[str, Any]:
-    """Return the input unchanged, or one padding token if no token of the text is left."""
+    """Return a text's input for the model unchanged, or one padding token if no token of the text is left.
+
+    row   `input_ids` and so on, of one text
+    """
     if row["input_ids"]:
         return row
     blank = {"input_ids": pad.id}

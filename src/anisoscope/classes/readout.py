@@ -130,7 +130,7 @@ class _LastStates:
 
 
 def _replace_vectors(output: Any, old: Tensor, new: Tensor) -> Any:
-    """Return the output of a block with its vectors replaced."""
+    """Return the output of a block with its vectors `old` replaced by `new`; what else it holds stays."""
     if output is old:
         return new
     if isinstance(output, Mapping):
@@ -227,7 +227,12 @@ def find_real_tokens(streams: Mapping[str, Stream], stack: str) -> Tensor:
 
 
 def _decide_reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, name: str) -> HeadReading:
-    """Decide which tokens the classifier's head reads in a batch, from absolute gradients [sequence, token, dim].
+    """Decide which tokens the classifier's head reads in a batch, from the gradients of its logits.
+
+    stack      the stack that the head reads
+    gradient   absolute gradients with respect to the last hidden states [sequence, token, dim]
+    mask       real tokens [sequence, token]
+    name       of the model, for errors
 
     MeasureError if the gradients do not have the shape of the tokens.
     """
@@ -250,7 +255,11 @@ def _decide_reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, 
 
 
 def _is_way(way: At, gradient: Tensor, mask: Tensor) -> bool:
-    """Return whether the gradients [token, dim] of one sequence fit a way of reading it (first, last, mean, max)."""
+    """Return whether the gradients of one sequence fit a way of reading it (first, last, mean, max).
+
+    gradient   absolute gradients [token, dim]
+    mask       real tokens [token]
+    """
     read = gradient.any(-1)
     real = mask.nonzero().flatten()
     if way in ("first", "last"):
@@ -266,7 +275,11 @@ def _is_way(way: At, gradient: Tensor, mask: Tensor) -> bool:
 
 
 def _expected_shares(at: At | None, mask: Tensor) -> Tensor:
-    """Return the share of each token in a way of reading, for sequences whose gradients vanish."""
+    """Return the share of each token [sequence, token] in a way of reading, for sequences whose gradients vanish.
+
+    at     the way (first, last, mean, max) that other sequences show; None: unknown
+    mask   real tokens [sequence, token]
+    """
     first, last = mask.int().cumsum(1), mask.flip(1).int().cumsum(1).flip(1)
     if at == "first":
         return (mask & (first == 1)).double()

@@ -163,7 +163,11 @@ def cut_into_windows(words: Sequence[str], tokenizer: Any, max_length: int) -> l
 def _attribute_by_layer(
     classifier: Classifier, encoded: Encoded, counts: list[int], found: int, notes: list[str]
 ) -> tuple[int | None, dict[str, Array]]:
-    """Return the last layer in which attention or values can be captured, and the attributions of words by them there.
+    """Return (last layer in which attention or values can be captured, {attribution: a number for every word} there).
+
+    counts   number of words in each window of the text
+    found    number of the predicted class
+    notes    receives sentences on what is left out
 
     Without such a layer, None and no attributions.
     """
@@ -190,7 +194,10 @@ def _attribute_by_layer(
 
 
 def _gradient_times_input(classifier: Classifier, encoded: Encoded, counts: list[int], found: int) -> Array | None:
-    """Return the attribution gradient × input of each word, summed over its tokens.
+    """Return the attribution gradient × input of each word [word], summed over its tokens.
+
+    counts   number of words in each window of the text
+    found    number of the predicted class
 
     The gradient is that of the class's logit less the mean of the others. None if the model does not read its words
     through its input embeddings.
@@ -263,13 +270,17 @@ class _ErasedTexts:
         )
 
     def of_each_word(self) -> Array:
-        """Return how far the probability falls without each word."""
+        """Return how far the probability of the predicted class falls without each word [word]."""
         falls: Array = self.whole - self.probability(list(~np.eye(self.count, dtype=bool)))
         return falls
 
     def of_shares(self, scores: dict[str, Array]) -> pd.DataFrame:
-        """Return a table of comprehensiveness and sufficiency of each attribution, with those of random orders of
-        the words.
+        """Return a table with a row for each attribution: how the probability changes if its highest words are erased.
+
+        Columns are `comprehensiveness` (fall without the highest words), `sufficiency` (fall with only these), their
+        least and largest values in random orders of the words (`_low`, `_high`), and `beyond_chance`.
+
+        scores   a number for every word, by attribution
         """
         draw = np.random.default_rng(0)
         orders = list(scores.values()) + [draw.random(self.count) for _ in range(DRAWS)]

@@ -200,7 +200,13 @@ class _Scorer:
     neighbours: Numbers | None = None
 
     def score(self, fit: Fit | None) -> dict[str, Array]:
-        """Return the replicates of each score by name, after a fit; `fit` None: of the unchanged vectors."""
+        """Return the scores of the test vectors after a cure as jackknife replicates [1 + group], by name.
+
+        Names are `A`, `isoscore`, `effective rank`, `neighbours kept`, and with labels `retrieval` and `probe`, with
+        pairs `pairs found`.
+
+        fit   the fitted cure; None: the vectors are scored unchanged
+        """
         transform: Callable[[Array], Array] = np.asarray if fit is None else fit.apply
         y = transform(self.x[self.trying])
         group = self.group[self.trying]
@@ -223,12 +229,18 @@ class _Scorer:
         return found
 
     def _mean(self, scores: Array, group: Numbers) -> Array:
-        """Return the mean of scores, then the mean without each group of units."""
+        """Return the mean of scores [vector], then the mean without each group of units [1 + group].
+
+        group   the group of each vector
+        """
         return tasks.grouped_mean(scores, group, self.groups)
 
 
 def _mean_cosine(y: Array, group: Numbers) -> Array:
-    """Return the anisotropy A (mean cosine over distinct pairs), then A without each group of units."""
+    """Return the anisotropy A (mean cosine over distinct pairs), then A without each group of units [1 + group].
+
+    group   the group of units of each vector
+    """
     direction = tasks.directions_of(y)
     present = np.unique(group)
     count = np.array([(group == g).sum() for g in present], dtype=np.float64)
@@ -246,7 +258,10 @@ SPECTRUM_GROUPS = 8
 
 
 def _spectrum(y: Array, group: Numbers) -> dict[str, Array]:
-    """Return IsoScore and effective rank, also without each of 8 coarser groups of units."""
+    """Return `isoscore` and `effective rank` of vectors, over all and without each of a few coarser groups of units.
+
+    group   the group of units of each vector
+    """
     from anisoscope.sums.groups import Totals
 
     coarse = group % SPECTRUM_GROUPS
@@ -264,7 +279,11 @@ RANGES: dict[str, Bounds] = {"A": COSINE, "isoscore": SHARE, "effective rank": (
 
 
 def _compare(fit: Fit, before: dict[str, Array], after: dict[str, Array], floor: float) -> CureTrial:
-    """Return the result of a cure: scores before and after with intervals, and which tasks it harmed or helped."""
+    """Return the result of a cure: scores before and after with intervals, and which tasks it harmed or helped.
+
+    before, after   replicates of each score, by name
+    floor           the largest A that counts as isotropic
+    """
     scores = {}
     for name, raw in before.items():
         bounds = RANGES.get(name, SHARE)
@@ -308,7 +327,12 @@ def _is_isotropic(before: dict[str, Array], floor: float) -> bool:
 
 
 def _describe(trials: list[CureTrial], chosen: CureTrial | None, before: dict[str, Array], floor: float) -> str:
-    """Return a sentence on the result: which cure to use, or why none."""
+    """Return a sentence on the result: which cure to use, or why none.
+
+    chosen   the recommended cure; None: none
+    before   replicates of each score of the unchanged vectors, by name
+    floor    the largest A (anisotropy) that counts as isotropic
+    """
     from anisoscope.wording import format_short, join_words
 
     a = float(before["A"][0])

@@ -110,7 +110,10 @@ class Monitor:
         return values if first else None
 
     def look(self, model: nn.Module, step: int) -> dict[str, float]:
-        """Measure `model` now, whatever the step, and return the values to log."""
+        """Measure `model` now, whatever the step, and return the values to log: {"anisoscope/encoder.3/A": .21, …}.
+
+        In a torchrun job with FSDP all processes must call it.
+        """
         self.last = step
         body = model if is_in_step(model) else _unwrap_body(model)
         batches = self._get_batches(body)

@@ -58,7 +58,10 @@ def log_run(
 
 
 def _split_by_seed(records: pd.DataFrame, name: str) -> dict[str, dict[int, dict[str, float]]]:
-    """Return the values to log by tracker run and training step: one run for each seed if there are several."""
+    """Return the values to log: {name of the tracker's run: {training step: {name: value}}}.
+
+    There is one run for each seed if there are several. `name` is that of the run, or the beginning of it.
+    """
     seeds = records["seed"].dropna().unique().tolist()
     runs: dict[str, dict[int, dict[str, float]]] = {}
     for seed in sorted(seeds) or [None]:

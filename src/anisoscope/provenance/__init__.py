@@ -98,7 +98,10 @@ def hash_all_code() -> dict[str, str]:
 
 @cache
 def describe_code_version() -> dict[str, Any]:
-    """Return package version, hash of the sources that compute numbers, and git commit (`dirty` if sources differ)."""
+    """Return {`version` of the package, `sources`: hash of the code that computes numbers, `commit`}.
+
+    `dirty` is added if the sources differ from the git commit.
+    """
     from anisoscope import __version__
 
     described = {"version": __version__, "sources": make_run_id(hash_all_code())}
@@ -106,7 +109,11 @@ def describe_code_version() -> dict[str, Any]:
 
 
 def find_commit(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Return the `commit` of a package's folder (None outside git), and `dirty` if some of its modules differ."""
+    """Return {`commit`: of a package's folder, None outside git}, with `dirty` if some of its modules differ from it.
+
+    folder   of the package
+    names    its modules that are looked at
+    """
 
     def git(*words: str) -> str | None:
         """Return the output of a git command; None if it fails."""
@@ -135,7 +142,10 @@ def note_config(config: dict[str, Any]) -> None:
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return versions of the libraries that computed the numbers, the kind of machine, and the command."""
+    """Return what a manifest says of how numbers were computed: {`command`, `code`, `versions`, `platform`}.
+
+    `config` is added if options came from a configuration file.
+    """
     return {
         "command": _describe_command(),
         "code": describe_code_version(),

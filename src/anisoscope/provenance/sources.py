@@ -49,10 +49,10 @@ class ModuleSource(NamedTuple):
 
 
 def hash_modules(roots: Iterable[str], counts: Counted) -> dict[str, str]:
-    """Hash the modules `roots` and every module that they import, directly or indirectly. Return the hashes by name.
+    """Hash the code of modules and of every module that they import, directly or indirectly: {full name: hash}.
 
-    roots   full names of modules
-    counts  whether a module (by its full name) is to be hashed; others are skipped, with what only they import
+    roots    full names of the modules to begin with
+    counts   whether a module (by its full name) is to be hashed; others are skipped, with what only they import
     """
     found: dict[str, str] = {}
     todo = [name for root in roots for name in _list_with_packages(root) if name == root or counts(name)]
@@ -147,7 +147,10 @@ def _list_globals(code: types.CodeType) -> Iterator[str]:
 
 
 def _identify_value(name: str, value: Any) -> str:
-    """Return text that identifies a value: its text, its bytes, or its name. UsageError if there is none."""
+    """Return text that identifies a value that a function uses: its text, its bytes, or its name.
+
+    name   of the variable that holds it. UsageError if the value cannot be identified
+    """
     if isinstance(value, types.ModuleType):
         return f"{name} {value.__name__}"
     if hasattr(value, "__qualname__") and getattr(value, "__module__", "__main__") != "__main__":

@@ -110,7 +110,7 @@ def _draw_strongest(table: pd.DataFrame) -> Figure:
 
 
 def tabulate(table: pd.DataFrame) -> PageTable:
-    """Return the table of the page: values with their intervals, one row for each network and stack."""
+    """Return the table of the atlas page: values with their intervals, one row for each network and stack."""
     rows = []
     for label, row in zip(_label_rows(table), iter_rows(table), strict=True):
         cells = [(label, ""), (row.modality, ""), (row.family, ""), (format_count(row.layers), "")]

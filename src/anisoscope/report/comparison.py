@@ -84,7 +84,13 @@ def build_figures(found: ComparedRuns) -> list[Figure]:
 
 
 def _line_figure(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, str], is_relative: bool) -> Figure:
-    """Build a line figure over the layers, with intervals as ribbons."""
+    """Build a line figure over the layers, with intervals as ribbons.
+
+    name          of its file
+    frame         values by layer, with the columns of `_to_plain_types`
+    titles        of the two axes
+    is_relative   whether layers are placed by relative depth
+    """
     several = frame["panel"].nunique() > 1
     panel = "panel" if several else None
 
@@ -108,7 +114,7 @@ def _line_figure(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, 
 
 
 def _bar_figure(found: ComparedRuns, values: pd.DataFrame) -> Figure:
-    """Build a figure with a bar for each run, used if there is only one layer."""
+    """Build a figure with a bar for each run, used if there is only one layer. `values` holds one row per run."""
     title = name_metric(found.metric)
 
     def draw(width: int) -> ChartType:
@@ -120,7 +126,10 @@ def _bar_figure(found: ComparedRuns, values: pd.DataFrame) -> Figure:
 
 
 def _head_map_figure(found: ComparedRuns, table: pd.DataFrame) -> Figure:
-    """Build a heat map with the difference of each head, in brackets if its interval holds 0."""
+    """Build a heat map with the difference of each head, in brackets if its interval holds 0.
+
+    table   one row per difference
+    """
     frame = table[table["head"].notna() & table["layer"].notna()]
     frame = frame.assign(value=frame["difference"], layer=frame["layer"].astype(int), head=frame["head"].astype(int))
     panels = list(dict.fromkeys(frame["run"]))
@@ -146,7 +155,11 @@ def _name_panels(table: pd.DataFrame) -> pd.Series:
 
 
 def _scale_depths(table: pd.DataFrame, column: str) -> pd.Series:
-    """Return the depth of each row from 0 (input) to 1 (last block), by the layers in `column`."""
+    """Return the depth of each row from 0 (input) to 1 (last block); the output after the final norm comes a little
+    later.
+
+    column   the column that holds the numbers of layers
+    """
     layer = table[column].astype("float64")
     deepest = layer.groupby(table["run"]).transform("max").clip(lower=1)
     return (layer / deepest).mask(table["site"].eq("final").fillna(False), FINAL_AT)
@@ -173,7 +186,10 @@ def _collect_differences(found: ComparedRuns, table: pd.DataFrame) -> pd.DataFra
 
 
 def _to_plain_types(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return only the columns that a chart needs, as plain types."""
+    """Return only the columns that a chart needs (`run`, `panel`, `layer`, `value`, …), as text and floats.
+
+    Rows without a value or a layer are left out.
+    """
     kept = frame[["run", "panel", "layer", "site", "component", "depth", "joined", "value", "low", "high", "n"]]
     kept = kept[kept["value"].notna() & kept["layer"].notna()]
     text = dict.fromkeys(("run", "panel", "site", "component"), "object")

@@ -29,8 +29,9 @@ LINES_ALT = "Line chart of {axis} by layer: {span}."
 
 
 def policies(results: Results, entry: Entry) -> list[Figure]:
-    """Plot a quantity per layer, for one token policy at a time, with a band that shows the cosines of isotropic
-    vectors.
+    """Draw a quantity per layer, with a band of the cosines of isotropic vectors; one drawing per token policy.
+
+    entry   the figure's entry in page.toml: its metric and texts. No figure is returned if the metric was not measured
     """
     frame = results.layers(entry["metric"], every_policy=True)
     if frame.empty:
@@ -52,7 +53,10 @@ def policies(results: Results, entry: Entry) -> list[Figure]:
 
 
 def layers(results: Results, entry: Entry) -> list[Figure]:
-    """Plot several metrics per layer, one line each."""
+    """Draw several metrics per layer, one line each. Returns no figure if too few of them were measured.
+
+    entry   the figure's entry in page.toml: its metrics with their labels, and its texts
+    """
     frame = results.stacked(entry["metrics"])
     lacking = "needs" in entry and entry["needs"] not in set(frame["metric"])
     if lacking or frame["series"].nunique() < entry.get("least", 1):
@@ -68,7 +72,9 @@ def layers(results: Results, entry: Entry) -> list[Figure]:
 
 
 def _describe_sample(frame: pd.DataFrame) -> str:
-    """Return a sentence on the size of the sample that anisotropy after centring is computed from; empty if unknown."""
+    """Return a sentence on the number of sampled vectors that anisotropy after centring is computed from; empty if
+    unknown.
+    """
     known = describe_extent(frame.loc[frame["metric"].str.endswith(".centred"), "n_vectors"])
     return f"A after centring is taken on a uniform sample of {known} vectors. " if known else ""
 
@@ -95,8 +101,9 @@ def _describe_accuracy(results: Results) -> str:
 
 
 def steps(results: Results, entry: Entry) -> list[Figure]:
-    """Plot a quantity along training: a line per layer, a panel per seed and stack; for `heads` their mean and
-    range.
+    """Draw a quantity along training: a line per layer, a panel per seed and stack; for `heads` their mean and range.
+
+    entry   the figure's entry in page.toml. No figure is returned if the metric was not measured
     """
     if entry.get("heads"):
         frame, keys = results.heads(entry["metric"]), ["seed", PANEL, "layer", "step"]
@@ -171,7 +178,10 @@ def explained_variance(results: Results, entry: Entry) -> list[Figure]:
 
 
 def heads(results: Results, entry: Entry) -> list[Figure]:
-    """Plot a quantity of every head as a heat map over layer × head, one panel per stack and kind of attention."""
+    """Draw a quantity of every head as a heat map over layer × head, one panel per stack and kind of attention.
+
+    entry   the figure's entry in page.toml. No figure is returned if the metric was not measured
+    """
     frame = results.heads(entry["metric"], component=entry.get("component"))
     if frame.empty or ("instead_of" in entry and len(results.heads(entry["instead_of"]))):
         return []
@@ -209,7 +219,10 @@ def head_range(results: Results, entry: Entry) -> list[Figure]:
 
 
 def subsets(results: Results, entry: Entry) -> list[Figure]:
-    """Plot mean cosines within and between token subsets, a figure per family of subsets, a matrix per place."""
+    """Draw mean cosines within and between token subsets: a figure per family of subsets, a matrix per layer shown.
+
+    entry   the figure's entry in page.toml. No figure is returned if the metric was not measured
+    """
     frame = results.components(entry["metric"])
     frame = frame[frame["component"].str.contains(" × ") & frame["layer"].notna()]
     if frame.empty:
@@ -230,7 +243,7 @@ def subsets(results: Results, entry: Entry) -> list[Figure]:
 
 
 def _choose_places(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the layers to show: first, most anisotropic and last of the stack with the largest anisotropy.
+    """Return the rows of `frame` in the layers to show: first, most anisotropic and last of the most anisotropic stack.
 
     Of other stacks only the most anisotropic layer is shown.
     """
@@ -272,7 +285,13 @@ def _mirror_pairs(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _matrices(frame: pd.DataFrame, entry: Entry, height: tuple[int, int], **options: object) -> Draw:
-    """Return a drawing of one matrix of mean cosines for each layer shown, in a panel of its own."""
+    """Return a drawing (a function of the width) with one matrix of mean cosines for each layer shown, in its own
+    panel.
+
+    entry     the figure's entry in page.toml
+    height    height of a matrix row in a wide and a narrow drawing
+    options   of `charts.heatmap`
+    """
     entry = {"columns": 3, "height": height, **entry}
     return make_drawing(charts.heatmap, frame, entry, x="first", y="second", panel="place", diverging=True, **options)
 

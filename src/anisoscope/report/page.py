@@ -64,9 +64,9 @@ def write_page(folder: Path, template: Traversable, **content: Any) -> Path:
 
 
 def draw_figures(figures: Sequence[Figure], folder: Path, formats: tuple[str, ...]) -> dict[str, list[dict[str, str]]]:
-    """Draw figures wide and narrow, and write the wide ones as files.
+    """Draw figures wide and narrow, and write the wide ones as files into `folder`.
 
-    Returns for each figure the entries of its menu of drawings.
+    Returns for each figure, by name, its drawings: {`label`, `file`, `wide` (SVG), `narrow` (SVG)}.
     """
     draws = {file: draw for figure in figures for file, (_, draw) in figure.files.items()}
     widths = {"": WIDE, "-narrow": NARROW}
@@ -116,8 +116,9 @@ def describe_run(results: Results) -> list[tuple[str, str]]:
 
 
 def list_tiles(results: Results) -> list[tuple[str, str, str]]:
-    """List the headline numbers as (name, value, place or interval), at the most anisotropic layer and of single
-    heads.
+    """List the headline numbers of a page as (name, value, layer or interval).
+
+    They are those of the most anisotropic layer, then those of single heads.
     """
     tiles = []
     if (peak := results.peak) is not None:
@@ -134,10 +135,10 @@ def list_tiles(results: Results) -> list[tuple[str, str, str]]:
 
 
 def _list_head_tiles(results: Results) -> list[tuple[str, str, str]]:
-    """List the headline numbers of single heads.
+    """List the headline numbers of single attention heads as (name, value, layer and head or interval).
 
-    Heads with uniform attention are skipped for the alignment of queries and keys: they attend to nothing in
-    particular.
+    Heads with uniform attention are skipped for the alignment (cosine) of mean query and mean key: they attend to
+    nothing in particular.
     """
     entropy, cosine = results.heads("attention.entropy_normalised"), results.heads("query_key.cosine")
     uniform = entropy[entropy["low"].gt(uniform_line()).fillna(False)]

@@ -41,7 +41,7 @@ class Figure:
 
     @property
     def files(self) -> dict[str, tuple[str, Draw]]:
-        """Return the label and the drawing of each file, by file name."""
+        """Return {name of a drawing's file: (its label, the drawing)}."""
         named = enumerate(self.drawings.items())
         return {self.name if i == 0 else f"{self.name}-{label}": (label, draw) for i, (label, draw) in named}
 
@@ -77,8 +77,12 @@ def make_figure(
     basis: str = "",
     **facts: Any,
 ) -> Figure:
-    """Make a figure with the texts of its entry in page.toml, in the corpus's words; `facts` fills their
-    placeholders.
+    """Make a figure with the texts of its entry in page.toml, in the corpus's words.
+
+    frame   the rows that the figure shows
+    drawn   its drawing (a function of the width), or several by label
+    basis   what its numbers are computed from; empty: said by `results.basis`
+    facts   values for the placeholders in the texts
     """
     if "{span}" in entry["alt"] and "span" not in facts:
         facts["span"] = describe_span(frame, results.place_name)
@@ -90,7 +94,11 @@ def make_figure(
 
 
 def make_drawing(builder: Callable[..., ChartType], frame: pd.DataFrame, entry: Entry, **options: Any) -> Draw:
-    """Return a drawing of the rows at any width; `options` of the chart builder override those of the entry."""
+    """Return a drawing of the rows of `frame` at any width, as a function of the width in pixels.
+
+    builder   function of `charts` that draws them
+    options   of the builder; they override those of the figure's entry in page.toml
+    """
     options = {"panel": PANEL if frame[PANEL].nunique() > 1 else None} | entry.get("draw", {}) | options
     height, columns = options.pop("height", entry.get("height", (290, 210))), entry.get("columns", 2)
 
@@ -108,7 +116,11 @@ def find_extremes(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 
 
 def describe_span(frame: pd.DataFrame, name: Callable[[pd.Series], str] = lambda row: str(row["component"])) -> str:
-    """Describe in words where the lowest and the highest value of a figure are, for readers who cannot see it."""
+    """Describe in words where the lowest and the highest value of a figure are, for readers who cannot see it.
+
+    frame   the rows that the figure shows
+    name    returns what a row is called
+    """
     low, high = find_extremes(frame)
     return (
         f"lowest {format_number(low['value'])} at {name(low)}, highest {format_number(high['value'])} at {name(high)}"

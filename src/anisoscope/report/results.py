@@ -123,7 +123,10 @@ class Results:
         return self.by_depth(frame)
 
     def stacked(self, labels: Mapping[str, str]) -> pd.DataFrame:
-        """Return the layer rows of several metrics in one table; the column `series` holds the label of each."""
+        """Return the rows of several metrics per layer in one table, with their labels in the column `series`.
+
+        labels   {metric: its label}
+        """
         return pd.concat([self.layers(metric).assign(series=label) for metric, label in labels.items()])
 
     def heads(self, metric: str, site: str = "", component: str | None = None) -> pd.DataFrame:
@@ -177,8 +180,10 @@ class Results:
         return re.sub(r"(\d) %", "\\1\N{NO-BREAK SPACE}%", use_words_of_corpus(text, self.words))
 
     def basis(self, frame: pd.DataFrame, what: str = "vectors") -> str:
-        """Say what the numbers of a figure are computed from: how many vectors (or `what`), units, and which token
-        policy.
+        """Say what the numbers of a figure are computed from: how many vectors, units, and which token policy.
+
+        frame   the rows that the figure shows
+        what    what is counted, if not vectors
         """
         vectors, alone = what in ("vectors", "rows"), frame["n_units"].equals(frame["n_vectors"])
         parts = [f"n = {describe_extent(frame['n_vectors'])} {what}"] if frame["n_vectors"].notna().any() else []

@@ -27,8 +27,9 @@ def build_sections(results: Results) -> list[Section]:
 
 
 def all_layers(results: Results, entry: Entry) -> PageTable | None:
-    """Build a table with the aggregate values of every layer and their intervals; metrics with one label share a
-    column.
+    """Build a table with the values of every layer and their intervals; metrics with one label share a column.
+
+    entry   the table's entry in page.toml. None if none of its metrics was measured
     """
     frame = results.stacked(entry["columns"])
     if frame.empty:
@@ -43,7 +44,10 @@ def all_layers(results: Results, entry: Entry) -> PageTable | None:
 
 
 def by_step(results: Results, entry: Entry) -> PageTable | None:
-    """Build a table with a row for every checkpoint and a column for every layer."""
+    """Build a table with a row for every checkpoint and a column for every layer.
+
+    entry   the table's entry in page.toml. None if its metric was not measured
+    """
     frame = results.layers(entry["metric"])
     if frame.empty:
         return None
@@ -127,7 +131,8 @@ def embeddings(results: Results, entry: Entry) -> PageTable | None:
 def effects(results: Results, entry: Entry) -> PageTable | None:
     """Build a table with a row for every component and layer, and a column for every measure.
 
-    `whole` in the entry names rows without a layer.
+    entry   the table's entry in page.toml: the `prefix` of its metrics, its `columns`, and the name of rows without a
+            layer (`whole`). None if nothing was measured
     """
     frame = results.table[results.table["metric"].str.startswith(entry["prefix"])]
     if frame.empty:

@@ -172,10 +172,13 @@ class _AfterPass:
 def _find_readout(
     model: Any, plan: LabelledPlan, *, usable: bool, asked: At | None
 ) -> tuple[At | None, str, list[str]]:
-    """Find out which token's vector represents a text, in which stack, and what to warn about.
+    """Find out which token's vector represents a text: (token or mean, stack, warnings).
 
-    If the model's head can be used, it is probed on the first batch. Otherwise the usual one is taken: the last
-    token of a decoder, the first of an encoder. The first result is None if the head reads none of the known ones.
+    usable   whether the model's head can be used; it is then probed on the first batch
+    asked    what the user chose; None: nothing
+
+    If it cannot be used, the usual token is taken: the last of a decoder, the first of an encoder. The first result is
+    None if the head reads in none of the known ways.
     """
     usual: At = "last" if find_stack(model) == "decoder" else "first"
     if not usable:
@@ -197,7 +200,7 @@ def list_reading_stacks(model: Any) -> str | tuple[str, ...]:
 
 
 def read_training(model: str) -> dict[str, Any]:
-    """Read the training.json in a model's folder; empty if there is none."""
+    """Read the training.json in a model's folder as a dict; empty if there is none."""
     path = Path(model) / "training.json"
     return dict(json.loads(path.read_text())) if path.is_file() else {}
 
@@ -246,9 +249,10 @@ def tokenizer_of(subject: Subject) -> Any:
 def choose_pad(tokenizer: Any, config: Any, rows: list[dict[str, Any]]) -> int:
     """Return the id of the padding token; a model without one gets it written into its configuration.
 
-    Heads of decoders look for the last token that is not the configuration's padding token, so that one is
-    preferred. Otherwise: the tokenizer's padding or end token, if no text holds it; else the first token that none
-    of them holds.
+    rows   what the model reads of each text
+
+    Heads of decoders look for the last token that is not the configuration's padding token, so that one is preferred.
+    Otherwise: the tokenizer's padding or end token, if no text holds it; else the first token that none of them holds.
     """
     of_text = config.get_text_config() if hasattr(config, "get_text_config") else config
     own = getattr(of_text, "pad_token_id", None)
@@ -273,7 +277,9 @@ def _examples(corpus: LabelledCorpus, classes: ClassesOptions, limit: int) -> An
 
 
 def match_class_order(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorpus, bool, list[str]]:
-    """Return the corpus with its classes in the model's order, whether the model's head can be used, and notes.
+    """Return (corpus with its classes in the model's order, whether the model's head can be used, notes for the user).
+
+    config   the model's configuration
 
     The head cannot be used if the model has none, or if its classes are not those of the corpus.
     """

@@ -218,10 +218,9 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
 
     @property
     def code(self) -> list[Any]:
-        """Return the modules and functions that compute the numbers, as far as they are known without model and
-        corpus.
+        """Return the modules and functions that compute the numbers, whose source is hashed for the run's identity.
 
-        Their source is hashed for the run's identity.
+        They are those known without model and corpus.
         """
         maker = named_corpora()[self.corpus].maker if self.corpus in named_corpora() else ""
         modules = ["anisoscope.runs.run", *filter(None, [maker.partition(":")[0]])]

@@ -71,9 +71,9 @@ def find_finished(key: str | None, folders: list[Path]) -> RunFolder | None:
 
 
 def identify_model_state(name: str) -> Any:
-    """Return what identifies a model's state without reading it: a commit, or sizes and times of files.
+    """Return what identifies the state of the model `name` without reading it: a commit, or sizes and times of files.
 
-    None: unknown.
+    None if it is unknown.
     """
     if name == BUILTIN:
         return BUILTIN_SHA256

@@ -117,7 +117,8 @@ def temporarily_register(metric: Metric) -> Iterator[None]:
 def run_test_pass(metric: Metric, units: Sequence[Unit], **layout: Any) -> Measurement:
     """Measure a metric on test data, without a model; every unit is a group of its own.
 
-    layout  fields of `reads.base.TrialLayout`
+    units    vectors by unit
+    layout   fields of `reads.base.TrialLayout`
     """
     groups = max(GROUPS, len(units))
     settings = Settings(metrics=(metric.name,), tokens=("all",), groups=groups, spectrum_groups=groups, sample=MOST)
@@ -150,7 +151,11 @@ def compute_values(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict
 
 
 def name_values(metric: Metric, reading: Reading, computed: Mapping[str, Array]) -> dict[str, float]:
-    """Return the values over all groups, for the first policy and head; each component has a name."""
+    """Return {name of a value or component: its number}, over all groups, for the first token policy and head.
+
+    reading    what the metric read
+    computed   what it computed: {name: [replicate, …]}
+    """
     named: dict[str, float] = {}
     for name, of_groups in computed.items():
         value = of_groups[0].reshape(-1, *of_groups.shape[1 + len(metric.axes) :])[0]  # first policy and head
@@ -169,7 +174,10 @@ def change_units(units: Sequence[Unit], by: Callable[[Array], Array]) -> list[Un
 
 
 def change_sides(units: Sequence[Unit], by: Sequence[Callable[[Array], Array]]) -> list[Unit]:
-    """Apply functions to the vectors of all units, one to each side of a pair."""
+    """Apply functions to the vectors of all units, one to each side of a pair.
+
+    by   a function for each side
+    """
     changed: list[Unit] = []
     for unit in units:
         if isinstance(unit, tuple):
@@ -190,7 +198,11 @@ def _label(name: str) -> str:
 
 
 def _require_equal(got: Mapping[str, Any], expected: Mapping[str, Any], how: tuple[str, str], tolerance: float) -> None:
-    """Raise _Broken unless two ways of computing give the same values; `how` names the two ways."""
+    """Raise _Broken unless two ways of computing give the same values up to `tolerance`.
+
+    got, expected   values by name
+    how             names of the two ways
+    """
     if got.keys() != expected.keys():
         raise _Broken(f"it gives {sorted(got)} {how[0]} and {sorted(expected)} {how[1]}")
     for name, value in expected.items():
@@ -295,7 +307,9 @@ def _check_float32(metric: Metric) -> None:
 
 
 def _check_invariance(invariance: str) -> Callable[[Metric], None]:
-    """Return a check that the metric is invariant to a change of the data exactly if it declares so."""
+    """Return a check that the metric is invariant to a change of the data (rotation, scaling, …) exactly if it
+    declares so.
+    """
 
     def check(metric: Metric) -> None:
         """Raise _Broken unless the change of the data alters the values exactly if the metric does not declare
@@ -316,7 +330,7 @@ def _check_invariance(invariance: str) -> Callable[[Metric], None]:
 
 
 def _transform_units(metric: Metric, units: list[Unit], invariance: str) -> list[Unit]:
-    """Return test data that are rotated, scaled, shifted or reordered."""
+    """Return test data that are rotated, scaled, shifted or reordered, as `invariance` names it."""
     rng = np.random.default_rng(5)
     first = units[0]
     d = (first[0] if isinstance(first, tuple) else first).shape[1]
@@ -399,7 +413,11 @@ def _check_smallest(metric: Metric) -> None:
 
 
 def require_decided(metric: Metric, case: str, sizes: Sequence[int]) -> None:
-    """Raise _Broken unless a small input gives a number, NaN or no row: never a warning or an infinity."""
+    """Raise _Broken unless a small input gives a number, NaN or no row: never a warning or an infinity.
+
+    case    what the input is, in words
+    sizes   number of vectors of each unit; negative numbers: all vectors are zero
+    """
     drawn = metric.reads.draw(sum(map(abs, sizes)), [abs(n) for n in sizes], 5)
     units = change_units(drawn, np.zeros_like) if min(sizes) < 0 else drawn
     with warnings.catch_warnings():
