@@ -16,8 +16,8 @@ class Stream:
 
     mask       [sequence, token] bool: a real token (True) or padding (False)
     special    [sequence, token] bool: a token added by the tokenizer or the model ([CLS], </s>, class token, register)
-    start      [sequence] int64: running index of column 0 inside its unit, so that (unit, start + column) names a
-    token for good
+    start      [sequence] int64: number of the first token (column 0) in its unit, so that (unit, start + column)
+               identifies a token
     frequency  [sequence, token] int64 or None: token-frequency bin, 0 = rarest; −1 where undefined (special, padding)
     punctuation  [sequence, token] bool or None: a token of nothing but punctuation or line breaks
     """

@@ -73,7 +73,7 @@ class Diagnosis:
 
     @property
     def works(self) -> bool:
-        """Whether everything that each measurement needs is installed and can be imported."""
+        """Return whether everything that each measurement needs is installed and can be imported."""
         return all(extra.works for extra in self.extras if extra.name == "base")
 
     def as_dict(self) -> dict[str, Any]:

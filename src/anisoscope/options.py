@@ -285,14 +285,23 @@ def explain_invalid(
 
 
 def _find_annotation(kind: type, name: str) -> Any:
-    """Return the annotation of a field of settings, nested settings included."""
+    """Return the annotation of a field of settings, nested settings included.
+
+    kind   the class of the settings
+    name   of the field
+    """
     own = get_type_hints(kind, include_extras=True).get(name)
     inner = [_find_annotation(each, name) for _, each in _find_nested_settings(kind)]
     return next((found for found in (own, *inner) if found is not None), None)
 
 
 def _describe_error(found: ErrorDetails, label: str, annotation: Any) -> tuple[str, str, str]:
-    """Describe one error of pydantic: what was expected, what was given, and what to do."""
+    """Describe one error of pydantic: what was expected, what was given, and what to do.
+
+    found        one entry of pydantic's list of errors
+    label        what the value is called
+    annotation   the annotation of the field
+    """
     limits, got = found.get("ctx", {}), truncate_repr(found["input"])
     least, most = _find_bounds(annotation)
     number = got.strip("'")  # typed numbers are texts

@@ -109,6 +109,8 @@ def _show_live_line(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
     """Show a live line with `columns` on stderr; yield it and its task.
 
     It is removed, and the cursor restored, at the end.
+
+    what   name of the work
     """
     from rich.console import Console
     from rich.progress import Progress as Bar, SpinnerColumn, TextColumn

@@ -57,6 +57,8 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
     """Write to a temporary path with `write`, then rename it: `path` is complete or absent, even after a power loss.
 
     OutputError if it cannot be written.
+
+    write   writes everything to the path that it is given
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -263,7 +265,7 @@ class RunFolder:
 
     @property
     def complete(self) -> bool:
-        """Whether the run is finished: its manifest exists."""
+        """Return whether the run is finished: its manifest exists."""
         return self.manifest_path.exists()
 
     def state_path(self, rank: int = 0) -> Path:

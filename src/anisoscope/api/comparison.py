@@ -70,12 +70,12 @@ class Comparison:
         return self._found.across(metric)
 
     def fails(self, condition: str) -> bool:
-        """Whether any run differs from the first as a condition says: `A.last > +.02`, `attention.entropy.max
-        < -.1`.
+        """Return whether any run differs from the first as a condition says, such as `A.last > +.02`.
 
-        The condition is `METRIC.PLACE`, where the place is last, first, max, min, any (the default) or the number of a
-        layer. Only what the whole interval of a difference supports counts. `A` is the anisotropy. UsageError for a
-        condition that cannot be parsed, MeasureError if the runs have no values to judge it by.
+        The condition is `METRIC.PLACE > LIMIT` (or `<`), where the place is last, first, max, min, any (the default) or
+        the number of a layer: `attention.entropy.max < -.1`. Only what the whole interval of a difference supports
+        counts. `A` is the anisotropy. UsageError for a condition that cannot be parsed, MeasureError if the runs have
+        no values to judge it by.
         """
         return bool(self._found.judge(condition))
 

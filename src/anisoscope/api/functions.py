@@ -102,6 +102,10 @@ def measure_job(
     """Measure one model on one corpus and return its run folder, with progress shown unless `quiet`.
 
     UsageError for a series of checkpoints.
+
+    place     the folder to write, and what to do if it exists
+    subject   the model, if it is loaded already
+    reading   the opened inputs, if they are not a corpus
     """
     from anisoscope.models.series import is_series
 
@@ -117,7 +121,7 @@ def measure_job(
 
 
 def are_vectors(model: Any) -> bool:
-    """Whether vectors (arrays, a table, a file) were given in place of a model."""
+    """Return whether vectors (arrays, a table, a file) were given in place of a model."""
     if isinstance(model, str | Path):
         from anisoscope.data.vector_files import holds_vectors
 
@@ -287,7 +291,10 @@ def series(
 
 
 def measure_checkpoints(job: Job, place: OutputOptions, quiet: bool) -> "Series":
-    """Measure every checkpoint of the series that `job.model` names, with progress shown unless `quiet`."""
+    """Measure every checkpoint of the series that `job.model` names, with progress shown unless `quiet`.
+
+    place   the folder to write, and what to do if it exists
+    """
     from anisoscope.models.series import expand
 
     require_for_model(job.model)
@@ -324,7 +331,10 @@ def classes(model: str | Path = "builtin:minilm", corpus: str = "", **options: A
 
 
 def explain_text(asked: ClassesOptions, text: str, quiet: bool) -> "tuple[Explanation, list[str]]":
-    """Explain the class that a classifier gives to a text. Return the explanation, and notes on the classifier."""
+    """Explain the class that a classifier gives to a text. Return the explanation, and notes on the classifier.
+
+    asked   the classifier and how it reads texts
+    """
     require_for_model(asked.model)
     with show_spinner(f"loading {asked.model}", quiet=quiet):
         from anisoscope.classes.sentence import explain
@@ -335,7 +345,11 @@ def explain_text(asked: ClassesOptions, text: str, quiet: bool) -> "tuple[Explan
 
 
 def measure_classes(asked: ClassesOptions, place: OutputOptions, quiet: bool) -> "RunFolder":
-    """Measure a classifier on a labelled corpus and return the run folder, with progress shown unless `quiet`."""
+    """Measure a classifier on a labelled corpus and return the run folder, with progress shown unless `quiet`.
+
+    asked   the model, the corpus and what to measure
+    place   the folder to write, and what to do if it exists
+    """
     require_for_model(asked.model)
     require_extra("data", "to measure classes")
     with show_progress(f"{asked.model} × {asked.corpus or 'what it was trained on'}", quiet=quiet) as progress:

@@ -105,7 +105,7 @@ def _read_column_of_texts(inputs: Any, column: str | None) -> Any:
 
 
 def _are_rows(inputs: Any) -> bool:
-    """Whether something is a list of rows with texts, `{"text": …, "label": …}`, and not of a model's inputs."""
+    """Return whether something is a list of rows with texts, `{"text": …, "label": …}`, and not of a model's inputs."""
     from anisoscope.data.documents import text_of_chat
 
     if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(row, dict) for row in inputs):

@@ -310,7 +310,10 @@ class State:
         }
 
     def _write(self, measurement: Measurement, place: OutputOptions, corpus: str) -> RunFolder:
-        """Write the run folder of everything measured so far."""
+        """Write the run folder of everything measured so far.
+
+        place   the folder to write, and what to do if it exists
+        """
         assert place.output is not None
         job = Job(model=self.of["model"], corpus=corpus, settings=measurement.settings, device="cpu")
         identity = json_roundtrip({"state": self._described() | {"seconds": None}, "job": asdict(job)})
@@ -366,7 +369,7 @@ def _number_unit(name: Any) -> int:
 
 
 def _names_units(item: Any) -> bool:
-    """Whether a batch itself says which unit (document, clip, image) each sequence belongs to."""
+    """Return whether a batch itself says which unit (document, clip, image) each sequence belongs to."""
     return isinstance(item, Batch) or (isinstance(item, Mapping) and "unit" in item)
 
 

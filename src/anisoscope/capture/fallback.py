@@ -82,7 +82,10 @@ class _Layer:
         self.outputs.append(output[0] if isinstance(output, tuple) else output)
 
     def keep(self, kept: list[Tensor], _module: nn.Module, _args: Any, output: Tensor) -> None:
-        """Keep a projection's output [sequence, token, head · dim] as [sequence, head, token, dim]."""
+        """Keep a projection's output [sequence, token, head · dim] as [sequence, head, token, dim].
+
+        kept   the list to keep it in: of queries, keys or values
+        """
         heads = int(getattr(self.attention, "num_attention_heads", 0) or getattr(self.attention, "num_heads", 1))
         kept.append(output.view(*output.shape[:2], heads, -1).transpose(1, 2))
 

@@ -88,7 +88,11 @@ class Heads:
             return None
 
     def note_trouble(self, module: nn.Module, where: str, error: Exception) -> None:
-        """Note that a call of `module` could not be read: if it was attention, this is why it is missing."""
+        """Note that a call of `module` could not be read: if it was attention, this is why it is missing.
+
+        where   what could not be read, in words
+        error   what was raised
+        """
         if self.tap.must_raise(error):
             raise error
         self.tap.running[self.tap.stacks[module]].trouble = f"{where}: {explain(error)}"
@@ -301,7 +305,10 @@ def is_plain_softmax(call: Call) -> bool:
 
 
 def is_defined(rows: dict[str, Tensor]) -> bool:
-    """Return whether every attention row sees a key and has a finite entropy."""
+    """Return whether every attention row sees a key and has a finite entropy.
+
+    rows   statistics of attention rows [sequence, head, query], by name
+    """
     return bool((rows["keys"] > 0).all() and rows["entropy"].isfinite().all())
 
 

@@ -81,7 +81,11 @@ class Masking:
     def _read_flash(
         cls, module: Any, query: Tensor, mask: Tensor | None, settings: dict[str, Any], keys: int
     ) -> "Masking":
-        """Read a FlashAttention call, where padding, packed sequences, window and causality are given separately."""
+        """Read a FlashAttention call, where padding, packed sequences, window and causality are given separately.
+
+        keys   the number of keys
+        settings   keyword arguments of the call
+        """
         bias, window, queries = settings.get("position_bias"), settings.get("sliding_window"), query.shape[2]
         causal = _is_causal(module, query, settings)
         real = None
@@ -118,6 +122,8 @@ class Masking:
         """Return an equal masking that has a mask of pairs instead of both a mask and the flag `causal`.
 
         Returns itself if it does not have both.
+
+        queries, keys   their numbers in the call
         """
         if self.keys is None or not self.causal:
             return self
@@ -323,7 +329,10 @@ def _packed_sequences(query: Tensor, settings: dict[str, Any], keys: int) -> Ten
 
 
 def _rows_of(x: Tensor, rows: slice) -> Tensor:
-    """Return the chosen queries of a tensor [sequence, head, query, key] whose query axis may have length 1."""
+    """Return the chosen queries of a tensor [sequence, head, query, key] whose query axis may have length 1.
+
+    rows   the chosen queries
+    """
     return x if x.shape[2] == 1 else x[:, :, rows]
 
 

@@ -272,6 +272,8 @@ class Positions:
         """Return whether attention of `module` was read under the wrong layer.
 
         False for layers after the last block: they belong to a model that runs its blocks repeatedly.
+
+        site   where the attention was read, with the number of the layer
         """
         numbers = self.numbers.get(module)
         if numbers is None or (site.layer or 0) > self.depth.get(site.stack, 0):

@@ -372,7 +372,10 @@ class _Walk:
 
 
 def _slice_block(x: Tensor, sequences: slice, heads: slice, queries: slice) -> Tensor:
-    """Return the block's part of a tensor whose axes [sequence, head, query, key] may have length 1."""
+    """Return the block's part of a tensor whose axes [sequence, head, query, key] may have length 1.
+
+    The slices say which part of the axes the block is.
+    """
     for axis, part in enumerate((sequences, heads, queries)):
         if x.shape[axis] > 1:
             x = x.narrow(axis, part.start, part.stop - part.start)

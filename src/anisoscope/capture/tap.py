@@ -233,6 +233,9 @@ class Tap:
         """Bring the vectors of a layer to [sequence, token, dim] and hand them on, if their quantity was asked for.
 
         MeasureError if there are several residual streams per token.
+
+        x       as the block gives them: vectors, or feature maps
+        block   the block that gave them, if one did
         """
         if site.quantity in self.wanted:
             if x.dim() == 4 and vectors.are_streams(self.model, x, self.real.get(site.stack)):

@@ -58,6 +58,8 @@ def find_input(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     """Return the first float tensor among a block's arguments: by position, as `hidden_states`, or by any name.
 
     MeasureError if there is none.
+
+    args, kwargs   the arguments of the call
     """
     for x in (*args, kwargs.get("hidden_states"), *kwargs.values()):
         if isinstance(x, Tensor) and x.is_floating_point():

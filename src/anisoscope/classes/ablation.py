@@ -187,6 +187,8 @@ def outcome_of_utterances(
 
     `readings` is the result of `read_batches`, if known. MeasureError if the model has no base model, or a layer's
     attention cannot be replaced.
+
+    kind   the weights that replace the model's own (one of `KINDS`)
     """
     found, final, units, last = [], [], [], []
     readings = read_batches(model, batches) if readings is None else readings

@@ -234,7 +234,11 @@ def fill_if_empty(row: dict[str, Any], pad: Padding) -> dict[str, Any]:
 
 
 def predict_probabilities(model: Any, rows: list[dict[str, Any]], pad: int | Padding) -> Array:
-    """Return the probability of every class [text, class]; for a multi-label classifier, of each label on its own."""
+    """Return the probability of every class [text, class]; for a multi-label classifier, of each label on its own.
+
+    rows   what the model reads of each text (`input_ids`, …)
+    pad    the padding token, on the right; or a `Padding`
+    """
     logits = predict_logits(model, rows, pad, batch=128).double()
     several = getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification"
     found: Array = (logits.sigmoid() if several else logits.softmax(-1)).numpy()

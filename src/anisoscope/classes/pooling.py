@@ -61,7 +61,12 @@ def pool_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first", s
 def predict_logits(
     model: Any, rows: list[dict[str, Any]], pad: int | Padding, batch: int = 256
 ) -> Float[Tensor, "unit class"]:
-    """Return the logits of the classifier for every text, in order."""
+    """Return the logits of the classifier for every text, in order.
+
+    rows    what the model reads of each text (`input_ids`, …)
+    pad     the padding token, on the right; or a `Padding`
+    batch   number of texts in a batch
+    """
     padding = to_padding(pad)
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
     device = next(model.parameters()).device
@@ -94,6 +99,9 @@ def find_neutral_padding(model: Any, rows: list[dict[str, Any]], token: int) -> 
 
     Right padding is preferred, since other runs use it; left, if only that works (XLNet reads its last position); none,
     if padding changes the logits on either side.
+
+    rows    what the model reads of each text
+    token   the padding token
     """
     by_length = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
     few = [rows[by_length[place * (len(rows) - 1) // (TRIED - 1)]] for place in range(TRIED)] if rows else []
@@ -138,6 +146,10 @@ def accuracy_records(found: Labels, labels: Labels, names: tuple[str, ...]) -> p
     """Return records of the accuracy of all and of each class, with 95 % Wilson intervals.
 
     `majority` is the accuracy of always naming the commonest class.
+
+    found    predicted class of each text
+    labels   true class of each text
+    names    names of the classes
     """
     rows = []
     for component, chosen in ((None, labels >= 0), *((name, labels == i) for i, name in enumerate(names))):

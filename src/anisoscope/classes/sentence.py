@@ -59,8 +59,8 @@ class Explanation:
     agreement     Spearman's correlation over words of each pair of attributions
     erasures      a row for each attribution: `comprehensiveness` (fall of the probability without its first words; more
                   is better) and `sufficiency` (fall with only these words; less is better), mean over five shares of
-    words;               `…_low`, `…_high`: the least and most of 19 random orders; `beyond_chance`: comprehensiveness
-    is more
+                  words; `…_low`, `…_high`: the least and most of 19 random orders; `beyond_chance`: comprehensiveness
+                  is more than the most
     layer         the layer of attention and values; None: neither can be captured
     windows       number of windows that the text was cut into
     notes         what is left out

@@ -59,8 +59,9 @@ def nearest_neighbours(
 
 
 def neighbours_kept(before: Int[Numbers, "vector k"], after: Int[Numbers, "vector k"]) -> Float[Array, " vector"]:
-    """Return for each vector the share of its nearest neighbours that are still among its nearest; NaN if it had
-    none.
+    """Return for each vector the share of its nearest neighbours that are still among its nearest; NaN if it had none.
+
+    before, after   nearest neighbours of each vector, before and after a cure; −1: none
     """
     there = before >= 0
     still = (before[:, :, None] == after[:, None, :]).any(axis=2) & there

@@ -193,7 +193,11 @@ def _fit_standardise(name: str, x: Array, mean: Array) -> Fit:
 
 
 def _principal_axes(x: Array, mean: Array) -> tuple[Array, Array]:
-    """Return the variances along the principal axes, largest first, and the axes as columns."""
+    """Return the variances along the principal axes, largest first, and the axes as columns.
+
+    x      [vector, dim]
+    mean   [dim]
+    """
     centred = x - mean
     variances, directions = np.linalg.eigh(centred.T @ centred / len(x))
     return np.maximum(variances[::-1], 0.0), directions[:, ::-1]

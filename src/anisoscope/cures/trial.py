@@ -322,6 +322,8 @@ def _choose(trials: list[CureTrial]) -> CureTrial | None:
 def _is_isotropic(before: dict[str, Array], floor: float) -> bool:
     """Return whether vectors need no cure: the interval of A ends at or below the limit for isotropic directions
     (`floor`).
+
+    before   replicates of each score of the unchanged vectors, by name
     """
     return float(jackknife_interval(before["A"], bounds=COSINE).high) <= floor
 

@@ -45,7 +45,7 @@ class VectorArrays:
 
     @property
     def are_sequences(self) -> bool:
-        """Whether the arrays hold sequences [sequence, token, dim] rather than single vectors [vector, dim]."""
+        """Return whether the arrays hold sequences [sequence, token, dim] rather than single vectors [vector, dim]."""
         return len(self.shape) == 3
 
     def block(self, layer: str, rows: Index) -> Tensor:

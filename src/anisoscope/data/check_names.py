@@ -95,14 +95,14 @@ def check_labelled(name: str) -> None:
 
 
 def _is_slip(name: str, known: Iterable[str]) -> bool:
-    """Whether a name is probably a misspelling of a known one."""
+    """Return whether a name is probably a misspelling of a known one."""
     near = get_close_matches(name, known, n=3, cutoff=NEAR)
     alike = "/" not in name and any(abs(len(found) - len(name)) <= APART for found in near)
     return name.startswith("builtin:") or alike
 
 
 def _must_be_path(name: str) -> bool:
-    """Whether a name can only be a path, by its slashes, its ending, or a file of almost that name."""
+    """Return whether a name can only be a path, by its slashes, its ending, or a file of almost that name."""
     if name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1:
         return True
     return bool(ENDING.search(name)) or ("/" in name and bool(_suggest_path(name, surely=True)))
@@ -124,7 +124,7 @@ def _suggest_path(name: str, *, surely: bool = False) -> str:
 
 
 def _is_one_slip(one: str, other: str) -> bool:
-    """Whether two names differ by one letter left out, doubled or changed, or by two swapped letters.
+    """Return whether two names differ by one letter left out, doubled or changed, or by two swapped letters.
 
     A number that differs is no typo: it names another model (opt-125m, opt-350m).
     """
@@ -141,7 +141,10 @@ def _is_one_slip(one: str, other: str) -> bool:
 
 
 def _explain_missing_path(name: str) -> str:
-    """Say what a missing path may have been meant to be, or which of its folders is missing."""
+    """Say what a missing path may have been meant to be, or which of its folders is missing.
+
+    name   the path, as the user wrote it
+    """
     if near := _suggest_path(name):
         return f"did you mean {near}?"
     path = Path(name).expanduser()

@@ -133,7 +133,11 @@ class CorpusOptions:
         check_rule(self.documents)
 
     def refuse(self, name: str, *options: str) -> None:
-        """Raise UsageError if one of these options was given, as the kind of corpus does not have them."""
+        """Raise UsageError if one of these options was given, as the kind of corpus does not have them.
+
+        name      of the corpus, for the error
+        options   names of the options that it does not have
+        """
         given = [f"--{option}" for option in options if getattr(self, option) is not None]
         if given:
             got = f"{', '.join(given)} with {name}"
@@ -193,6 +197,10 @@ def resolve_corpus(name: str, modality: str, asked: CorpusOptions) -> NamedCorpu
 
     Tried in this order: a corpus made here, the local copy of a preset's data set, that data set on the hub, a path, a
     path under $ANISOSCOPE_DATA.
+
+    name       the corpus, as the user wrote it
+    modality   what the model reads (text, speech, image)
+    asked      how the corpus is to be read
     """
     marked = _HUB_ID.fullmatch(name)
     parts = marked.groupdict() if marked else {}

@@ -23,7 +23,10 @@ TEXT_COLUMNS = ("text", "content", "sentence", "document", "article", "passage",
 
 
 def read_path(path: Path, asked: CorpusOptions) -> SplitText:
-    """Read the documents of a text file, a table or a folder; at most `limit` documents if their ends are marked."""
+    """Read the documents of a text file, a table or a folder; at most `limit` documents if their ends are marked.
+
+    asked   how the corpus is to be read
+    """
     if path.is_dir():
         return _read_folder(path, asked)
     if is_table(path):
@@ -38,6 +41,9 @@ def read_rows(rows: Iterable[Row], asked: CorpusOptions, where: str) -> SplitTex
     """Read one document per row, WikiText article or block of tokens, and no more rows than `limit` needs.
 
     UsageError if `documents` asks for a rule that tables do not have.
+
+    asked   how the corpus is to be read
+    where   what the rows are of, for errors
     """
     if asked.documents in ("file", "blank-line", "line"):
         cure = "leave it out: every row is a document"
@@ -79,10 +85,12 @@ def _by_rows(texts: Iterator[str], asked: CorpusOptions) -> SplitText:
 
 
 def choose_column(row: dict[str, Any], column: str | None, where: str) -> str:
-    """Choose the column of text: the one asked for, else a known name, else the only one that holds text, else
-    a chat.
+    """Choose the column of text: the one asked for, else a known name, else the only one that holds text, else a chat.
 
     CorpusError if there is none of them.
+
+    row     the first row
+    where   what the row is of, for errors
     """
     if column is not None:
         return require_column(column, row, where)
@@ -119,7 +127,7 @@ def text_of_chat(value: Any) -> str | None:
 
 
 def has_text(path: Path) -> bool:
-    """Whether a table has a column with one of the names that text columns usually have."""
+    """Return whether a table has a column with one of the names that text columns usually have."""
     first = next((row.columns for row in read_table_rows(path) if not row.fault), {})
     return not first.keys().isdisjoint(TEXT_COLUMNS)
 
@@ -160,8 +168,9 @@ def _texts(rows: Iterable[Row], asked: CorpusOptions, where: str, bad: list[str]
 
 
 def _read_folder(path: Path, asked: CorpusOptions) -> SplitText:
-    """Read one document per text file of a folder (or by another rule), or the rows of all its tables, in path
-    order.
+    """Read one document per text file of a folder (or by another rule), or the rows of all its tables, in path order.
+
+    asked   how the corpus is to be read
     """
     files = list_files_below(path)
     texts = [file for file in files if get_ending(file) in TEXTS]
@@ -192,6 +201,8 @@ def _rows_of(tables: list[Path], asked: CorpusOptions) -> Iterator[Row]:
 def _of_files(files: list[Path], asked: CorpusOptions) -> SplitText:
     """Read the text files of a folder: a single one like a named file, several as a document each or by the chosen
     rule.
+
+    asked   how the corpus is to be read
     """
     rule = "file" if asked.documents == "auto" and len(files) > 1 else asked.documents
     last, documents, empty, skipped = SplitText([], "files"), list[str](), 0, 0

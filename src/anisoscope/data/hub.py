@@ -34,7 +34,10 @@ class HubSet(NamedTuple):
 
 
 def find_set(part: HubPart) -> HubSet:
-    """Look up a data set on the hub. CorpusError for an unknown name or revision, or if this user may not read it."""
+    """Look up a data set on the hub. CorpusError for an unknown name or revision, or if this user may not read it.
+
+    part   the data set's name, and its revision
+    """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
 
@@ -71,8 +74,10 @@ def find_commit_of_set(part: HubPart) -> str | None:
 
 
 def load_splits(found: HubSet, part: HubPart) -> Any:
-    """Return the splits by name, streamed at the commit; if the hub did not answer, the newest copy in the local
-    cache.
+    """Return the splits by name, streamed at the commit; if the hub did not answer, the newest copy in the local cache.
+
+    found   the data set at its commit
+    part    which part of it is wanted
     """
     require_extra("data", f"to read {part.id}, a data set of the hub")
     import datasets  # type: ignore[import-untyped]
@@ -137,6 +142,10 @@ def choose_split(splits: list[str], split: str | None, name: str) -> str:
     """Return the split asked for, else the first known one (`SPLITS`), else the first.
 
     CorpusError for an unknown one.
+
+    splits   names of the splits there are
+    split    the one asked for, or None
+    name     of the data set, for errors
     """
     if split is None:
         return next((known for known in SPLITS if known in splits), splits[0])
@@ -153,7 +162,11 @@ def open_split(found: HubSet, part: HubPart) -> tuple[Any, dict[str, Any]]:
 
 
 def number_rows(rows: Any, name: str, after: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (`row N`, row), starting after row `after`. CorpusError if the connection breaks."""
+    """Yield (`row N`, row), starting after row `after`. CorpusError if the connection breaks.
+
+    rows   of a hub data set
+    name   of the data set, for errors
+    """
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
     try:

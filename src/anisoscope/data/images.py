@@ -52,6 +52,9 @@ def picture(name: str, data: bytes, mode: str = "RGB") -> Image.Image:
 
     CorpusError if it cannot be decoded to its end, has more than 8 bits a channel, or has colours that depend on a
     profile (CMYK, L*a*b*).
+
+    name   of the image, for errors
+    data   the encoded bytes
     """
     image = _opened(name, data)
     try:
@@ -68,7 +71,11 @@ def picture(name: str, data: bytes, mode: str = "RGB") -> Image.Image:
 
 
 def _check(name: str, data: bytes, decode: bool) -> str:
-    """Return the format and mode of an image (`JPEG RGB`) from its header; with `decode`, decode all of it too."""
+    """Return the format and mode of an image (`JPEG RGB`) from its header; with `decode`, decode all of it too.
+
+    name   of the image, for errors
+    data   the encoded bytes
+    """
     image = _opened(name, data)
     if decode:
         picture(name, data)
@@ -76,7 +83,11 @@ def _check(name: str, data: bytes, decode: bool) -> str:
 
 
 def _opened(name: str, data: bytes) -> Image.Image:
-    """Open an image and read its header. CorpusError unless it has 8-bit channels of red, green and blue, or grey."""
+    """Open an image and read its header. CorpusError unless it has 8-bit channels of red, green and blue, or grey.
+
+    name   of the image, for errors
+    data   the encoded bytes
+    """
     if not data:
         raise _bad(name, "an empty file")
     try:
@@ -99,7 +110,11 @@ def _opened(name: str, data: bytes) -> Image.Image:
 
 
 def _bad(name: str, got: str, cure: str = "repair or remove it, or pass --skip-bad") -> CorpusError:
-    """Make the error for an unusable image. The caller raises it."""
+    """Make the error for an unusable image. The caller raises it.
+
+    name   of the image
+    got    what was found in it
+    """
     return CorpusError(f"an image in {name}", got, cure)
 
 

@@ -64,6 +64,9 @@ def hub_items(part: HubPart, column: str | None) -> FoundItems:
     """Return the items of a hub data set.
 
     Items streamed before come from the cache; the rest is streamed and cached.
+
+    part     the data set's name, and which part of it is wanted
+    column   the column of clips or images; None: the only one
     """
     found = hub.find_set(part)
     asked = {"id": found.id, "modality": part.modality, "config": part.config, "split": part.split, "column": column}

@@ -69,7 +69,7 @@ class LabelledCorpus:
 
     @cached_property
     def pairs(self) -> bool:
-        """Whether examples are pairs of texts."""
+        """Return whether examples are pairs of texts."""
         return any(example.second is not None for example in self.splits[TRAIN])
 
     @property
@@ -79,7 +79,7 @@ class LabelledCorpus:
 
     @property
     def has_no_splits(self) -> bool:
-        """Whether all three splits were drawn at random, from one table."""
+        """Return whether all three splits were drawn at random, from one table."""
         return set(SPLITS) <= set(self.drawn)
 
     @property

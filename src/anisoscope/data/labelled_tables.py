@@ -68,6 +68,11 @@ def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: 
 
     A table without splits is divided by its `split` column, or at random. A corpus with splits is divided by that
     column only if it was named. Splits other than training that have no labels are left out, and named in `source`.
+
+    name      of the corpus
+    place     the file or folder, or the part of a hub data set
+    columns   names of columns by role (text, label, …), as far as the user named them
+    seed      of splits that are drawn at random
     """
     strange = set(columns) - set(GUESSES)
     if strange:
@@ -240,7 +245,7 @@ def _label_names(rows: list[LabelledRow]) -> list[str]:
 
 
 def _is_missing(label: str) -> bool:
-    """Whether a label stands for no value: a number that is not finite, or a word like `nan`."""
+    """Return whether a label stands for no value: a number that is not finite, or a word like `nan`."""
     try:
         return label.lower() in NOT_A_LABEL or not math.isfinite(float(label))
     except ValueError:
@@ -272,7 +277,10 @@ def _example(row: LabelledRow, index: Mapping[str, int]) -> Example:
 
 
 def _words(value: Any, where: str) -> tuple[str, ...]:
-    """Split a text at blanks; a list of words stays as it is. CorpusError for a list of two texts."""
+    """Split a text at blanks; a list of words stays as it is. CorpusError for a list of two texts.
+
+    where   where the row is, for errors
+    """
     if not isinstance(value, list | tuple):
         return () if value is None else tuple(str(value).split())
     if len(value) == 2 and any(len(str(text).split()) > 1 for text in value):
@@ -281,7 +289,10 @@ def _words(value: Any, where: str) -> tuple[str, ...]:
 
 
 def _marks(value: Any, where: str) -> tuple[float, ...] | None:
-    """Read a rationale: a list of numbers in [0, 1], or text that holds one (`[0, 1]`, `0 1`). None if it is empty."""
+    """Read a rationale: a list of numbers in [0, 1], or text that holds one (`[0, 1]`, `0 1`). None if it is empty.
+
+    where   where the row is, for errors
+    """
     if value is None or value == "" or value == []:
         return None
     try:

@@ -126,7 +126,7 @@ def local_corpora() -> dict[str, tuple[str, Path]]:
 
 
 def _holds(folder: Path, modality: str) -> bool:
-    """Whether a folder, or its manifest, has files of this modality (speech, image)."""
+    """Return whether a folder, or its manifest, has files of this modality (speech, image)."""
     manifest = find_manifest(folder)
     here = any(path.suffix.lower() in ENDINGS[modality] for path in folder.iterdir())
     return here or (manifest is not None and modality_of(manifest) == modality)

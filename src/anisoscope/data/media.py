@@ -47,6 +47,9 @@ def open_media(name: str, modality: str, asked: CorpusOptions, check: Callable[[
     check   called with name, encoded bytes, and whether to decode them; raises CorpusError for a bad item
 
     All bad items are reported in one CorpusError; with `skip_bad` they are left out and counted.
+
+    name    the corpus, as the user wrote it
+    asked   how it is to be read
     """
     place = resolve_corpus(name, modality, asked)
     if isinstance(place, HubPart):

@@ -91,7 +91,12 @@ def open_texts(texts: list[str], model: Any, processor: Any, **how: Any) -> tupl
 
 
 def _check_modality(name: str, modality: str, column: str | None) -> None:
-    """Raise UsageError if the corpus is known to hold something other than what the model reads."""
+    """Raise UsageError if the corpus is known to hold something other than what the model reads.
+
+    name       of the corpus
+    modality   what the model reads
+    column     the column that the user named, or None
+    """
     row = named_corpora().get(name)
     path = None if row else find_path(name)
     holds = row.modality if row else modality_of(path) if path else None

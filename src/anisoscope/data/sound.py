@@ -32,7 +32,11 @@ class ClipInfo(NamedTuple):
 
 
 def decode_samples(name: str, data: bytes, rate: int) -> Samples:
-    """Decode a clip at sampling rate `rate` into samples [sample], channels averaged. CorpusError if it is damaged."""
+    """Decode a clip at sampling rate `rate` into samples [sample], channels averaged. CorpusError if it is damaged.
+
+    name   of the clip, for errors
+    data   the encoded bytes
+    """
     info = _header(name, data)
     try:
         sound, own_rate = soundfile.read(BytesIO(data), dtype="float32", always_2d=True)
@@ -53,6 +57,9 @@ def check(name: str, data: bytes, decode: bool) -> ClipInfo:
     """Return the header of a clip. CorpusError if it is damaged.
 
     All of it is decoded with `decode`, or if only that tells its length (formats other than WAV and FLAC).
+
+    name   of the clip, for errors
+    data   the encoded bytes
     """
     info = _header(name, data)
     if decode or not data.startswith((b"RIFF", b"fLaC")):
@@ -61,7 +68,11 @@ def check(name: str, data: bytes, decode: bool) -> ClipInfo:
 
 
 def _header(name: str, data: bytes) -> ClipInfo:
-    """Read a clip's header. CorpusError if it is no sound, empty, cut short, or has an impossible sampling rate."""
+    """Read a clip's header. CorpusError if it is no sound, empty, cut short, or has an impossible sampling rate.
+
+    name   of the clip, for errors
+    data   the encoded bytes
+    """
     if not data:
         raise _bad(name, "an empty file")
     try:
@@ -82,5 +93,9 @@ def _header(name: str, data: bytes) -> ClipInfo:
 
 
 def _bad(name: str, got: str) -> CorpusError:
-    """Make the error for an unusable clip. The caller raises it."""
+    """Make the error for an unusable clip. The caller raises it.
+
+    name   of the clip
+    got    what was found in it
+    """
     return CorpusError(f"a sound file in {name}", got, "repair or remove it, or pass --skip-bad")

@@ -137,7 +137,7 @@ def cut_pieces(text: str) -> Iterator[str]:
 
 
 def is_title(line: str) -> bool:
-    """Whether a line is a title of level 1 in WikiText: ` = Title = `."""
+    """Return whether a line is a title of level 1 in WikiText: ` = Title = `."""
     return _ARTICLE.fullmatch(line.rstrip("\n")) is not None
 
 

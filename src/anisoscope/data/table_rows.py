@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file is a table, by the ending of its name."""
+    """Return whether a file is a table, by the ending of its name."""
     return get_ending(path) in TABLES
 
 
@@ -93,7 +93,13 @@ def list_faulty(bad: list[str]) -> str:
 
 
 def require_column(column: str, present: Iterable[str], where: str, role: str = "") -> str:
-    """Return the requested column; CorpusError with near names and all columns if there is none of this name."""
+    """Return the requested column; CorpusError with near names and all columns if there is none of this name.
+
+    column    the name asked for
+    present   the columns there are
+    where     of what they are, for errors
+    role      what the column is for, in words
+    """
     present = list(map(str, present))
     if column in present:
         return column
@@ -277,7 +283,7 @@ class _Table:
         return _Record(values, taken, next(filter(None, map(find_fault, taken)), ""))
 
     def _is_literal(self, line: str) -> bool:
-        """Whether quotation marks are ordinary text in this line of a TSV file."""
+        """Return whether quotation marks are ordinary text in this line of a TSV file."""
         if not self.tabs or (self.header and line.count("\t") != len(self.header) - 1):
             return False
         after = self._peek(0)
@@ -285,12 +291,12 @@ class _Table:
         return not goes_on
 
     def look_like_rows(self, taken: list[str]) -> bool:
-        """Whether the lines of one record look like separate rows, so that its quotation mark was probably
-        left open.
+        """Return whether the lines of one record look like separate rows, so that its quotation mark was probably left
+        open.
 
-        At least half of the lines that can show it must do so. A line between the first and the last shows it if it
-        has as many columns as the header and, in one of them, a value known from other rows. The first line is judged
-        only by its columns after the value that continues, the last one only by those before it.
+        At least half of the lines that can show it must do so. A line between the first and the last shows it if it has
+        as many columns as the header and, in one of them, a value known from other rows. The first line is judged only
+        by its columns after the value that continues, the last one only by those before it.
         """
         count = len(self.header)
         parts = [line.split(self.separator) for line in taken]
@@ -304,7 +310,9 @@ class _Table:
         return any(shown) and 2 * sum(shown) >= len(shown)
 
     def _any_familiar(self, values: Iterable[tuple[int, str]]) -> bool:
-        """Whether one of the (column, value) pairs occurs in other rows too, or is a number in a column of numbers."""
+        """Return whether one of the (column, value) pairs occurs in other rows too, or is a number in a column of
+        numbers.
+        """
         stripped = ((self._seen[column], value.strip()) for column, value in values)
         return any(text and (counts[text] > 1 or (numbers and is_number(text))) for (counts, numbers), text in stripped)
 
@@ -336,7 +344,7 @@ class _Table:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a number."""
+    """Return whether a text is a number."""
     try:
         float(text)
     except ValueError:

@@ -82,7 +82,11 @@ def open_text(name: str, **options: Any) -> TextCorpus:
 
 
 def _hub_text(part: HubPart, asked: CorpusOptions) -> tuple[SplitText, dict[str, object]]:
-    """Read the text column of a hub data set's split. Returns (documents, the manifest's entry on the source)."""
+    """Read the text column of a hub data set's split. Returns (documents, the manifest's entry on the source).
+
+    part    the data set's name, and which part of it is wanted
+    asked   how the corpus is to be read
+    """
     found = hub.find_set(part)
     rows, about = hub.open_split(found, part)
     for _, first in islice(hub.number_rows(rows, found.id), 1):

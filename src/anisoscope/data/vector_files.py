@@ -76,7 +76,9 @@ FILE = "file"
 
 
 def holds_vectors(name: str | Path) -> bool:
-    """Whether `name` is a file or folder of vectors, by its ending or, if that leaves it open, by its content."""
+    """Return whether `name` is a file or folder of vectors, by its ending or, if that leaves it open, by its
+    content.
+    """
     path = Path(name).expanduser()
     if path.is_dir():
         return bool(_files_of(path)) or _is_saved(path)
@@ -91,7 +93,7 @@ def holds_vectors(name: str | Path) -> bool:
 
 
 def _is_saved(folder: Path) -> bool:
-    """Whether a folder holds a data set that `datasets` saved."""
+    """Return whether a folder holds a data set that `datasets` saved."""
     return any((folder / name).is_file() for name in SAVED)
 
 
@@ -110,7 +112,7 @@ def _files_of(folder: Path) -> list[Path]:
 
 
 def _reads_as_vectors(path: Path) -> bool:
-    """Whether a file can be read as vectors, even if it is unclear which of its columns they are."""
+    """Return whether a file can be read as vectors, even if it is unclear which of its columns they are."""
     try:
         content = read_content(path)
         decide_roles(content, path.name)
@@ -120,12 +122,12 @@ def _reads_as_vectors(path: Path) -> bool:
 
 
 def _has_two_readings(error: CorpusError) -> bool:
-    """Whether the error says that the vectors can be read in two ways."""
+    """Return whether the error says that the vectors can be read in two ways."""
     return error.expected.startswith("one way to read")
 
 
 def _holds_lines_of_numbers(path: Path) -> bool:
-    """Whether the first lines of a text file are rows of numbers, each perhaps after a word."""
+    """Return whether the first lines of a text file are rows of numbers, each perhaps after a word."""
     try:
         first = [line for line in islice(iter_lines(path), LOOKED) if line.strip() and not line.startswith("#")]
     except CorpusError:
@@ -136,14 +138,16 @@ def _holds_lines_of_numbers(path: Path) -> bool:
 
 
 def _is_row_of_numbers(cells: Sequence[str]) -> bool:
-    """Whether cells are numbers, or a word and decimals. (A word and whole numbers are a series: `name step seed`.)"""
+    """Return whether cells are numbers, or a word and decimals. (A word and whole numbers are a series: `name step
+    seed`.)
+    """
     numbers = cells if is_number(cells[0]) else cells[1:]
     worded = len(numbers) < len(cells)
     return len(numbers) > 1 and all(map(is_number, numbers)) and (not worded or any("." in cell for cell in numbers))
 
 
 def _holds_tensors(path: Path) -> bool:
-    """Whether a PyTorch file holds vectors rather than a model's weights."""
+    """Return whether a PyTorch file holds vectors rather than a model's weights."""
     try:
         content = _torch_content(path)
     except CorpusError as error:

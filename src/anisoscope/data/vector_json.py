@@ -56,7 +56,10 @@ def read_json_vectors(path: Path) -> Content:
 
 
 def _load(path: Path) -> tuple[Any, str]:
-    """Parse JSON, or JSON lines into a list. Return the value, and which of the two it was."""
+    """Parse JSON, or JSON lines into a list. Return the value, and which of the two it was.
+
+    The latter is `JSON` or `JSON lines`.
+    """
     of_lines = re.search(r"\.(jsonl|ndjson)(\.gz)?$", path.name.lower()) is not None
     if not of_lines:
         text = read_text(path)
@@ -164,7 +167,9 @@ def _lists_of_numbers(value: Any, path: str, places: tuple[int, ...], beside: di
 
 
 def _is_nested(value: list[Any]) -> bool:
-    """Whether a list holds lists, objects, or vectors in base64 (by its first entry), rather than numbers or words."""
+    """Return whether a list holds lists, objects, or vectors in base64 (by its first entry), rather than numbers or
+    words.
+    """
     first = next((item for item in value if item is not None), None)
     if isinstance(first, str):
         return len(first) > 64 and _from_base64(first) is not None
@@ -304,12 +309,12 @@ def _as_records(value: Any, file: str) -> Any:
 
 
 def _are_rows_of(rows: list[Any], names: list[Any]) -> bool:
-    """Whether each row is a list with an entry for each name."""
+    """Return whether each row is a list with an entry for each name."""
     return all(isinstance(row, list) and len(row) == len(names) for row in rows)
 
 
 def _are_rows(keys: list[str]) -> bool:
-    """Whether the keys count rows: 0, 1, 2 …"""
+    """Return whether the keys count rows: 0, 1, 2 …"""
     return keys == [str(number) for number in range(len(keys))]
 
 

@@ -426,7 +426,7 @@ def _suspects(columns: Sequence[NDArray[Any]]) -> tuple[int, str] | None:
 
 
 def _is_whole(values: NDArray[Any]) -> bool:
-    """Whether all finite numbers of a column are whole."""
+    """Return whether all finite numbers of a column are whole."""
     if values.dtype.kind in "iu":
         return True
     finite = values[np.isfinite(values)].astype(np.float64)
@@ -434,7 +434,7 @@ def _is_whole(values: NDArray[Any]) -> bool:
 
 
 def _counts_rows(values: NDArray[Any]) -> bool:
-    """Whether a column of at least three rows counts 0, 1, 2 … or 1, 2, 3 …"""
+    """Return whether a column of at least three rows counts 0, 1, 2 … or 1, 2, 3 …"""
     if len(values) < 3 or values[0] not in (0, 1):
         return False
     return bool(np.array_equal(values, np.arange(len(values)) + values[0]))
@@ -465,12 +465,12 @@ def _first_rows(values: Any) -> NDArray[Any]:
 
 
 def _is_numeric(values: Any) -> bool:
-    """Whether an array or tensor holds real numbers."""
+    """Return whether an array or tensor holds real numbers."""
     return _kind(values) in "fiu"
 
 
 def _is_wide(values: Any) -> bool:
-    """Whether an array holds numbers with more than one axis."""
+    """Return whether an array holds numbers with more than one axis."""
     return values.ndim > 1 and _is_numeric(values)
 
 
@@ -506,7 +506,10 @@ def _refuse_no_vectors(content: Content, file: str) -> CorpusError:
 
 
 def _bad_cell(values: Any, first_line: int) -> str:
-    """Return the first text in a column that mostly holds numbers, and its place; empty if there is none."""
+    """Return the first text in a column that mostly holds numbers, and its place; empty if there is none.
+
+    first_line   line number of the first row; 0 if rows are not lines
+    """
     if _kind(values) not in "OUST" or values.ndim != 1:
         return ""
     bad, numbers = "", 0

@@ -255,7 +255,7 @@ def _split(body: list[str], separator: str) -> list[list[str]]:
 
 
 def is_number(text: str) -> bool:
-    """Whether a cell is a number (also with a decimal comma) or stands for a missing one."""
+    """Return whether a cell is a number (also with a decimal comma) or stands for a missing one."""
     try:
         float(text.strip().replace(",", ".") if text.count(",") == 1 else text)
     except ValueError:
@@ -264,7 +264,7 @@ def is_number(text: str) -> bool:
 
 
 def _is_list(text: str) -> bool:
-    """Whether a cell begins like a printed list."""
+    """Return whether a cell begins like a printed list."""
     return text.lstrip().startswith("[")
 
 
@@ -303,7 +303,7 @@ def _header(rows: list[list[str]], width: int, path: Path) -> tuple[bool, list[s
             raise CorpusError(f"one way to read the first line of {path}", got, cure)
 
     def is_listed(place: int) -> bool:
-        """Whether every row below the first holds a printed list in this column."""
+        """Return whether every row below the first holds a printed list in this column."""
         return all(place < len(row) and _is_list(row[place]) for row in below)
 
     listed = [place for place in range(min(width, len(first))) if is_listed(place)]

@@ -157,7 +157,7 @@ def find_punctuation(tokenizer: "PreTrainedTokenizerBase", ids: NDArray[np.int32
 
 
 def is_punctuation(text: str) -> bool:
-    """Whether a text is only punctuation and white space, and not only blanks: `.`, ` ,`, a line break."""
+    """Return whether a text is only punctuation and white space, and not only blanks: `.`, ` ,`, a line break."""
     marks = [c for c in text if not c.isspace()]
     if not marks:
         return "\n" in text

@@ -36,7 +36,7 @@ def metric(
     name    a metric by name (`anisoscope list metrics`, or `module:NAME`), one of its values (`isoscore`,
             `spectrum.isoscore`), a name from the literature (`rankme`, `anisotropy`), or a `Metric` of your own
     x       a tensor or an array [sequence, token, dim] or [token, dim] of floating point; a tuple of two of these, of
-    the         same tokens, for a metric of two layers
+            the same tokens, for a metric of two layers
     mask    [sequence, token] or [token] bool: real tokens
     unit    [sequence]: the unit of each sequence (default: each its own; of a matrix [token, dim]: each token)
     groups  groups of units that are left out in turn for the interval
@@ -97,7 +97,11 @@ def _split_layers(chosen: Metric, x: Any) -> list[Tensor]:
 
 
 def _warn_of_left_out(measurement: Measurement, name: str, count: int) -> None:
-    """Warn of vectors that were left out (zero, not finite); UsageError if all were."""
+    """Warn of vectors that were left out (zero, not finite); UsageError if all were.
+
+    name    of the metric
+    count   number of vectors given
+    """
     for excluded in measurement.excluded().values():
         left_out = f"{excluded.get('nonfinite', 0)} with NaN or infinity, {excluded.get('zero', 0)} zero"
         if sum(excluded.values()) == count:

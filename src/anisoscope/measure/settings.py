@@ -246,7 +246,10 @@ class Settings:
         return layers | heads
 
     def what_of(self, model: "nn.Module") -> tuple[set[str], set[str]]:
-        """Return the places to capture in this model, and which of them it may lack without an error."""
+        """Return the places to capture in this model, and which of them it may lack without an error.
+
+        Both hold quantities such as `hidden`, `query`, `attention`.
+        """
         from anisoscope.models.blocks import has_attention  # loads torch
         from anisoscope.models.families import family_of
 

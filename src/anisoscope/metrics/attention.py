@@ -42,8 +42,12 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Compute statistics of attention rows slowly, for tests: from each whole map of weights of one head, with all
-    keys visible and scale 1.
+    """Compute statistics of attention rows slowly, for tests: from each whole map of weights of one head, with all keys
+    visible and scale 1.
+
+    units   (queries, keys) of each unit, [token, dim] each
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     rows: list[Array] = []
     scores: list[Array] = []

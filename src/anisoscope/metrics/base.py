@@ -38,7 +38,7 @@ class Metric:
     bounds      range of each value: (low, high), or a function of the data of `compute`; a value that is not named is
                 unbounded. Intervals stay inside
     counted     values that are shares of counted vectors (or utterances): if they do not vary from group to group,
-    their             interval is Wilson's
+                their interval is Wilson's
     extremes    values that are largest or smallest ones, or say where these are: `compute` gives one replicate of them,
                 and they have no interval
     components  names of the component axis for each value that has one (by default 1, 2, 3 …), or a function that gives

@@ -57,7 +57,12 @@ def compute(sample: SampledVectors) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute anisotropy after centring and the share of close pairs slowly, for tests: from all pairs of vectors."""
+    """Compute anisotropy after centring and the share of close pairs slowly, for tests: from all pairs of vectors.
+
+    units   vectors [token, dim] of each unit
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
+    """
     x = np.concatenate(units)
     above = normalise(x) @ normalise(x).T > q95(x.shape[1])
     pairs_above = float(above[~np.eye(len(x), dtype=bool)].mean())

@@ -40,6 +40,10 @@ def compute(totals: Totals) -> Values:
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
     """Compute the entropy of centred attention slowly, for tests: three softmaxes per sequence of one head, all keys
     visible, scale 1.
+
+    units   (queries, keys) of each unit, [token, dim] each
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     query_mean, key_mean = (np.concatenate(side).mean(axis=0) for side in zip(*units, strict=True))
     entropy: dict[str, list[float]] = {"plain": [], "query": [], "key": []}

@@ -84,7 +84,12 @@ def _hsic(sample: SampledVectors, x: Gram, y: Gram) -> Array:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Compute CKA in another way, for tests: as the cosine of U-centred products (Székely & Rizzo 2014)."""
+    """Compute CKA in another way, for tests: as the cosine of U-centred products (Székely & Rizzo 2014).
+
+    units   (vectors in one layer, the same tokens in another) of each unit, [token, dim] each
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
+    """
     x, y = (_u_centre(np.concatenate(side)) for side in zip(*units, strict=True))
     return {"": float((x * y).sum() / np.sqrt((x * x).sum() * (y * y).sum()))}
 

@@ -58,6 +58,10 @@ def reference(units: list[Array]) -> dict[str, float]:
     `1`, …
 
     A pair of classes without a pair of utterances is left out.
+
+    units   vectors [token, dim] of each unit
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     found = {}
     for a, b in zip(*np.triu_indices(len(units)), strict=True):

@@ -50,6 +50,10 @@ def find_first_direction(moment: Array) -> tuple[Array, Array]:
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
     """Compute the common direction of queries and keys slowly, for tests: by singular value decompositions of the
     queries and keys of one head.
+
+    units   (queries, keys) of each unit, [token, dim] each
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     q, k = (np.concatenate(side) for side in zip(*units, strict=True))
     _, singular, both = np.linalg.svd(np.concatenate([q, k]), full_matrices=False)

@@ -25,7 +25,12 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the drift and its share directly from the vectors, for tests."""
+    """Compute the drift and its share directly from the vectors, for tests.
+
+    units   vectors [token, dim] of each unit
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
+    """
     x = np.concatenate(units)
     drift = np.linalg.norm(x.mean(axis=0))
     return {"": float(drift), "share": float(drift / np.linalg.norm(x, axis=1).mean())}

@@ -83,8 +83,11 @@ def _count_pairs(sample: SampledVectors, without: int | None) -> int:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the noise floor of cosines slowly, for tests: with a loop over all pairs of vectors from different
-    units.
+    """Compute the noise floor of cosines slowly, for tests: with a loop over all pairs of vectors from different units.
+
+    units   vectors [token, dim] of each unit
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     cosines = []
     for i, unit in enumerate(units):

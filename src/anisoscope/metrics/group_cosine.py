@@ -37,8 +37,12 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute mean cosines of token subsets slowly, for tests: two units are taken as the first two subsets, over
-    all distinct pairs of vectors.
+    """Compute mean cosines of token subsets slowly, for tests: two units are taken as the first two subsets, over all
+    distinct pairs of vectors.
+
+    units   vectors [token, dim] of each unit
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     found = of_pairs(units[:2])
     return {f"{_NAMES[a]} × {_NAMES[b]}": found.get(f"{a} × {b}", np.nan) for a, b in ((0, 0), (0, 1), (1, 1))}

@@ -24,8 +24,11 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the similarity inside sequences slowly, for tests: over all pairs inside each unit, taken as a
-    sequence.
+    """Compute the similarity inside sequences slowly, for tests: over all pairs inside each unit, taken as a sequence.
+
+    units   vectors [token, dim] of each unit
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     inside = [all_pairs([x])[""] for x in units if len(x) > 1]
     return {"": float(np.mean(inside)) if inside else np.nan}

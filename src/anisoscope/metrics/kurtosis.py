@@ -58,7 +58,12 @@ def _by_dimension(sample: SampledVectors) -> Array:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the kurtosis of dimensions directly, for tests: from the central moments of each dimension."""
+    """Compute the kurtosis of dimensions directly, for tests: from the central moments of each dimension.
+
+    units   vectors [token, dim] of each unit
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
+    """
     x = np.concatenate(units)
     x = x - x.mean(axis=0)
     found = (x**4).mean(axis=0) / (x**2).mean(axis=0) ** 2 - NORMAL

@@ -36,8 +36,12 @@ def compute(data: SumsAndExtremes) -> Values:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Compute the largest and smallest attention logits slowly, for tests: from all scores of one head, with all
-    keys visible and scale 1.
+    """Compute the largest and smallest attention logits slowly, for tests: from all scores of one head, with all keys
+    visible and scale 1.
+
+    units   (queries, keys) of each unit, [token, dim] each
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     scores = [query @ key.T for query, key in units]
     return {

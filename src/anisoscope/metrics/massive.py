@@ -66,7 +66,12 @@ def _name_largest(data: SumsAndExtremes) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute massive activations slowly, for tests: by sorting the activations of each unit, taken as a sequence."""
+    """Compute massive activations slowly, for tests: by sorting the activations of each unit, taken as a sequence.
+
+    units   vectors [token, dim] of each unit
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
+    """
     tops, medians, massive = [], [], []
     for unit in units:
         ordered = np.sort(np.abs(unit).ravel())

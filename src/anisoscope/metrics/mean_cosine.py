@@ -54,6 +54,10 @@ def _between(totals: Totals, n: Array, unit: Array) -> Array:
 def reference(units: list[Array]) -> dict[str, float]:
     """Compute the anisotropy A slowly, for tests: over all pairs of vectors; for `between`, every unit is a group of
     its own.
+
+    units   vectors [token, dim] of each unit
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     x = np.concatenate(units)
     u = x / np.linalg.norm(x, axis=1, keepdims=True)

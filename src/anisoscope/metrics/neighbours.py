@@ -114,7 +114,12 @@ def _skewness(found: Array) -> float:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute hubness and near-duplicates slowly, for tests: from the whole matrix of cosines, row by row."""
+    """Compute hubness and near-duplicates slowly, for tests: from the whole matrix of cosines, row by row.
+
+    units   vectors [token, dim] of each unit
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
+    """
     x = np.concatenate(units)
     cosine = x @ x.T / np.sqrt(np.outer((x * x).sum(1), (x * x).sum(1)))
     np.fill_diagonal(cosine, -np.inf)

@@ -27,7 +27,12 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute mean, deviation and variation of norms directly from the vectors, for tests."""
+    """Compute mean, deviation and variation of norms directly from the vectors, for tests.
+
+    units   vectors [token, dim] of each unit
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
+    """
     norm = np.linalg.norm(np.concatenate(units), axis=1)
     std = norm.std(ddof=1) if len(norm) > 1 else np.nan
     return {"mean": float(norm.mean()), "std": float(std), "variation": float(std / norm.mean())}

@@ -60,6 +60,10 @@ def _log_sum(x: Array) -> Array:
 def reference(units: list[Array]) -> dict[str, float]:
     """Compute the isotropy of an embedding matrix slowly, for tests: direction by direction, exponentials summed as
     written (moderate norms only).
+
+    units   rows [token, dim] of the matrix, in parts
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     w = np.concatenate(units)
     directions = [sign * c for c in np.linalg.eigh(w.T @ w)[1].T for sign in (1, -1)]

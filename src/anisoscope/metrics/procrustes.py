@@ -43,7 +43,12 @@ def _distance(x: Array, y: Array) -> float:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Compute the distance slowly, for tests: apply the best rotation and sum what is left."""
+    """Compute the distance slowly, for tests: apply the best rotation and sum what is left.
+
+    units   (vectors in one layer, the same tokens in another) of each unit, [token, dim] each
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
+    """
     x, y = (np.concatenate(side) for side in zip(*units, strict=True))
     x, y = ((side - side.mean(0)) / np.linalg.norm(side - side.mean(0)) for side in (x, y))
     left, _, right = np.linalg.svd(y.T @ x)

@@ -32,7 +32,12 @@ def compute(totals: Totals) -> Values:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Compute the query–key alignment directly, for tests: from the queries and keys of one head."""
+    """Compute the query–key alignment directly, for tests: from the queries and keys of one head.
+
+    units   (queries, keys) of each unit, [token, dim] each
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
+    """
     q, k = (np.concatenate(side).mean(axis=0) for side in zip(*units, strict=True))
     return {"dot": float(q @ k), "cosine": float(q @ k / np.sqrt((q @ q) * (k @ k)))}
 

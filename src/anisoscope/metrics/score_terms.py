@@ -55,8 +55,12 @@ def _quadratic(x: Array, matrix: Array) -> Array:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Compute the parts of attention scores slowly, for tests: from every score of one head, with all keys visible
-    and scale 1.
+    """Compute the parts of attention scores slowly, for tests: from every score of one head, with all keys visible and
+    scale 1.
+
+    units   (queries, keys) of each unit, [token, dim] each
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     queries, keys = (np.concatenate(side) for side in zip(*units, strict=True))
     query, key = queries.mean(axis=0), keys.mean(axis=0)

@@ -54,8 +54,11 @@ def compute(data: SumsAndExtremes) -> Values:
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
-    """Compute attention sinks slowly, for tests: from one head with all keys visible, scale 1 and values equal to
-    keys.
+    """Compute attention sinks slowly, for tests: from one head with all keys visible, scale 1 and values equal to keys.
+
+    units   (queries, keys) of each unit, [token, dim] each
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     first_rate, rate, strongest, masses, norms, places = [], [], [], [], [], []
     for query, key in units:

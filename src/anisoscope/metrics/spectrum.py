@@ -95,8 +95,12 @@ def isoscore(eigenvalues: Array) -> Array:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute ranks and mean square cosine slowly, for tests: from singular values of the vectors and from every
-    pair of vectors.
+    """Compute ranks and mean square cosine slowly, for tests: from singular values of the vectors and from every pair
+    of vectors.
+
+    units   vectors [token, dim] of each unit
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     x = np.concatenate(units)
     n, d = x.shape

@@ -116,7 +116,12 @@ def _likelihood(log_ratio: Array) -> float:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the intrinsic dimension slowly, for tests: from all distances, sorted."""
+    """Compute the intrinsic dimension slowly, for tests: from all distances, sorted.
+
+    units   vectors [token, dim] of each unit
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
+    """
     every = np.concatenate(units)
     x = np.unique(every, axis=0)
     distances = np.sort(np.linalg.norm(x[:, None] - x[None], axis=2), axis=1)

@@ -41,7 +41,12 @@ def _closeness(rows: Array, vectors: Array) -> Array:
 
 
 def reference(units: list[Array]) -> dict[str, float]:
-    """Compute the uniformity of directions slowly, for tests: from the distance of every pair."""
+    """Compute the uniformity of directions slowly, for tests: from the distance of every pair.
+
+    units   vectors [token, dim] of each unit
+
+    Returns {name of a value or component: its number}, to compare with those of `compute`.
+    """
     x = np.concatenate(units)
     distances = pdist(x / np.linalg.norm(x, axis=1, keepdims=True))
     return {"": float(np.log(np.exp(-SHARPNESS * distances**2).mean()))}

@@ -77,5 +77,5 @@ def _count_classes(saved: dict[str, torch.Tensor]) -> int | None:
 
 
 def _same(saved: torch.Tensor, there: torch.Tensor) -> bool:
-    """Whether a saved tensor and the loaded one are equal."""
+    """Return whether a saved tensor and the loaded one are equal."""
     return saved.shape == there.shape and bool(torch.equal(saved.to(there), there))

@@ -92,7 +92,7 @@ def _blocks_of(model: nn.Module, named: list[tuple[str, nn.Module]]) -> list[tup
 
 
 def _fits(pattern: str, name: str, module: nn.Module) -> bool:
-    """Whether a module is of this class or its name fits the pattern, in which `*` is one part of a name."""
+    """Return whether a module is of this class or its name fits the pattern, in which `*` is one part of a name."""
     parts, levels = pattern.split("."), name.split(".")
     if len(parts) == 1:
         return class_of(module).__name__ == pattern
@@ -140,7 +140,7 @@ def _blocks_of_timm(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def has_tokens_first(model: nn.Module, block: nn.Module) -> bool:
-    """Whether a block passes vectors on as [token, sequence, dim], as torch's layers do unless `batch_first`.
+    """Return whether a block passes vectors on as [token, sequence, dim], as torch's layers do unless `batch_first`.
 
     UsageError if that cannot be known: in a block of the user's own around such a layer.
     """
@@ -170,8 +170,8 @@ def find_stages(model: nn.Module) -> list[nn.Module]:
 
 
 def has_attention(model: nn.Module) -> bool:
-    """Whether the model has attention with queries and keys: its family must have it, and a module be an attention
-    module.
+    """Return whether the model has attention with queries and keys: its family must have it, and a module be an
+    attention module.
     """
     return family_of(model).attention and any("Attention" in type(module).__name__ for module in model.modules())
 
@@ -213,6 +213,8 @@ def _find_tower(path: str, towers: Mapping[str, str]) -> str | None:
     """Return the path of the tower (part for one modality) that contains the module of this path.
 
     None if there is none.
+
+    towers   the stack of each tower, by its path
     """
     return next((tower for tower in towers if path == tower or path.startswith(f"{tower}.")), None)
 

@@ -44,7 +44,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that the memory of the host or of a device is full."""
+    """Return whether an exception says that the memory of the host or of a device is full."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     message = str(error)  # a RuntimeError of the CPU, and of MPS

@@ -62,7 +62,7 @@ def shape(subject: str, place: ModelPlace, trust_remote_code: bool = False) -> d
 
 
 def is_here(subject: str) -> bool:
-    """Whether the weights of a checkpoint are on this disk."""
+    """Return whether the weights of a checkpoint are on this disk."""
     from huggingface_hub import try_to_load_from_cache
 
     base, revision = split_name(subject)

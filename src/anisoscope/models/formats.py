@@ -49,7 +49,7 @@ FORMATS = {
 
 
 def is_adapter(names: Iterable[str]) -> bool:
-    """Whether these file names are those of an adapter (without a model's weights), and PEFT is installed to
+    """Return whether these file names are those of an adapter (without a model's weights), and PEFT is installed to
     read it.
     """
     there = set(names)

@@ -109,7 +109,7 @@ def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelP
 
 
 def does_exist(name: str) -> bool:
-    """Whether a folder, or a repository of the hub (at a revision), exists; if the hub is silent, a cached copy
+    """Return whether a folder, or a repository of the hub (at a revision), exists; if the hub is silent, a cached copy
     counts.
     """
     base, revision = split_name(name)
@@ -185,6 +185,10 @@ def download(place: ModelPlace, name: str, *, weights: bool = True, config_only:
     config_only   the configuration and code alone
 
     ModelError if that fails, or if the files are no checkpoint.
+
+    place     the model at its commit
+    name      as the user wrote it, for errors
+    weights   also download the weights
     """
     weights = weights and not config_only
     if not place.files:
@@ -215,7 +219,10 @@ def download(place: ModelPlace, name: str, *, weights: bool = True, config_only:
 
 
 def _verify_copy(place: ModelPlace, name: str, *, weights: bool) -> ModelPlace:
-    """Return the place; ModelError for a cached copy that is incomplete, or not what the hub announced."""
+    """Return the place; ModelError for a cached copy that is incomplete, or not what the hub announced.
+
+    name   the model as the user wrote it, for errors
+    """
     folder = Path(place.path)
     if weights and weight_files(files_in(folder)) is None:
         reason = place.notice.partition(":")[0]
@@ -225,7 +232,9 @@ def _verify_copy(place: ModelPlace, name: str, *, weights: bool) -> ModelPlace:
 
 
 def _is_small(name: str, size: int | None) -> bool:
-    """Whether a file is one of those that are read in addition to the weights: configuration, vocabulary, code."""
+    """Return whether a file is one of those that are read in addition to the weights: configuration, vocabulary,
+    code.
+    """
     folder, _, file = name.rpartition("/")
     if (size or 0) > _LARGEST or file.startswith("."):
         return False
@@ -239,6 +248,10 @@ def _weights(place: ModelPlace, folder: Path, name: str) -> list[str]:
     """Return the files of the weights in the one format that is read; shards by their index.
 
     ModelError without weights.
+
+    place    the model at its commit
+    folder   where its small files are
+    name     as the user wrote it, for errors
     """
     chosen = weight_files(place.files)
     if chosen is None:

@@ -67,7 +67,10 @@ def get_timeout() -> float:
 
 
 def remember(kind: str, name: str, revision: str | None, commit: str) -> None:
-    """Write down which commit a name stood for, next to the hub's cache. Ignored if the cache is read-only."""
+    """Write down which commit a name stood for, next to the hub's cache. Ignored if the cache is read-only.
+
+    kind   `model` or the like: what the name is of
+    """
     path = _note(kind, name, revision)
     with suppress(OSError):
         if recall_commit(kind, name, revision) != commit:
@@ -76,7 +79,10 @@ def remember(kind: str, name: str, revision: str | None, commit: str) -> None:
 
 
 def recall_commit(kind: str, name: str, revision: str | None) -> str | None:
-    """Return the commit that a name meant when the hub was last asked; None if it never was."""
+    """Return the commit that a name meant when the hub was last asked; None if it never was.
+
+    kind   `model` or the like: what the name is of
+    """
     with suppress(OSError, ValueError):
         return _note(kind, name, revision).read_text("utf-8")
     return None

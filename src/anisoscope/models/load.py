@@ -214,10 +214,13 @@ def modality_of(model: nn.Module) -> str:
 def _from_pretrained(
     path: str, name: str, target: torch.device, seed: int | None, classifier: bool, given: dict[str, Any]
 ) -> tuple[Any, list[str]]:
-    """Load a checkpoint. Return the model, and the names of weights that the checkpoint lacks (drawn at random).
+    """Load a checkpoint. Returns (model, names of weights that the checkpoint lacks, which are drawn at random).
 
-    With a `seed`, all weights are drawn at random. Quantised weights are loaded directly onto the device that computes
-    with them.
+    With a `seed`, all weights are drawn at random. Quantised weights are loaded directly onto the device (`target`)
+    that computes with them.
+
+    name    the model as the user wrote it, for errors; `path`: folder of the checkpoint
+    given   keyword arguments for transformers
     """
     from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, logging
 
@@ -305,7 +308,7 @@ def _tower(model: Any, missing: list[str], side: str | None, name: str) -> tuple
 
 
 def is_classifier(config: Any) -> bool:
-    """Whether a checkpoint was saved with a classification head for whole sequences."""
+    """Return whether a checkpoint was saved with a classification head for whole sequences."""
     ported = [family.port.get("AutoModelForSequenceClassification", "") for family in families().values()]
     heads = ("ForSequenceClassification", *filter(None, ported))
     return any(name.endswith(heads) for name in getattr(config, "architectures", None) or ())
@@ -332,7 +335,10 @@ def _explain_failure(error: Exception, name: str, path: str) -> ModelError:
 
 
 def _require_finite(model: Any, name: str) -> Any:
-    """Return the model unchanged. ModelError if a weight is NaN or infinite."""
+    """Return the model unchanged. ModelError if a weight is NaN or infinite.
+
+    name   as the user wrote it, for the error
+    """
     for key, value in model.state_dict().items():
         looked_at = value.is_floating_point() and value.itemsize > 1 and not value.is_meta
         if looked_at and value.numel() and not bool(torch.stack(value.aminmax()).isfinite().all()):

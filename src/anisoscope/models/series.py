@@ -44,7 +44,7 @@ class Checkpoint:
 
 
 def is_series(spec: str) -> bool:
-    """Whether `spec` means several checkpoints: a pattern, a folder of checkpoints, or a list in a file."""
+    """Return whether `spec` means several checkpoints: a pattern, a folder of checkpoints, or a list in a file."""
     path = Path(spec)
     if is_too_long(spec):
         return bool(_GROUP.search(spec))

@@ -47,7 +47,7 @@ def hash_code(*modules: str, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
     named = {name.partition(".")[0] for name in modules}
 
     def makes_numbers(name: str) -> bool:
-        """Whether a module can change numbers, so that it is hashed."""
+        """Return whether a module can change numbers, so that it is hashed."""
         package, _, inside = name.partition(".")
         if package == PACKAGE.name:
             return inside.partition(".")[0] in NUMBERS

@@ -72,7 +72,7 @@ def hash_modules(roots: Iterable[str], counts: Counted) -> dict[str, str]:
 
 
 def are_unchanged(hashes: dict[str, str]) -> bool:
-    """Whether the modules' code still has the recorded `hashes`; comments and docstrings do not count."""
+    """Return whether the modules' code still has the recorded `hashes`; comments and docstrings do not count."""
     for name, meaning in hashes.items():
         source = read_source(name)
         if source is None or source.meaning != meaning:
@@ -332,12 +332,12 @@ def _find_parse_cache() -> Path:
 
 
 def _is_text(node: ast.expr) -> bool:
-    """Whether a syntax node is a bare string."""
+    """Return whether a syntax node is a bare string."""
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _is_for_type_checkers(test: ast.expr) -> bool:
-    """Whether the condition of an `if` is `TYPE_CHECKING`."""
+    """Return whether the condition of an `if` is `TYPE_CHECKING`."""
     return getattr(test, "id", getattr(test, "attr", "")) == "TYPE_CHECKING"
 
 

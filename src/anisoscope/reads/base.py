@@ -446,7 +446,11 @@ def pad(arrays: Sequence[Array], layout: TrialLayout) -> tuple[Tensor, Tensor]:
 
 
 def batch_of(first: int, real: Tensor, **more: Any) -> Batch:
-    """Return a batch without model inputs: each sequence is a unit of its own, numbered from `first`."""
+    """Return a batch without model inputs: each sequence is a unit of its own, numbered from `first`.
+
+    real   which tokens are real [sequence, token]
+    more   further fields of the batch
+    """
     unit = torch.arange(first, first + len(real))
     stream = Stream(real, torch.zeros_like(real), torch.zeros(len(real), dtype=torch.int64))
     return Batch({}, unit, {"encoder": stream}, **more)

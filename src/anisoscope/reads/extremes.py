@@ -451,6 +451,12 @@ def _key_terms(
 
     A key is a sink if its mean attention is above one of `EPSILONS`. A key other than the first counts only if at least
     `FEWEST_QUERIES` queries see it.
+
+    mass    attention that each key receives from real queries
+    seen    by how many of them it is seen
+    real    which keys are real tokens
+    parts   the kind of token that each key is (`_parts_of`)
+    norm    norm of each key's value vector
     """
     mass, seen = mass.double(), seen.double()
     real = real.unsqueeze(1).expand(mass.shape)

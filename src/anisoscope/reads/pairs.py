@@ -112,7 +112,10 @@ class LayerPair(OfSample):
 
 
 def _layers_of_each_sample(kept: Gathered) -> Iterator[tuple[Reservoir, dict[str, Site]]]:
-    """Yield each sample of tokens with the layers it was taken at, without layers that have no usable vector."""
+    """Yield each sample of tokens with the layers it was taken at, without layers that have no usable vector.
+
+    kept   everything that the finished pass has accumulated
+    """
     found: dict[int, tuple[Reservoir, dict[str, Site]]] = {}
     for name, site in kept.sites.items():
         reservoir = find_reservoir(name, site, kept) if site.quantity in ("hidden", "final") else None

@@ -224,14 +224,16 @@ def fill_from_training(classes: ClassesOptions) -> ClassesOptions:
 
 
 def _was_trained_on(classes: ClassesOptions) -> bool:
-    """Whether training.json says that the model was trained on this corpus with the same division into splits."""
+    """Return whether training.json says that the model was trained on this corpus with the same division into
+    splits.
+    """
     recipe = read_training(classes.model).get("recipe", {})
     same_division = classes.split_seed == recipe.get("split_seed", 0)
     return same_division and _is_same_corpus(classes.corpus, recipe.get("corpus", ""))
 
 
 def _is_same_corpus(one: str, other: str) -> bool:
-    """Whether two names mean the same corpus: equal names, or equal paths."""
+    """Return whether two names mean the same corpus: equal names, or equal paths."""
     if not one or not other:
         return False
     return one == other or Path(one).expanduser().resolve() == Path(other).expanduser().resolve()

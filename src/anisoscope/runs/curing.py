@@ -38,7 +38,7 @@ class LayerVectors:
 
 
 def is_run_folder(path: Path) -> bool:
-    """Whether a path is the folder of a run, finished or not."""
+    """Return whether a path is the folder of a run, finished or not."""
     return path.is_dir() and any((path / name).exists() for name in ("manifest.json", "identity.json"))
 
 

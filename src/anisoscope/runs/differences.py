@@ -97,8 +97,8 @@ class KeptRun:
 
     @property
     def is_paired_by_row(self) -> bool:
-        """Whether units (documents, clips, images) are known only by row number: the run measured an array of vectors
-        without names for its rows.
+        """Return whether units (documents, clips, images) are known only by row number: the run measured an array of
+        vectors without names for its rows.
         """
         corpus = self.manifest.get("corpus")
         return isinstance(corpus, Mapping) and corpus.get("name") == "vectors"
@@ -237,8 +237,8 @@ def explain_pairing(first: KeptRun, second: KeptRun) -> str:
 
 
 def are_paired(first: KeptRun, second: KeptRun) -> bool:
-    """Whether both runs kept replicates (values with one group of units left out) and measured the same units in the
-    same groups, so that they can be paired.
+    """Return whether both runs kept replicates (values with one group of units left out) and measured the same units in
+    the same groups, so that they can be paired.
     """
     if first.replicates is None or second.replicates is None:
         return False
@@ -247,7 +247,7 @@ def are_paired(first: KeptRun, second: KeptRun) -> bool:
 
 
 def are_same_units(first: KeptRun, second: KeptRun) -> bool:
-    """Whether both runs are known to have measured the same units (documents, clips, images)."""
+    """Return whether both runs are known to have measured the same units (documents, clips, images)."""
     return first.units is not None and first.units == second.units
 
 
@@ -502,14 +502,17 @@ class Condition:
         return found
 
     def _is_beyond(self, one: Difference) -> bool:
-        """Whether the whole interval of the difference (without one, its value) lies beyond the limit."""
+        """Return whether the whole interval of the difference (without one, its value) lies beyond the limit."""
         if self.sign == ">":
             return (one.value if np.isnan(one.low) else one.low) > self.limit
         return (one.value if np.isnan(one.high) else one.high) < self.limit
 
 
 def _depth_of(one: Difference) -> tuple[float, bool]:
-    """Return the sort key of a difference from input to output; the final norm comes after the last block."""
+    """Return the sort key of a difference from input to output; the final norm comes after the last block.
+
+    The key is (number of the layer, whether it is the final norm).
+    """
     return _layer_of(one), one.where["site"] == "final"
 
 

@@ -326,5 +326,5 @@ def _logits(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
 
 
 def has_extremes(records: pd.DataFrame) -> bool:
-    """Whether any metric of extremes was measured."""
+    """Return whether any metric of extremes was measured."""
     return bool(len(extreme_rows(records)))

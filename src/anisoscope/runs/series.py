@@ -94,6 +94,8 @@ class _SeriesInProgress:
         """Record that a checkpoint cannot be measured.
 
         Raise the error instead if bad checkpoints are not to be skipped.
+
+        error   why it cannot be measured
         """
         if not self.skip_bad:
             raise error

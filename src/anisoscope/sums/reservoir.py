@@ -162,7 +162,10 @@ class Reservoir:
 
 
 def _to_cpu(vectors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Move vectors to the CPU, with one transfer for all sites of a device and dtype."""
+    """Move vectors to the CPU, with one transfer for all sites of a device and dtype.
+
+    vectors   tensors by name of their site
+    """
     found: dict[str, Tensor] = {}
     together: dict[tuple[torch.device, torch.dtype], list[str]] = {}
     for site, x in vectors.items():

@@ -139,7 +139,10 @@ def read_pass(metric: Metric, done: Measurement) -> Reading | None:
 
 
 def compute_replicates(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict[str, Array]:
-    """Compute the metric's values on test data: of all groups, then with each group left out."""
+    """Compute the metric's values on test data: of all groups, then with each group left out.
+
+    Returns {name of a value: [replicate, …]}; empty if the metric reads nothing.
+    """
     reading = read_test_data(metric, units, **layout)
     return {} if reading is None else metric.compute(reading.data)
 
