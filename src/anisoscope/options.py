@@ -224,7 +224,10 @@ def list_field_names(kind: type) -> list[str]:
 
 
 def _find_nested_settings(kind: type) -> Iterator[tuple[str, type]]:
-    """Return the fields that are settings themselves, with their classes."""
+    """Yield (name, class) of the fields that are settings themselves.
+
+    kind   the class of the settings
+    """
     for name, annotation in get_type_hints(kind).items():
         if isinstance(annotation, type) and is_dataclass(annotation):
             yield name, annotation
@@ -254,7 +257,7 @@ def describe_range(annotation: Any) -> str:
 
 
 def _find_bounds(annotation: Any) -> tuple[Any, Any]:
-    """Return the smallest and largest allowed value of a field; None for no bound of its own."""
+    """Return (smallest, largest) allowed value of a field of settings; None for no bound of its own."""
     least: Any = None
     most: Any = None
     for extra in get_args(annotation)[1:]:
@@ -296,7 +299,7 @@ def _find_annotation(kind: type, name: str) -> Any:
 
 
 def _describe_error(found: ErrorDetails, label: str, annotation: Any) -> tuple[str, str, str]:
-    """Describe one error of pydantic: what was expected, what was given, and what to do.
+    """Describe one error of pydantic: (what was expected, what was given, what to do).
 
     found        one entry of pydantic's list of errors
     label        what the value is called

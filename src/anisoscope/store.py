@@ -314,7 +314,7 @@ class RunFolder:
 
 
 def read_run(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Read records and manifest of a finished run, or of a series of checkpoints."""
+    """Read a finished run, or a series of checkpoints, from its folder: (records, manifest)."""
     if (folder / "series.json").exists():
         return _read_series(folder)
     run = RunFolder(folder)

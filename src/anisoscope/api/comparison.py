@@ -49,7 +49,7 @@ class Comparison:
         return f"Comparison of {self._found.metric}: {', '.join(names[1:])} against {names[0]}"
 
     def table(self) -> pd.DataFrame:
-        """Return one row for each place (layer, head …) and each run but the first: both values, difference and
+        """Return one row for each value (layer, head …) and each run but the first: both values, difference and
         interval.
         """
         columns = ["run", "stack", "layer", "layer_other", "head", "site", "component"]

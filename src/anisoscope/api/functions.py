@@ -331,7 +331,7 @@ def classes(model: str | Path = "builtin:minilm", corpus: str = "", **options: A
 
 
 def explain_text(asked: ClassesOptions, text: str, quiet: bool) -> "tuple[Explanation, list[str]]":
-    """Explain the class that a classifier gives to a text. Return the explanation, and notes on the classifier.
+    """Explain the class that a classifier gives to a text. Returns (explanation, notes on the classifier).
 
     asked   the classifier and how it reads texts
     """

@@ -262,7 +262,7 @@ class Tap:
             self.attach(self._block_classes)
 
     def attach(self, block_classes: tuple[str, ...]) -> None:
-        """Hook the model in every place that was asked for."""
+        """Hook the model so that everything that was asked for is captured."""
         self._block_classes = block_classes
         self.ends.callback(self.model.register_forward_pre_hook(self._start).remove)
         inside: set[nn.Module] = set()
@@ -401,7 +401,7 @@ class Tap:
         self.emit_vectors(Site("sentence", None, "final"), vectors_of_texts)
 
     def _finish(self, _module: nn.Module, _args: Any, _output: Any) -> None:
-        """Check after a forward call that everything asked for was captured, except optional places.
+        """Check after a forward call that everything asked for was captured, except what is optional.
 
         UnseenError if something is missing.
         """

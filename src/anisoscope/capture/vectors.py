@@ -112,7 +112,10 @@ def are_streams(model: nn.Module, x: Tensor, real: Tensor | None) -> bool:
 
 
 def count_positions(block: nn.Module, x: Tensor, *, tokens_first: bool) -> tuple[int, int]:
-    """Return the number of sequences and the number of positions of a block's input."""
+    """Return (number of sequences, number of positions) of a block's input.
+
+    tokens_first   the axes are [token, sequence, dim]
+    """
     if x.is_nested:
         return x.size(0), 0
     if x.dim() == 4:

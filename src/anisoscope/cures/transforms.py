@@ -193,7 +193,7 @@ def _fit_standardise(name: str, x: Array, mean: Array) -> Fit:
 
 
 def _principal_axes(x: Array, mean: Array) -> tuple[Array, Array]:
-    """Return the variances along the principal axes, largest first, and the axes as columns.
+    """Return (variances along the principal axes, largest first [dim]; the axes as columns [dim, dim]).
 
     x      [vector, dim]
     mean   [dim]

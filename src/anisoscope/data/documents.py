@@ -187,7 +187,10 @@ def _read_folder(path: Path, asked: CorpusOptions) -> SplitText:
 
 
 def _rows_of(tables: list[Path], asked: CorpusOptions) -> Iterator[Row]:
-    """Yield the rows of several tables; each place names its file. A file that is no table gives one faulty row."""
+    """Yield the rows of several tables; each row says its file and line. A file that is no table gives one faulty row.
+
+    asked   how the corpus is to be read
+    """
     for file in tables:
         try:
             for row in read_table_rows(file, column=asked.column):

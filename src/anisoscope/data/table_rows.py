@@ -318,8 +318,9 @@ class _Table:
 
     @cached_property
     def _seen(self) -> list[tuple[Counter[str], bool]]:
-        """For each column: its values in the next lines without quotation marks, and whether they are mostly
-        numbers.
+        """Return for each column (how often each value occurs in the next lines, whether they are mostly numbers).
+
+        Lines with quotation marks are left out.
         """
         self._peek(LOOKED)
         parts = (line.split(self.separator) for line in islice(self.ahead, LOOKED) if '"' not in line)
@@ -328,7 +329,7 @@ class _Table:
         return [(c, sum(n for x, n in c.items() if is_number(x)) >= MOSTLY * max(1, c.total())) for c in counts]
 
     def _peek(self, places: int) -> str | None:
-        """Return the line `places` after the next one without taking it; None if there is none."""
+        """Return a line ahead without taking it: that `places` after the next one; None if there is none."""
         while len(self.ahead) <= places:
             line = next(self.rest, None)
             if line is None:

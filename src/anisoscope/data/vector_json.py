@@ -56,9 +56,9 @@ def read_json_vectors(path: Path) -> Content:
 
 
 def _load(path: Path) -> tuple[Any, str]:
-    """Parse JSON, or JSON lines into a list. Return the value, and which of the two it was.
+    """Parse JSON, or JSON lines into a list. Returns (value, `JSON` or `JSON lines`).
 
-    The latter is `JSON` or `JSON lines`.
+    CorpusError, with the line, if it cannot be parsed or is too large.
     """
     of_lines = re.search(r"\.(jsonl|ndjson)(\.gz)?$", path.name.lower()) is not None
     if not of_lines:

@@ -506,7 +506,8 @@ def _refuse_no_vectors(content: Content, file: str) -> CorpusError:
 
 
 def _bad_cell(values: Any, first_line: int) -> str:
-    """Return the first text in a column that mostly holds numbers, and its place; empty if there is none.
+    """Return the first text in a column that mostly holds numbers, and its row or line, in words; empty if there is
+    none.
 
     first_line   line number of the first row; 0 if rows are not lines
     """

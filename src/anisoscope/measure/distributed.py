@@ -110,7 +110,8 @@ class _SharedTokenizer:
         return len(self._tokenizer)
 
     def __call__(self, texts: list[str], **options: Any) -> dict[str, list[list[int]]]:
-        """Tokenise this process's share of the texts, and return the ids of all texts; every process must call this.
+        """Return {"input_ids": ids of each text}. All processes must call it with the same texts; each tokenises a
+        share.
 
         MeasureError if processes have different numbers of texts.
         """

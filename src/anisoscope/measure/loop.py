@@ -259,13 +259,15 @@ def _map_tensors(act: Callable[[Tensor], Tensor], item: Any) -> Any:
 
 
 def prefetch(batches: Iterator[tuple[int, Batch]], device: torch.device) -> Iterator[tuple[int, Batch]]:
-    """Yield the batches; on a GPU, a thread prepares and pins the next batch while the current one is measured."""
+    """Yield (index, batch) unchanged; on a GPU, a thread prepares and pins the next batch while the current one is
+    measured.
+    """
     if device.type != "cuda":
         yield from batches
         return
 
     def following() -> tuple[int, Batch] | None:
-        """Return the next index and batch, pinned; None at the end."""
+        """Return (index, pinned batch) of the next batch; None at the end."""
         for index, batch in batches:
             on_host = partial(_map_tensors, lambda x: x.pin_memory() if x.device.type == "cpu" else x)
             return index, replace(batch, inputs=on_host(batch.inputs))

@@ -222,7 +222,7 @@ class Settings:
 
     @property
     def summaries(self) -> "dict[str, Callable[[Any], Any]]":
-        """Return the functions that reduce the embedding matrices, by the name of the metric that needs them."""
+        """Return {name of a metric: the function that reduces an embedding matrix to the arrays that it needs}."""
         found = {metric.name: metric.reads.summary() for metric in self.chosen}
         return {name: summary for name, summary in found.items() if summary is not None}
 
@@ -234,7 +234,9 @@ class Settings:
 
     @property
     def what(self) -> set[str]:
-        """Return the places to capture for the chosen metrics (such as `hidden`, `query`, `attention`)."""
+        """Return the quantities to capture from the model for the chosen metrics (such as `hidden`, `query`,
+        `attention`).
+        """
         chosen = self.chosen
         of_heads = chosen
         if not self.metrics:
@@ -246,9 +248,9 @@ class Settings:
         return layers | heads
 
     def what_of(self, model: "nn.Module") -> tuple[set[str], set[str]]:
-        """Return the places to capture in this model, and which of them it may lack without an error.
+        """Return (quantities to capture from this model, which of them it may lack without an error).
 
-        Both hold quantities such as `hidden`, `query`, `attention`.
+        Quantities are `hidden`, `query`, `attention` and so on.
         """
         from anisoscope.models.blocks import has_attention  # loads torch
         from anisoscope.models.families import family_of

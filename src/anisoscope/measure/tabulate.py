@@ -41,7 +41,7 @@ class Replicates:
         self._values.append(values)
 
     def arrays(self) -> tuple[NDArray[np.int64], Array]:
-        """Return the numbers of the rows and their values [row, group]; NaN if a group holds no data at the place."""
+        """Return (numbers of the table's rows, their values [row, group]); NaN if a group holds no data for the row."""
         if not self._rows:
             return np.zeros(0, np.int64), np.zeros((0, self.groups))
         return np.concatenate(self._rows), np.concatenate(self._values)

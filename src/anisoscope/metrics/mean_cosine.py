@@ -46,7 +46,11 @@ def compute(totals: Totals) -> Values:
 
 
 def _between(totals: Totals, n: Array, unit: Array) -> Array:
-    """Return the mean cosine over pairs of vectors from different groups of units."""
+    """Return the mean cosine over pairs of vectors from different groups of units [replicate, policy, head].
+
+    n      number of vectors [replicate, policy, head]
+    unit   sum of the unit vectors [replicate, policy, head, dim]
+    """
     n_g, unit_g = totals.groups("n"), totals.groups("unit")
     return ratio(dot(unit, unit) - totals.over(dot(unit_g, unit_g)), n**2 - totals.over(n_g**2))
 

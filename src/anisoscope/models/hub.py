@@ -219,9 +219,10 @@ def download(place: ModelPlace, name: str, *, weights: bool = True, config_only:
 
 
 def _verify_copy(place: ModelPlace, name: str, *, weights: bool) -> ModelPlace:
-    """Return the place; ModelError for a cached copy that is incomplete, or not what the hub announced.
+    """Return `place` unchanged; ModelError for a cached copy that is incomplete, or not what the hub announced.
 
-    name   the model as the user wrote it, for errors
+    name      the model as the user wrote it, for errors
+    weights   also verify the weights
     """
     folder = Path(place.path)
     if weights and weight_files(files_in(folder)) is None:

@@ -89,7 +89,10 @@ def recall_commit(kind: str, name: str, revision: str | None) -> str | None:
 
 
 def _note(kind: str, name: str, revision: str | None) -> Path:
-    """Return the file that remembers the commit of a name."""
+    """Return the file that remembers which commit a name stood for.
+
+    kind   `model` or the like: what the name is of
+    """
     from huggingface_hub import constants
 
     return Path(constants.HF_HOME, "anisoscope", "commits", f"{kind}--{name}@{revision or 'main'}".replace("/", "--"))

@@ -84,7 +84,10 @@ def _log_to_tensorboard(steps: dict[int, dict[str, float]], name: str, folder: P
 
 
 def _log_with_session(package: str) -> Callable[[dict[int, dict[str, float]], str, Path, str], str]:
-    """Return a function that logs to a package with the interface of wandb: init, log, finish."""
+    """Return a function that logs one run to a package with the interface of wandb: init, log, finish.
+
+    It takes the values by training step, the name of the run, a folder that is not used, and the project.
+    """
 
     def log(steps: dict[int, dict[str, float]], name: str, folder: Path, project: str) -> str:  # noqa: ARG001
         """Log the values at each step as one run of the tracker, and return a line that says where to look."""

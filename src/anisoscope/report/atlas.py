@@ -135,7 +135,11 @@ class _Estimate:
 
 
 def _cell(row: Any, name: str) -> tuple[str, str]:
-    """Return a table cell: the formatted value, and its interval or an empty string."""
+    """Return a table cell: (formatted value, its interval or an empty string).
+
+    row    a row of the atlas
+    name   of the value: its columns are NAME, NAME_low and NAME_high
+    """
     found = _Estimate(row, name)
     if pd.isna(found.value):
         return "–", ""

@@ -231,7 +231,7 @@ def _build_table(found: ComparedRuns) -> PageTable:
 
 
 def _cell(value: Any, low: Any, high: Any) -> tuple[str, str]:
-    """Return a table cell: the formatted value, and its interval or an empty string."""
+    """Return a table cell: (formatted value, its interval or an empty string)."""
     ends = "" if pd.isna(low) or pd.isna(high) or low == high else f"[{format_number(low)}, {format_number(high)}]"
     return ("–" if pd.isna(value) else format_number(value)), ends
 

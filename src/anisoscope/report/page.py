@@ -89,7 +89,9 @@ def make_title(manifest: Mapping[str, Any]) -> str:
 
 
 def _describe_checkpoints(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the number of checkpoints of a series and its range of training steps; empty for a single run."""
+    """Return (label, value) pairs: the number of checkpoints of a series, and its range of steps; none for a single
+    run.
+    """
     steps = [row["step"] for row in manifest.get("checkpoints", ())]
     return [("checkpoints", format_count(len(steps))), ("steps", f"{min(steps):,} to {max(steps):,}")] if steps else []
 

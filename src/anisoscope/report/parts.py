@@ -111,7 +111,7 @@ def make_drawing(builder: Callable[..., ChartType], frame: pd.DataFrame, entry: 
 
 
 def find_extremes(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Return the rows with the lowest and the highest value."""
+    """Return (row with the lowest value, row with the highest)."""
     return frame.iloc[int(frame["value"].argmin())], frame.iloc[int(frame["value"].argmax())]
 
 

@@ -15,7 +15,7 @@ NOTHING = ("–", "")
 
 
 def build_sections(results: Results) -> list[Section]:
-    """Build the sections of a report page for which the run or series has numbers."""
+    """Build the sections of a report page; a section is left out if the run or series has no numbers for it."""
     found, page = [], "series.toml" if "checkpoints" in results.manifest else "page.toml"
     for entry in tomllib.loads(files("anisoscope.report").joinpath(page).read_text("utf-8"))["section"]:
         figures = [made for one in entry.get("figure", ()) for made in FIGURES[one["by"]](results, one)]
@@ -148,7 +148,7 @@ def effects(results: Results, entry: Entry) -> PageTable | None:
 
 
 def _cell(row: pd.Series) -> tuple[str, str]:
-    """Return a table cell: the formatted value and its interval."""
+    """Return a table cell: (formatted value, its interval)."""
     return format_number(row["value"]), format_ends(row)
 
 

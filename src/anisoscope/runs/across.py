@@ -61,7 +61,7 @@ def compare_layers(runs: Sequence[KeptRun], name: str) -> pd.DataFrame:
 
 
 def _tabulate(metric: Metric, readings: Iterable[Reading]) -> pd.DataFrame:
-    """Return one row for each value of a metric at each pair of layers."""
+    """Return a table with one row for each value of a metric at each pair of layers."""
     parts = []
     for reading in readings:
         for columns, _ in build_columns(metric, reading, ("",)):

@@ -220,7 +220,7 @@ def _named_heads(records: pd.DataFrame) -> list[tuple[Rule, Any]]:
 
 
 def _place(row: Any) -> tuple[Any, ...]:
-    """Return (stack, kind, layer) of a record."""
+    """Return (stack, kind of attention, layer) of a record."""
     return row.stack, row.kind, row.layer
 
 

@@ -104,7 +104,7 @@ class _AfterPass:
     stack: str
 
     def records(self, progress: Progress | None) -> tuple[pd.DataFrame, list[str]]:
-        """Return the records of all chosen parts, and warnings that say why a part is missing."""
+        """Return (records of all chosen parts, warnings that say why a part is missing)."""
         shown = {} if progress is None else {"progress": progress}
         parts: list[pd.DataFrame] = []
         warnings: list[str] = []

@@ -465,7 +465,7 @@ class Condition:
     limit: float
 
     def is_met(self, differences: Sequence[Difference]) -> tuple[bool, list[Difference]]:
-        """Return whether a difference lies beyond the limit, and which ones do.
+        """Return (whether a difference lies beyond the limit, the differences that do).
 
         Its whole interval must lie beyond; a difference without an interval is judged by its value. MeasureError if
         there is nothing to judge, so that a comparison that failed is not mistaken for one that passed.

@@ -30,10 +30,10 @@ TRIAL = (("a",), ("a", "b", "a", "b", "a", "b"))
 
 
 def open_classifier(classes: ClassesOptions) -> tuple[Classifier, list[str]]:
-    """Open a classifier to explain texts. Return it, and notes for the user.
+    """Open a classifier to explain texts. Returns (the classifier, notes for the user).
 
-    The directions of its classes are computed on the named corpus, or on the one that the model was trained on.
-    Without a corpus there are none. ModelError for a model without a classification head.
+    The directions of its classes are computed on the named corpus, or on the one that the model was trained on. Without
+    a corpus there are none. ModelError for a model without a classification head.
     """
     recipe = read_training(classes.model).get("recipe", {})
     classes = fill_from_training(classes) if classes.corpus or recipe.get("corpus") else classes

@@ -286,7 +286,7 @@ def resolve_dtype_and_device(job: Job, subject: Subject) -> Job:
 
 
 def open_plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
-    """Open a job's corpus for its model. Return the batches and the manifest's entry on the corpus."""
+    """Open a job's corpus for its model. Returns (batches, the manifest's entry on the corpus)."""
     corpus, reading = job.corpus or default_corpus(subject.modality), select_fields(job, ReadOptions)
     plan, described = open_plan(corpus, subject.model, subject.processor, modality=subject.modality, **reading)
     if subject.config is None and len(plan):  # a module of one's own

@@ -119,7 +119,7 @@ def identify_corpus_state(job: Job) -> Any:
 
 
 def _stamps(paths: list[Path]) -> list[tuple[str, int, int]]:
-    """Return path, size and time of change of each file, and of all files below each folder."""
+    """Return (path, bytes, time of change in ns) of each file, and of all files below each folder."""
     files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
     stats = ((str(file.resolve()), file.stat()) for file in files if file.is_file())
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]

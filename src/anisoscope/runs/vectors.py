@@ -101,7 +101,7 @@ def _policies(vectors: VectorArrays, asked: Sequence[TokenPolicy]) -> tuple[Toke
 
 
 def _separability(vectors: VectorArrays, job: Job) -> tuple[pd.DataFrame, list[str]]:
-    """Return records of how well classes are separated in each layer, and warnings for layers that were left out."""
+    """Return (records of how well classes are separated in each layer, warnings for layers that were left out)."""
     assert vectors.labels is not None
     if len(vectors.classes) < 2:
         return as_records(pd.DataFrame()), ["one class only: nothing to tell apart"]
