@@ -347,7 +347,9 @@ class Tap:
             self.emit_vectors(Site(stack, 0, "hidden"), x, block)
 
     def _before_relu(self, stack: str, relu: nn.Module, args: tuple[Tensor, ...]) -> None:
-        """Keep the input of a ReLU, in case it is the last operation of its block."""
+        """Keep the input of a ReLU, in case it is the last operation of its block. A forward pre-hook of each ReLU in a
+        block.
+        """
         self.running[stack].rectified = (args[0].clone() if getattr(relu, "inplace", False) else args[0], None)
 
     def _after_relu(self, stack: str, _relu: nn.Module, _args: Any, output: Tensor) -> None:
@@ -387,7 +389,9 @@ class Tap:
         self.emit_vectors(Site(self.stacks[stage], number, "stage"), x)
 
     def _norm(self, _module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        """Hand on the output of a norm as `final`, if its input is the output of the last block."""
+        """Hand on the output of a norm as `final`, if its input is the output of the last block. A forward hook of each
+        norm.
+        """
         for stack, here in self.running.items():
             final = Site(stack, None, "final")
             after_all = args and vectors.is_same_memory(here.last, args[0]) and here.layer >= self._depth[stack]

@@ -154,7 +154,14 @@ def _explain_left_out(watched: _Capture, reading: HeadReading, why: list[str], *
 def _iter_seen_of_batch(
     batch: Batch, watched: _Capture, reading: HeadReading, words: Tensor, logits: Tensor, *, crossed: bool
 ) -> Iterator[tuple[int, SeenText]]:
-    """Yield (number of the text, what is captured of it) for every text of a batch."""
+    """Yield (number of the text, what is captured of it) for every text of a batch.
+
+    watched   what one forward call showed
+    reading   which tokens the classifier's head reads
+    words     which tokens are real [sequence, token]
+    logits    [sequence, class]
+    crossed   whether the attention is that of a decoder to the words
+    """
     layers = sorted(watched.states)
     pooled = [reading.pool(watched.states[layer]).cpu().numpy() for layer in layers]
     spaces: dict[str, list[Tensor]] = {}

@@ -80,7 +80,11 @@ def predict_logits(
 
 
 def _iter_batches(rows: list[dict[str, Any]], order: list[int], batch: int, padding: Padding) -> Iterator[list[int]]:
-    """Yield the indices in `order` in batches; if padding is not allowed, texts of one batch have the same length."""
+    """Yield the indices in `order` in batches; if padding is not allowed, texts of one batch have the same length.
+
+    rows    what the model reads of each text
+    batch   number of texts in a batch
+    """
     if padding.side != "none":
         yield from (order[first : first + batch] for first in range(0, len(order), batch))
         return

@@ -182,8 +182,12 @@ def fit_cure(name: str, x: Float[Array, "vector dim"]) -> Fit:
 
 
 def _fit_standardise(name: str, x: Array, mean: Array) -> Fit:
-    """Fit the cure that subtracts the mean and divides each dimension by its standard deviation; constant ones
-    become 0.
+    """Fit the cure that subtracts the mean and divides each dimension by its standard deviation; constant ones become
+    0.
+
+    name   of the cure
+    x      [vector, dim]
+    mean   [dim]
     """
     deviation = x.std(axis=0)
     constant = deviation <= np.sqrt(SMALLEST_VARIANCE) * deviation.max()
@@ -206,6 +210,10 @@ def _principal_axes(x: Array, mean: Array) -> tuple[Array, Array]:
 def _fit_whiten(name: str, x: Array, mean: Array) -> Fit:
     """Fit the cure that rotates to the principal axes and divides by their standard deviations; unused axes are left
     out.
+
+    name   of the cure
+    x      [vector, dim]
+    mean   [dim]
     """
     variances, directions = _principal_axes(x, mean)
     used = variances > SMALLEST_VARIANCE * variances[0]
@@ -217,7 +225,12 @@ def _fit_whiten(name: str, x: Array, mean: Array) -> Fit:
 
 
 def _fit_remove_top(name: str, x: Array, mean: Array, k: int) -> Fit:
-    """Fit the cure that subtracts the mean and removes the k leading principal directions."""
+    """Fit the cure that subtracts the mean and removes the k leading principal directions.
+
+    name   of the cure
+    x      [vector, dim]
+    mean   [dim]
+    """
     width = x.shape[1]
     if k >= width:
         raise MeasureError(f"fewer directions to remove than the {width} dimensions", str(k), f"at most {width - 1}")
@@ -228,7 +241,14 @@ def _fit_remove_top(name: str, x: Array, mean: Array, k: int) -> Fit:
 
 
 def _fit_drop_dims(name: str, x: Array, argument: str) -> Fit:
-    """Fit the cure that sets dimensions to 0, given by number, or those that carry the anisotropy (`auto`)."""
+    """Fit the cure that sets dimensions to 0, given by number, or those that carry the anisotropy (`auto`).
+
+    name       of the cure
+    x          [vector, dim]
+    argument   numbers with commas, or `auto`
+
+    MeasureError for a dimension that there is not, or if none would be left.
+    """
     width = x.shape[1]
     if argument == "auto":
         dropped = find_dominant_dimensions(x)

@@ -219,10 +219,10 @@ class Measurement:
         return self._stream_masks(site, site.stack, x.select(1, 0))
 
     def _key_masks(self, site: Site, x: Tensor) -> Masks:
-        """Return the token masks of cross-attention keys and values [sequence, token, dim], which another stack made.
+        """Return the token masks of cross-attention keys or values x [sequence, token, dim], which another stack made.
 
         They are the encoder's masks, cut if the encoder does not pass on its padding. If the keys come from a tower
-        without an input stream, they are the masks of the tower's vectors.
+        (image or sound part of the model) without an input stream, they are the masks of the tower's vectors.
         """
         masks, length = self._masks.get("encoder"), x.shape[1]
         if masks is None or masks.real.shape == x.shape[:2] or len(x) != len(self._unit):
@@ -233,7 +233,8 @@ class Measurement:
         return of_towers[0] if len(of_towers) == 1 else self._stream_masks(site, "encoder", x)
 
     def _stream_masks(self, site: Site, stack: str, x: Tensor) -> Masks:
-        """Return the token masks of a stack, for a site's values [sequence, token, …].
+        """Return the token masks of a stack (encoder, decoder), for values x [sequence, token, …] captured at a site of
+        it.
 
         In a stack without an input stream every position is real, and tokens that the model puts before them are
         special. MeasureError if the shape does not fit the batch.

@@ -38,7 +38,7 @@ def compute(sample: SampledVectors) -> Values:
 
 
 def _by_dimension(sample: SampledVectors) -> Array:
-    """Return the kurtosis of each dimension [replicate, dim], from sums of powers.
+    """Return the kurtosis of each dimension of sampled vectors [replicate, dim], from sums of powers.
 
     Replicate 0 is of all vectors; the others leave out one group of units each.
     """

@@ -54,8 +54,10 @@ def compute(sample: SampledVectors) -> Values:
 
 
 def _find_nearest(direction: Array, count: int) -> tuple[NDArray[np.int64], Array]:
-    """Return the indices of the nearest other vectors of each vector by cosine, nearest first, and their cosines
-    [vector, neighbour].
+    """Return (indices of the `count` nearest other vectors by cosine, nearest first; their cosines), [vector,
+    neighbour] both.
+
+    direction   unit vectors [vector, dim]
     """
     count = min(count, len(direction) - 1)
     order = np.zeros((len(direction), count), dtype=np.int64)
@@ -82,8 +84,12 @@ def _find_largest(of_rows: Array, count: int) -> tuple[NDArray[np.int64], Array]
 def _keep_nearest(
     direction: Array, order: NDArray[np.int64], cosine: Array, kept: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], Array]:
-    """Return the K nearest neighbours of each kept vector among the kept ones [vector, K], and the cosine of the
-    nearest.
+    """Return (K nearest neighbours of each kept vector among the kept ones [vector, K], cosine of the nearest
+    [vector]).
+
+    direction   unit vectors of all vectors [vector, dim]
+    order       remembered neighbours of each vector, nearest first; `cosine`: their cosines
+    kept        which vectors are kept
     """
     still = kept[order[kept]]
     rank = np.cumsum(still, axis=1)

@@ -60,10 +60,12 @@ def _find_distinct(sample: SampledVectors) -> tuple[Array, NDArray[np.int64]]:
 
 
 def _find_neighbours(points: Array) -> tuple[NDArray[np.int64], Array]:
-    """Return the indices of the nearest other points of each point, nearest first, and their distances [point,
+    """Return (indices of the nearest other points of each point, nearest first; their distances), both [point,
     neighbour].
 
     They are found by scalar products and measured by differences, which keep the digits of small distances.
+
+    points   [point, dim]
     """
     count = min(NEAREST, len(points) - 1)
     centred = points - points.mean(0)
@@ -85,6 +87,10 @@ def _find_neighbours(points: Array) -> tuple[NDArray[np.int64], Array]:
 def _distance_ratios(points: Array, order: NDArray[np.int64], distance: Array, kept: NDArray[np.bool_]) -> Array:
     """Return r₂/r₁ (next nearest over nearest distance) of the kept points among themselves; empty for fewer than
     three.
+
+    points            [point, dim]
+    order, distance   neighbours of each point, nearest first, and their distances
+    kept              which points are kept
     """
     if kept.sum() < 3:
         return np.zeros(0)

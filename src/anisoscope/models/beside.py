@@ -114,14 +114,17 @@ def _is_plain(folder: str, kinds: list[str]) -> bool:
 
 
 def _limit_length(processor: Any, folder: str) -> None:
-    """Make the tokenizer truncate texts at the length at which the library's model does."""
+    """Make the tokenizer (`processor`) truncate texts at the length at which the library's model does."""
     longest = read_config(Path(folder, BERT_CONFIG)).get("max_seq_length")
     if isinstance(longest, int) and longest > 0 and hasattr(processor, "model_max_length"):
         processor.model_max_length = min(processor.model_max_length, longest)
 
 
 def _load_modules(rows: list[dict[str, Any]], folder: str) -> nn.Module:
-    """Load the listed modules of sentence-transformers. ModelError if one fails."""
+    """Load modules of sentence-transformers from the checkpoint in `folder`. ModelError if one fails.
+
+    rows   their entries in modules.json
+    """
     named: Any = import_module(f"{LIBRARY}.util").import_from_string
     try:
         modules = [named(row["type"]).load(str(folder), subfolder=row["path"]) for row in rows]

@@ -446,14 +446,16 @@ def _key_terms(
     parts: Bool[Tensor, "sequence part key"],
     norm: Float[Tensor, "sequence head key"],
 ) -> dict[str, Tensor]:
-    """Return by sequence and head: the share of attention on each part of the keys, whether keys are attention sinks,
-    and data on the strongest key (its mean weight, its part, and its value norm over the mean value norm).
+    """Return sums by sequence and head on where attention goes, in float64.
 
-    A key is a sink if its mean attention is above one of `EPSILONS`. A key other than the first counts only if at least
-    `FEWEST_QUERIES` queries see it.
+    key_sequences                  1 if the sequence has any attention
+    part_mass                      share of the attention on each kind of token
+    first_above, above             1 if the first key, the strongest key is a sink: above each of `EPSILONS`
+    sink_sequences                 1 if any key can be a sink: at least `FEWEST_QUERIES` see it, or it is the first
+    strongest, strongest_part      mean weight of the strongest key, and its kind of token
+    value_ratio, value_sequences   its value's norm over the mean norm; 1 if that is defined
 
-    mass    attention that each key receives from real queries
-    seen    by how many of them it is seen
+    mass    attention that each key receives from real queries; `seen`: by how many of them it is seen
     real    which keys are real tokens
     parts   the kind of token that each key is (`_parts_of`)
     norm    norm of each key's value vector

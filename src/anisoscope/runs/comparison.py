@@ -190,7 +190,10 @@ def _worded(value: Any) -> str:
 
 
 def _cautions_of_tokens(first: KeptRun, second: KeptRun, same_corpus: bool) -> Iterator[str]:
-    """Say if the same text was split into other tokens or windows in the two runs, and why."""
+    """Yield a sentence if the same text was split into other tokens or windows in the two runs, and why.
+
+    same_corpus   whether both runs read the same corpus; if not, nothing is yielded
+    """
     ours, theirs = first.manifest.get("plan"), second.manifest.get("plan")
     of_text = _corpus_of(first).get("max_length") is not None
     if not (same_corpus and of_text) or ours is None or theirs is None or ours == theirs:

@@ -314,7 +314,9 @@ class _CheckpointStore:
             self._begin(following)
 
     def _begin(self, i: int) -> None:
-        """Start to download checkpoint `i` in the background, after removing old ones so that at most `keep` remain."""
+        """Start to download checkpoint number `i` in the background, after removing old ones so that at most `keep`
+        remain.
+        """
         if i in self.coming or i == len(self.subjects):
             return
         if lent := not is_here(self.subjects[i]) or left_over(self.subjects[i]):

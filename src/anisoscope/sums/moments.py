@@ -203,7 +203,11 @@ def _single_numpy_thread() -> ThreadpoolController:
 
 
 def _mean(rows: Tensor, count: Tensor) -> Tensor:
-    """Return the mean of rows [vector, dim], of which those left out are 0; `count` is the number of the others."""
+    """Return the mean of vectors [dim].
+
+    rows    [vector, dim]; those left out are 0
+    count   number of the others
+    """
     return rows.sum(0) / count.clamp(min=1)
 
 

@@ -148,7 +148,13 @@ def compute_replicates(metric: Metric, units: Sequence[Unit], **layout: Any) -> 
 
 
 def compute_values(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict[str, float]:
-    """Compute the metric's values on test data, for the first policy and head, named as its reference names them."""
+    """Compute the metric's values on test data: {name of a value or component: its number}.
+
+    The numbers are of the first token policy and head, named as the metric's reference names them.
+
+    units    vectors by unit
+    layout   fields of `reads.base.TrialLayout`
+    """
     reading = read_test_data(metric, units, **layout)
     return {} if reading is None else name_values(metric, reading, metric.compute(reading.data))
 
