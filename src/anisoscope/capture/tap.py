@@ -353,7 +353,10 @@ class Tap:
         self.running[stack].rectified = (args[0].clone() if getattr(relu, "inplace", False) else args[0], None)
 
     def _after_relu(self, stack: str, _relu: nn.Module, _args: Any, output: Tensor) -> None:
-        """Keep the output of a ReLU with its input."""
+        """Keep the output of a ReLU with its input.
+
+        stack   the ReLU's stack (encoder or decoder)
+        """
         self.running[stack].rectified = (self.running[stack].rectified or (output, None))[0], output
 
     def _leave(self, stack: str, block: nn.Module, _args: Any, output: Any) -> None:

@@ -224,6 +224,7 @@ def _tabulate_cures(found: "Trials") -> Table:
     from anisoscope.wording import format_interval
 
     def cell(estimate: Any) -> str:
+        """Format an estimate: its value, with its interval after it if it has one."""
         return format_interval(float(estimate.value), float(estimate.low), float(estimate.high))
 
     scores = list(found.trials[0].scores)
@@ -241,6 +242,7 @@ def _tabulate_cures(found: "Trials") -> Table:
 
 
 def _write_vectors(path: Path, x: Any) -> None:
+    """Write vectors to a .npy file, completely or not at all, and say so on stderr. OutputError for another ending."""
     import numpy as np
 
     from anisoscope.store import write_atomic
@@ -249,6 +251,7 @@ def _write_vectors(path: Path, x: Any) -> None:
         raise OutputError("a file that ends in .npy", str(path), "name it so: --write cured.npy")
 
     def write(temporary: Path) -> None:
+        """Write the vectors to this path."""
         with temporary.open("wb") as file:
             np.save(file, x)
 

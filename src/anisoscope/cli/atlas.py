@@ -42,6 +42,7 @@ def atlas(
     chosen = [entry for entry in listed if not wanted or entry.name in wanted]
 
     def finished() -> str:
+        """Say, after an interruption, how many finished runs the folder holds; empty if none."""
         count = len(list(output.glob("runs/*/manifest.json")))
         return f"{output} holds {count} finished runs" if count else ""
 
@@ -53,6 +54,7 @@ def atlas(
 
 
 def _name_left_out(made: "Atlas") -> list[str]:
+    """Return a line for each network that was left out of an atlas, with the reason."""
     return [f"left out: {name}: {why}" for name, why in made.left_out.items()]
 
 

@@ -146,6 +146,7 @@ def _name_places(found: pd.DataFrame, end: str, several: bool) -> list[str]:
 
 
 def _write_page(found: "ComparedRuns", folder: Path, quiet: bool) -> Path:
+    """Write the page of a comparison into a folder, and return the page's path. ExtraError without packages for it."""
     from anisoscope.extras import require_extra
 
     require_extra("report", "to draw a page")

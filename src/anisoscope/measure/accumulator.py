@@ -172,6 +172,8 @@ class Measurement:
     def add_sums(self, site: str, values: Mapping[str, Tensor]) -> None:
         """Add per-sequence sums of the current batch, by name, to the groups of their units; `site` is the place in the
         model.
+
+        values   tensors [sequence, …] by name of the sum
         """
         self.sums.add(site, values, self.near(self.group, next(iter(values.values())).device))
 

@@ -45,7 +45,10 @@ RENAMED = {"panels": "panel", "policies": "tokens", "median": "medians"}
 
 
 def name_metrics(given: Any) -> Any:
-    """Return the names of metrics; a `Metric` object among them is registered and replaced by its name."""
+    """Return the names of metrics; a `Metric` object among them is registered and replaced by its name.
+
+    given   names and `Metric` objects; a text alone is returned unchanged
+    """
     if not given or isinstance(given, str):
         return given
     from anisoscope import metrics

@@ -74,6 +74,8 @@ def build_columns(metric: Metric, reading: Reading, policies: Sequence[str]) -> 
 
     The second item has shape [row, group]: the value with each group of units left out. It is None if the value has too
     many components, or there is only one group.
+
+    reading   what the metric reads at the place
     """
     for name, replicates in metric.compute(reading.data).items():
         counted = _broadcast_count(reading.count, replicates[0]) if name in metric.counted else None
@@ -123,6 +125,8 @@ def _build_columns_of_value(
     estimate   the value and its interval, with the axes `metric.axes` and perhaps one of components
     policies   names of the token policies (which tokens count)
     rows       indices of the chosen entries in the flattened array
+
+    reading    what the metric read at one place of the model
     """
     value, axes = estimate.value, metric.axes
     index = dict(zip((*axes, "component"), np.indices(value.shape).reshape(value.ndim, value.size), strict=False))

@@ -141,6 +141,8 @@ class SequenceSums(Keeper):
         x        vectors [sequence, token, dim]
         real     which tokens are counted [sequence, token]
         places   which token each one is [sequence, token, 4] (`sums.extremes.WHERE`)
+
+        done     the running measurement
         """
         if x.shape[0] * x.shape[1]:
             absolute = torch.where(real.unsqueeze(-1), x.abs(), -torch.inf)

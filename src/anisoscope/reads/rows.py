@@ -93,6 +93,8 @@ def add_rows(site: Site, rows: Mapping[str, Tensor], done: Pass, prefix: str = "
 
     rows     statistics [sequence, head, query] by name, as `capture.rows.attention_rows` returns them
     prefix   is put before the names of the sums
+
+    done     the running measurement
     """
     keys = rows["keys"]
     real = done.real_queries(site, keys)
@@ -181,6 +183,8 @@ class Rows(_OfAttention):
     def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
         """Return the statistics of attention rows of these queries and keys [sequence, head, token, dim], as a capture
         would.
+
+        real   which tokens are real [sequence, token]
         """
         return compute_rows(query, key, real)
 
@@ -206,6 +210,9 @@ class CentredRows(_OfAttention):
         """Return statistics of attention rows in three variants, as a capture would.
 
         Keys: `plain` (as is), `query` (mean query subtracted from queries), `key` (mean key subtracted from keys).
+
+        real    which tokens are real [sequence, token]
+        means   the mean query and the mean key
         """
         of_query, of_key = query - means[0], key - means[1]
         sides = ((query, key), (of_query, key), (query, of_key))
@@ -229,6 +236,8 @@ class Scores(_OfAttention):
         would.
 
         The scale is 1.
+
+        real   which tokens are real [sequence, token]
         """
         from anisoscope.capture.masking import Masking
         from anisoscope.capture.scores import sum_scores

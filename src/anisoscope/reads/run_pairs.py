@@ -125,6 +125,9 @@ def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, gro
 
 
 def _drop_unusable(stack: SampledStack, places: NDArray[np.intp]) -> dict[Site, Array]:
-    """Return {layer: vectors of the tokens numbered `places`}, without layers where none of these is usable."""
+    """Return {layer: vectors of the tokens numbered `places`}, without layers where none of these is usable.
+
+    stack   the sampled tokens of one stack (encoder, decoder)
+    """
     chosen = {site: x[places] for site, x in stack.layers.items()}
     return {site: x for site, x in chosen.items() if is_usable(x).any()}

@@ -206,6 +206,8 @@ def find_reservoir(name: str, site: Site, kept: Gathered) -> Reservoir | None:
     """Return the sample of tokens that holds vectors of a layer; None if there is none.
 
     name   name of the layer's site, as in the reservoir
+
+    kept   everything that the finished pass has accumulated
     """
     if site.quantity not in LAYER_QUANTITIES:
         return None
@@ -227,6 +229,8 @@ def select_sample(
     reservoir   the sample of tokens that holds it
     most        read only the first `most` tokens; None: all
     usable      which tokens may be used [token]; None: those that are finite and not zero in this layer
+
+    kept        everything that the finished pass has accumulated
     """
     vectors = reservoir.vectors[name][:most].double().numpy()
     chosen = is_usable(vectors) if usable is None else usable

@@ -90,6 +90,8 @@ def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
 
     positions   token masks of the batch (`measure.masks.Masks`)
     terms       names of the sums to accumulate
+
+    done        the running measurement
     """
     if is_whole_image(x, done):
         values, _ = sum_vectors(x.unsqueeze(1), positions.real.unsqueeze(1), None, terms & IMAGE_TERMS)
@@ -113,6 +115,8 @@ def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
 
     positions   token masks of the batch (`measure.masks.Masks`)
     terms       names of the sums to accumulate
+
+    done        the running measurement
     """
     values, inverse = sum_vectors(x, positions.policies, None, terms)
     done.add_sums(site.name, values)
@@ -123,7 +127,11 @@ def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
 
 
 def is_whole_image(x: Tensor, done: Pass) -> bool:
-    """Return whether each vector is a whole flattened image, with millions of dimensions."""
+    """Return whether each vector is a whole flattened image, with millions of dimensions.
+
+    x      the captured values
+    done   the running measurement, whose settings say how maps become vectors
+    """
     return done.settings.flatten == "image" and x.shape[1] == 1
 
 
@@ -206,6 +214,10 @@ class Vectors(Reads):
         """Return the number of vectors behind the values, by token policy and head.
 
         For similarity inside sequences, return the number of sequences.
+
+        needs   names of the sums that the metric uses
+        kept    everything that the finished pass has accumulated
+        site    name of the place in the model
         """
         if needs & SUBSETS:
             return np.asarray(kept.sums.at(site, ("subset_n",))["subset_n"].sum(0)[:KINDS].sum(0))

@@ -84,7 +84,11 @@ def _name_of(site: Site) -> str:
 
 
 def _find_layer(asked: str, names: list[str]) -> str:
-    """Return the name of the layer meant by `5`, `final` or `decoder 5`. UsageError if none or several fit."""
+    """Return the name of the layer meant by `5`, `final` or `decoder 5`. UsageError if none or several fit.
+
+    asked   the layer as the user wrote it
+    names   names of the layers that were sampled
+    """
     wanted = asked.replace("layer", " ").replace("norm", " ").replace(".", " ").split()
     found = []
     for name in names:

@@ -289,6 +289,8 @@ def _select(run: KeptRun, name: str, heads: bool, tokens: str | None) -> _Select
 
     UsageError for a series of checkpoints, an unknown token policy (which tokens count), or heads of a metric that has
     none.
+
+    name   the metric's name in the records
     """
     metric = find_metric(run, name)
     records = run.records.reset_index(drop=True)

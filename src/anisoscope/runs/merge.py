@@ -47,6 +47,8 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
 def _identity(part: RunFolder) -> dict[str, Any]:
     """Return the identity of a shard's run, without the number of the shard. MeasureError if the shard cannot be
     merged.
+
+    part   the shard's folder
     """
     identity = part.identity() or {}
     if "classes" in identity:  # AUC, accuracy and what is replaced or explained are no sums

@@ -191,6 +191,9 @@ def _part(target: RunFolder, subject: Subject, job: Job, reading: OpenedCorpus, 
     """Measure this process's share of the batches and return the measurement. All processes must call it.
 
     Of the job's shard, the batches that no saved state holds are distributed over all processes in turn.
+
+    reading   the opened corpus
+    shown     the progress to show, or None
     """
     rank, world = rank_and_world()
     plan, own = reading.plan, target.state_path(rank)
@@ -323,6 +326,8 @@ def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collectio
     later.
 
     batches   indices of the batches that were measured
+
+    reading   the opened corpus
     """
     plan, corpus = reading.plan, reading.corpus
     return {

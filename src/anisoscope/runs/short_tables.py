@@ -117,7 +117,10 @@ def side_by_side(
 
 
 def _rows_of(records: pd.DataFrame, name: str, metric: str, tokens: str) -> pd.DataFrame:
-    """Return one run's rows of a metric of whole layers. UsageError says why there are none."""
+    """Return one run's rows of a metric of whole layers. UsageError says why there are none.
+
+    name   of the run, for errors
+    """
     whole = select(records, head=None, component=None, site=SITES)
     rows = select(whole, metric=metric, token_policy=[tokens, None])
     if rows.duplicated(PLACE).any():

@@ -92,6 +92,8 @@ def _missing(metric: metrics.Metric, vectors: VectorArrays) -> str:
 def _policies(vectors: VectorArrays, asked: Sequence[TokenPolicy]) -> tuple[TokenPolicy, ...]:
     """Return the chosen token policies (which tokens count) that vectors have: `all`, and `no-first` if they are
     sequences.
+
+    asked   the token policies of the settings
     """
     known = ("all", "no-first") if vectors.are_sequences else ("all",)
     chosen = tuple(policy for policy in asked if policy in known)

@@ -17,8 +17,9 @@ from anisoscope.sums.groups import Sums
 def pool_sequences(
     x: Float[Tensor, "sequence token dim"], mask: Bool[Tensor, "sequence token"], at: At
 ) -> Float[Tensor, "sequence dim"]:
-    """Reduce each sequence to one vector in float64: its first or last real token, or the mean or maximum over
-    tokens.
+    """Reduce each sequence to one vector in float64: its first or last real token, or the mean or maximum over tokens.
+
+    at   `first`, `last`, `mean` or `max`
     """
     if at == "max":
         return x.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1).double()

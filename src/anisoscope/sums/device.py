@@ -58,6 +58,9 @@ def sum_on_device(
 def sum_weighted(
     rows: Shaped[Tensor, "sequence row token"], vectors: Shaped[Tensor, "sequence token head dim"]
 ) -> Float[Tensor, "sequence row head dim"]:
-    """Return weighted sums of vectors over the tokens of each sequence, for each row of weights and each head."""
+    """Return weighted sums of vectors over the tokens of each sequence, for each row of weights and each head.
+
+    rows   weights of the tokens, one row for each sum
+    """
     linear = torch.matmul(rows, vectors.flatten(2))
     return linear.view(*linear.shape[:2], *vectors.shape[2:])

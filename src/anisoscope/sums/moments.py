@@ -218,6 +218,8 @@ def add_head_moments(
 
     weight  [sequence, head, token]: 0 or 1
     group   [sequence]: below `groups`
+
+    groups   number of groups of units
     """
     rows = torch.where(weight.bool().unsqueeze(-1), x, 0.0).double()
     heads, dim = x.shape[1], x.shape[3]

@@ -22,6 +22,8 @@ def run_in_parallel(parts: Sequence[Callable[[], object]], device: torch.device 
 
     When this returns, no part is running. An exception of a part, or a signal, is raised. On an accelerator the calls
     are made one after another.
+
+    parts   functions without arguments
     """
     threads = min(torch.get_num_threads(), MOST) if device.type == CPU.type else 1
     if threads < 2 or len(parts) < 2:
