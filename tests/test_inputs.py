@@ -265,6 +265,13 @@ def test_units_and_labels_of_vectors():
     assert select(together.records, metric="class_direction.auc", component=None)["value"].item() > 0.6
 
 
+def test_units_are_told_from_no_units_by_none_alone():
+    batches = [{"x": torch.zeros(2, 3)}]
+    assert GivenInputs(batches).units is None
+    for units in (np.array([4, 9]), torch.tensor([4, 9]), []):
+        assert GivenInputs(batches, units=units).units is not None
+
+
 def test_tokens_of_one_unit_are_told_apart_though_they_lie_in_several_sequences():
     """What is drawn of a unit is drawn by the place of a token in it: two at one place would be drawn together."""
     plan = VectorPlan(wrap_vectors(np.ones((6, 4, 3)), units=[0, 0, 0, 1, 1, 1]))

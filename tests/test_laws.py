@@ -190,6 +190,14 @@ def test_what_follows_from_what_a_metric_reads():
         assert Metric("spread", reads, norms.compute).axes == ()
 
 
+@pytest.mark.parametrize("reads", [Vectors(), QueryKey()])
+def test_another_seed_draws_other_data_and_the_same_seed_the_same(reads):
+    """A law that holds of one draw alone would be seen as broken by no other."""
+    first, again, other = (reads.draw(seed)[0] for seed in (1, 1, 2))
+    assert all(map(np.array_equal, first, again))
+    assert not any(map(np.array_equal, first, other))
+
+
 def test_what_is_registered_is_known_while_inside():
     with registered(FOREIGN):
         assert metrics.find_metric_by_name("foreign") is FOREIGN and list_entries_of("metrics")["foreign"] is FOREIGN

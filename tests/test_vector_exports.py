@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 import anisoscope
-from anisoscope.data.vector_files import _join_rows, holds_vectors, open_vectors, read_content
+from anisoscope.data.vector_files import _join_rows, _shape_of, holds_vectors, open_vectors, read_content
 from anisoscope.data.vector_roles import Content
 from anisoscope.errors import AnisoscopeError, CorpusError, UsageError
 
@@ -414,3 +414,10 @@ def test_a_split_of_what_has_no_splits_is_refused(name, tmp_path):
     np.save(tmp_path / "layers" / "0.npy", X)
     with pytest.raises(UsageError, match="a data set of several splits"):
         read_content(tmp_path / name, split="train")
+
+
+def test_what_holds_several_arrays_has_no_shape_of_its_own():
+    wide, other = np.ones((5, 3)), np.ones((5, 4))
+    assert _shape_of(Content({"a": wide, "id": np.arange(5)})) == (5, 3)
+    assert _shape_of(Content({"a": wide, "b": other})) == ()
+    assert _shape_of(Content({"id": np.arange(5)})) == ()

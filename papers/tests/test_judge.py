@@ -375,6 +375,15 @@ def test_a_means_interval_stays_in_the_bounds_of_its_own_metric():
         assert found.loc["norms.mean", "low"] >= 0 and found.loc["norms.mean", "value"] == 5
 
 
+def test_rows_of_a_group_need_not_lie_together():
+    """Records of several seeds come seed by seed, so that the groups of one seed lie among those of another."""
+    rows = pd.DataFrame(
+        {"metric": ["norms.mean"] * 6, "layer": [0, 1, 2] * 2, "value": [1.0, 2.0, 9.0, 3.0, 6.0, 11.0]}
+    )
+    found = means_over_seeds(rows, "metric", "layer").set_index("layer")["value"]
+    assert found.to_dict() == {0: 2.0, 1: 4.0, 2: 10.0}
+
+
 GROWS = replace(CLAIM, floor=0.1)
 FALLS = replace(CLAIM, below=0.0, floor=0.1)
 HALF = replace(CLAIM, above=0.5, none=0.0, bounds=(0.0, 1.0))
