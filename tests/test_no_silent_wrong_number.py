@@ -948,17 +948,11 @@ def test_9_rows_of_another_form_are_named(tmp_path, row, fault):
 
 def test_9_one_line_of_a_long_value_that_looks_like_a_row_is_part_of_the_value(tmp_path):
     """A mark is taken for one left open if at least half of the lines behind it look like rows."""
-    lines = [
-        "text,label",
-        *(f"film {k},{k % 2}" for k in range(6)),
-        '"one',
-        "two and more",
-        "three,1",
-        "four",
-        'five",0',
-    ]
-    rows = list(read_table_rows(Path(written(tmp_path / "t.csv", "\n".join(lines)))))
-    assert rows[-1].columns == {"text": "one\ntwo and more\nthree,1\nfour\nfive", "label": "0"}
+    value = "one\ntwo and more\nthree,1\nfour\nfive"
+    rows_after = "\n".join(f"film {k},{k % 2}" for k in range(6))
+    path = written(tmp_path / "t.csv", f'text,label\n"{value}",0\n{rows_after}\n')
+    rows = list(read_table_rows(Path(path)))
+    assert rows[0].columns == {"text": value, "label": "0"}
     assert len(rows) == 7
 
 
