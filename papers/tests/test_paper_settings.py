@@ -176,8 +176,8 @@ def test_the_dry_run_counts_everything_once(monkeypatch):
     assert sum("multiberts" in name for name in names) == 1
     alone = runner.describe(runner.choose("godey2024", "fig1"), "paper")
     both = runner.describe(runner.choose("godey2024", "fig1,fig16"), "paper")
-    assert alone[-2].startswith("in all   2.3 GB to load; 2.3 GB on the disk; about ")
-    assert "GB to load, and 2 of unknown size" in both[-2]
+    assert alone[-2].startswith("in all   2.3 GB to download; 2.3 GB of disk space; about ")
+    assert "GB to download, and 2 of unknown size" in both[-2]
     quick = runner.describe(runner.choose("godey2024", "fig1"), "quick")
     assert quick == ["fig1     Anisotropy per layer of token-based Transformers"]
 
@@ -193,10 +193,10 @@ def test_a_dry_run_counts_what_studies_share_for_the_first_of_them(monkeypatch):
     ]
     told = [line.strip() for line in runner._costs(studies)]
     assert [line for line in told if "hour" in line or "compute" in line] == [
-        "2.0 GB to load; about 7.0 hours",
+        "2.0 GB to download; about 7.0 hours",
         "what one loads; nothing more to compute",
-        "what one loads; 9.0 GB to load; about 20 hours",
-        "in all   11.0 GB to load; 3.0 GB on the disk; about 27 hours here",
+        "what one loads; 9.0 GB to download; about 20 hours",
+        "in all   11.0 GB to download; 3.0 GB of disk space; about 27 hours on this machine",
     ]
 
 

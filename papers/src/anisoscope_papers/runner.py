@@ -94,7 +94,7 @@ def _costs(studies: Sequence[Study]) -> Iterator[str]:
         work = {run: cost for need in study.needs for run, cost in need.work.items() if run not in runs}
         load = sum(need.gigabytes or 0.0 for need in new)
         parts = [f"what {', '.join(again)} load{'s' * (len(again) == 1)}"] if again else []
-        parts += [f"{_gigabytes(load)} to load"] if new else []
+        parts += [f"{_gigabytes(load)} to download"] if new else []
         hours = sum(work.values()) / pace
         if study.needs:
             parts.append(f"about {_hours(hours)}" if work else "nothing more to compute")
@@ -106,8 +106,9 @@ def _costs(studies: Sequence[Study]) -> Iterator[str]:
     if known:
         more = f", and {len(unknown)} of unknown size" if unknown else ""
         hours = sum(runs.values()) / pace
-        yield f"in all   {_gigabytes(loaded)} to load{more}; {_gigabytes(disk)} on the disk; about {_hours(hours)} here"
-        yield "         what is in the cache of the hub, or at hand as a local copy, is not loaded"
+        sizes = f"{_gigabytes(loaded)} to download{more}; {_gigabytes(disk)} of disk space"
+        yield f"in all   {sizes}; about {_hours(hours)} on this machine"
+        yield "         what is in the hub's cache, or at hand as a local copy, is not downloaded"
 
 
 def _gigabytes(x: float) -> str:

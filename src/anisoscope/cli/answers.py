@@ -146,7 +146,7 @@ def _measure_for_cures(name: str, corpus: str | None, limit: int | None, folder:
 
 
 def apply(
-    fit: Annotated[FilePath, option("cure that was saved: fit.safetensors", INPUT)],
+    fit: Annotated[FilePath, option("file of a cure: the fit.safetensors that `anisoscope cure --write` saved", INPUT)],
     vectors: Annotated[FilePath, option("file of vectors", INPUT)],
     /,
     columns: VectorColumns = COLUMNS,

@@ -76,7 +76,7 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "apply": Command(
         "anisoscope.cli.answers:apply",
-        "Apply a cure that was saved to other vectors, such as queries.",
+        "Apply a saved cure to other vectors, such as queries.",
         "anisoscope apply fit.safetensors queries.npy --output cured.npy",
     ),
     "push": Command(

@@ -39,7 +39,10 @@ def compare(
     ] = (),
     across: Annotated[
         Text,
-        option("each layer of the first run with each of the others instead, by cka, procrustes or module:NAME", WHAT),
+        option(
+            "compare every layer of the first run with every layer of the other runs, by cka, procrustes or module:NAME",
+            WHAT,
+        ),
     ] = "",
     fail_if: Annotated[
         tuple[Text, ...],

@@ -299,12 +299,16 @@ def _as_records(value: Any, file: str) -> Any:
     if rows_inside and not rows_outside:
         return [{key: value[key][row] for key in outer_keys} for row in inner_keys]
     if rows_outside and rows_inside:
-        raise CorpusError(f"one way to read {file}", "objects in an object: rows, or columns", RECORDS)
+        raise CorpusError(
+            f"one way to read {file}", "objects inside an object, whose keys may be rows or columns", RECORDS
+        )
     numbered = [NUMBERED.fullmatch(key) for key in inner_keys]
     if rows_outside or holds_lists or (len(inner_keys) > 1 and all(numbered)):
         return [{"key": key} | value[key] for key in outer_keys]
     if all(isinstance(item, int | float) for each in inner for item in each.values()):
-        raise CorpusError(f"one way to read {file}", "objects in an object: rows, or columns", RECORDS)
+        raise CorpusError(
+            f"one way to read {file}", "objects inside an object, whose keys may be rows or columns", RECORDS
+        )
     return value
 
 

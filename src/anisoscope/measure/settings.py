@@ -132,7 +132,7 @@ class Settings:
     blocks: Annotated[
         Names,
         option(
-            "blocks by class (BertLayer) or by name pattern (encoder.layers.*), where they are not found",
+            "modules that are the blocks, by class (BertLayer) or name pattern (encoder.layers.*); only if they are not found",
             INPUT,
             metavar="NAME,…",
         ),

@@ -225,7 +225,11 @@ def read_csv(path: Path) -> pd.DataFrame:
         raise OutputError("the table of an atlas", f"{path}, which is none", "write it: anisoscope atlas LIST")
     table = pd.read_csv(path, keep_default_na=True)
     if missing := [name for name in COLUMNS if name not in table]:
-        raise OutputError("the table of an atlas", f"{path} without {', '.join(missing[:3])}", "write it anew")
+        raise OutputError(
+            "the table of an atlas",
+            f"{path} without its columns {', '.join(missing[:3])}",
+            "write it again: anisoscope atlas LIST",
+        )
     return table[list(COLUMNS)]
 
 

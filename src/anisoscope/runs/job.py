@@ -194,8 +194,8 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
     no_state: Annotated[
         bool,
         option(
-            "write records alone: no sample of vectors, and nothing that pairs a later comparison (its size stands in "
-            "manifest.json)",
+            "write only the records, without the sample of vectors and what paired comparisons need later "
+            "(manifest.json lists its size)",
             MACHINE,
             negative=(),
         ),
@@ -284,7 +284,9 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
     ] = field(default="builtin:minilm", kw_only=False)
     corpus: Annotated[
         Text,
-        option("labelled, as in train classifier; default: what the model was trained on", INPUT, "-c"),
+        option(
+            "corpus with labels, as for train classifier; default: the one that the model was trained on", INPUT, "-c"
+        ),
     ] = ""
     split: Annotated[
         Text,

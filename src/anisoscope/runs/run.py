@@ -367,7 +367,7 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
     if "moment" in measurement.settings.terms_at("hidden") and measurement.settings.flatten != "image":
         yield from filter(None, [explain_missing_spectrum(len(wide), len(spectra))])
     if measurement.pieces > 1:
-        yield f"out of memory: batches were measured in {measurement.pieces} parts each, to the same sums"
+        yield f"out of memory: each batch was measured in {measurement.pieces} parts; the results are the same"
     if measurement.unseen:
         what = ", ".join(sorted(measurement.unseen))
         yield f"{what} not seen: this model computes them where no capture looks; the rest is measured"

@@ -157,7 +157,7 @@ def _treebank() -> Tagged:
     folder = find_copy(TREEBANK)
     if folder is None:
         cure = "set ANISOSCOPE_DATA to the folder that holds it"
-        raise CorpusError("a copy of UD English EWT (ud_ewt)", "none", cure)
+        raise CorpusError("UD English EWT (a folder ud_ewt)", "no such folder among the local data", cure)
     rows = {s: [r.columns for r in read_rows_strict(folder / f"{s}.jsonl.gz", "copy it again")] for s in (TRAIN, TEST)}
     rows = {s: [r for r in found if LENGTHS[0] <= len(r["tokens"]) <= LENGTHS[1]] for s, found in rows.items()}
     genres = tuple(sorted({r["genre"] for r in rows[TRAIN]}))

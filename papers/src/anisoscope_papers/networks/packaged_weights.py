@@ -216,7 +216,9 @@ def read_ctranslate2(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     version, kind = read("I"), read_string()
     read("I")  # revision of the specification
     if kind != "WhisperSpec":
-        raise ModelError(f"a Whisper model of CTranslate2 at {path}", f"{kind} (version {version})", "reinstall it")
+        raise ModelError(
+            f"a Whisper model of CTranslate2 at {path}", f"{kind} (version {version})", "reinstall its package"
+        )
     variables = {}
     for _ in range(read("I")):
         name = read_string()

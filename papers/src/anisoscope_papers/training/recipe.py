@@ -128,7 +128,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
         Positions,
         option("added to word vectors: sinusoidal, learned, or none", MODEL),
     ] = "sinusoidal"
-    position_scale: Annotated[Number, Field(ge=0), option("factor of the sinusoids", MODEL)] = 1.0
+    position_scale: Annotated[Number, Field(ge=0), option("multiply the sinusoidal positions by this", MODEL)] = 1.0
     penalty: Annotated[
         Literal["none", "entropy", "entropy-columns"],
         option("none, entropy ([CLS] row) or entropy-columns", TRAINING),
