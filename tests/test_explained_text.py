@@ -5,6 +5,7 @@ import shutil
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import transformers
@@ -139,6 +140,20 @@ def test_a_run_explains_and_another_kind_of_run_does_not(folder, tmp_path):
         vectors.explain(text)
 
 
+def test_a_run_explains_a_list_and_a_column_of_texts(folder):
+    many = [" ".join(text_of()), " ".join(text_of(start=1))]
+    run = anisoscope.classes(folder, "planted", limit=20, few=4, parts=("directions",), quiet=True)
+    found = run.explain(many)
+    assert [one.words["word"].tolist() for one in found] == [text.split() for text in many]
+    np.testing.assert_array_equal(found[1].words["erasure"], run.explain(many[1]).words["erasure"])
+    table = pd.DataFrame({"text": many, "number": [1, 2]})
+    assert [one.found for one in run.explain(table["text"])] == [one.found for one in found]
+    with pytest.raises(UsageError, match="name a column"):
+        run.explain(table)
+    with pytest.raises(UsageError, match="nan at place 1"):
+        run.explain([many[0], float("nan")])
+
+
 def test_the_command_explains_one_text(folder):
     text = " ".join(text_of())
     result = invoke(["classes", str(folder), "--text", text, "-c", "planted", "-q"])
@@ -159,7 +174,11 @@ def test_what_is_known_of_the_classifier_is_said_beside_its_answer(folder, tmp_p
     (tmp_path / "nameless/config.json").write_text(json.dumps(config))
     result = invoke(["classes", str(tmp_path / "nameless"), "--text", " ".join(text_of()), "-c", "planted", "-q"])
     assert result.exit_code == 0, result.output
-    assert "the model's classes have no names: taken as class 1, class 2" in " ".join(result.output.split())
+    told = "the model's classes have no names: taken as class 1, class 2"
+    assert told in " ".join(result.output.split())
+    options = {"limit": 20, "few": 4, "parts": ("directions",), "quiet": True}
+    run = anisoscope.classes(tmp_path / "nameless", "planted", **options)
+    assert any(told in note for note in run.explain(" ".join(text_of())).notes)
 
 
 def test_what_is_not_shown_is_left_out_and_told():

@@ -2,12 +2,12 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import pandas as pd
@@ -207,19 +207,34 @@ class Run:
         kept.finish(self.records, self.manifest)
         return Run(folder)
 
-    def explain(self, text: str) -> "Explanation":
-        """Explain, word by word, the class that the classifier of this run gives to a text.
+    @overload
+    def explain(self, text: str) -> "Explanation": ...
 
-        Shown are attention, values along the direction of the class, gradient × input and erasure, and how far they
-        agree. The model is loaded at the first call. UsageError for a run of anything but `anisoscope.classes`.
+    @overload
+    def explain(self, text: Iterable[str]) -> "list[Explanation]": ...
+
+    def explain(self, text: str | Iterable[str]) -> "Explanation | list[Explanation]":
+        """Explain, word by word, the class that the classifier of this run gives to a text, or to each of several.
+
+        Several are a list or a column of a DataFrame; they give a list in the same order. Shown are attention, values
+        along the direction of the class, gradient × input and erasure, and how far they agree. Its `notes` say what is
+        left out or assumed. The model is loaded at the first call. UsageError for a run of anything but
+        `anisoscope.classes`, and for a text without words.
         """
         from anisoscope.classes.sentence import explain
 
-        return explain(self._classifier, text)
+        classifier, known = self._classifier
+        if isinstance(text, str):
+            found = explain(classifier, text)
+            return replace(found, notes=[*known, *found.notes])
+        return [self.explain(one) for one in list_texts(text)]
 
     @cached_property
-    def _classifier(self) -> "Classifier":
-        """The classifier of this run, opened to explain texts. UsageError if the run is not of `anisoscope.classes`."""
+    def _classifier(self) -> "tuple[Classifier, list[str]]":
+        """The classifier of this run, opened to explain texts, and notes on it.
+
+        UsageError if the run is not of `anisoscope.classes`.
+        """
         from anisoscope.data.corpora import Columns
         from anisoscope.runs.explaining import open_classifier
         from anisoscope.runs.job import ClassesOptions
@@ -231,7 +246,7 @@ class Run:
                 raise UsageError("a run of anisoscope.classes", repr(self), "measure the classes of a classifier")
             given = {"model": self.manifest["model"]} | identity["classes"]
             asked = ClassesOptions(**(given | Columns.as_fields(given.pop("columns", None))))
-        return open_classifier(asked)[0]
+        return open_classifier(asked)
 
     def _draw_first_figure(self) -> str:
         """Return the first figure as SVG; empty if there is none."""
@@ -250,6 +265,18 @@ class Run:
         sentences = "".join(f"<li>{escape(finding.text)}</li>" for finding in self.findings)
         on_white = f'<div style="display: inline-block; background: white">{drawn}</div>'  # its ink is dark
         return f"<div><p><b>{name}</b></p><ul>{sentences}</ul>{table}{on_white}</div>"
+
+
+def list_texts(texts: Iterable[object]) -> list[str]:
+    """Return texts as a list. UsageError for a table, and for anything among them that is no text."""
+    if isinstance(texts, pd.DataFrame):
+        raise UsageError("texts", f"a table with the columns {', '.join(map(str, texts))}", "name a column: table[…]")
+    found = []
+    for number, one in enumerate(texts):
+        if not isinstance(one, str):
+            raise UsageError("texts", f"{one!r} at place {number}", "leave it out")
+        found.append(one)
+    return found
 
 
 def run_to_folder_or_memory(measure: Callable[[OutputOptions], RunFolder], output: OutputOptions) -> Run:
