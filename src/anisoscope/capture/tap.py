@@ -134,6 +134,8 @@ class Tap:
         self.kept, self.real = dict[str, Any](), dict[str, Tensor]()
         self.means: Means = {}
         self.layers: tuple[int, ...] = ()
+        self.sequences: int | None = None  # of the call that follows, if the caller knows
+        self.parts: dict[str, int] = {}
         self.optional, self.unseen, self.fused = {*OPTIONAL}, set[str](), False
         self.on_call: Callable[[Site, Call], None] | None = None  # told of each attention call that can be read
         self._fired, self._looked_at = set[Site](), set[str]()
@@ -246,7 +248,19 @@ class Tap:
                 x = x.permute(0, 3, 1, 2)
             real = self.real.get(site.stack)
             x = vectors.pad_nested(x, None if real is None else (*real.shape, x.size(-1))) if x.is_nested else x
-            self.emit(site, vectors.to_vectors(x, self._flatten, tokens_first=site.stack in self.turned))
+            x = vectors.to_vectors(x, self._flatten, tokens_first=site.stack in self.turned)
+            self.emit(site, self._join_parts(site.stack, x))
+
+    def _join_parts(self, stack: str, x: Tensor) -> Tensor:
+        """Join what a tower makes of one sequence's images, [part, token, dim], to [1, part · token, dim].
+
+        The parts are tiles, or patches that are passed on without a sequence axis (Qwen-VL). Of several sequences
+        nobody knows which part is whose: their vectors are returned unchanged.
+        """
+        if self.sequences != 1 or len(x) == 1:
+            return x
+        self.parts[stack] = len(x) if x.shape[1] > 1 else 1
+        return x.flatten(0, 1).unsqueeze(0)
 
     def hook(self, module: nn.Module, function: Callable[..., Any]) -> None:
         """Register a forward hook on a module, to be removed at the end of the capture."""
@@ -343,6 +357,8 @@ class Tap:
         here.block, here.looks, here.loose, here.trouble = block, 0, False, ""
         here.kernels.clear()
         here.sequences, here.positions = vectors.count_positions(block, x, tokens_first=stack in self.turned)
+        if self.sequences == 1:  # its images may come in several parts
+            here.sequences, here.positions = 1, here.sequences * here.positions
         if here.layer == 1:
             self.emit_vectors(Site(stack, 0, "hidden"), x, block)
 

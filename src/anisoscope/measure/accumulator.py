@@ -245,6 +245,7 @@ class Measurement:
             expected = f"vectors of {len(self._unit)} sequences at {site.name}, as many as units in the batch"
             cure = "set tokens_first=True where blocks pass on [token, sequence, dim]"
             cure += " (inputs that are so too: as an anisoscope.batch.Batch, with the unit of each sequence)"
+            cure += "; give one sequence a batch to a model that reads the patches of all images in one row (Qwen-VL)"
             cure += "; else measure another part"
             raise MeasureError(expected, f"[sequence, token, …] of {tuple(x.shape[:2])}", cure)
         if stack not in self._masks:
@@ -252,7 +253,9 @@ class Measurement:
             specials = self._layout.specials(site) if self._layout and length > 1 else 0
             if (length, specials) not in self._masks:
                 every = torch.ones(x.shape[:2], dtype=torch.bool)
-                stream = Stream(every, every & (torch.arange(length) < specials), self._start)
+                parts = self._layout.parts.get(stack, 1) if self._layout else 1
+                in_part = torch.arange(length) % max(1, length // parts)
+                stream = Stream(every, every & (in_part < specials), self._start)
                 self._masks[length, specials] = self._make_masks(stream)
             return self._masks[length, specials]
         masks = self._masks[stack]

@@ -91,7 +91,9 @@ class GivenInputs:
         caller = self._caller
         arguments = caller.named(item) if caller.forward is None else _select_entries(item)
         special, unit = arguments.pop("special_tokens_mask", None), arguments.pop("unit", None)
-        first = next((value for value in arguments.values() if isinstance(value, Tensor) and value.dim()), None)
+        # of a text with images the text says how many sequences there are: images may come as patches of all of them
+        known = (arguments.get("input_ids"), *arguments.values())
+        first = next((value for value in known if isinstance(value, Tensor) and value.dim()), None)
         if first is None:
             raise UsageError("at least one tensor in a batch", ", ".join(arguments) or "none", "see docs/inputs.md")
         rows = len(first)

@@ -318,6 +318,7 @@ def capture_into(
         ) as tap,
     ):
         tap.means = seen.means
+        tap.parts = layout.parts
         skipped = "the model is spread over processes, which wait for each other" if together else ""
         trial = Trial(tap, gives_up=bool(seen.what - {*LAYER_QUANTITIES}), skipped=skipped)
 
@@ -325,6 +326,7 @@ def capture_into(
             """Run the model on a batch, in `measurement.pieces` parts, and add what is captured."""
             for part in batch.parts(measurement.pieces):
                 tap.real = measurement.begin(part, device, layout)
+                tap.sequences = len(part.unit)
                 run, inputs = part.call or model, move_batch(part.inputs, device)
                 with torch.no_grad():
                     if seen.prove and trial.proof is None:

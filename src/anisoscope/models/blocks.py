@@ -262,6 +262,7 @@ class Layout:
         images.
         """
         self.model = model
+        self.parts: dict[str, int] = {}
         self._streams_of_family = family_of(model).streams
         self._specials: dict[str, int] = {}
         if getattr(model, "main_input_name", "") == "pixel_values":
