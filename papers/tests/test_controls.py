@@ -1,5 +1,7 @@
 """Controls of judges: worlds in which a claim is false are told from those in which it is true."""
 
+import json
+
 import controls
 import numpy as np
 import pytest
@@ -60,3 +62,31 @@ def test_an_interval_of_the_right_width_errs_as_often_as_it_says():
     verdict = {"n": 5, "low": -0.1, "high": 0.3, "statistic": "growth (claim: > 0 by 0.1):"}
     row = controls._edge(CLAIM, verdict, 400)
     assert row["false_holds"] <= 20 and row["false_contrary"] <= 20 and row["said_no"] > 0
+
+
+def test_worlds_that_are_finished_are_not_run_again(tmp_path, monkeypatch):
+    """An hour of draws went lost where the command was stopped: a world is saved as soon as it is finished."""
+    row = {"claim": "x", "false_holds": 0, "of_false": 2, "false_contrary": 0, "of_not_contrary": 2, "said_no": 1}
+    begun = []
+
+    def control(study, *_):
+        if len(begun) == 1:
+            raise KeyboardInterrupt
+        begun.append(study)
+        return {}, {}
+
+    monkeypatch.setattr(controls, "CONTROLS", tmp_path / "controls.json")
+    monkeypatch.setattr(controls, "control", control)
+    monkeypatch.setattr(controls, "rates", lambda *_: [row])
+    monkeypatch.setattr(controls, "at_the_edge", lambda _: [row | {"paper": "p", "study": "s", "world": "edge"}])
+    monkeypatch.setattr(controls, "worlds", lambda: [("a", "", {"one": None}), ("b", "", {"one": None})])
+    monkeypatch.setattr(controls, "EDGE", "edge")
+    monkeypatch.setattr("sys.argv", ["controls.py", "--draws", "2"])
+    with pytest.raises(KeyboardInterrupt):
+        controls.main()
+    assert "to be run: b, one." in controls.page()
+    begun.clear()
+    controls.main()
+    assert begun == ["b"]
+    assert "to be run" not in controls.page()
+    assert {row["study"] for row in json.loads(controls.CONTROLS.read_text("utf-8"))} == {"a", "b", "s"}

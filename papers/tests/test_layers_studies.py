@@ -21,7 +21,7 @@ from anisoscope.sums.isotropic import q95
 from anisoscope_papers import runner
 from anisoscope_papers.godey2024 import fig05_16_drift, layer_curves
 from anisoscope_papers.judge import Test as Check, judged, of_replicates
-from anisoscope_papers.study import Claim, Context
+from anisoscope_papers.study import Claim, Context, published
 
 STUDIES = {s.name: s for s in runner.found() if s.paper == "godey2024"}
 LAYERED = ("fig1", "fig2", "fig3a", "fig3b", "fig4")
@@ -123,6 +123,23 @@ def _layers_replicates(records, layers):
 def test_characters_only_against_the_others(others, expected):
     found = judge("fig2", system("byt5-base", (0.1, 0.5, 0.5)), system("canine-s", (0.1, others, others)))
     assert found["characters only", "byt5-base above canine-s"] == expected
+
+
+def test_a_first_run_says_whether_it_measures_what_others_measured():
+    """Published values of BERT and GPT-2 stand beside ours, and nothing does beside other models."""
+    expected = published("godey2024")["fig1"]["expected"]
+    bert, gpt2 = (np.array([0.1, *expected[model]]) for model in ("bert-base", "gpt2"))
+    bert[5] += 0.06
+    gpt2[7] += 0.04
+    records = pd.concat([system("bert-base", bert), system("gpt2", gpt2), system("t5-base", HIGH)], ignore_index=True)
+    found = {one.place: one.verdict for one in STUDIES["fig1"].compare(records)}
+    assert len(found) == 24
+    assert found.pop("bert-base, layer 5") == "differs"
+    assert found.pop("gpt2, layer 12") == "not comparable", "published after the final norm"
+    assert set(found.values()) == {"agrees"}
+    (lacking,) = {one.verdict for one in STUDIES["fig1"].compare(system("bert-base", [0.1]))}
+    assert lacking == "open"
+    assert not STUDIES["fig1"].compare(system("t5-base", HIGH))
 
 
 def test_decoders_are_extreme_where_one_layer_is():

@@ -1,6 +1,7 @@
 """A control for every claim: each judge on data where its claim is false, and where it is true, and how often it errs.
 
-python papers/tools/controls.py            200 draws of every world, written to results/controls.json (about an hour)
+python papers/tools/controls.py            200 draws of every world, written to results/controls.json (about an hour);
+                                           worlds that are finished are kept, so that it goes on where it was stopped
 python papers/tools/controls.py --edge     at the edge of every claim alone: a minute
 python papers/tools/controls.py --draws 20 --only fig13
 
@@ -19,10 +20,9 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -403,16 +403,23 @@ def _edge(claim: Claim, verdict: dict[str, Any], draws: int) -> dict[str, Any]:
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
-def tabulated(draws: int, only: str = "") -> Iterator[dict[str, Any]]:
-    """Yield all rows: those of each world and claim, then those of every claim at its edge."""
+def in_worlds(draws: int, only: str = "", kept: Sequence[dict[str, Any]] = ()) -> Iterator[list[dict[str, Any]]]:
+    """Yield the rows of every world of whole records, a list per world; `kept`: rows of worlds that are finished."""
+    finished = {(row["study"], row["world"]) for row in kept if row.get("draws") == draws}
     for study, settings, of_study in worlds():
-        for name, world in of_study.items() if not only or study == only else ():
+        for name, world in of_study.items():
+            if (only and study != only) or (study, name) in finished:
+                continue
             claims, told = control(study, settings, world, draws)
-            for row in rates(claims, told):
-                yield {"paper": "godey2024", "study": study, "world": name} | row
+            about = {"paper": "godey2024", "study": study, "world": name, "draws": draws}
+            yield [about | row for row in rates(claims, told)]
             sys.stderr.write(f"{study}, {name}\n")
-    if not only:
-        yield from at_the_edge(draws)
+
+
+def unfinished(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the worlds of whole records that no row is about, as `fig13, time backwards`."""
+    known = {(row["study"], row["world"]) for row in rows}
+    return [f"{study}, {name}" for study, _, made in worlds() for name in made if (study, name) not in known]
 
 
 WRONG = (("false_holds", "of_false"), ("false_contrary", "of_not_contrary"))
@@ -459,13 +466,12 @@ def page() -> str:
         "said contrary, too small or beyond.",
         "",
     ]
-    if all(row["world"] == EDGE for row in found):
+    if left := unfinished(found):
         lines += [
-            "So far this was done at the edge alone (`--edge`): as many numbers as a committed verdict has",
-            "seeds, as far apart as its interval says, around the very threshold of the claim (where *holds* is",
-            "false) and around no effect (where *contrary* is). Worlds made out of whole records (nothing",
-            "moves, time runs backwards, N shuffled, untrained selves) are in the tool, and a few draws of them",
-            "in its tests; 200 draws of all are to be run.",
+            "At the edge there are as many numbers as a committed verdict has seeds, as far apart as its interval",
+            "says, around the very threshold of the claim (where *holds* is false) and around no effect (where",
+            "*contrary* is). Of the worlds that are made out of whole records (nothing moves, time runs backwards,",
+            "N shuffled, untrained selves) these are still to be run: " + "; ".join(left) + ".",
             "",
         ]
     by_claim: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
@@ -501,13 +507,21 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=DRAWS, help=f"draws of every world (default {DRAWS})")
     parser.add_argument("--only", default="", help="one study, as fig13; its rows are shown and not kept")
     parser.add_argument("--edge", action="store_true", help="at the edge alone: a minute, where all take an hour")
+    parser.add_argument("--anew", action="store_true", help="run finished worlds again, as after a change of a judge")
     given = parser.parse_args()
-    rows = list(at_the_edge(given.draws) if given.edge else tabulated(given.draws, given.only))
     if given.only:
-        for row in rows:
-            sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
-    else:
-        write_json(Path(CONTROLS), rows)
+        for rows in in_worlds(given.draws, given.only):
+            for row in rows:
+                sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")
+        return
+    before: list[dict[str, Any]] = json.loads(CONTROLS.read_text("utf-8")) if CONTROLS.exists() else []
+    kept = [row for row in before if row["world"] != EDGE and not given.anew]
+    edge = list(at_the_edge(given.draws))
+    write_json(CONTROLS, kept + edge)
+    for rows in () if given.edge else in_worlds(given.draws, kept=kept):
+        same = {(row["study"], row["world"]) for row in rows}
+        kept = [row for row in kept if (row["study"], row["world"]) not in same] + rows
+        write_json(CONTROLS, kept + edge)
 
 
 if __name__ == "__main__":

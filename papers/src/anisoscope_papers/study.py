@@ -183,6 +183,25 @@ class Compared:
         return "agrees" if self.n >= ENOUGH else "open"
 
 
+@dataclass(frozen=True)
+class Expected(Compared):
+    """A value that others published of the very weights that were measured: it says whether we measure what they did.
+
+    within   how far another corpus and another sample may move the value
+    """
+
+    within: float = 0.05
+
+    @property
+    def verdict(self) -> Literal["agrees", "differs", "open", "not comparable"]:
+        """Whether the two are alike within `within`; "open" if ours is missing, "not comparable": `apart` says why."""
+        if self.apart:
+            return "not comparable"
+        if self.value is None:
+            return "open"
+        return "agrees" if abs(self.value - self.published) <= self.within else "differs"
+
+
 def counted(compared: Iterable[Compared]) -> str:
     """Count comparisons of published numbers with ours in words: `3 open, 2 agree, 1 differs`, open ones first."""
     found = Counter(str(one.verdict) for one in compared)

@@ -11,7 +11,7 @@ import pandas as pd
 from anisoscope_papers.godey2024 import layer_curves
 from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED, Systems, per_system, replicates, settings
 from anisoscope_papers.judge import Array, Test, judged, nothing_of, of_replicates, verdict_without_test
-from anisoscope_papers.study import Claim, Verdict, claims, declare
+from anisoscope_papers.study import Claim, Compared, Expected, Verdict, claims, declare, published
 from anisoscope_papers.training.kinds import KINDS, TEXT
 from anisoscope_papers.training.train_small import PART
 
@@ -202,6 +202,24 @@ def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
     return layer_curves.draw(name, records) | before
 
 
+def compare(name: str, records: pd.DataFrame) -> list[Compared]:
+    """Set A of each layer beside what others published of the same weights; empty if no such model was measured.
+
+    The published cosines are absolute values, so that A is compared without its sign.
+    """
+    expected = published("godey2024")[name].get("expected", {})
+    found: list[Compared] = []
+    for model, _, layers in per_system(layer_curves.curves(records)):
+        for layer, value in enumerate(expected.get(model, ()), 1):
+            row = layers[layers["layer"] == layer]
+            last = model in expected["final_norm"] and layer == len(expected[model])
+            apart = "published after the final norm, ours is before it" if last else ""
+            ours = abs(float(row["value"].iloc[0])) if len(row) else None
+            place, note = f"{model}, layer {layer}", f"within {expected['within']:g}; {expected['source']}"
+            found.append(Expected(place, value, ours, n=len(row), note=note, apart=apart, within=expected["within"]))
+    return found
+
+
 STUDIES = tuple(
     declare(
         "godey2024",
@@ -210,6 +228,7 @@ STUDIES = tuple(
         measure=layer_curves.measure,
         judge=partial(judge, name),
         draw=partial(draw, name),
+        compare=partial(compare, name),
         needs=of_name["paper"].needs(),
     )
     for name, of_name in SETTINGS.items()
