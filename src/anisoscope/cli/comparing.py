@@ -39,10 +39,7 @@ def compare(
     ] = (),
     across: Annotated[
         Text,
-        option(
-            "compare every layer of the first run with every layer of the other runs, by cka, procrustes or module:NAME",
-            WHAT,
-        ),
+        option("compare each layer of the first run with each of the others, by cka, procrustes, module:NAME", WHAT),
     ] = "",
     fail_if: Annotated[
         tuple[Text, ...],

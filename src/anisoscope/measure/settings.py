@@ -132,7 +132,7 @@ class Settings:
     blocks: Annotated[
         Names,
         option(
-            "modules that are the blocks, by class (BertLayer) or name pattern (encoder.layers.*); only if they are not found",
+            "which modules are blocks, by class (BertLayer) or name pattern (encoder.layers.*), if they are not found",
             INPUT,
             metavar="NAME,…",
         ),
