@@ -211,9 +211,9 @@ class Run:
     def explain(self, text: str) -> "Explanation": ...
 
     @overload
-    def explain(self, text: Iterable[str]) -> "list[Explanation]": ...
+    def explain(self, text: "list[str] | tuple[str, ...] | pd.Series[str]") -> "list[Explanation]": ...
 
-    def explain(self, text: str | Iterable[str]) -> "Explanation | list[Explanation]":
+    def explain(self, text: "str | list[str] | tuple[str, ...] | pd.Series[str]") -> "Explanation | list[Explanation]":
         """Explain, word by word, the class that the classifier of this run gives to a text, or to each of several.
 
         Several are a list or a column of a DataFrame; they give a list in the same order. Shown are attention, values
