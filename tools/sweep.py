@@ -10,6 +10,7 @@ entropy of every head. It ends with 1 if anything is wrong or crashes, and names
 another.
 """
 
+import argparse
 import copy
 import json
 import multiprocessing
@@ -740,12 +741,15 @@ def page() -> str:
 
 def main(words: list[str]) -> int:
     """Sweep over the model types that are named, or over all of them, or over a part; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="TYPE", help="model types; default: all of transformers")
+    parser.add_argument("--part", metavar="I/N", help="the I-th of N shares of all types")
+    asked = parser.parse_args(words)
     begun = time.monotonic()
-    names, number = model_types(), [word.partition("=")[2] for word in words if word.startswith("--part=")]
-    if number:
-        part, parts = map(int, number[0].split("/"))
+    names, chosen = model_types(), asked.names
+    if asked.part:
+        part, parts = map(int, asked.part.split("/"))
         names = names[part - 1 :: parts]
-    chosen = [word for word in words if not word.startswith("-")]
     before = kept()
 
     def show(name: str, row: Row, seconds: float) -> None:
