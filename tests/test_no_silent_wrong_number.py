@@ -1213,7 +1213,7 @@ def test_nan_given_to_metric_is_an_error_or_counted():
     with pytest.raises(UsageError, match="0 with NaN or infinity, 120 zero"):
         anisoscope.metric("mean_cosine", torch.zeros_like(x))
     x[3, 1, 2], x[5, 0] = math.nan, 0.0
-    with pytest.warns(UserWarning, match="left out of 120: 1 with NaN or infinity, 1 zero"):
+    with pytest.warns(UserWarning, match="of 120 vectors, left out: 1 with NaN or infinity, 1 zero"):
         got = anisoscope.metric("drift", x)
     assert 0 < got["drift"].value < 10
 

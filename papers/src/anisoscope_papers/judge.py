@@ -241,9 +241,10 @@ def means_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
 def judged(tests: Sequence[Test]) -> list[Verdict]:
     """Turn tests into verdicts, after a Holm correction of their p (`_corrected`).
 
-    Tests of the same claim and subject that have `over` make one verdict together. If a subject was trained with
-    several seeds, the claim holds or fails if it does so with every seed. The verdict then shows the number of the
-    weakest seed, and n counts seeds.
+    Tests of the same claim and subject whose field `over` is set (all, any, most, last: how many of them must hold)
+    make one verdict together. If a subject was trained with several seeds, the claim holds only if it holds with every
+    seed, fails only if it fails with every seed, and is undecided otherwise. The verdict then shows the value measured
+    with the seed that supports it least, and n counts seeds.
     """
     up, down, against = (_corrected(tests, side) for side in ("up", "down", "against"))
     outcomes = [_decided(*each) for each in zip(tests, up, down, strict=True)]

@@ -418,7 +418,7 @@ class Tap:
                 self.emit_vectors(final, output)
 
     def _leave_sentences(self, model: nn.Module, _args: Any, inputs: dict[str, Any], output: Any) -> None:
-        """Hand on one vector per text: what the modules after a sentence-transformers model (pooling, …) compute."""
+        """Hand the receiver one vector per text, as the modules behind a sentence model's Transformer compute it."""
         with entry_points.suspend(), self.counting.pause():  # a model of its own may be called there
             vectors_of_texts = pool_texts(model, inputs, output)
         self.emit_vectors(Site("sentence", None, "final"), vectors_of_texts)

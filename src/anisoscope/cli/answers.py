@@ -47,7 +47,7 @@ def cure(
     pairs: Annotated[FilePath | None, option("file of as many vectors: row i is the pair of row i", INPUT)] = None,
     layer: Annotated[
         Text | None,
-        option("of several layers: which one (5, final, decoder 5); of a run or model by default the highest A", INPUT),
+        option("which layer, if there are several (5, final, decoder 5); default: the highest anisotropy A", INPUT),
     ] = None,
     seed: Annotated[Whole, Field(ge=0), option("which half of the units cures are fitted on", WHAT)] = 0,
     write: Annotated[FilePath | None, option("write the vectors that the chosen cure gives (.npy)", OUTPUT)] = None,
@@ -152,7 +152,7 @@ def apply(
     columns: VectorColumns = COLUMNS,
     *,
     output: Annotated[FilePath, option("file of the vectors that it gives (.npy)", OUTPUT, "-o")],
-    layer: Annotated[Text | None, option("of a file of several layers: which one", INPUT)] = None,
+    layer: Annotated[Text | None, option("which layer, if the file has several", INPUT)] = None,
     view: Format = FORMAT,
     quiet: Quiet = False,
 ) -> None:

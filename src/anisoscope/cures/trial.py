@@ -320,10 +320,10 @@ def _choose(trials: list[CureTrial]) -> CureTrial | None:
 
 
 def _is_isotropic(before: dict[str, Array], floor: float) -> bool:
-    """Return whether vectors need no cure: the interval of A ends at or below the limit for isotropic directions
-    (`floor`).
+    """Return whether vectors need no cure: the interval of A (anisotropy) ends at or below `floor`.
 
-    before   replicates of each score of the unchanged vectors, by name
+    before   replicates of each score of the unchanged vectors, by name; A is one of them
+    floor    the largest A that counts as isotropic
     """
     return float(jackknife_interval(before["A"], bounds=COSINE).high) <= floor
 

@@ -223,8 +223,9 @@ def _scalars(value: dict[str, Any], ahead: str = "") -> dict[str, Any]:
 
 
 def _name_of(path: str) -> str:
-    """Return the column name for a path in JSON: the keys after the last list of objects; `vectors` if there are
-    none.
+    """Return the column name for a path in JSON, in which `[]` follows the key of a list.
+
+    It is what follows the last list of objects: `items[].out.vec` gives `out.vec`. `vectors` if no key follows.
     """
     while path.endswith("[]"):
         path = path.removesuffix("[]")

@@ -107,7 +107,7 @@ def _warn_of_left_out(measurement: Measurement, name: str, count: int) -> None:
         if sum(excluded.values()) == count:
             cure = "a direction needs a finite vector that is not zero: look where they come from"
             raise UsageError("vectors to measure", f"{count}, of them {left_out}", cure)
-        warnings.warn(f"{name}: vectors left out of {count}: {left_out}", stacklevel=3)
+        warnings.warn(f"{name}: of {count} vectors, left out: {left_out}", stacklevel=3)
 
 
 def _to_vectors(x: Any) -> Tensor:

@@ -134,8 +134,9 @@ _CONFIG: dict[str, Any] = {}
 
 
 def note_config(config: dict[str, Any]) -> None:
-    """Record, for manifests, which options came from which configuration file, and which were overridden on the
-    command line.
+    """Record, for manifests, which options came from which configuration file.
+
+    config  {`file`: its path, `options`: {name: value} read from it, `overrides`: those given on the command line}
     """
     _CONFIG.clear()
     _CONFIG.update(config)

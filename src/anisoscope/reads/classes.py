@@ -25,10 +25,13 @@ from anisoscope.sums.classes import add_class_sums, pool_sequences
 
 
 class ClassSums(Keeper):
-    """Keep the sum of the directions (unit vectors) of labelled sequences, for each class."""
+    """Accumulate the sum of the directions (unit vectors) of labelled sequences, for each class."""
 
     def join(self, other: "ClassSums") -> "ClassSums":  # noqa: ARG002
-        """Return this keeper unchanged: two of this class accumulate the same values."""
+        """Return self: if two metrics ask for these sums on the same data, one instance serves both.
+
+        Nothing is added; shards are merged elsewhere.
+        """
         return self
 
     def takes(self, site: Site) -> bool:

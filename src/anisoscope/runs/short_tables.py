@@ -85,7 +85,12 @@ def select_layers(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFr
 
 
 def value_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
-    """Return every value of whole layers, one per row, for metrics that the short table does not show."""
+    """Return every value of whole layers (not of single heads), one per row.
+
+    It is for metrics that `short_table` does not show.
+
+    tokens  the token policy (which tokens count); None: the run's first
+    """
     rows = select_layers(records, tokens)
     return rows[[*PLACE, "metric", "component", *ENDS]].reset_index(drop=True)
 

@@ -93,14 +93,17 @@ def wilson_interval(share: ArrayLike, n: ArrayLike, level: float = 0.95) -> tupl
 
 
 def _student_quantile(freedom: int, level: float) -> float:
-    """Return a quantile of Student's t; scipy is imported here so that lists and help need not load it."""
+    """Return the value below which Student's t lies with probability `level` (.975 for a two-sided 95 % interval).
+
+    scipy is imported here so that lists and help need not load it.
+    """
     from scipy import special
 
     return float(special.stdtrit(freedom, level))
 
 
 def _normal_quantile(level: float) -> float:
-    """Return a quantile of the normal distribution."""
+    """Return the value below which a standard normal variable lies with probability `level`."""
     from scipy import special
 
     return float(special.ndtri(level))

@@ -157,7 +157,11 @@ def changes_of(arm: str) -> list[Change]:
     names = [] if arm == BASE else arm.split("+")
     for name in names:
         if name not in CHANGES:
-            raise UsageError("an arm of known changes", repr(arm), suggest_names(name, CHANGES))
+            raise UsageError(
+                f"known changes, joined by + if there are several ({', '.join(CHANGES)})",
+                repr(arm),
+                suggest_names(name, CHANGES),
+            )
     return [CHANGES[name] for name in names]
 
 

@@ -122,10 +122,11 @@ def table_of(by_split: dict[int, np.ndarray]) -> np.ndarray:
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
-    """Yield the tests that uniform attention changes accuracy by no more than the claim's margin.
+    """Yield the tests that uniform attention changes accuracy by less than the claim's margin, up or down.
 
-    There is one per corpus, recipe of positions and claim (uniform in training, or afterwards). Its interval counts
-    both seeds (or splits) and test utterances as random draws. `whole`: the records of all corpora and seeds.
+    There is one per corpus, kind of position encoding and claim. One claim is about models trained with uniform
+    attention, the other about models whose attention is made uniform after training. The interval counts both seeds
+    (or splits) and test utterances as random draws. `whole`: the records of all corpora and seeds.
     """
     found = differences(whole.records)
     for here in whole.corpora:

@@ -75,8 +75,9 @@ def _attended(model: Any, plan: Any) -> Rows:
 
 
 def _held(model: Any, plan: Any) -> Rows:
-    """Yield rows with the share of the mean square of hidden states that the largest dimension holds, by layer, over
-    `plan`.
+    """Yield a row for each layer: the largest dimension's share of the mean square of hidden states.
+
+    plan   the batches that the model is run on, by number
     """
     batches = (model.bert(**plan[i].inputs, output_hidden_states=True).hidden_states for i in range(len(plan)))
     squares = sum(torch.stack([x.double().square().sum((0, 1)) for x in hidden]) for hidden in batches)

@@ -161,7 +161,10 @@ class Pass:
 
     @torch.no_grad()
     def run(self) -> "Pass":
-        """Run the model on every sequence with every bias N·b (norm N, direction b), add the sums, and return self."""
+        """Run the model on every sequence with every bias N·b (norm N, direction b) added to the block's input.
+
+        The sums of vectors and attention rows that the figures need are accumulated in this object, which is returned.
+        """
         what = {"hidden"} if self.norms_only else {"hidden", "query", "key", "attention"}
         subject, sequences = self.subject, len(self.subject.fed)
         every = torch.arange(len(self.norms) * sequences, device=subject.fed.device)

@@ -218,7 +218,9 @@ def _trained(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
     """Train the small models of the series, or find them in the cache. UsageError if their data are missing."""
     missing = KINDS[series.kind].missing
     if missing:
-        raise UsageError(f"the data of {KINDS[series.kind].label}", missing, "set ANISOSCOPE_DATA")
+        raise UsageError(
+            f"the data of {KINDS[series.kind].label}", missing, "set ANISOSCOPE_DATA to the folder that holds it"
+        )
     trained = train_all(series.recipe, (series.kind,), context.cache, context.progress)
     return [Checkpoint(str(t.checkpoint(step)), step, t.seed) for t in trained for step in t.steps]
 

@@ -111,7 +111,10 @@ def config_of(weights: Weights) -> CrepeConfig | None:
 
 
 def published(weights: Weights) -> Weights:
-    """Transpose the kernels: here they lie along the width of a map, in the published weights along its height."""
+    """Convert weights of this network to the published layout, or back, by transposing the convolution kernels.
+
+    Here they lie along the width of a map, in the published weights along its height.
+    """
     return {name: x.transpose(2, 3) if x.dim() == 4 else x for name, x in weights.items()}
 
 
