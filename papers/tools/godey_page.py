@@ -66,14 +66,16 @@ def _how_to_read() -> list[str]:
         "- **Q̄, K̄**: the mean query and the mean key of a head. **Nats**: the unit of entropy; 0 is one token, the",
         "  logarithm of the number of tokens is all alike.",
         "- **0.25 [0.24, 0.26; n = 60]**: a number, its 95 % interval, and n. Numbers are means over n trainings or",
-        "  draws, and the interval is over these, if nothing else is said. One exception: if a model was trained n",
-        "  times and the claim is about its A, the number is that of the training with the lowest A, and the interval",
-        "  is over documents or photographs.",
+        "  draws, and the interval is over these, if nothing else is said. One exception: of claims about the A of a",
+        "  model that was trained n times, the training with the lowest A is shown, and its interval is over documents",
+        "  or photographs, not over trainings.",
         "- The **verdict** comes last. *Holds*. Three ways to fail: *contrary* (the other way), *too small* (the right",
-        "  direction, less than claimed), *beyond* (seen where the paper says it is not). *Undecided*: the interval",
-        "  allows both answers. *Identity*: true by construction, so no evidence.",
+        "  direction, less than claimed), *beyond* (the claim is that hardly anything changes, and it changes",
+        "  more). *Undecided*: the interval allows both answers, or does so once several tests are corrected for each",
+        "  other (Holm). *Identity*: true by construction, so no evidence.",
         "- **Evidence**: *the paper's own experiment* needs no trained weights; *other real weights* were trained by",
-        "  others; *trained here*: small models of 4 layers and 128 dimensions.",
+        "  others; *trained here*: small models of 4 layers and 128 dimensions; *identity*: algebra, which no model",
+        "  can confirm or refute; *needs a hub*: only the paper's own models can tell.",
     ]
 
 

@@ -4,9 +4,8 @@ sequence are.
 Formula    over the rows p of real queries: entropy H = −Σ p ln p; H / ln(outcomes); largest and smallest weight
            among visible keys; mass on the first real key; score = mean of q·k·scale over visible pairs (no bias,
            before softmax); row_similarity = mean cosine between two rows of one sequence, averaged over sequences.
-           A row's outcomes are its visible keys; where the head has a learnt sink (GPT-OSS), whose logit stands in the
-           same softmax, the sink is one outcome more: in Σ p ln p as in ln(keys + 1), so that weights over keys add up
-           to less than 1.
+           A row's outcomes are its visible keys. A learnt sink (GPT-OSS) is one more outcome, in the entropy and in its
+           maximum ln(keys + 1); weights over keys then add up to less than 1.
 Range      H [0, ln outcomes] nats; normalised [0, 1]: 0 one key, 1 uniform; weights [0, 1]; similarity [0, 1], 1: the
            query does not matter.
 Unit       nats; none; scores as the softmax sees them.

@@ -3,8 +3,8 @@
 Formula    A = (‖Σu‖² − n) / (n(n − 1)),  u = x/‖x‖; over pairs of different groups: (‖Σ_g U_g‖² − Σ_g‖U_g‖²) /
            ((Σn_g)² − Σn_g²). Dimension j contributes ((Σu_j)² − Σu_j²) / (n(n − 1)); the contributions add up to A.
 Range      [−1/(n − 1), 1]. 0: directions cancel out; 1: one direction. An elongated cloud with zero mean also has A =
-           0: read `spectrum.cosine_square` beside it. Isotropic directions stay under `isotropic_q95` for one pair in
-           20 at most.
+           0: read `spectrum.cosine_square` beside it. Of isotropic directions 19 pairs in 20 lie below
+           `isotropic_q95`.
 Unit       none (a cosine); shares are shares of A.
 Undefined  fewer than two vectors; between: fewer than two groups; shares where A = 0.
 Source     Godey et al. 2024, section 2 (they sample pairs; ours is exact); contributions: Timkey & van Schijndel

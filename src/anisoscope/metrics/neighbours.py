@@ -6,8 +6,8 @@ Formula    N of a vector: of how many others it is among the k = 10 nearest by c
            of .999999 or more.
 Range      hubness: near 0: no hubs (about 1 and more: some vectors turn up in most searches); shares [0, 1].
 Unit       none.
-Undefined  fewer than k + 2 vectors; hubness where all N are equal. Of a sample (`--sample`): among more vectors
-           duplicates are more, and hubness grows.
+Undefined  fewer than k + 2 vectors; hubness where all N are equal. Both duplicates and hubness grow with the number of
+           vectors, so compare samples (`--sample`) of one size.
 Source     Radovanović, Nanopoulos & Ivanović 2010 (k-occurrence, its skewness, antihubs), by cosine.
 """
 

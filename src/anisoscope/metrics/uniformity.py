@@ -2,8 +2,8 @@
 
 Formula    log of the mean over distinct pairs of exp(−2‖u − v‖²), u = x/‖x‖. isotropic: its value for directions
            spread evenly over the sphere in d dimensions, log ₀F₁(d/2; 4) − 4. No cloud of many vectors has less.
-Range      [−8, 0]: 0: one direction, isotropic (near −4 in many dimensions): evenly spread. It sees clusters whose mean
-           cosine is 0, which A does not.
+Range      [−8, 0]. 0: all in one direction. At the value `isotropic` (near −4 in many dimensions): evenly spread.
+           It sees clusters whose mean cosine is 0, which A does not.
 Unit       none (a logarithm).
 Undefined  fewer than two vectors in the sample.
 Source     Wang & Isola 2020, section 4.1.2, at their t = 2 (of a uniform sample of vectors; theirs is of a batch).
