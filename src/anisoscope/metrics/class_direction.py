@@ -1,13 +1,13 @@
 """Class directions: does the direction of a text's final vector tell its class?
 
 Formula    with u the unit vector of each utterance and U_c = Σu over class c: class × class matrix of mean cosines,
-           (‖U_c‖² − n_c) / (n_c(n_c − 1)) on the diagonal and U_a·U_b / (n_a n_b) off it. Separability uses the
-           cosine of each utterance to the mean direction of every class, that of its own computed without it: AUC, the chance
+           (‖U_c‖² − n_c) / (n_c(n_c − 1)) on the diagonal and U_a·U_b / (n_a n_b) off it. Separability uses the cosine
+           of each utterance to the mean direction of every class, that of its own computed without it: AUC, the chance
            that an utterance of the class is nearer to its direction than one of another class (mean over the classes
            that have one); nearest, the share of utterances nearest to the direction of their own class, of those that
            are not alone in it; dimensions that the classes take, (tr G)² / tr G² of the matrix less its means by row
-           and column, G. The matrix comes from sums, so it can be merged and resumed; separability
-           cannot, because it needs all utterances.
+           and column, G. The matrix comes from sums, so it can be merged and resumed; separability cannot, because it
+           needs all utterances.
 Range      [−1, 1]; AUC and nearest [0, 1]: chance is .5 and 1/classes, 1 is separated; dimensions [1, classes − 1]: 1
            if the mean directions lie on a line, classes − 1 if they form a simplex.
 Unit       none (a cosine; a probability; a number of dimensions).

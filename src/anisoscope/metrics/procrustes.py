@@ -3,7 +3,8 @@
 Formula    2 − 2‖XᵀY‖₊/(‖X‖·‖Y‖): X and Y are the n tokens in the two layers, centred; ‖·‖₊ is the sum of the singular
            values, ‖·‖ the Frobenius norm. It is min over rotations Q of ‖X/‖X‖ − (Y/‖Y‖)Q‖².
 Range      [0, 2]: 0: the same cloud but for a rotation, a shift and a scale; 2: nothing in common. With fewer tokens
-           than dimensions part of the fit is automatic, so it is too low. It weighs all directions, CKA mostly the widest.
+           than dimensions part of the fit is automatic, so it is too low. It weighs all directions, CKA mostly the
+           widest.
 Unit       none.
 Undefined  fewer than two tokens; a layer without variance.
 Source     Schönemann 1966; as a distance of representations: Ding et al. 2021, section 3. Eight groups of units are
