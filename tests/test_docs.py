@@ -36,6 +36,25 @@ def test_a_generated_page_is_what_its_generator_writes(name: str) -> None:
     assert (ROOT / "docs" / name).read_text("utf-8") == documentation.page(name), "make docs writes it"
 
 
+PAGES_OF_SITE = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md"))
+
+
+def links_off_the_site(page: Path, text: str) -> list[str]:
+    """Relative links of a page in docs/ to what the site has not: files elsewhere, or none."""
+    bare = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", bare) if "://" not in target]
+    files = [(target, (page.parent / target).resolve()) for target in targets if target]
+    return [target for target, file in files if not (file.is_file() and file.is_relative_to(ROOT / "docs"))]
+
+
+@pytest.mark.parametrize("name", PAGES_OF_SITE)
+def test_links_of_a_page_are_pages_of_the_site(name: str) -> None:
+    """The site is built of docs/ alone, strictly: a link to an example ends the build."""
+    page = ROOT / "docs" / name
+    assert not links_off_the_site(page, page.read_text("utf-8"))
+    assert links_off_the_site(page, "[x](../examples/x.py) `[y](z)` [z](https://a.b/c)") == ["../examples/x.py"]
+
+
 def test_five_lines_give_their_output() -> None:
     said = io.StringIO()
     with contextlib.redirect_stdout(said):

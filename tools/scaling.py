@@ -218,9 +218,9 @@ Name the units (documents, speakers): a name is the same unit in every state. A 
 |---|---|---|
 | fits one machine's disk, one model | `anisoscope measure`, with `torchrun` on several GPUs | everything, once |
 | one corpus, jobs that start at any time | `measure --shard I/N`, then `merge` | everything, in every job |
-| many files, SLURM or another job array | [job_array.py](../examples/scale/job_array.py): a state a job | nothing: each job reads its files |
-| the same on GPUs that run together | [with_torchrun.py](../examples/scale/with_torchrun.py) | nothing |
-| the same on a Ray cluster | [with_ray.py](../examples/scale/with_ray.py): Ray Data reads, workers add | nothing |
+| many files, SLURM or another job array | `examples/scale/job_array.py`: a state a job | nothing: each job reads its files |
+| the same on GPUs that run together | `examples/scale/with_torchrun.py` | nothing |
+| the same on a Ray cluster | `examples/scale/with_ray.py`: Ray Data reads, workers add | nothing |
 
 Copy an example and change how it reads: its first lines say how to start it. On SLURM, for a folder `texts` of parquet files with the columns
 `text` and `document`:
