@@ -148,7 +148,7 @@ def test_errors_are_weighted_by_token_in_training_alone():
 
 
 def test_an_arm_that_is_none_is_told_with_those_near_it():
-    with pytest.raises(UsageError, match="queries-centred"):
+    with pytest.raises(UsageError, match="did you mean queries-centred"):
         arms.changes_of("querys-centred")
 
 

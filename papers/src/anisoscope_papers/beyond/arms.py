@@ -157,11 +157,8 @@ def changes_of(arm: str) -> list[Change]:
     names = [] if arm == BASE else arm.split("+")
     for name in names:
         if name not in CHANGES:
-            raise UsageError(
-                f"known changes, joined by + if there are several ({', '.join(CHANGES)})",
-                repr(arm),
-                suggest_names(name, CHANGES),
-            )
+            expected = "known changes, joined by + if there are several"
+            raise UsageError(expected, repr(arm), suggest_names(name, CHANGES))
     return [CHANGES[name] for name in names]
 
 
