@@ -219,8 +219,8 @@ REFUSED = {
         "8 values in every line.*7 in line 41",
     ),
     "broken.jsonl": (lambda p: p.write_text('{"embedding": [1, 2]}\n{"embedding": [1,\n'), "line 2"),
-    "columns.json": (lambda p: pd.DataFrame(X).to_json(p), "one way to read.*rows, or columns"),
-    "dict-of-lists.json": (lambda p: write_json(p, {f"w{i}": x for i, x in enumerate(X.tolist())}), "rows, or columns"),
+    "columns.json": (lambda p: pd.DataFrame(X).to_json(p), "one way to read.*keys may be rows or columns"),
+    "dict-of-lists.json": (lambda p: write_json(p, {f"w{i}": x for i, x in enumerate(X.tolist())}), "rows or columns"),
     "ragged.json": (
         lambda p: write_json(p, [{"e": x[: 3 + i % 2]} for i, x in enumerate(X.tolist())]),
         "lists of 3 to 4",

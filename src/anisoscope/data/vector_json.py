@@ -280,7 +280,7 @@ def _check_dict_of_lists(by_path: dict[str, list[FoundVectors]], file: str) -> N
     widths = {len(each.numbers) for each in single}
     named = any(CALLED_VECTORS.fullmatch(_name_of(each.path).lower()) for each in single)
     if len(single) > 1 and len(single) == len(by_path) and len(widths) == 1 and not named:
-        got = f"{len(single)} lists of {widths.pop()} numbers: rows, or columns"
+        got = f"{len(single)} lists of {widths.pop()} numbers, which may be rows or columns"
         raise CorpusError(f"one way to read {file}", got, RECORDS)
 
 
