@@ -89,3 +89,15 @@ def test_patches_of_several_sequences_in_one_row_are_refused_with_the_cure():
     model = build(tiny_config("qwen2_vl", 0))
     with pytest.raises(MeasureError, match="one sequence a batch"):
         anisoscope.measure(model, inputs_for(model, 2))
+
+
+def test_images_of_one_text_do_not_count_in_the_texts_after_it():
+    """A class token stands before each image's patches, however many images the text before had."""
+    model = build(tiny_config("llava", 0))
+    one, two = inputs_for(model, 1), inputs_for(model, 2)
+    several = {name: two[name].reshape(1, -1) for name in ("input_ids", "attention_mask")}
+    several["pixel_values"] = two["pixel_values"]
+    run = anisoscope.measure(model, [several, one, two], tokens="content", sample=0)
+    rows = run.records.query("stack == 'vision' and site == 'hidden' and metric == 'mean_cosine' and layer == 1")
+    images = 2 + 1 + 2
+    assert rows["n_vectors"].tolist() == [images * MARKS]

@@ -134,7 +134,8 @@ class Tap:
         self.kept, self.real = dict[str, Any](), dict[str, Tensor]()
         self.means: Means = {}
         self.layers: tuple[int, ...] = ()
-        self.sequences: int | None = None  # of the call that follows, if the caller knows
+        # Number of sequences in the next call, if the caller knows it; and of parts that a sequence has, by stack.
+        self.sequences: int | None = None
         self.parts: dict[str, int] = {}
         self.optional, self.unseen, self.fused = {*OPTIONAL}, set[str](), False
         self.on_call: Callable[[Site, Call], None] | None = None  # told of each attention call that can be read
@@ -257,8 +258,10 @@ class Tap:
         The parts are tiles, or patches that are passed on without a sequence axis (Qwen-VL). Of several sequences
         nobody knows which part is whose: their vectors are returned unchanged.
         """
-        if self.sequences != 1 or len(x) == 1:
+        if self.sequences != 1:
+            self.parts.pop(stack, None)
             return x
+        # Set for every call: each part begins with special tokens, and the next text may have another number of images.
         self.parts[stack] = len(x) if x.shape[1] > 1 else 1
         return x.flatten(0, 1).unsqueeze(0)
 
