@@ -113,14 +113,14 @@ def measure(settings: Any, context: Context) -> pd.DataFrame:
 STUDY = declare(
     "nobody2030",
     "fig1",
-    settings={"quick": {}},
+    settings={"quick": {}, "paper": {}},
     measure=measure,
     judge=lambda _records: [],
     draw=lambda _records: {},
 )
 '''
 PUBLISHED = """paper = "Nobody: Nothing (2030)"
-settings = ["quick"]
+settings = ["quick", "paper"]
 
 [fig1]
 title = "Nothing"
