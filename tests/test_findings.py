@@ -366,3 +366,35 @@ def test_each_seed_is_told_by_its_own_last_step():
     rows = [each for seed, step in ((0, 10), (0, 20), (1, 10)) for each in curve((0.2, 0.3), step=step, seed=seed)]
     texts = [finding.text for finding in findings(as_records(pd.DataFrame(rows))) if "where" in finding.rule]
     assert [text.partition(": ")[0] for text in texts] == ["Seed 0, step 20", "Seed 1, step 10"]
+
+
+def floors(vectors, units, **more):
+    counts = {"n_vectors": vectors, "n_units": units} | more
+    return [row(f"floor.{name}", 2, value, value - 0.01, value + 0.01, **counts) for name, value in FLOORS.items()]
+
+
+FLOORS = {"q90": 0.2, "q95": 0.3, "q99": 0.4}
+
+
+def test_of_few_pairs_no_floor_is_said():
+    """Of four vectors it had an interval from −.46 to .76."""
+    for vectors, units, enough in ((4, 4, False), (28, 28, False), (29, 29, True), (29, 2, False), (1000, 40, True)):
+        text = told(floors(vectors, units))["noise_floor"]
+        assert text.startswith("Cosines up to .300 [.290, .310] are noise at layer 2: 95 %") == enough
+        assert text.startswith(f"Too few vectors for a floor: {vectors} of {units} units.") != enough
+        assert bool(tabulate_beside_hidden(as_records(pd.DataFrame(floors(vectors, units))))) == enough
+    assert "(99 %: .400 [.390, .410])" in text
+
+
+def test_a_floor_is_that_of_one_model_and_its_last_layer():
+    rows = floors(1000, 40)
+    deeper = [each | {"layer": 3, "value": 0.5} for each in rows]
+    assert told([*deeper, *rows])["noise_floor"].startswith("Cosines up to .500 ")
+    final = [each | {"site": "final", "layer": 3, "value": 0.6} for each in rows]
+    assert told([*final, *deeper, *rows])["noise_floor"].startswith("Cosines up to .600 ")
+    for name in ("seed", "step"):
+        assert "noise_floor" not in told([each | {name: which} for which in (0, 1) for each in rows])
+        assert "noise_floor" in told([each | {name: 1} for each in rows])
+    decoder = [each | {"stack": "decoder"} for each in rows]
+    texts = [finding.text for finding in findings(as_records(pd.DataFrame([*rows, *decoder])))]
+    assert [text.partition(":")[0] for text in texts] == ["Encoder", "Decoder"]

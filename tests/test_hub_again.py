@@ -223,6 +223,18 @@ def test_what_is_denied_is_told_apart_from_what_does_not_answer(monkeypatch, fau
     assert expected in str(told.value)
 
 
+def test_beside_a_folder_of_that_name_the_folder_is_named(monkeypatch, tmp_path):
+    """A known name is the hub's, and nothing said how to get at the folder."""
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_, **__: None)
+    monkeypatch.chdir(tmp_path)
+    for there, said in ((False, "got 'gpt2': no answer and not in the cache. Cure: near try"), (True, "write ./gpt2;")):
+        if there:
+            (tmp_path / "gpt2").mkdir()
+        with pytest.raises(ModelError) as told:
+            of_hub._from_cache("openai-community/gpt2", None, "gpt2", "near", Fault("no answer", "try again"))
+        assert said in str(told.value) and ("./gpt2" in str(told.value)) == there
+
+
 def test_a_name_that_may_be_a_path_is_told_what_lies_in_its_folder(monkeypatch, tmp_path):
     """Another number is no slip of the finger, but the folder is there: it spoke of the network alone."""
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_, **__: None)

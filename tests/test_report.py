@@ -662,3 +662,44 @@ def test_a_table_of_layers_has_a_row_for_each_layer_of_each_stack() -> None:
         ["decoder layer 0", ".400", ".450"],
         ["decoder layer 1", ".500", ".550"],
     ]
+
+
+def test_the_line_under_the_headline_counts_the_blocks_of_all_stacks() -> None:
+    records = synthetic_records(layers=3, heads=1, stacks=("encoder", "decoder"))
+    records = records[~(records["stack"].eq("decoder") & records["layer"].eq(3))]
+    told = dict(pages.describe_run(Results(records, synthetic_manifest())))
+    assert told["blocks"] == "5" and told["dimensions"] == str(DIM)
+    assert told["device"] == "cpu float32" and told["units"] == str(UNITS)
+    assert told["tokens"] == "238,412"
+    assert pages.describe_run(Results(records[:0], {})) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("me/model", "me/model"),
+        ("/a/b/model", "model"),
+        ("./a/model", "model"),
+        ("../model", "model"),
+        ("", "unnamed model"),
+    ],
+)
+def test_a_page_is_titled_by_its_model(name: str, title: str) -> None:
+    assert pages.make_title({"model": name}) == title
+
+
+def test_tiles_are_of_the_sharpest_and_the_most_aligned_head() -> None:
+    def tiles(*heads: tuple[float, float]) -> dict[str, tuple[str, str]]:
+        rows: list[Row] = []
+        for head, (entropy, cosine) in enumerate(heads):
+            place = {"stack": "encoder", "kind": "self", "layer": 1, "head": head}
+            rows.append(_row("attention.entropy_normalised", entropy, **place, site="attention"))
+            rows.append(_row("query_key.cosine", cosine, **place, site="query.raw", token_policy="all"))
+        found = pages.list_tiles(Results(as_records(pd.DataFrame(rows)), synthetic_manifest()))
+        return {name: (value, words) for name, value, words in found}
+
+    mixed = tiles((0.9, 0.2), (0.3, -0.7), (0.98, 0.9))
+    assert mixed["sharpest head"] == (".300", "normalised entropy, layer 1, head 1")
+    assert mixed["strongest alignment"] == ("−.700", "cos(Q̄, K̄), layer 1, head 1")
+    uniform = tiles((0.98, 0.2), (0.97, 0.9))
+    assert list(uniform) == ["attention"] and uniform["attention"][1].endswith("lowest entropy .970, layer 1, head 1")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from families import FAMILIES as SEEN
-from sweep import kept, look_at
+from sweep import kept, look_at, main
 from tiny_models import ARCHITECTURES
 from torch import nn
 from transformers import CLIPConfig, CLIPModel, LlavaConfig, LlavaModel
@@ -158,3 +158,12 @@ def test_frames_are_counted_by_the_encoder_and_not_by_what_it_stands_in():
     frames = Stream(mask, torch.zeros_like(mask), torch.tensor([0, 64]))
     made = Layout(Whole()).streams(Batch({}, torch.arange(2), {"frames": frames}))["encoder"]
     assert made.mask.shape == (2, 8) and made.mask.sum(1).tolist() == [8, 3] and made.start.tolist() == [0, 16]
+
+
+@pytest.mark.parametrize("part", ["", "x", "1", "0/4", "5/4", "1/0", "1/2/3"])
+def test_a_share_that_is_none_is_told_in_one_sentence(part, capsys):
+    """It ended in a traceback."""
+    with pytest.raises(SystemExit) as ended:
+        main([f"--part={part}"])
+    assert ended.value.code == 2
+    assert f"expected I/N with 1 ≤ I ≤ N, such as 1/4; got {part!r}" in capsys.readouterr().err

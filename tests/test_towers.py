@@ -2,6 +2,7 @@
 
 import json
 import sys
+import types
 from io import BytesIO
 
 import pytest
@@ -14,6 +15,7 @@ from anisoscope.axes import Site
 from anisoscope.capture import capture
 from anisoscope.data.images import ImagePlan, digits, open_images
 from anisoscope.errors import ModelError, UsageError
+from anisoscope.models import adapters
 from anisoscope.models.blocks import Layout, find_blocks
 from anisoscope.models.identity import hash_weights
 from anisoscope.models.load import load
@@ -103,6 +105,41 @@ def test_an_adapter_of_another_base_is_refused(tmp_path):
         load(str(tmp_path / "adapter"))
     with pytest.raises(UsageError, match="--untrained"):
         load(str(tmp_path / "adapter"), untrained=True)
+
+
+@pytest.mark.parametrize(
+    ("saved", "said"),
+    [
+        ({"a.lora_A": 1.0}, ""),
+        ({"a.lora_A": 1.0, "b.lora_A": 2.0}, "1 that find no place, such as b.lora_A"),
+        ({}, "1 that find no place, such as a.lora_A"),
+        ({"a.lora_A": 2.0}, "such as a.lora_A"),
+    ],
+)
+def test_every_weight_of_an_adapter_has_its_place(saved, said, tmp_path, monkeypatch):
+    """models.adapters: a weight without a place, a place without a weight, and one of another value."""
+    peft = types.ModuleType("peft")
+    peft.load_peft_weights = lambda *_, **__: {name: torch.tensor([value]) for name, value in saved.items()}
+    peft.get_peft_model_state_dict = lambda _: {"a.lora_A": torch.tensor([1.0])}
+    whole = torch.nn.Linear(2, 2)
+    merged = types.SimpleNamespace(merge_and_unload=lambda: types.SimpleNamespace(base_model=whole))
+    peft.PeftModel = types.SimpleNamespace(from_pretrained=lambda *_: merged)
+    monkeypatch.setitem(sys.modules, "peft", peft)
+    monkeypatch.setattr("transformers.AutoModel.from_pretrained", lambda *_, **__: None)
+    (tmp_path / "adapter_config.json").write_text("{}")
+    if not said:
+        assert adapters.merge_adapter(str(tmp_path), "base", {}) is whole
+        return
+    with pytest.raises(ModelError, match=said):
+        adapters.merge_adapter(str(tmp_path), "base", {})
+
+
+def test_the_classes_of_an_adapter_are_those_of_its_head():
+    head, lora = torch.ones(3, 4), torch.ones(8, 4)
+    assert adapters._count_classes({"x.lora_A.weight": lora, "score.weight": head}) == 3
+    assert adapters._count_classes({"classifier.dense.weight": lora, "classifier.out_proj.weight": head}) == 3
+    assert adapters._count_classes({"score.lora_B.weight": head, "score.bias": torch.ones(3)}) is None
+    assert not adapters._same(torch.ones(2), torch.ones(1, 2)) and adapters._same(torch.ones(2), torch.ones(2).double())
 
 
 def test_an_adapter_is_named_by_its_id_on_the_hub(tmp_path):

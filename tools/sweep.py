@@ -16,6 +16,7 @@ import json
 import multiprocessing
 import os
 import queue
+import re
 import signal
 import sys
 import time
@@ -747,8 +748,11 @@ def main(words: list[str]) -> int:
     asked = parser.parse_args(words)
     begun = time.monotonic()
     names, chosen = model_types(), asked.names
-    if asked.part:
-        part, parts = map(int, asked.part.split("/"))
+    if asked.part is not None:
+        read = re.fullmatch(r"(\d+)/(\d+)", asked.part)
+        part, parts = map(int, read.groups()) if read else (0, 0)
+        if not 1 <= part <= parts:
+            parser.error(f"argument --part: expected I/N with 1 ≤ I ≤ N, such as 1/4; got {asked.part!r}")
         names = names[part - 1 :: parts]
     before = kept()
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from anisoscope.cli.view import Table
 from anisoscope.registry import list_added, list_entries_of
+from anisoscope.runs.findings import has_enough_pairs
 from anisoscope.runs.short_tables import ENDS, SHORT, A, pivot_by_layer, select_layers
 from anisoscope.store import select
 from anisoscope.wording import format_interval, format_measured, format_short, iter_rows
@@ -158,6 +159,9 @@ def tabulate_beside_hidden(records: Any) -> list[Table]:
     found = []
     for name in BESIDE_HIDDEN:
         rows = records[records["metric"].str.startswith(f"{name}.").fillna(False).astype(bool)]
+        if name == "floor":  # of few vectors the finding says that they are too few
+            enough = map(has_enough_pairs, rows["n_vectors"].astype(float), rows["n_units"].astype(float))
+            rows = rows[list(enough)]
         for table in tabulate_named_metrics(rows) if len(rows) else ():
             head = tuple(label.removeprefix(f"{name}.") for label in table.head)
             found.append(Table((f"{name}: {head[0]}", *head[1:]), table.rows, table.records))

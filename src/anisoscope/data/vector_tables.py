@@ -140,8 +140,10 @@ def _of_arrow_lists(array: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
         return *_in_sequences(vectors, lengths), ""
     if not (types.is_integer(kind) or types.is_floating(kind)):
         return None, None, f"lists of {kind}"
-    if len(lengths) == 0 or lengths.min() != lengths.max():
-        return None, None, f"lists of {lengths.min(initial=0)} to {lengths.max(initial=0)} numbers"
+    if len(lengths) == 0:
+        return None, None, "no lists"
+    if lengths.min() != lengths.max():
+        return None, None, f"lists of {lengths.min()} to {lengths.max()} numbers"
     if lengths[0] == 0:
         return None, None, "empty lists"
     numbers = inner.to_numpy(zero_copy_only=False)

@@ -156,6 +156,9 @@ def _from_cache(path: str, revision: str | None, name: str, near: str, fault: Fa
         got = f"{name!r}, which is not there, and not in the cache of the hub"
         raise ModelError("a model", got, f"{beside}; for a model of the hub: {fault.cure}")
     cure = f"{near} {fault.cure}; else use builtin:minilm or a local folder (HF_HOME points to the cache)".strip()
+    own = split_name(name)[0]
+    if Path(own).is_dir():  # a name that is known goes to the hub, even beside a folder called so
+        cure = f"for the folder of this name write ./{own}; for the hub's model: {cure}"
     raise ModelError("a hub id, a folder, builtin:minilm or module:factory", got, cure)
 
 

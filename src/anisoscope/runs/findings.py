@@ -18,6 +18,7 @@ from anisoscope.runs.extremes import extreme_findings
 from anisoscope.runs.finding import Finding, entry
 from anisoscope.store import select
 from anisoscope.wording import (
+    count_noun,
     describe_layers,
     format_measured,
     format_short,
@@ -38,6 +39,8 @@ POINTS = 0.02
 """A change of accuracy is next to nothing if its interval stays within two points."""
 FEW = (1, 3, 10)
 """Numbers of dimensions whose share of A is recorded."""
+FEWEST_PAIRS = 400
+"""Pairs of vectors from different units for a noise floor: 4 of them lie above the level of 99 %."""
 
 
 @dataclass(frozen=True)
@@ -320,17 +323,28 @@ def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
     several = rows["stack"].nunique() > 1
     for stack, part in rows.groupby("stack", sort=False):
         last = iter_rows(sort_by_depth(part[part["metric"].eq("floor.q95")]).tail(1))[0]
+        before = f"{str(stack).capitalize()}: " if several else ""
+        if not has_enough_pairs(last.n_vectors, last.n_units):
+            text = (
+                f"{before}Too few vectors for a floor: {last.n_vectors:,} of {count_noun(int(last.n_units), 'unit')}."
+            )
+            yield Finding("noise_floor", text, (entry(last),))
+            continue
         there = select(part, layer=last.layer, site=last.site)
         (rare,) = iter_rows(select(there, metric="floor.q99"))
         law = iter_rows(select(records, metric=Q95, stack=stack, layer=last.layer, site=last.site, component=None))
         even = f"; of isotropic directions {format_short(law[0].value)}" if law else ""
-        before = f"{str(stack).capitalize()}: " if several else ""
         text = (
             f"{before}Cosines up to {format_measured(last)} are noise at "
             f"{name_layer(last)}: 95 % of pairs of unrelated units"
         )
         text += f" lie below (99 %: {format_measured(rare)}{even})."
         yield Finding("noise_floor", text, (entry(last), entry(rare)))
+
+
+def has_enough_pairs(vectors: float, units: float) -> bool:
+    """Return whether so many vectors of so many equal units have enough pairs of different units for a floor."""
+    return vectors**2 * (1 - 1 / units) / 2 >= FEWEST_PAIRS
 
 
 RULES = (unjudged, where_anisotropic, carried_by_few, removed_by_centring)

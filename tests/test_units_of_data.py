@@ -1,0 +1,796 @@
+"""Small decisions of the readers of data, each on a few numbers: which end, which of two, from how many on."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+from anisoscope.data import (
+    arrays,
+    check_names,
+    documents,
+    labelled,
+    labelled_tables,
+    local,
+    plans,
+    splitting,
+    table_rows,
+    vector_files,
+    vector_json,
+    vector_roles,
+    vector_tables,
+    windows,
+)
+from anisoscope.data.labelled import Example, LabelledCorpus
+from anisoscope.data.vector_roles import Content
+from anisoscope.errors import CorpusError, ModelError, UsageError
+
+# ---- tables of vectors -----------------------------------------------------------------------------------------------
+
+
+def header_of(text, width=None):
+    rows = [line.split(",") for line in text.split()]
+    return vector_tables._header(rows, width or max(map(len, rows[1:] or rows)), "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "header", "names", "index"),
+    [
+        ("one,.1 two,.2 7,.3 four,.4", False, ["0", "1"], ()),  # a column of words with one number is none of numbers
+        ("a,.1 7,.2 b,.3", False, ["0", "1"], ()),  # nor is one that is half numbers
+        ("word,x a,1 b,2", True, ["word", "x"], ()),
+        ("0,1 .5,.25", True, ["0", "1"], ()),
+        ("1,2 .5,.25", True, ["1", "2"], ()),
+        ("7 .5 .25", False, ["0"], ()),
+        ("5,5 .5,.25", False, ["0", "1"], ()),  # equal whole numbers name no columns
+        (",x 0,.5 1,.25", True, ["row numbers", "x"], ("row numbers",)),
+        ("Unnamed:,x 0,.5", True, ["Unnamed:", "x"], ()),
+        ("#id,x 0,.5", True, ["id", "x"], ()),
+        ("x,y r1,.5,.25 r2,.5,.25", True, ["row names", "x", "y"], ("row names",)),
+        ("v,w [1,.5 [2,.5", True, ["v", "w"], ()),
+        ("[0,w [1,.5 [2,.5", True, ["[0", "w"], ()),
+        ("[0,.1 [1,.5 [2,.5", False, ["0", "1"], ()),
+        (".5,.25", False, ["0", "1"], ()),
+    ],
+)
+def test_the_first_line_is_a_header_or_a_vector(text, header, names, index):
+    assert header_of(text) == (header, names, index)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("0,1,2 3,4,5 6,7,8", "a first line of whole numbers"), ("9,4 .5,.25", "names, or a vector"), ("a,b", "a header")],
+)
+def test_a_first_line_that_may_be_either_is_refused(text, said):
+    with pytest.raises(CorpusError, match=said):
+        header_of(text)
+    with pytest.raises(CorpusError, match="several columns x"):
+        header_of("x,x 1,2")
+
+
+def test_what_counts_as_a_number_in_a_cell():
+    numbers = ["1", " -2.5 ", "1e-3", "1,5", "", "NA", "null", "None", "inf", "nan"]
+    assert all(map(vector_tables.is_number, numbers))
+    assert not any(map(vector_tables.is_number, ["x", "1,2,3", "n/a", "[1", "1.2.3"]))
+
+
+@pytest.mark.parametrize(
+    ("lines", "separator"),
+    [
+        (["a;b", "1,5;2,5", "3,5;4,5"], ";"),
+        (["1 2 3", "4 5 6"], " "),
+        (["1,2", "3,4"], ","),
+        (["1|2", "3|4"], "|"),
+        (["word", "other"], ","),
+        (["[1 2]", "[3 4]"], ","),
+        (["1,2;5", "3;6", "4;7", "8;9"], ";"),  # rows of one length, not those of most numbers
+    ],
+)
+def test_the_separator_makes_rows_of_numbers(lines, separator, tmp_path):
+    assert vector_tables._separator(lines, tmp_path / "x.csv") == separator
+    assert vector_tables._separator(["a,b", "1,2"], tmp_path / "x.tsv") == "\t"
+
+
+def test_names_in_a_comment_fit_the_columns():
+    assert vector_tables._names_in_comment("# id x0 x1", " ", 3) == ["id", "x0", "x1"]
+    assert vector_tables._names_in_comment("# id,x0", ",", 2) == ["id", "x0"]
+    for line, width in (("# id x0", 3), ("# id id x0", 3), ("# id 7 x0", 3), ("#", 1)):
+        assert vector_tables._names_in_comment(line, " ", width) == []
+
+
+def test_columns_of_whole_numbers_are_told_from_decimals():
+    rows = [["1", "+2", "1.0", "a", ""], ["-3", "", "2", "1", ""]]
+    assert vector_tables._columns_of_numbers([*"abcde"], rows, False) == (["a", "b"], ["c"])
+    assert vector_tables._columns_of_numbers(["a"], [["1,5"], ["2,0"]], True) == ([], ["a"])
+
+
+def test_sequences_and_printed_lists_of_a_column():
+    values, mask = vector_tables._in_sequences(np.arange(8.0).reshape(4, 2), np.array([1, 3]))
+    assert values.shape == (2, 3, 2) and values[0].tolist() == [[0, 1], [0, 0], [0, 0]]
+    assert mask.tolist() == [[True, False, False], [True] * 3]
+    assert vector_tables._in_sequences(np.ones((4, 2)), np.array([2, 2]))[1] is None
+
+    def read(*texts):
+        return vector_tables._of_texts(np.array(texts, object))
+
+    assert read("[1, 2]", "[3 4]")[0].tolist() == [[1, 2], [3, 4]]
+    assert read("array([1., 2.], dtype=float32)")[0].tolist() == [[1, 2]]
+    assert read(None, "[1 ... 2]")[2].startswith("lists cut short when they were printed (row 2")
+    assert read("[1, 2]", "[3]")[2] == "lists of 1 to 2 numbers"
+    assert read("[1, 2]", "[oops]")[0].tolist() == ["[1, 2]", "[oops]"]
+    assert read("plain")[2] == ""
+
+
+def test_columns_of_arrow_that_are_no_vectors_say_why():
+    def read(values, kind=None):
+        return vector_tables._of_arrow_column(pa.array(values, kind))
+
+    assert read([[1.0, 2.0], None])[2] == "1 rows without a list"
+    assert read([["a"], ["b"]])[2] == "lists of string"
+    assert read([[1.0], [1.0, 2.0]])[2] == "lists of 1 to 2 numbers"
+    assert read([[], []], pa.list_(pa.float64()))[2] == "empty lists"
+    assert read([None, None])[2] == "empty"
+    assert read([[[[1.0]]]])[2] == "lists in lists in lists"
+    assert read([True, False])[0].dtype == bool and read([True, None])[0].dtype == object
+    assert read(["a", "b", "a"], pa.dictionary(pa.int32(), pa.string()))[0].tolist() == ["a", "b", "a"]
+    nested = pa.table({"m": pa.array([{"label": 1, "deep": {"x": 2.0}}])})
+    assert [name for name, _ in vector_tables._flat_columns(nested)] == ["m.label", "m.deep.x"]
+    frame = pa.Table.from_pandas(pd.DataFrame({"x": [1.0]}, index=pd.Index([5], name="key")))
+    assert vector_tables._index_of_pandas(frame, {"x": 0, "key": 0}) == ("key",)
+    assert vector_tables._index_of_pandas(pa.table({"a": [1]}), {"__index_level_0__": 0, "a": 0}) == (
+        "__index_level_0__",
+    )
+
+
+def test_a_table_of_blanks_skips_comments_and_keeps_its_types(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_text("# made by hand\n# w a b\none 1 .5\n\n# between\ntwo 2 1e3\n")
+    content = vector_tables.read_delimited(path)
+    assert {name: values.tolist() for name, values in content.columns.items()} == {
+        "w": ["one", "two"],
+        "a": [1, 2],
+        "b": [0.5, 1000],
+    }
+    assert content.columns["a"].dtype == np.int64 and content.named and content.first_line == 3
+    assert content.notes == ["no header", "names in line 2, a comment", "1 comment line skipped"]
+
+
+# ---- roles of columns ------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_named_by_patterns_ranges_and_places():
+    names = ["id", "dim_0", "dim_1", "dim_2", "mean"]
+    for spec, found in (
+        ("dim_*", names[1:4]),
+        ("dim_0-dim_1", names[1:3]),
+        ("mean,id", ["id", "mean"]),
+        ("1-2", names[1:3]),
+        ("4", ["mean"]),
+        ("dim_?", names[1:4]),
+        ("id-dim_0", names[:2]),
+    ):
+        assert vector_roles.select_names(spec, names) == found, spec
+    for spec in ("5", "3-5", "other", "Dim_*"):
+        with pytest.raises(CorpusError, match="for --columns"):
+            vector_roles.select_names(spec, names)
+    with pytest.raises(CorpusError):
+        vector_roles.select_names("1-2", names, by_place=False)
+
+
+def test_names_are_written_in_few_words():
+    assert vector_roles.compress_names(["d0", "d1", "d2", "e3", "d5"]) == "d0–d2, e3, d5"
+    assert vector_roles.compress_names(["9", "10", "12"]) == "9–10, 12"
+    assert vector_roles.list_names([*"abcdef"]) == "a, b, c, d, e, f"
+    assert vector_roles.list_names([*"abcdefg"]) == "a, b, c, d, e and 2 more"
+    assert vector_roles.to_spec(["d1", "d2", "d3"]) == "d1-d3"
+    assert vector_roles.to_spec(["d1", "d3"]) == "d*"
+    assert vector_roles.to_spec(["1", "3"]) == "1,3"
+    assert vector_roles.to_spec(["a"]) == "a" and vector_roles.to_spec([*"abcdefg"]) == "a,b,c,d,e,f,…"
+    assert vector_roles.quote_for_shell("d*") == "'d*'" and vector_roles.quote_for_shell("0-7") == "0-7"
+
+
+def test_suspicious_columns_are_whole_among_decimals_or_count_the_rows():
+    decimals = np.array([0.5, 0.25, 0.75, 1.5])
+    assert vector_roles._suspects([decimals, np.array([3, 9, 4, 4])]) == (1, "holds whole numbers among decimals")
+    assert vector_roles._suspects([decimals, np.arange(4)]) == (1, "counts the rows")
+    assert vector_roles._suspects([decimals, np.ones(4)]) is None
+    assert vector_roles._suspects([np.arange(4), np.array([3, 9, 4, 4])]) == (0, "counts the rows")
+    assert vector_roles._suspects([np.arange(4)]) is None
+    counts = [vector_roles._counts_rows(np.array(x)) for x in ([0, 1, 2], [1, 2, 3], [2, 3, 4], [0, 1], [0, 2, 4])]
+    assert counts == [True, True, False, False, False]
+    whole = [vector_roles._is_whole(np.array(x)) for x in ([1.0, np.nan], [1.5, 2], [np.nan], [np.inf, 2.0])]
+    assert whole == [True, False, False, True]
+
+
+def test_a_bad_cell_is_told_only_in_a_column_of_numbers():
+    cells = np.array(["1", "2", "oops", "3", "x"], object)
+    assert vector_roles._bad_cell(cells, 10) == "'oops' in line 12"
+    assert vector_roles._bad_cell(cells, 0) == "'oops' in row 3"
+    assert vector_roles._bad_cell(np.array(["1", "x"], object), 0) == ""
+    assert vector_roles._bad_cell(np.arange(3), 0) == ""
+
+
+def test_names_say_what_is_no_dimension():
+    for name in ("id", "doc_id", "Unnamed: 0", "meta.ID", "index", "uuid", "id_of_row", "row_num", "nr"):
+        assert vector_roles._says_other(name) == "an id, by its name", name
+    assert vector_roles._says_other("Year") == "by its name"
+    assert not any(map(vector_roles._says_other, ("width", "grid", "dim_0", "valid", "x")))
+    assert vector_roles._numbered_series(["a1", "b1", "b2", "c", "a2", "b3"]) == ["b1", "b2", "b3"]
+    assert vector_roles._numbered_series(["a1", "b1"]) == []
+    names = ["e.float[]", "e.int8[]", "f.ubinary", "g"]
+    assert vector_roles._other_precisions(names) == ["e.int8[]", "f.ubinary"]
+    assert vector_roles._other_precisions(["e.int8", "e.float16"]) == ["e.int8"]
+
+
+def numbers(*names, rows=5):
+    draw = np.random.default_rng(0)
+    return {name: draw.normal(size=rows) for name in names}
+
+
+def test_numbered_columns_are_the_vector_from_three_quarters_on():
+    three = vector_roles.decide_roles(Content(numbers("d0", "d1", "d2", "mean")), "x.csv")
+    assert three.layers == {"x": ("d0", "d1", "d2")} and three.left_out == {"mean": "as well as the numbered columns"}
+    with pytest.raises(CorpusError, match="two: d0–d1 may be the vector, or d0–d1, mean"):
+        vector_roles.decide_roles(Content(numbers("d0", "d1", "mean")), "x.csv")
+    counted = numbers("0", "1", "2") | {"0": np.arange(5)}
+    unnamed = vector_roles.decide_roles(Content(counted, named=False), "x.csv")
+    assert unnamed.layers == {"x": ("1", "2")} and unnamed.left_out == {"0": "it counts the rows"}
+    with pytest.raises(CorpusError, match="columns of numbers"):
+        vector_roles.decide_roles(Content(numbers("x") | {"t": np.array([*"abcde"], object)}), "x.csv")
+
+
+def test_units_labels_and_masks_are_found_by_name():
+    content = Content(numbers("d0", "d1") | {"Unit": np.arange(5) % 2, "labels": np.arange(5) % 3})
+    roles = vector_roles.decide_roles(content, "x.csv")
+    assert (roles.units, roles.labels, roles.mask) == ("Unit", "labels", None)
+    arrays_ = {"x": np.ones((2, 3, 4)) * 0.5, "mask": np.ones((2, 3), int)}
+    assert vector_roles.decide_roles(Content(arrays_, is_table=False), "x.npz").mask == "mask"
+    with pytest.raises(CorpusError, match="a column or an array of the file"):
+        vector_roles.decide_roles(content, "x.csv", unit_column="none")
+
+
+def test_of_columns_of_lists_those_called_vectors_are_measured():
+    wide = np.random.default_rng(0).normal(size=(6, 4))
+    roles = vector_roles.decide_roles(Content({"a": wide, "text_embedding": wide}), "x.parquet")
+    assert list(roles.layers) == ["text_embedding"]
+    assert roles.left_out == {"a": "lists as well as a column named vector"}
+    both = vector_roles.decide_roles(Content({"a": wide, "b": wide}), "x.parquet")
+    assert list(both.layers) == ["a", "b"]
+    narrow = vector_roles.decide_roles(Content({"a": wide, "b": wide[:, :1]}, is_table=False), "x.npz")
+    assert narrow.left_out == {"b": "one number a row"}
+
+
+# ---- vectors in JSON and in files ------------------------------------------------------------------------------------
+
+
+def test_lists_of_numbers_in_json():
+    assert np.isnan(vector_json._numbers([1, None])[1])
+    assert vector_json._numbers([1, 2]).dtype.kind == "i"
+    for other in ([True, False], ["a"], [None, None], [], [1, "a"], [[1], [1, 2]], [1, None, True]):
+        assert vector_json._numbers(other) is None, other
+    assert [vector_json._name_of(path) for path in ("data[].embedding", "[]", "e[]", "a[].b[]", "x.y")] == [
+        "embedding",
+        "vectors",
+        "e",
+        "b",
+        "x.y",
+    ]
+    assert vector_json._from_base64("AACAPwAAAEA=").tolist() == [1.0, 2.0]
+    for text in ("AACA", "AACAPwAAAEA", "AACAfwAAgH8=", "gJYYSwAAgD8=", "not base 64!"):
+        assert vector_json._from_base64(text) is None
+    assert vector_json._scalars({"a": 1, "b": {"c": "x", "d": [1]}, "e": [2]}) == {"a": 1, "b.c": "x"}
+    assert vector_json._are_rows(["0", "1"]) and not vector_json._are_rows(["1", "2"])
+    columns = vector_json._columns_of([{"a": 1, "b": True, "c": "x"}, {"a": None, "b": False}])
+    assert np.isnan(columns["a"][1]) and columns["b"].dtype == bool and columns["c"].tolist() == ["x", None]
+
+
+def test_lists_beside_and_in_records_of_json():
+    value = {"ids": [7, 8], "embeddings": [[0.5, 1.0], [1.5, 2.0]], "model": "m"}
+    content = vector_json.content_of_json(value, "x.json")
+    assert content.columns["embeddings"].shape == (2, 2) and content.columns["ids"].tolist() == [7, 8]
+    assert content.columns["model"].tolist() == ["m", "m"]
+    tokens = [{"hidden_states": [[0.5, 1.0], [1.5, 2.0]]}, {"hidden_states": [[2.5, 3.0]]}]
+    content = vector_json.content_of_json(tokens, "x.json")
+    assert content.columns["hidden_states"].shape == (2, 2, 2)
+    assert content.masks["hidden_states"].tolist() == [[True, True], [True, False]]
+    several = [{"thing": [[0.5, 1.0], [1.5, 2.0]]}, {"thing": [[2.5, 3.0]]}]
+    assert "several vectors in a record" in vector_json.content_of_json(several, "x.json").unusable["thing"]
+    split = {"columns": ["a", "b"], "data": [[1.5, 2.5], [3.5, 4.5]], "index": [0, 1]}
+    assert vector_json.content_of_json(split, "x.json").columns["b"].tolist() == [2.5, 4.5]
+
+
+def test_which_files_are_layers_pieces_and_lines_of_numbers():
+    assert vector_files.natural_sort_key("layer.2") < vector_files.natural_sort_key("layer.10")
+    rows = {"1 2": True, "a 1.5 2": True, "a 1 2": False, "1": False, "a b c": False, "a .5": False}
+    assert {text: vector_files._is_row_of_numbers(text.split()) for text in rows} == rows
+    for stem in ("layer_0", "hidden_states.11", "model.layer-3", "h4"):
+        assert vector_files.LAYERS.fullmatch(stem), stem
+    assert not vector_files.LAYERS.fullmatch("player3") and not vector_files.LAYERS.fullmatch("layer")
+    for stem in ("part-0", "train-00001-of-00004", "x_shard2", "validation"):
+        assert vector_files.PIECES.fullmatch(stem), stem
+    assert not vector_files.PIECES.fullmatch("depart") and not vector_files.PIECES.fullmatch("a")
+    for name in ("config.json", "model-00001-of-2.safetensors", "pytorch_model.bin", "tokenizer_config.json"):
+        assert vector_files.OF_MODEL.fullmatch(name), name
+    assert not vector_files.OF_MODEL.fullmatch("vectors.json")
+
+
+def test_what_a_file_of_torch_holds(tmp_path):
+    path = tmp_path / "x.pt"
+    found = dict(vector_files._tensors({"a": [torch.ones(3)] * 2, "b": {"c": torch.ones(2, 2)}, "n": [1, 2]}, path))
+    assert {name: tuple(value.shape) for name, value in found.items()} == {"a": (2, 3), "b.c": (2, 2), "n": (2,)}
+    layers = dict(vector_files._tensors([torch.ones(2, 3, 4), torch.zeros(2, 3, 4)], path))
+    assert list(layers) == ["layer 0", "layer 1"] and layers["layer 1"].sum() == 0
+    assert list(dict(vector_files._tensors(torch.ones(2, 2), path))) == ["x"]
+    for several, said in (
+        ([torch.ones(2, 3), torch.ones(4, 3)], "2 matrices"),
+        ([torch.ones(2), torch.ones(3)], "of one width"),
+    ):
+        with pytest.raises(CorpusError, match=said):
+            dict(vector_files._tensors(several, path))
+
+
+# ---- vectors in memory -----------------------------------------------------------------------------------------------
+
+
+def test_a_block_of_vectors_keeps_every_digit():
+    for given, kind in (
+        (np.array([[2**30 + 1, 2]], np.int32), torch.float64),
+        (np.array([[3, 2]], np.int16), torch.float32),
+        (np.array([[0.5, 2]], np.float16), torch.float32),
+        (np.array([[0.5, 2]], np.float64), torch.float64),
+        (np.array([[0.5, 2]], np.longdouble), torch.float64),
+        (np.array([[0.5, 2]], ">f4"), torch.float32),
+        (torch.tensor([[0.5, 2]], dtype=torch.bfloat16), torch.float32),
+    ):
+        block = arrays.wrap_vectors(given).block("0", np.array([0]))
+        assert block.dtype == kind and block.shape == (1, 1, 2) and block[0, 0].tolist() == given[0].tolist()
+    four = arrays.wrap_vectors(np.arange(8.0).reshape(4, 2))
+    assert four.block("0", np.array([1, 2]))[:, 0, 0].tolist() == [2, 4]
+
+
+def test_batches_of_vectors_and_sequences(monkeypatch):
+    plan = arrays.VectorPlan(
+        arrays.wrap_vectors(np.arange(20.0).reshape(10, 2), units=[*"aabbccddee"], labels=[*"xy"] * 5)
+    )
+    batch = plan[0]
+    assert len(plan) == 1 and batch.label.tolist() == [0, 1] * 5 and plan.classes == ("x", "y")
+    assert batch.unit.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] and plan.n_units == 5
+    assert batch.streams["vectors"].start.tolist() == [*range(10)] and plan.words["position"] == "vector"
+    mask = np.array([[1, 1, 0], [1, 0, 0]])
+    sequences = arrays.VectorPlan(arrays.wrap_vectors(np.ones((2, 3, 4)), mask=mask))
+    stream = sequences[0].streams["vectors"]
+    assert stream.start.tolist() == [0, 3] and stream.mask.tolist() == mask.astype(bool).tolist()
+    assert sequences.tokens == [3] and sequences.words["counted"] == "token"
+    monkeypatch.setattr(arrays, "BLOCK_BYTES", 8 * 2 * 4)
+    layers = {"narrow": np.ones((10, 1)), "wide": np.ones((10, 2))}
+    assert [len(rows) for rows in arrays.VectorPlan(arrays.wrap_vectors(layers)).batches] == [4, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "said"),
+    [
+        (np.ones((3, 2)), {"units": [1, None, 2]}, "1 missing"),
+        (np.ones((3, 2)), {"labels": [1, 2]}, "a label for each of 3"),
+        (np.ones((2, 3, 4)), {"labels": [1, 2]}, "pool them"),
+        (np.ones((2, 3, 4)), {"mask": np.ones((2, 4))}, r"a mask of the shape \[2, 3\]"),
+        (np.ones((3, 2)), {"mask": np.ones((3, 2))}, "a mask of the shape"),
+        ({"a": np.ones((3, 2)), "b": np.ones((4, 2))}, {}, "layers of the same vectors"),
+        (np.ones(3), {}, r"x\[None\]"),
+        (np.ones((3, 2), bool), {}, "real numbers"),
+        (np.ones((3, 2), complex), {}, "real numbers"),
+        ([], {}, "at least one array"),
+        ("text", {}, "arrays or tensors"),
+    ],
+)
+def test_arrays_that_are_no_vectors_are_refused(given, options, said):
+    with pytest.raises(UsageError, match=said):
+        arrays.wrap_vectors(given, **options)
+
+
+# ---- labelled examples -----------------------------------------------------------------------------------------------
+
+
+def corpus(sizes, labels=("a", "b"), source=None, **splits):
+    made = {split: tuple(Example((f"{split}{i}",), i % 2) for i in range(n)) for split, n in sizes.items()}
+    return LabelledCorpus("c", labels, made | splits, source=source or {})
+
+
+def test_a_balanced_part_is_taken_in_order():
+    examples = [Example((str(i),), label) for i, label in enumerate([0, 0, 0, 1, 1, 0])]
+    assert [e.text for e in labelled.take_balanced(examples, 3, 2)] == ["0", "1", "3"]
+    assert [e.text for e in labelled.take_balanced(examples, 4, 2)] == ["0", "1", "3", "4"]
+
+
+def test_a_random_division_has_the_shares_of_every_class():
+    examples = [Example((str(i),), int(i >= 20)) for i in range(30)]
+    parts = labelled.split_at_random(examples, {"train": 0.8, "validation": 0.1, "test": 0.1}, 3)
+    counts = {name: [sum(e.label == label for e in part) for label in (0, 1)] for name, part in parts.items()}
+    assert counts == {"train": [16, 8], "validation": [2, 1], "test": [2, 1]}
+    order = [int(e.text) for e in parts["train"]]
+    assert order == sorted(order) and sorted(int(e.text) for part in parts.values() for e in part) == [*range(30)]
+    again, other = (labelled.split_at_random(examples, {"a": 0.5, "b": 0.5}, seed) for seed in (3, 4))
+    assert again == labelled.split_at_random(examples, {"a": 0.5, "b": 0.5}, 3) != other
+
+
+@pytest.mark.parametrize(
+    ("source", "split", "options", "chosen", "note"),
+    [
+        ({}, "", {}, "test", ""),
+        ({}, "train", {}, "train", ""),
+        ({"drawn": ["test"]}, "", {}, "test", "c has no test split: looked at 2 of 14 rows drawn at random"),
+        ({"drawn": ["validation"]}, "", {}, "test", ""),
+        ({"drawn": list(labelled.SPLITS)}, "", {}, "all", "c has no splits: looked at all 14 rows"),
+        ({"drawn": list(labelled.SPLITS)}, "", {"limit": 4}, "all", "looked at 4 of 14 rows (--limit: there are 14)"),
+        ({"drawn": list(labelled.SPLITS)}, "", {"trained_on": True}, "held-out", "6 of 14 rows that the model was not"),
+    ],
+)
+def test_which_split_is_looked_at(source, split, options, chosen, note):
+    given = corpus({"train": 8, "validation": 4, "test": 2}, source=source)
+    found, name, said = labelled.choose_split(given, split, **{"trained_on": False} | options)
+    assert name == chosen and note in said and bool(note) == bool(said)
+    assert len(found.splits[name]) == {"test": 2, "train": 8, "all": 14, "held-out": 6}[name]
+
+
+def test_a_corpus_is_usable_from_two_examples_of_every_class_on():
+    assert labelled.require_usable(corpus({"train": 4, "validation": 2, "test": 2}))
+    for sizes, said in (
+        ({"train": 3, "validation": 2, "test": 2}, "at least 2 examples of every class in the train split.*b .1."),
+        ({"train": 4, "validation": 1, "test": 2}, "at least 1 example of every class in the validation split"),
+        ({"train": 4, "validation": 2}, "a test split in c"),
+    ):
+        with pytest.raises(CorpusError, match=said):
+            labelled.require_usable(corpus(sizes))
+    with pytest.raises(CorpusError, match="at least 2 classes"):
+        labelled.require_usable(corpus({}, labels=("a",)))
+    for example, pairs, said in (
+        (Example(("a",), 0), True, "two texts"),
+        (Example(("a",), 0, ("b",)), False, "one text"),
+        (Example((), 0), False, "text .w."),
+        (Example(("a",), 0, ()), True, "text .w."),
+        (Example(("a",), 0, ("b",), (1.0,)), True, "2 marks, one per word"),
+    ):
+        with pytest.raises(CorpusError, match=said):
+            labelled.check_example(example, "w", pairs=pairs)
+    counted = corpus({"train": 4, "test": 3})
+    assert counted.counts() == {"train": {"a": 2, "b": 2}, "test": {"a": 2, "b": 1}}
+    assert counted.majority() == 2 / 3 and counted.majority("train") == 0.5
+    assert len(counted.limited(2).splits["train"]) == 2 and counted.limited(None) is counted
+
+
+def test_a_fingerprint_holds_all_that_is_read():
+    base = Example(("a", "b"), 0)
+    others = [
+        Example(("a b",), 0),
+        Example(("a", "b"), 1),
+        Example(("a",), 0, ("b",)),
+        Example(("a", "b"), 0, None, (1, 0)),
+    ]
+    prints = {LabelledCorpus("c", ("x", "y"), {"train": (each,)}).fingerprint for each in (base, *others)}
+    prints.add(LabelledCorpus("c", ("x", "z"), {"train": (base,)}).fingerprint)
+    prints.add(LabelledCorpus("c", ("x", "y"), {"test": (base,)}).fingerprint)
+    prints.add(LabelledCorpus("c", ("x", "y"), {"train": (base,)}, tokenised=True).fingerprint)
+    assert len(prints) == 8
+
+
+def labelled_row(label, names=None, **values):
+    return labelled_tables._labelled("w", {"label": label} | values, {"label": "label"} | {k: k for k in values}, names)
+
+
+def test_labels_of_a_table():
+    assert [labelled_row(x).label for x in (1, 1.0, "1.00", " x ", None, -1.0, "1.5", True)] == [
+        *("1", "1", "1", "x", "", "-1", "1.5", "True"),
+    ]
+    assert [labelled_row(x, ["no", "yes"]).label for x in (0, 1, 2, -1, "yes")] == ["no", "yes", "", "", "yes"]
+    with pytest.raises(CorpusError, match="one label"):
+        labelled_row([1, 2])
+    rows = [labelled_row(x) for x in ("10", "9", "b", "a", "")]
+    assert labelled_tables._label_names(rows) == ["9", "10", "a", "b"]
+    assert labelled_tables._label_names([labelled_row(x) for x in (-1, 1)]) == ["-1", "1"]
+    for bad in ((-1, 0, 1), ("nan", "a"), ("inf", "a"), ("<NA>", "b")):
+        with pytest.raises(CorpusError, match="a label in every row"):
+            labelled_tables._label_names([labelled_row(x) for x in bad])
+    assert labelled_tables._label_names([labelled_row(x) for x in (-2, -1, 0)]) == ["-2", "-1", "0"]
+
+
+def test_words_and_marks_of_a_row():
+    assert labelled_tables._words(" a  b ", "w") == ("a", "b") and labelled_tables._words(["a b"], "w") == ("a b",)
+    assert labelled_tables._words(["a", "b"], "w") == ("a", "b") and labelled_tables._words(None, "w") == ()
+    with pytest.raises(CorpusError, match="one text"):
+        labelled_tables._words(["a b", "c"], "w")
+    for text in ([0, 1], "[0, 1]", "0 1", "0,1", " 0  1 "):
+        assert labelled_tables._marks(text, "w") == (0.0, 1.0), text
+    assert (
+        labelled_tables._marks("", "w") is labelled_tables._marks([], "w") is labelled_tables._marks(None, "w") is None
+    )
+    for bad in ([0, 1.5], [-0.1], "x", "[1", 7):
+        with pytest.raises(CorpusError, match="between 0 and 1"):
+            labelled_tables._marks(bad, "w")
+
+
+def test_text_and_label_of_two_columns_are_told_by_their_content():
+    texts, classes = [f"some words {i}" for i in range(6)], [*"ababab"]
+    for columns in ({"x": texts, "y": classes}, {"y": classes, "x": texts}):
+        assert labelled_tables._text_and_label(columns) == {"text": "x", "label": "y"}
+    for unclear in (
+        {"x": texts, "y": [*"abcdef"]},  # no class repeats
+        {"x": [*"uvwxyz"], "y": classes},  # texts of one word
+        {"x": [*"uvwxy", "z z"], "y": classes},  # hardly more words than classes
+        {"x": texts, "y": classes, "z": classes},
+    ):
+        assert labelled_tables._text_and_label(unclear) == {}
+    assert labelled_tables._text_and_label({"x": texts[:2], "y": [*"aa"]}) == {"text": "x", "label": "y"}
+    choose = labelled_tables._columns
+    assert choose("t", {"text": "body"}, ["body", "sentence2", "label"]) == {"text": "body", "label": "label"}
+    assert choose("t", {}, ["body", "sentence2", "label"]) == {"text": "body", "second": "sentence2", "label": "label"}
+    assert choose("t", {}, ["x", "y"], {"text": "x", "label": "y"}) == {"text": "x", "label": "y"}
+    with pytest.raises(CorpusError, match="--text-column"):
+        choose("t", {}, ["y", "label"], {"text": "label", "label": "y"})
+
+
+def test_splits_of_a_table():
+    rows = [labelled_row("a", split=split) for split in ("Train", "dev", " test ", "valid")]
+    assert {k: len(v) for k, v in labelled_tables._by_column(rows, "s").items()} == {
+        "train": 1,
+        "validation": 2,
+        "test": 1,
+    }
+    with pytest.raises(CorpusError, match="a split in the column"):
+        labelled_tables._by_column([labelled_row("a", split=None)], "s")
+    assert labelled_tables._missing_splits({"": []}) == [*labelled.SPLITS]
+    assert labelled_tables._missing_splits({"train": [1], "test": []}) == ["validation", "test"]
+    examples = [Example((str(i),), i % 2) for i in range(40)]
+    read = labelled_tables._completed({"train": examples, "test": examples[:4], "extra": examples[:1]}, 0)
+    assert {k: len(v) for k, v in read.items()} == {"train": 36, "validation": 4, "test": 4, "extra": 1}
+    assert list(read) == ["train", "validation", "test", "extra"]
+    assert {k: len(v) for k, v in labelled_tables._completed({"train": examples}, 0).items()} == {
+        "train": 32,
+        "validation": 4,
+        "test": 4,
+    }
+    assert len(labelled_tables._completed({"": examples}, 0)["validation"]) == 4
+
+
+def test_tables_of_a_folder_are_named_after_splits(tmp_path):
+    for name in ("train.csv", "val.csv", "notes.csv", "readme.txt"):
+        (tmp_path / name).write_text("text,label\na b,x\n")
+    found = labelled_tables._splits_in(tmp_path)
+    assert {split: file.name for split, file in found.items()} == {"train": "train.csv", "validation": "val.csv"}
+    (tmp_path / "dev.csv").write_text("text,label\n")
+    with pytest.raises(CorpusError, match="one table of the split validation"):
+        labelled_tables._splits_in(tmp_path)
+
+
+# ---- texts -----------------------------------------------------------------------------------------------------------
+
+
+def test_batches_of_rows_within_a_budget():
+    packed = plans.pack(np.array([3, 9, 3, 5]), 10)
+    assert [rows.tolist() for rows in packed] == [[1], [3, 0], [2]]
+    assert [rows.tolist() for rows in plans.pack(np.array([3, 3, 3]), 6)] == [[0, 1], [2]]
+    assert [rows.tolist() for rows in plans.pack(np.array([7]), 2)] == [[0]]
+    assert [rows.tolist() for rows in plans.batch_in_order(5, 2)] == [[0, 1], [2, 3], [4]]
+    with pytest.raises(UsageError, match="--batch-tokens"):
+        plans.pack(np.array([1]), 0)
+    assert plans.hash_parts(["ab", "c"]) != plans.hash_parts(["a", "bc"])
+    assert plans.hash_parts([np.arange(4).reshape(2, 2).T]) == plans.hash_parts([np.array([[0, 2], [1, 3]])])
+    config = type("Config", (), {"decoder_start_token_id": None, "bos_token_id": 0, "pad_token_id": 5})
+    assert plans.find_decoder_start(config) == 0 and plans.find_decoder_start(object()) == 0
+
+
+def test_windows_are_cut_from_units():
+    units = [np.arange(5, dtype=np.int32), np.arange(10, 12, dtype=np.int32)]
+    cut = windows.cut(units, 4, 2)
+    assert cut.unit.tolist() == [0, 0, 0, 1] and cut.offset.tolist() == [0, 2, 4, 5]
+    assert cut.length.tolist() == [2, 2, 1, 2] and cut.start.tolist() == [0, 4, 8, 0]
+    assert [block.tolist() for block in windows.blocks(units, 3, None)] == [[0, 1, 2], [3, 4, 10], [11]]
+    assert len(windows.blocks(units, 3, 2)) == 2
+    windows.check_room(3, 2)
+    with pytest.raises(UsageError, match="at least 3 tokens"):
+        windows.check_room(2, 2)
+
+
+def test_bins_of_frequency_have_equal_counts():
+    ids = np.repeat(np.arange(4), [1, 1, 2, 16]).astype(np.int32)
+    bins, labels = windows.frequency_bins(ids)
+    assert bins.tolist() == [0, 0, 0, 3] and labels[0] == "q1 (count 1–2)" and labels[1] == "q2 (empty)"
+    assert labels[3] == "q4 (count 16–16)"
+    marks = {".": True, " ,": True, "\n": True, " ": False, "": False, "a.": False, "…”": True, "+": False}
+    assert {text: windows.is_punctuation(text) for text in marks} == marks
+
+
+class Tokenizer:
+    vocab_size, unk_token_id = 10, 0
+
+    def __init__(self, size=10):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+
+def test_a_tokenizer_fits_its_model():
+    ids = np.array([0, 1, 2, 3], np.int32)
+
+    def check(size=10, vocabulary=10, ids=ids, layouts=()):
+        return windows.check_vocabulary(Tokenizer(size), ids, list(layouts), vocabulary)
+
+    assert check() == [] and check(vocabulary=None) == [] and check(9) == []
+    assert "is it the model's own?" in check(8)[0]
+    assert check(ids=np.array([0, 0, 1, 2], np.int32)) == []
+    for options in (
+        {"size": 4},
+        {"vocabulary": 9},
+        {"ids": np.array([10], np.int32)},
+        {"layouts": [windows.Affixes((10,))]},
+        {"ids": np.array([0, 0, 1], np.int32)},
+        {"ids": np.array([], np.int32)},
+    ):
+        with pytest.raises(ModelError):
+            check(**options)
+
+
+@pytest.mark.parametrize(
+    ("text", "how", "unit", "count"),
+    [
+        ("one\n\ntwo\n\nthree", "blank lines", "paragraph", 3),
+        ("one\ntwo\nthree", "lines", "line", 3),
+        ("word " * 3000, "blocks of 64 tokens", "block", 1),
+        ("alone", "blocks of 32 tokens", "block", 1),
+        (" = T = \n\nbody\n\n = U = \n\nmore", "titles", "article", 2),
+        (("w " * 200 + "\n\n") * 2, "blank lines", "document", 2),
+        (("w " * 199 + "\n\n") * 2, "blank lines", "paragraph", 2),
+    ],
+)
+def test_units_of_a_text_without_marks(text, how, unit, count):
+    found = splitting.split_text(text)
+    assert (found.unit, len(found.documents), found.how) == (unit, count, how)
+
+
+def test_rules_of_documents():
+    for rule in ("auto", "file", "blank-line", "line", "tokens:1", "tokens:999999999"):
+        assert splitting.check_rule(rule) == rule
+    for rule in ("tokens:0", "tokens:", "tokens:N", "lines", "tokens:1000000000", "tokens:-3"):
+        with pytest.raises(UsageError, match="--documents"):
+            splitting.check_rule(rule)
+    assert splitting.split_text("a\n\nb\nc", None, "blank-line").documents == ["a", "b\nc"]
+    assert splitting.split_text("a\n\nb\nc", 2, "line").documents == ["a", "b"]
+    assert splitting.split_text(" \n", None, "file").documents == []
+    assert splitting.split_text("ab cd", None, "tokens:5").block == 5
+    titles = {" = A = ": True, "= A =\n": True, " == A == ": False, " = = ": False, "A": False}
+    assert {line: splitting.is_title(line) for line in titles} == titles
+    assert list(splitting.split_articles(["x", " = A = ", "", " = B = ", "y"])) == ["x\n = A =", "= B = \ny"]
+
+
+def test_running_text_is_cut_at_line_ends(monkeypatch):
+    monkeypatch.setattr(splitting, "PIECE", 6)
+    assert list(splitting.cut_pieces("ab cd\nefg hijklmnop")) == ["ab cd\n", "efg ", "hijklm", "nop"]
+    assert list(splitting.cut_pieces("abcdef")) == ["abcdef"]
+
+
+def test_a_limited_text_is_read_until_one_more_document(monkeypatch):
+    monkeypatch.setattr(splitting, "HEAD", 4)
+    text, asked = "aa\nbb\ncc\ndd\nee\n", []
+
+    def start(n):
+        asked.append(n)
+        return (text, True) if n is None or n >= len(text) else (text[:n], False)
+
+    assert splitting.split_file(start, 2, "line").documents == ["aa", "bb"] and asked == [4, 16]
+    asked.clear()
+    assert len(splitting.split_file(start, None, "line").documents) == 5 and asked == [None]
+
+
+# ---- rows, columns and names -----------------------------------------------------------------------------------------
+
+
+def test_the_column_of_text_is_chosen():
+    def choose(row, column=None):
+        return documents.choose_column(row, column, "t")
+
+    assert choose({"id": "7", "sentence": "a", "text": "b"}) == "text"
+    assert choose({"id": "7", "note": "words", "n": 3}) == "note"
+    assert choose({"x": 3}) == "x"
+    assert choose({"a": 1, "chat": [{"content": "x"}], "turns": [{"value": "y"}]}) == "chat"
+    assert choose({"a": "x", "b": "y"}, "b") == "b"
+    for row, column in (({"a": "x", "b": "y"}, None), ({"a": "x"}, "c")):
+        with pytest.raises(CorpusError):
+            choose(row, column)
+    chat = [{"content": "a"}, {"role": "tool"}, {"value": [{"text": "b"}, {"image": 1}]}]
+    assert documents.text_of_chat(chat) == "a\nb"
+    for other in ([], "x", [1], [{"content": 3}]):
+        assert documents.text_of_chat(other) is None
+
+
+def test_rows_of_a_csv_say_where_they_stand(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text('a;b\n1;x\n\n2;y;z\n"3";"q;r"\n4\n')
+    rows = list(table_rows.read_table_rows(path))
+    assert [row.place for row in rows] == ["line 2", "line 4", "line 5", "line 6"]
+    assert rows[0].columns == {"a": "1", "b": "x"} and rows[2].columns == {"a": "3", "b": "q;r"}
+    assert rows[1].fault == "3 columns, where the header has 2" and not rows[3].columns
+    path.write_text("a,b\n1,2\n")
+    assert [row.columns for row in table_rows.read_table_rows(path)] == [{"a": "1", "b": "2"}]
+    path.write_text("a,,a\n1,2,3\n")
+    with pytest.raises(CorpusError, match="several columns a"):
+        list(table_rows.read_table_rows(path))
+    tabs = tmp_path / "x.tsv"
+    tabs.write_text('a\tb\nsay "hi"\t"x ""y"""\n')
+    assert next(table_rows.read_table_rows(tabs)).columns == {"a": 'say "hi"', "b": 'x "y"'}
+    assert table_rows.list_faulty([*"abcde"]) == "5 faulty: a, b, c, d, e"
+    assert table_rows.list_faulty([*"abcdefg"]) == "7 faulty: a, b, c, d, e and 2 more"
+
+
+def test_an_open_quotation_mark_over_rows_is_a_fault_of_its_line(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text('n,t\n1,a\n2,"open\n3,b\n4,c\n5,"shut"\n6,d\n')
+    rows = list(table_rows.read_table_rows(path))
+    assert [row.place for row in rows if row.fault] == ["line 3"]
+    assert [row.place for row in rows] == [f"line {number}" for number in range(2, 8)]
+    path.write_text('n,t\n1,a\n2,"two\nlines of text"\n3,b\n')
+    assert [row.columns["t"] for row in table_rows.read_table_rows(path)] == ["a", "two\nlines of text", "b"]
+
+
+def test_rows_of_json(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 1}\n\n"words"\n3\n{"t": "\\ud800"}\n{"a"\n')
+    rows = list(table_rows.read_table_rows(path))
+    assert [row.place for row in rows] == ["line 1", "line 3", "line 4", "line 5", "line 6"]
+    assert rows[1].columns == {"text": "words"} and rows[2].fault == "'3'" and "surrogate" in rows[3].fault
+    assert rows[4].fault
+    array = tmp_path / "x.json"
+    array.write_text('\n[{"a": 1}, {"a": 2}]')
+    assert [(row.place, row.columns) for row in table_rows.read_table_rows(array)] == [
+        ("row 1", {"a": 1}),
+        ("row 2", {"a": 2}),
+    ]
+
+
+def test_one_slip_in_a_name():
+    slips = {("opt", "opts"): 1, ("bert", "bret"): 1, ("bert", "best"): 1, ("bert", "bert"): 0, ("bert", "trbe"): 0}
+    slips |= {
+        ("opt-125m", "opt-350m"): 0,
+        ("opt-1", "opt-2"): 0,
+        ("ab", "abcd"): 0,
+        ("abcd", "badc"): 0,
+        ("hello", "helo"): 1,
+    }
+    assert {pair: int(check_names._is_one_slip(*pair)) for pair in slips} == slips
+    paths = {"/x": True, "./x": True, "~x": True, "x/": True, "a/b/c": True, "a/b": False, "x.npy": True, "x": False}
+    assert {name: check_names._must_be_path(name) for name in paths} == paths
+    assert check_names._is_slip("builtin:minlim", ["builtin:minilm"]) and check_names._is_slip(
+        "bert-bse", ["bert-base"]
+    )
+    assert not check_names._is_slip("me/bert-bse", ["bert-base"]) and not check_names._is_slip("gpt", ["bert-base"])
+
+
+def test_a_part_of_a_local_copy_is_found_by_its_split(tmp_path):
+    for name in ("wiki.train.txt", "wiki.valid.txt", "wiki.test.txt"):
+        (tmp_path / name).write_text("text")
+    assert local.find_part_of_copy(tmp_path, "text", "validation").name == "wiki.valid.txt"
+    assert local.find_part_of_copy(tmp_path, "text", None) == tmp_path
+    (tmp_path / "other.dev.txt").write_text("text")
+    with pytest.raises(CorpusError, match=r"2, such as other\.dev\.txt"):
+        local.find_part_of_copy(tmp_path, "text", "validation")
+    assert local.find_part_of_copy(tmp_path, "text", "validation", "wiki").name == "wiki.valid.txt"
+    for name in ("wiki.valid.txt", "other.dev.txt"):
+        (tmp_path / name).unlink()
+    with pytest.raises(CorpusError, match="none, but wiki"):
+        local.find_part_of_copy(tmp_path, "text", "validation")
+    assert local.pairs(["a=b=c"]) == {"a": "b=c"}
+    for bad in ("a=", "=b", "a"):
+        with pytest.raises(UsageError):
+            local.pairs([bad])
+
+
+def test_what_a_path_mostly_holds(tmp_path):
+    for name in ("a.wav", "b.FLAC", "c.png", ".hidden.png", ".other.png"):
+        (tmp_path / name).write_bytes(b"")
+    assert local.modality_of(tmp_path) == "speech"
+    assert local.modality_of(tmp_path / "c.png") == "image" and local.modality_of(tmp_path / "x.xyz") is None
+    (tmp_path / "list.csv").write_text("path,text\na.png,x\n")
+    assert local.modality_of(tmp_path / "list.csv") == "image"
+    assert local.find_manifest(tmp_path) is None
+    (tmp_path / "metadata.jsonl").write_text("")
+    (tmp_path / "manifest.tsv").write_text("")
+    assert local.find_manifest(tmp_path).name == "manifest.tsv"
