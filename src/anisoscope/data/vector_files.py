@@ -4,14 +4,16 @@ The rules of `vector_roles` decide which of the contents are the vectors.
 """
 
 import math
+import os
 import re
+import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
 import torch
@@ -23,7 +25,7 @@ from anisoscope.data.arrays import VectorArrays, wrap_vectors
 from anisoscope.data.files import get_ending, iter_lines, list_files_below, memory_budget, refuse_large_file
 from anisoscope.data.vector_json import read_json_vectors
 from anisoscope.data.vector_roles import Content, Roles, decide_roles, describe_roles
-from anisoscope.data.vector_tables import content_of_arrow, is_number, read_arrow, read_delimited
+from anisoscope.data.vector_tables import LARGE, content_of_arrow, is_number, read_arrow, read_delimited
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.extras import require_extra
 
@@ -268,7 +270,9 @@ def _array_content(path: Path) -> Content:
         _check_sizes(path)
     loaded = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(loaded, np.ndarray):
-        return _of_arrays({name: loaded[name] for name in sorted(loaded.files, key=natural_sort_key)}, path)
+        names = sorted(loaded.files, key=natural_sort_key)
+        mapped = _map_large_members(path)
+        return _of_arrays({name: mapped[name] if name in mapped else loaded[name] for name in names}, path)
     if loaded.dtype.names:  # a structured array: a table
         columns = {name: np.asarray(loaded[name]) for name in loaded.dtype.names}
         return Content(columns, notes=["a structured array"])
@@ -290,22 +294,51 @@ def _check_sizes(path: Path) -> None:
             if announced > info.file_size:
                 got = f"{info.filename} of {info.file_size:,} bytes whose header says {announced:,}"
                 raise CorpusError(f"vectors in {path}", got, "write the file again")
-            total += info.file_size
+            total += 0 if _is_mapped(info) else info.file_size
     packed, budget = path.stat().st_size, memory_budget()
     if total > max(SMALL, MOST_PACKED * packed):
         got = f"{packed:,} bytes that unpack to {total:,}"
         cure = "store what you mean as .npy: vectors do not pack so well"
         raise CorpusError(f"vectors packed to no less than a {MOST_PACKED}th in {path}", got, cure)
     if total > budget:
-        raise refuse_large_file(path, total, budget, "store it as .npy, which is read in blocks")
+        cure = "store it as .npy or by numpy.savez without compression, which are read in blocks"
+        raise refuse_large_file(path, total, budget, cure)
+
+
+def _is_mapped(info: ZipInfo) -> bool:
+    """Return whether an array of an archive is large and stored as it is, so that it can be read in place."""
+    return info.compress_type == ZIP_STORED and not info.flag_bits & 1 and info.file_size > LARGE
+
+
+def _map_large_members(path: Path) -> dict[str, NDArray[Any]]:
+    """Return {name: array} of the large arrays of an .npz archive that need no unpacking; they are read when sliced."""
+    found: dict[str, NDArray[Any]] = {}
+    with ZipFile(path) as archive, path.open("rb") as file:
+        for info in archive.infolist():
+            if not info.filename.endswith(".npy") or not _is_mapped(info):
+                continue
+            file.seek(info.header_offset + 26)  # a member's own header may be longer than the directory says
+            lengths = struct.unpack("<HH", file.read(4))
+            file.seek(sum(lengths), os.SEEK_CUR)
+            shape, by_columns, dtype = _read_header(file)
+            if dtype.hasobject or dtype.names:
+                continue
+            order: Any = "F" if by_columns else "C"
+            found[info.filename.removesuffix(".npy")] = np.memmap(path, dtype, "r", file.tell(), shape, order)
+    return found
 
 
 def _announced_bytes(file: Any) -> int:
     """Return the size in bytes of the array that a numpy header announces."""
+    shape, _, dtype = _read_header(file)
+    return math.prod(shape) * dtype.itemsize
+
+
+def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the header of a numpy array: (shape, whether it is stored column by column, type of its numbers)."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return math.prod(shape) * dtype.itemsize
+    return read(file)
 
 
 def _torch_content(path: Path) -> Content:

@@ -447,7 +447,7 @@ def _own_name(name: str) -> str:
 
 def _kind(values: Any) -> str:
     """Return the kind of an array's or tensor's numbers by numpy's letter (f, i, u, b, c, O …)."""
-    if isinstance(values, np.ndarray):
+    if isinstance(values.dtype, np.dtype):
         return str(values.dtype.kind)
     if values.dtype.is_floating_point:
         return "f"

@@ -5,7 +5,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,10 @@ SEPARATORS = (",", ";", "\t", "|")
 MISSING = ["", "nan", "NaN", "NAN", "NA", "null", "None", "none", "n/a", "N/A", "#N/A"]
 """How a missing number is written."""
 BLOCK = 1 << 24  # bytes of a table of text that are parsed at once: a row must fit into them
+LARGE = 1 << 28
+"""Bytes of a column of vectors, or of an array in an archive, from which on it is read in pieces, not as a whole."""
+PIECE = 4096  # rows of such a column that are read at once
+STREAM = 1 << 20  # bytes of a parquet file that are read at once
 
 
 # ---- tables of arrow -------------------------------------------------------------------------------------------------
@@ -33,8 +37,8 @@ def read_arrow(path: Path) -> Content:
     """Read a parquet, feather or Arrow file. CorpusError if it is damaged."""
     try:
         if get_ending(path) == ".parquet":
-            table = parquet.read_table(path, partitioning=None)
-        elif get_ending(path) == ".feather":
+            return _read_parquet(path)
+        if get_ending(path) == ".feather":
             table = feather.read_table(path)
         else:
             with pyarrow.memory_map(str(path)) as source:
@@ -48,8 +52,116 @@ def read_arrow(path: Path) -> Content:
     return content_of_arrow(table)
 
 
-def content_of_arrow(table: Any) -> Content:
+def _read_parquet(path: Path) -> Content:
+    """Read a parquet file; large columns of vectors are left in it, and read when rows of them are asked for."""
+    file = parquet.ParquetFile(path)
+    left = {name: StreamedVectors(path, name, *shape) for name, shape in _find_large_columns(file).items()}
+    if not left:
+        return content_of_arrow(parquet.read_table(path, partitioning=None))
+    names = file.schema_arrow.names
+    table = parquet.read_table(path, columns=[name for name in names if name not in left], partitioning=None)
+    for place, name in enumerate(names):  # each in its place, since the order of columns decides
+        if name in left:
+            table = table.add_column(place, name, pyarrow.nulls(file.metadata.num_rows))
+    return content_of_arrow(table, left)
+
+
+def _find_large_columns(file: Any) -> dict[str, tuple[int, int, np.dtype[Any]]]:
+    """Return {column of a parquet file: (rows, dim, numpy type)} for lists of decimals of more than `LARGE` bytes.
+
+    A column whose lists can be seen from outside to be missing or to differ in length is not among them.
+    """
+    parts = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    rows, found = file.metadata.num_rows, {}
+    for field in file.schema_arrow:
+        kind = field.type
+        listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+        if not listed or not types.is_floating(kind.value_type) or "." in field.name:
+            continue
+        places = [i for i, path in enumerate(_paths_of(file)) if path.split(".")[0] == field.name]
+        if len(places) != 1:
+            continue
+        columns = [part.column(places[0]) for part in parts]
+        numbers = sum(column.num_values for column in columns)
+        missing = any(column.statistics is not None and column.statistics.null_count for column in columns)
+        dtype = np.dtype(kind.value_type.to_pandas_dtype())
+        if numbers * dtype.itemsize > LARGE and numbers % rows == 0 and not missing:
+            found[field.name] = (rows, numbers // rows, dtype)
+    return found
+
+
+def _paths_of(file: Any) -> list[str]:
+    """Return the paths of a parquet file's leaves: `id`, `embedding.list.element` …"""
+    return [file.schema.column(i).path for i in range(len(file.schema))]
+
+
+class StreamedVectors:
+    """A column of vectors [row, dim] in a parquet file, of which only the rows that are asked for are read.
+
+    Rows are read in order, a piece at a time; rows before the last ones asked for mean that their row group is read
+    again.
+    """
+
+    ndim = 2
+
+    def __init__(self, path: Path, name: str, rows: int, dim: int, dtype: np.dtype[Any]) -> None:
+        """Open the file; nothing of the column is read yet."""
+        self.path, self.name, self.shape, self.dtype = path, name, (rows, dim), dtype
+        self._file = parquet.ParquetFile(path, buffer_size=STREAM, pre_buffer=False)
+        counts = [self._file.metadata.row_group(i).num_rows for i in range(self._file.metadata.num_row_groups)]
+        self._begins = np.cumsum([0, *counts[:-1]])  # of the row groups
+        self._pieces: Iterator[Any] = iter(())
+        self._first, self._held = 0, np.empty((0, dim), dtype)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the whole column in memory."""
+        return np.asarray(self[:], dtype)
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Return consecutive rows [row, dim]. CorpusError for a row without a list of `dim` numbers."""
+        start, stop, _ = rows.indices(len(self))
+        group = int(np.searchsorted(self._begins, start, "right")) - 1
+        end = self._first + len(self._held)
+        if start < self._first or self._begins[group] > end or not end:
+            groups = range(group, len(self._begins))
+            self._pieces = self._file.iter_batches(PIECE, groups, [self.name], use_threads=False)
+            self._first, self._held = int(self._begins[group]), self._held[:0]
+        parts = [self._held]
+        end = self._first + len(self._held)
+        while end < stop:
+            parts.append(self._read_piece(end))
+            end += len(parts[-1])
+            while len(parts) > 1 and self._first + len(parts[0]) <= start:
+                self._first += len(parts.pop(0))
+        self._held = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        self._held, self._first = self._held[start - self._first :], start
+        return self._held[: stop - start]
+
+    def _read_piece(self, row: int) -> NDArray[Any]:
+        """Read the next rows [row, dim], which begin with number `row`."""
+        expected = f"a list of {self.shape[1]} numbers in every row of the column {self.name!r} of {self.path}"
+        try:
+            column = next(self._pieces).column(0)
+        except (pyarrow.ArrowException, OSError, StopIteration) as error:
+            got = f"damaged rows from {row + 1:,} on ({str(error).splitlines()[0][:120] if str(error) else 'none'})"
+            raise CorpusError(expected, got, "write the file again") from error
+        values, _, reason = _of_arrow_column(column)
+        if not reason and values.shape[1] != self.shape[1]:
+            reason = f"lists of {values.shape[1]} numbers"
+        if reason:
+            got = f"{reason} in rows {row + 1:,} to {row + len(column):,}"
+            raise CorpusError(expected, got, "leave these rows out, or make all lists equally long")
+        return np.asarray(values)
+
+
+def content_of_arrow(table: Any, left: Mapping[str, StreamedVectors] = {}) -> Content:
     """Read the columns of an Arrow table; those that pandas wrote as its index are marked.
+
+    left   columns that are read from the file instead, when rows of them are asked for
 
     ValueError if pandas' own description of the columns is damaged.
     """
@@ -57,6 +169,9 @@ def content_of_arrow(table: Any) -> Content:
     masks: dict[str, NDArray[np.bool_]] = {}
     unusable: dict[str, str] = {}
     for name, column in _flat_columns(table):
+        if name in left:
+            columns[name] = left[name]
+            continue
         values, mask, reason = _of_arrow_column(column)
         if reason:
             unusable[name] = reason
