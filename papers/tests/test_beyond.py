@@ -35,7 +35,7 @@ def _cache(tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text(
         "\n\n".join(f"a cat saw {i} dogs and the dog saw {i % 7} cats" for i in range(400))
     )
-    monkeypatch.setattr(trained, "_corpora", lambda: (str(tmp_path / "text.txt"),) * 2)
+    monkeypatch.setattr(trained, "list_corpora", lambda: (str(tmp_path / "text.txt"),) * 2)
     monkeypatch.setattr(outcomes, "WINDOWS", 40)
     monkeypatch.setattr(outcomes, "SENTENCES", {"train": 100, "test": 50})
 

@@ -282,14 +282,14 @@ def test_a_cell_of_ours_is_kept_by_every_axis_and_by_how_it_is_trained(monkeypat
 
 def test_an_arm_is_kept_by_its_recipe_seed_and_the_texts_that_are_read(monkeypatch, tmp_path):
     monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path))
-    monkeypatch.setattr(trained, "_corpora", lambda: ("a", "b"))
+    monkeypatch.setattr(trained, "list_corpora", lambda: ("a", "b"))
     recipe = trained.Recipe("causal-lm", SIZES["tiny"], 4, (2,))
     other = {"task": "masked-lm", "size": SIZES["small"], "steps": 5, "looks": (1,), "probe": 3}
     assert other.keys() == {field.name for field in fields(recipe)}
     found = [recipe.folder("base", 0), recipe.folder("type", 0), recipe.folder("base", 1)]
     found += [replace(recipe, **{name: value}).folder("base", 0) for name, value in other.items()]
     for corpora in (("c", "b"), ("a", "c")):
-        monkeypatch.setattr(trained, "_corpora", lambda corpora=corpora: corpora)
+        monkeypatch.setattr(trained, "list_corpora", lambda corpora=corpora: corpora)
         found.append(recipe.folder("base", 0))
     assert apart(found)
 

@@ -303,7 +303,7 @@ def kinds_of(seen, side):
 
 @pytest.fixture
 def cell(caught, corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(trained, "_corpora", lambda: (str(corpus),) * 2)
+    monkeypatch.setattr(trained, "list_corpora", lambda: (str(corpus),) * 2)
     monkeypatch.setattr(outcomes, "WINDOWS", 8)
     monkeypatch.setattr(trained, "_look", lambda *_, **__: trained.as_records(trained.pd.DataFrame()))
     return lambda arm, seed=1: caught(lambda: trained._train(arm, seed, RECIPE, tmp_path / f"{arm}-{seed}", "cpu"))

@@ -88,12 +88,12 @@ class Recipe:
 
     def folder(self, arm: str, seed: int) -> Path:
         """Return the folder of the model (cell) of an arm (set of changes) and a seed."""
-        identity = make_run_id([asdict(self), VERSION, _corpora()])
+        identity = make_run_id([asdict(self), VERSION, list_corpora()])
         return cache_folder() / "beyond" / f"{arm}-{seed}-{identity[:8]}"
 
     def read(self) -> dict[str, str]:
         """Return {name of a corpus: hash of its files} for training and measuring."""
-        return hash_corpora(*_corpora())
+        return hash_corpora(*list_corpora())
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
         """Train the model of an arm (set of changes) and a seed in `folder`, or resume, measure its outcomes, and
@@ -161,7 +161,7 @@ def _train_noted(recipe: Cells, cell: tuple[str, int], folder: Path, device: str
     recipe.train(*cell, folder, device)
 
 
-def _corpora() -> tuple[str, str]:
+def list_corpora() -> tuple[str, str]:
     """Return (corpus for training, corpus for measuring) by name; the built-in text if one is missing."""
     return (CORPUS if find_path(CORPUS) else BUILTIN, PROBE if find_path(PROBE) else BUILTIN)
 
@@ -171,7 +171,7 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
 
     Records that `folder` holds already are not written again.
     """
-    size, (named, probed) = recipe.size, _corpora()
+    size, (named, probed) = recipe.size, list_corpora()
     tokenizer, tokens = prepare(open_training_corpus(named), recipe.task, size.vocabulary, size.window)
     windows, held = tokens.parts()
     training = Training(task=recipe.task, own_size=size, steps=recipe.steps, seed=seed, device=device)
