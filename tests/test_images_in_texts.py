@@ -1,12 +1,20 @@
 """Models of several towers on texts with images: each stack against hooks by hand."""
 
+import base64
+import json
+
+import numpy as np
 import pytest
 import torch
+import transformers
+from PIL import Image
 from sweep import build
 from tiny_configs import tiny_config
 
 import anisoscope
-from anisoscope.errors import MeasureError
+from anisoscope.data.image_texts import holds_image_texts, open_image_texts
+from anisoscope.errors import CorpusError, MeasureError, UsageError
+from anisoscope.models.blocks import find_stack
 
 MARKS = 16
 """Tokens that stand for the image of a text, of LLaVA and PaliGemma; Qwen-VL merges four patches into one."""
@@ -101,3 +109,254 @@ def test_images_of_one_text_do_not_count_in_the_texts_after_it():
     rows = run.records.query("stack == 'vision' and site == 'hidden' and metric == 'mean_cosine' and layer == 1")
     images = 2 + 1 + 2
     assert rows["n_vectors"].tolist() == [images * MARKS]
+
+
+# ---- images with captions, chats with images
+
+MARKS_OF = {"image_token": "<image>", "boi_token": "<start>", "eoi_token": "<end>"}
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *MARKS_OF.values(), *map(str, range(60))]
+IMAGE_ID = WORDS.index("<image>")
+CHAT = (
+    "{{ bos_token }}{% for m in messages %}{% for part in m.content %}"
+    "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %} {% endfor %}{% endfor %}"
+)
+
+
+class PatchingProcessor:
+    """A processor as Qwen-VL's, which needs torchvision for its videos: images as rows of patches of all images."""
+
+    image_token, image_token_id = "<image>", IMAGE_ID
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+        self.image_processor = transformers.Qwen2VLImageProcessorPil(
+            min_pixels=16 * 16, max_pixels=48 * 48, patch_size=8, merge_size=2
+        )
+
+    def __call__(self, text, images=None, padding=False, return_tensors="pt"):  # noqa: ARG002
+        texts = [text] if isinstance(text, str) else text
+        made = {}
+        if images is not None:
+            made = dict(self.image_processor(images=images, return_tensors="pt"))
+            counts = iter((made["image_grid_thw"].prod(1) // 4).tolist())
+            pieces = [one.split("<image>") for one in texts]
+            texts = [one[0] + "".join("<image>" * next(counts) + rest for rest in one[1:]) for one in pieces]
+        made |= dict(self.tokenizer(texts, padding=padding, return_tensors="pt"))
+        made.pop("token_type_ids", None)
+        return {**made, "mm_token_type_ids": (made["input_ids"] == IMAGE_ID).long()}
+
+
+def make_processor(kind):
+    """Return a tiny processor of images and texts for a type of model."""
+    marks = MARKS_OF if kind == "gemma3" else {"image_token": "<image>"}
+    tokenizer = transformers.BertTokenizerFast(
+        vocab={word: i for i, word in enumerate(WORDS)}, bos_token="[CLS]", extra_special_tokens=marks
+    )
+    if kind == "llava":
+        images = transformers.CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=32)
+        marks = {"patch_size": 8, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+        return transformers.LlavaProcessor(images, tokenizer, **marks)
+    if kind == "paligemma":
+        images = transformers.SiglipImageProcessorPil(size={"height": 32, "width": 32})
+        images.image_seq_length = MARKS
+        return transformers.PaliGemmaProcessor(images, tokenizer)
+    if kind == "gemma3":
+        images = transformers.Gemma3ImageProcessorPil(size={"height": 32, "width": 32})
+        return transformers.Gemma3Processor(images, tokenizer, image_seq_length=MARKS // 4)
+    return PatchingProcessor(tokenizer)
+
+
+def make_model(kind):
+    """Return a tiny model of a type, in float64."""
+    config = tiny_config(kind, 0)
+    config.image_token_id = config.image_token_index = IMAGE_ID
+    if kind == "gemma3":
+        config.mm_tokens_per_image = MARKS // 4
+    return build(config).double().eval()
+
+
+def save_images(folder, count, *, beside=False):
+    """Save images of several sizes, with captions in a table or beside each. Returns the captions."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    captions = [" ".join(map(str, range(i % 7 + 2))) for i in range(count)]
+    lines = ["file_name,text"]
+    for i, caption in enumerate(captions):
+        pixels = rng.integers(0, 256, (40 + i, 36, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+        lines.append(f"{i}.png,{caption}")
+        if beside:
+            (folder / f"{i}.txt").write_text(caption)
+    if not beside:
+        (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
+    return captions
+
+
+def check_against_hooks(run, model, paths, calls, *, atol):
+    """Compare A of every layer of both towers with what hooks by hand catch in calls of one text each."""
+    records = run.records[(run.records["site"] == "hidden") & (run.records["metric"] == "mean_cosine")]
+    for stack, path in paths.items():
+        caught = [catch_by_hand(model, inputs, model.get_submodule(path)) for inputs in calls]
+        for layer in range(len(caught[0])):
+            x = torch.cat([of_text[layer] for of_text in caught])
+            (row,) = records[(records["stack"] == stack) & (records["layer"] == layer)].to_dict("records")
+            unit = torch.nn.functional.normalize(x, dim=-1).sum(0)
+            expected = float((unit.square().sum() - len(x)) / (len(x) * (len(x) - 1)))
+            assert row["value"] == pytest.approx(expected, abs=atol), (stack, layer)
+            assert (row["n_vectors"], row["n_units"]) == (len(x), len(calls))
+
+
+def in_float64(inputs):
+    """Return inputs with pixels of float64."""
+    return {name: x.double() if x.is_floating_point() else x for name, x in inputs.items()}
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("kind", ["llava", "paligemma", "gemma3", "qwen2_vl"])
+def test_a_folder_with_captions_is_read_by_both_towers(kind, beside, tmp_path):
+    """A vision-language model refused a folder of images, and read texts alone."""
+    model, processor = make_model(kind), make_processor(kind)
+    captions = save_images(tmp_path / "images", 5, beside=beside)
+    how = {"corpus": str(tmp_path / "images"), "tokens": "all", "sample": 0}
+    if kind == "qwen2_vl":
+        run = anisoscope.measure(model, processor=processor, **how)
+    else:  # as the command line does
+        model.save_pretrained(tmp_path / "model")
+        processor.save_pretrained(tmp_path / "model")
+        run = anisoscope.measure(str(tmp_path / "model"), dtype="float64", **how)
+    calls = []
+    for i, caption in enumerate(captions):
+        picture = Image.open(tmp_path / "images" / f"{i}.png")
+        mark = "<start>" if kind == "gemma3" else "<image>"
+        made = dict(processor(text=[f"{mark}{caption}"], images=[[picture]], return_tensors="pt"))
+        made.pop("labels", None)
+        calls.append(in_float64(made))
+    vision, language, stack = BLOCKS.get(kind) or BLOCKS["paligemma"]
+    stack = find_stack(model)
+    check_against_hooks(run, model, {"vision": vision, stack: language}, calls, atol=1e-9)
+    assert run.manifest["corpus"]["words"]["sequence"] == "image with its caption"
+    said = [line for line in run.manifest["warnings"] if "no `final`" in line]
+    assert len(said) == (kind == "llava") and all(line.startswith("vision ") for line in said)
+
+
+def test_an_image_without_a_caption_is_named(tmp_path):
+    save_images(tmp_path / "images", 3, beside=True)
+    (tmp_path / "images" / "1.txt").unlink()
+    how = {"corpus": str(tmp_path / "images"), "processor": make_processor("llava"), "sample": 0}
+    with pytest.raises(CorpusError, match=r"1 faulty: 1\.png \(no caption\).*metadata\.csv"):
+        anisoscope.measure(make_model("llava"), **how)
+    run = anisoscope.measure(make_model("llava"), skip_bad=True, **how)
+    assert run.manifest["corpus"]["items"] == 2 and run.manifest["corpus"]["skipped"] == 1
+
+
+def write_chats(folder, form):
+    """Write two chats with images and one without, in one of the forms that are in use. Returns their plain texts."""
+    save_images(folder, 3)
+    if form == "llava":
+        rows = [
+            {
+                "image": "0.png",
+                "conversations": [{"from": "human", "value": "<image>\n1 2"}, {"from": "gpt", "value": "3"}],
+            },
+            {"image": "1.png", "conversations": [{"from": "human", "value": "4 5"}]},
+            {"conversations": [{"from": "human", "value": "6"}, {"from": "gpt", "value": "7 8"}]},
+        ]
+    elif form == "images beside":
+        rows = [
+            {
+                "messages": [{"role": "user", "content": "<image>1 2"}, {"role": "assistant", "content": "3"}],
+                "images": ["0.png"],
+            },
+            {
+                "messages": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "4 5"}]}],
+                "images": [{"path": "1.png"}],
+            },
+            {"messages": [{"role": "user", "content": "6"}, {"role": "assistant", "content": "7 8"}], "images": []},
+        ]
+    else:
+        data = base64.b64encode((folder / "1.png").read_bytes()).decode()
+        one = {"type": "image", "path": "0.png"}
+        two = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
+        rows = [
+            {
+                "messages": [
+                    {"role": "user", "content": [one, {"type": "text", "text": "1 2"}]},
+                    {"role": "assistant", "content": "3"},
+                ]
+            },
+            {"messages": [{"role": "user", "content": [two, {"type": "text", "text": "4 5"}]}]},
+            {
+                "messages": [
+                    {"role": "user", "content": "6"},
+                    {"role": "assistant", "content": [{"type": "text", "text": "7 8"}]},
+                ]
+            },
+        ]
+    (folder / "chats.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return ["<image> 1 2 3", "<image> 4 5", "6 7 8"]
+
+
+@pytest.mark.parametrize("form", ["llava", "images beside", "parts"])
+@pytest.mark.parametrize("template", [None, CHAT])
+def test_chats_with_images_are_read_by_both_towers(form, template, tmp_path):
+    model, processor = make_model("llava"), make_processor("llava")
+    processor.chat_template = template
+    texts = write_chats(tmp_path / "chats", form)
+    how = {"corpus": str(tmp_path / "chats/chats.jsonl"), "processor": processor}
+    run = anisoscope.measure(model, tokens="all", sample=0, **how)
+    calls = []
+    for i, text in enumerate(texts):
+        given = {"images": [[Image.open(tmp_path / "chats" / f"{i}.png")]]} if "<image>" in text else {}
+        made = processor(text=[text], return_tensors="pt", **given)
+        if template:  # which begins the text by itself, and writes no end
+            made = {name: x[:, :-1] if x.dim() == 2 else x for name, x in made.items()}
+        calls.append(in_float64(made))
+    check_against_hooks(run, model, {"decoder": BLOCKS["llava"][1]}, calls, atol=1e-9)
+    assert run.manifest["corpus"]["kind"] == "chats" and run.manifest["corpus"]["images"] == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"messages": [{"role": "user", "content": "<image><image>1"}], "images": ["0.png"]}, "more marks"),
+        ({"messages": [{"role": "user", "content": "<image>1"}], "images": ["0.png", "1.png"]}, "1 images more"),
+        ({"messages": [{"role": "user", "content": "<image>1"}], "images": ["9.png"]}, r"no file 9\.png"),
+        ({"messages": [{"role": "user", "content": "<image>1"}], "images": ["https://a.b/c.png"]}, "not downloaded"),
+        ({"messages": [{"role": "user", "content": [{"type": "video"}]}], "images": ["0.png"]}, "type video"),
+        ({"messages": [], "images": ["0.png"]}, "no messages"),
+        ({"messages": [{"role": "user", "content": "<image>1"}], "images": ["text.png"]}, "it is no image"),
+    ],
+)
+def test_a_faulty_chat_is_named_with_its_line(row, says, tmp_path):
+    write_chats(tmp_path / "chats", "parts")
+    (tmp_path / "chats/text.png").write_text("a text")
+    with (tmp_path / "chats/chats.jsonl").open("a") as file:
+        file.write("\n" + json.dumps(row))
+    with pytest.raises(CorpusError, match=f"line 4 .*{says}"):
+        open_image_texts(str(tmp_path / "chats/chats.jsonl"))
+
+
+def test_a_processor_that_cannot_be_loaded_is_said_with_the_reason(tmp_path):
+    """Qwen-VL's wants torchvision: the folder was refused as if the model read texts alone."""
+    save_images(tmp_path / "images", 2)
+    make_model("llava").save_pretrained(tmp_path / "model")
+    make_processor("llava").save_pretrained(tmp_path / "model")
+    file = tmp_path / "model/processor_config.json"
+    file.write_text(file.read_text().replace("LlavaProcessor", "ProcessorOfMine"))
+    with pytest.raises(UsageError, match=r"processor of images and texts.*ProcessorOfMine|torchvision"):
+        anisoscope.measure(str(tmp_path / "model"), corpus=str(tmp_path / "images"))
+
+
+def test_options_of_texts_alone_are_refused_with_images(tmp_path):
+    save_images(tmp_path / "images", 3)
+    how = {"corpus": str(tmp_path / "images"), "processor": make_processor("llava")}
+    with pytest.raises(UsageError, match="--max-length 7"):
+        anisoscope.measure(make_model("llava"), max_length=7, **how)
+
+
+def test_a_folder_of_texts_with_a_few_pictures_is_no_corpus_of_images(tmp_path):
+    save_images(tmp_path / "images", 2)
+    assert holds_image_texts(str(tmp_path / "images"))
+    for i in range(5):
+        (tmp_path / "images" / f"chapter-{i}.txt").write_text("1 2 3")
+    assert not holds_image_texts(str(tmp_path / "images"))

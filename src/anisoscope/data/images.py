@@ -33,7 +33,7 @@ def open_images(name: str, **options: Any) -> MediaCorpus:
 
     options   fields of `CorpusOptions`
     """
-    corpus = open_media(name, "image", CorpusOptions(**options), _check)
+    corpus = open_media(name, "image", CorpusOptions(**options), check_image)
     return replace(corpus, source={**corpus.source, "formats": dict(Counter(corpus.infos).most_common(20))})
 
 
@@ -70,7 +70,7 @@ def picture(name: str, data: bytes, mode: str = "RGB") -> Image.Image:
         raise _bad(name, f"damaged after its header: {error}") from None
 
 
-def _check(name: str, data: bytes, decode: bool) -> str:
+def check_image(name: str, data: bytes, decode: bool) -> str:
     """Return the format and mode of an image (`JPEG RGB`) from its header; with `decode`, decode all of it too.
 
     name   of the image, for errors

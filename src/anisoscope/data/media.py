@@ -14,7 +14,7 @@ from anisoscope.data.files import get_ending, list_files_below
 from anisoscope.data.items import FoundItems, Item, find_speaker, hub_items
 from anisoscope.data.local import ENDINGS, MANIFESTS, find_encoded_column, find_manifest, modality_of, path_in
 from anisoscope.data.plans import Index, hash_parts
-from anisoscope.data.table_rows import list_faulty, read_table_rows
+from anisoscope.data.table_rows import Row, list_faulty, read_table_rows
 from anisoscope.errors import CorpusError, UsageError
 
 CLIPS = ("", "clips")  # folders beside a manifest in which its paths are looked for (`clips`: Common Voice)
@@ -114,16 +114,26 @@ def _listed(manifest: Path, inside: Path | None, column: str | None = None) -> I
 
     A missing file or an unreadable row gives an item with a fault.
     """
+    for item, _ in list_items(manifest, column):
+        is_below = inside is None or not isinstance(item.place, Path) or inside in item.place.parents
+        if is_below:
+            yield item
+
+
+def list_items(manifest: Path, column: str | None = None) -> Iterator[tuple[Item, Row]]:
+    """Yield each row of a manifest with its clip or image; an unreadable row or path gives an item with a fault.
+
+    column   of paths or encoded bytes; None: found by its name
+    """
     for row in read_table_rows(manifest):
         name = None if row.fault else path_in(row, manifest, column)
         if isinstance(name, dict) and isinstance(name.get("bytes"), bytes):
-            yield Item(f"{name.get('path') or row.place}", find_speaker(row.columns), name["bytes"])
+            yield Item(f"{name.get('path') or row.place}", find_speaker(row.columns), name["bytes"]), row
             continue
         if not isinstance(name, str) or not name:
             fault = row.fault or f"{name!r} for a path"
-            yield Item(f"row of {manifest.name} ({row.place})", None, b"", fault=fault)
+            yield Item(f"row of {manifest.name} ({row.place})", None, b"", fault=fault), row
             continue
         tries = [manifest.resolve().parent / folder / name for folder in CLIPS]
         path = next(filter(os.path.isfile, tries), tries[0])  # unlike Path.is_file, False for a name too long
-        if inside is None or inside in path.parents:
-            yield Item(name, find_speaker(row.columns), path)
+        yield Item(name, find_speaker(row.columns), path), row

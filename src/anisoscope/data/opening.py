@@ -81,6 +81,43 @@ def open_plan(
     return plan, {**described, "words": plan.words, **corpus.source, "warnings": [*skipped, *plan.warnings]}
 
 
+def open_texts_with_images(
+    name: str, model: Any, processor: Any, *, batch_tokens: int = 4096, **options: Any
+) -> tuple[Plan, dict[str, Any]] | None:
+    """Open images with captions, or chats with images, for a vision-language model. Return its batches, and the
+    manifest's entry; None if the corpus holds other things.
+
+    processor  of images and texts; a text: why there is none
+    options   fields of `data.corpora.CorpusOptions`
+
+    UsageError for options that only texts have.
+    """
+    from anisoscope.models.blocks import find_stack
+
+    if name in named_corpora() or find_path(name) is None:
+        return None
+    # By name: import statements say what every run uses, and one of texts uses no images (`provenance.code_used`).
+    module = import_module("anisoscope.data.image_texts")
+    if not module.holds_image_texts(name):
+        return None
+    if isinstance(processor, str):
+        cure = "save the processor that was published with the model beside it; some want pip install torchvision"
+        raise UsageError("a processor of images and texts beside the model", processor, cure)
+    documents = options.pop("documents", "auto")
+    refused = {"sequences": options.pop("sequences", None), "max-length": options.pop("max_length", None)}
+    refused["documents"] = None if documents == "auto" else documents
+    for option, value in refused.items():
+        if value is not None:
+            cure = "leave it out; --limit counts images or chats"
+            raise UsageError("options of texts with images", f"--{option} {value}", cure)
+    corpus = module.open_image_texts(name, **options)
+    plan = module.ImageTextPlan(corpus, processor, stack=find_stack(model), batch_tokens=batch_tokens)
+    described = {"name": name, "fingerprint": plan.fingerprint, "preprocessing": plan.settings, "words": plan.words}
+    count = corpus.source["skipped"]
+    skipped = [f"{count} unreadable item{'s' * (count != 1)} of the corpus left out"] if count else []
+    return plan, {**described, **corpus.source, "warnings": [*skipped, *plan.warnings]}
+
+
 def open_texts(texts: list[str], model: Any, processor: Any, **how: Any) -> tuple[Plan, dict[str, Any]]:
     """Batch texts in memory for a model; each is a document and a unit. `how` are keyword arguments of `open_plan`."""
     with tempfile.TemporaryDirectory() as folder:

@@ -168,15 +168,19 @@ def _is_chosen(site: Site, sites: Iterable[Site], settings: Settings) -> bool:
 
 
 def _cut_first_sequence(batch: Batch) -> dict[str, Any]:
-    """Return the inputs of a batch's first sequence, cut to its first `SHORT` real ids."""
+    """Return the inputs of a batch's first sequence, cut to its first `SHORT` real ids.
+
+    A text with images stays whole: each image wants all of its marks.
+    """
     stream = next(iter(batch.streams.values()), None)
+    is_whole = batch.label is not None or "pixel_values" in batch.inputs
     inputs: dict[str, Any] = {}
     for name, value in batch.inputs.items():
         if isinstance(value, Tensor) and value.dim() and len(value) == len(batch.unit):
             value = value[:1]
             if stream is not None and not value.is_floating_point() and value.shape[1:2] == stream.mask.shape[1:]:
                 first, real = int(stream.mask[0].int().argmax()), int(stream.mask[0].sum())
-                value = value[:, first : first + (real if batch.label is not None else min(SHORT, real))]
+                value = value[:, first : first + (real if is_whole else min(SHORT, real))]
         inputs[name] = value
     return inputs
 

@@ -38,6 +38,8 @@ READING_IMAGES_OR_SOUNDS = {
 """Parts by name: classes of several families declare for each part what the whole reads."""
 QUERYING = ("qformer", "perceiver_resampler", "perceiver", "resampler")
 """Parts between a tower and a language model, with blocks of their own that read learnt queries."""
+TOWER_STACKS = ("vision", "audio")
+"""Stacks of parts that read images or sounds, beside one that reads text."""
 LATE = ("blocks_token_only", "cls_attn_blocks", "post_network")
 """Blocks of timm (CaiT, XCiT, VOLO) behind the others, where the class token comes in."""
 

@@ -32,7 +32,7 @@ from anisoscope.models.hub import ModelPlace, download, locate, split_name
 from anisoscope.models.identity import drop_volatile, hash_own_sources, hash_weights
 from anisoscope.models.named import hub_id, named_models
 from anisoscope.models.packaged import BUILTIN, builtin_folder, open_weights, weights_file
-from anisoscope.models.processors import processor_of
+from anisoscope.models.processors import processor_of, processor_of_images_and_texts
 
 HEADS = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
 IN_TRAINING = ("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tracked")
@@ -51,6 +51,8 @@ class Subject:
     """A model to be measured, with what the manifest says of it.
 
     processor   its tokenizer, feature extractor or image processor; None if it has none
+    of_images_and_texts   the processor of a vision-language model, for texts with images, or a text that says why it
+                cannot be loaded; None for other models
     """
 
     model: nn.Module
@@ -59,6 +61,7 @@ class Subject:
     revision: str | None = None
     weights_sha256: str = ""
     notes: list[str] = field(default_factory=list)
+    of_images_and_texts: Any = None
 
     @property
     def config(self) -> Any:
@@ -133,7 +136,8 @@ def load(
     if processor is None:
         notes.append(f"the checkpoint has no preprocessor: the defaults for {modality} are used")
     base, pinned = split_name(name)
-    return Subject(model, processor, base, place.commit or revision or pinned, hash_weights(model, missing), notes)
+    both, weights = processor_of_images_and_texts(model, path, trust), hash_weights(model, missing)
+    return Subject(model, processor, base, place.commit or revision or pinned, weights, notes, both)
 
 
 def _without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | None:

@@ -40,6 +40,27 @@ def processor_of(model: Any, modality: str, path: str, name: str, trust: bool) -
     raise ModelError(f"a readable preprocessor beside {name}", failure, "download or save it again")
 
 
+def processor_of_images_and_texts(model: Any, path: str, trust: bool) -> Any:
+    """Load the processor of a model that reads texts with images.
+
+    None for other models. If it cannot be loaded, the reason as a text: texts alone can still be read.
+    """
+    from transformers import AutoProcessor
+
+    if not {"image", "text"} <= {*(getattr(model, "input_modalities", None) or ())}:
+        return None
+    try:
+        made: Any = AutoProcessor.from_pretrained(path, trust_remote_code=trust)  # type: ignore[no-untyped-call]
+    except Exception as error:  # whatever is missing of it
+        return _line(error)
+    return made if reads_images_and_texts(made) else f"{type(made).__name__}, which reads no images"
+
+
+def reads_images_and_texts(processor: Any) -> bool:
+    """Return whether a processor has both a tokenizer and an image processor."""
+    return all(hasattr(processor, name) for name in ("tokenizer", "image_processor"))
+
+
 def _tokenizer(model: Any, path: str, name: str, trust: bool) -> Any:
     """Load a model's tokenizer.
 

@@ -16,7 +16,13 @@ from safetensors.torch import save_file
 from anisoscope.axes import LAYER_QUANTITIES, WORDS, pluralise
 from anisoscope.batch import BatchPlan
 from anisoscope.capture.tap import describe_refused
-from anisoscope.data.opening import DEFAULT_LENGTH, default_corpus, longest_input, open_plan
+from anisoscope.data.opening import (
+    DEFAULT_LENGTH,
+    default_corpus,
+    longest_input,
+    open_plan,
+    open_texts_with_images,
+)
 from anisoscope.data.plans import Plan
 from anisoscope.data.windows import TextPlan
 from anisoscope.errors import MeasureError, UsageError
@@ -35,9 +41,11 @@ from anisoscope.measure.distributed import (
 )
 from anisoscope.measure.loop import Arrays, run_pass
 from anisoscope.measure.tabulate import Replicates
+from anisoscope.models.blocks import TOWER_STACKS
 from anisoscope.models.families import class_of
 from anisoscope.models.hub_memory import ask_once
 from anisoscope.models.load import Subject, load, load_on_meta, modality_of
+from anisoscope.models.processors import reads_images_and_texts
 from anisoscope.options import select_fields
 from anisoscope.progress import Progress, interrupt_hint, remark, set_counted_unit
 from anisoscope.provenance import describe_environment, json_roundtrip, make_run_id
@@ -291,7 +299,14 @@ def resolve_dtype_and_device(job: Job, subject: Subject) -> Job:
 def open_plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]:
     """Open a job's corpus for its model. Returns (batches, the manifest's entry on the corpus)."""
     corpus, reading = job.corpus or default_corpus(subject.modality), select_fields(job, ReadOptions)
-    plan, described = open_plan(corpus, subject.model, subject.processor, modality=subject.modality, **reading)
+    both, processor = subject.of_images_and_texts or subject.processor, subject.processor
+    if subject.modality == "text" and (isinstance(both, str) or reads_images_and_texts(both)):
+        with_images = open_texts_with_images(corpus, subject.model, both, **reading)
+        if with_images is not None:
+            return with_images
+        if reads_images_and_texts(processor):  # of a corpus of texts alone
+            processor = processor.tokenizer
+    plan, described = open_plan(corpus, subject.model, processor, modality=subject.modality, **reading)
     if subject.config is None and len(plan):  # a module of one's own
         plan.call = check_called_by_name(subject.model, plan[0].inputs)
     return plan, described
@@ -371,6 +386,7 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
     if measurement.unseen:
         what = ", ".join(sorted(measurement.unseen))
         yield f"{what} not seen: this model computes them where no capture looks; the rest is measured"
+    yield from _towers_without_final(measurement)
     if measurement.proof is not None and measurement.proof.moved:
         moved = measurement.proof.outputs
         yield f"the outputs of this model move by {moved:.1e} of the largest while its hidden states are looked at"
@@ -381,6 +397,15 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
             yield f"{counts['nonfinite']} vectors with NaN or Inf left out at {site}"
         if counts.get("zero"):
             yield f"{counts['zero']} zero vectors left out at {site}"
+
+
+def _towers_without_final(measurement: Measurement) -> Iterator[str]:
+    """Yield a sentence on each tower of a model without a `final` site, where another stack has one."""
+    stacks = {site.stack: False for site in measurement.sites.values() if site.quantity == "hidden"}
+    stacks |= {site.stack: True for site in measurement.sites.values() if site.quantity == "final"}
+    for stack, has_final in stacks.items():
+        if not has_final and any(stacks.values()) and stack in TOWER_STACKS:
+            yield f"{stack} has no `final`: no norm reads its last block; the rest of the model reads its hidden states"
 
 
 def make_slug(name: str) -> str:

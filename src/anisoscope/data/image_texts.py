@@ -1,0 +1,347 @@
+"""Texts with images: read captions of images and chats with images, and batch them for a vision-language model."""
+
+import base64
+import binascii
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from anisoscope.batch import Batch, Stream
+from anisoscope.data.corpora import CorpusOptions
+from anisoscope.data.files import get_ending, list_files_below
+from anisoscope.data.images import check_image, picture
+from anisoscope.data.items import Item
+from anisoscope.data.local import ENDINGS, MANIFESTS, find_encoded_column, find_manifest, find_path, modality_of
+from anisoscope.data.media import list_items
+from anisoscope.data.plans import Index, Plan, batch_in_order, hash_parts
+from anisoscope.data.table_rows import Row, list_faulty, read_table_rows, require_column
+from anisoscope.errors import CorpusError, UsageError
+from anisoscope.provenance import json_roundtrip
+
+CAPTION_COLUMNS = ("text", "caption", "sentence", "description")
+"""Columns of captions in a table of images, the likeliest first."""
+CHAT_COLUMNS = ("messages", "conversations")
+"""Columns of chats: as `transformers` and OpenAI write them, and as LLaVA does."""
+MARK = "<image>"
+"""What stands for an image in a message that is one text."""
+ROLES = {"human": "user", "gpt": "assistant"}
+WITH_ENDING = (".jsonl", ".ndjson", ".json", ".parquet")
+LOOKED = 20  # rows that tell whether a table holds chats with images
+
+Message = dict[str, Any]
+
+
+class Entry(NamedTuple):
+    """One sequence: messages in transformers' form (`{"role", "content": [{"type": "image"}, …]}`), and their images
+    in the order of the marks.
+    """
+
+    messages: list[Message]
+    images: list[Item]
+    unit: str
+
+
+@dataclass(frozen=True)
+class ImageTexts:
+    """A corpus of texts with images, in order; `source` is the manifest's entry on it."""
+
+    entries: list[Entry]
+    fingerprint: str
+    source: dict[str, object]
+    unit_word: str
+
+
+# ---- what a name stands for ------------------------------------------------------------------------------------------
+
+
+def holds_image_texts(name: str) -> bool:
+    """Return whether a name stands for images with captions (a folder, a table of paths), or for chats with images."""
+    path = find_path(name)
+    if path is None:
+        return False
+    if path.is_dir():
+        return _is_mostly_images(path)
+    if get_ending(path) in WITH_ENDING and _holds_chats(path):
+        return True
+    is_listed = get_ending(path) in MANIFESTS and modality_of(path) == "image"
+    return is_listed or (find_encoded_column(path) is not None and modality_of(path) == "image")
+
+
+def _is_mostly_images(folder: Path) -> bool:
+    """Return whether a folder holds images, and not more texts than those beside an image."""
+    files = [path for path in folder.rglob("*") if not path.name.startswith(".")]
+    images = {path.with_suffix("") for path in files if path.suffix.lower() in ENDINGS["image"]}
+    texts = [path for path in files if path.suffix.lower() in ENDINGS["text"] and path.with_suffix("") not in images]
+    return len(images) > len(texts)
+
+
+def _holds_chats(path: Path) -> bool:
+    """Return whether the first rows of a table are chats, at least one of them with an image."""
+    for number, row in enumerate(read_table_rows(path)):
+        if number == LOOKED:
+            return False
+        if not row.fault and not any(isinstance(row.columns.get(name), list) for name in CHAT_COLUMNS):
+            return False
+        if "image" in str(row.columns):
+            return True
+    return False
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def open_image_texts(name: str, **options: Any) -> ImageTexts:
+    """Open a corpus of texts with images; each image with its captions, or each chat, is a unit.
+
+    A folder of images has its captions in a table in it (`metadata.csv` or `.jsonl`), or in a text file beside each
+    image. A table of chats has a column `messages` or `conversations`; paths of images are relative to the table.
+
+    options   fields of `data.corpora.CorpusOptions`; `column` names the captions
+
+    CorpusError lists what has no caption, and images that are missing or cannot be read.
+    """
+    asked = CorpusOptions(**options)
+    asked.refuse(name, "split", "config", "revision")
+    path = find_path(name)
+    if path is None:
+        raise CorpusError("a folder of images with captions, or a table of chats", f"{name!r}, which does not exist")
+    is_chat = not path.is_dir() and get_ending(path) in WITH_ENDING and _holds_chats(path)
+    found = _iter_chats(path) if is_chat else _iter_captions(path, asked.column)
+    entries: list[Entry] = []
+    hashes: list[str] = []
+    units: set[str] = set()
+    bad: list[str] = []
+    for entry, fault in found:
+        if asked.limit is not None and len(units) == asked.limit and entry.unit not in units:
+            break
+        try:
+            if fault:
+                raise CorpusError("a text with its images", fault)
+            read = [_check(item, decode=asked.skip_bad) for item in entry.images]
+        except CorpusError as error:
+            bad.append(f"{entry.unit} ({error.got})")
+            continue
+        units.add(entry.unit)
+        entries.append(entry)
+        hashes.extend(read)
+    if bad and not asked.skip_bad:
+        cure = "repair or remove them, or pass --skip-bad"
+        if any("no caption" in fault for fault in bad):
+            cure = "write metadata.csv with the columns file_name and text, or a .txt file beside each image"
+        raise CorpusError(f"texts with their images in {name}", list_faulty(bad), cure)
+    if not entries:
+        raise CorpusError(f"at least one text with an image in {name}", "none", "name another corpus")
+    source: dict[str, object] = {"kind": "chats" if is_chat else "captions", "path": str(path.resolve())}
+    source |= {"items": len(entries), "images": sum(len(entry.images) for entry in entries)}
+    source |= {"limit": asked.limit, "skipped": len(bad)} | ({"skipped_items": bad[:20]} if bad else {})
+    fingerprint = hash_parts([hashes, [[entry.messages, entry.unit] for entry in entries]])
+    return ImageTexts(entries, fingerprint, source, "chat" if is_chat else "image")
+
+
+def _check(item: Item, *, decode: bool) -> str:
+    """Return the hash of an image's bytes. CorpusError if it is missing or no image."""
+    data = item.read()
+    check_image(item.name, data, decode)
+    return hashlib.sha256(data).hexdigest()
+
+
+def _iter_captions(path: Path, column: str | None) -> Iterator[tuple[Entry, str]]:
+    """Yield each image with its caption, and why it cannot be read (empty if it can)."""
+    manifest = find_manifest(path) if path.is_dir() else path
+    if manifest is not None:
+        for item, row in list_items(manifest, find_encoded_column(manifest)):
+            fault = row.fault or item.fault
+            caption = "" if fault else _caption_of(row, manifest, column)
+            yield _captioned(item, caption), fault or ("" if caption else "no caption")
+        return
+    for file in list_files_below(path):
+        if file.suffix.lower() not in ENDINGS["image"]:
+            continue
+        item, beside = Item(file.relative_to(path).as_posix(), None, file), file.with_suffix(".txt")
+        caption = beside.read_text("utf-8", errors="replace").strip() if beside.is_file() else ""
+        yield _captioned(item, caption), "" if caption else "no caption"
+
+
+def _caption_of(row: Row, manifest: Path, column: str | None) -> str:
+    """Return the caption in a row of a table: of the column asked for, else the first of `CAPTION_COLUMNS`."""
+    if column is not None:
+        require_column(column, row.columns, str(manifest), "captions")
+    chosen = column or next((name for name in CAPTION_COLUMNS if row.columns.get(name)), None)
+    value = row.columns[chosen] if chosen is not None else ""
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _captioned(item: Item, caption: str) -> Entry:
+    """Return an image followed by its caption, as one message of a user."""
+    content = [{"type": "image"}, {"type": "text", "text": caption}]
+    return Entry([{"role": "user", "content": content}], [item], item.name)
+
+
+def _iter_chats(path: Path) -> Iterator[tuple[Entry, str]]:
+    """Yield the chat of each row of a table, and why it cannot be read (empty if it can)."""
+    for row in read_table_rows(path):
+        name = str(row.columns.get("id") or row.place)
+        if row.fault:
+            yield Entry([], [], row.place), row.fault
+            continue
+        given = row.columns.get("images") or row.columns.get("image") or []
+        beside = list(given) if isinstance(given, list | tuple) else [given]
+        try:
+            messages, places = _read_messages(row, beside)
+            images = [_find_image(place, path.resolve().parent) for place in places]
+        except CorpusError as error:
+            yield Entry([], [], name), error.got
+            continue
+        yield Entry(messages, images, row.place), ""
+
+
+def _read_messages(row: Row, beside: list[Any]) -> tuple[list[Message], list[Any]]:
+    """Return (messages of a chat in transformers' form, places of their images in order).
+
+    beside   images that the row names outside the messages, in the order of their marks
+
+    CorpusError if there are more or fewer marks than images.
+    """
+    given = next((row.columns[name] for name in CHAT_COLUMNS if isinstance(row.columns.get(name), list)), None)
+    if not given:
+        raise CorpusError("a list of messages", "no messages")
+    left, messages, places = list(beside), list[Message](), list[Any]()
+    for turn in given:
+        if not isinstance(turn, dict):
+            raise CorpusError("messages that are objects", f"{str(turn)[:40]!r} for a message")
+        role, content = str(turn.get("role") or turn.get("from")), turn.get("content", turn.get("value"))
+        parts: list[Message] = []
+        for part in _split_marks(content) if isinstance(content, str) else content or []:
+            kind = str(part.get("type")) if isinstance(part, dict) else ""
+            if kind == "text":
+                parts.append({"type": "text", "text": str(part.get("text") or "")})
+            elif kind in ("image", "image_url"):
+                place = next((part[key] for key in ("image", "path", "url", "image_url") if part.get(key)), None)
+                if place is None and not left:
+                    raise CorpusError("an image for each mark", "more marks of images than images")
+                places.append(left.pop(0) if place is None else place)
+                parts.append({"type": "image"})
+            else:
+                raise CorpusError("parts of type text or image", f"a part of type {kind or '?'} in a message")
+        messages.append({"role": ROLES.get(role, role), "content": parts})
+    if left and places:
+        raise CorpusError("a mark for each image", f"{len(left)} images more than marks {MARK}")
+    # LLaVA's own sets name the image of some chats only beside them: it stands first
+    messages[0]["content"][:0] = [{"type": "image"}] * len(left)
+    return messages, [*left, *places]
+
+
+def _split_marks(text: str) -> Iterator[Message]:
+    """Yield the parts of a text with marks of images, in order."""
+    for number, piece in enumerate(text.split(MARK)):
+        if number:
+            yield {"type": "image"}
+        if piece.strip():
+            yield {"type": "text", "text": piece.strip("\n")}
+
+
+def _find_image(place: Any, folder: Path) -> Item:
+    """Return the image that a chat names: a path, encoded bytes, or a data URL. CorpusError for an address."""
+    if isinstance(place, dict):  # as `datasets` and OpenAI write it
+        if isinstance(place.get("bytes"), bytes):
+            return Item(str(place.get("path") or "image"), None, place["bytes"])
+        place = place.get("url") or place.get("path")
+    if not isinstance(place, str) or not place:
+        raise CorpusError("a path of an image", f"{str(place)[:40]!r} for an image")
+    if place.startswith("data:"):
+        try:
+            return Item("image in a data URL", None, base64.b64decode(place.partition(",")[2], validate=True))
+        except (binascii.Error, ValueError):
+            raise CorpusError("an image in base64", "a data URL that is no base64") from None
+    if "://" in place and not place.startswith("file://"):
+        raise CorpusError("images on this machine", f"the address {place[:60]}, which is not downloaded")
+    file = folder / place.removeprefix("file://")
+    return Item(place, None, file, fault="" if os.path.isfile(file) else f"no file {place}")  # noqa: PTH113
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+
+class ImageTextPlan(Plan):
+    """The batches of texts with images for one vision-language model.
+
+    Each sequence is a chat, or an image followed by its caption, as the model's processor writes it: by its chat
+    template if it has one. If the processor makes patches or several tiles of an image, or a chat has several images,
+    a batch holds one sequence, since such a model passes on the parts of all images in one row.
+    """
+
+    def __init__(self, corpus: ImageTexts, processor: Any, *, stack: str, batch_tokens: int = 4096) -> None:
+        """Prepare the batches; the first text is encoded to learn its length.
+
+        processor   the model's own, of images and texts together
+        stack       the stack (encoder or decoder) that reads the text
+
+        UsageError if the processor cannot encode an image with a text.
+        """
+        self.corpus, self.processor, self._stack = corpus, processor, stack
+        tokenizer = processor.tokenizer
+        marks = {getattr(processor, "image_token_id", None), getattr(tokenizer, "image_token_id", None)}
+        self.special = {*tokenizer.all_special_ids} - marks
+        counts = np.array([len(entry.images) for entry in corpus.entries], np.int64)
+        first = self._encode([int(counts.argmax())])
+        pixels = first.get("pixel_values")
+        is_plain = pixels is not None and pixels.dim() == 4 and len(pixels) == 1
+        is_plain &= not any(name.endswith("grid_thw") for name in first)
+        rows = max(1, batch_tokens // max(1, first["input_ids"].shape[1])) if is_plain else 1
+        described = json_roundtrip(getattr(processor.image_processor, "to_dict", dict)())
+        template = str(getattr(processor, "chat_template", None) or "")
+        self.settings = {"processor": type(processor).__name__, "template": bool(template), "sequences": rows}
+        is_chat = corpus.unit_word == "chat"
+        words = {"sequence": "chat" if is_chat else "image with its caption", "unit": corpus.unit_word}
+        words["counted"] = "chat" if is_chat else "image"
+        identity = [corpus.fingerprint, self.settings, described, template]
+        numbers = {name: i for i, name in enumerate(dict.fromkeys(entry.unit for entry in corpus.entries))}
+        unit = np.array([numbers[entry.unit] for entry in corpus.entries], np.int64)
+        batches: list[Index] = []
+        for alike in (np.flatnonzero(counts), np.flatnonzero(counts == 0)):  # texts without an image by themselves
+            batches.extend(alike[part] for part in batch_in_order(len(alike), rows) if len(part))
+        super().__init__(batches, np.ones(len(unit), np.int64), unit, identity, words)
+
+    def build(self, rows: Index) -> Batch:
+        """Build the batch of these texts with their images."""
+        inputs = self._encode(rows.tolist())
+        ids = inputs["input_ids"]
+        real = inputs.get("attention_mask", torch.ones_like(ids)).bool()
+        special = torch.isin(ids, torch.tensor(sorted(self.special), dtype=ids.dtype)) & real
+        stream = Stream(real, special, -real.int().argmax(1))
+        return Batch(inputs, torch.from_numpy(self.unit[rows]), {self._stack: stream})
+
+    def _encode(self, rows: list[int]) -> dict[str, torch.Tensor]:
+        """Return what the processor makes of these texts and images: the model's keyword arguments."""
+        entries = [self.corpus.entries[row] for row in rows]
+        pictures = [[picture(item.name, item.read()) for item in entry.images] for entry in entries]
+        try:
+            texts = [self._write(entry.messages) for entry in entries]
+            given: dict[str, Any] = {"images": pictures} if any(pictures) else {}
+            # a template writes the first token of a text itself, which the tokenizer would write once more
+            first = self.processor.tokenizer.bos_token
+            if first and all(text.startswith(first) for text in texts):
+                given["add_special_tokens"] = False
+            made = self.processor(text=texts, padding=True, return_tensors="pt", **given)
+        except Exception as error:  # whatever a processor of any family raises
+            got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            cure = "save the processor that was published with the model beside it"
+            raise UsageError("a processor that encodes an image with its text", got, cure) from error
+        return {name: x for name, x in made.items() if isinstance(x, torch.Tensor) and name != "labels"}
+
+    def _write(self, messages: list[Message]) -> str:
+        """Return messages as the text that the processor reads, with a mark for each image.
+
+        Without a chat template the parts of a message follow each other, and messages stand on lines of their own.
+        """
+        if getattr(self.processor, "chat_template", None):
+            return str(self.processor.apply_chat_template(messages, tokenize=False))
+        mark = str(getattr(self.processor, "image_token", MARK))
+        lines = ["".join(part.get("text", mark) for part in message["content"]) for message in messages]
+        return "\n".join(lines)
