@@ -252,46 +252,28 @@ def test_an_image_without_a_caption_is_named(tmp_path):
 def write_chats(folder, form):
     """Write two chats with images and one without, in one of the forms that are in use. Returns their plain texts."""
     save_images(folder, 3)
-    if form == "llava":
-        rows = [
-            {
-                "image": "0.png",
-                "conversations": [{"from": "human", "value": "<image>\n1 2"}, {"from": "gpt", "value": "3"}],
-            },
-            {"image": "1.png", "conversations": [{"from": "human", "value": "4 5"}]},
-            {"conversations": [{"from": "human", "value": "6"}, {"from": "gpt", "value": "7 8"}]},
-        ]
-    elif form == "images beside":
-        rows = [
-            {
-                "messages": [{"role": "user", "content": "<image>1 2"}, {"role": "assistant", "content": "3"}],
-                "images": ["0.png"],
-            },
-            {
-                "messages": [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "4 5"}]}],
-                "images": [{"path": "1.png"}],
-            },
-            {"messages": [{"role": "user", "content": "6"}, {"role": "assistant", "content": "7 8"}], "images": []},
-        ]
-    else:
+    said = {"llava": "value", "images beside": "content", "parts": "content"}[form]
+
+    def turn(number, content):
+        """Return a message: of a person if the number is even."""
+        if form == "llava":
+            return {"from": ("human", "gpt")[number], said: content}
+        return {"role": ("user", "assistant")[number], said: content}
+
+    first, second, third = "<image>1 2", "4 5", [turn(0, "6"), turn(1, "7 8")]
+    places = ["0.png", {"path": "1.png"}]
+    if form == "images beside":
+        second = [{"type": "image"}, {"type": "text", "text": "4 5"}]
+    if form == "parts":
         data = base64.b64encode((folder / "1.png").read_bytes()).decode()
-        one = {"type": "image", "path": "0.png"}
-        two = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
-        rows = [
-            {
-                "messages": [
-                    {"role": "user", "content": [one, {"type": "text", "text": "1 2"}]},
-                    {"role": "assistant", "content": "3"},
-                ]
-            },
-            {"messages": [{"role": "user", "content": [two, {"type": "text", "text": "4 5"}]}]},
-            {
-                "messages": [
-                    {"role": "user", "content": "6"},
-                    {"role": "assistant", "content": [{"type": "text", "text": "7 8"}]},
-                ]
-            },
-        ]
+        first = [{"type": "image", "path": "0.png"}, {"type": "text", "text": "1 2"}]
+        url = {"url": f"data:image/png;base64,{data}"}
+        second = [{"type": "image_url", "image_url": url}, {"type": "text", "text": "4 5"}]
+    column = "conversations" if form == "llava" else "messages"
+    rows = [{column: [turn(0, first), turn(1, "3")]}, {column: [turn(0, second)]}, {column: third}]
+    if form != "parts":
+        for row, place in zip(rows, places, strict=False):
+            row |= {"image": place} if form == "llava" else {"images": [place]}
     (folder / "chats.jsonl").write_text("\n".join(map(json.dumps, rows)))
     return ["<image> 1 2 3", "<image> 4 5", "6 7 8"]
 

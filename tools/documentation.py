@@ -240,15 +240,17 @@ What `anisoscope.measure` takes: each kind as code that a test runs. All of it c
 A vision-language model (LLaVA, PaliGemma, Gemma 3, Qwen-VL …) reads these by its name, or as a module with
 `processor=`, the model's own processor of images and texts:
 
-- a **folder of images with captions**: a table in it (`metadata.csv` or `metadata.jsonl` with the columns `file_name` and
-  `text`, or `caption`; `--column` names another), or a text file beside each image (`cat.png`, `cat.txt`);
+- a **folder of images with captions**: a table in it (`metadata.csv` or `metadata.jsonl` with the columns `file_name`
+  and `text`, or `caption`; `--column` names another), or a text file beside each image (`cat.png`, `cat.txt`);
 - such a **table by itself**, or a `.parquet` file with a column of encoded images and one of captions;
-- **chats with images**, one a line (`.jsonl`): `messages` as transformers and OpenAI write them, with the images in the parts or
-  in a column `images`, or `conversations` as LLaVA does. Paths are relative to the file; nothing is downloaded.
+- **chats with images**, one a line (`.jsonl`): `messages` as transformers and OpenAI write them, with the images in
+  their parts or in a column `images`, or `conversations` as LLaVA does. Paths are relative to the file; nothing is
+  downloaded.
 
 Each image with its caption, or each chat, is a unit, written by the model's chat template if it has one. Each tower is
-a stack of its own (`vision`; the language model is `decoder`, or `encoder` if it is not causal). What has no caption, and each image
-that is missing or damaged, is named; `--skip-bad` leaves it out. A tower without a `final` norm is said in the run's warnings.
+a stack of its own (`vision`; the language model is `decoder`, or `encoder` if it is not causal). What has no caption,
+and each image that is missing or damaged, is named; `--skip-bad` leaves it out. A tower without a `final` norm is said
+in the run's warnings.
 
 ## What a file of vectors is read as
 
