@@ -222,6 +222,15 @@ def test_conditions_are_parsed():
             differences.parse_condition("m > 0").is_met(nothing)
 
 
+def test_a_metric_of_several_values_is_told_with_them():
+    run = KeptRun("a", records([row("norms.mean"), row("norms.variation"), row("mean_cosine")]))
+    assert differences.find_metric(run, "A") == differences.find_metric(run, "mean_cosine") == "mean_cosine"
+    with pytest.raises(UsageError, match=r"one value of norms.*name norms\.mean or norms\.variation"):
+        differences.find_metric(run, "norms")
+    with pytest.raises(UsageError, match="a metric of a"):
+        differences.find_metric(run, "mean_cosin")
+
+
 def test_half_widths_of_differences():
     ours, theirs = np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])
     error = np.sqrt(2 / 3 * 2)  # of 1, 2, 3
@@ -488,7 +497,7 @@ def test_checkpoints_on_the_disk_at_a_time(monkeypatch):
     got.clear()
     one = series._CheckpointStore(["a", "b"], 1, [])
     one.get(0, 1)
-    assert got == [("a", True)]
+    assert got == [("a", True)] and list(one.coming) == [0]
     one.get(1, 2)
     one.close()
     assert got == [("a", True), ("b", True)] and gone[-1] == "a"
