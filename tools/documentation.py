@@ -274,15 +274,15 @@ def _error(said: str) -> str:
 
 
 TREE = {
-    "src/anisoscope/": "the tool: measures any model; its layers stand in docs/architecture.md",
-    "tests/": "its tests, one file per concern; test_metrics.py goes over every metric, test_capture.py over models",
+    "src/anisoscope/": "the tool: measures any model; docs/architecture.md shows its layers",
+    "tests/": "its tests, one file per concern; test_metrics.py covers every metric, test_capture.py the models",
     "papers/src/": "anisoscope-papers: studies of the papers, judge and runner, small models, networks",
-    "papers/tests/": "its tests; beside them results/ of real runs, tools, benchmarks and an example",
+    "papers/tests/": "its tests; papers/ also has results/ of real runs, tools, benchmarks and an example",
     "examples/": "scripts and notebooks: my checkpoint, training run, vectors, metric; a package with a metric",
-    "tools/": "what makes generated pages, and tiny random models; not in the package",
+    "tools/": "programs that write generated pages, and tiny random models; not in the package",
     "benchmarks/": "claims of speed, memory, exactness and coverage, each measured in one run",
-    "docs/": "concepts, architecture, decisions, generated tables, of both distributions",
-    "paper/": "draft of a paper on the tool, with its numbers from records, and the journal's checklist",
+    "docs/": "concepts, architecture, decisions and generated tables of both packages",
+    "paper/": "draft of a paper on the tool, with numbers from records, and the journal's checklist",
 }
 """The tree of the README: two lines for each distribution, and what both share."""
 

@@ -1,4 +1,4 @@
-"""What is now known: the page, prose of findings/*.md part by part, and the table of the README, found.md,
+"""What is now known: the page, prose of findings/*.md part by part, and the findings of the README, found.md,
 with the numbers of committed verdicts.
 
 {{place | claim}} or {{place | claim | subject}} becomes number, interval, n and outcome: `place` is a folder of
@@ -47,7 +47,7 @@ def _anchor(title: str) -> str:
 
 
 def table() -> str:
-    """Return the table of findings in the README."""
+    """Return the findings of the README, a list in words."""
     return FIELD.sub(_filled, TABLE.read_text("utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""The page on Fosse et al. 2023: an answer in a minute, then the paper's tables and figures in its own order and form.
+"""The page on Fosse et al. 2023: a short answer, the numbers, then the paper's tables and figures in its own order.
 
 Words stand in fosse_page.md, numbers in committed records; both drawings are made of them here.
 """
@@ -32,9 +32,7 @@ MARGIN = 0.02
 
 
 def page() -> str:
-    """Return the page: an answer in one minute, then the paper's own tables and figures, then links to
-    the long text.
-    """
+    """Return the page: a short answer, the numbers claim by claim, then the paper's own tables and figures, folded."""
     words = FIELD.sub(_filled, WORDS.read_text("utf-8")).strip()
     return "\n\n".join([words, _own_order()])
 
@@ -43,50 +41,56 @@ def _own_order() -> str:
     """Return the paper's tables and figures, in its order, as Markdown."""
     compared = {name: json.loads((FINISHED / name / "compared.json").read_text("utf-8")) for name in SHOWN}
     head = "## The paper's tables and figures, in its order"
-    how = (
-        "Each cell: ours ± standard deviation over seeds (theirs). ≠: theirs lies outside of the range in which one "
-        "more run of ours would fall (95 %; with few seeds three standard deviations to either side, or more). No "
-        "mark: it lies inside; fewer than eight seeds prove nothing more (✓: eight or more do). —: not comparable; on "
-        "e-SNLI ours is trained on 18,000 of the 549,000 pairs, and another encoder is fine-tuned. All models here "
-        "have the position codes of the paper's code. A ≠ is no failure in itself: the difference may be small, or in "
-        "our favour."
-    )
-    parts = [head, how, "### Figure 1: the cone of the values", CONE_TEXT]
-    parts += ["### Table 1: accuracy", _list(compared["table1"]), COLLAPSED]
-    parts += ["### Section 3: mean cosine between the vectors of one text", _list(compared["sec3"])]
-    parts += ["### Figure 2: median cosine of `[CLS]` to a typical `[CLS]` of a class", _figure2(compared["fig2"])]
-    parts += ["### Table 2: cosine of one review of the first class to others", _table2()]
-    parts += [
-        "### Table 3: similarity of keys and values in models of one to five layers",
-        *_table3(compared["table3"]),
+    lead = "Every cell of the paper's tables, compared with our trainings. Unfold what you need."
+    parts = [
+        head,
+        lead,
+        HOW,
+        *_fold("Figure 1: the cone of the values", CONE_TEXT),
+        *_fold("Table 1: accuracy", _list(compared["table1"]), COLLAPSED),
+        *_fold("Section 3: mean cosine between the vectors of one text", _list(compared["sec3"])),
+        *_fold("Figure 2: median cosine of [CLS] to a typical [CLS] of a class", _figure2(compared["fig2"])),
+        *_fold("Table 2: cosine of one review of the first class to others", _table2()),
+        *_fold(
+            "Table 3: similarity of keys and values in models of one to five layers",
+            *_table3(compared["table3"]),
+        ),
+        *_fold("Table 4: one layer under an entropy penalty λ", FORM_C, _table4(compared["table4"])),
     ]
-    parts += ["### Table 4: one layer under an entropy penalty λ", FORM_C, _table4(compared["table4"])]
-    fold = "<details><summary>The long text</summary>"
-    more = (
-        "[What is now known](findings.md) tells the rest in words; [every verdict](verdicts.md) with its command; "
-        "[where code and paper differ](decisions/fosse2023.md); "
-        "[from H = .988 to the code](published-entropy.md)."
-    )
-    return "\n\n".join([*parts, fold, more, "</details>"])
+    return "\n\n".join([*parts, "## More", MORE])
 
 
+def _fold(title: str, *blocks: str) -> list[str]:
+    """Return blocks of Markdown below a title that the reader opens with a click."""
+    return [f'<details markdown="1"><summary>{title}</summary>', *blocks, "</details>"]
+
+
+HOW = """- A cell reads: ours ± standard deviation over seeds (theirs).
+- ≠: theirs lies outside the range in which one more run of ours would fall (95 %; with few seeds this is three standard
+  deviations to either side, or more). The difference can be small, or in our favour.
+- No mark: theirs lies inside that range, but fewer than eight seeds prove little. ✓: inside, with eight seeds or more.
+- —: not comparable. On e-SNLI ours is trained on 18,000 of the 549,000 pairs, and another encoder is fine-tuned.
+- All models here have the position codes of the paper's code."""
+MORE = (
+    "[What is now known](findings.md) in words · [every verdict](verdicts.md) with its command · "
+    "[where code and paper differ](decisions/fosse2023.md) · [from H = .988 to the code](published-entropy.md)"
+)
 SHOWN = ("table1", "sec3", "fig2", "table3", "table4")
 COLLAPSED = (
-    "Theirs of the fine-tuned encoder on HateXplain, .401, is a collapsed model: always naming the commonest class "
-    "gives .406."
+    "On HateXplain the paper's fine-tuned encoder has .401: a model that always names the commonest class has .406."
 )
 FORM_C = (
-    "Do not read the rows of H of HateXplain and e-SNLI from λ = 0 to λ = .0001: the formula changes there. Their "
-    "first cells are the entropy of a *softmax of the weights* (form C), as most likely published, which stays above "
-    ".97 whatever attention does; all others are the usual entropy of the weights (form A). By that our models are "
-    "sharp at λ = 0, too: .14 and .09."
+    "In the rows of H of HateXplain and e-SNLI the formula changes after λ = 0. Their first cells are most likely the "
+    "entropy of a *softmax of the weights* (form C), which stays above .97 whatever attention does. All other cells "
+    "are the usual entropy of the weights (form A). By form A our models are sharp at λ = 0: .14 and .09."
 )
 CONE_TEXT = (
     "![Values of one review and the outputs of attention, as angles to the mean direction of the values]"
     "(figures/fosse2023-cone.svg)\n\n"
-    "One trained layer (YelpHat, seed 0), the first test review of 50 words: grey its values, blue the outputs, each "
-    "drawn with its length and its angle to the mean value. Every output lies in the cone of the values, as the paper "
-    "says. So it does for any attention, trained or not: an average of vectors stays within their cone."
+    "The first test review of 50 words in one trained layer (YelpHat, seed 0). Its values are grey, the outputs of "
+    "attention blue. Each vector is drawn with its length and its angle to the mean value. Every output lies in the "
+    "cone of the values, as the paper says. Any attention does this, trained or not, because an average of vectors "
+    "stays within their cone."
 )
 
 

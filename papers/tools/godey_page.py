@@ -33,17 +33,20 @@ TERAFLOPS = 0.1
 def page() -> str:
     """Return the page: five sentences, the figures one by one, what holds, what does not, and what needs a hub."""
     told = tomllib.loads(TEXT.read_text("utf-8"))
-    lines = ["# Godey et al. 2024, in five minutes", ""]
+    lines = ["# Is anisotropy inherent to self-attention? Godey et al. 2024", ""]
     lines += [
         "*Anisotropy Is Inherent to Self-Attention in Transformers*, Godey, de la Clergerie, Sagot, EACL 2024.",
         "",
+        "## In one minute",
+        "",
     ]
     lines += [f"{i}. {_filled(sentence)}" for i, sentence in enumerate(told["five"], start=1)]
-    lines += ["", "## Figure by figure", "", *_how_to_read(), ""]
-    lines += ["| figure | ours | the paper says | we find | evidence | details |", "|---|---|---|---|---|---|"]
-    lines += [_row(row) for row in told["row"]]
+    lines += ["", "## How to read the numbers", "", *_how_to_read()]
     for title, key in (("Where the paper is right", "right"), ("Where it is not", "wrong")):
         lines += ["", f"## {title}", "", *(f"- {_filled(entry)}" for entry in told[key])]
+    lines += ["", "## Figure by figure", ""]
+    lines += ["| figure | ours | the paper says | we find | evidence | details |", "|---|---|---|---|---|---|"]
+    lines += [_row(row) for row in told["row"]]
     lines += ["", "## What only a hub can decide", "", *(f"- {_filled(entry)}" for entry in told["hub"]), ""]
     lines += [*_with_a_hub(), "", *_controls(), ""]
     return "\n".join(lines)
@@ -57,25 +60,26 @@ def _filled(text: str) -> str:
 def _how_to_read() -> list[str]:
     """Return the lines that explain the page's terms."""
     return [
-        "- **A**: the mean cosine of all pairs of vectors; 0: no common direction, 1: one direction. A layer is",
+        "- **A** is the mean cosine of all pairs of vectors. 0: no common direction; 1: one direction. A layer is",
         "  *anisotropic* if its A lies above the cosine that 95 % of random pairs stay below (.084 in MiniLM's 384",
         "  dimensions, .145 in the 128 of our models).",
-        "- **Drift**: the mean of all vectors, or its length. **N**: the length of the common vector that is added to",
-        "  every input of an untrained block, as a drift; N = 0 adds none. **N\\***: the N at which the block's mean",
-        "  output is as long as its mean input: the drift that the block sustains by itself.",
-        "- **Q̄, K̄**: the mean query and the mean key of a head. **Nats**: the unit of entropy; 0 is one token, the",
-        "  logarithm of the number of tokens is all alike.",
-        "- **0.25 [0.24, 0.26; n = 60]**: a number, its 95 % interval, and n. Numbers are means over n trainings or",
-        "  draws, and the interval is over these, if nothing else is said. One exception: of claims about the A of a",
-        "  model that was trained n times, the training with the lowest A is shown, and its interval is over documents",
-        "  or photographs, not over trainings.",
-        "- The **verdict** comes last. *Holds*. Three ways to fail: *contrary* (the other way), *too small* (the right",
-        "  direction, less than claimed), *beyond* (the claim is that hardly anything changes, and it changes",
-        "  more). *Undecided*: the interval allows both answers, or does so once several tests are corrected for each",
-        "  other (Holm). *Identity*: true by construction, so no evidence.",
-        "- **Evidence**: *the paper's own experiment* needs no trained weights; *other real weights* were trained by",
-        "  others; *trained here*: small models of 4 layers and 128 dimensions; *identity*: algebra, which no model",
-        "  can confirm or refute; *needs a hub*: only the paper's own models can tell.",
+        "- **Drift** is the mean of all vectors, or its length. In the experiment on an untrained block, a common vector",
+        "  of length **N** is added to every input as a drift. **N\\*** is the N at which the block's mean output is as",
+        "  long as its mean input: the drift that the block keeps up by itself.",
+        "- **Q̄** and **K̄** are the mean query and the mean key of a head. Entropy is in **nats**: 0 if all attention is",
+        "  on one token; the logarithm of the number of tokens if it is uniform.",
+        "- **0.25 [0.24, 0.26; n = 60]** is a number, its 95 % interval, and n. If nothing else is said, the number is",
+        "  a mean over n trainings or random draws, and so is the interval. There is one exception. For the A of a",
+        "  model that was trained n times, we show the training with the lowest A. Its interval is over documents or",
+        "  photographs.",
+        "- The **verdict** is in italics. *Holds*: the number supports the claim. *Contrary*: the opposite is true.",
+        "  *Too small*: the direction is right, but the effect is smaller than claimed. *Beyond*: the claim says that",
+        "  hardly anything changes, but it does. *Undecided*: the interval allows both answers, or it does so after a",
+        "  correction for several tests (Holm). *Identity*: true by construction, so no evidence.",
+        "- **Evidence** says which models were measured. *The paper's own experiment* needs no trained weights. *Other",
+        "  real weights* were trained by others. *Trained here*: small models of 4 layers and 128 dimensions.",
+        "  *Identity*: algebra, which no model can confirm or refute. *Needs a hub*: only the paper's own models can",
+        "  tell.",
     ]
 
 
@@ -95,13 +99,13 @@ def _name(shown: str) -> str:
 def _with_a_hub() -> list[str]:
     """Return lines on what a reader with access to the hub can run, with gigabytes and hours by figure."""
     lines = [
-        "If you have access to the hub, run one figure at a time (`fig1`, `fig2`, `fig3a` …). Stop whenever you like:",
-        "what is finished is not run again.",
+        "If you have access to the hub, run one figure at a time (`fig1`, `fig2`, `fig3a` …). You can stop at any time:",
+        "finished parts are not run again.",
         "",
         "    anisoscope reproduce godey2024 --only fig1 --settings paper",
         "",
-        f"Hours are for two cores ({TERAFLOPS:g} Tflop/s in a matrix product); `--dry-run` says what they are on your",
-        "machine. Figures of one row share what they load and compute.",
+        f"The hours are for two cores ({TERAFLOPS:g} Tflop/s in a matrix product). `--dry-run` estimates them for your",
+        "machine. The figures of one row share downloads and computation.",
         "",
         "| figures | downloads | about |",
         "|---|---|---|",
@@ -139,7 +143,7 @@ def _controls() -> list[str]:
     controlled = []
     if CONTROLS.exists():
         controlled = [
-            "Each rule that gives a verdict was also run on data in which its claim is false, to see it say no:",
+            "Each rule that gives a verdict was also run on data in which the claim is false. It should say no there:",
             "[how often it erred](controls.md).",
             "",
         ]
@@ -148,9 +152,9 @@ def _controls() -> list[str]:
         "## How far this can be trusted",
         "",
         *controlled,
-        f"This page shows the main verdicts. Over all settings there are {len(found)}; {undecided} are undecided:",
-        f"[search them]({SEARCHABLE}). [What is now known](findings.md) sums up the others, and what is open.",
-        "Verdicts that have changed, each with the reason: `papers/results/changes.csv`.",
+        f"This page shows the main verdicts. Over all settings there are {len(found)}; {undecided} are undecided",
+        f"([search them]({SEARCHABLE})). [What is now known](findings.md) sums up the others, and says what is open.",
+        "`papers/results/changes.csv` lists verdicts that have changed, each with the reason.",
     ]
 
 

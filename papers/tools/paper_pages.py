@@ -77,7 +77,7 @@ def commands() -> str:
 
 
 def found() -> str:
-    """Return the table of findings, and where all verdicts are."""
+    """Return the findings of the README, with a link to all verdicts."""
     return f"{findings.table()}\nAll verdicts, with their counts: [search them](docs/verdicts.md).\n\n"
 
 
