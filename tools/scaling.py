@@ -124,53 +124,64 @@ def page() -> str:
 
 TEXT = """# Large models and many processes
 
-A pass keeps sums, not vectors: what it holds does not grow with the corpus. What it will hold is said before it begins, and by
-`anisoscope measure MODEL --dry-run` from the model's configuration alone. The same function makes the tables below, on the meta device,
-with the code that makes the sums; `tests/test_large.py` holds it to what a pass allocates, to the byte.
+Anisoscope keeps sums, not vectors, so its memory does not grow with the corpus. `anisoscope measure MODEL --dry-run` says how much it
+will need, from the model's configuration alone.
 
-## What it costs
+Choose by your data:
 
-Bytes in bfloat16, with default settings (32 groups, sample of 2,048 vectors), and second moments if the spectrum is measured:
+| your data | use |
+|---|---|
+| one model, a corpus on one machine | `anisoscope measure`, with `torchrun` on [several GPUs](#several-devices-several-machines) |
+| one corpus, jobs that start at any time | `measure --shard I/N`, then `merge`: [job arrays](#job-arrays) |
+| many files on a cluster | `anisoscope.State` in your own program: [one state for each worker](#your-own-program-reads-the-data) |
+
+## Memory
+
+Bytes in bfloat16 with default settings (32 groups for intervals, a sample of 2,048 vectors). Second moments are needed for the spectrum:
 
 | model | weights | sums | sample | second moments, by default | with `--spectrum-groups 1` | state file |
 |---|---|---|---|---|---|---|
 {memory}
 
-Matrix products for one token, in windows of {windows} tokens. The columns of panels are shares of the model's own products. The hours, for a sense of
-scale, are those of the model alone for 10⁹ tokens at {flops} products a second. Products are not time. They leave out exponentials and reads of memory. On
-a CPU the second moments take half of what is shown here (a symmetric product), and on a GPU a float32 product takes longer than one in bfloat16.
+- The spectrum is measured by default only at sites of up to 2,048 dimensions. To measure it at wider sites, use `--spectrum-groups 1` or
+  `--panel spectrum` alone.
+- `--layers 0,8,16,-1` measures only these layers. Their records are the same as in a run of all layers.
+- The state is saved every minute, and at once on Ctrl-C or SIGTERM. A large state is saved less often, so that at most 5 MB are
+  written a second (16 GB every 55 minutes).
+- If memory runs out, each batch is split into two parts, then four, and so on. The sums stay the same, and the run notes it.
+
+`tests/test_large.py` compares these sizes with what a pass allocates. They agree to the byte.
+
+## Time
+
+Matrix products for one token, in windows of {windows} tokens. Each panel is a share of the model's own products. *hours* is the time of the
+model alone for 10⁹ tokens at {flops} products a second; it gives a sense of scale and was not measured.
 
 | model | model | hidden | attention | spectrum | hours |
 |---|---|---|---|---|---|
 {products}
 
-Against what one thread of a quiet CPU took ([the figures](limit.md); the built-in encoder, float32), products are the smaller part of what
-`hidden` and `attention` take, and more than the spectrum takes:
+Products are not time: exponentials and reads of memory are left out. The next table compares both on one thread of a quiet CPU (built-in
+encoder, float32; [more on speed](limit.md)). For `hidden` and attention most time is not products. The spectrum takes less time than
+its products suggest, because a CPU computes only half of a symmetric product.
 
-| window | panels | products, in parts of the model's | processor time, in parts of the bare pass |
+| window | panels | products added to the model's | processor time added to the bare pass |
 |---|---|---|---|
 {checked}
-
-- Sites wider than 2,048 dimensions have no spectrum unless it is asked for (`--spectrum-groups 1`, or `--panel spectrum` alone). A random
-  projection was not taken in its place: the participation ratio survives one, effective ranks and IsoScore do not.
-- `--layers 0,8,16,-1` measures these layers only, with the records that the whole run has there.
-- A state is saved every minute. A large state is saved less often, so that saving writes 5 MB a second at most: 16 GB every 55 minutes.
-  Ctrl-C and SIGTERM save it at once.
-- Out of memory, the pass goes on with each batch in two parts, four, …; the sums are the same, and the run says so.
 
 ## One machine
 
 ```bash
-anisoscope measure MODEL --corpus wikitext-103 --dtype auto             # the accelerator that is there, the checkpoint's own numbers
-anisoscope measure MODEL --device-map auto --dtype auto --layers 0,20,40,-1   # larger than one device: blocks over all of them
+anisoscope measure MODEL --corpus wikitext-103 --dtype auto                   # on the GPU if there is one, in the checkpoint's own dtype
+anisoscope measure MODEL --device-map auto --dtype auto --layers 0,20,40,-1   # a model larger than one GPU: its blocks on all of them
 ```
 
-Sums stay beside their layer. Quantised checkpoints (bitsandbytes, GPTQ …) load by their own configuration; where its library is missing
-the error names it. On MPS, which has no float64, vectors are summed on the CPU.
+Sums are kept on the device of their layer. Quantised checkpoints (bitsandbytes, GPTQ …) load by their own configuration. If their
+library is missing, the error names it. MPS has no float64, so vectors of MPS are summed on the CPU.
 
 ## Several devices, several machines
 
-Every process measures every N-th batch, and rank 0 writes one run, equal to that of one process:
+Of N processes, each measures every N-th batch. Rank 0 writes one run. It equals the run of a single process.
 
 ```bash
 torchrun --standalone --nproc-per-node 4 -m anisoscope measure MODEL --corpus wikitext-103 -o runs/model      # four GPUs
@@ -178,26 +189,28 @@ torchrun --nnodes 2 --nproc-per-node 4 --rdzv-backend c10d --rdzv-endpoint HOST:
 torchrun --standalone --nproc-per-node 2 -m anisoscope measure builtin:minilm --device cpu                   # Gloo
 ```
 
-Each process takes the GPU of its local rank. They talk by NCCL if each has a GPU of its own, else by Gloo. All machines must see the folder.
-Each process tokenises its share of the texts and gets the rest from the others. A signal to one process ends all of them at the end of their
-current batch, with their states saved. `--resume` goes on, with any number of processes.
+- Each process uses the GPU of its local rank. Processes talk by NCCL if each has its own GPU, else by Gloo.
+- All machines must see the output folder.
+- Each process tokenises its share of the texts, and gets the rest from the others.
+- A signal to one process ends all of them after their current batch. Their states are saved.
+- `--resume` continues, with any number of processes.
 
 ## Job arrays
 
-Shards need no connection between jobs, and may run at any time:
+The jobs need no connection to each other and can run at any time:
 
 ```bash
 anisoscope measure MODEL --corpus wikitext-103 --shard $((SLURM_ARRAY_TASK_ID + 1))/16 -o runs/part-$SLURM_ARRAY_TASK_ID
 anisoscope merge runs/part-* -o runs/whole
 ```
 
-Every job first reads and tokenises the whole corpus to know which windows are its own, which takes time and 15 MiB for each million tokens.
-For more than some hundred million tokens, or for many files, let each job read its own files (below).
+Every job reads and tokenises the whole corpus first, because it must know which windows are its own. That takes time, and 15 MiB for each
+million tokens. If there are some hundred million tokens or more, or many files, let each job read its own files, as below.
 
-## Data that no program reads as a whole
+## Your own program reads the data
 
-`anisoscope.State` is the measurement itself, for programs that read their data their own way: each worker adds vectors, or batches of a model,
-and whoever has all states merges them in any order and finishes the run.
+`anisoscope.State` is a measurement that your program feeds. Each worker adds vectors, or batches of a model. Then one program merges all
+states, in any order, and finishes the run.
 
 ```python
 import numpy as np
@@ -212,31 +225,33 @@ run = first.merge(second).finish()  # State.save, State.load and pickle carry th
 print(run.table()[["A", "low", "high"]].round(2))
 ```
 
-Name the units (documents, speakers): a name is the same unit in every state. A state does not grow with the data, but for 8 bytes a unit.
+Name the units (documents, speakers): the same name means the same unit in every state. A state does not grow with the data, except for 8 bytes
+for each unit.
 
-| your data | use | what is planned |
-|---|---|---|
-| fits one machine's disk, one model | `anisoscope measure`, with `torchrun` on several GPUs | everything, once |
-| one corpus, jobs that start at any time | `measure --shard I/N`, then `merge` | everything, in every job |
-| many files, SLURM or another job array | `examples/scale/job_array.py`: a state a job | nothing: each job reads its files |
-| the same on GPUs that run together | `examples/scale/with_torchrun.py` | nothing |
-| the same on a Ray cluster | `examples/scale/with_ray.py`: Ray Data reads, workers add | nothing |
+There are examples to copy. The first lines of each say how to start it:
 
-Copy an example and change how it reads: its first lines say how to start it. On SLURM, for a folder `texts` of parquet files with the columns
-`text` and `document`:
+| cluster | example |
+|---|---|
+| SLURM or another job array | `examples/scale/job_array.py`: one state for each job |
+| GPUs that run together | `examples/scale/with_torchrun.py` |
+| Ray | `examples/scale/with_ray.py`: Ray Data reads, workers add |
+
+On SLURM, for a folder `texts` of parquet files with the columns `text` and `document`:
 
 ```bash
 sbatch --array=0-7 --wrap 'python job_array.py texts states $SLURM_ARRAY_TASK_ID 8'
-python job_array.py texts states          # when all have ended: adds the states up to one run
+python job_array.py texts states          # after all have ended: adds the states to one run
 ```
 
-The three examples are run in miniature by the tests (that of Ray only if it is installed), and give the numbers of one process to 1e-12.
+The tests run the three examples in small (Ray only if it is installed). Their numbers equal those of one process to 1e-12.
 
 ## What was not run
 
-There was no GPU where this was written. The tests use a simulated device instead (`tests/devices.py`: tensors that compute on the CPU, refuse to mix
-devices and count how often the host waits). On it, records equal those of the CPU to 1e-8, and the host waits equally often in a batch of one layer
-and of three. For a GPU, batches are made and pinned in a thread while the batch before is measured. Tests show that only a GPU gets its batches this way;
-they do not show that it saves time. CUDA itself, NCCL, flash attention, MPS and the quantised kernels were not run. `make gpu` runs what a
-GPU can show, the most important first, in 40 minutes at most a start.
+There was no GPU when this was written. The tests use a simulated device instead (`tests/devices.py`). It computes on the CPU, refuses to mix
+devices, and counts how often the host waits.
+
+- On that device the records equal those of the CPU to 1e-8. The host waits as often for a batch of three layers as for a batch of one.
+- For a GPU, the next batch is prepared in a thread while the current one is measured. It was not measured whether that saves time.
+- CUDA, NCCL, flash attention, MPS and quantised kernels were not run. `make gpu` tests them on a GPU, the most important first, in at most 40
+  minutes.
 """

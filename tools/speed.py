@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (lines of the page)
-"""The page on speed: what `benchmarks/` found, and how far it is from what the machine can do."""
+"""The page on speed: what `benchmarks/` measured, and how far it is from what the machine can do."""
 
 import json
 from pathlib import Path
@@ -15,12 +15,13 @@ Rows = list[dict[str, Any]]
 
 
 def page() -> str:
-    """docs/limit.md."""
+    """Return docs/limit.md."""
     held: dict[str, Rows] = json.loads(RESULTS.read_text("utf-8"))
     rates = {row["what"]: row["rate"] for row in held["limit"] if row["threads"] == 1}
     machine = held["limit"][0]
     plan = {row["panels"]: f"{row['processor'][0]:.2f}" for row in held["overhead"] if _is_plan(row)}
     return TEXT.format(
+        short=_table(SHORT, _short(held["overhead"])),
         demo=plan["all"],
         demo_fused=plan["all, fused"],
         machine=machine["machine"],
@@ -32,6 +33,7 @@ def page() -> str:
     )
 
 
+SHORT = ("panels", "one thread", "two threads")
 OVERHEAD = ("threads", "windows", "panels", "processor time", "wall", "bare against bare", "aim", "load")
 LIMITS = ("window", "panel", "cannot do without", "at the rates above", "measured", "measured / limit")
 
@@ -68,6 +70,18 @@ def _overhead(rows: Rows) -> list[list[Any]]:
         ]
         for row in ratios
     ]
+
+
+def _short(rows: Rows) -> list[list[Any]]:
+    """Return a row for each choice of panels: the smallest and largest ratio by the clock, with one thread and two."""
+    found = []
+    for panels in ("hidden", "hidden + spectrum", "all", "all, fused"):
+        cells = [panels]
+        for threads in (1, 2):
+            ratios = [row["wall"][0] for row in rows if (row["threads"], row["panels"]) == (threads, panels)]
+            cells.append(f"{min(ratios):.2f} to {max(ratios):.2f}")
+        found.append(cells)
+    return found
 
 
 def _rates(rows: Rows) -> list[list[Any]]:
@@ -127,102 +141,110 @@ def _cell(value: Any) -> str:
 
 OTHERS = {
     "first_answer": (
-        "**The first answer**: seconds from the start of `make demo`'s command, two threads (median, least and most; `benchmarks/first_answer.py`):",
+        "**The first answer.** Seconds from the start of `make demo`'s command with two threads: median (smallest – largest). `benchmarks/first_answer.py`",
         ("until", "seconds", "times", "load"),
     ),
     "modalities": (
-        "**Images and speech**, hidden panel (`benchmarks/modalities.py`):",
+        "**Images and speech.** Ratios to the bare pass, panel `hidden`. `benchmarks/modalities.py`",
         ("model", "threads", "processor", "wall", "load"),
     ),
     "scale": (
-        "**Scale** (`benchmarks/scale.py`; a tiny model, so that the time is that of measuring):",
+        "**Scale.** A tiny model, so that nearly all time is spent on measuring. `benchmarks/scale.py`",
         ("size", "processes", "tokens", "wall s", "processor s", "peak MiB"),
     ),
     "sizes": (
-        "**Sizes that people have**, in parts of the bare pass (`benchmarks/sizes.py`: weights drawn anew, sequences of unequal lengths, some of a model's layers):",
+        "**Sizes that people use.** Ratios to the bare pass; random weights, sequences of unequal lengths, some layers of the model. `benchmarks/sizes.py`",
         ("model", "layers", "dtype", "length", "padding", "panels", "processor", "wall", "load"),
     ),
     "vectors": (
-        "**Files of vectors**: `measure FILE.npy`, sums, spectra with intervals, records and page, in parts of plain NumPy that makes the same sums in one read (`benchmarks/vectors.py`):",
+        "**Files of vectors.** `measure FILE.npy` with spectra, intervals, records and page, as a ratio to plain NumPy that makes the same sums in one read. `benchmarks/vectors.py`",
         ("vectors", "dim", "threads", "processor", "wall", "processor s", "load"),
     ),
     "classifier": (
-        "**Training of the attention-only classifier** against a plain loop (`papers/benchmarks/classifier.py`; utterances a second, ours in parts of its, and what both end at):",
+        "**Training of the attention-only classifier**, compared with a plain loop. Pairs are [ours, plain loop]; *processor* says how many times as fast ours is. `papers/benchmarks/classifier.py`",
         ("corpus", "layers", "utterances a second", "processor", "accuracy", "load"),
     ),
     "training": (
-        "**A step of training** (`papers/benchmarks/training.py`): shares of its processor time; *rest*: the library's loop, the check of the loss, the log:",
+        "**A step of training.** Shares of its processor time. *rest* is the library's loop, the check of the loss, and the log. `papers/benchmarks/training.py`",
         ("case", "threads", "ms a step", "batches", "forward", "backward", "penalty", "optimiser", "rest", "load"),
     ),
     "peers": (
-        "**Peers** on the same statistic (`benchmarks/peers.py`; their time in parts of ours, whole and beyond the forward passes; *apart*: the largest difference of the two numbers):",
+        "**Other tools** for the same statistic. *processor* is their time divided by ours; *beyond* is the same without the forward passes. *apart* is the largest difference between the two numbers. `benchmarks/peers.py`",
         ("peer", "of", "packages", "processor", "beyond", "apart", "load"),
     ),
 }
 
-PEERS = """Ours has its intervals, peers have none: with the spectrum that is 126 decompositions of 384 × 384 once a run, however long the corpus,
-for seven measures, where IsoScore's package makes 7 for one. So on a corpus as short as this one it is the quicker of the two. A torchmetrics
-object per site sums what we sum, and takes as long. Five times is reached beyond the forward passes by what keeps all vectors (the usual
-script, nnsight, scikit-learn), by nothing else, and nowhere with them."""
+PEERS = """- A tool that keeps all vectors (the usual script, nnsight, scikit-learn) takes about three times as long as ours. Without the forward
+  passes it takes more than five times as long. No other tool reaches five times.
+- torchmetrics with one object per site makes the same sums, and takes about as long.
+- IsoScore's package is quicker than ours on a corpus this short. Ours computes seven measures with intervals, which takes 126 decompositions of
+  384 × 384, however long the corpus is. IsoScore's package needs 7 for one measure without an interval."""
 
 TEXT = """# Speed, and how far it is from the limit
 
-How long measuring takes, as a multiple of the bare forward pass. Bare and measured passes take turns in one process; each number is the median
-(and quartiles) of their ratio. *Bare against bare* is a control: the bare pass timed against itself. Built-in encoder, 4,096 tokens a batch; `demo` is
-the plan of `make demo` with its padding, from an empty measurement to the last flush. {machine}; {versions}. *load* is the load of the machine
-meanwhile; other programs also lengthen processor time, through the caches.
+## In short
+
+How long a measurement takes, as a multiple of the bare forward pass of the same model (by the clock; smallest and largest of four kinds of
+windows):
+
+{short}
+
+- `hidden` is the cheapest panel, `all` has hidden states, spectrum and attention.
+- `all, fused` also takes the output of attention from the measured weights (`--attention fused`), so the model's own attention call is saved.
+- With more threads, measuring gains less than the forward pass does, so the ratio rises.
+- Numbers are the same bit for bit with any number of threads.
+
+## Every case
+
+Built-in encoder, 4,096 tokens a batch. Bare and measured passes take turns in one process. Each number is the median ratio (with quartiles).
+
+- *processor time* and *wall*: the ratio in processor time, and by the clock.
+- *bare against bare*: the bare pass compared with itself, as a control. It should be 1.00.
+- *aim*: what we wanted to reach in processor time.
+- *load*: the load of the machine. Other programs lengthen processor time, too, because they share caches.
+- `demo`: the windows and padding of `make demo`, from an empty measurement to the last sum.
+
+{machine}; {versions}.
 
 {overhead}
 
-`fused`: the output of attention comes from the weights that are measured (`--attention fused`). It is not the default: a final norm
-leaves a direction without variance, and rounding moves the effective rank there by 1.4e-4 (`tests/test_fused.py`).
+`--attention fused` is not the default. A final norm leaves one direction without variance, and there rounding changes the effective rank by
+1.4e-4 (`tests/test_fused.py`).
 
 ## The limit
 
+What one thread of this machine can do in a second of processor time:
+
 {rates}
 
-What each panel cannot do without, by these rates (`benchmarks/limit.py`), and what it was found to take:
+The least work that each panel cannot avoid, the time that this would take at these rates, and the time that was measured, as shares of
+the forward pass (`benchmarks/limit.py`):
 
 {limits}
 
 ## What is in the way
 
-Times of single operations below are the best of five on a machine with other work on it, which lengthens them: good for what is large
-and what is small, not to the digit.
+Times of single operations are the best of five on a busy machine. They show what is large and what is small, and are not exact.
 
-- **As typed, the demo is over its aim.** `make demo` measures with `--attention model`, the default: {demo} times the bare pass, where the aim
-  is 1.30; with `--attention fused` {demo_fused}.
-- **Threads.** With two threads measuring takes more processor time than with one, and it gains less from the second thread than the bare pass does.
-  Torch shares every operation between its threads. The operations of a block of attention rows take 10 to 200 µs, less than it takes to
-  wake a thread. So whole blocks are dealt to threads instead, and so are the two products of the spectrum. Before this change all panels
-  took, by the clock, 1.73 times the bare pass at windows of 128 and 2.05 at 512; the rows of two threads above are from after it. Numbers are the
-  same bit for bit with any number of threads. Threads wait without spinning, as the program has it (`OMP_WAIT_POLICY=PASSIVE`).
-  What is left is hardly Python's own lock: blocks of half to eight times as many scores, whose operations take so much longer, came out within
-  the spread of each other (1.55 to 1.67 at windows of 512 on a busy machine, quartiles .1 to .3 apart). The two cores get in each other's way: two symmetric products
-  at once took 12.4 ms of processor time each where one alone took 8, two processes that multiply small matrices 56 and 87 Gflop a second
-  where one alone does 85, and the bare pass itself takes 1.2 to 1.3 times its processor time on two threads.
-- **Hidden.** One read of each vector and two narrow products; norms are taken once. Rows of weights are three token policies, so that
-  products are of 6 to 9 rows, which a library multiplies at a fraction of its rate.
-- **Spectrum.** Both Σxxᵀ and Σuuᵀ, each by a symmetric product at the rate of a large one. Of the 14.3 ms that the vectors of a site take in a
-  batch (4,096 of 384) the two products take 12.9 and the copies that they need (x less the mean of the first batch with a column of ones, x over its
-  norm) 1.4; other ways to copy (kept buffers, 512 or 1,024 vectors at a time) were no quicker. These times are of SciPy's
-  product; NumPy's, which is used since and lets other threads run, took 15.2 ms where SciPy's took 15.9, beside other work.
-- **Attention.** A weight takes 1.4 ns of this machine, alone in a block: .75 its score (heads of 32 dimensions multiply at 85 Gflop a second),
-  .16 its power of 2, .09 its product with the score, .05 to .08 each of the largest, the smallest, three sums and the sum of columns. In a whole pass
-  over windows of 512 tokens it takes 1.5 ns, 18 % of the forward pass; sums of queries, keys and values are 3 %, all else is below 2 %. So what is
-  left, we infer, is that each sum is an operation of its own. Smaller blocks, which fit the second cache, were slower (1.8 and 2.1 ns at
-  a half and a quarter of the size); that it is their calls is likely, and was not measured apart. One kernel for all sums is not written; 1 ns is
-  a guess of what it would take. OpenBLAS multiplies scores in .60 ns; oneDNN in half of MKL's on processors that are not Intel's, but in a whole pass nothing came of it (1.51 with it and 1.49 without).
-- **Training.** All but the smallest model take more than nine tenths of a step themselves. Of the attention-only classifier's 10 ms the library's
-  loop takes a tenth, batches a thirtieth and the optimiser an eighth; once a training the library collects garbage (1.6 s under a profiler
-  on a busy machine). Nothing was mended: no part of ours costs what the model does.
-- **The product of torch in place of blocks.** Entropy could come from the log-sum-exp of fused products: one with keys as values for E[s], one at
-  twice the scale for Σp², one with queries and keys exchanged for the columns. On this CPU, a busy one, a fused product took .67 to .94 of the time that all
-  statistics of a block take (3.2 against 4.7 ns a weight for heads of 32 dimensions in float32, 7.4 against 9.7 for causal heads of 64 in bfloat16), so three of them cost two to three
-  times as much, and give neither the largest nor the smallest weight. Blocks stay. No GPU was there to try it.
-- **Fused.** The model's own call is saved, which takes 1.7 ns a weight, for .8 ns of weights times values.
+- **The demo misses its aim as typed.** `make demo` uses the default `--attention model`: {demo} times the bare pass, and the aim is 1.30.
+  With `--attention fused` it is {demo_fused}.
+- **Threads.** A block of attention rows consists of operations of 10 to 200 µs, which is less than it takes to wake a thread. So whole
+  blocks are given to threads, and so are the two products of the spectrum. The rest of the loss comes from the two cores, which slow each
+  other down: two symmetric products at once took 12.4 ms each, and one alone 8. The bare pass itself takes 1.2 to 1.3 times its processor time
+  on two threads.
+- **Hidden.** Each vector is read once. The products are narrow (6 to 9 rows), and libraries multiply narrow matrices at a fraction of
+  their best rate.
+- **Spectrum.** The two products Σxxᵀ and Σuuᵀ take 12.9 of the 14.3 ms that a site needs in a batch (4,096 vectors of 384 numbers). The copies
+  that they need take 1.4.
+- **Attention.** One weight takes 1.4 ns in a block alone: .75 for its score, .16 for its power of 2, .09 for its product with the score, and
+  .05 to .08 for each of six sums and extremes. Each sum is an operation of its own. One kernel for all of them is not written.
+- **Fused.** It saves the model's own call, 1.7 ns a weight, and adds .8 ns for weights times values.
+- **Fused products of torch.** Entropy could come from the log-sum-exp of three fused products. On this CPU that takes two to three times as
+  long as our blocks, and gives neither the largest nor the smallest weight. It was not tried on a GPU.
+- **Training.** The model takes more than nine tenths of a step, except in the smallest one. Of the 10 ms of the attention-only classifier,
+  the library's loop takes a tenth, batches a thirtieth and the optimiser an eighth.
 
-## Beside other things
+## Other measurements
 
 {others}
 """
