@@ -63,11 +63,11 @@ def _how_to_read() -> list[str]:
         "- **A** is the mean cosine of all pairs of vectors. 0: no common direction; 1: one direction. A layer is",
         "  *anisotropic* if its A lies above the cosine that 95 % of random pairs stay below (.084 in MiniLM's 384",
         "  dimensions, .145 in the 128 of our models).",
-        "- **Drift** is the mean of all vectors, or its length. In the experiment on an untrained block, a common vector",
-        "  of length **N** is added to every input as a drift. **N\\*** is the N at which the block's mean output is as",
-        "  long as its mean input: the drift that the block keeps up by itself.",
-        "- **Q̄** and **K̄** are the mean query and the mean key of a head. Entropy is in **nats**: 0 if all attention is",
-        "  on one token; the logarithm of the number of tokens if it is uniform.",
+        "- **Drift** is the mean of all vectors, or its length. In the experiment on an untrained block, a common",
+        "  vector of length **N** is added to every input as a drift. **N\\*** is the N at which the block's mean output",
+        "  is as long as its mean input: the drift that the block keeps up by itself.",
+        "- **Q̄** and **K̄** are the mean query and the mean key of a head. Entropy is in **nats**: 0 if all attention",
+        "  is on one token; the logarithm of the number of tokens if it is uniform.",
         "- **0.25 [0.24, 0.26; n = 60]** is a number, its 95 % interval, and n. If nothing else is said, the number is",
         "  a mean over n trainings or random draws, and so is the interval. There is one exception. For the A of a",
         "  model that was trained n times, we show the training with the lowest A. Its interval is over documents or",
@@ -99,8 +99,8 @@ def _name(shown: str) -> str:
 def _with_a_hub() -> list[str]:
     """Return lines on what a reader with access to the hub can run, with gigabytes and hours by figure."""
     lines = [
-        "If you have access to the hub, run one figure at a time (`fig1`, `fig2`, `fig3a` …). You can stop at any time:",
-        "finished parts are not run again.",
+        "If you have access to the hub, run one figure at a time (`fig1`, `fig2`, `fig3a` …). You can stop at any",
+        "time: finished parts are not run again.",
         "",
         "    anisoscope reproduce godey2024 --only fig1 --settings paper",
         "",
