@@ -162,8 +162,8 @@ def measures() -> str:
     return "# Metrics\n\n" + METRICS_INTRO + "\n".join(overview) + "\n\n" + "\n".join(parts)
 
 
-METRICS_INTRO = """Every metric in one line, then its formula, range, unit and source. \
-The words are those of the [glossary](concepts.md).
+METRICS_INTRO = """The table has every metric in one line, with the command that measures it. Below it, each metric \
+has its formula, range, unit and source. The [glossary](concepts.md) explains the words.
 
 """
 
@@ -177,8 +177,8 @@ def commands() -> str:
     pages += [table_row((code, meaning)) for code, meaning in EXIT_CODES.items()]
     pages += ["", "## Environment variables", "", "| variable | what it does |", "|---|---|"]
     pages += [table_row((", ".join(f"`{n}`" for n in name.split(", ")), what)) for name, what in ENVIRONMENT.items()]
-    intro = "What `anisoscope COMMAND --help` says of every command, in the order in which one meets them."
-    added = "anisoscope-papers adds `reproduce` and `train`: [their options](papers-commands.md)."
+    intro = "The help text of every command (`anisoscope COMMAND --help`), the most used first."
+    added = "The second package, anisoscope-papers, adds `reproduce` and `train` ([their options](papers-commands.md))."
     return f"# The command line\n\n{intro} {added}\n\n" + "\n".join(pages)
 
 
@@ -214,48 +214,57 @@ def inputs() -> str:
             parts.append("\n".join(lines))
     return f"""# Inputs
 
-What `anisoscope.measure` takes: each kind as code that a test runs. All of it comes after these lines:
+Every kind of model and data that `anisoscope.measure` accepts, and what it refuses. On the command line,
+`anisoscope measure MODEL --corpus DATA` accepts the same names, folders and files. A test runs every line of code on
+this page, after these lines:
 
 ```python
 {kinds.BEFORE}```
 
 {(chr(10) * 2).join(parts)}
 
+## Rules for a model's inputs
+
 - A list holds batches. A tuple holds the positional arguments of one call.
-- If a loader gives pairs, the second element is taken for labels in two cases: it has one number for each sequence,
-  or the model does not take so many arguments. The run's `warnings` say so.
-- An `attention_mask` [sequence, token] decides which tokens count; it goes to the model, too, if the model takes one.
-  The same holds for `src_key_padding_mask` and its like, which are true at padding. Any other mask only goes to the
-  model: every position counts then, and a warning says so.
-- `units=` names the unit of every sequence (any labels). Intervals leave out groups of whole units, because two
-  sequences of one document are not independent.
-- A generator is read to its end at once; a list or a `DataLoader` is read as it is needed. Arrays become the model's
-  own floating-point type.
-- For vectors, everything is measured that needs no model; with labels the directions of classes too. A `.npy` or
-  `.safetensors` file is read in blocks, so it may be larger than memory. Arrays named `units`, `labels` or `mask`
-  in a `.npz` or `.safetensors` file are used as such. Nothing is unpickled.
+- A loader can give pairs. The second element is treated as labels if it has one number for each sequence, or if the
+  model takes only one argument. The run's `warnings` say so.
+- An `attention_mask` [sequence, token] decides which tokens count. It is also given to the model, if the model
+  accepts one. The same holds for `src_key_padding_mask` and similar masks, which are true at padding.
+- Any other mask is only given to the model. Every position counts then, and a warning says so.
+- `units=` names the unit of every sequence, such as its document. Two sequences of one document are not independent,
+  so intervals leave out whole units.
+- A generator is read to its end at once. A list or a `DataLoader` is read batch by batch. Arrays are converted to the
+  model's floating-point type.
+
+## Rules for vectors
+
+- Every metric that needs no model is measured. With labels, class directions are measured, too.
+- These are read in blocks, so they can be larger than memory: a `.npy` or `.safetensors` file, a large column of lists
+  in a `.parquet` file, and a large array in an uncompressed `.npz` file (`numpy.savez`).
+- In a `.npz` or `.safetensors` file, arrays named `units`, `labels` or `mask` are used as such.
+- Nothing is unpickled.
 
 ## Texts with images
 
-A vision-language model (LLaVA, PaliGemma, Gemma 3, Qwen-VL …) reads these by its name, or as a module with
-`processor=`, the model's own processor of images and texts:
+A vision-language model (LLaVA, PaliGemma, Gemma 3, Qwen-VL …) reads these, by its name or as a module with
+`processor=` (the model's own processor of images and texts):
 
-- a **folder of images with captions**: a table in it (`metadata.csv` or `metadata.jsonl` with the columns `file_name`
-  and `text`, or `caption`; `--column` names another), or a text file beside each image (`cat.png`, `cat.txt`);
-- such a **table by itself**, or a `.parquet` file with a column of encoded images and one of captions;
-- **chats with images**, one a line (`.jsonl`): `messages` as transformers and OpenAI write them, with the images in
-  their parts or in a column `images`, or `conversations` as LLaVA does. Paths are relative to the file; nothing is
-  downloaded.
+- a **folder of images with captions**. The captions are in a table in the folder (`metadata.csv` or `metadata.jsonl`
+  with the columns `file_name` and `text` or `caption`; `--column` names another), or in a text file for each image
+  (`cat.png`, `cat.txt`);
+- such a **table without the folder**, or a `.parquet` file with a column of encoded images and one of captions;
+- **chats with images**, one on each line (`.jsonl`): `messages` as in transformers and OpenAI, with images in their
+  parts or in a column `images`; or `conversations` as in LLaVA. Paths are relative to the file. Nothing is downloaded.
 
-Each image with its caption, or each chat, is a unit, written by the model's chat template if it has one. Each tower is
-a stack of its own (`vision`; the language model is `decoder`, or `encoder` if it is not causal). What has no caption,
-and each image that is missing or damaged, is named; `--skip-bad` leaves it out. A tower without a `final` norm is said
-in the run's warnings.
+Each image with its caption, or each chat, is a unit. It is written by the model's chat template, if the model has one.
+Each tower is a stack: `vision`, and `decoder` for the language model (`encoder` if it is not causal). Images without a
+caption, and missing or damaged images, are named in an error; `--skip-bad` leaves them out. The run's warnings name a
+tower without a `final` norm.
 
-## What a file of vectors is read as
+## How the columns of a file are read
 
 The program says in one line how it reads a file, on the terminal and in the manifest (`corpus`, `reading`).
-`--dry-run` shows that line and measures nothing. The rules, in this order:
+`--dry-run` shows that line and measures nothing. These rules are applied in this order:
 
 {_rules_of_roles()}
 """

@@ -17,10 +17,10 @@ GUARDS = ("strict", "frozen", "kw_only", "slots", "init", "repr", "eq")
 NO_EFFECT = ("overload", "cache", "lru_cache", "cached_property", "abstractmethod", "runtime_checkable", "wraps")
 KINDS = ({"Add", "Sub", "Mul", "Div", "FloorDiv", "Mod", "Pow"}, {"BitOr", "BitAnd", "BitXor", "RShift", "LShift"})
 SAME = re.compile(r"_(Eq_Is|NotEq_IsNot|Is_Eq|IsNot_NotEq)$")
-LEFT_OUT = """Left out, as no test could or need see them: changes in annotations, under `TYPE_CHECKING` and within
-`raise` (texts of errors); `strict=`, `frozen=` and their like, and decorators that only remember results or speak to a
-type checker; `==` for `is`; an operator of sets or bits in the place of one of arithmetic and the reverse (a TypeError
-at once). Of all changes at one place one is drawn, so that `-`, which can become eleven others, counts once."""
+LEFT_OUT = """Changes that no test can see, or need see, are left out: in annotations, under `TYPE_CHECKING` and
+within `raise` (texts of errors); of `strict=`, `frozen=` and the like; of decorators that only cache results or
+help a type checker; `==` for `is`; and operators of sets or bits for those of arithmetic (a TypeError at once). One
+change is drawn for each place, so `-`, which can become eleven others, counts once."""
 
 
 @dataclass(frozen=True)

@@ -130,8 +130,8 @@ def write(found: list[dict[str, Any]]) -> None:
     seeds = ", ".join(sorted({str(each["seed"]) for each in found}))
     limits = " or ".join(f"{seconds:g}" for seconds in sorted({each["seconds"] for each in found}))
     commits = list(dict.fromkeys(each["commit"] for each in found))
-    head = f"Seed {seeds}, drawn at commit {commits[0]}, the last of them tried at {commits[-1]}."
-    head = f"{head} Each had the tests of its lines that take {limits} s in all. {mutant_places.LEFT_OUT}"
+    head = f"Seed {seeds}, drawn at commit {commits[0]}. The last of them were tried at {commits[-1]}."
+    head = f"{head} For each, the tests of its lines ran for {limits} s in all. {mutant_places.LEFT_OUT}"
     text = "\n".join(
         ["", head.replace("\n", " "), "", *rows(found), "", "What survives:" * bool(lines), "", *lines, ""]
     )

@@ -111,7 +111,7 @@ def test_each_number_stands_beside_what_it_was_held_against():
     outcomes = {"subject": "", "value": 1.0, "low": None, "high": None, "outcome": "holds"}
     path, alike = Path("paper/settings/study/study.json"), [outcomes | {"statistic": stem}] * 2
     assert verdict_pages.list_outcomes([(path, one) for one in alike]) == (
-        "Held against > 0 by 0.1.<br>**holds** 2: settings: 1; settings: 1"
+        "Compared with > 0 by 0.1.<br>**holds** 2: settings: 1; settings: 1"
     )
     failed = {"outcome": "fails", "failing": "too small"}
     other = outcomes | {"statistic": "largest A, at encoder layer 4, against q95 0.145:"} | failed

@@ -26,6 +26,8 @@ from anisoscope_papers.study_names import PAPERS, number_of
 LIMIT = re.compile(r"(?:\(claim: |against )([^):]+)")
 """In a statistic, what its number is held against."""
 SEARCHABLE = "all-verdicts.html"
+LISTED = 3
+"""Entries of a cell that are shown without a click."""
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
     autoescape=True,
@@ -40,12 +42,19 @@ def primary_page() -> str:
     found.
     """
     lines = [
-        "# Our numbers beside the papers'",
+        "# Our numbers and the papers'",
         "",
-        "Godey et al. publish figures, so a reproduction is a list of claims. Fosse et al. publish tables of single",
-        f"runs: each of their numbers stands beside ours in [the full table]({SEARCHABLE}), with p and every other",
-        "claim. Here: the claim that a figure or table is judged by, and what came of it: settings, of what, number,",
-        "95 % interval.",
+        "Each row is a figure or table of a paper, with its primary claim: the one claim by which it is judged. The",
+        "last column has our verdicts. Each entry reads: settings, model, number, [95 % interval].",
+        "",
+        "- *Compared with* or *against* names the limit for the number. *> 0 by 0.1*: at least 0.1 above 0.",
+        "- *published* is the paper's number, if it has one. Godey et al. publish figures, so most rows have none.",
+        f"- [The full table]({SEARCHABLE}) has every other claim, with p, and every number of Fosse et al. with ours.",
+        "- [Reproduce a paper](tasks/reproduce.md#how-to-read-it) explains the verdicts.",
+        "",
+        "## How many verdicts",
+        "",
+        "*Evidence* is a verdict that could have been different (not *undecided*, *identity* or *not comparable*).",
         "",
         count_evidence(),
     ]
@@ -75,7 +84,7 @@ def list_outcomes(found: list[tuple[Path, dict[str, Any]]]) -> str:
     """List outcomes and their subjects in words, with the threshold if it differs between them."""
     limits = [" ".join(filter(None, LIMIT.findall(verdict["statistic"]))) for _, verdict in found]
     same = len(set(limits)) == 1
-    parts = [f"Held against {limits[0]}."] if same and limits[0] else []
+    parts = [f"Compared with {limits[0]}."] if same and limits[0] else []
     for outcome in WORDS:
         alike = []
         for (path, verdict), limit in zip(found, limits, strict=True):
@@ -85,8 +94,15 @@ def list_outcomes(found: list[tuple[Path, dict[str, Any]]]) -> str:
             against = f" against {limit}" if limit and not same else ""
             alike.append(f"{subject}: {show_number(verdict, 3) or 'no number'}{against}")
         if alike:
-            parts.append(f"**{outcome}** {len(alike)}: " + "; ".join(alike))
+            parts.append(_fold(f"**{outcome}** {len(alike)}", alike))
     return "<br>".join(parts)
+
+
+def _fold(title: str, entries: list[str]) -> str:
+    """List entries after their title, or below it if they are many: then a click opens them."""
+    if len(entries) <= LISTED:
+        return f"{title}: {'; '.join(entries)}"
+    return f"<details><summary>{title.replace('**', '')}</summary>{'<br>'.join(entries)}</details>"
 
 
 def show_number(verdict: dict[str, Any], digits: int = 4) -> str:
@@ -108,7 +124,7 @@ def count_evidence() -> str:
         found = [(path, v) for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json")) for v in distinct_verdicts(path)]
         primary = [word(verdict) for path, verdict in found if verdict["claim"] in primary_claims(path)]
         every = count_words(word(verdict) for _, verdict in found)
-        lines += [f"{paper}: {every} Of primary claims, {count_words(primary)}", ""]
+        lines += [f"- **{paper}**, all claims: {every}", f"- **{paper}**, primary claims: {count_words(primary)}"]
     return "\n".join([*lines, ""])
 
 

@@ -1,14 +1,14 @@
 """Decide which columns of a file are the vectors: fixed rules, one line that says the decision, and a refusal if
 two readings are possible.
 
-1. `--columns`, `--unit-column` and `--label-column` come first; a column called unit, label or mask is one.
-2. Columns of lists are vectors. Without any, the columns of numbers side by side are one vector.
-3. Not in a vector: row numbers that the format marks (or a first column without a name, or one that counts the rows
-   and has no name), text, and columns whose name says what else they are (id, year, score …).
+1. `--columns`, `--unit-column` and `--label-column` come first. A column called unit, label or mask is used as such.
+2. A column of lists holds vectors. If there is none, all columns of numbers together are one vector.
+3. These columns are left out of a vector: text, row numbers (marked by the format, or a column without a name that
+   comes first or counts the rows), and columns whose name says that they are something else (id, year, score …).
 4. Numbered columns of one name (dim_0, dim_1 …) are the vector if they are at least three quarters of the columns of
    numbers.
-5. A file that can be read in two ways is refused: whole numbers (an id, a class) among decimals, numbered columns among
-   many others, columns of lists of different widths.
+5. A file that can be read in two ways is refused. Examples: whole numbers (an id, a class) among decimals, numbered
+   columns among many others, columns of lists of different widths.
 """
 
 import re
