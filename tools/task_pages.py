@@ -19,10 +19,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
 
 from anisoscope.data.builtin import python_docs
 from anisoscope.models.load import load
@@ -37,12 +39,15 @@ WORDS_OF_A_QUERY = 6
 CONDITION_MET = 8
 """Exit code of a comparison whose `--fail-if` is met."""
 COLUMNS = "100"
+WIDTH, HEADS = 64, 4
+"""Of the models that are made here."""
 
 
 def write_inputs(folder: Path) -> None:
     """The files that the pages call the reader's own: vectors of sentences, made by layer 5 of the packaged encoder;
-    of the first words of each, as queries that should find it; and a table with the document of each.
+    of the first words of each, as queries that should find it; a table with the document of each; and small models.
     """
+    write_models(folder)
     documents, _ = python_docs(DOCUMENTS)
     lines = [(name, line) for name, text in enumerate(documents.documents) for line in long_lines(text)]
     texts = [line for _, line in lines]
@@ -51,6 +56,24 @@ def write_inputs(folder: Path) -> None:
     np.save(folder / "my-queries.npy", embed([" ".join(text.split()[:WORDS_OF_A_QUERY]) for text in texts]))
     table = pd.DataFrame({"document": [name for name, _ in lines], "year": 2026, "embedding": list(vectors)})
     table.to_parquet(folder / "my-table.parquet")
+
+
+def write_models(folder: Path) -> None:
+    """Three folders of models that read the packaged encoder's tokens: its first half, an encoder and a decoder with
+    random weights.
+    """
+    subject = load("builtin:minilm")
+    vocabulary = subject.config.vocab_size
+    half = BertModel(BertConfig.from_dict(subject.config.to_dict() | {"num_hidden_layers": 3}), add_pooling_layer=False)
+    kept = {name: x for name, x in subject.model.state_dict().items() if name in half.state_dict()}
+    half.load_state_dict(kept)
+    torch.manual_seed(0)
+    narrow: dict[str, Any] = {"hidden_size": WIDTH, "intermediate_size": 4 * WIDTH, "num_attention_heads": HEADS}
+    encoder = BertModel(BertConfig(vocab_size=vocabulary, num_hidden_layers=8, **narrow))
+    decoder = GPT2Model(GPT2Config(vocab_size=vocabulary, n_layer=4, n_embd=WIDTH, n_head=HEADS, n_positions=512))
+    for name, model in (("half-minilm", half), ("new-encoder", encoder), ("new-decoder", decoder)):
+        model.save_pretrained(folder / name)
+        subject.processor.save_pretrained(folder / name)
 
 
 def embed(texts: list[str]) -> np.ndarray:

@@ -1,24 +1,31 @@
 """`compare` and `report`, shared by Python and the command line."""
 
 from pathlib import Path
+from typing import Any
 
 from anisoscope.api.comparison import Comparison
 from anisoscope.api.run import Run
 from anisoscope.errors import UsageError
 from anisoscope.extras import require_extra
+from anisoscope.options import build_settings
+from anisoscope.progress import show_progress
 from anisoscope.registry import list_entries_of
 from anisoscope.runs.comparison import compare as compare_kept
+from anisoscope.runs.job import ModelsOptions
+from anisoscope.runs.models_as_runs import open_or_measure
 
 
 def compare(
-    *runs: Run | Path | str, metric: str = "mean_cosine", tokens: str = "all", heads: bool = False
+    *runs: Run | Path | str, metric: str = "mean_cosine", tokens: str = "all", heads: bool = False, **options: Any
 ) -> Comparison:
     """Compare runs with the first one, with an interval of each difference; paired if they measured the same units.
 
-    runs    `Run`s or folders, two or more
+    runs    `Run`s or folders, two or more; also names of models and files of vectors, which are measured first: in
+            the folder `runs`, and not again the next time
     metric  a name in the `metric` column of their records, `A`, or a name from the literature (`anisotropy`)
     tokens  token policy (which tokens count)
     heads   compare head by head; otherwise whole layers, for metrics of heads the mean over them
+    options how models are measured: `corpus`, `limit`, `max_length`, `dtype`, `device` … as of `measure`
 
     Layers of stacks (encoder, decoder) of different depth are matched by relative depth. What else differs between the
     runs (corpus, tokens, dtype, settings) is listed in the result's `notes`. Its method `across` compares every layer
@@ -26,8 +33,13 @@ def compare(
     """
     if len(runs) < 2:
         raise UsageError("at least two runs", str(len(runs)), "name another one")
-    opened = [given if isinstance(given, Run) else Run(given) for given in runs]
-    return Comparison(compare_kept([run.kept for run in opened], metric, tokens=tokens, heads=heads))
+    given = dict(options)
+    quiet = bool(given.pop("quiet", True))
+    measuring = build_settings(ModelsOptions, given, also=("quiet",))
+    named = [str(each) for each in runs if not isinstance(each, Run)]
+    opened = iter(open_or_measure(named, measuring, [metric], lambda title: show_progress(title, quiet=quiet)))
+    kept = [each.kept if isinstance(each, Run) else next(opened) for each in runs]
+    return Comparison(compare_kept(kept, metric, tokens=tokens, heads=heads))
 
 
 def report(run: Run | Path | str, folder: Path | str | None = None, *, pdf: bool = False) -> Path:

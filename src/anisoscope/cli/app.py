@@ -55,7 +55,8 @@ COMMANDS: dict[str, Command | Group] = {
         "anisoscope.cli.comparing:compare",
         "Compare runs with the first one, layer by layer, with an interval for each difference.\n\n"
         "Runs of the same units are paired, so that what they share cancels. A sentence says how they were paired and "
-        "what else differs between them.",
+        "what else differs between them. A model or a file of vectors may stand for a run: it is measured first, in "
+        "runs/, and not again the next time.",
         "anisoscope compare runs/before runs/after --fail-if 'A.last > +.02'",
     ),
     "atlas": Command(

@@ -1,7 +1,8 @@
-"""`anisoscope compare`: each run compared with the first, as a table of differences, sentences, a page, and an exit
-code.
+"""`anisoscope compare`: each run or model compared with the first, as a table of differences, sentences, a page, and
+an exit code.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,15 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pandas as pd
 
 from anisoscope.axes import TokenPolicy
-from anisoscope.cli.measure_commands import FORMAT, RunFolders
+from anisoscope.cli.measure_commands import FORMAT
 from anisoscope.cli.view import Format, Quiet, Table, echo_wrapped, format_path, show
 from anisoscope.errors import UsageError
-from anisoscope.options import OUTPUT, WHAT, FilePath, Names, Text, option, separate_names
-from anisoscope.progress import show_spinner
+from anisoscope.options import INPUT, OUTPUT, WHAT, FilePath, Names, Text, option, separate_names
+from anisoscope.progress import interrupt_hint, show_progress, show_spinner
+from anisoscope.runs.job import ModelsOptions
 
 if TYPE_CHECKING:
     from anisoscope.runs.comparison import ComparedRuns
+    from anisoscope.runs.differences import KeptRun
 
+MODELS = ModelsOptions()
 CONDITION_MET = 8
 """Exit code if a condition of `--fail-if` holds."""
 MOST_COLUMNS = 14
@@ -27,8 +31,9 @@ MOST_ROWS = 60
 
 
 def compare(
-    runs: RunFolders,
+    runs: Annotated[tuple[Text, ...], option("run folders; or models, which are measured first", INPUT)],
     /,
+    measuring: ModelsOptions = MODELS,
     *,
     view: Format = FORMAT,
     metric: Annotated[Text, option("metric to compare, or one of its values (attention.entropy)", WHAT)] = "A",
@@ -53,38 +58,47 @@ def compare(
     output: Annotated[FilePath | None, option("folder for a page with figures and all numbers", OUTPUT, "-o")] = None,
     quiet: Quiet = False,
 ) -> int:
-    """Compare runs with the first one, with an interval of each difference."""
+    """Compare runs with the first one, with an interval of each difference; models are measured first."""
     if len(runs) < 2:
-        raise UsageError("at least two run folders", str(len(runs)), "name another one")
+        raise UsageError("at least two run folders or models", str(len(runs)), "name another one")
     if across:
         _refuse_beside_across({"--fail-if": fail_if, "--output": output, "--component": component, "--heads": heads})
-        _show_layers(runs, across, view, quiet)
+        opened = _open_or_measure(runs, measuring, [across], quiet)
+        _show_layers(opened, across, view, quiet)
         return 0
     with show_spinner("comparing runs", quiet=quiet):
         from anisoscope.runs.comparison import compare as compare_kept, describe_met
-        from anisoscope.runs.differences import open_kept_run, parse_condition
+        from anisoscope.runs.differences import parse_condition
 
-        for text in fail_if:
-            parse_condition(text)
-        found = compare_kept([open_kept_run(folder) for folder in runs], metric, tokens=tokens, heads=heads)
+        conditions = [parse_condition(text) for text in fail_if]
+    opened = _open_or_measure(runs, measuring, [metric, *(one.metric for one in conditions)], quiet)
+    with show_spinner("comparing runs", quiet=quiet):
+        found = compare_kept(opened, metric, tokens=tokens, heads=heads)
         found = found.of_components(separate_names(component)) if component else found
         met = [(text, *one) for text in fail_if for one in found.judge(text)]
     failed = [describe_met(text, name, beyond) for text, name, beyond in met]
     show(tabulate_comparison(found), view, found.findings, found.notes, {"failed": failed})
-    if view.format != "json":
-        for note in found.notes:
-            echo_wrapped(f"note: {note}", err=True, indent="  ")
-    if output is not None:
-        echo_wrapped(
-            f"page: {format_path(_write_page(found, output, quiet))} (open it in a browser)", err=True, indent="  "
-        )
-    elif view.format == "table":
-        echo_wrapped("for a page with figures: add --output FOLDER", err=True, indent="  ")
+    _tell_notes_and_page(found, view, output, quiet)
     for text in failed:
         echo_wrapped(f"fails: {text}", err=True, indent="  ")
     if fail_if and not met:
         echo_wrapped(f"passes: {', '.join(fail_if)}", err=True, indent="  ")
     return CONDITION_MET if met else 0
+
+
+def _tell_notes_and_page(found: "ComparedRuns", view: Format, output: Path | None, quiet: bool) -> None:
+    """Print on stderr what else differs between the runs, and where the page is, which is drawn if a folder is named.
+
+    output   folder of the page, or None
+    """
+    if view.format != "json":
+        for note in found.notes:
+            echo_wrapped(f"note: {note}", err=True, indent="  ")
+    if output is not None:
+        page = _write_page(found, output, quiet)
+        echo_wrapped(f"page: {format_path(page)} (open it in a browser)", err=True, indent="  ")
+    elif view.format == "table":
+        echo_wrapped("for a page with figures: add --output FOLDER", err=True, indent="  ")
 
 
 def _refuse_beside_across(options: Mapping[str, Any]) -> None:
@@ -94,13 +108,33 @@ def _refuse_beside_across(options: Mapping[str, Any]) -> None:
             raise UsageError("--across alone", f"{name} too", "compare the runs twice, once without --across")
 
 
-def _show_layers(runs: Sequence[Path], metric: str, view: Format, quiet: bool) -> None:
+def _open_or_measure(
+    names: Sequence[str], measuring: ModelsOptions, wanted: Sequence[str], quiet: bool
+) -> "list[KeptRun]":
+    """Open the runs of a comparison; measure the models among them that are not measured yet.
+
+    wanted   names of metrics that are compared
+    """
+    with show_spinner("opening runs", quiet=quiet):
+        from anisoscope.runs.models_as_runs import open_or_measure
+
+    started = time.time()
+
+    def finished() -> str:
+        """Say, after an interruption, that models which are measured stay so."""
+        since = [path for path in Path("runs").glob("*/manifest.json") if path.stat().st_mtime >= started]
+        return f"runs holds {len(since)} models measured by this command" if since else ""
+
+    with interrupt_hint(finished, "the same command"):
+        return open_or_measure(names, measuring, wanted, lambda title: show_progress(title, quiet=quiet))
+
+
+def _show_layers(runs: "Sequence[KeptRun]", metric: str, view: Format, quiet: bool) -> None:
     """Show a metric of two layers of each run with the first, a table for each run."""
     with show_spinner("comparing layers", quiet=quiet):
         from anisoscope.runs.across import compare_layers
-        from anisoscope.runs.differences import open_kept_run
 
-        found = compare_layers([open_kept_run(folder) for folder in runs], metric)
+        found = compare_layers(runs, metric)
     show([tabulate_layers(part) for _, part in found.groupby(["run", "metric"], sort=False)], view)
     if view.format == "table":
         tokens = int(found["n_vectors"].max())

@@ -105,10 +105,10 @@ def _must_be_path(name: str) -> bool:
     """Return whether a name can only be a path, by its slashes, its ending, or a file of almost that name."""
     if name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1:
         return True
-    return bool(ENDING.search(name)) or ("/" in name and bool(_suggest_path(name, surely=True)))
+    return bool(ENDING.search(name)) or ("/" in name and bool(suggest_path(name, surely=True)))
 
 
-def _suggest_path(name: str, *, surely: bool = False) -> str:
+def suggest_path(name: str, *, surely: bool = False) -> str:
     """Suggest a path in the same folder with almost the same name; "" if there is none.
 
     surely   only names that differ by one letter
@@ -145,7 +145,7 @@ def _explain_missing_path(name: str) -> str:
 
     name   the path, as the user wrote it
     """
-    if near := _suggest_path(name):
+    if near := suggest_path(name):
         return f"did you mean {near}?"
     path = Path(name).expanduser()
     above = next((folder for folder in path.parents if folder.is_dir()), None)

@@ -249,6 +249,16 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
 
 
 @declare_settings
+class ModelsOptions(LoadOptions, ReadOptions):
+    """How the models of a comparison are measured that are no runs yet. The fields are fields of `Job`."""
+
+    corpus: Annotated[
+        Text,
+        option("of models: built-in name, hub data set, file or folder; default: the built-in corpus", INPUT, "-c"),
+    ] = ""
+
+
+@declare_settings
 class OutputOptions:
     """The folder to write, and what to do if it exists already."""
 

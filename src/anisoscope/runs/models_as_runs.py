@@ -1,0 +1,127 @@
+"""Turn what a comparison names into run folders: a run is taken as it is, a model or a file of vectors is measured."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from anisoscope.data.check_names import check_corpus, check_model, suggest_path
+from anisoscope.data.vector_files import holds_vectors, open_vectors
+from anisoscope.errors import OutputError, UsageError
+from anisoscope.measure.settings import Settings
+from anisoscope.metrics import find_metric_by_name, resolve_alias
+from anisoscope.models.series import is_series
+from anisoscope.options import select_fields
+from anisoscope.progress import Progress
+from anisoscope.runs.differences import SHORT_NAMES, KeptRun, open_kept_run
+from anisoscope.runs.job import Job, ModelsOptions, VectorColumns
+from anisoscope.runs.run import make_slug, run
+from anisoscope.runs.run_cache import find_finished, make_key
+from anisoscope.runs.vectors import run_vectors
+
+ROOT = Path("runs")
+"""Measured models have their run folders here, as those of `measure` do."""
+OF_RUNS = ("manifest.json", "identity.json", "series.json")
+OF_MODELS = ("*.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.th", "*.ckpt", "*.msgpack")
+
+Show = Callable[[str], AbstractContextManager[Progress]]
+"""Show progress beside a title while inside."""
+
+
+def is_model(name: str) -> bool:
+    """Return whether a name means a model or vectors to be measured; if not, it means a run folder.
+
+    OutputError for a path that does not exist but for a slip of the pen.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        if any((path / file).exists() for file in OF_RUNS):
+            return False
+        return any(next(path.glob(pattern), None) for pattern in OF_MODELS)
+    if not path.exists() and (near := suggest_path(name, surely=True)):
+        raise OutputError("a run folder or a model", f"{name}, which is not there", f"did you mean {near}?")
+    return True
+
+
+def open_or_measure(names: Sequence[str], measuring: ModelsOptions, wanted: Iterable[str], show: Show) -> list[KeptRun]:
+    """Open runs for a comparison, in the order of their names; models and vectors among them are measured first.
+
+    measuring   how models are measured
+    wanted      names of metrics that will be compared, as `A` or `attention.entropy`
+    show        is called with the title of each measurement, and shows its progress
+
+    A model that was measured before with these settings is not measured again. UsageError for a series of
+    checkpoints, and for options of measuring if there is nothing to measure.
+    """
+    models = [name for name in names if is_model(name)]
+    if not models:
+        _refuse_options_without_models(measuring)
+        return [open_kept_run(Path(name).expanduser()) for name in names]
+    for name in models:
+        if not holds_vectors(name) and is_series(name):
+            raise UsageError("one model each", f"the series {name}", "measure it with anisoscope measure")
+        check_model(name)
+    check_corpus(measuring.corpus)
+    settings = choose_settings(wanted)
+    job = Job(**select_fields(measuring, ModelsOptions))
+    found = []
+    for name in names:
+        if name not in models:
+            found.append(open_kept_run(Path(name).expanduser()))
+            continue
+        folder = find_or_measure(replace(job, model=name), settings, show)
+        found.append(replace(open_kept_run(folder), name=name_model(name)))
+    return found
+
+
+def find_or_measure(job: Job, settings: Settings, show: Show) -> Path:
+    """Measure one model or file of vectors unless a run of it is in `ROOT`, and return the run folder.
+
+    settings   what the comparison needs; a run of all panels, as `measure` makes it, has that too
+    """
+    own = replace(job, settings=settings)
+    if holds_vectors(job.model):
+        reading = select_fields(job, VectorColumns)
+        with show(job.model) as progress:
+            vectors = open_vectors(job.model, split=job.split, **reading)
+            return run_vectors(vectors, own, root=ROOT, resume=True, progress=progress).folder
+    folders = sorted(ROOT.glob(f"{make_slug(job.model)}-*"))
+    if not settings.metrics and (done := find_finished(make_key(job), folders)):
+        return done.folder
+    with show(f"{job.model} × {job.corpus or 'the built-in corpus'}") as progress:
+        return run(own, root=ROOT, resume=True, progress=progress).folder
+
+
+def choose_settings(wanted: Iterable[str]) -> Settings:
+    """Return settings that measure what is compared: the panels of the metrics, or the metrics if one has no panel.
+
+    UsageError, with similar names, for an unknown metric.
+    """
+    panels: list[Any] = []
+    names = []
+    for word in wanted:
+        name, _ = resolve_alias(SHORT_NAMES.get(word, word))
+        metric = find_metric_by_name(name if ":" in name else name.partition(".")[0])
+        if metric.reads.runs > 1:  # of the tokens that both runs sampled
+            metric = find_metric_by_name("mean_cosine")
+            panels.append("hidden")
+        names.append(metric.name)
+        panels.append(metric.panel)
+    if all(panels):
+        return Settings(panel=tuple(dict.fromkeys(panels)))
+    return Settings(metrics=tuple(dict.fromkeys(names)))
+
+
+def name_model(name: str) -> str:
+    """Return the short name of a model for tables and figures: `minilm` of `builtin:minilm`, `b` of `a/b`."""
+    return name.removeprefix("builtin:").rstrip("/").rpartition("/")[2] or name
+
+
+def _refuse_options_without_models(measuring: ModelsOptions) -> None:
+    """UsageError if an option says how to measure, but only finished runs are compared."""
+    plain = select_fields(ModelsOptions(), ModelsOptions)
+    for name, value in select_fields(measuring, ModelsOptions).items():
+        if value != plain[name]:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} with a model to measure", "runs only", f"leave {option} out")
