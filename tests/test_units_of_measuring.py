@@ -200,8 +200,8 @@ def test_attention_that_is_refused_is_dropped():
     kept.sites |= {site.name: site for site in (Site("encoder", 1, "attention"), Site("encoder", 2, "attention"))}
     kept.refuse({("encoder", 1, "self"): "why"})
     assert list(kept.sites) == ["encoder.1.hidden", "encoder.2.attention"]
-    kept.refuse({("encoder", 1, "self"): "again"})
-    assert kept.refused == {("encoder", 1, "self"): "why"}
+    kept.refuse({("encoder", 1, "self"): "again", ("encoder", 3, "self"): "new"})
+    assert kept.refused == {("encoder", 1, "self"): "why", ("encoder", 3, "self"): "new"}
     assert (
         accumulator._ids_of(
             Batch({"decoder_input_ids": torch.ones(1), "input_ids": torch.zeros(1)}, torch.zeros(1), {}), "decoder"
@@ -328,7 +328,7 @@ def test_tables_of_a_page():
     assert table.rows == (
         (("layer 0", ""), (".250", "[.200, .300]"), ("–", "")),
         (("layer 1", ""), ("–", ""), ("2.000", "")),
-    ) or [cells[0][0] for cells in table.rows] == ["layer 0", "layer 1"]
+    )
     entry = {"prefix": "r.", "whole": " all", "columns": {"b": "B", "a": "A", "z": "Z"}, "first": "f"}
     effects = sections.effects(
         results([row("r.a", None, 1.0, component="u"), row("r.b", 2, 3.0, component="u")]), entry
@@ -398,9 +398,9 @@ def test_what_is_published_names_no_folder():
 
 
 def test_a_badge_has_the_highest_layer_of_all_stacks():
-    rows = [row("mean_cosine", 1, 0.2, 0.15, 0.25), row("mean_cosine", 4, 0.5, 0.4, 0.6, stack="decoder")]
+    rows = [row("mean_cosine", 5, 0.2, 0.15, 0.25), row("mean_cosine", 4, 0.5, 0.4, 0.6, stack="decoder")]
     rows += [
-        row("mean_cosine.isotropic_q95", layer, 0.1, stack=stack) for layer, stack in ((1, "encoder"), (4, "decoder"))
+        row("mean_cosine.isotropic_q95", layer, 0.1, stack=stack) for layer, stack in ((5, "encoder"), (4, "decoder"))
     ]
     badge = card.draw_badge(as_records(pd.DataFrame(rows)))
     assert "anisotropy: A .500, layer 4, anisotropic" in badge and card.COLOURS["anisotropic"] in badge

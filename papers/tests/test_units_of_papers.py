@@ -131,12 +131,12 @@ def test_checkpoints_that_every_seed_has():
 def test_the_fall_of_the_loss_is_counted_from_the_first_checkpoint():
     rows = [
         {"metric": checkpoints.LOSS, "seed": seed, "step": step, "value": value}
-        for seed, values in ((0, (5.0, 3.0, 4.0, 1.0)), (1, (4.0, 2.0, 2.0, 2.0)))
+        for seed, values in ((0, (5.0, 3.0, 1.0, 4.0)), (1, (4.0, 2.0, 2.0, 2.0)))
         for step, value in zip((1, 2, 3, 4), values, strict=True)
     ]
     records = as_records(pd.DataFrame(rows))
     share = checkpoints.fallen(records, (0, 1), (0, 1, 2, 3, 4))
-    np.testing.assert_allclose(share, [[0, 0, 0.5, 0.5, 1], [0, 0, 1, 1, 1]])
+    np.testing.assert_allclose(share, [[0, 0, 0.5, 1, 1], [0, 0, 1, 1, 1]])
     assert checkpoints.fallen(records, (0, 1), (1, 4)).shape == (2, 2)
     assert checkpoints.fallen(records, (0, 2), (1, 2)) is None and checkpoints.fallen(records[:0], (0,), (1,)) is None
 
