@@ -35,6 +35,7 @@ def trajectory(
     zero: bool = False,
     independent: bool = False,
     coincide: bool = False,
+    pale: Mapping[str, str] | None = None,
     size: Size = (640, 300),
     columns: int = 2,
 ) -> ChartType:
@@ -42,11 +43,11 @@ def trajectory(
 
     `gradient` colours the series, which are numbers then, from orange to violet. `isotropic` marks the cosine that 95 %
     of isotropic pairs stay below: one height, or one per series. `independent` gives each panel its own vertical axis;
-    `coincide` keeps overlapping lines visible. Rows with a false `joined` are drawn as single open diamonds.
+    `coincide` keeps overlapping lines visible. `pale`: {series: another, of whose colour it gets a pale shade}. Rows with a false `joined` are drawn as single open diamonds.
     """
     data = _prepare_lines(frame, x, series, panel)
     height = alt.Y("value:Q", title=titles[1], scale=alt.Scale(zero=zero))
-    hue = style.colour(frame[series], series, size[0], gradient=gradient)
+    hue = style.colour(frame[series], series, size[0], gradient=gradient, pale=pale)
     place = style.number_axis(x, titles[0], data[x], scale)
     base = alt.Chart().encode(x=place, color=hue, detail=alt.Detail(f"{series}:N"))
     line = base.transform_filter("datum.joined")

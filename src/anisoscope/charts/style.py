@@ -3,7 +3,7 @@ share.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from math import ceil, floor
 from typing import Any, Literal
@@ -66,19 +66,38 @@ def appearance(values: pd.Series) -> list[Any]:
     return list(dict.fromkeys(values))
 
 
-def colour(values: pd.Series, name: str, width: int, *, gradient: bool = False) -> alt.Color:
+def colour(
+    values: pd.Series, name: str, width: int, *, gradient: bool = False, pale: Mapping[str, str] | None = None
+) -> alt.Color:
     """Return the colour encoding of series: palette colours in order of appearance, or with `gradient` orange to
     violet.
 
     values   the column that names the series; numbers, with `gradient`
     name     its name
     width    of the chart, for the legend. A single series gets none
+    pale     {series: another series, of whose colour it gets a pale shade}
     """
     if gradient:
         legend = alt.Legend(title=name, type="gradient", gradientLength=160, gradientThickness=9, tickMinStep=1)
         return alt.Color(f"{name}:Q", scale=alt.Scale(range=list(GRADIENT), interpolate="lab"), legend=legend)
     order = appearance(values)
-    return alt.Color(f"{name}:N", scale=alt.Scale(domain=order), legend=_make_legend(order, width))
+    scale = alt.Scale(domain=order)
+    if pale:
+        scale = alt.Scale(domain=order, range=_choose_colours(order, pale))
+    return alt.Color(f"{name}:N", scale=scale, legend=_make_legend(order, width))
+
+
+def _choose_colours(order: list[Any], pale: Mapping[str, str]) -> list[str]:
+    """Return a colour for each series in `order`: one of the palette, or the pale shade that `pale` gives it."""
+    strong = [name for name in order if name not in pale]
+    chosen = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(strong)}
+    return [chosen[name] if name in chosen else _lighten(chosen[pale[name]]) for name in order]
+
+
+def _lighten(colour: str) -> str:
+    """Mix a colour (`#0072b2`) with white, so that a third of it is left."""
+    parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    return "#" + "".join(f"{255 - (255 - part) // 3:02x}" for part in parts)
 
 
 def shape(values: pd.Series, name: str, width: int) -> alt.Shape:

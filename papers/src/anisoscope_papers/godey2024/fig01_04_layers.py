@@ -38,13 +38,32 @@ SETTINGS = {
 
 CLIPS, PHOTOGRAPHS = "speech/librispeech_test_other", Systems(corpus="cifar10/test.parquet", limit=400, flatten="image")
 RESNETS = ("weights/resnet20-12fca82f.th", "weights/resnet56-4bfd9763.th")
+REACTIONS, IMAGES = "reactions/valid.jsonl.gz", "vision/imagenet_sample"
+SETTINGS["fig1"]["packaged"] = Systems(
+    corpus=REACTIONS,
+    limit=400,
+    packaged=("builtin:rxnfp-pretrained", "builtin:rxnfp-finetuned", "builtin:rxnfp-finetuned-10k", "builtin:rxnmapper"),
+    others=(Systems(corpus="wikitext/wiki.valid.raw.txt.gz", limit=30, packaged=("builtin:minilm",)),),
+)
+SETTINGS["fig2"]["packaged"] = Systems(
+    corpus="antibodies/chains.jsonl.gz", limit=200, packaged=("builtin:antiberty",)
+)
+SETTINGS["fig3b"]["packaged"] = Systems(corpus=IMAGES, limit=100, packaged=("builtin:saliency-vit",))
 SETTINGS["fig3a"]["packaged"] = Systems(corpus=CLIPS, packaged=("builtin:distillmos", "builtin:whisper-tiny.en"))
 SETTINGS["fig4"]["packaged"] = replace(
     PHOTOGRAPHS,
     packaged=RESNETS,
     others=(
-        replace(PHOTOGRAPHS, corpus="vision/imagenet_sample", packaged=RESNETS),
+        replace(PHOTOGRAPHS, corpus=IMAGES, packaged=RESNETS),
         Systems(corpus=CLIPS, limit=20, packaged=("builtin:crepe-tiny",)),
+        Systems(corpus=IMAGES, limit=60, flatten="image", packaged=("builtin:efficientnet-lite0",)),
+        Systems(
+            corpus=IMAGES,
+            limit=30,
+            flatten="image",
+            packaged=("builtin:efficientnet-lite0",),
+            relus=("ReLU6", "_blocks.*._bn[01]"),
+        ),
     ),
 )
 """Networks that others trained, of Python packages and of files: no hub, and nothing trained by heart."""

@@ -136,12 +136,17 @@ def false_positive_rate(kind: Kind, layers: int = 13, walks: int = 4000, seed: i
 
 def measure(settings: Correlated, context: Context) -> pd.DataFrame:
     """Return the records of the figures, each system's correlation, and how often random walks correlate by chance."""
-    parts = [layer_curves.measure(systems, context) for systems in settings.figures]
+    parts = [layer_curves.measure(without_relus(systems), context) for systems in settings.figures]
     records = pd.concat(parts, ignore_index=True).drop_duplicates(ignore_index=True)
     value, low, high = false_positive_rate(settings.kind)
     walks = {"model": "random walks", "metric": f"false_positive_rate.{settings.kind}", "component": "13 steps"}
     found = (correlations(records, settings.kind), pd.DataFrame([walks | {"value": value, "low": low, "high": high}]))
     return pd.concat([records, *map(as_records, found)], ignore_index=True)
+
+
+def without_relus(systems: layer_curves.Systems) -> layer_curves.Systems:
+    """Return the systems (models) without those that show one network a second time, at its inner ReLUs."""
+    return replace(systems, others=tuple(other for other in systems.others if not other.relus))
 
 
 def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
@@ -326,7 +331,7 @@ STUDIES = tuple(
         name,
         settings={
             key: Correlated(kind, tuple(of_name[key] for of_name in fig01_04_layers.SETTINGS.values()))
-            for key in ("quick", "long", "paper")
+            for key in ("quick", "long", "paper", "packaged")
         },
         measure=measure,
         judge=judge,

@@ -11,6 +11,7 @@ Records: rows of an isotropic distribution have the model `isotropic d = {d}`; t
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,16 @@ from anisoscope.runs.run import run
 from anisoscope.store import as_records, select
 from anisoscope.sums import isotropic
 from anisoscope.sums.jackknife import holm
-from anisoscope_papers.godey2024.layer_curves import Systems, had, layer_tests, widths
+from anisoscope_papers.godey2024 import fig01_04_layers
+from anisoscope_papers.godey2024.layer_curves import (
+    TRAINED,
+    UNTRAINED,
+    Systems,
+    had,
+    layer_tests,
+    measure,
+    width,
+)
 from anisoscope_papers.judge import Array, judged, verdict_without_test
 from anisoscope_papers.models import PRESETS
 from anisoscope_papers.needs import needed
@@ -34,6 +44,14 @@ SHRINKS, CLOSED = claims("godey2024", "fig17").values()
 (FAR,) = claims("godey2024", "fig18").values()
 PLACES = np.linspace(-1, 1, 161)
 """Where a density is drawn, in units of its own width (6 standard deviations, at most the whole axis)."""
+SHOWN: dict[str, Any] = {
+    "metric": ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "norms.mean"),
+    "site": ("hidden", "final"),
+    "token_policy": "all",
+    "head": None,
+    "component": None,
+}
+"""Which records are kept."""
 CORPORA = {"text": "wikitext-103", "speech": "common-voice", "image": "imagenet-1k"}
 SYSTEMS = tuple((name, CORPORA[preset.modality]) for name, preset in PRESETS.items())
 
@@ -49,10 +67,14 @@ class Law:
 
 @dataclass(frozen=True)
 class Points:
-    """Settings of figure 18: models with the corpus each is measured on (`limit`: first units only)."""
+    """Settings of figure 18: models with the corpus each is measured on (`limit`: first units only).
+
+    figures  systems of figures 1 to 4 that are shown as well, one vector per position
+    """
 
     models: tuple[tuple[str, str], ...] = (("builtin:minilm", "builtin:python-docs"),)
     limit: int | None = 60
+    figures: tuple[Systems, ...] = ()
 
 
 def measure_law(law: Law, context: Context) -> pd.DataFrame:
@@ -131,12 +153,19 @@ def judge_points(records: pd.DataFrame) -> Sequence[Verdict]:
     return judged(tests)
 
 
+PLACE = ["model", "stack", "layer"]
+"""What tells one layer from another."""
+
+
 def layers(records: pd.DataFrame) -> pd.DataFrame:
     """Return A (mean cosine) of every hidden layer, with the dimension `d` and `q95` (what 95 % of isotropic pairs
     stay below) as columns.
     """
     rows = select(records, metric="mean_cosine", site="hidden")
-    rows = rows.assign(d=rows["model"].map(widths(records)).astype(int), seed=rows["seed"].fillna(0))
+    bounds = select(records, metric="mean_cosine.isotropic_q95", site="hidden").set_index(PLACE)["value"]
+    found = bounds[~bounds.index.duplicated()].reindex(pd.MultiIndex.from_frame(rows[PLACE]))
+    d = found.map({q: width(q) for q in found.unique()})  # of a convolutional network it differs between layers
+    rows = rows.assign(d=d.to_numpy(int), seed=rows["seed"].fillna(0))
     return rows.assign(q95=isotropic.q95(rows["d"].to_numpy(float)))
 
 
@@ -151,10 +180,25 @@ def trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context
         job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
         found += had(job, context, partial(run, root=context.cache, resume=True))
         context.progress(model, done, len(models))
-    metrics = ("mean_cosine", "mean_cosine.isotropic_q95", "drift", "norms.mean")
-    where = {"metric": metrics, "site": ("hidden", "final"), "token_policy": "all", "head": None, "component": None}
-    parts = [select(done.records, **where) for done in found]
+    parts = [select(done.records, **SHOWN) for done in found]
     return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+
+
+def measure_points(points: Points, context: Context) -> pd.DataFrame:
+    """Return the records of figure 18: of models by name, and of the systems of figures 1 to 4, trained ones only."""
+    parts = [trained_layers(points.models, points.limit, context)] if points.models else []
+    for systems in points.figures:
+        found = measure(systems, context)
+        found = found[~found["model"].astype(str).str.endswith(UNTRAINED)]
+        rows = select(found, **SHOWN)
+        parts.append(rows.assign(model=rows["model"].str.removesuffix(TRAINED)).astype(rows.dtypes.to_dict()))
+    return pd.concat(parts, ignore_index=True)
+
+
+def by_position(systems: Systems) -> Systems:
+    """Return systems whose maps give one vector per position, without those that show inner ReLUs."""
+    others = tuple(by_position(other) for other in systems.others if not other.relus)
+    return replace(systems, flatten="position", others=others)
 
 
 def draw_points(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -180,8 +224,16 @@ STUDIES = (
     declare(
         "godey2024",
         "fig18",
-        settings={"quick": Points(), "paper": Points(SYSTEMS, None)},
-        measure=lambda points, context: trained_layers(points.models, points.limit, context),
+        settings={
+            "quick": Points(),
+            "paper": Points(SYSTEMS, None),
+            "packaged": Points(
+                (),
+                None,
+                tuple(by_position(of_name["packaged"]) for of_name in fig01_04_layers.SETTINGS.values()),
+            ),
+        },
+        measure=measure_points,
         judge=judge_points,
         draw=draw_points,
         needs=needed(SYSTEMS, "position"),

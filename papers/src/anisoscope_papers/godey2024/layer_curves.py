@@ -56,6 +56,7 @@ class Systems:
     limit    only the first units of the corpus (small models: `Kind.limit`)
     flatten  how convolution maps become vectors: `image` or `position`
     packaged networks from packages or files (below ANISOSCOPE_DATA), measured trained and with newly drawn weights
+    relus    of a packaged network also its inner ReLUs, each a layer: class of the ReLUs, name pattern of what they read
     others   systems on other corpora that the figure also shows
     """
 
@@ -67,6 +68,7 @@ class Systems:
     recipe: SmallModelRecipe = BRIEF
     flatten: Flatten = "position"
     packaged: tuple[str, ...] = ()
+    relus: tuple[str, str] | None = None
     others: "tuple[Systems, ...]" = ()
 
     def settings(self) -> Settings:
@@ -167,18 +169,32 @@ def _packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.Data
     If it is unavailable, that is noted in the context.
     """
     corpus = Path(systems.corpus)
-    corpus = corpus.parent if corpus.stem in ("train", "test") else corpus
-    label = f"{_label(name)} on {corpus.name}"
+    corpus = corpus.parent if corpus.suffix else corpus
+    label = f"{_label(name)}{', ReLUs' if systems.relus else ''} on {corpus.name}"
     try:
         where = name if name.startswith("builtin:") else str(find_path(name) or name)
         for untrained, state in ((True, UNTRAINED), (False, TRAINED)):
             job = Job(
                 where, corpus=systems.corpus, settings=systems.settings(), limit=systems.limit, untrained=untrained
             )
-            rows = measured(job, context)
+            rows = _around_relus(job, systems.relus, context) if systems.relus else measured(job, context)
             yield rows.assign(model=label + state, seed=0).astype(rows.dtypes.to_dict())
     except (ModelError, CorpusError) as error:
         context.withhold(label, error)
+
+
+def _around_relus(job: Job, relus: tuple[str, str], context: Context) -> pd.DataFrame:
+    """Measure a network after each of its inner ReLUs (site `hidden`) and before it (`unrectified`).
+
+    `relus`: the class of the ReLUs, and a pattern of the names of the modules whose outputs they read.
+    """
+    parts = []
+    for blocks, site in zip(relus, ("hidden", "unrectified"), strict=True):
+        settings = replace(job.settings, blocks=(blocks,), tokens=job.settings.tokens[:1])
+        rows = measured(replace(job, settings=settings), context)
+        rows = select(rows, site="hidden")
+        parts.append(rows[rows["layer"] > 0].assign(site=site))  # layer 0 is what the first module reads
+    return pd.concat(parts, ignore_index=True).astype(parts[0].dtypes.to_dict())
 
 
 def _label(name: str) -> str:
@@ -363,4 +379,7 @@ def draw(name: str, records: pd.DataFrame, site: str = "hidden") -> dict[str, An
     drawn = rows.groupby(["model", "place"], sort=False, as_index=False).agg(ends).rename(columns={"place": "layer"})
     bounds = {str(model): float(q95) for model, q95 in drawn.groupby("model", sort=False)["q95"].max().items()}
     isotropic = bounds if len(set(bounds.values())) > 1 else next(iter(bounds.values()))
-    return {name: charts.layer_curve(drawn, isotropic=isotropic)}
+    names = list(drawn["model"].astype(str).unique())
+    twins = {name: name.removesuffix(UNTRAINED) + TRAINED for name in names if name.endswith(UNTRAINED)}
+    pale = {name: trained for name, trained in twins.items() if trained in names}
+    return {name: charts.layer_curve(drawn, isotropic=isotropic, pale=pale)}
