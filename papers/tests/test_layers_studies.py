@@ -391,11 +391,49 @@ def test_packaged_networks_stand_beside_their_untrained_selves_on_each_corpus(tm
     monkeypatch.setattr(layer_curves, "measured", measured)
     settings, context = STUDIES["fig4"].settings["packaged"], Context(tmp_path, tmp_path)
     records = layer_curves.measure(settings, context)
-    assert len(asked) == 8 and len({(corpus, untrained) for _, corpus, untrained in asked}) == 4
+    assert len(asked) == 14 and len({(corpus, untrained) for _, corpus, untrained in asked}) == 4
     found = {(v.claim, v.subject): v.outcome for v in STUDIES["fig4"].judge(records)}
     photographs = "resnet20 on cifar10"
     assert found["effect of training", photographs] == "fails"
     assert found["ResNet the exception", photographs] == "holds"
+
+
+def test_inner_relus_are_measured_after_and_before(tmp_path, monkeypatch):
+    """Where one looks decides in figure 4: a block's linear end has a low A, the maps inside it a high one."""
+    asked = []
+
+    def measured(job, _context):
+        asked.append((job.settings.blocks, job.settings.tokens))
+        return system("m", (0.1, 0.6, 0.7) if job.settings.blocks == ("ReLU6",) else (0.1, 0.0, 0.1))
+
+    monkeypatch.setattr(layer_curves, "measured", measured)
+    relus = layer_curves.Systems(corpus="vision/some", packaged=("builtin:net",), relus=("ReLU6", "blocks.*.norm"))
+    records = layer_curves.measure(relus, Context(tmp_path, tmp_path))
+    assert asked == [(("ReLU6",), ("all",)), (("blocks.*.norm",), ("all",))] * 2
+    trained = select(records, model="net, ReLUs on some, trained", metric="mean_cosine", component=None)
+    after, before = (select(trained, site=site) for site in ("hidden", "unrectified"))
+    assert list(after["layer"]) == list(before["layer"]) == [1, 2]
+    assert (after["value"].to_numpy() > 0.5).all() and (before["value"].to_numpy() < 0.2).all()
+    assert fig05_16_drift.without_relus(layer_curves.Systems(others=(relus,))).others == ()
+
+
+@pytest.mark.parametrize("name", ["minilm", "rxnfp-pretrained", "rxnmapper", "antiberty"])
+def test_packaged_models_that_share_a_type_vector_have_no_start(name):
+    """AntiBERTy seemed to lose .30 by training: its untrained twin stood at the type vector's A of a third."""
+    records = pd.concat(
+        [system(f"{name} on texts{state}", (0.4, 0.6), error=0.01) for state in (", trained", ", untrained")]
+    )
+    found = [v for v in STUDIES["fig1"].judge(records) if v.claim == "effect of training"]
+    assert [v.outcome for v in found] == ["undecided"] and "type vector" in found[0].reason
+
+
+def test_a_model_and_its_untrained_self_have_one_colour():
+    records = pd.concat([system(f"m{i}{state}", (0.4, 0.6)) for i in (1, 2) for state in (", untrained", ", trained")])
+    chart = layer_curves.draw("fig1", records)["fig1"].to_dict()
+    scale = next(layer["encoding"]["color"]["scale"] for layer in chart["layer"] if "color" in layer["encoding"])
+    colours = dict(zip(scale["domain"], scale["range"], strict=True))
+    assert colours["m1, trained"] == "#0072b2" and colours["m1, untrained"] == "#aad0e6"
+    assert colours["m2, trained"] == "#d55e00" and colours["m2, untrained"] == "#f1caaa"
 
 
 def test_a_decoder_that_reads_one_prompt_is_no_layer_of_speech(tmp_path):
@@ -426,6 +464,17 @@ def test_a_decoder_that_reads_text_counts(manifest):
 def test_a_packaged_network_keeps_its_whole_name():
     assert layer_curves._label("builtin:whisper-tiny.en") == "whisper-tiny.en"
     assert layer_curves._label("weights/resnet20-12fca82f.th") == "resnet20"
+
+
+def test_figure_18_places_each_layer_at_its_own_dimension():
+    """Stages of a convolutional network differ in d: all layers stood at that of the first."""
+    from anisoscope_papers.godey2024 import fig17_18_cosine_law
+
+    wide = pd.concat([system("net", (0.4,)), system("net", (0.5,)).assign(layer=1)], ignore_index=True)
+    bound = (wide["metric"] == "mean_cosine.isotropic_q95") & (wide["layer"] == 1)
+    wide.loc[bound, "value"] = q95(512)
+    found = fig17_18_cosine_law.layers(wide)
+    assert list(found["d"])[1] == 512 != list(found["d"])[0]
 
 
 def test_every_setting_of_the_paper_names_what_it_needs():

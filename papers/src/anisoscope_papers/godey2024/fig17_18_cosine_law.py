@@ -69,7 +69,7 @@ class Law:
 class Points:
     """Settings of figure 18: models with the corpus each is measured on (`limit`: first units only).
 
-    figures  systems of figures 1 to 4 that are shown as well, one vector per position
+    figures  systems of figures 1 to 4 that are shown as well, trained ones only
     """
 
     models: tuple[tuple[str, str], ...] = (("builtin:minilm", "builtin:python-docs"),)
@@ -195,10 +195,10 @@ def measure_points(points: Points, context: Context) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def by_position(systems: Systems) -> Systems:
-    """Return systems whose maps give one vector per position, without those that show inner ReLUs."""
-    others = tuple(by_position(other) for other in systems.others if not other.relus)
-    return replace(systems, flatten="position", others=others)
+def by_position(systems: Systems) -> tuple[Systems, ...]:
+    """Return those of the systems whose vectors are of one position: maps of whole images have d far beyond the axis."""
+    every = (replace(systems, others=()), *systems.others)
+    return tuple(each for each in every if each.flatten == "position")
 
 
 def draw_points(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -230,7 +230,9 @@ STUDIES = (
             "packaged": Points(
                 (),
                 None,
-                tuple(by_position(of_name["packaged"]) for of_name in fig01_04_layers.SETTINGS.values()),
+                tuple(
+                    each for of_name in fig01_04_layers.SETTINGS.values() for each in by_position(of_name["packaged"])
+                ),
             ),
         },
         measure=measure_points,
