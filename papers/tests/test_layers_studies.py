@@ -474,7 +474,8 @@ def test_figure_18_places_each_layer_at_its_own_dimension():
     bound = (wide["metric"] == "mean_cosine.isotropic_q95") & (wide["layer"] == 1)
     wide.loc[bound, "value"] = q95(512)
     found = fig17_18_cosine_law.layers(wide)
-    assert list(found["d"])[1] == 512 != list(found["d"])[0]
+    first, second = found["d"]
+    assert second == 512 != first
 
 
 def test_every_setting_of_the_paper_names_what_it_needs():

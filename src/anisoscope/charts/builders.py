@@ -43,7 +43,8 @@ def trajectory(
 
     `gradient` colours the series, which are numbers then, from orange to violet. `isotropic` marks the cosine that 95 %
     of isotropic pairs stay below: one height, or one per series. `independent` gives each panel its own vertical axis;
-    `coincide` keeps overlapping lines visible. `pale`: {series: another, of whose colour it gets a pale shade}. Rows with a false `joined` are drawn as single open diamonds.
+    `coincide` keeps overlapping lines visible. Rows with a false `joined` are drawn as single open
+    diamonds. `pale`: {series: another, of whose colour it gets a pale shade}.
     """
     data = _prepare_lines(frame, x, series, panel)
     height = alt.Y("value:Q", title=titles[1], scale=alt.Scale(zero=zero))

@@ -196,7 +196,7 @@ def measure_points(points: Points, context: Context) -> pd.DataFrame:
 
 
 def by_position(systems: Systems) -> tuple[Systems, ...]:
-    """Return those of the systems whose vectors are of one position: maps of whole images have d far beyond the axis."""
+    """Return those of the systems whose vectors are of one position: with one per image d lies far beyond the axis."""
     every = (replace(systems, others=()), *systems.others)
     return tuple(each for each in every if each.flatten == "position")
 

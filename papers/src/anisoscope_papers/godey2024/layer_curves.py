@@ -56,7 +56,7 @@ class Systems:
     limit    only the first units of the corpus (small models: `Kind.limit`)
     flatten  how convolution maps become vectors: `image` or `position`
     packaged networks from packages or files (below ANISOSCOPE_DATA), measured trained and with newly drawn weights
-    relus    of a packaged network also its inner ReLUs, each a layer: class of the ReLUs, name pattern of what they read
+    relus    inner ReLUs of a packaged network, each a layer: their class, and a name pattern of what they read
     others   systems on other corpora that the figure also shows
     """
 
