@@ -342,3 +342,83 @@ def test_a_folder_of_texts_with_a_few_pictures_is_no_corpus_of_images(tmp_path):
     for i in range(5):
         (tmp_path / "images" / f"chapter-{i}.txt").write_text("1 2 3")
     assert not holds_image_texts(str(tmp_path / "images"))
+
+
+# ---- both towers of CLIP; the modality gap
+
+
+def gap_by_hand(images, texts):
+    """Return the modality gap of vectors [vector, dim] of images and of texts, over all pairs."""
+    images, texts = (torch.nn.functional.normalize(x, dim=-1) for x in (images, texts))
+    a, b = images.mean(0), texts.mean(0)
+    found = {
+        "distance": (a - b).norm(),
+        "cosine": torch.cosine_similarity(a, b, 0),
+        "across": (images @ texts.T).mean(),
+    }
+    for name, x in (("image", images), ("text", texts)):
+        found[name] = (x @ x.T)[~torch.eye(len(x), dtype=torch.bool)].mean()
+    return {f"modality_gap.{name}": float(value) for name, value in found.items()}
+
+
+@pytest.mark.parametrize("kind", ["llava", "gemma3"])
+def test_the_modality_gap_of_each_layer_is_that_of_its_tokens(kind, tmp_path):
+    model, processor = make_model(kind), make_processor(kind)
+    captions = save_images(tmp_path / "images", 5)
+    how = {"corpus": str(tmp_path / "images"), "processor": processor, "metrics": "modality_gap"}
+    run = anisoscope.measure(model, **how)
+    assert set(run.records["stack"]) == {find_stack(model)}  # the other tower has no texts
+    caught = [[] for _ in range(3)]
+    marks = []
+    for i, caption in enumerate(captions):
+        mark = "<start>" if kind == "gemma3" else "<image>"
+        picture = Image.open(tmp_path / "images" / f"{i}.png")
+        made = processor(text=[f"{mark}{caption}"], images=[[picture]], return_tensors="pt")
+        marks.append(made["input_ids"][0])
+        layers = catch_by_hand(model, in_float64(made), model.get_submodule("language_model.layers"))
+        for layer, x in enumerate(layers):
+            caught[layer].append(x)
+    ids = torch.cat(marks)
+    is_text = ~torch.isin(ids, torch.tensor([IMAGE_ID, *processor.tokenizer.all_special_ids]))
+    for layer, parts in enumerate(caught):
+        x = torch.cat(parts)
+        rows = run.records.query(f"site == 'hidden' and layer == {layer}").set_index("metric")["value"].to_dict()
+        assert rows == pytest.approx(gap_by_hand(x[ids == IMAGE_ID], x[is_text]), abs=1e-9)
+
+
+def test_both_towers_of_clip_are_measured_in_one_run(tmp_path):
+    """Each tower alone was measured; a whole CLIP was refused."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
+    vision = {**sizes, "num_hidden_layers": 3, "image_size": 32, "patch_size": 8}
+    torch.manual_seed(0)
+    ends = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    config = transformers.CLIPConfig(
+        text_config={**sizes, "vocab_size": 80, **ends}, vision_config=vision, projection_dim=24
+    )
+    model = transformers.CLIPModel(config).double().eval()
+    images = transformers.CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=32)
+    tokenizer = transformers.BertTokenizerFast(vocab={word: i for i, word in enumerate(WORDS)})
+    processor = transformers.CLIPProcessor(images, tokenizer)
+    model.save_pretrained(tmp_path / "model")
+    processor.save_pretrained(tmp_path / "model")
+    captions = save_images(tmp_path / "images", 6)
+    how = {"corpus": str(tmp_path / "images"), "tower": "both", "dtype": "float64", "tokens": "all", "sample": 0}
+    names = "mean_cosine,modality_gap"
+    run = anisoscope.measure(str(tmp_path / "model"), metrics=names, **how)
+    pictures = [Image.open(tmp_path / "images" / f"{i}.png") for i in range(6)]
+    calls = [
+        in_float64(processor(text=[caption], images=[picture], return_tensors="pt"))
+        for caption, picture in zip(captions, pictures, strict=True)
+    ]
+    for call in calls:
+        call.pop("token_type_ids", None)
+    paths = {"vision": "vision_model.encoder.layers", find_stack(model): "text_model.encoder.layers"}
+    check_against_hooks(run, model, paths, calls, atol=1e-9)
+    with torch.no_grad():
+        outputs = [model(**call) for call in calls]
+    made = [torch.cat([getattr(output, f"{side}_embeds") for output in outputs]) for side in ("image", "text")]
+    joint = run.records.query("stack == 'joint' and metric != 'mean_cosine' and component.isna()")
+    joint = joint[joint["metric"].str.startswith("modality_gap")].set_index("metric")["value"].to_dict()
+    assert joint == pytest.approx(gap_by_hand(*made), abs=1e-9)
+    with pytest.raises(UsageError, match="--tower both"):
+        anisoscope.measure(str(tmp_path / "model"), corpus=str(tmp_path / "images"))

@@ -261,6 +261,10 @@ Each tower is a stack: `vision`, and `decoder` for the language model (`encoder`
 caption, and missing or damaged images, are named in an error; `--skip-bad` leaves them out. The run's warnings name a
 tower without a `final` norm.
 
+`--metric modality_gap` measures how far tokens of images lie from those of texts, layer by layer. With `--tower both`
+a CLIP reads both sides of a folder with captions in one run. The vectors that it compares are the stack `joint`, two
+for each pair.
+
 ## How the columns of a file are read
 
 The program says in one line how it reads a file, on the terminal and in the manifest (`corpus`, `reading`).

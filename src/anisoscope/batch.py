@@ -20,6 +20,7 @@ class Stream:
                identifies a token
     frequency  [sequence, token] int64 or None: token-frequency bin, 0 = rarest; −1 where undefined (special, padding)
     punctuation  [sequence, token] bool or None: a token of nothing but punctuation or line breaks
+    image      [sequence, token] bool or None: a token that stands for a part of an image
     """
 
     mask: Tensor
@@ -27,11 +28,12 @@ class Stream:
     start: Tensor
     frequency: Tensor | None = None
     punctuation: Tensor | None = None
+    image: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError unless all tensors have the shape of the mask, and `start` one number per sequence."""
         wanted = tuple(self.mask.shape)
-        for name in ("special", "frequency", "punctuation"):
+        for name in ("special", "frequency", "punctuation", "image"):
             tensor = getattr(self, name)
             if tensor is not None and tuple(tensor.shape) != wanted:
                 raise UsageError(f"`{name}` of the mask's shape {wanted}", str(tuple(tensor.shape)), "make them alike")
@@ -45,7 +47,7 @@ class Stream:
 
     def each(self, act: Callable[[Tensor], Tensor]) -> "Stream":
         """Return a copy of the stream with `act` applied to each of its tensors; what is None stays None."""
-        tensors = (self.mask, self.special, self.start, self.frequency, self.punctuation)
+        tensors = (self.mask, self.special, self.start, self.frequency, self.punctuation, self.image)
         return Stream(*(None if x is None else act(x) for x in tensors))  # type: ignore[arg-type]
 
 

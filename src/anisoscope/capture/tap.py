@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from anisoscope.axes import EVERYWHERE, LAYER_QUANTITIES, Flatten, Place, Site
@@ -20,7 +21,15 @@ from anisoscope.capture.masking import Call
 from anisoscope.capture.proof import Positions, Proof
 from anisoscope.errors import AnisoscopeError, MeasureError, UnseenError, UsageError, suggest_names
 from anisoscope.models.beside import pool_texts
-from anisoscope.models.blocks import find_blocks, find_stacks, find_stages, has_attention, has_tokens_first
+from anisoscope.models.blocks import (
+    PAIRS,
+    find_blocks,
+    find_stacks,
+    find_stages,
+    has_attention,
+    has_tokens_first,
+    has_two_towers,
+)
 from anisoscope.models.devices import is_out_of_memory
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
@@ -308,6 +317,8 @@ class Tap:
             inside.update(behind.modules())
             hook = self.model.register_forward_hook(self._leave_sentences, with_kwargs=True)
             self.ends.callback(hook.remove)
+        if "final" in self.wanted and has_two_towers(self.model):
+            self.hook(self.model, self._leave_pairs)
         for module in self.names if "final" in self.wanted else ():
             if module not in inside and "Norm" in type(module).__name__:
                 self.hook(module, self._norm)
@@ -425,6 +436,12 @@ class Tap:
         with entry_points.suspend(), self.counting.pause():  # a model of its own may be called there
             vectors_of_texts = pool_texts(model, inputs, output)
         self.emit_vectors(Site("sentence", None, "final"), vectors_of_texts)
+
+    def _leave_pairs(self, _model: nn.Module, _args: Any, output: Any) -> None:
+        """Hand on the vectors that two towers make of each image and its text, in the space where they are compared."""
+        pair = [getattr(output, f"{side}_embeds", None) for side in ("image", "text")]
+        if all(isinstance(x, Tensor) and x.dim() == 2 for x in pair) and pair[0].shape == pair[1].shape:
+            self.emit(Site(PAIRS, None, "final"), torch.stack(pair, 1))
 
     def _finish(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         """Check after a forward call that everything asked for was captured, except what is optional.

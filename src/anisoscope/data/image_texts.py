@@ -276,19 +276,28 @@ class ImageTextPlan(Plan):
     a batch holds one sequence, since such a model passes on the parts of all images in one row.
     """
 
-    def __init__(self, corpus: ImageTexts, processor: Any, *, stack: str, batch_tokens: int = 4096) -> None:
+    def __init__(
+        self, corpus: ImageTexts, processor: Any, *, stack: str, batch_tokens: int = 4096, are_pairs: bool = False
+    ) -> None:
         """Prepare the batches; the first text is encoded to learn its length.
 
         processor   the model's own, of images and texts together
         stack       the stack (encoder or decoder) that reads the text
+        are_pairs   images and texts go to two towers (CLIP), and texts have no marks of images
 
         UsageError if the processor cannot encode an image with a text.
         """
         self.corpus, self.processor, self._stack = corpus, processor, stack
         tokenizer = processor.tokenizer
-        marks = {getattr(processor, "image_token_id", None), getattr(tokenizer, "image_token_id", None)}
-        self.special = {*tokenizer.all_special_ids} - marks
+        # Gemma 3's processor names the token that begins an image so; its tokenizer names that of its parts
+        own = getattr(tokenizer, "image_token_id", None)
+        mark = getattr(processor, "image_token_id", None) if own is None else own
+        self.special = {*tokenizer.all_special_ids} - {mark}
         counts = np.array([len(entry.images) for entry in corpus.entries], np.int64)
+        self.are_pairs = are_pairs
+        if are_pairs and (counts != 1).any():
+            got = f"{int((counts != 1).sum())} texts with none or several"
+            raise UsageError("one image for each text, for a model of two towers", got, "give a folder with captions")
         first = self._encode([int(counts.argmax())])
         pixels = first.get("pixel_values")
         is_plain = pixels is not None and pixels.dim() == 4 and len(pixels) == 1
@@ -328,7 +337,11 @@ class ImageTextPlan(Plan):
             first = self.processor.tokenizer.bos_token
             if first and all(text.startswith(first) for text in texts):
                 given["add_special_tokens"] = False
-            made = self.processor(text=texts, padding=True, return_tensors="pt", **given)
+            if self.are_pairs:
+                given = {"images": [image for of_text in pictures for image in of_text], "truncation": True}
+            # SigLIP was trained on texts padded to its longest, and reads the vector of a text at the end of them
+            padding = "max_length" if type(self.processor).__name__.startswith("Siglip") else True
+            made = self.processor(text=texts, padding=padding, return_tensors="pt", **given)
         except Exception as error:  # whatever a processor of any family raises
             got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             cure = "save the processor that was published with the model beside it"
@@ -342,6 +355,6 @@ class ImageTextPlan(Plan):
         """
         if getattr(self.processor, "chat_template", None):
             return str(self.processor.apply_chat_template(messages, tokenize=False))
-        mark = str(getattr(self.processor, "image_token", MARK))
+        mark = "" if self.are_pairs else str(getattr(self.processor, "image_token", MARK))
         lines = ["".join(part.get("text", mark) for part in message["content"]) for message in messages]
         return "\n".join(lines)

@@ -92,7 +92,7 @@ def open_texts_with_images(
 
     UsageError for options that only texts have.
     """
-    from anisoscope.models.blocks import find_stack
+    from anisoscope.models.blocks import find_stack, has_two_towers
 
     if name in named_corpora() or find_path(name) is None:
         return None
@@ -111,7 +111,8 @@ def open_texts_with_images(
             cure = "leave it out; --limit counts images or chats"
             raise UsageError("options of texts with images", f"--{option} {value}", cure)
     corpus = module.open_image_texts(name, **options)
-    plan = module.ImageTextPlan(corpus, processor, stack=find_stack(model), batch_tokens=batch_tokens)
+    how = {"stack": find_stack(model), "batch_tokens": batch_tokens, "are_pairs": has_two_towers(model)}
+    plan = module.ImageTextPlan(corpus, processor, **how)
     described = {"name": name, "fingerprint": plan.fingerprint, "preprocessing": plan.settings, "words": plan.words}
     count = corpus.source["skipped"]
     skipped = [f"{count} unreadable item{'s' * (count != 1)} of the corpus left out"] if count else []

@@ -27,8 +27,8 @@ def to_accumulation_device(value: Any) -> Any:
 class Masks:
     """The token masks of one stream (stack) of a batch.
 
-    They say which tokens each policy and each subset counts, which are special and which punctuation. `places` holds
-    where each token is [sequence, token, 4] (`sums.extremes.WHERE`), if asked for.
+    They say which tokens each policy and each subset counts, which are special, punctuation, or of an image. `places`
+    holds where each token is [sequence, token, 4] (`sums.extremes.WHERE`), if asked for.
     """
 
     real: Tensor
@@ -36,6 +36,7 @@ class Masks:
     subsets: Tensor
     special: Tensor
     punctuation: Tensor
+    image: Tensor
     places: Tensor
 
     @classmethod
@@ -58,6 +59,7 @@ class Masks:
         subsets += [real & (frequency == i) for i in range(FREQUENCY_BINS)]
         subsets += [real & (place == i) for i in range(len(POSITION_EDGES))]
         punctuation = torch.zeros_like(real) if stream.punctuation is None else stream.punctuation & real
+        image = torch.zeros_like(real) if stream.image is None else stream.image & real
         places = torch.empty(0, dtype=torch.int64)
         if unit is not None:
             index = stream.start.unsqueeze(1) + torch.arange(real.shape[1])
@@ -65,7 +67,7 @@ class Masks:
             tokens = ids.long() if known and ids is not None else torch.full_like(position, -1)
             places = torch.stack([unit.unsqueeze(1).expand_as(position), index, position, tokens], -1)
         by_policy = torch.stack([by_name[p] for p in policies], 1)
-        return cls(real, by_policy, torch.stack(subsets, 1), special, punctuation, places)
+        return cls(real, by_policy, torch.stack(subsets, 1), special, punctuation, image, places)
 
     def cut(self, length: int) -> "Masks":
         """Return the token masks of the first `length` positions only."""
@@ -76,6 +78,7 @@ class Masks:
             self.subsets[..., :length],
             self.special[..., :length],
             self.punctuation[..., :length],
+            self.image[..., :length],
             places,
         )
 

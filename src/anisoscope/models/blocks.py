@@ -38,6 +38,8 @@ READING_IMAGES_OR_SOUNDS = {
 """Parts by name: classes of several families declare for each part what the whole reads."""
 QUERYING = ("qformer", "perceiver_resampler", "perceiver", "resampler")
 """Parts between a tower and a language model, with blocks of their own that read learnt queries."""
+PAIRS = "joint"
+"""The stack of the vectors that two towers (CLIP) make of an image and its text, [sequence, 2, dim], image first."""
 TOWER_STACKS = ("vision", "audio")
 """Stacks of parts that read images or sounds, beside one that reads text."""
 LATE = ("blocks_token_only", "cls_attn_blocks", "post_network")
@@ -211,6 +213,11 @@ def _towers(model: nn.Module) -> dict[str, str]:
     return towers
 
 
+def has_two_towers(model: nn.Module) -> bool:
+    """Return whether a model reads images in one tower and texts in another, side by side (CLIP, SigLIP)."""
+    return all(isinstance(getattr(model, f"{side}_model", None), nn.Module) for side in ("vision", "text"))
+
+
 def _find_tower(path: str, towers: Mapping[str, str]) -> str | None:
     """Return the path of the tower (part for one modality) that contains the module of this path.
 
@@ -282,7 +289,9 @@ class Layout:
             given["encoder"] = _frames_of_samples(self.model, given.pop("samples"))
         if "frames" in given:
             given["encoder"] = _frames_of_frames(self.model, given.pop("frames"))
-        return self._streams_of_family(self.model, given)
+        if has_two_towers(self.model) and {"pixel_values", "input_ids"} <= batch.inputs.keys():
+            given = given | {PAIRS: _stream_of_pairs(batch)}
+        return _mark_images(self.model, batch, self._streams_of_family(self.model, given))
 
     def specials(self, site: Site) -> int:
         """Return how many leading positions of a site are special tokens (class, distillation, registers).
@@ -297,6 +306,28 @@ class Layout:
             stage = next(i for i, end in enumerate(ends) if max(site.layer or 0, 1) <= end)
             return int(config.cls_token[stage])
         return self._specials[site.stack]
+
+
+def _stream_of_pairs(batch: Batch) -> Stream:
+    """Return the stream of the vectors that two towers make of each image and its text: two positions, image first."""
+    real = torch.ones(len(batch.unit), 2, dtype=torch.bool)
+    first = next(iter(batch.streams.values()), None)
+    start = torch.arange(len(batch.unit)) * 2 if first is None else first.start.cpu()
+    return Stream(real, ~real, start, image=torch.tensor([True, False]).expand_as(real).clone())
+
+
+def _mark_images(model: nn.Module, batch: Batch, streams: Streams) -> Streams:
+    """Return the streams (which positions are real) with the tokens marked that stand for parts of an image."""
+    config, ids = getattr(model, "config", None), batch.inputs.get("input_ids")
+    mark = getattr(config, "image_token_id", None)
+    mark = getattr(config, "image_token_index", None) if mark is None else mark
+    if not isinstance(mark, int) or not isinstance(ids, Tensor):
+        return streams
+    found = dict(streams)
+    for stack, stream in streams.items():
+        if stream.mask.shape == ids.shape:
+            found[stack] = replace(stream, image=(ids == mark).to(stream.mask.device) & stream.mask)
+    return found
 
 
 def _special_tokens(model: nn.Module) -> int:
@@ -350,4 +381,5 @@ def _every(step: int, stream: Stream) -> Stream:
     A position is real if the first of its inputs is.
     """
     mask, special = stream.mask[:, ::step], stream.special[:, ::step]
-    return replace(stream, mask=mask, special=special, start=stream.start // step, frequency=None, punctuation=None)
+    start = stream.start // step
+    return replace(stream, mask=mask, special=special, start=start, frequency=None, punctuation=None, image=None)

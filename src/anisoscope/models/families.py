@@ -28,7 +28,7 @@ def _canine(model: Any, given: Streams) -> Streams:
     mask = model._downsample_attention_mask(characters.mask, model.config.downsampling_rate).bool()
     special = mask.new_zeros(mask.shape)
     special[:, :1] = characters.special[:, :1]
-    molecules = replace(characters, mask=mask, special=special, frequency=None, punctuation=None)
+    molecules = replace(characters, mask=mask, special=special, frequency=None, punctuation=None, image=None)
     return {"characters": characters, "molecules": molecules, "characters-out": characters} | given
 
 
@@ -42,7 +42,9 @@ def _filled(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream":
     mask, special = (part.new_zeros(len(part), before + tokens + behind) for part in (stream.mask, stream.special))
     mask[:, before : before + tokens] = stream.mask
     special[:, before : before + tokens] = stream.special
-    return replace(stream, mask=mask, special=special, start=stream.start - before, frequency=None, punctuation=None)
+    return replace(
+        stream, mask=mask, special=special, start=stream.start - before, frequency=None, punctuation=None, image=None
+    )
 
 
 def _padded_to(entry: str) -> Callable[[Any, Streams], Streams]:
@@ -84,6 +86,7 @@ def _decision_transformer(_model: Any, given: Streams) -> Streams:
             start=stream.start * 3,
             frequency=None,
             punctuation=None,
+            image=None,
         )
         for stack, stream in given.items()
     }

@@ -16,6 +16,7 @@ from anisoscope.errors import ModelError, UsageError
 from anisoscope.extras import require_extra
 from anisoscope.models.adapters import find_base, merge_adapter
 from anisoscope.models.beside import add_text_pooling, timm_config, timm_name
+from anisoscope.models.blocks import has_two_towers
 from anisoscope.models.devices import device_of, dtype_of
 from anisoscope.models.families import families
 from anisoscope.models.formats import (
@@ -37,7 +38,6 @@ from anisoscope.models.processors import processor_of, processor_of_images_and_t
 HEADS = ("pooler.", "lm_head.", "cls.", "score.", "classifier.")
 IN_TRAINING = ("masked_spec_embed", "mask_token", "quantizer.", "num_batches_tracked")
 """Weights that may be missing: what only training uses, and heads unless they are asked for."""
-TOWERS = ("vision", "text")
 DRAWN = "untrained: random weights"
 LIBRARIES = {"gptq": "gptqmodel optimum", "awq": "gptqmodel", "hqq": "hqq", "compressed-tensors": "compressed-tensors"}
 """What reads quantised weights, where it is not called as they are (bitsandbytes)."""
@@ -100,7 +100,7 @@ def load(
 
     untrained    replace the weights by random ones, drawn with `seed`
     classifier   with its classification head
-    tower        which of two (CLIP): `vision` or `text`
+    tower        which of two (CLIP): `vision`, `text` or `both`
     """
     target, numbers = device_of(device), None if dtype == "auto" else dtype_of(dtype)
     drawn, notes = (seed, [DRAWN]) if untrained else (None, [])
@@ -292,21 +292,23 @@ def _quantised_by(config: Any) -> str:
 
 
 def _tower(model: Any, missing: list[str], side: str | None, name: str) -> tuple[Any, list[str]]:
-    """Return one tower of a model that has two (CLIP), and which of the `missing` weights are its; other models
+    """Return the chosen tower of a model that has two (CLIP), and which of the `missing` weights are its; other models
     unchanged.
 
     missing   names of weights that the checkpoint lacks
-    side      `vision` or `text`; None: not chosen
+    side      `vision`, `text` or `both`; None: not chosen
 
     UsageError if a tower must be chosen and was not, or was chosen for a model without towers.
     """
-    there = [each for each in TOWERS if isinstance(getattr(model, f"{each}_model", None), nn.Module)]
-    if len(there) < len(TOWERS):
+    if not has_two_towers(model):
         if side is not None:
             raise UsageError("a model of two towers (CLIP, SigLIP) with --tower", type(model).__name__, "leave it out")
         return model, missing
     if side is None:
-        raise UsageError(f"one tower of {name}", "two", "name it: --tower vision or --tower text")
+        cure = "name it: --tower vision or --tower text; --tower both reads images with captions"
+        raise UsageError(f"one tower of {name}", "two", cure)
+    if side == "both":
+        return model, missing
     prefix = f"{side}_model."
     return getattr(model, f"{side}_model"), [key.removeprefix(prefix) for key in missing if key.startswith(prefix)]
 

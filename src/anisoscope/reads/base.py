@@ -39,7 +39,7 @@ class Counted(Protocol):
     real      [sequence, token] bool: not padding
     policies  [sequence, policy, token] bool: real tokens that each token policy counts
     subsets   [sequence, subset, token] bool: real tokens of each subset (such as special tokens)
-    special, punctuation  [sequence, token] bool
+    special, punctuation, image  [sequence, token] bool
     places    [sequence, token, 4]: where each token is (see `sums.extremes.WHERE`), only for keepers that need it
     """
 
@@ -48,6 +48,7 @@ class Counted(Protocol):
     subsets: Tensor
     special: Tensor
     punctuation: Tensor
+    image: Tensor
     places: Tensor
 
 

@@ -82,7 +82,10 @@ class LoadOptions:
         bool,
         option("replace the weights by the architecture's own random initialisation", INPUT),
     ] = False
-    tower: Annotated[Literal["vision", "text"] | None, option("of CLIP and kin: vision or text", INPUT)] = None
+    tower: Annotated[
+        Literal["vision", "text", "both"] | None,
+        option("of CLIP and kin: vision, text, or both (images with captions)", INPUT),
+    ] = None
     trust_remote_code: Annotated[bool, option("run code that comes with the model", INPUT)] = False
     dtype: Annotated[
         Literal["float32", "float64", "bfloat16", "float16", "auto"],

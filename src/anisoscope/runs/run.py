@@ -300,7 +300,7 @@ def open_plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]
     """Open a job's corpus for its model. Returns (batches, the manifest's entry on the corpus)."""
     corpus, reading = job.corpus or default_corpus(subject.modality), select_fields(job, ReadOptions)
     both, processor = subject.of_images_and_texts or subject.processor, subject.processor
-    if subject.modality == "text" and (isinstance(both, str) or reads_images_and_texts(both)):
+    if isinstance(both, str) or reads_images_and_texts(both):
         with_images = open_texts_with_images(corpus, subject.model, both, **reading)
         if with_images is not None:
             return with_images

@@ -1,0 +1,64 @@
+"""Modality gap: how far the tokens of images lie from those of texts, where one stack reads both.
+
+Formula    u: vectors scaled to length 1; ū_I, ū_T: means of the u of image tokens and of text tokens (without special
+           ones). distance = ‖ū_I − ū_T‖; cosine = cos(ū_I, ū_T); image, text: mean cosine of distinct pairs within
+           either, (‖Σu‖² − n)/(n(n − 1)); across = ū_I·ū_T, the mean cosine of pairs of one and the other.
+Range      distance [0, 2], 0: no gap; cosines [−1, 1]. across below image and text: two cones, apart.
+Unit       none.
+Undefined  where a site has no image token or no text token; image, text: fewer than two vectors.
+Source     Liang et al. 2022 (Mind the Gap), section 2: the distance of the centres of unit vectors; the pairs are ours.
+"""
+
+import numpy as np
+
+from anisoscope.metrics.base import COSINE, Array, Metric, Values, dot, ratio
+from anisoscope.reads import Modalities
+from anisoscope.sums.groups import Totals
+
+
+def compute(totals: Totals) -> Values:
+    """Return how far images and texts lie apart, and how narrow either is [replicate, head].
+
+    Replicate 0 is over all data; each other replicate leaves out one group of units (images with captions, chats).
+    """
+    n, unit = totals["modality_n"], totals["modality_unit"]  # [replicate modality head], [… dim]
+    mean = ratio(unit, n[..., None])
+    image, text = mean[:, 0], mean[:, 1]
+    across = dot(image, text)
+    within = ratio(np.square(unit).sum(-1) - n, n * (n - 1))
+    return {
+        "distance": np.linalg.norm(image - text, axis=-1),
+        "cosine": ratio(across, np.linalg.norm(image, axis=-1) * np.linalg.norm(text, axis=-1)),
+        "image": within[:, 0],
+        "text": within[:, 1],
+        "across": across,
+    }
+
+
+def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
+    """Compute the modality gap slowly, for tests: over all pairs of vectors.
+
+    units   (image tokens, text tokens) of each unit, [token, dim] each
+
+    Returns {name of a value: its number}, to compare with those of `compute`.
+    """
+    image, text = (np.concatenate(side) for side in zip(*units, strict=True))
+    image, text = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (image, text))
+    a, b = image.mean(0), text.mean(0)
+    found = {"distance": float(np.linalg.norm(a - b)), "across": float((image @ text.T).mean())}
+    found["cosine"] = float(a @ b / np.sqrt((a @ a) * (b @ b)))
+    for name, x in (("image", image), ("text", text)):
+        pairs = (x @ x.T)[~np.eye(len(x), dtype=bool)]
+        found[name] = float(pairs.mean()) if len(pairs) else float("nan")
+    return found
+
+
+METRIC = Metric(
+    name="modality_gap",
+    reads=Modalities(),
+    needs=frozenset({"modality_n", "modality_unit"}),
+    compute=compute,
+    reference=reference,
+    bounds={"distance": (0.0, 2.0), **dict.fromkeys(("cosine", "image", "text", "across"), COSINE)},
+    invariant=frozenset({"rotation", "scaling", "order"}),
+)

@@ -1,0 +1,109 @@
+"""Data of metrics that relate images to texts: sums over the tokens of either, where one stack reads both."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anisoscope.axes import LAYER_QUANTITIES, Site
+from anisoscope.reads.base import (
+    Declared,
+    Gathered,
+    Keeper,
+    Pass,
+    Reading,
+    Reads,
+    TrialLayout,
+    TrialPass,
+    Unit,
+    batch_of,
+    draw_pairs,
+    in_batches,
+    pad,
+    totals_of,
+)
+from anisoscope.sums.groups import sum_vectors
+
+TERMS = {"modality_n": "n", "modality_unit": "unit"}
+"""Sums by modality, and the sums of vectors that they are."""
+
+
+@dataclass(frozen=True)
+class ModalitySums(Keeper):
+    """Keep the number and the sum of unit vectors of image tokens, and of text tokens that are not special."""
+
+    def join(self, other: "ModalitySums") -> "ModalitySums":  # noqa: ARG002
+        """Return this keeper: all of its kind keep the same."""
+        return self
+
+    def takes(self, site: Site) -> bool:
+        """Return whether a site holds hidden states."""
+        return site.measured_as in ("hidden", "final")
+
+    def add(self, site: Site, value: Tensor, done: Pass) -> None:
+        """Add the vectors of a layer [sequence, token, dim], if the stack reads images among its tokens."""
+        positions = done.near(done.positions_of(site, value), value.device)
+        text = positions.real & ~positions.image & ~positions.special
+        masks = torch.stack([positions.image, text], 1)
+        values, _ = sum_vectors(value.unsqueeze(1), masks, None, frozenset(TERMS.values()))
+        done.add_sums(site.name, {term: values[of_all] for term, of_all in TERMS.items()})
+
+
+class Modalities(Reads):
+    """The tokens of images and those of texts at one site that both pass through, as sums.
+
+    `compute` is called with `Totals`: `modality_n` [replicate, modality, head] counts vectors, `modality_unit`
+    [replicate, modality, head, dim] is the sum of their unit vectors. The first modality is images, the second texts
+    without special tokens; there is one head.
+    """
+
+    word = "image tokens and text tokens"
+    terms = frozenset(TERMS)
+
+    @property
+    def captured(self) -> frozenset[str]:
+        """Return the quantities to capture from the model: hidden states."""
+        return frozenset(LAYER_QUANTITIES)
+
+    def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
+        """Return the leading axes of values: only the head."""
+        return ("head",)
+
+    def is_of_sequences(self, needs: frozenset[str]) -> bool:  # noqa: ARG002
+        """Return True: which token is of an image is known of sequences."""
+        return True
+
+    def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
+        """Yield the keeper (accumulator) of sums by modality."""
+        yield ModalitySums()
+
+    def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
+        """Yield the sums of each site that has tokens of images and of texts."""
+        for name, site in kept.sites.items():
+            terms = kept.sums.at(name, metric.needs)
+            if not terms or not bool((terms["modality_n"].sum(0) > 0).all()):
+                continue
+            totals = totals_of(terms)
+            if totals is not None:
+                count = np.asarray(terms["modality_n"].sum(0).sum(0))
+                yield Reading(totals, kept.columns_of(site), count)
+
+    def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
+        """Draw random tokens of an image and of a text for each unit."""
+        return draw_pairs(seed, sizes, d)
+
+    def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
+        """Feed the tokens of one layer: each unit is a sequence of an image and a text."""
+        for first, part in in_batches(units, layout):
+            x, real = pad([np.concatenate(unit) for unit in part], layout)
+            if not real.shape[1]:
+                continue
+            ends = torch.tensor([len(unit[0]) for unit in part])
+            batch = batch_of(first, real)
+            image = real & (torch.arange(real.shape[1]) < ends.unsqueeze(1))
+            batch.streams["encoder"] = replace(batch.streams["encoder"], image=image)
+            trial.begin(batch, torch.device("cpu"))
+            trial.receive(Site("encoder", 1, "hidden"), x)
+            trial.end()
