@@ -421,3 +421,67 @@ def test_what_holds_several_arrays_has_no_shape_of_its_own():
     assert _shape_of(Content({"a": wide, "id": np.arange(5)})) == (5, 3)
     assert _shape_of(Content({"a": wide, "b": other})) == ()
     assert _shape_of(Content({"id": np.arange(5)})) == ()
+
+
+# ---- serving engines: requests of different lengths
+
+
+def requests():
+    """Hidden states [token, dim] of four requests."""
+    return [X[:5], X[5:8], X[8:20], X[20:24]]
+
+
+def cosine_of(run, layer=0):
+    """Return A, its number of vectors and of units."""
+    rows = run.records.query("site == 'hidden' and metric == 'mean_cosine' and token_policy == 'all'")
+    rows = rows[rows["component"].isna() & (rows["layer"] == layer)]
+    return tuple(rows[["value", "n_vectors", "n_units"]].iloc[0])
+
+
+def expected_cosine(x):
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return ((unit.sum(0) ** 2).sum() - len(x)) / (len(x) * (len(x) - 1))
+
+
+@pytest.mark.parametrize("form", ["list", "tensors", "generator"])
+def test_requests_of_different_lengths_are_sequences(form):
+    """A list of them was refused as layers of different vectors, a generator as no model."""
+    given = {"list": requests(), "tensors": [torch.tensor(x) for x in requests()], "generator": iter(requests())}[form]
+    value, vectors, units = cosine_of(anisoscope.measure(given, panel="hidden", sample=0))
+    assert value == pytest.approx(expected_cosine(X[:24]), abs=1e-12)
+    assert (vectors, units) == (24, 4)
+
+
+def test_a_generator_of_vectors_or_of_equal_requests_is_never_layers():
+    value, vectors, units = cosine_of(anisoscope.measure((x for x in X), panel="hidden", sample=0))
+    assert (vectors, units) == (60, 60) and value == pytest.approx(expected_cosine(X), abs=1e-12)
+    same = cosine_of(anisoscope.measure((X[i : i + 4] for i in range(0, 60, 4)), panel="hidden", sample=0))
+    assert same[1:] == (60, 15)
+    with pytest.raises(UsageError, match="of one width"):
+        anisoscope.measure(iter([X, X[:, :3]]))
+    with pytest.raises(UsageError, match="a mask"):
+        anisoscope.measure(requests(), mask=np.ones((4, 12), bool))
+
+
+def test_layers_of_a_request_of_vllm_are_no_tokens(tmp_path):
+    """hidden_states [token, layer, dim] were read as sequences of as many tokens as there are layers."""
+    folder = tmp_path / "requests"
+    folder.mkdir()
+    for number, x in enumerate(requests()):
+        states = torch.tensor(np.stack([x, x**2], 1))
+        save_file({"hidden_states": states, "token_ids": torch.arange(len(x))}, folder / f"{number}.safetensors")
+    run = anisoscope.measure(folder, panel="hidden", sample=0, unit_column="file")
+    for layer, x in enumerate((X[:24], X[:24] ** 2)):
+        value, vectors, units = cosine_of(run, layer)
+        assert value == pytest.approx(expected_cosine(x), abs=1e-12) and (vectors, units) == (24, 4)
+
+
+def test_the_output_of_llama_cpp_is_read(tmp_path):
+    """`llama-embedding --embd-output-format json` and `array`."""
+    answer = {"object": "list", "data": records()}
+    write_json(tmp_path / "json.json", answer)
+    lines = ",".join("[" + ",".join(f"{number:.17g}" for number in row) + "]" for row in X)
+    (tmp_path / "array.json").write_text(f"[{lines}]\n")
+    for name in ("json", "array"):
+        value, vectors, _ = cosine_of(anisoscope.measure(tmp_path / f"{name}.json", panel="hidden", sample=0))
+        assert vectors == 60 and value == pytest.approx(expected_cosine(X), abs=1e-12)

@@ -105,6 +105,8 @@ VECTORS = (
         "hidden = bert(**batch, output_hidden_states=True).hidden_states\n"
         'measure(hidden, mask=batch["attention_mask"])',
     ),
+    Kind("requests of different lengths, [token, dim] each", "measure([x[:5], x[5:12], x[12:15]])"),
+    Kind("a generator of vectors, or of requests", "measure(vector for vector in x)"),
     Kind("a `.npy` file", 'np.save("x.npy", x); measure("x.npy")'),
     Kind("a `.npz` file with units", 'np.savez("x.npz", one=x, two=x + 1, units=np.arange(60) // 3); measure("x.npz")'),
     Kind(

@@ -5,7 +5,7 @@ They accept a model and data in many forms, show progress, and return a `Run`.
 
 import json
 import tempfile
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -47,7 +47,8 @@ def measure(
 
     model      a name or folder, what `anisoscope.load` returned, any `torch.nn.Module`, a pipeline of transformers, a
                model of sentence-transformers; or vectors in its place: an array [vector, dim] or [sequence, token,
-               dim], a list or dict of them by layer, a `DataFrame` or another table, a file (.npy, .parquet …)
+               dim], a list or dict of them by layer, a list of [token, dim] of different lengths, a generator of
+               vectors or of [token, dim], a `DataFrame` or another table, a file (.npy, .parquet …)
     inputs     what the model takes: a tensor, array, dict, `BatchEncoding` or tuple of arguments, a list or generator
                of those, a `DataLoader` (of (inputs, labels) too); with a processor a list of strings, or a table with
                a column of texts (`column=`). From a dict `attention_mask`, `special_tokens_mask` and `unit` [sequence]
@@ -126,7 +127,7 @@ def are_vectors(model: Any) -> bool:
         from anisoscope.data.vector_files import holds_vectors
 
         return holds_vectors(model)
-    if is_table(model):
+    if is_table(model) or isinstance(model, Iterator):
         return True
     parts = model if isinstance(model, list | tuple) and model else [model]
     kinds = [type(x) for x in parts]  # a nested tensor has no shape that can be asked for

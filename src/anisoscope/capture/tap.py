@@ -439,9 +439,9 @@ class Tap:
 
     def _leave_pairs(self, _model: nn.Module, _args: Any, output: Any) -> None:
         """Hand on the vectors that two towers make of each image and its text, in the space where they are compared."""
-        pair = [getattr(output, f"{side}_embeds", None) for side in ("image", "text")]
-        if all(isinstance(x, Tensor) and x.dim() == 2 for x in pair) and pair[0].shape == pair[1].shape:
-            self.emit(Site(PAIRS, None, "final"), torch.stack(pair, 1))
+        image, text = (getattr(output, f"{side}_embeds", None) for side in ("image", "text"))
+        if isinstance(image, Tensor) and isinstance(text, Tensor) and image.dim() == 2 and image.shape == text.shape:
+            self.emit(Site(PAIRS, None, "final"), torch.stack([image, text], 1))
 
     def _finish(self, _module: nn.Module, _args: Any, _output: Any) -> None:
         """Check after a forward call that everything asked for was captured, except what is optional.

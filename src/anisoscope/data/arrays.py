@@ -87,9 +87,19 @@ def wrap_vectors(
 ) -> VectorArrays:
     """Check arrays and make `VectorArrays` of them: one array or tensor, a list (layer by layer), or a dict of them.
 
+    A list of arrays [token, dim] of different lengths holds sequences, as serving engines give them; a generator holds
+    vectors or sequences one by one, never layers.
+
     UsageError if they do not fit together: other shapes than [vector, dim] or [sequence, token, dim], layers of
     different lengths, units, labels or a mask of another length.
     """
+    are_items = isinstance(arrays, Iterator)
+    arrays = list(arrays) if are_items else arrays
+    if are_items or _are_ragged(arrays):
+        if mask is not None:
+            cure = "leave it out: the lengths say which tokens are real"
+            raise UsageError("a mask with padded sequences", "one with sequences of their own lengths", cure)
+        arrays, mask = _join_items(arrays)
     if not isinstance(arrays, Mapping):
         arrays = {str(i): x for i, x in enumerate(arrays if isinstance(arrays, list | tuple) else [arrays])}
     if not arrays:
@@ -112,6 +122,38 @@ def wrap_vectors(
     classes, names = _numbered(labels, count, "label") if labels is not None else (None, ())
     real = None if mask is None else np.asarray(mask).astype(bool)
     return VectorArrays(name, layers, number, classes, names, real, source or {})
+
+
+def _are_ragged(arrays: Any) -> bool:
+    """Return whether these are arrays [token, dim] of one width and of different lengths: sequences, not layers."""
+    if not isinstance(arrays, list | tuple) or not all(getattr(x, "ndim", 0) == 2 for x in arrays):
+        return False
+    return len({x.shape[1] for x in arrays}) == 1 and len({len(x) for x in arrays}) > 1
+
+
+def _join_items(items: list[Any] | tuple[Any, ...]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """Return vectors [dim] as one array [vector, dim], or sequences [token, dim] padded to [sequence, token, dim] with
+    the mask of real tokens.
+
+    UsageError for items of other shapes.
+    """
+    parts: list[NDArray[Any]] = []
+    for x in items:
+        if isinstance(x, Tensor):  # numpy has no bfloat16
+            x = to_dense(x.detach().cpu())
+            x = x.float() if x.is_floating_point() and x.dtype.itemsize < 4 else x
+        parts.append(np.asarray(x))
+    shapes = {x.shape[-1:] for x in parts}
+    axes = {x.ndim for x in parts}
+    if len(shapes) != 1 or axes not in ({1}, {2}):
+        got = ", ".join(str(list(x.shape)) for x in parts[:3]) or "nothing"
+        raise UsageError("vectors [dim], or sequences [token, dim], of one width", got, CURE)
+    if axes == {1}:
+        return np.stack(parts), None
+    mask = np.arange(max(map(len, parts))) < np.array([[len(x)] for x in parts])
+    padded = np.zeros((*mask.shape, parts[0].shape[1]), np.result_type(*parts))
+    padded[mask] = np.concatenate(parts)
+    return padded, mask
 
 
 def _check_array(layer: str, x: Any, name: str) -> None:

@@ -399,6 +399,7 @@ def _of_arrays(found: dict[str, Any], path: Path) -> Content:
         raise CorpusError(
             f"vectors in {path}", "a sparse matrix of scipy", "store numbers: numpy.save('x.npy', x.toarray())"
         )
+    found = _split_layers_of_engine(found)
     columns: dict[str, Any] = {}
     unusable: dict[str, str] = {}
     for name, values in found.items():
@@ -414,6 +415,18 @@ def _of_arrays(found: dict[str, Any], path: Path) -> Content:
         shape = f"{list(values.shape)} in {path.name}, {name!r}"
         raise CorpusError("vectors [vector, dim] or [sequence, token, dim]", shape, cure)
     return Content(columns, unusable=unusable, is_table=False)
+
+
+def _split_layers_of_engine(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the arrays with `hidden_states` [token, layer, dim] split into layers, if `token_ids` [token] says so.
+
+    vLLM writes such a file for each request. Read as [sequence, token, dim], its layers would count as tokens.
+    """
+    hidden, ids = found.get("hidden_states"), found.get("token_ids")
+    if hidden is None or ids is None or hidden.ndim != 3 or ids.ndim != 1 or len(ids) != len(hidden):
+        return found
+    layers = {f"hidden_states.{i}": hidden[:, i] for i in range(hidden.shape[1])}
+    return {**{name: values for name, values in found.items() if name != "hidden_states"}, **layers}
 
 
 # ---- saved data sets and folders -------------------------------------------------------------------------------------
