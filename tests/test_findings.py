@@ -11,7 +11,14 @@ import anisoscope
 from anisoscope.cli.printed_tables import BESIDE_HIDDEN, tabulate_beside_hidden, tabulate_layers
 from anisoscope.errors import UsageError
 from anisoscope.runs.comparison import differs
-from anisoscope.runs.findings import RULES, RULES_OF_CLASSES, RULES_OF_RUNS, findings, judge_isotropy
+from anisoscope.runs.findings import (
+    RULES,
+    RULES_OF_CLASSES,
+    RULES_OF_RUNS,
+    findings,
+    has_enough_pairs,
+    judge_isotropy,
+)
 from anisoscope.runs.short_tables import short_table, side_by_side, told_apart
 from anisoscope.store import as_records
 from anisoscope.wording import format_measured, format_short
@@ -398,3 +405,7 @@ def test_a_floor_is_that_of_one_model_and_its_last_layer():
     decoder = [each | {"stack": "decoder"} for each in rows]
     texts = [finding.text for finding in findings(as_records(pd.DataFrame([*rows, *decoder])))]
     assert [text.partition(":")[0] for text in texts] == ["Encoder", "Decoder"]
+
+
+def test_sites_without_a_unit_have_no_floor():
+    assert not has_enough_pairs(10, 0) and not has_enough_pairs(NAN, NAN) and has_enough_pairs(40, 40)

@@ -344,7 +344,7 @@ def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
 
 def has_enough_pairs(vectors: float, units: float) -> bool:
     """Return whether so many vectors of so many equal units have enough pairs of different units for a floor."""
-    return vectors**2 * (1 - 1 / units) / 2 >= FEWEST_PAIRS
+    return vectors**2 * (1 - 1 / max(units, 1)) / 2 >= FEWEST_PAIRS
 
 
 RULES = (unjudged, where_anisotropic, carried_by_few, removed_by_centring)
