@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from committed import RESULTS
+from committed import RESULTS, distinct_verdicts, primary_claims, word
 from findings import FIELD, _filled
+from fosse_positions import positions_figure, sentences_table, tell_positions
 from pages import DOCS, table_row
+from svg import draw_svg, write_text
 
 from anisoscope.store import select
 from anisoscope_papers.beyond.cells import AFTERWARDS
@@ -34,7 +36,35 @@ MARGIN = 0.02
 def page() -> str:
     """Return the page: a short answer, the numbers claim by claim, then the paper's own tables and figures, folded."""
     words = FIELD.sub(_filled, WORDS.read_text("utf-8")).strip()
-    return "\n\n".join([words, _own_order()])
+    return "\n\n".join([words, POSITIONS, tell_positions(), WHICH, sentences_table(), _shares(), _own_order()])
+
+
+POSITIONS = """## Positions and attention, in one layer
+
+![H of `[CLS]`, points lost without attention afterwards and from the start](figures/fosse2023-positions.svg)
+
+Means over seeds with their 95 % intervals (not corrected for their number); 0: no positions, as the paper's text;
+1: the sinusoids of its code; beside them, learned positions."""
+
+WHICH = "Which sentence of the paper holds under which recipe (verdicts: one split of each corpus, Holm's correction):"
+
+
+def _shares() -> str:
+    """Return how many of the primary verdicts are decided: of the paper, and of questions beyond it."""
+    parts = []
+    for paper, whose in (("fosse2023", "the paper's own"), ("beyond", "our questions beyond both papers")):
+        places = sorted(RESULTS.glob(f"{paper}/*/*/study.json"))
+        words = [word(v) for path in places for v in distinct_verdicts(path) if v["claim"] in primary_claims(path)]
+        decided = sum(outcome not in UNDECIDED for outcome in words)
+        parts.append(f"{decided} of {len(words)} ({100 * decided / len(words):.0f} %) of {whose}")
+    return (
+        f"**How much is decided.** Of the verdicts on primary claims, by which a table or figure is judged: "
+        f"{', '.join(parts)}. The rest is undecided, true by construction, or not comparable."
+    )
+
+
+UNDECIDED = ("undecided", "identity", "not comparable")
+"""Outcomes that decide nothing."""
 
 
 def _own_order() -> str:
@@ -203,10 +233,10 @@ def attention_figure() -> str:
     left, width, top, step, gap = 110, 330, 64, 26, 40
     height = top + step * len(rows) + 40
     total = left + 2 * width + gap + 20
-    body = [_text(left, 18, "accuracy on the test split", weight="bold")]
+    body = [write_text(left, 18, "accuracy on the test split", weight="bold")]
     for place, (what, colour) in enumerate(DOTS.items()):
         x = left + 10 + place * 190
-        body += [f'<circle cx="{x}" cy="34" r="5" fill="{colour}"/>', _text(x + 10, 38, what)]
+        body += [f'<circle cx="{x}" cy="34" r="5" fill="{colour}"/>', write_text(x + 10, 38, what)]
     for panel, (recipe, title) in enumerate(((SINUSOIDS, "with positions"), (NONE, "without positions"))):
         start = left + panel * (width + gap)
 
@@ -214,18 +244,18 @@ def attention_figure() -> str:
             """Return the horizontal position of an accuracy."""
             return round(start + (value - 0.3) / 0.7 * width, 1)
 
-        body.append(_text(start, 56, title, weight="bold"))
+        body.append(write_text(start, 56, title, weight="bold"))
         for tick in (0.4, 0.6, 0.8, 1.0):
             at = across(tick)
             body.append(f'<line x1="{at}" x2="{at}" y1="{top}" y2="{height - 36}" stroke="#ddd"/>')
-            body.append(_text(at, height - 20, f"{tick:.1f}", anchor="middle"))
+            body.append(write_text(at, height - 20, f"{tick:.1f}", anchor="middle"))
         for place, (corpus, layers) in enumerate(rows):
             y = top + step * place + step / 2
             if not panel:
-                body.append(_text(left - 8, y + 4, f"{TITLES[corpus]}, L = {layers}", anchor="end"))
+                body.append(write_text(left - 8, y + 4, f"{TITLES[corpus]}, L = {layers}", anchor="end"))
             dots = found.get((corpus, layers, recipe), {})
             if "trained with attention" not in dots:
-                body.append(_text(start + 4, y + 4, "not trained yet", colour="#777"))
+                body.append(write_text(start + 4, y + 4, "not trained yet", colour="#777"))
                 continue
             low, high = (across(dots["trained with attention"] + side * MARGIN) for side in (-1, 1))
             band = f'x="{low}" y="{y - 9:.1f}" width="{high - low:.1f}" height="18"'
@@ -233,7 +263,7 @@ def attention_figure() -> str:
             for what, value in dots.items():
                 title_of = f"<title>{what}: {value:.3f}</title>"
                 body.append(f'<circle cx="{across(value)}" cy="{y:.1f}" r="5" fill="{DOTS[what]}">{title_of}</circle>')
-    return _svg(total, height, body)
+    return draw_svg(total, height, body)
 
 
 def cone_figure() -> str:
@@ -251,7 +281,7 @@ def cone_figure() -> str:
         body.append(f'<line x1="{middle}" y1="{foot}" x2="{x:.1f}" y2="{y:.1f}" stroke="#999" stroke-dasharray="5 4"/>')
     top = foot - reach - 8
     body.append(f'<line x1="{middle}" y1="{foot}" x2="{middle}" y2="{top:.1f}" stroke="#222"/>')
-    body.append(_text(middle + 6, top + 4, "mean direction of the values"))
+    body.append(write_text(middle + 6, top + 4, "mean direction of the values"))
     for kind, colour, stroke in (("values", "#999", 1), ("outputs", "#1f6f8b", 2)):
         for ray in found[kind]:
             turned = math.radians(ray["angle"]) * ray["side"]
@@ -260,32 +290,20 @@ def cone_figure() -> str:
             ends = f'x1="{middle}" y1="{foot}" x2="{x:.1f}" y2="{y:.1f}"'
             body.append(f'<line {ends} stroke="{colour}" stroke-width="{stroke}" stroke-opacity="0.55"/>')
             body.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="{colour}"/>')
-    body.append(_text(10, foot + 22, f"dashed: the narrowest cone that holds the values, half angle {half:.0f}°"))
-    return _svg(520, foot + 36, body)
+    body.append(write_text(10, foot + 22, f"dashed: the narrowest cone that holds the values, half angle {half:.0f}°"))
+    return draw_svg(520, foot + 36, body)
 
 
-def _text(
-    x: float, y: float, words: str, *, anchor: str = "start", weight: str = "normal", colour: str = "#222"
-) -> str:
-    """Return an SVG text element."""
-    place = f'x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-weight="{weight}" fill="{colour}"'
-    return f"<text {place}>{words}</text>"
-
-
-def _svg(width: float, height: float, body: Sequence[str]) -> str:
-    """Return an SVG document."""
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
-    style = f'height="{height:g}" font-family="sans-serif" font-size="12">'
-    ground = f'<rect width="{width:g}" height="{height:g}" fill="white"/>'
-    return "\n".join([head + style, ground, *body, "</svg>"]) + "\n"
-
-
-FIGURES = {"fosse2023-attention.svg": attention_figure, "fosse2023-cone.svg": cone_figure}
+FIGURES = {
+    "fosse2023-attention.svg": attention_figure,
+    "fosse2023-positions.svg": positions_figure,
+    "fosse2023-cone.svg": cone_figure,
+}
 """Files in docs/figures/, and what makes them."""
 
 
 def write_figures() -> list[Path]:
-    """Draw both figures, and return their paths."""
+    """Draw all figures, and return their paths."""
     paths = [DOCS / "figures" / name for name in FIGURES]
     for path, make in zip(paths, FIGURES.values(), strict=True):
         path.write_text(make(), "utf-8")

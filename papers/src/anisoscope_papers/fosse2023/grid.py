@@ -235,13 +235,13 @@ class Grid:
     def by_positions(self) -> list[Cell]:
         """List the cells (classifiers) of each recipe of positions × how attention is trained, the most decisive first.
 
-        One layer comes before deeper models. Learned and uniform attention come before frozen attention, and four seeds
+        Learned and uniform attention come before frozen attention, one layer before deeper models, and four seeds
         before the others.
         """
         none, quarter, sinusoids, own_vectors = RECIPES.values()
         cells = []
-        for layers, seeds in enumerate(self.position_seeds, 1):
-            for arms in ((LEARNED, "uniform"), ("frozen",)):
+        for arms in ((LEARNED, "uniform"), ("frozen",)):
+            for layers, seeds in enumerate(self.position_seeds, 1):
                 for some in (range(min(4, seeds)), range(4, seeds)):
                     for recipes in ((none, sinusoids), (quarter, own_vectors)):
                         asked = product(some, recipes, self.names(), arms)
@@ -261,16 +261,18 @@ class Grid:
 
     def by_length(self) -> list[Cell]:
         """List the cells (classifiers) of one layer trained for a fixed number of steps, whose attention is frozen
-        after some of them.
+        after some of them, the most decisive first.
 
-        With the sinusoids and without positions.
+        With the sinusoids and without positions. Whole curves of two seeds come before those of the others, and those
+        with the sinusoids before those without positions.
         """
         arms: list[tuple[str, int | None]] = [("frozen", step) for step in self.freezing]
         arms += [(LEARNED, None), ("uniform", None)]
         cells = []
-        for seed, name, corpus in product(range(self.length_seeds), ("sinusoids", "no positions"), self.names()):
+        for first, name in product(range(0, self.length_seeds, 2), ("sinusoids", "no positions")):
             positions, scale = RECIPES[name]
-            for arm, step in arms:
+            seeds = range(first, min(first + 2, self.length_seeds))
+            for seed, corpus, (arm, step) in product(seeds, self.names(), arms):
                 cell = Cell(corpus, seed=seed, arm=arm, freeze_after=step, steps=self.length)
                 cells.append(replace(cell, positions=positions, scale=scale))
         return cells

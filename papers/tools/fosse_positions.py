@@ -1,0 +1,134 @@
+"""Positions × attention on the page of Fosse et al. 2023: what H, *used* and *needed* are under each recipe of
+positions, and which sentences of the paper hold there.
+"""
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+from committed import RESULTS, word
+from pages import table_row
+from svg import draw_svg, write_text
+
+from anisoscope.sums.jackknife import estimate_over_seeds
+from anisoscope_papers.beyond.positions import Quantities
+from anisoscope_papers.fosse2023.entry import Evidence, Seeds
+from anisoscope_papers.fosse2023.grid import LEARNED, RECIPES, TITLES, with_options
+
+PLACE = RESULTS / "beyond" / "finished" / "positions"
+COLOURS = {"yelphat": "#1f6f8b", "hatexplain": "#e08e0b", "esnli": "#b3261e"}
+PANELS = {
+    "H of [CLS]": (0.0, 1.0, 0.25),
+    "used: points lost when taken away": (-5.0, 40.0, 10.0),
+    "needed: points lost when trained without": (-5.0, 40.0, 10.0),
+}
+"""Lowest, highest and step of the vertical axis of each panel."""
+ACROSS = dict(zip(RECIPES, (0.0, 0.25, 1.0, 1.45), strict=True))
+"""Place of each recipe: the factor of the sinusoids, and learned positions beside them."""
+SENTENCES = {
+    "nearly uniform": "Attention is nearly uniform (H above .9)",
+    "not used": "Geometry replaces attention: made uniform afterwards, it costs less than two points",
+    "not needed": "Geometry replaces attention: trained uniform, it costs less than two points",
+    "keys converge": "Keys converge by training",
+    "values converge": "Values converge by training",
+}
+"""Claims on every recipe, and the paper's sentences as they are tested."""
+
+
+def _seeds() -> Iterator[tuple[str, str, dict[str, Seeds]]]:
+    """Yield (corpus, recipe, {panel: values [seed]}) of one layer; points are hundredths of accuracy."""
+    records = with_options(pd.read_parquet(PLACE / "records.parquet"))
+    for here in Evidence("positions", records, paper="beyond").corpora:
+        found = Quantities(here)
+        for recipe in RECIPES:
+            learned = found.accuracy[1.0, recipe, LEARNED]
+            values = (
+                found.entropy[1.0, recipe],
+                -100 * found.used[1.0, recipe],
+                100 * (learned - found.accuracy[1.0, recipe, "uniform"]),
+            )
+            yield here.corpus, recipe, dict(zip(PANELS, values, strict=True))
+
+
+def positions_figure() -> str:
+    """Draw H, *used* and *needed* of one layer against the factor of the sinusoids, as SVG: means over seeds with 95 %
+    intervals; learned positions beside them.
+    """
+    left, width, gap, top, height = 46, 220, 62, 66, 200
+    body = []
+    for place, (corpus, colour) in enumerate(COLOURS.items()):
+        x = left + 10 + place * 110
+        body.append(f'<circle cx="{x}" cy="18" r="5" fill="{colour}"/>')
+        body.append(write_text(x + 10, 22, TITLES[corpus]))
+    every = list(_seeds())
+    for number, (panel, (low, high, step)) in enumerate(PANELS.items()):
+        start = left + number * (width + gap)
+
+        def down(value: float, low: float = low, high: float = high) -> float:
+            """Return the vertical position of a value."""
+            return round(top + (high - value) / (high - low) * height, 1)
+
+        def across(recipe: str, shift: float = 0.0, start: int = start) -> float:
+            """Return the horizontal position of a recipe, with a shift in pixels."""
+            return round(start + 12 + ACROSS[recipe] / 1.5 * (width - 24) + shift, 1)
+
+        body.append(write_text(start, 50, panel, weight="bold"))
+        for tick in np.arange(0.0, high + step / 2, step):
+            y = down(float(tick))
+            body.append(f'<line x1="{start}" x2="{start + width}" y1="{y}" y2="{y}" stroke="#ddd"/>')
+            body.append(write_text(start - 6, y + 4, f"{tick:g}", anchor="end"))
+        for recipe, label in zip(RECIPES, ("0", "¼", "1", "learned"), strict=True):
+            body.append(write_text(across(recipe), top + height + 18, label, anchor="middle"))
+        body.append(
+            write_text(start + 12, top + height + 34, "factor of the sinusoids, or learned positions", colour="#777")
+        )
+        for place, (corpus, colour) in enumerate(COLOURS.items()):
+            points = []
+            for of, recipe, values in every:
+                known = values[panel][~np.isnan(values[panel])]
+                if of != corpus or not len(known):
+                    continue
+                found = estimate_over_seeds(known)
+                x, y = across(recipe, (place - 1) * 4), down(float(found.value))
+                ends = [down(float(np.clip(end, low, high))) for end in (found.low, found.high)]
+                if not np.isnan(ends).any():
+                    line = f'x1="{x}" x2="{x}" y1="{ends[0]}" y2="{ends[1]}"'
+                    body.append(f'<line {line} stroke="{colour}" stroke-width="1.5"/>')
+                told = f"{TITLES[corpus]}, {recipe}: {float(found.value):.3g} (n = {len(known)})"
+                body.append(f'<circle cx="{x}" cy="{y}" r="4" fill="{colour}"><title>{told}</title></circle>')
+                if recipe in list(RECIPES)[:3]:
+                    points.append(f"{x},{y}")
+            body.append(f'<polyline points="{" ".join(points)}" fill="none" stroke="{colour}" stroke-opacity="0.6"/>')
+    return draw_svg(left + 3 * width + 2 * gap + 20, top + height + 46, body)
+
+
+def sentences_table() -> str:
+    """Return a table in Markdown: which sentence of the paper holds under which recipe of positions, in one layer."""
+    found = json.loads((PLACE / "verdicts.json").read_text("utf-8"))
+    by_name = {(verdict["claim"], verdict["subject"]): word(verdict) for verdict in found}
+    rows = [("one layer", *RECIPES), ("---",) * (1 + len(RECIPES))]
+    for claim, sentence in SENTENCES.items():
+        cells = []
+        for recipe in RECIPES:
+            outcomes = {title: by_name.get((claim, f"{title}, L = 1, {recipe}"), "–") for title in TITLES.values()}
+            cells.append("<br>".join(f"{title}: *{outcome}*" for title, outcome in outcomes.items()))
+        rows.append((sentence, *cells))
+    return "\n".join(map(table_row, rows))
+
+
+def tell_positions() -> str:
+    """Say in words how H, *used* and *needed* move from no positions over a quarter of the sinusoids to the whole."""
+    told: dict[str, list[str]] = {panel: [] for panel in PANELS}
+    every = {(corpus, recipe): values for corpus, recipe, values in _seeds()}
+    for corpus, title in TITLES.items():
+        for panel, parts in told.items():
+            means = [float(np.nanmean(every[corpus, recipe][panel])) for recipe in list(RECIPES)[:3]]
+            digits = 2 if panel.startswith("H") else 0
+            numbers = " → ".join(f"{mean:.{digits}f}" for mean in means).replace("-", "−")
+            parts.append(f"{title} {numbers}")
+    entropy, used, needed = (", ".join(parts) for parts in told.values())
+    return (
+        f"From no positions over a quarter of the sinusoids to the whole: H {entropy}. Points of accuracy lost "
+        f"when attention is taken away: {used}. When trained without: {needed}."
+    )
