@@ -13,8 +13,9 @@ from svg import draw_svg, write_text
 
 from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers.beyond.positions import Quantities
-from anisoscope_papers.fosse2023.entry import Evidence, Seeds
+from anisoscope_papers.fosse2023.entry import Evidence
 from anisoscope_papers.fosse2023.grid import LEARNED, RECIPES, TITLES, with_options
+from anisoscope_papers.judge import Array
 
 PLACE = RESULTS / "beyond" / "finished" / "positions"
 COLOURS = {"yelphat": "#1f6f8b", "hatexplain": "#e08e0b", "esnli": "#b3261e"}
@@ -36,7 +37,7 @@ SENTENCES = {
 """Claims on every recipe, and the paper's sentences as they are tested."""
 
 
-def _seeds() -> Iterator[tuple[str, str, dict[str, Seeds]]]:
+def _seeds() -> Iterator[tuple[str, str, dict[str, Array]]]:
     """Yield (corpus, recipe, {panel: values [seed]}) of one layer; points are hundredths of accuracy."""
     records = with_options(pd.read_parquet(PLACE / "records.parquet"))
     for here in Evidence("positions", records, paper="beyond").corpora:
