@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from test_class_maps import WIDE, texts, widen
+from tokenizers.processors import TemplateProcessing
 from typed import invoke
 
 import anisoscope
@@ -203,3 +204,102 @@ def test_what_is_not_shown_is_left_out_and_told():
     found = sentence.explain(opened, " ".join(map(str, texts()[0]["input_ids"])))
     assert list(found.words.columns) == ["word", "attention", "erasure"]
     assert any("gradient × input left out" in note for note in found.notes)
+
+
+def with_end(tokenizer):
+    """The tokenizer of the planted words, with the mark of the end that an encoder-decoder's head looks for."""
+    tokenizer.add_special_tokens({"eos_token": "</s>"})
+    end = tokenizer.eos_token_id
+    template = TemplateProcessing(single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", end)])
+    tokenizer.backend_tokenizer.post_processor = template
+    return tokenizer, end
+
+
+def classifier_of_kind(kind, folder):
+    """A tiny random classifier of the two planted classes, saved with its tokenizer; `kind`: its architecture."""
+    tokenizer = vocabulary_tokenizer(open_labelled("planted"), max_length=40)
+    small = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 32, "intermediate_size": 32}
+    if kind in ("bart", "t5"):
+        tokenizer, end = with_end(tokenizer)
+    sized = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, **NAMES}
+    torch.manual_seed(0)
+    if kind == "bart":
+        sides = {f"{s}_{n}": 2 for s in ("encoder", "decoder") for n in ("layers", "attention_heads")}
+        sides |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "d_model": 32, "max_position_embeddings": 64}
+        ends = {"eos_token_id": end, "bos_token_id": 0, "decoder_start_token_id": end}
+        model = transformers.BartForSequenceClassification(transformers.BartConfig(**sized, **sides, **ends))
+    elif kind == "t5":
+        ends = {"eos_token_id": end, "decoder_start_token_id": tokenizer.pad_token_id}
+        sides = {"d_model": 32, "d_kv": 16, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+        model = transformers.T5ForSequenceClassification(transformers.T5Config(**sized, **sides, **ends))
+    elif kind == "gpt2":
+        inner = {"n_embd": 32, "n_layer": 2, "n_head": 2, "bos_token_id": 0, "eos_token_id": 0}
+        model = transformers.GPT2ForSequenceClassification(transformers.GPT2Config(**sized, **inner))
+    elif kind == "llama":
+        model = transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**sized | small))
+    elif kind == "tokens":
+        model = transformers.BertForTokenClassification(transformers.BertConfig(**sized | small))
+    else:
+        model = transformers.BertForSequenceClassification(transformers.BertConfig(**sized | small))
+    model.eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        ("bart", ["attention", "value, contrast", "erasure"]),
+        ("t5", ["attention", "value, contrast", "erasure"]),
+        ("gpt2", list(sentence.OF_WORDS)),
+        ("llama", list(sentence.OF_WORDS)),
+    ],
+)
+def test_decoders_and_encoder_decoders_are_explained(kind, shown, tmp_path):
+    from anisoscope.runs.explaining import open_classifier
+    from anisoscope.runs.job import ClassesOptions
+
+    text = text_of()
+    folder = classifier_of_kind(kind, tmp_path)
+    opened, _ = open_classifier(ClassesOptions(str(folder), corpus="planted"))
+    found = sentence.explain(opened, " ".join(text))
+    assert list(found.words.columns) == ["word", *shown] and found.words.notna().all().all()
+    with torch.no_grad():
+        whole = opened.model(**opened.tokenizer(" ".join(text), return_tensors="pt")).logits.softmax(-1)[0]
+    assert found.probability == pytest.approx(float(whole.max()), abs=1e-5)
+
+
+def test_a_folder_of_an_adapter_is_explained_with_its_base(tmp_path):
+    """LoRA saves only what it adds; what it adds must count."""
+    peft = pytest.importorskip("peft")
+    from anisoscope.runs.explaining import open_classifier
+    from anisoscope.runs.job import ClassesOptions
+
+    base = classifier_of_kind("bert", tmp_path / "base")
+    loaded = transformers.AutoModelForSequenceClassification.from_pretrained(base)
+    adapted = peft.get_peft_model(loaded, peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"]))
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter)
+    adapted.eval().save_pretrained(tmp_path / "adapter")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    tokenizer.save_pretrained(tmp_path / "adapter")
+    opened, _ = open_classifier(ClassesOptions(str(tmp_path / "adapter"), corpus="planted"))
+    text = " ".join(text_of())
+    found = sentence.explain(opened, text)
+    with torch.no_grad():
+        own = adapted(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)[0]
+        without = transformers.AutoModelForSequenceClassification.from_pretrained(base).eval()
+        bare = without(**tokenizer(text, return_tensors="pt")).logits.softmax(-1)[0]
+    assert found.probability == pytest.approx(float(own.max()), abs=1e-5)
+    assert abs(float(bare.max()) - float(own.max())) > 1e-4
+    assert list(found.words.columns) == ["word", *sentence.OF_WORDS]
+
+
+def test_a_classifier_of_tokens_is_refused_with_the_reason(tmp_path):
+    """It was said to have no head for classes; it has one, for each token."""
+    from anisoscope.runs.explaining import open_classifier
+    from anisoscope.runs.job import ClassesOptions
+
+    with pytest.raises(ModelError, match="names a class for each token"):
+        open_classifier(ClassesOptions(str(classifier_of_kind("tokens", tmp_path)), corpus="planted"))

@@ -59,9 +59,9 @@ def positions_figure() -> str:
     left, width, gap, top, height = 46, 220, 62, 66, 200
     body = []
     for place, (corpus, colour) in enumerate(COLOURS.items()):
-        x = left + 10 + place * 110
-        body.append(f'<circle cx="{x}" cy="18" r="5" fill="{colour}"/>')
-        body.append(write_text(x + 10, 22, TITLES[corpus]))
+        key = left + 10 + place * 110
+        body.append(f'<circle cx="{key}" cy="18" r="5" fill="{colour}"/>')
+        body.append(write_text(key + 10, 22, TITLES[corpus]))
     every = list(_seeds())
     for number, (panel, (low, high, step)) in enumerate(PANELS.items()):
         start = left + number * (width + gap)

@@ -40,9 +40,11 @@ def open_classifier(classes: ClassesOptions) -> tuple[Classifier, list[str]]:
     job = Job(model=classes.model, **select_fields(classes, LoadOptions))
     subject = load_subject(job, classifier=True)
     if not is_classifier(subject.config):
-        raise ModelError(
-            "a classifier of texts", f"{subject.name}, which has no head for classes", "name one that was fine-tuned"
+        of_tokens = any(
+            name.endswith("ForTokenClassification") for name in getattr(subject.config, "architectures", None) or ()
         )
+        got = "which names a class for each token" if of_tokens else "which has no head for classes"
+        raise ModelError("a classifier of texts", f"{subject.name}, {got}", "name one that was fine-tuned on texts")
     model: Any = subject.model
     tokenizer, stack = tokenizer_of(subject), list_reading_stacks(model)
     length = text_length(subject.config, tokenizer, classes.max_length)
