@@ -15,8 +15,6 @@ from altair.typing import ChartType
 from anisoscope.charts import style
 
 Size = tuple[int, int]
-DARK_FROM = 0.66
-"""From this share of a scale of colours on, white ink on a cell is easier to read than dark ink."""
 MARKED = 40
 """Lines of at most this many points show each of them."""
 
@@ -112,9 +110,8 @@ def heatmap(
     data = _keep_columns(frame, x, y, "value", panel).astype({x: str, y: str})
     data["tooltip"] = style.make_tooltips(frame, panel, y, x)
     data["label"] = _label_cells(frame, diverging, numbers=share >= 30 and size[1] >= 16)
-    depth = data["value"].abs() / largest if diverging else (data["value"] - bounds[0]) / (bounds[1] - bounds[0] or 1)
-    data["dark"] = depth > DARK_FROM
     shades = list(style.DIVERGING if diverging else style.SEQUENTIAL)
+    data["dark"] = style.needs_white_ink((data["value"] - bounds[0]) / (bounds[1] - bounds[0] or 1), shades)
     colours = alt.Scale(domain=list(bounds), range=shades, interpolate="lab", zero=False, nice=False)
     digits = ".2~f" if largest < 100 else ".3~s"
     ticks = [bounds[0], sum(bounds) / 2, bounds[1]]
@@ -126,7 +123,7 @@ def heatmap(
         y=alt.Y(f"{y}:O", sort=down, title=down_title, axis=axis),
     )
     tiles = base.mark_rect(stroke="#ffffff", strokeWidth=0.6)
-    ink = alt.ColorValue("#16202b", condition={"test": "datum.dark", "value": "#ffffff"})
+    ink = alt.ColorValue("#000000", condition={"test": "datum.dark", "value": "#ffffff"})
     layers = [
         tiles.encode(
             color=alt.Color("value:Q", scale=colours, legend=legend), description=alt.Description("tooltip:N")

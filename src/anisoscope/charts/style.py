@@ -9,6 +9,7 @@ from math import ceil, floor
 from typing import Any, Literal
 
 import altair as alt
+import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
@@ -21,6 +22,8 @@ SEQUENTIAL = ("#f4f7fa", "#bcd5e8", "#6ba6cf", "#2473a8", "#0b3c66")
 DIVERGING = ("#8f3a00", "#d98a4b", "#f6f4f1", "#5a9fca", "#0b4a7d")
 GRADIENT = ("#d98200", "#c9427a", "#6f5bd0")
 """Orange to violet: lines from first to last that are seen on white and on dark pages alike."""
+WHITE_BELOW = 0.179
+"""Luminance of a cell below which white text has more contrast with it than black text; both have 4.5 or more there."""
 OTHER = "#9aa5b1"
 """Colour of series that only give context."""
 DASHED = [4, 3]
@@ -244,3 +247,24 @@ def number_axis(field: str, title: str, values: pd.Series, scale: Scale) -> alt.
         scale=alt.Scale(type=scale, nice=False, zero=False, constant=first if scale == "symlog" else alt.Undefined),
         axis=alt.Axis(values=[*zero, *tenfolds], labelExpr="format(datum.value, '~s')", labelOverlap=True),
     )
+
+
+def luminance(colour: str) -> float:
+    """Return the relative luminance [0, 1] of a colour written as #rrggbb (WCAG 2.2)."""
+    total = 0.0
+    for place, weight in ((1, 0.2126), (3, 0.7152), (5, 0.0722)):
+        channel = int(colour[place : place + 2], 16) / 255
+        total += weight * (channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4)
+    return total
+
+
+def needs_white_ink(share: pd.Series, shades: Sequence[str]) -> pd.Series:
+    """Return for each cell of a heat map whether white text on it is easier to read than black text.
+
+    share    where the cell's value is on the scale of colours, from 0 to 1
+    shades   the colours of the scale, evenly spaced, interpolated in CIE Lab
+    """
+    # Lab's lightness is linear in the cube root of the luminance.
+    roots = np.cbrt([luminance(shade) for shade in shades])
+    found = np.interp(share.astype("float64"), np.linspace(0, 1, len(shades)), roots) ** 3
+    return pd.Series(found < WHITE_BELOW, index=share.index)
