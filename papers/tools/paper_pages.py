@@ -9,6 +9,7 @@ import documentation
 import findings
 import fosse_page
 import godey_page
+import guest_pages
 import joss
 import licences
 import paper_models
@@ -89,6 +90,7 @@ PAGES: Makers = {
     verdict_pages.SEARCHABLE: verdict_pages.searchable,
     "findings.md": findings.page,
     "godey2024.md": godey_page.page,
+    **guest_pages.PAGES,
     "controls.md": controls.page,
     "published-entropy.md": published_entropy.page,
     "fosse2023.md": fosse_page.page,

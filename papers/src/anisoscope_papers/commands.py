@@ -25,7 +25,7 @@ EXPORT_HELP = "also write every claim, verified or falsified, for other tools: h
 
 
 def reproduce(
-    paper: Annotated[Literal["godey2024", "fosse2023", "beyond"], option(" or ".join(PAPERS), INPUT)],
+    paper: Annotated[Text, option(" or ".join(PAPERS), INPUT)],
     /,
     *,
     only: Annotated[Text, option(ONLY_HELP, WHAT)] = "",

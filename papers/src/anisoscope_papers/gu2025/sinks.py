@@ -1,0 +1,226 @@
+"""Ask when attention sinks emerge, and what asks for them, of small models with three forms of attention.
+
+Settings `long` train them (`small_models.py`), `finished` reads what was trained, `paper` measures the Pythias of the
+hub along their training: every one of them counts as a seed. What needs another form of attention, or norms of the
+first token's keys and values, is undecided there.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope.measure.settings import Settings
+from anisoscope.models.series import expand
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import run
+from anisoscope.store import as_records, select
+from anisoscope_papers.beyond.trained import LOSS, SEEN, SKILL, Experiment, measure as measure_cells
+from anisoscope_papers.gu2025.small_models import ARMS, BASE, BRIEF, EPSILON, FULL, SIGMOID
+from anisoscope_papers.judge import Test, judged, means_over_seeds, of_seeds, verdict_without_test
+from anisoscope_papers.needs import Need, of_corpus
+from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
+
+PAPER = "gu2025"
+LEARNT = 0.05
+"""Skill from which on a model is said to have learnt: a twentieth of what there is to know beyond the unigrams."""
+SHARE, RATE = "sinks.first", "sinks.first_rate"
+KEPT = ("sinks.", LOSS, SKILL)
+"""How the metrics begin that the study keeps of its cells; the others are of `machina2024`."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """Published models along their training, each of which counts as a seed.
+
+    sizes   of the Pythias, {name: parameters}
+    steps   of the checkpoints: the start, about a tenth of training, and its end
+    """
+
+    sizes: Mapping[str, float]
+    steps: tuple[int, ...] = (0, 14000, 143000)
+    corpus: str = "wikitext-103"
+    sequences: int = 100
+    window: int = 64
+
+    def subjects(self) -> Iterator[tuple[int, int, str]]:
+        """Yield (number of the model, step, name with revision) of every checkpoint."""
+        for number, size in enumerate(self.sizes):
+            pattern = ",".join(str(step) for step in self.steps)
+            for found in expand(f"EleutherAI/pythia-{size}@step{{{pattern}}}"):
+                yield number, found.step, found.subject
+
+    def needs(self) -> tuple[Need, ...]:
+        """Return what must be downloaded: every checkpoint, and the corpus."""
+        several, tokens = len(self.steps), self.sequences * self.window
+        models = (
+            Need(
+                f"EleutherAI/pythia-{name}, {several} checkpoints",
+                several * size * 2e-9,
+                "apache-2.0",
+                work={f"pythia-{name} sinks": several * tokens * size * 2e-12},
+            )
+            for name, size in self.sizes.items()
+        )
+        return (*models, of_corpus(self.corpus))
+
+
+PYTHIAS = Published({"14m": 14e6, "70m": 70e6, "160m": 162e6, "410m": 405e6, "1b": 1.01e9, "1.4b": 1.41e9})
+SETTINGS: dict[str, Experiment | Published] = {
+    "quick": Experiment((BASE, SIGMOID), 2, BRIEF),
+    "long": Experiment(ARMS, 6, FULL),
+    "finished": Experiment(ARMS, 6, FULL, train=False),
+    "paper": PYTHIAS,
+}
+
+
+def measure(settings: Experiment | Published, context: Context) -> pd.DataFrame:
+    """Return the records of sinks and losses of all models: trained here, read from the cache, or published."""
+    if isinstance(settings, Published):
+        return measure_published(settings, context)
+    records = measure_cells(settings, context)
+    return records[records["metric"].astype(str).str.startswith(KEPT)].reset_index(drop=True)
+
+
+def measure_published(published: Published, context: Context) -> pd.DataFrame:
+    """Return the sinks of published checkpoints, named as those of models trained here."""
+    parts = [as_records(pd.DataFrame())]
+    for number, step, subject in published.subjects():
+        job = Job(
+            subject,
+            corpus=published.corpus,
+            settings=Settings(metrics=("sinks",), tokens=("all",), sample=0),
+            sequences=published.sequences,
+            max_length=published.window,
+            device=context.device,
+        )
+        parts.append(named(run(job, root=context.cache, resume=True).records, step, number))
+    return pd.concat(parts, ignore_index=True)
+
+
+def named(records: pd.DataFrame, step: int, seed: int) -> pd.DataFrame:
+    """Return the tool's records of sinks under the names of this study: of every head, for one step and seed."""
+    line = f"{EPSILON:g}".removeprefix("0")
+    of_heads = records[records["head"].notna()]
+    rate = select(of_heads, metric="sinks.first_rate", component=line).assign(metric=RATE)
+    share = select(of_heads, metric="sinks.mass", component="first").assign(metric=SHARE)
+    both = pd.concat([rate, share], ignore_index=True)
+    return as_records(both.assign(component=None, model=BASE, step=step, seed=seed, low=np.nan, high=np.nan))
+
+
+def at_hand(settings: Experiment | Published, _cache: Path) -> bool:
+    """Return whether any model of the study was trained here."""
+    if isinstance(settings, Published):
+        return True
+    return any((settings.recipe.folder(*cell) / SEEN).exists() for cell in settings.cells())
+
+
+def of_heads(records: pd.DataFrame, metric: str, arm: str, step: int) -> pd.DataFrame:
+    """Return a metric of an arm (form of attention) at a step: [seed] × [(layer, head)], or one column if it has no
+    heads.
+    """
+    rows = select(records, metric=metric, model=arm)
+    rows = rows[rows["step"] == step].astype({"layer": float, "head": float}).fillna({"layer": 0.0, "head": 0.0})
+    return rows.pivot_table(index="seed", columns=["layer", "head"], values="value")
+
+
+def means(records: pd.DataFrame, metric: str, arm: str, step: int) -> pd.Series:
+    """Return a metric of an arm (form of attention) at a step by seed, mean over its heads."""
+    return of_heads(records, metric, arm, step).mean(axis=1)
+
+
+def values_of(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
+    """Return the number of a claim by seed, as `against` says: as it is (`zero`), at the `start`, since a `tenth` of
+    training, in `sink heads` only, less that on `text`, or less that of `base`.
+    """
+    steps = np.sort(records.loc[records["metric"] == RATE, "step"].dropna().unique().astype(int))
+    last = int(steps[-1])
+    if claim.against == "start":
+        return means(records, claim.metric, arm, int(steps[0]))
+    ends = means(records, claim.metric, arm, last)
+    if claim.against == "tenth":
+        tenth = int(steps[np.abs(steps - last / 10).argmin()])
+        return ends - means(records, claim.metric, arm, tenth)
+    if claim.against == "sink heads":
+        heads, share = (of_heads(records, name, arm, last) for name in (claim.metric, SHARE))
+        return heads.where(share > EPSILON).mean(axis=1)
+    if claim.against == "text":
+        return ends - means(records, RATE, arm, last)
+    return ends if claim.against == "zero" else ends - means(records, claim.metric, claim.against, last)
+
+
+def unlearnt(records: pd.DataFrame, arms: tuple[str, ...]) -> set[int]:
+    """Return the seeds of which a model of these arms (forms of attention) has learnt too little to say anything."""
+    skill = select(records, metric=SKILL, model=arms)
+    skill = skill[skill["step"] == skill["step"].max()]
+    return {int(seed) for seed in skill.loc[skill["value"] < LEARNT, "seed"]}
+
+
+def nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
+    """Return why a claim on what removes sinks cannot be tested: `base` has none. "" if it can."""
+    if claim.premise is None:
+        return ""
+    last = int(records.loc[records["metric"] == RATE, "step"].max())
+    rate = float(means(records, RATE, BASE, last).mean())
+    return "" if rate > claim.premise else f"{BASE} has a sink rate of {rate:.3f}, not above {claim.premise:g}"
+
+
+def test_of(claim: Claim, records: pd.DataFrame) -> Test | None:
+    """Return the test of a claim; None if no model that it is about was measured."""
+    (arm,) = claim.systems
+    values = values_of(claim, records, arm).dropna(how="all")
+    if not len(values) and claim.against != "sink heads":
+        return None
+    others = () if claim.against in ("zero", "start", "tenth", "text", "sink heads") else (claim.against,)
+    known = values.astype(float)
+    if claim.against != "start":
+        known = known.where(~known.index.isin(unlearnt(records, (arm, *others))))
+    nothing = nothing_to_lose(claim, records)
+    test = of_seeds(claim, np.asarray(known, dtype=np.float64), reason=nothing)
+    return replace(test, up=np.nan, down=np.nan, against=np.nan) if nothing else test
+
+
+def judge(records: pd.DataFrame) -> list[Verdict]:
+    """Judge every claim by its number of each seed; one whose models were not measured is undecided."""
+    tests, missing = [], []
+    for claim in claims(PAPER, "sinks").values():
+        measured = len(select(records, metric=claim.metric, model=claim.systems)) > 0
+        test = test_of(claim, records) if measured else None
+        if test is None:
+            why = f"no {claim.metric} of {', '.join(claim.systems)} in these settings"
+            missing.append(verdict_without_test(claim, None, "not measured", reason=why))
+        else:
+            tests.append(test)
+    return [*judged(tests), *missing]
+
+
+def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+    """Draw the sink rate, the share of the first key and the loss along training, by form of attention."""
+    titles = {RATE: "sink rate of the first key", SHARE: "share of the first key", LOSS: "loss (nats)"}
+    charted = {}
+    for metric, title in titles.items():
+        rows = select(records, metric=metric)
+        if rows.empty:
+            continue
+        keys = ["metric", "model", "step", "seed"]
+        cells = rows.groupby(keys, sort=False)["value"].mean().reset_index()
+        course: Any = means_over_seeds(cells, "metric", "model", "step")
+        charted[metric.replace(".", "_")] = charts.trajectory(course, titles=("step", title), zero=metric != LOSS)
+    return charted
+
+
+STUDY = declare(
+    PAPER,
+    "sinks",
+    settings=SETTINGS,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+    needs=PYTHIAS.needs(),
+    at_hand=at_hand,
+)

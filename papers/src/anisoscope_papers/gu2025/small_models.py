@@ -1,0 +1,272 @@
+"""Train small models of Pythia's architecture (GPT-NeoX) with several forms of attention, and look at their sinks.
+
+    <cache>/gu2025/<arm>-<seed>-<hash>/step-N.parquet     measurements at step N
+    <cache>/gu2025/<arm>-<seed>-<hash>/resume             the state of a running training, to resume from
+    <cache>/gu2025/<arm>-<seed>-<hash>/read.json          hashes of the texts for training and measuring
+    <cache>/gu2025/<arm>-<seed>-<hash>/records.parquet    measurements at all steps; written last
+
+An arm is a form of attention: `base` (softmax), `sigmoid` (of `beyond.forms`), `key-bias`. Models of one seed begin
+with the same weights in every arm. Records of each head:
+
+sinks.first          share of a row's weights that the first key gets, mean over rows and texts
+sinks.first_rate     share of texts in which that is more than `EPSILON`; at the last step also on random tokens
+                     (`sinks.first_rate_random`)
+sinks.bias_rate      the same of the learnt key
+sinks.value_norm     norm of the first token's value over the mean of the others' (`sinks.key_norm`: of keys)
+sinks.cosine_rise    cosine of later queries with the first key, less that with the other keys that they see
+
+Of hidden states: `mean_cosine` and its parts, also at the site `plain`: after the final norm without its learnt
+weights. Of embeddings: `partition`. By step: `training.loss`, `training.skill`.
+"""
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import transformers
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+
+from anisoscope.capture.backends import intercept_attention
+from anisoscope.capture.masking import Call
+from anisoscope.data.opening import open_plan
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
+from anisoscope.models.modes import evaluation_mode
+from anisoscope.provenance import make_run_id
+from anisoscope.store import as_records, make_records_once, select
+from anisoscope_papers.beyond import forms
+from anisoscope_papers.beyond.trained import LOSS, SEEN, SKILL, list_corpora, unigram_loss, unigrams
+from anisoscope_papers.training.contents import hash_corpora
+from anisoscope_papers.training.fit import Fitting, Material, fit
+from anisoscope_papers.training.language_model import settings_of
+from anisoscope_papers.training.recipe import ModelSize, Training
+from anisoscope_papers.training.text import Examples, cache_folder, open_training_corpus, prepare
+
+BASE, SIGMOID, KEY_BIAS = "base", "sigmoid", "key-bias"
+ARMS = (BASE, SIGMOID, KEY_BIAS)
+EPSILON = 0.3
+"""More attention than this makes a sink of a key (Gu et al. 2025)."""
+DECAY = 0.1
+"""Weight decay, theirs."""
+SIZE = ModelSize(layers=4, width=64, heads=4, vocabulary=1024, window=64, batch=4, rate=3e-3, steps=2000)
+"""Their 2,000 steps until sinks have emerged, and their 64 tokens; batches as small as they are because only the number
+of steps counts (their table 10), and a fast rate because a slow one delays sinks (their table 9)."""
+HIDDEN = ("mean_cosine", "partition", "norms")
+VERSION = 1
+"""Raise it when what a cell holds changes."""
+
+Heads = Float[Tensor, "sequence head"]
+
+
+@dataclass(frozen=True)
+class SmallModels:
+    """How the models are trained and measured. Every field is part of a model's identity.
+
+    steps, looks   steps of training; a model is measured at the steps `looks`, at step 0 and at the last
+    probe          windows it is measured on, evenly spread over a text that no model was trained on
+    """
+
+    size: ModelSize = SIZE
+    steps: int = SIZE.steps
+    looks: tuple[int, ...] = (50, 100, 200, 400, 700, 1000, 1400)
+    probe: int = 100
+
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """The training steps at which a model is measured."""
+        return tuple(sorted({0, *self.looks, self.steps}))
+
+    def folder(self, arm: str, seed: int) -> Path:
+        """Return the folder of the model (cell) of an arm (form of attention) and a seed."""
+        identity = make_run_id([asdict(self), VERSION, list_corpora()])
+        return cache_folder() / "gu2025" / f"{arm}-{seed}-{identity[:8]}"
+
+    def read(self) -> dict[str, str]:
+        """Return {name of a corpus: hash of its files} for training and measuring."""
+        return hash_corpora(*list_corpora())
+
+    def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
+        """Train the model of an arm (form of attention) and a seed in `folder`, or resume, and write its records."""
+        size, (named, probed) = self.size, list_corpora()
+        tokenizer, tokens = prepare(open_training_corpus(named), "causal-lm", size.vocabulary, size.window)
+        windows, held = tokens.parts()
+        model = untrained(arm, size, len(tokenizer), seed)
+        validation = Examples(tokens, held, len(held), 0, shuffled=False)
+        examples = Examples(tokens, windows, self.steps * size.batch, seed)
+        guess = unigram_loss(unigrams(tokens, windows), validation)
+        plan = open_plan(probed, model, tokenizer, modality="text", sequences=self.probe)[0]
+
+        def on_step(step: int, _last: int, model: Any) -> None:
+            """Measure the model if this step is one of those to be seen."""
+            if step in self.seen:
+                look = partial(look_at, model, plan, last=step == self.steps)
+                make_records_once(folder / f"step-{step}.parquet", look)
+
+        training = Training(task="causal-lm", own_size=size, steps=self.steps, seed=seed, device=device)
+        how = Fitting(
+            settings_of(training) | {"weight_decay": DECAY}, evaluated=frozenset(self.seen), share=training.share
+        )
+        on_step(0, 0, model)
+        history = fit(Material(model, tokenizer, examples, validation, dict), how, on_step, folder / "resume")
+        losses = pd.DataFrame(history["validation_loss"], columns=["step", "value"]).assign(metric=LOSS)
+        skill = losses.assign(metric=SKILL, value=1 - losses["value"] / guess)
+        looks = [pd.read_parquet(folder / f"step-{step}.parquet").assign(step=step) for step in self.seen]
+        whole = pd.concat([*looks, losses, skill], ignore_index=True).assign(model=arm, seed=seed, corpus=probed)
+        make_records_once(folder / SEEN, lambda: as_records(whole))
+        shutil.rmtree(folder / "resume", ignore_errors=True)
+
+
+FULL = SmallModels()
+BRIEF = replace(FULL, steps=60, looks=(6,), probe=24)
+
+
+def untrained(arm: str, size: ModelSize, vocabulary: int, seed: int) -> Any:
+    """Build a GPT-NeoX of this size and arm (form of attention), with weights drawn from `seed`, in training mode."""
+    torch.manual_seed(seed)
+    config = transformers.GPTNeoXConfig(
+        vocab_size=vocabulary,
+        hidden_size=size.width,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        intermediate_size=4 * size.width,
+        max_position_embeddings=size.window,
+        use_cache=False,
+    )
+    if arm != BASE:
+        config._attn_implementation = arm
+    model: Any = transformers.GPTNeoXForCausalLM(config)
+    if arm == KEY_BIAS:
+        for layer in model.gpt_neox.layers:
+            layer.attention.key_bias = nn.Parameter(torch.zeros(size.heads, size.width // size.heads))
+    return model.train()
+
+
+def biased_weights(
+    scores: Float[Tensor, "sequence head query key"], bias: Float[Tensor, "sequence head query"]
+) -> Float[Tensor, "sequence head query key_and_bias"]:
+    """Return the softmax over all keys and the learnt one, whose weight comes last. `bias`: its scores."""
+    return torch.cat((scores, bias.unsqueeze(-1)), -1).softmax(-1)
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    scaling: float,
+    dropout: float = 0.0,  # noqa: ARG001 (these models have none)
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """Compute attention with one learnt key (`module.key_bias`) beside the others, whose value is 0.
+
+    It has the signature of transformers' attention functions: query, key, value are [sequence, head, token, dim].
+    """
+    scores = query @ key.transpose(2, 3) * scaling
+    scores = scores if attention_mask is None else scores + attention_mask
+    given = biased_weights(scores, _scores_of_bias(module, query) * scaling)[..., :-1]
+    return (given @ value).transpose(1, 2).contiguous(), given
+
+
+def _scores_of_bias(module: Any, query: Tensor) -> Tensor:
+    """Return the product of every query with the learnt key of its head, [sequence, head, query]."""
+    return torch.einsum("shqd,hd->shq", query, module.key_bias)
+
+
+AttentionInterface.register(KEY_BIAS, _attention)
+AttentionMaskInterface.register(KEY_BIAS, eager_mask)
+
+
+@torch.no_grad()
+def look_at(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
+    """Measure a model on the batches `plan`: sinks of every head, A (mean cosine) by layer, I(W) of embeddings.
+
+    At the `last` step sinks on random tokens, too.
+    """
+    batches = [plan[i].inputs["input_ids"] for i in range(len(plan))]
+    with evaluation_mode(model):
+        rows = list(look_at_sinks(model, batches))
+        if last:
+            rate = "sinks.first_rate"
+            of_random = look_at_sinks(model, list(_random(batches, model.config.vocab_size)))
+            rows += [row | {"metric": f"{rate}_random"} for row in of_random if row["metric"] == rate]
+        rows += list(_plain(model, batches))
+        hidden = run_pass(model, plan, Settings(metrics=HIDDEN, tokens=("all",), groups=8, sample=0)).records()
+    kept = [*(f"mean_cosine{part}" for part in ("", ".isotropic_q95", ".top_share")), "partition", "norms.mean"]
+    hidden = select(hidden, metric=kept, head=None)
+    sites = ["hidden", "final", "embedding.input", "embedding.output"]
+    hidden = hidden[hidden["site"].isin(sites)].assign(low=np.nan, high=np.nan)  # intervals are over seeds
+    return as_records(pd.concat([hidden, pd.DataFrame(rows)], ignore_index=True))
+
+
+def _random(batches: Iterable[Tensor], vocabulary: int) -> Iterator[Tensor]:
+    """Yield random tokens of the shape of each batch, always the same ones."""
+    drawn = torch.Generator().manual_seed(0)
+    for batch in batches:
+        yield torch.randint(vocabulary, batch.shape, generator=drawn)
+
+
+def look_at_sinks(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, Any]]:
+    """Yield a row for every head and measure of sinks (see the top of the file), on batches of token ids."""
+    found: dict[tuple[int, str], list[Heads]] = defaultdict(list)
+
+    def look(call: Call) -> None:
+        """Measure one attention call, text by text and head by head."""
+        layer = int(call.module.layer_idx) + 1  # type: ignore[arg-type]
+        for name, of_texts in measures_of(call).items():
+            found[layer, name].append(of_texts)
+
+    with intercept_attention(model, look):
+        for batch in batches:
+            model(input_ids=batch)
+    for (layer, name), parts in found.items():
+        by_head = torch.cat(parts).double().mean(0).tolist()
+        place = {"metric": f"sinks.{name}", "site": "attention", "stack": "decoder", "layer": layer}
+        yield from (place | {"head": head, "value": value} for head, value in enumerate(by_head))
+
+
+def measures_of(call: Call) -> dict[str, Heads]:
+    """Return the measures of sinks of one attention call, each [sequence, head]."""
+    scores, form = call.scores(), str(call.module.config._attn_implementation)  # type: ignore[union-attr]
+    kept: dict[str, Heads] = {}
+    if form == KEY_BIAS:
+        weights = biased_weights(scores, _scores_of_bias(call.module, call.query) * call.scale)
+        kept["bias_rate"] = (weights[..., -1].mean(-1) > EPSILON).float()
+    else:
+        weights = forms.weights(form if form in forms.FORMS else "", scores)
+    first = (weights[..., 0] / weights.sum(-1)).mean(-1)
+    kept |= {"first": first, "first_rate": (first > EPSILON).float()}
+    for name, vectors in (("value_norm", call.value), ("key_norm", call.key)):
+        norms = vectors.norm(dim=-1)
+        kept[name] = norms[..., 0] / norms[..., 1:].mean(-1)
+    cosine = functional.normalize(call.query, dim=-1) @ functional.normalize(call.key, dim=-1).transpose(-1, -2)
+    others = torch.ones(cosine.shape[-2:], dtype=torch.bool).tril()
+    others[:, 0] = False
+    of_others = (cosine * others).sum((-1, -2)) / others.sum()
+    return kept | {"cosine_rise": cosine[..., 1:, 0].mean(-1) - of_others}
+
+
+def _plain(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, Any]]:
+    """Yield a row with A (mean cosine) of the last hidden states after a norm without learnt weights (site `plain`)."""
+    kept: list[Tensor] = []
+    norm = model.gpt_neox.final_layer_norm
+    hook = norm.register_forward_pre_hook(lambda _module, inputs: kept.append(inputs[0].flatten(0, -2)))
+    for batch in batches:
+        model(input_ids=batch)
+    hook.remove()
+    vectors = functional.layer_norm(torch.cat(kept).double(), norm.normalized_shape)
+    unit, n = functional.normalize(vectors, dim=-1).sum(0), sum(len(part) for part in kept)
+    value = float((unit.square().sum() - n) / (n * (n - 1)))
+    yield {"metric": "mean_cosine", "site": "plain", "stack": "decoder", "token_policy": "all", "value": value}

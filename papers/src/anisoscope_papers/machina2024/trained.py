@@ -1,0 +1,208 @@
+"""Ask whether small models of Pythia's architecture are isotropic, and whether their final norm makes them so.
+
+The models are those of `gu2025` (softmax). Settings `causal` read the models of `beyond` that predict the next token:
+their norms stand at the end of each block, so that last hidden states are those after the final norm, and there are
+none before it. Settings `paper` measure the Pythias of the hub along their training; every size counts as a seed.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from altair.typing import ChartType
+
+from anisoscope.charts import builders as charts
+from anisoscope.measure.settings import Settings
+from anisoscope.runs.job import Job
+from anisoscope.runs.run import run
+from anisoscope.store import as_records, select
+from anisoscope_papers.beyond.causes import FULL as CAUSAL
+from anisoscope_papers.beyond.trained import SEEN, SKILL, Experiment, measure as measure_cells
+from anisoscope_papers.godey2024 import courses
+from anisoscope_papers.gu2025.sinks import LEARNT, Published
+from anisoscope_papers.gu2025.small_models import BASE, BRIEF, FULL
+from anisoscope_papers.judge import Array, Test, judged, means_over_seeds, of_seeds, verdict_without_test
+from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
+
+PAPER = "machina2024"
+A, TOP, Q95 = "mean_cosine", "mean_cosine.top_share", "mean_cosine.isotropic_q95"
+KEPT = (A, TOP, Q95, "partition", SKILL)
+DIMENSIONS = "3"
+"""The component of `TOP`: how much of A the three dimensions with the largest contributions make."""
+LAST, FINAL, PLAIN, LARGEST = "last", "final", "plain", "largest"
+"""Where A is read: after the last block, after the final norm, after a norm without learnt weights, and in the layer
+(or after the final norm) where it is largest at the end."""
+STEPS = (0, 1, 16, 128, 1000, 4000, 14000, 40000, 80000, 143000)
+PYTHIAS = Published(
+    {"70m": 70e6, "160m": 162e6, "410m": 405e6, "1b": 1.01e9, "1.4b": 1.41e9, "2.8b": 2.78e9, "6.9b": 6.86e9},
+    STEPS,
+    window=512,
+)
+SETTINGS: dict[str, Experiment | Published] = {
+    "quick": Experiment((BASE,), 2, BRIEF),
+    "long": Experiment((BASE,), 6, FULL),
+    "finished": Experiment((BASE,), 6, FULL, train=False),
+    "causal": Experiment((BASE,), 6, CAUSAL, train=False),
+    "paper": PYTHIAS,
+}
+
+
+def measure(settings: Experiment | Published, context: Context) -> pd.DataFrame:
+    """Return A by layer and I(W) of embeddings of all models: trained here, read from the cache, or published."""
+    records = (
+        measure_published(settings, context) if isinstance(settings, Published) else measure_cells(settings, context)
+    )
+    return records[records["metric"].isin(KEPT)].reset_index(drop=True)
+
+
+def measure_published(published: Published, context: Context) -> pd.DataFrame:
+    """Return A by layer and I(W) of embeddings of published checkpoints, named as those of models trained here."""
+    parts = [as_records(pd.DataFrame())]
+    for number, step, subject in published.subjects():
+        job = Job(
+            subject,
+            corpus=published.corpus,
+            settings=Settings(metrics=(A, "partition"), tokens=("all",), sample=0),
+            sequences=published.sequences,
+            max_length=published.window,
+            device=context.device,
+        )
+        rows = run(job, root=context.cache, resume=True).records
+        parts.append(as_records(rows.assign(model=BASE, step=step, seed=number)))
+    return pd.concat(parts, ignore_index=True)
+
+
+def at_hand(settings: Experiment | Published, _cache: Path) -> bool:
+    """Return whether any model of the study was trained here."""
+    if isinstance(settings, Published):
+        return True
+    return any((settings.recipe.folder(*cell) / SEEN).exists() for cell in settings.cells())
+
+
+def has_final_norm(records: pd.DataFrame) -> bool:
+    """Return whether these models have a norm after their last block."""
+    return len(select(records, site=FINAL)) > 0
+
+
+def courses_of(records: pd.DataFrame, metric: str, site: str, component: str | None = None) -> pd.DataFrame:
+    """Return a metric at a site along training, [seed] × [step]; of hidden states it is that after the last block.
+
+    Without a final norm the last block ends with a norm: then that is the site `FINAL`, and none is `LAST`.
+    """
+    if not has_final_norm(records) and site in (LAST, FINAL):
+        site = LAST if site == FINAL else ""
+    rows = select(records, metric=metric, site="hidden" if site == LAST else site, component=component)
+    if site == LAST:
+        rows = rows[rows["layer"] == rows.groupby("seed")["layer"].transform("max")]
+    return pd.DataFrame(rows.pivot_table(index="seed", columns="step", values="value"))
+
+
+def largest(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the row of each seed's layer with the largest A at the end, the input of the blocks left out.
+
+    After the final norm counts as a layer.
+    """
+    rows = select(records, metric=A, site=("hidden", FINAL), component=None)
+    rows = rows[(rows["step"] == rows["step"].max()) & ~((rows["site"] == "hidden") & (rows["layer"] == 0))]
+    return pd.DataFrame(rows.loc[rows.groupby("seed")["value"].idxmax()].set_index("seed"))
+
+
+def top_share(records: pd.DataFrame) -> pd.Series:
+    """Return the share of A that three dimensions carry, by seed, in the layer where A is largest at the end."""
+    found = {}
+    for seed, row in largest(records).iterrows() if len(select(records, metric=TOP)) else ():
+        here = select(records, metric=TOP, component=DIMENSIONS, seed=seed, step=row["step"], site=row["site"])
+        here = here if row["site"] == FINAL else here[here["layer"] == row["layer"]]
+        found[seed] = float(here["value"].iloc[0])
+    return pd.Series(found, dtype=float)
+
+
+def values_of(claim: Claim, records: pd.DataFrame) -> pd.Series:
+    """Return the number of a claim by seed, at the last step, from where its `site` says (a difference: `x less y`)."""
+    if claim.metric == TOP:
+        return top_share(records)
+    if claim.site == LARGEST:
+        return largest(records)["value"].astype(float)
+    if claim.site == FINAL and claim.statistic.startswith("fall"):
+        course = courses_of(records, A, FINAL)
+        return pd.Series(courses.since_turning(-course.to_numpy(float)), course.index)
+    here, _, other = claim.site.partition(" less ")
+    found = courses_of(records, claim.metric, here)
+    if not other:
+        return found.iloc[:, -1] if len(found) else pd.Series(dtype=float)
+    less = courses_of(records, claim.metric, other)
+    if not len(less):
+        return pd.Series(dtype=float)
+    ends: pd.Series = found.iloc[:, -1] - less.iloc[:, -1]
+    return ends
+
+
+def told(claim: Claim, records: pd.DataFrame) -> str:
+    """Return what else must be known of a claim: A before and after what it compares, or when A was largest."""
+    if claim.statistic.startswith("fall"):
+        mean = courses_of(records, A, FINAL).mean()
+        return f"largest at step {int(str(mean.idxmax())):,} of {int(mean.index.max()):,}: {mean.max():.2f}"
+    if " less " in claim.site:
+        parts = claim.site.split(" less ")
+        ends = (courses_of(records, claim.metric, part).iloc[:, -1].mean() for part in parts)
+        return ", ".join(f"{part} {end:.3f}" for part, end in zip(parts, ends, strict=True))
+    if claim.site == LARGEST:
+        rows = largest(records)
+        counted = (rows["site"].where(rows["site"] == FINAL, "layer " + rows["layer"].astype(str))).value_counts()
+        return "largest in: " + ", ".join(f"{place} ({count} of {len(rows)})" for place, count in counted.items())
+    return ""
+
+
+def judge(records: pd.DataFrame) -> list[Verdict]:
+    """Judge every claim by its number of each seed; a seed that has learnt too little says nothing."""
+    tests: list[Test] = []
+    missing = []
+    skill = select(records, metric=SKILL)
+    skill = skill[skill["step"] == skill["step"].max()]
+    unlearnt = skill.loc[skill["value"] < LEARNT, "seed"].unique()
+    for claim in claims(PAPER, "trained").values():
+        values = values_of(claim, records)
+        if not len(values):
+            why = f"no {claim.metric} at {claim.site} in these settings"
+            missing.append(verdict_without_test(claim, None, "not measured", reason=why))
+            continue
+        if claim.statistic.startswith("fall") and (values == 0).all():  # largest at the end, with every seed
+            never = verdict_without_test(claim, False, claim.statistic, 0.0, n=len(values), reason=told(claim, records))
+            missing.append(replace(never, failing="too small"))
+            continue
+        known: Array = values.where(~values.index.isin(unlearnt)).to_numpy(float)
+        bound = float(select(records, metric=Q95)["value"].max()) if claim.limit == "q95" else None
+        tests.append(of_seeds(claim, known, threshold=bound, reason=told(claim, records)))
+    return [*judged(tests), *missing]
+
+
+def draw(records: pd.DataFrame) -> dict[str, ChartType]:
+    """Draw A along training after the last block and after the final norm, and by layer at the end."""
+    parts = []
+    for site, title in ((LAST, "after the last block"), (FINAL, "after the final norm")):
+        course = courses_of(records, A, site).melt(ignore_index=False, var_name="step").reset_index()
+        parts.append(course.assign(model=title, metric=A))
+    along = means_over_seeds(pd.concat(parts, ignore_index=True), "metric", "model", "step")
+    bound = float(select(records, metric=Q95)["value"].max())
+    ends = select(records, metric=A, site=("hidden", FINAL), component=None)
+    ends = ends[ends["step"] == ends["step"].max()]
+    deepest = ends["layer"].max()
+    ends = ends.assign(layer=ends["layer"].fillna(deepest), model="trained")
+    by_layer: Any = means_over_seeds(ends, "metric", "model", "site", "layer")
+    return {
+        "trained_A": charts.trajectory(along, titles=("step", "anisotropy A"), isotropic=bound),
+        "trained_layers": charts.layer_curve(by_layer, isotropic=bound),
+    }
+
+
+STUDY = declare(
+    PAPER,
+    "trained",
+    settings=SETTINGS,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+    needs=PYTHIAS.needs(),
+    at_hand=at_hand,
+)
