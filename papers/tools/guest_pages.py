@@ -35,7 +35,7 @@ def _claims(study: Study) -> list[str]:
     for claim in study.claims:
         primary = " (the study is judged by it)" if claim.primary else ""
         cells = (f"{claim.statement}{primary}. {claim.source}.", _margin(claim), claim.published or "–")
-        lines.append(table_row((*cells, _found(study, claim) or "not yet: nothing was trained")))
+        lines.append(table_row((*cells, _found(study, claim) or "not measured yet")))
     return lines
 
 
