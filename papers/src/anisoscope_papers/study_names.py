@@ -41,9 +41,10 @@ PAPERS = tuple(packages())
 
 
 def check(paper: str, only: str, settings: str) -> None:
-    """Raise UsageError if the paper has no study that `only` names (as in `fig1,fig3-5`), or no settings of this
-    name.
+    """Raise UsageError if there is no such paper, or it has no study that `only` names (as in `fig1,fig3-5`), or no
+    settings of this name.
     """
+    folder_of(paper)
     chosen(paper, only)
     if settings not in (named := {name for known, _, _, how in listed() if known == paper for name in how}):
         cure = f"{suggest_names(settings, named)} (anisoscope list studies names those of each)"
