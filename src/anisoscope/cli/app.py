@@ -31,19 +31,20 @@ COMMANDS: dict[str, Command | Group] = {
     "measure": Command(
         "anisoscope.cli.measure_commands:measure",
         "Measure a model on a corpus, a series of checkpoints, or vectors.\n\n"
-        "A run folder with records, figures and a report; a table and what was found on stdout.",
+        "Writes a run folder with records, figures and a report. Prints a table and what was found.",
         "anisoscope measure builtin:minilm --limit 20 --panel hidden",
     ),
     "classes": Command(
         "anisoscope.cli.measure_commands:classes",
-        "Ask a classifier, layer by layer, what makes its classes.\n\n"
-        "Is the direction of an utterance its class? How much does attention contribute, and what explains the "
-        "decision? For any model and any labelled corpus: a run folder with records and a report; tables on stdout.",
+        "Find out what separates the classes of a classifier, layer by layer.\n\n"
+        "Does the direction of a text's vector tell its class? How much does attention contribute? Which words "
+        "explain the decision? For any model and labelled corpus. Writes a run folder with records and a report, "
+        "and prints tables.",
         "anisoscope classes builtin:minilm --corpus planted --limit 100",
     ),
     "merge": Command(
         "anisoscope.cli.measure_commands:merge",
-        "Add up shards of one run, measured apart (measure --shard).",
+        "Merge the shards of one run (measure --shard).",
         "anisoscope merge runs/a runs/b --output runs/both",
     ),
     "report": Command(
@@ -55,8 +56,8 @@ COMMANDS: dict[str, Command | Group] = {
         "anisoscope.cli.comparing:compare",
         "Compare runs with the first one, layer by layer, with an interval for each difference.\n\n"
         "Runs of the same units are paired, so that what they share cancels. A sentence says how they were paired and "
-        "what else differs between them. A model or a file of vectors may stand for a run: it is measured first, in "
-        "runs/, and not again the next time.",
+        "what else differs between them. A model or a file of vectors can be named in place of a run. It is measured "
+        "first, into runs/, and found there the next time.",
         "anisoscope compare runs/before runs/after --fail-if 'A.last > +.02'",
     ),
     "atlas": Command(

@@ -36,7 +36,7 @@ class Format:
 
     format: Annotated[
         Literal["table", "json", "csv", "markdown"],
-        option("of what goes to stdout: table, json, csv, markdown", OUTPUT),
+        option("format of stdout: table, json, csv, markdown", OUTPUT),
     ] = "table"
 
 

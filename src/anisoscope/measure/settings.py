@@ -153,8 +153,8 @@ class Settings:
     attention: Annotated[
         Literal["model", "fused"],
         option(
-            "model: outputs are the model's own, bit for bit; fused: the weights that are measured give them too, "
-            "which moves them by rounding and saves a product",
+            "model: outputs are the model's own, bit for bit; fused: outputs are computed from the measured weights, "
+            "which saves a product and changes them by rounding",
             MACHINE,
         ),
     ] = "model"

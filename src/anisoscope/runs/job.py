@@ -84,7 +84,7 @@ class LoadOptions:
     ] = False
     tower: Annotated[
         Literal["vision", "text", "both"] | None,
-        option("of CLIP and kin: vision, text, or both (images with captions)", INPUT),
+        option("for models like CLIP: vision, text, or both (images with captions)", INPUT),
     ] = None
     trust_remote_code: Annotated[bool, option("run code that comes with the model", INPUT)] = False
     dtype: Annotated[
@@ -97,7 +97,7 @@ class LoadOptions:
     device: Annotated[
         Device,
         option(
-            "auto (the accelerator that is there), cpu, cuda, cuda:1, mps; of torchrun each process its own",
+            "auto (the accelerator, if there is one), cpu, cuda, cuda:1, mps; with torchrun each process uses its own",
             MACHINE,
         ),
     ] = "auto"
@@ -132,7 +132,7 @@ class ReadOptions:
     sequences: Annotated[
         Whole | None,
         Field(ge=1),
-        option("that many windows of the text only, evenly spread over it", INPUT),
+        option("only so many windows of the text, evenly spread over it", INPUT),
     ] = None
     max_length: Annotated[
         Whole | None,
