@@ -2,6 +2,7 @@
 
 import threading
 
+import kernels
 import numpy as np
 import pytest
 import tiny
@@ -96,6 +97,52 @@ def test_sums_on_a_device_are_those_of_the_cpu(size):
             close = {"rtol": 2e-5, "atol": float(value.abs().max()) * 1e-6}
             torch.testing.assert_close(found[term].double(), value.double(), **close, msg=f"{term} {heads}")
         torch.testing.assert_close(turned, inverse.double(), rtol=1e-5, atol=0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_of_half_precision_on_a_device_are_those_of_its_numbers(dtype):
+    """They are read as they are, and summed in float32: no digit of theirs is lost."""
+    x = (torch.randn(3, 40, 2, 64, generator=torch.Generator().manual_seed(0)) + 0.2).to(dtype)
+    x[0, 1], x[1, 2, 1, 3], x[2, 3, 0, 5] = 0.0, torch.nan, torch.inf
+    drawn = torch.rand(3, 6, 40, generator=torch.Generator().manual_seed(1))
+    masks, subsets = drawn[:, :2] < 0.8, drawn[:, 2:] < 0.5
+    masks[:, 0, 1:4] = True
+    terms = frozenset({"n", "vector", "unit", "unit_square", "norm", "norm_square", "subset_unit"})
+    expected, inverse = _sum_piece(x.double(), masks, subsets, terms)
+    found, turned = sum_on_device(x, masks, subsets, terms)
+    assert found.keys() == expected.keys() and int(found["nonfinite"].sum()) > 0 < int(found["zero"].sum())
+    for term, value in expected.items():
+        torch.testing.assert_close(found[term].double(), value.double(), rtol=2e-6, atol=1e-6, msg=term)
+    torch.testing.assert_close(turned, inverse.double(), rtol=1e-6, atol=0.0)
+
+
+def test_a_site_is_summed_in_few_kernels_and_reads():
+    """Of 4,096 tokens of 4,096 dimensions in bfloat16 109 kernels moved 1.7 GB."""
+    hidden = kernels.of_site("hidden", (512,), 1024, Settings(panel=("hidden",), sample=0))
+    query = kernels.of_site("query", (4, 128), 1024, Settings(panel=("attention",), sample=0))
+    vectors = 2 * 1024 * 512  # bytes
+    assert hidden.kernels <= 60 and hidden.bytes < 30 * vectors
+    assert query.kernels <= 47 and query.bytes < 25 * vectors
+
+
+def test_terms_that_an_accelerator_adds_to_at_once_are_terms_of_their_own():
+    """Each may be replaced, as by a state that is loaded; what is added after it goes into what is there then."""
+    values = {"n": torch.ones(4, 2), "vector": torch.arange(24.0).view(4, 2, 3), "zero": torch.tensor([1, 0, 2, 0])}
+    group, here, there = torch.tensor([0, 2, 2, 1]), Sums(3), Sums(3)
+    with Machine():
+        placed = {term: value.to(f"{KIND}:0") for term, value in values.items()}
+        at = group.to(f"{KIND}:0")
+        for number in range(4):
+            here.add("a", values, group)
+            there.add("a", placed, at)
+            if number == 1:
+                there.terms["a", "vector"] = there.terms["a", "vector"].clone()
+            if number == 2:
+                there.terms["a", "n"] = there.terms["a", "n"].cpu()
+        for key, value in here.terms.items():
+            torch.testing.assert_close(there.terms[key].cpu(), value, rtol=0.0, atol=0.0)
+        with pytest.raises(MeasureError, match="one width in the whole corpus"):
+            there.add("a", {"vector": torch.zeros(4, 2, 5).to(f"{KIND}:0")}, at)
 
 
 @pytest.mark.parametrize("name", ["bert", "gemma3"])

@@ -5,6 +5,7 @@ import json
 from functools import cache
 from typing import Any
 
+import kernels
 import speed
 import torch
 
@@ -38,6 +39,7 @@ MODELS: dict[str, tuple[str, int, dict[str, int]]] = {
     ),
 }
 WINDOWS, TOKENS = 512, 10**9
+LONG = 4096  # tokens of the window whose kernels are counted
 FLOPS = 1e14
 """Products a second that a large GPU may reach in bfloat16: for hours, not a measurement."""
 
@@ -119,6 +121,11 @@ def page() -> str:
         windows=WINDOWS,
         flops=f"{FLOPS:.0e}",
         checked="\n".join(checked()),
+        kernels="\n".join(kernels.table(LONG)),
+        long=f"{LONG:,}",
+        rate=f"{kernels.BYTES / 1e12:.2f}",
+        half=f"{kernels.PRODUCTS[torch.bfloat16] / 1e12:.0f}",
+        single=f"{kernels.PRODUCTS[torch.float32] / 1e12:.0f}",
     )
 
 
@@ -168,6 +175,23 @@ its products suggest, because a CPU computes only half of a symmetric product.
 | window | panels | products added to the model's | processor time added to the bare pass |
 |---|---|---|---|
 {checked}
+
+### Kernels and bytes on a GPU
+
+On a GPU, most of measuring is reading and writing memory. So one layer of the 8B model was counted, in bfloat16 and for a window of {long} tokens:
+the kernels that PyTorch launches one by one (without a compiler), and the bytes that each reads and writes. `tools/kernels.py` counts them on the
+meta device.
+
+The *roofline* is a lower bound of the time. Each kernel takes as long as its bytes at {rate} TB a second, or its products at {half} Tflop a second in
+bfloat16 and {single} in float32. These are the rates in the data sheet of an H100. Nothing was timed, no kernel was run on a GPU, and the time of a
+launch is not counted.
+
+| of a layer | kernels | GB | roofline ms | in parts of the layer |
+|---|---|---|---|---|
+{kernels}
+
+Attention rows are the expensive part: their scores are written to memory, and each statistic reads them again. `--panel hidden` leaves them
+out, and `--layers` measures fewer of them. A kernel that keeps the scores on the chip is not written.
 
 ## One machine
 

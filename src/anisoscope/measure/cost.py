@@ -236,7 +236,7 @@ def _count_bytes(site: Site, shape: tuple[int, ...], dtype: torch.dtype, setting
 
     shape   [head, dim] or [dim] of the site's vectors
     """
-    kept = _measure_on_meta(site, _make_sequence(shape, 1, dtype), settings)
+    kept = measure_on_meta(site, _make_sequence(shape, 1, dtype), settings)
     groups = len(kept.sums.terms.get((site.name, "moment"), ()))  # one of which the sequence is in
     pending = sum((1 if term == "shift" else groups) * _bytes(x) for (_, term, _), x in kept.moments.pending.items())
     of_moments = sum(_bytes(x) for (_, term), x in kept.sums.terms.items() if term in MOMENTS) + pending
@@ -253,7 +253,7 @@ def _count_flops(site: Site, shape: tuple[int, ...], dtype: torch.dtype, tokens:
     """
     several = _make_sequence(shape, tokens, dtype)
     with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: _count_added_flops}) as counter:
-        _measure_on_meta(site, several, settings)
+        measure_on_meta(site, several, settings)
     return int(counter.get_total_flops())
 
 
@@ -270,7 +270,7 @@ def _bytes(x: Tensor) -> int:
     return x.numel() * x.itemsize
 
 
-def _measure_on_meta(site: Site, x: Float[Tensor, "1 *head token dim"], settings: Settings) -> Measurement:
+def measure_on_meta(site: Site, x: Float[Tensor, "1 *head token dim"], settings: Settings) -> Measurement:
     """Measure one sequence without values at a site, and return the measurement."""
     measurement = Measurement(replace(settings, sample=0))
     real = torch.ones(1, x.shape[-2], dtype=torch.bool)

@@ -1,6 +1,8 @@
 """Sums of vectors on an accelerator, as `sums.groups` makes them, without a transfer that the host would wait for.
 
 Each vector is taken times a power of two that makes it about 1 long, so that no square overflows, and no digit is lost.
+A launch costs as much as a read of some million numbers, and a read as much as the products: so weights of tokens and
+lengths of vectors go into one product over all vectors, and bfloat16 is read as it is.
 """
 
 import torch
@@ -28,31 +30,35 @@ def sum_on_device(
 
     As `sums.groups.sum_vectors`, for an accelerator; the token axis comes before the head axis.
     """
-    finite = x.isfinite().all(-1)
-    x = torch.where(finite.unsqueeze(-1), x, 0.0)
-    most, least = LIMITS[x.dtype]
-    power = torch.frexp(x.abs().amax(-1))[1].clamp(-most, most).to(x.dtype).exp2()
-    x = x / power.unsqueeze(-1)
-    length = torch.linalg.vector_norm(x, dim=-1)
-    norm = length.double() * power.double()
+    x = x.transpose(1, 2)
+    single = torch.promote_types(x.dtype, torch.float32)
+    most, least = LIMITS[single]
+    largest = torch.linalg.vector_norm(x, torch.inf, dim=-1, dtype=single)  # not finite where one number is not
+    finite = largest < torch.inf
+    power = torch.frexp(largest)[1].clamp(-most, most).to(single).exp2()
+    scaled = x.new_empty(x.shape, dtype=single)  # head by head, as the product below takes it
+    torch.div(torch.where(finite.unsqueeze(-1), x, 0.0), power.unsqueeze(-1), out=scaled)
+    length = torch.linalg.vector_norm(scaled, dim=-1)
+    norm = length * power.double()
     finite &= norm < LARGEST
     held = finite & (norm > least)
     norm, inverse = torch.where(held, norm, 0.0), torch.where(held, length.reciprocal(), 0.0)
-    real = masks[:, 0].bool().unsqueeze(-1)
-    out = {"zero": (real & finite & ~held).sum((1, 2)), "nonfinite": (real & ~finite).sum((1, 2))}
-    masks, subsets, counted = masks.to(x.dtype), subsets.to(x.dtype), held.double()
-    lengths = torch.matmul(masks.double(), torch.cat([counted, norm, norm.square()], -1))
-    out |= dict(zip(("n", "norm", "norm_square"), lengths.chunk(3, -1), strict=True))
-    out["subset_n"] = torch.matmul(subsets, counted.to(x.dtype))
-    unit = x * inverse.unsqueeze(-1)
-    found = sum_weighted(torch.cat([masks, subsets], 1), unit)
-    out["unit"], out["subset_unit"] = found[:, : masks.shape[1]], found[:, masks.shape[1] :]
-    top = torch.where(held, power, 0.0).amax()
-    share = torch.where(held, power / top.clamp(min=least), 0.0)
-    out["vector"] = sum_weighted(masks, x * share.unsqueeze(-1)).double() * top.double()
+    policies, every = masks.shape[1], torch.cat([masks, subsets], 1)
+    each = torch.cat([norm, norm.square(), held, finite ^ held, ~finite], 1)
+    counts = torch.matmul(every.double(), each.transpose(1, 2)).chunk(5, -1)
+    out = dict(zip(("norm", "norm_square", "n"), (part[:, :policies] for part in counts), strict=False))
+    out |= dict(zip(("zero", "nonfinite"), (part[:, 0].sum(-1) for part in counts[3:]), strict=True))
+    out["subset_n"] = counts[2][:, policies:]
+    top = (power * held).amax().clamp(min=least)
+    rows = every.to(single).unsqueeze(1)
+    share = rows[:, :, :policies] * (power * held / top).unsqueeze(2)
+    found = torch.matmul(torch.cat([share, rows * inverse.unsqueeze(2)], 2), scaled).transpose(1, 2)
+    out["vector"] = found[:, :policies].double() * top.double()
+    out["unit"], out["subset_unit"] = found[:, policies : 2 * policies], found[:, 2 * policies :]
     if "unit_square" in terms:
-        out["unit_square"] = sum_weighted(masks, unit.square())
-    return out, torch.where(held, norm.reciprocal(), 0.0)
+        square = torch.matmul(rows[:, :, :policies] * inverse.square().unsqueeze(2), scaled.square_())
+        out["unit_square"] = square.transpose(1, 2)
+    return out, torch.where(held, norm.reciprocal(), 0.0).transpose(1, 2)
 
 
 def sum_weighted(

@@ -21,6 +21,7 @@ and without a policy axis:
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,13 +55,36 @@ class Sums:
             raise MeasureError("at least 2 groups", str(groups), "use groups=32; an interval needs groups to leave out")
         self.groups, self.units = groups, set[int]()
         self.terms: dict[tuple[str, str], Tensor] = {}
+        self._joined: dict[Any, tuple[Tensor, list[Tensor]]] = {}
 
     def add(self, site: str, values: Mapping[str, Tensor], group: Tensor) -> None:
         """Add per-sequence `values` [sequence, ...] to the sums of a site; `group` [sequence] is the group of each
         sequence.
         """
+        if any(value.device.type != "cpu" for value in values.values()):
+            self._join(site, values).index_add_(0, group, _to_columns(values.values()))
+            return
         for term, value in values.items():
             self.buffer(site, term, (self.groups, *value.shape[1:]), value.device).index_add_(0, group, value.double())
+
+    def _join(self, site: str, values: Mapping[str, Tensor]) -> Tensor:
+        """Return one tensor [group, …] whose parts are the sums of a site under the names of `values`, side by side.
+
+        An accelerator adds to all of them at once so. The parts stay the terms; if one was replaced, all are joined
+        anew.
+        """
+        key = (site, *((term, value.shape[1:]) for term, value in values.items()))
+        whole, parts = self._joined.get(key, (None, []))
+        if whole is None or any(self.terms.get((site, t)) is not part for t, part in zip(values, parts, strict=True)):
+            shapes = {term: (self.groups, *value.shape[1:]) for term, value in values.items()}
+            held = [self.buffer(site, t, shapes[t], value.device) for t, value in values.items()]
+            whole = _to_columns(held)
+            sizes = [part[:1].numel() for part in held]
+            columns = torch.split(whole, sizes, 1)
+            parts = [part.view(shape) for part, shape in zip(columns, shapes.values(), strict=True)]
+            self.terms |= {(site, term): part for term, part in zip(values, parts, strict=True)}
+            self._joined[key] = whole, parts
+        return whole
 
     def buffer(self, site: str, term: str, shape: Iterable[int], device: torch.device | str = "cpu") -> Tensor:
         """Return the float64 tensor that holds the sums of a site under the name `term`, filled with zeros the first
@@ -145,6 +169,11 @@ class Sums:
         return reduced
 
 
+def _to_columns(values: Iterable[Tensor]) -> Tensor:
+    """Return tensors [row, …] side by side in float64, as [row, column]."""
+    return torch.cat([value.reshape(len(value), -1) for value in values], 1).double()
+
+
 class Totals:
     """The sums of one site as a metric sees them, with a leading replicate axis.
 
@@ -207,25 +236,32 @@ def sum_vectors(
     Vectors that are zero or not finite are counted and enter no sum. On a CPU the vectors are processed piece by piece,
     so that what is read several times is read from the cache.
     """
-    if not x.dtype.is_floating_point or x.dtype.itemsize < 4:
+    away = x.device.type != "cpu"
+    if not x.dtype.is_floating_point or (x.dtype.itemsize < 4 and not away):
         x = x.float()
     x = x.transpose(1, 2)  # [sequence token head dim]: as most models keep heads, so that no copy is made below
     subsets = masks[:, :0] if subsets is None or "subset_unit" not in terms else subsets
-    sequence, sums_of = max(x.shape[1:].numel(), 1), _sum_piece
+    if away:
+        out, inverse = sum_on_device(x, masks, subsets, terms)
+        return _finish(out, terms), inverse.transpose(1, 2)
+    sequence = max(x.shape[1:].numel(), 1)
     sequences, tokens = max(PIECE // sequence, 1), -(-max(x.shape[1], 1) // -(-sequence // PIECE))  # taken at once
-    if x.device.type != "cpu":
-        sums_of, sequences, tokens = sum_on_device, max(len(x), 1), max(x.shape[1], 1)
     sums: list[dict[str, Tensor]] = []
     inverses: list[Tensor] = []
     for rows in zip(*(torch.split(y, sequences) for y in (x, masks, subsets)), strict=True):
         pieces = zip(*(torch.split(y, tokens, axis) for y, axis in zip(rows, (1, 2, 2), strict=True)), strict=True)
-        parts = [sums_of(vectors, weights, of_subsets, terms) for vectors, weights, of_subsets in pieces]
+        parts = [_sum_piece(vectors, weights, of_subsets, terms) for vectors, weights, of_subsets in pieces]
         sums.append({name: sum(part[name] for part, _ in parts) for name in parts[0][0]})  # type: ignore[misc]
         inverses.append(torch.cat([inverse for _, inverse in parts], 1))
     out = {name: torch.cat([part[name] for part in sums]) for name in sums[0]}
+    return _finish(out, terms), torch.cat(inverses).transpose(1, 2)
+
+
+def _finish(sums: dict[str, Tensor], terms: frozenset[str]) -> dict[str, Tensor]:
+    """Return the asked sums by sequence, with the cosine inside sequences, which follows from others."""
     if "sequence_cosine" in terms:
-        out |= _cosine_inside_sequences(out["n"], out["unit"].double())
-    return {name: value for name, value in out.items() if name in terms | COUNTED}, torch.cat(inverses).transpose(1, 2)
+        sums |= _cosine_inside_sequences(sums["n"], sums["unit"].double())
+    return {name: value for name, value in sums.items() if name in terms | COUNTED}
 
 
 def sum_single_vectors(
