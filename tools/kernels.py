@@ -50,11 +50,11 @@ class Work:
         self.seconds += max(moved / BYTES, flops / PRODUCTS.get(dtype, PRODUCTS[torch.float32]))
 
 
-class _Kernels(TorchDispatchMode):
+class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operations on tensors of the meta device that are no views."""
 
     def __init__(self, work: Work) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.work = work
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -124,8 +124,8 @@ def of_layer(tokens: int) -> Work:
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
-    sizes = {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS}
-    config = LlamaConfig(**sizes, intermediate_size=INNER, attn_implementation="sdpa")
+    sizes: Any = {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": KEY_HEADS}
+    config = LlamaConfig(**sizes | {"intermediate_size": INNER, "attn_implementation": "sdpa"})
     with torch.device("meta"):
         layer = LlamaDecoderLayer(config, 0).eval().to(torch.bfloat16)
         x = torch.empty(1, tokens, HIDDEN, dtype=torch.bfloat16)
@@ -139,7 +139,7 @@ def rows(tokens: int) -> list[tuple[str, Work]]:
     """What a layer launches for a window of so many tokens: the layer itself, then what is measured of it."""
     hidden, attention = (Settings(panel=(panel,), sample=0) for panel in ("hidden", "attention"))
     heads = [of_site(name, (n, DIM), tokens, attention) for name, n in (("query", HEADS), ("key", KEY_HEADS))]
-    of_heads = Work(*(sum(vars(work)[name] for work in heads) for name in ("kernels", "bytes", "seconds")))  # type: ignore[arg-type]
+    of_heads = Work(*(sum(vars(work)[name] for work in heads) for name in ("kernels", "bytes", "seconds")))
     return [
         ("the layer itself", of_layer(tokens)),
         ("hidden states", of_site("hidden", (HIDDEN,), tokens, hidden)),
