@@ -148,10 +148,11 @@ class Heads:
     def _hand_on(
         self, call: Call, at: Callable[..., Site], source: Any, real: Tensor | None, windows: int
     ) -> Tensor | None:
-        """Compute everything that was asked for of one attention call and hand it on.
+        """Compute the requested quantities of one attention call (queries, keys, scores, …) and pass each to the tap.
 
-        at        returns the site of this call for a quantity
-        source    what is known of the module's queries and keys before the interface (`capture.projections.Source`)
+        at        returns the site (layer and quantity) under which a quantity of this call is recorded
+        source    the module's projected queries and keys, as they were before the attention function was called
+                  (`capture.projections.Source`)
         real      which queries are real tokens [sequence, query]; None: all
         windows   into how many windows each sequence is split
 

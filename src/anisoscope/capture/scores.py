@@ -70,12 +70,15 @@ def _expand_seen(q: Tensor, k: Tensor, masking: Masking) -> Tensor:
 
 
 def _sum_equal_rows(sums: dict[str, Tensor], moment: Tensor, k: Tensor) -> dict[str, Tensor]:
-    """Return `row_variance`, `row_lean` and `row_spread` (see `sum_scores`) if all queries of a sequence see the same
-    keys.
+    """Return sums over queries that need the covariance C of the keys, if all queries of a sequence see the same keys.
 
-    One covariance of keys per sequence and head is then enough.
+    C is then one matrix for each sequence and head. For the queries q (scaled) of a sequence:
 
-    sums     `rows`, `query`, `keys`, as in `sum_scores`
+    row_variance   Σ qᵀCq, the variance of the scores inside a row, summed over rows [sequence, head]
+    row_lean       ΣCq [sequence, head, dim]
+    row_spread     ΣC [sequence, head, dim, dim]
+
+    sums     `rows` (number of queries), `query` (Σq) and `keys` (number of keys), each by sequence and head
     moment   Σqqᵀ of the scaled queries [sequence, head, dim, dim]
     k        centred keys [sequence, head, key, dim]; 0 for keys that no query sees
     """

@@ -153,7 +153,11 @@ def _open_batches(inputs: Any) -> Any:
 
 
 def _select_entries(item: Any) -> dict[str, Any]:
-    """Return the entries of a batch for `forward=`: those of a dict, else its first tensor."""
+    """Return the tensors of a batch for the user's own function (`measure(…, forward=function)`), by name.
+
+    A dict gives all its tensors under their names. A tensor gives itself under the name "0"; a tuple or list gives its
+    first element under that name.
+    """
     if isinstance(item, Mapping):
         return {str(name): value for name, value in item.items() if isinstance(value, Tensor)}
     first = item[0] if isinstance(item, tuple | list) else item

@@ -129,7 +129,10 @@ def _earlier(context: Context) -> pd.DataFrame:
 
 
 def _absent(cell: Cell, why: str) -> pd.DataFrame:
-    """Return a record that says why a cell (classifier) has no others: the metric `why` is `missing` or `diverged`."""
+    """Return a table of one row for a cell (classifier) that has no measurements, with the reason as its metric.
+
+    why   the reason: "missing" (it was not trained) or "diverged" (its training did)
+    """
     row = pd.DataFrame([{"metric": why, "value": 1.0}])
     return as_records(row, model=cell.label, corpus=cell.corpus, seed=cell.seed)
 

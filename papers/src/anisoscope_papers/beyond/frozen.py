@@ -22,10 +22,12 @@ FEWEST_STEPS = 4
 
 
 def by_steps(here: Evidence) -> dict[str, Seeds]:
-    """Return {recipe of positions: accuracy [seed] by the step at which attention was frozen}.
+    """Return the accuracies of all seeds by the step at which attention was frozen, for each kind of position codes.
 
-    −1 stands for uniform attention, the last step for attention that was trained throughout. `here`: the evidence on
-    one corpus.
+    here   the evidence on one corpus
+
+    {kind of position codes: {step: accuracies [seed]}}. Step −1: attention was uniform all along; the last step:
+    it was trained throughout.
     """
     rows = named(select(here.records, **TESTED))
     rows = rows[rows["family"] != CONTROL]

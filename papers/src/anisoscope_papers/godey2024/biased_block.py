@@ -176,8 +176,12 @@ class Pass:
         return self
 
     def _receive(self, site: Site, value: Any) -> None:
-        """Add what one site gives in a forward pass (`value`) to the sums. Queries arrive before the keys of the
-        same call.
+        """Add a tensor that was seen in the forward pass to the running sums of its site. The tap calls this.
+
+        site    which layer and which quantity (hidden states, queries, keys, rows of attention) the tensor is
+        value   the tensor; its shape is that of the quantity
+
+        The queries of a call are kept until its keys arrive, because sums of attention scores need both.
         """
         self.sites[site.name] = site
         if site.quantity == "attention":

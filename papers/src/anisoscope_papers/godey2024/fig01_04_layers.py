@@ -186,8 +186,9 @@ def _mean(records: pd.DataFrame, layers: pd.DataFrame, site: str = "hidden") -> 
 def _difference(a: Array, b: Array) -> Array:
     """Return the replicates of a − b, from replicates [1 + group] of each.
 
-    They are paired if both have the same number of groups of units (documents, images), else the two jackknives follow
-    one another.
+    Replicate 0 is the value over all units (documents, images), replicate g the one without group g. With equally many
+    groups in both, replicates are subtracted one by one. Otherwise a and b count as independent: first come the
+    replicates of a, with b over all units, then those of b, with a over all units.
     """
     return a - b if len(a) == len(b) else np.concatenate([[a[0] - b[0]], a[1:] - b[0], a[0] - b[1:]])
 

@@ -120,7 +120,8 @@ class MantaBlockAssignment(nn.Module):
         """Turn frontier probabilities (B, T) into shares of bytes in blocks (B, L, T), which sum to one over the L
         blocks.
 
-        UsageError if rows have different numbers of blocks without `joint_blocks`.
+        B rows, T bytes, L blocks. `joint_blocks`: all rows get the largest number of blocks that a row of the batch
+        needs. UsageError if it is false and rows need different numbers.
         """
         frontiers = torch.cat([torch.zeros_like(frontiers[:, :1]), frontiers[:, 1:]], dim=1)
         floor = max(5 * torch.finfo(frontiers.dtype).resolution, self.variance_floor)
