@@ -53,6 +53,9 @@ NAMED = {
     "beyond": "beyond small_models positions modalities results",
 }
 """Areas, and the files of tests run on a line that no test executes in its own process, or that is in no function."""
+STUDIES = (Path(__file__).parents[1] / "papers" / "src" / "anisoscope_papers").glob("*/published.toml")
+# Studies that came later stand in no list: their tests have their name.
+NAMED |= {path.parent.name: f"{path.parent.name} results" for path in sorted(STUDIES) if path.parent.name not in NAMED}
 OF_PROCESSES = {
     "models/hub.py": "hub hub_again",
     "models/hub_faults.py": "hub",
