@@ -226,8 +226,8 @@ this page, after these lines:
 ## Rules for a model's inputs
 
 - A list holds batches. A tuple holds the positional arguments of one call.
-- A loader can give pairs. The second element is treated as labels if it has one number for each sequence, or if the
-  model takes only one argument. The run's `warnings` say so.
+- A loader can give pairs. In two cases the second element is taken for labels, and the run's `warnings` say so: if it
+  has one number for each sequence, and if the model takes only one argument.
 - An `attention_mask` [sequence, token] decides which tokens count. It is also given to the model, if the model
   accepts one. The same holds for `src_key_padding_mask` and similar masks, which are true at padding.
 - Any other mask is only given to the model. Every position counts then, and a warning says so.
@@ -256,14 +256,15 @@ A vision-language model (LLaVA, PaliGemma, Gemma 3, Qwen-VL …) reads these, by
 - **chats with images**, one on each line (`.jsonl`): `messages` as in transformers and OpenAI, with images in their
   parts or in a column `images`; or `conversations` as in LLaVA. Paths are relative to the file. Nothing is downloaded.
 
-Each image with its caption, or each chat, is a unit. It is written by the model's chat template, if the model has one.
-Each tower is a stack: `vision`, and `decoder` for the language model (`encoder` if it is not causal). Images without a
-caption, and missing or damaged images, are named in an error; `--skip-bad` leaves them out. The run's warnings name a
-tower without a `final` norm.
+Each image with its caption, or each chat, is a unit. If the model has a chat template, the template writes the text
+that the model reads. A *tower* is the part of a model that reads one kind of input. In the records it is a *stack*, a
+row of blocks with a name: `vision` for images, and `decoder` for the language model (`encoder` if it is not causal).
+Images without a caption, and missing or damaged images, are named in an error; `--skip-bad` leaves them out. The run's
+warnings name a tower without a `final` norm.
 
-`--metric modality_gap` measures how far tokens of images lie from those of texts, layer by layer. With `--tower both`
-a CLIP reads both sides of a folder with captions in one run. The vectors that it compares are the stack `joint`, two
-for each pair.
+`--metric modality_gap` measures how far tokens of images lie from those of texts, layer by layer. With `--tower both` a
+CLIP reads both sides of a folder with captions in one run. Its records call the vectors that CLIP compares the stack
+`joint`: each pair has two, one of the image and one of the text.
 
 ## How the columns of a file are read
 

@@ -105,7 +105,10 @@ VECTORS = (
         "hidden = bert(**batch, output_hidden_states=True).hidden_states\n"
         'measure(hidden, mask=batch["attention_mask"])',
     ),
-    Kind("requests of different lengths, [token, dim] each", "measure([x[:5], x[5:12], x[12:15]])"),
+    Kind(
+        "a list of arrays, one for each request: [token, dim], of different lengths",
+        "measure([x[:5], x[5:12], x[12:15]])",
+    ),
     Kind("a generator of vectors, or of requests", "measure(vector for vector in x)"),
     Kind("a `.npy` file", 'np.save("x.npy", x); measure("x.npy")'),
     Kind("a `.npz` file with units", 'np.savez("x.npz", one=x, two=x + 1, units=np.arange(60) // 3); measure("x.npz")'),
@@ -125,7 +128,7 @@ VECTORS = (
         'measure("x.csv", unit_column="document")',
     ),
     Kind(
-        "a `.csv` file with its index and an id; the columns of the vector are named",
+        "a `.csv` file with row numbers and an id; then `columns` names the columns of the vector",
         'pd.DataFrame(x).assign(id=range(60)).to_csv("x.csv"); measure("x.csv")\nmeasure("x.csv", columns="0-15")',
     ),
     Kind(

@@ -17,10 +17,15 @@ GUARDS = ("strict", "frozen", "kw_only", "slots", "init", "repr", "eq")
 NO_EFFECT = ("overload", "cache", "lru_cache", "cached_property", "abstractmethod", "runtime_checkable", "wraps")
 KINDS = ({"Add", "Sub", "Mul", "Div", "FloorDiv", "Mod", "Pow"}, {"BitOr", "BitAnd", "BitXor", "RShift", "LShift"})
 SAME = re.compile(r"_(Eq_Is|NotEq_IsNot|Is_Eq|IsNot_NotEq)$")
-LEFT_OUT = """Changes that no test can see, or need see, are left out: in annotations, under `TYPE_CHECKING` and
-within `raise` (texts of errors); of `strict=`, `frozen=` and the like; of decorators that only cache results or
-help a type checker; `==` for `is`; and operators of sets or bits for those of arithmetic (a TypeError at once). One
-change is drawn for each place, so `-`, which can become eleven others, counts once."""
+LEFT_OUT = """Changes that no test can see, or that none needs to see, are left out:
+
+- in annotations, under `TYPE_CHECKING`, and within `raise` (texts of errors);
+- of `strict=`, `frozen=` and the like;
+- of decorators that only cache results or help a type checker;
+- `==` for `is`;
+- operators of sets or bits for those of arithmetic (a TypeError at once).
+
+One change is drawn for each place. So `-`, which can become eleven others, counts once."""
 
 
 @dataclass(frozen=True)

@@ -134,10 +134,9 @@ def write(found: list[dict[str, Any]]) -> None:
     limits = " or ".join(f"{seconds:g}" for seconds in sorted({each["seconds"] for each in found}))
     commits = list(dict.fromkeys(each["commit"] for each in found))
     head = f"Seed {seeds}, drawn at commit {commits[0]}. The last of them were tried at {commits[-1]}."
-    head = f"{head} For each, the tests of its lines ran for {limits} s in all. {mutant_places.LEFT_OUT}"
-    text = "\n".join(
-        ["", head.replace("\n", " "), "", *rows(found), "", "What survives:" * bool(lines), "", *lines, ""]
-    )
+    head = f"{head} For each, the tests of its lines ran for {limits} s in all."
+    known_to_live = ["", "What survives:" * bool(lines), "", *lines, ""]
+    text = "\n".join(["", head, "", mutant_places.LEFT_OUT, "", *rows(found), *known_to_live])
     before, _, rest = PAGE.read_text("utf-8").partition(BEGIN)
     PAGE.write_text(before + BEGIN + text + END + rest.partition(END)[2], "utf-8")
 

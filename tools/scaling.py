@@ -144,14 +144,15 @@ Choose by your data:
 
 ## Memory
 
-Bytes in bfloat16 with default settings (32 groups for intervals, a sample of 2,048 vectors). Second moments are needed for the spectrum:
+Bytes in bfloat16 with default settings (32 groups for intervals, a sample of 2,048 vectors). The spectrum needs second moments, which are
+mean products of any two dimensions:
 
 | model | weights | sums | sample | second moments, by default | with `--spectrum-groups 1` | state file |
 |---|---|---|---|---|---|---|
 {memory}
 
-- The spectrum is measured by default only at sites of up to 2,048 dimensions. To measure it at wider sites, use `--spectrum-groups 1` or
-  `--panel spectrum` alone.
+- The spectrum is measured by default only at sites of up to 2,048 dimensions. If you want it at wider sites, too, use
+  `--spectrum-groups 1`, or measure `--panel spectrum` alone.
 - `--layers 0,8,16,-1` measures only these layers. Their records are the same as in a run of all layers.
 - The state is saved every minute, and at once on Ctrl-C or SIGTERM. A large state is saved less often, so that at most 5 MB are
   written a second (16 GB every 55 minutes).
@@ -161,16 +162,17 @@ Bytes in bfloat16 with default settings (32 groups for intervals, a sample of 2,
 
 ## Time
 
-Matrix products for one token, in windows of {windows} tokens. Each panel is a share of the model's own products. *hours* is the time of the
-model alone for 10⁹ tokens at {flops} products a second; it gives a sense of scale and was not measured.
+Matrix products for one token, in windows of {windows} tokens. The column *model* counts the model's own products. The next three columns
+are panels: the products that they add, as a share of the model's. *hours* is the time of the model alone for 10⁹ tokens at {flops} products
+a second; it gives a sense of scale and was not measured.
 
 | model | model | hidden | attention | spectrum | hours |
 |---|---|---|---|---|---|
 {products}
 
 Products are not time: exponentials and reads of memory are left out. The next table compares both on one thread of a quiet CPU (built-in
-encoder, float32; [more on speed](limit.md)). For `hidden` and attention most time is not products. The spectrum takes less time than
-its products suggest, because a CPU computes only half of a symmetric product.
+encoder, float32; [more on speed](limit.md)). For `hidden` and attention, most of the time is spent on other things than products. The
+spectrum takes less time than its products suggest, because a CPU computes only half of a symmetric product.
 
 | window | panels | products added to the model's | processor time added to the bare pass |
 |---|---|---|---|
@@ -229,7 +231,7 @@ anisoscope merge runs/part-* -o runs/whole
 ```
 
 Every job reads and tokenises the whole corpus first, because it must know which windows are its own. That takes time, and 15 MiB for each
-million tokens. If there are some hundred million tokens or more, or many files, let each job read its own files, as below.
+million tokens. If your corpus has some hundred million tokens, or if it has many files, let each job read its own files, as below.
 
 ## Your own program reads the data
 
@@ -274,7 +276,8 @@ The tests run the three examples in small (Ray only if it is installed). Their n
 There was no GPU when this was written. The tests use a simulated device instead (`tests/devices.py`). It computes on the CPU, refuses to mix
 devices, and counts how often the host waits.
 
-- On that device the records equal those of the CPU to 1e-8. The host waits as often for a batch of three layers as for a batch of one.
+- On that device the records equal those of the CPU to 1e-8. Measuring more layers makes the host wait no more often: once three layers are
+  measured, it waits as often for a batch as with one.
 - For a GPU, the next batch is prepared in a thread while the current one is measured. It was not measured whether that saves time.
 - CUDA, NCCL, flash attention, MPS and quantised kernels were not run. `make gpu` tests them on a GPU, the most important first, in at most 40
   minutes.

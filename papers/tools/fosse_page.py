@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from committed import RESULTS, distinct_verdicts, primary_claims, word
 from findings import FIELD, _filled
-from fosse_positions import positions_figure, sentences_table, tell_positions
+from fosse_positions import means_table, positions_figure, sentences_table
 from pages import DOCS, table_row
 from svg import draw_svg, write_text
 
@@ -36,15 +36,15 @@ MARGIN = 0.02
 def page() -> str:
     """Return the page: a short answer, the numbers claim by claim, then the paper's own tables and figures, folded."""
     words = FIELD.sub(_filled, WORDS.read_text("utf-8")).strip()
-    return "\n\n".join([words, POSITIONS, tell_positions(), WHICH, sentences_table(), _shares(), _own_order()])
+    return "\n\n".join([words, POSITIONS, means_table(), WHICH, sentences_table(), _shares(), _own_order()])
 
 
 POSITIONS = """## Positions and attention, in one layer
 
 ![H of `[CLS]`, points lost without attention afterwards and from the start](figures/fosse2023-positions.svg)
 
-Means over seeds with their 95 % intervals (not corrected for their number); 0: no positions, as the paper's text;
-1: the sinusoids of its code; beside them, learned positions."""
+Dots are means over seeds, with 95 % intervals that are not corrected for their number. On the horizontal axis, 0 means
+no positions, as in the paper's text, and 1 the sinusoids of its code. Learned positions stand to the right."""
 
 WHICH = "Which sentence of the paper holds under which recipe (verdicts: one split of each corpus, Holm's correction):"
 
@@ -58,8 +58,8 @@ def _shares() -> str:
         decided = sum(outcome not in UNDECIDED for outcome in words)
         parts.append(f"{decided} of {len(words)} ({100 * decided / len(words):.0f} %) of {whose}")
     return (
-        f"**How much is decided.** Of the verdicts on primary claims, by which a table or figure is judged: "
-        f"{', '.join(parts)}. The rest is undecided, true by construction, or not comparable."
+        f"**How much is decided.** A table or figure is judged by its primary claim. Of the verdicts on primary "
+        f"claims, {' and '.join(parts)} are decided. The rest is undecided, true by construction, or not comparable."
     )
 
 
@@ -110,9 +110,10 @@ COLLAPSED = (
     "On HateXplain the paper's fine-tuned encoder has .401: a model that always names the commonest class has .406."
 )
 FORM_C = (
-    "In the rows of H of HateXplain and e-SNLI the formula changes after λ = 0. Their first cells are most likely the "
-    "entropy of a *softmax of the weights* (form C), which stays above .97 whatever attention does. All other cells "
-    "are the usual entropy of the weights (form A). By form A our models are sharp at λ = 0: .14 and .09."
+    "In the paper's rows of H of HateXplain and e-SNLI, the formula most likely changes after λ = 0; ours changes with "
+    "it. The cells of λ = 0 are the entropy of a *softmax of the weights* (form C), which stays above .97 whatever "
+    "attention does. All other cells are the usual entropy of the weights (form A). By form A our models are sharp at "
+    "λ = 0: .14 and .09."
 )
 CONE_TEXT = (
     "![Values of one review and the outputs of attention, as angles to the mean direction of the values]"

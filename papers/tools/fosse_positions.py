@@ -25,12 +25,20 @@ PANELS = {
     "needed: points lost when trained without": (-5.0, 40.0, 10.0),
 }
 """Lowest, highest and step of the vertical axis of each panel."""
+NAMES = dict(
+    zip(
+        PANELS,
+        ("H", "points lost if attention is taken away after training", "points lost if trained without attention"),
+        strict=True,
+    )
+)
+"""Names of the panels in a table."""
 ACROSS = dict(zip(RECIPES, (0.0, 0.25, 1.0, 1.45), strict=True))
 """Place of each recipe: the factor of the sinusoids, and learned positions beside them."""
 SENTENCES = {
     "nearly uniform": "Attention is nearly uniform (H above .9)",
-    "not used": "Geometry replaces attention: made uniform afterwards, it costs less than two points",
-    "not needed": "Geometry replaces attention: trained uniform, it costs less than two points",
+    "not used": "Geometry replaces attention: if it is made uniform after training, less than two points are lost",
+    "not needed": "Geometry replaces attention: if a model is trained with it uniform, less than two points are lost",
     "keys converge": "Keys converge by training",
     "values converge": "Values converge by training",
 }
@@ -118,18 +126,14 @@ def sentences_table() -> str:
     return "\n".join(map(table_row, rows))
 
 
-def tell_positions() -> str:
-    """Say in words how H, *used* and *needed* move from no positions over a quarter of the sinusoids to the whole."""
-    told: dict[str, list[str]] = {panel: [] for panel in PANELS}
+def means_table() -> str:
+    """Return a table in Markdown: H, and the points lost without attention, as means over seeds, for three recipes."""
     every = {(corpus, recipe): values for corpus, recipe, values in _seeds()}
-    for corpus, title in TITLES.items():
-        for panel, parts in told.items():
-            means = [float(np.nanmean(every[corpus, recipe][panel])) for recipe in list(RECIPES)[:3]]
-            digits = 2 if panel.startswith("H") else 0
-            numbers = " → ".join(f"{mean:.{digits}f}" for mean in means).replace("-", "−")
-            parts.append(f"{title} {numbers}")
-    entropy, used, needed = (", ".join(parts) for parts in told.values())
-    return (
-        f"From no positions over a quarter of the sinusoids to the whole: H {entropy}. Points of accuracy lost "
-        f"when attention is taken away: {used}. When trained without: {needed}."
-    )
+    shown = list(RECIPES)[:3]
+    rows = [("mean over seeds", *shown), ("---",) * (1 + len(shown))]
+    for panel, name in NAMES.items():
+        digits = 2 if panel.startswith("H") else 0
+        for corpus, title in TITLES.items():
+            means = [float(np.nanmean(every[corpus, recipe][panel])) for recipe in shown]
+            rows.append((f"{name}, {title}", *(f"{mean:.{digits}f}".replace("-", "−") for mean in means)))
+    return "\n".join(map(table_row, rows))

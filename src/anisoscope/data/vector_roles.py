@@ -3,8 +3,9 @@ two readings are possible.
 
 1. `--columns`, `--unit-column` and `--label-column` come first. A column called unit, label or mask is used as such.
 2. A column of lists holds vectors. If there is none, all columns of numbers together are one vector.
-3. These columns are left out of a vector: text, row numbers (marked by the format, or a column without a name that
-   comes first or counts the rows), and columns whose name says that they are something else (id, year, score …).
+3. These columns are left out of a vector: text; row numbers (a column that the format marks as such, or a column
+   without a name that comes first or counts the rows); and columns whose name says that they are something else (id,
+   year, score …).
 4. Numbered columns of one name (dim_0, dim_1 …) are the vector if they are at least three quarters of the columns of
    numbers.
 5. A file that can be read in two ways is refused. Examples: whole numbers (an id, a class) among decimals, numbered
