@@ -119,6 +119,15 @@ def test_what_cannot_be_compared_is_told_before_anything_is_measured(measured, l
     assert measured == []
 
 
+def test_a_run_that_is_not_there_is_no_model_of_the_hub(measured, folder):
+    """The hub was asked for `runs/after`, and the cure was a network."""
+    (folder / "kept/before").mkdir(parents=True)
+    (folder / "kept/before/identity.json").write_text("{}")
+    with pytest.raises(OutputError, match=r"kept/other, which is not there. Cure: kept has before"):
+        typed("compare half-minilm kept/other -q")
+    assert measured == []
+
+
 @pytest.mark.usefixtures("measured")
 def test_options_of_measuring_are_refused_for_runs_alone(folder):
     anisoscope.measure(np.ones((9, 3)) + np.eye(9, 3), output="one")

@@ -32,16 +32,25 @@ Show = Callable[[str], AbstractContextManager[Progress]]
 def is_model(name: str) -> bool:
     """Return whether a name means a model or vectors to be measured; if not, it means a run folder.
 
-    OutputError for a path that does not exist but for a slip of the pen.
+    OutputError for a path that does not exist, if one of nearly that name does or if it would lie among run folders.
     """
     path = Path(name).expanduser()
     if path.is_dir():
-        if any((path / file).exists() for file in OF_RUNS):
-            return False
-        return any(next(path.glob(pattern), None) for pattern in OF_MODELS)
-    if not path.exists() and (near := suggest_path(name, surely=True)):
+        return not _is_run(path) and any(next(path.glob(pattern), None) for pattern in OF_MODELS)
+    if path.exists():
+        return True
+    if near := suggest_path(name, surely=True):
         raise OutputError("a run folder or a model", f"{name}, which is not there", f"did you mean {near}?")
+    beside = sorted(each.name for each in path.parent.glob("*") if _is_run(each)) if "/" in name else []
+    if beside:
+        several = f"{path.parent} has {', '.join(beside[:5])}{' …' if len(beside) > 5 else ''}"
+        raise OutputError("a run folder or a model", f"{name}, which is not there", several)
     return True
+
+
+def _is_run(folder: Path) -> bool:
+    """Return whether a folder holds a run, finished or not, or a series of runs."""
+    return any((folder / file).exists() for file in OF_RUNS)
 
 
 def open_or_measure(names: Sequence[str], measuring: ModelsOptions, wanted: Iterable[str], show: Show) -> list[KeptRun]:

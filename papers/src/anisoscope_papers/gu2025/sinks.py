@@ -55,6 +55,19 @@ class Published:
             for found in expand(f"EleutherAI/pythia-{size}@step{{{pattern}}}"):
                 yield number, found.step, found.subject
 
+    def measure(self, metrics: tuple[str, ...], context: Context) -> Iterator[tuple[int, int, pd.DataFrame]]:
+        """Measure metrics of every checkpoint. Yield (number of the model, step, the tool's records)."""
+        for number, step, subject in self.subjects():
+            job = Job(
+                subject,
+                corpus=self.corpus,
+                settings=Settings(metrics=metrics, tokens=("all",), sample=0),
+                sequences=self.sequences,
+                max_length=self.window,
+                device=context.device,
+            )
+            yield number, step, run(job, root=context.cache, resume=True).records
+
     def needs(self) -> tuple[Need, ...]:
         """Return what must be downloaded: every checkpoint, and the corpus."""
         several, tokens = len(self.steps), self.sequences * self.window
@@ -89,18 +102,9 @@ def measure(settings: Experiment | Published, context: Context) -> pd.DataFrame:
 
 def measure_published(published: Published, context: Context) -> pd.DataFrame:
     """Return the sinks of published checkpoints, named as those of models trained here."""
-    parts = [as_records(pd.DataFrame())]
-    for number, step, subject in published.subjects():
-        job = Job(
-            subject,
-            corpus=published.corpus,
-            settings=Settings(metrics=("sinks",), tokens=("all",), sample=0),
-            sequences=published.sequences,
-            max_length=published.window,
-            device=context.device,
-        )
-        parts.append(named(run(job, root=context.cache, resume=True).records, step, number))
-    return pd.concat(parts, ignore_index=True)
+    found = published.measure(("sinks",), context)
+    parts = [named(records, step, number) for number, step, records in found]
+    return pd.concat([as_records(pd.DataFrame()), *parts], ignore_index=True)
 
 
 def named(records: pd.DataFrame, step: int, seed: int) -> pd.DataFrame:

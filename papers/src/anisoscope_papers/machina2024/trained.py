@@ -6,21 +6,17 @@ none before it. Settings `paper` measure the Pythias of the hub along their trai
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
-from anisoscope.measure.settings import Settings
-from anisoscope.runs.job import Job
-from anisoscope.runs.run import run
 from anisoscope.store import as_records, select
 from anisoscope_papers.beyond.causes import FULL as CAUSAL
-from anisoscope_papers.beyond.trained import SEEN, SKILL, Experiment, measure as measure_cells
+from anisoscope_papers.beyond.trained import SKILL, Experiment, measure as measure_cells
 from anisoscope_papers.godey2024 import courses
-from anisoscope_papers.gu2025.sinks import LEARNT, Published
+from anisoscope_papers.gu2025.sinks import LEARNT, Published, at_hand
 from anisoscope_papers.gu2025.small_models import BASE, BRIEF, FULL
 from anisoscope_papers.judge import Array, Test, judged, means_over_seeds, of_seeds, verdict_without_test
 from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
@@ -58,26 +54,9 @@ def measure(settings: Experiment | Published, context: Context) -> pd.DataFrame:
 
 def measure_published(published: Published, context: Context) -> pd.DataFrame:
     """Return A by layer and I(W) of embeddings of published checkpoints, named as those of models trained here."""
-    parts = [as_records(pd.DataFrame())]
-    for number, step, subject in published.subjects():
-        job = Job(
-            subject,
-            corpus=published.corpus,
-            settings=Settings(metrics=(A, "partition"), tokens=("all",), sample=0),
-            sequences=published.sequences,
-            max_length=published.window,
-            device=context.device,
-        )
-        rows = run(job, root=context.cache, resume=True).records
-        parts.append(as_records(rows.assign(model=BASE, step=step, seed=number)))
-    return pd.concat(parts, ignore_index=True)
-
-
-def at_hand(settings: Experiment | Published, _cache: Path) -> bool:
-    """Return whether any model of the study was trained here."""
-    if isinstance(settings, Published):
-        return True
-    return any((settings.recipe.folder(*cell) / SEEN).exists() for cell in settings.cells())
+    found = published.measure((A, "partition"), context)
+    parts = [as_records(rows.assign(model=BASE, step=step, seed=number)) for number, step, rows in found]
+    return pd.concat([as_records(pd.DataFrame()), *parts], ignore_index=True)
 
 
 def has_final_norm(records: pd.DataFrame) -> bool:
