@@ -20,6 +20,7 @@ from anisoscope.api.run import Run
 from anisoscope.cli import measure_commands, view
 from anisoscope.cli.comparing import CONDITION_MET
 from anisoscope.errors import UsageError
+from anisoscope.progress import interrupt_hint
 from anisoscope.runs.job import OutputOptions
 from anisoscope.store import RunFolder, select
 
@@ -374,6 +375,15 @@ def test_what_is_kept_is_counted_where_someone_ends_it(runs, monkeypatch):
     with pytest.raises(KeyboardInterrupt) as end:
         anisoscope.series("step-{0,10}", output="nowhere")
     assert not hasattr(end.value, "__notes__")
+
+
+@pytest.mark.parametrize("outer", ["", "two models are measured"])
+def test_the_outermost_block_says_how_to_go_on(outer):
+    """`compare`, which has no --resume, was told to go on with it."""
+    inside = interrupt_hint(lambda: "a half is measured")
+    with pytest.raises(KeyboardInterrupt) as end, interrupt_hint(lambda: outer, "the same command"), inside:
+        raise KeyboardInterrupt
+    assert end.value.__notes__ == [outer or "a half is measured", "the same command"]
 
 
 def test_nothing_is_overwritten_that_was_not_asked_for(runs, asked):

@@ -341,7 +341,9 @@ def cautions(ours, theirs):
 def test_cautions_tell_what_else_may_differ():
     corpus = {"name": "c", "fingerprint": "f", "max_length": 8}
     assert cautions({"corpus": corpus}, {"corpus": corpus}) == []
-    assert cautions({"corpus": corpus}, {"corpus": corpus | {"fingerprint": "g"}}) == ["Another corpus (a: c; b: c)."]
+    assert cautions({"corpus": corpus}, {"corpus": corpus | {"fingerprint": "g"}}) == [
+        "Not the same part or version of the corpus c."
+    ]
     limited = cautions({"corpus": corpus}, {"corpus": corpus | {"limit": 2000}})
     assert limited == ["Other --limit (a: none; b: 2,000)."]
     assert cautions({"dtype": "float32"}, {"dtype": "float64"}) == ["Another dtype (a: float32; b: float64)."]

@@ -231,13 +231,13 @@ def _print_line(text: str) -> None:
 def interrupt_hint(kept: Callable[[], str], again: str = "--resume") -> Iterator[None]:
     """Add to the exception what is kept and how to continue, if the work in a `with` block is interrupted.
 
-    kept    returns what is kept, in words; empty if nothing is
-    again   the option that continues the work
+    kept    returns what is kept, in words; empty if nothing is, or if a block inside knows better
+    again   the option that continues the work; that of the outermost block counts, which knows what was typed
     """
     try:
         yield
     except (KeyboardInterrupt, Terminated, Interrupted) as stop:
-        if text := kept():
+        if text := kept() or next(iter(getattr(stop, "__notes__", ())), ""):
             stop.__notes__ = [text, again]
         raise
 

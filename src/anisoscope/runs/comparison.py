@@ -156,8 +156,10 @@ def list_cautions(first: KeptRun, second: KeptRun, differences: Sequence[Differe
     notes = [explain_pairing(first, second)]
     ours, theirs = _corpus_of(first), _corpus_of(second)
     same_corpus = ours.get("fingerprint") == theirs.get("fingerprint") and ours.get("name") == theirs.get("name")
-    if not same_corpus:
+    if ours.get("name") != theirs.get("name"):
         notes.append(f"Another corpus ({_names(first, second, ours.get('name'), theirs.get('name'))}).")
+    elif not same_corpus:
+        notes.append(f"Not the same part or version of the corpus {ours.get('name')}.")
     for name, words in (("limit", "--limit"), ("split", "--split"), ("n_units", "numbers of units")):
         if ours.get(name) != theirs.get(name) and same_corpus:
             notes.append(f"Other {words} ({_names(first, second, ours.get(name), theirs.get(name))}).")
