@@ -24,6 +24,7 @@ from anisoscope.runs.extremes import activations_table, extreme_findings, sinks_
 from anisoscope.store import as_records, select
 from anisoscope.sums.extremes import Extremes, largest_over_tokens
 
+PLACE = ["stack", "kind", "layer", "site", "head", "token_policy"]
 METRICS = ("massive", "matrix_entropy", "sinks", "logits")
 LENGTH, SEQUENCES = 14, 9
 
@@ -40,6 +41,20 @@ def value_of(records, metric, component=None, **place):
 
 def ids(seed=0, count=SEQUENCES, length=LENGTH):
     return torch.randint(3, tiny.VOCABULARY, (count, length), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_extremes_beside_other_panels_are_those_of_a_pass_of_their_own(name):
+    """Hidden states and extremes both added sums under the name `sequences`, in different shapes: no pass had both."""
+    rows = {}
+    plan = tiny.Plan(tiny.documents(6), decoder=name in tiny.TWO_STACKS)
+    panels = ("hidden", "spectrum", "attention", "alignment", "extremes")
+    for chosen in (panels, *((panel,) for panel in panels)):
+        found = run_pass(tiny.model(name), plan, Settings(panel=chosen, sample=16)).records()
+        rows[chosen] = found.drop(columns=["run"]).set_index([*PLACE, "metric", "component"])["value"].sort_index()
+    apart = pd.concat([rows[panel,] for panel in panels]).sort_index()
+    assert apart.index.is_unique and rows[panels].reindex(apart.index).equals(apart)
+    assert rows[panels].index.get_level_values("metric").isin(["massive.top", "intra_sequence"]).sum() > 10
 
 
 # ---- as published ----------------------------------------------------------------------------------------------------

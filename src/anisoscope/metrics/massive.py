@@ -38,7 +38,7 @@ def compute(data: SumsAndExtremes) -> Values:
     With the values of `_name_largest`. Replicate 0 is over all data; the others leave out one group of units each.
     """
     totals = data.totals
-    sequences = totals["sequences"]
+    sequences = totals["activation_sequences"]
     values = {
         "top": ratio(totals["top"], sequences[:, None]),
         "median": ratio(totals["median"], sequences),
@@ -97,7 +97,7 @@ def _ranks(count: int) -> tuple[str, ...]:
 METRIC = Metric(
     name="massive",
     reads=Sequences(),
-    needs=frozenset({"sequences", "top", "median", "over_median", "over_sequences", "massive"}),
+    needs=frozenset({"activation_sequences", "top", "median", "over_median", "over_sequences", "massive"}),
     compute=compute,
     reference=reference,
     bounds={**dict.fromkeys(("top", "median", "over_median", "largest"), POSITIVE), "rate": SHARE},

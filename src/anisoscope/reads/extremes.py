@@ -128,7 +128,7 @@ class SequenceSums(Keeper):
         size = torch.linalg.vector_norm(x, ord=torch.inf, dim=-1)
         real = positions.real & size.isfinite() & (size > 0)
         terms: dict[str, Tensor] = {}
-        if "sequences" in self.needs:
+        if "activation_sequences" in self.needs:
             terms |= _activation_terms(x, size, real)
             self._offer_largest(site, x, real, positions.places, done)
         if "matrix_entropy" in self.needs:
@@ -154,7 +154,7 @@ def _activation_terms(
 ) -> dict[str, Tensor]:
     """Return sums by sequence on its largest activations (absolute entries of vectors), in float64.
 
-    sequences        1 if the sequence has a real vector
+    activation_sequences   1 if the sequence has a real vector
     top              [sequence, rank]: the `TOP` largest activations
     median           median of all activations
     over_median      largest activation / median; 0 if undefined. `over_sequences` is 1 if it is defined
@@ -176,7 +176,7 @@ def _activation_terms(
     defined = any_real & (median > 0)
     over = torch.where(defined, top[:, 0] / torch.where(defined, median, 1.0), 0.0)
     return {
-        "sequences": any_real.double(),
+        "activation_sequences": any_real.double(),
         "top": top.double(),
         "median": median.double(),
         "over_median": over.double(),
@@ -223,7 +223,7 @@ class Sequences(_WithExtremes):
 
     word = "sequences of hidden vectors"
     terms = frozenset(
-        {"sequences", "top", "median", "over_median", "over_sequences", "massive"}
+        {"activation_sequences", "top", "median", "over_median", "over_sequences", "massive"}
         | {"matrix_entropy", "matrix_entropy_normalised", "matrix_sequences"}
     )
 
@@ -251,7 +251,7 @@ class Sequences(_WithExtremes):
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
         """Yield sums and largest values of each layer, with the number of sequences that count for this metric."""
-        self_counted = "sequences" if "sequences" in metric.needs else "matrix_sequences"
+        self_counted = "activation_sequences" if "activation_sequences" in metric.needs else "matrix_sequences"
         for name, site in kept.sites.items():
             totals = totals_of(kept.sums.at(name, metric.needs)) if self.reads_at(site) else None
             if totals is not None:
