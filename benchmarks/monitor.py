@@ -6,18 +6,24 @@ A step is forward, backward and AdamW of a masked language model of the preset, 
 `Monitor.look` on 64 windows, as by default, without writing files. Looks of
 the first steps (0, 1, 2, 4 …) come on top, ten in all. `causal` is a GPT-2 whose sequences are of unequal lengths,
 padded on the right, the longest above the 128 rows that attention is computed in at a time.
+
+What the panel `extremes` takes of it (sinks, massive activations, largest logits) is measured in pairs too: looks with
+it against looks without.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from pairs import BARE, against, keep, options, told, with_threads
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
 
-from anisoscope.monitor.monitor import EVERY, Monitor
+from anisoscope.metrics import find_metric_by_name
+from anisoscope.monitor.monitor import EVERY, METRICS, Monitor
 
-AIM = 0.03
+AIM, AIM_OF_EXTREMES = 0.03, 0.01
+PLAIN = tuple(name for name in METRICS if find_metric_by_name(name).panel != "extremes")
 PROBE = 64
 
 
@@ -85,7 +91,8 @@ class Case:
         self.model = build_model(size).train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
         batches = [draw_inputs(size, min(size.batch, probe)) for _ in range(-(-probe // size.batch))]
-        self.monitor = Monitor(batches)
+        self.monitor, self.plain = Monitor(batches), Monitor(batches)
+        self.plain.settings = replace(self.plain.settings, metrics=PLAIN)
 
     def step(self, _item: object = None) -> None:
         inputs = draw_inputs(self.size, self.size.batch)
@@ -103,6 +110,25 @@ class Case:
     def look(self, _item: object = None) -> None:
         self.monitor.look(self.model, 0)
 
+    def look_without_extremes(self, _item: object = None) -> None:
+        self.plain.look(self.model, 0)
+
+
+def time_looks(case: Case, pairs: int) -> dict[str, Any]:
+    """Time looks against steps, and looks with the panel `extremes` against those without.
+
+    Returns a row of results: ratios of a look to a step, and `share`, the part of a training's time at the default
+    interval that looks are, and under `extremes` that the panel is.
+    """
+    found = against(case.step, {"look": case.look}, [None], pairs)
+    to_plain = against(case.look_without_extremes, {"look": case.look}, [None], pairs)["look"]
+    clocks = ("processor", "wall")
+    share = {clock: round(found["look"][clock][0] / EVERY, 5) for clock in clocks}
+    of_extremes = {clock: round(share[clock] * (1 - 1 / to_plain[clock][0]), 5) for clock in clocks}
+    ratios = {clock: to_plain[clock] for clock in clocks}
+    row = {"aim": AIM, "share": share, "bare": {clock: found[BARE][clock] for clock in clocks}} | found["look"]
+    return row | {"extremes": {"aim": AIM_OF_EXTREMES, "share": of_extremes, "ratio": ratios}}
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = options(__doc__)
@@ -113,12 +139,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         case = Case(SIZES[name], given.windows)
         for threads in given.threads:
             with with_threads(threads):
-                found = against(case.step, {"look": case.look}, [None], given.pairs)
-            share = {clock: round(found["look"][clock][0] / EVERY, 5) for clock in ("processor", "wall")}
-            said = f"a look is {told(found['look'])} steps, one in {EVERY}: {share['processor']:.2%} of the time"
-            print(f"{name:8s} {threads} threads: {said}; step again {told(found[BARE])}; aim {AIM:.0%}", flush=True)
-            both = {clock: found[BARE][clock] for clock in ("processor", "wall")}
-            row = {"preset": name, "threads": threads, "aim": AIM, "share": share, "bare": both} | found["look"]
+                row = {"preset": name, "threads": threads} | time_looks(case, given.pairs)
+            said = f"a look is {told(row)} steps, one in {EVERY}: {row['share']['processor']:.2%} of the time"
+            print(f"{name:8s} {threads} threads: {said}; step again {told(row['bare'])}; aim {AIM:.0%}", flush=True)
+            part = row["extremes"]
+            said = f"{told(part['ratio'])} of a look without it, {part['share']['processor']:.2%} of the time"
+            print(f"{'':8s} with the panel extremes {said}; aim {AIM_OF_EXTREMES:.0%}", flush=True)
             keep(given.results, "monitor", [row], ("preset", "threads"))
 
 

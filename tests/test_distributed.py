@@ -38,7 +38,7 @@ assert not [name for name in threads if "gloo" in name], "a thread of the group 
 
 def job(corpus: str) -> Job:
     metrics = ("mean_cosine", "drift", "query_key", "attention", "calibrated", "centred_attention")
-    metrics += ("massive", "sinks", "logits")
+    metrics += ("massive", "sinks", "logits", "matrix_entropy", "kurtosis")
     settings = Settings(metrics=metrics, sample=64)
     # In float64: matrix products in float32 need not repeat to the last bit from one process to the next.
     return Job(corpus=corpus, dtype="float64", settings=settings, max_length=24, batch_tokens=96)

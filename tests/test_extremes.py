@@ -19,7 +19,7 @@ from anisoscope.measure.inputs import GivenInputs
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import sinks
-from anisoscope.reads.extremes import EPSILONS, FEWEST_QUERIES, PARTS
+from anisoscope.reads.extremes import EPSILONS, FEWEST_QUERIES, PARTS, _median_by_sequence
 from anisoscope.runs.extremes import activations_table, extreme_findings, sinks_table
 from anisoscope.store import as_records, select
 from anisoscope.sums.extremes import Extremes, largest_over_tokens
@@ -105,6 +105,16 @@ def test_massive_activations_are_those_of_sun_et_al(name):
             assert value_of(records, "massive.largest_unit", "1", **place) == unit
             assert value_of(records, "massive.largest_position", "1", **place) == position
             assert value_of(records, "massive.largest_token", "1", **place) == int(given[unit, position])
+
+
+def test_the_median_of_padded_sequences_is_that_of_torch():
+    """NumPy takes it on a CPU; one sequence has no token, one an odd number of activations, one has equal ones."""
+    x = torch.randn(4, 7, 3, generator=torch.Generator().manual_seed(5))
+    x[2] = x[2].round()
+    real = torch.arange(7) < torch.tensor([7, 5, 6, 0])[:, None]
+    found = _median_by_sequence(torch.where(real.unsqueeze(-1), x.abs(), torch.nan), real)
+    expected = torch.stack([torch.median(each[of].abs()) if of.any() else torch.zeros(()) for each, of in zip(x, real, strict=True)])
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize(("name", "side"), [("bert", "right"), ("llama", "left"), ("gemma2", "right"), ("t5", "right")])

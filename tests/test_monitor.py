@@ -114,15 +114,38 @@ def test_it_logs_what_measure_says(tmp_path):
     names = {name.rpartition("/")[2] for name in values}
     sinks = select(expected, metric="attention.first_mass", layer=1, component=None)["value"]
     assert abs(values["anisoscope/encoder.1/first_mass_max"] - sinks.max()) <= 1e-12
-    of_heads = {"cosine_query_key", "entropy", "entropy_normalised", "first_mass"}
+    of_heads = {"cosine_query_key", "entropy", "entropy_normalised", "first_mass", "sink_rate"}
     of_heads |= {f"{name}_max" for name in of_heads}
     largest = select(expected, metric="logits.largest", layer=2, component=None)["value"]
     assert values["anisoscope/encoder.2/logit_max"] == pytest.approx(largest.max(), abs=1e-12)
-    assert names == {"A", "drift", "logit_max"} | of_heads and len(values) == 3 * 2 + 2 * 9
+    rates = select(expected, metric="sinks.rate", layer=1, component=".3")["value"]
+    assert values["anisoscope/encoder.1/sink_rate"] == pytest.approx(rates.mean(), abs=1e-12)
+    assert values["anisoscope/encoder.1/sink_rate_max"] == pytest.approx(rates.max(), abs=1e-12)
+    for name, metric, component in (
+        ("activation_max", "massive.largest", "1"),
+        ("activation_over_median", "massive.over_median", None),
+    ):
+        (row,) = select(expected, metric=metric, layer=2, component=component)["value"]
+        assert values[f"anisoscope/encoder.2/{name}"] == pytest.approx(row, rel=1e-9)
+    of_layers = {"A", "drift", "activation_max", "activation_over_median"}
+    assert names == of_layers | of_heads | {"logit_max"} and len(values) == 3 * 4 + 2 * 11
     monitor(model, 8)
     kept = monitor.records
     assert kept["step"].unique().tolist() == [4, 8] and (tmp_path / "monitor.json").exists()
     np.testing.assert_allclose(select(kept, step=4)["value"], expected["value"], rtol=0, atol=1e-12)
+
+
+def test_further_metrics_are_measured_at_every_look():
+    model, monitor = model_of(), Monitor(probe(), also=("matrix_entropy", "kurtosis", "drift"))
+    values = monitor.look(model, 0)
+    expected = anisoscope.measure(model.bert, probe(), metrics=("matrix_entropy", "kurtosis"), tokens="all").records
+    for metric in ("matrix_entropy", "kurtosis"):
+        (row,) = select(expected, metric=metric, layer=2, component=None)["value"]
+        assert values[f"anisoscope/encoder.2/{metric}"] == pytest.approx(row, rel=1e-9)
+    assert len(values) == 3 * 6 + 2 * 11
+    assert Monitor(probe(), also="kurtosis").settings.metrics[-1] == "kurtosis"
+    with pytest.raises(UsageError, match=r"the name of a metric.*'kurtosi'.*kurtosis"):
+        Monitor(probe(), also=("kurtosi",))
 
 
 def test_steps_that_are_due():
@@ -210,7 +233,7 @@ def test_tensorboard_has_every_look(tmp_path, monkeypatch):
         found |= {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
     logged = {step: logs for step, logs in told if "anisoscope/encoder.1/A" in logs}
     names = {name for name in logged[0] if name.startswith("anisoscope/")}
-    assert len(names) == 3 * 2 + 2 * 9
+    assert len(names) == 3 * 4 + 2 * 11
     for name in names:
         scalars = found[f"train/{name}"]
         assert [each.step for each in scalars] == [0, 1, 2, 3, 6]

@@ -44,9 +44,10 @@ def _by_dimension(sample: SampledVectors) -> Array:
     """
     centre = sample.vectors.mean(axis=0)
     x = sample.vectors - centre  # moments of what is nearly centred keep their digits
+    square = x * x  # x**3 and x**4 take 100 times as long as products do
     sums = []
-    for power in (0, 1, 2, 3, 4):
-        of_groups = sample.member.T @ x**power
+    for power in (np.ones_like(x), x, square, square * x, square * square):
+        of_groups = sample.member.T @ power
         total = of_groups.sum(axis=0, keepdims=True)
         sums.append(np.concatenate([total, total - of_groups]))
     count, *raw = sums

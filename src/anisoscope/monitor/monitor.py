@@ -6,7 +6,7 @@
 ...     monitor(model, step)                             # nothing at most steps
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,17 @@ from anisoscope.measure.distributed import is_in_step, rank_and_world
 from anisoscope.measure.inputs import GivenInputs
 from anisoscope.measure.loop import measure_probe
 from anisoscope.measure.settings import Settings
+from anisoscope.metrics import list_metric_names
 from anisoscope.monitor.scalars import summarise_layers
 from anisoscope.provenance import describe_environment
 from anisoscope.store import as_records, read_table, write_json, write_table
 
-METRICS = ("mean_cosine", "drift", "query_key", "attention", "logits")
+METRICS = ("mean_cosine", "drift", "query_key", "attention", "logits", "sinks", "massive")
+"""What every look measures. Of the panel `extremes`, kurtosis and matrix entropy are left to `also`: one keeps vectors,
+the other takes eigenvalues, which of sequences of thousands of tokens cost more than the look.
+"""
+SAMPLE = 1024
+"""Tokens of the probe whose vectors are kept during a look, if a metric of `also` needs vectors."""
 SEQUENCES = 64
 """Windows of text in a probe."""
 EVERY = 500
@@ -33,8 +39,8 @@ EVERY = 500
 
 
 class Monitor:
-    """Measures a model on the same probe now and then: A, drift, cos(Q̄, K̄), attention entropy, sinks, largest logit
-    by layer.
+    """Measures a model on the same probe now and then: A, drift, cos(Q̄, K̄), attention entropy, sinks, massive
+    activations, largest logits by layer.
 
     probe   what `anisoscope.measure` takes as inputs: a tensor, a dict, a tuple, a list or a `DataLoader` of them,
             `Batch`es; texts, or the name of a corpus, of which `SEQUENCES` windows are taken. It is read once and kept
@@ -42,6 +48,8 @@ class Monitor:
     output  folder for the records of every measurement, also per head; None: not written
     processor, forward  as in `anisoscope.measure`: the tokenizer of texts, a function that calls the model
     prefix  of the names of logged values
+    also    names of further metrics, such as `matrix_entropy` and `kurtosis`; those that need single vectors keep
+            `SAMPLE` of them of each layer during a look
 
     UsageError for a probe that `measure` would not take; CorpusError for an empty one. What depends on the model (such
     as the arguments of its `forward`) is checked at the first measurement.
@@ -62,15 +70,20 @@ class Monitor:
         prefix: str = "anisoscope",
         processor: Any = None,
         forward: Callable[[nn.Module, Any], Any] | None = None,
+        also: Sequence[str] = (),
     ) -> None:
-        """Read the probe and keep it; UsageError for a probe that `measure` would refuse, or `every` below 1."""
+        """Read the probe and keep it.
+
+        UsageError for a probe that `measure` would refuse, `every` below 1, or a metric that does not exist.
+        """
         if every < 1:
             raise UsageError("at least 1 step between two looks", str(every), "raise `every`")
         self.probe = _to_repeatable_probe(probe, processor)
         self.every, self.early, self.prefix = every, early, prefix
         self.output = None if output is None else Path(output)
         self.processor, self.forward = processor, forward
-        self.settings = Settings(metrics=METRICS, tokens=("all",), groups=8, sample=0, blocks=blocks)
+        metrics = (*METRICS, *(name for name in list_metric_names(also) if name not in METRICS))
+        self.settings = Settings(metrics=metrics, tokens=("all",), groups=8, sample=SAMPLE, blocks=blocks)
         self.last: int | None = None
         self._batches: tuple[nn.Module, list[Batch]] | None = None
 

@@ -12,12 +12,20 @@ LOGGED = {
     "attention.entropy_normalised": "entropy_normalised",
     "attention.first_mass": "first_mass",
     "logits.largest": "logit",
+    "sinks.rate .3": "sink_rate",
+    "massive.largest 1": "activation",
+    "massive.over_median": "activation_over_median",
+    "matrix_entropy": "matrix_entropy",
+    "kurtosis": "kurtosis",
 }
-"""Metrics that are logged, and their names there: per layer, means over heads (of the cosine: of its size)."""
-OF_HEADS = ("query_key.cosine", "attention.entropy", "attention.entropy_normalised", "attention.first_mass")
+"""Metrics that are logged, with their component if they have some, and their names there: per layer, means over heads
+(of the cosine: of its size)."""
+OF_HEADS = {"query_key.cosine", "attention.entropy", "attention.entropy_normalised", "attention.first_mass"}
+OF_HEADS |= {"sinks.rate .3"}
 """Those of single heads: the largest of a layer's heads is logged too, as `<name>_max`."""
-OF_MAXIMA = ("logits.largest",)
-"""Those of single heads of which the largest of a layer's heads alone is logged, as `<name>_max`."""
+OF_MAXIMA = {"logits.largest", "massive.largest 1"}
+"""Those that are the largest of all heads or dimensions of a layer: they are logged as `<name>_max` alone."""
+SITES = ("hidden", "query.raw", "attention", "extremes")
 
 
 def summarise_layers(records: pd.DataFrame, prefix: str = "anisoscope") -> dict[str, float]:
@@ -26,8 +34,9 @@ def summarise_layers(records: pd.DataFrame, prefix: str = "anisoscope") -> dict[
     For each layer: the metrics that `LOGGED` names, averaged over heads, and the largest value of any head as
     `<name>_max`.
     """
-    rows = records[records["metric"].isin(LOGGED) & records["component"].isna() & (records["kind"] != "cross")]
-    rows = rows[rows["site"].isin(("hidden", "query.raw", "attention"))]
+    component = records["component"].fillna("").astype(str)
+    records = records.assign(metric=(records["metric"].astype(str) + " " + component).str.strip())
+    rows = records[records["metric"].isin(LOGGED) & (records["kind"] != "cross") & records["site"].isin(SITES)]
     rows = rows.assign(value=rows["value"].where(rows["metric"] != "query_key.cosine", rows["value"].abs()))
     rows = rows[(rows["metric"] != "mean_cosine") | (rows["site"] == "hidden")]
     named: dict[str, float] = {}
@@ -35,6 +44,6 @@ def summarise_layers(records: pd.DataFrame, prefix: str = "anisoscope") -> dict[
         name = f"{prefix}/{stack}.{layer}/{LOGGED[str(metric)]}"
         if metric not in OF_MAXIMA:
             named[name] = float(values.mean())
-        if metric in (*OF_HEADS, *OF_MAXIMA):
+        if metric in OF_HEADS | OF_MAXIMA:
             named[f"{name}_max"] = float(values.max())
     return {name: value for name, value in named.items() if math.isfinite(value)}

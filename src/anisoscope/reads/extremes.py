@@ -172,7 +172,7 @@ def _activation_terms(
     top = x.new_zeros(len(x), TOP)
     count = min(TOP, chosen.shape[1])
     top[:, :count] = chosen.topk(count, 1).values
-    median = torch.where(real.unsqueeze(-1), x.abs(), torch.nan).flatten(1).nanmedian(1).values.nan_to_num(0.0)
+    median = _median_by_sequence(x.abs(), real)
     defined = any_real & (median > 0)
     over = torch.where(defined, top[:, 0] / torch.where(defined, median, 1.0), 0.0)
     return {
@@ -183,6 +183,28 @@ def _activation_terms(
         "over_sequences": defined.double(),
         "massive": (any_real & (top[:, 0] > MASSIVE) & (top[:, 0] >= OVER_MEDIAN * median)).double(),
     }
+
+
+def _median_by_sequence(
+    absolute: Float[Tensor, "sequence token dim"], real: Bool[Tensor, "sequence token"]
+) -> Float[Tensor, " sequence"]:
+    """Return the median of all activations of each sequence (of an even number the lower middle one); 0 if it has none.
+
+    absolute   absolute entries of vectors; not finite only at tokens that are not counted
+    real       which tokens are counted
+    """
+    if absolute.device.type != "cpu":
+        kept = torch.where(real.unsqueeze(-1), absolute, torch.nan)
+        return kept.flatten(1).nanmedian(1).values.nan_to_num(0.0)
+    # NumPy partitions numbers alone, torch numbers and their indices, which takes 5 to 25 times as long
+    kept = torch.where(real.unsqueeze(-1), absolute, torch.inf).flatten(1)
+    counts = (real.sum(1) * absolute.shape[2]).tolist()
+    median = absolute.new_zeros(len(absolute))
+    for number, (row, count) in enumerate(zip(kept.numpy(), counts, strict=True)):
+        if count:
+            middle = (count - 1) // 2
+            median[number] = float(np.partition(row, middle)[middle])
+    return median
 
 
 def _matrix_terms(x: Tensor, real: Tensor) -> dict[str, Tensor]:

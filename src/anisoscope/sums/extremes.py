@@ -129,14 +129,25 @@ def largest_over_tokens(
     Of equal values, the one of the smallest unit wins, then that of the earliest token in the unit.
     """
     flat, flat_places = x.flatten(0, 1), places.flatten(0, 1)
-    order = _by_place(flat_places)
-    flat, flat_places = flat[order], flat_places[order]
-    largest, first = flat.max(0)
+    if not _are_in_order(flat_places):
+        order = _by_place(flat_places)
+        flat, flat_places = flat[order], flat_places[order]
+    largest = flat.amax(0)
     tied = flat == largest
     # torch promises the first of equal values on a CPU only
-    number = torch.arange(len(flat), device=flat.device).view(-1, *[1] * (flat.dim() - 1))
+    number = torch.arange(len(flat), dtype=torch.int32, device=flat.device).view(-1, *[1] * (flat.dim() - 1))
     first = torch.where(tied, number, len(flat)).amin(0).clamp(max=len(flat) - 1)
     return largest, flat_places[first]
+
+
+def _are_in_order(places: Int[Tensor, "token 4"]) -> bool:
+    """Return whether tokens are in the order of `_by_place` already; on an accelerator False, since the host would
+    wait for the answer.
+    """
+    if places.device.type != "cpu":
+        return False
+    (unit, index), (next_unit, next_index) = (part[:, :2].unbind(1) for part in (places[:-1], places[1:]))
+    return bool(((next_unit > unit) | ((next_unit == unit) & (next_index >= index))).all())
 
 
 def _by_place(places: Int[Tensor, "token 4"]) -> Int[Tensor, " token"]:
