@@ -99,6 +99,19 @@ def test_patches_of_several_sequences_in_one_row_are_refused_with_the_cure():
         anisoscope.measure(model, inputs_for(model, 2))
 
 
+def test_patches_of_a_tower_alone_are_no_units_of_their_own():
+    """Each of the patches of all images counted as an image: intervals too narrow, and attention left out."""
+    tower = build(tiny_config("qwen2_vl", 0)).visual
+    inputs = {"hidden_states": torch.randn(MARKS, 3 * 2 * 8 * 8, dtype=torch.float64)}
+    run = anisoscope.measure(tower, inputs | {"grid_thw": torch.tensor([[1, 4, 4]])}, tokens="all", sample=0)
+    assert any("1 group of units" in line for line in run.manifest["warnings"])
+    assert not [line for line in run.manifest["warnings"] if "left out" in line]
+    assert len(run.records.query("metric == 'attention.entropy'"))
+    two = {"hidden_states": inputs["hidden_states"].repeat(2, 1), "grid_thw": torch.tensor([[1, 4, 4]] * 2)}
+    with pytest.raises(MeasureError, match="one sequence a batch"):
+        anisoscope.measure(tower, two)
+
+
 def test_images_of_one_text_do_not_count_in_the_texts_after_it():
     """A class token stands before each image's patches, however many images the text before had."""
     model = build(tiny_config("llava", 0))

@@ -38,6 +38,8 @@ DRAWN = {
     "blip-2": "queries that attend to a tower of which no corpus speaks",
     "idefics": "a tower without a stream, in cross-attention of a decoder",
     "speecht5": "values that are no samples, and no count of frames",
+    "pixtral": "patches of all images in one row",
+    "hunyuan_vl_vision": "a grid that says how many images the patches are of",
 }
 """Others of each kind, and what was once missed, crashed or wrong of them."""
 
@@ -84,6 +86,15 @@ def test_a_comparison_can_fail(monkeypatch):
 
     monkeypatch.setattr(sweep, "own_of", shifted)
     assert look_at("llama").status == "wrong"
+
+
+def test_one_sequence_a_batch_is_of_one_sequence_and_ends():
+    import tiny_inputs
+
+    model = clip()
+    with tiny_inputs.one_sequence():
+        assert len(next(tiny_inputs.candidates(model))["input_ids"]) == 1
+    assert len(next(tiny_inputs.candidates(model))["input_ids"]) == 4
 
 
 def test_the_page_is_made_from_the_table_of_all_types():

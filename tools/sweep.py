@@ -43,6 +43,8 @@ PAGE = KEPT.parents[1] / "docs" / "model-types.md"
 PROCESSES = 2
 CLOSE = {"hidden": 1e-6, "attention": 1e-5}
 """Relative; models whose own code computes in float32 (rotary angles, norms) stay within."""
+MIXED = "as many as units in the batch"
+"""What a run expects that cannot tell which vector is of which sequence."""
 SAID = "not seen and left out, "
 """How a run begins to say what of attention it does not have."""
 
@@ -117,7 +119,20 @@ def _size(config: Any) -> int:
 
 
 def _looked_at(model: nn.Module) -> Row:
-    """Run, measure and compare a model on the first inputs that it takes."""
+    """Run, measure and compare a model on the first inputs that it takes; one that has the parts of all sequences in
+    one row goes on with one sequence a batch, as the run that refuses it says.
+    """
+    from tiny_inputs import one_sequence
+
+    row = _looked_at_batch(model)
+    if row.status == "refused" and MIXED in row.reason:
+        with one_sequence():
+            alone = _looked_at_batch(model)
+        return alone._replace(compared=f"{alone.compared}; one sequence a batch") if alone.compared else row
+    return row
+
+
+def _looked_at_batch(model: nn.Module) -> Row:
     from tiny_inputs import candidates
 
     reason = ""
@@ -525,6 +540,10 @@ def against_weights(ours: Ours, own: Own, masks: list[Tensor], *, is_said: bool)
             apart[name] = entropies
     agreeing |= {(stack, kind) for stack, kind in series if (stack, "any") in agreeing}
     left = {key: seen for key, seen in series.items() if key not in agreeing and key[1] != "any"}
+    if is_said:  # one of which every layer is seen is not what a field of another number of layers has
+        depth = {stack: len(layers) - 1 for stack, layers in ours.stacks().items()}
+        lengths = {len(entropies) for entropies in apart.values()}
+        left = {key: x for key, x in left.items() if len(x) in lengths or len(x) < depth.get(key[0], 0)}
     if not apart or (not left and (is_said or compared)):
         missing = [] if is_said else [f"{name}: of a part that is not measured" for name in apart]
         return Outcome(compared, [], missing, _not_of(f"{stack} {kind}" for stack, kind in left))

@@ -3,6 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +18,18 @@ GRIDS = ("grid_thw", "target_sizes", "spatial_shapes", "pixel_position_ids")
 """Arguments that say how the patches of an image lie, where a model reads patches in place of images."""
 
 Inputs = dict[str, Any]
+
+
+@contextmanager
+def one_sequence() -> Iterator[None]:
+    """Inputs of one sequence a batch, inside a `with` block."""
+    global LENGTHS, COUNT
+    before = LENGTHS
+    LENGTHS, COUNT = before[:1], 1
+    try:
+        yield
+    finally:
+        LENGTHS, COUNT = before, len(before)
 
 
 def candidates(model: nn.Module) -> Iterator[Inputs]:
@@ -290,6 +303,15 @@ def _picture_and_task(_config: Any) -> Inputs:
     return {"pixel_values": _draw(COUNT, 3, 64, 64), "task_inputs": _ids(POSITIONS)}
 
 
+def _whole_frames(config: Any) -> Inputs:
+    """A spectrum of whole windows, without padding."""
+    frames = 4 * config.n_window
+    return {
+        "input_features": _draw(COUNT, config.num_mel_bins, frames),
+        "input_features_mask": torch.ones(COUNT, frames, dtype=torch.int64),
+    }
+
+
 def _uncached(_config: Any) -> Inputs:
     mask = _mask(POSITIONS)
     return {"input_ids": _ids(POSITIONS) * mask, "attention_mask": mask, "use_cache": False}
@@ -348,6 +370,7 @@ SPECIAL: dict[str, Callable[[Any], Inputs]] = {
     "seggpt": _prompted_picture,
     "oneformer": _picture_and_task,
     "blt": _uncached,
+    "qwen3_asr_encoder": _whole_frames,
 }
 
 

@@ -18,6 +18,7 @@ from anisoscope.capture.proof import Proof, compare_attention
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import sum_scores
 from anisoscope.errors import AnisoscopeError, MeasureError
+from anisoscope.models.families import ROTATING
 
 Means = dict[tuple[str, int, Kind], tuple[Tensor, Tensor]]
 """(stack, layer, kind) → mean scaled query and mean key [head, head_dim], repeated for heads that share keys."""
@@ -32,6 +33,11 @@ STOOD_IN_FOR = ("sdpa", "eager")
 def is_attention(module: nn.Module) -> bool:
     """Return whether a module is an attention module, by the name of its class."""
     return "Attention" in type(module).__name__
+
+
+def turns(module: nn.Module) -> bool:
+    """Return whether a module rotates queries and keys by their position, by the name of its class."""
+    return any(part in type(module).__name__ for part in ROTATING)
 
 
 def explain(error: Exception) -> str:
@@ -56,7 +62,7 @@ class Heads:
     def hook_projections(self) -> None:
         """Hook the projections of attention modules, to read queries and keys before the attention interface."""
         stacks, names = self.tap.stacks, self.tap.names
-        rotary = {stacks[m] for m in names if "Rotary" in type(m).__name__ or hasattr(m, "rotary_dim")}
+        rotary = {stacks[m] for m in names if turns(m) or hasattr(m, "rotary_dim")}
         for module in names:
             if is_attention(module) and not any(map(is_attention, module.children())):
                 turned = stacks[module] in self.tap.turned

@@ -126,7 +126,8 @@ def hook_projections(
     source = Source("rotated" if rotary else "normed" if norms else "raw", tokens_first=tokens_first)
     scaling = getattr(attention, "scaling", None)  # a number, or one for each dimension (TimesFM)
     prescaled = (isinstance(scaling, Tensor) or scaling not in (None, 1.0)) and pair == ("q_proj", "k_proj")
-    if source.stage == "raw" and not prescaled:
+    joint = "add_q_proj" in children  # of an image and a text (SD3, Flux), whose projections are not of all positions
+    if joint or (source.stage == "raw" and not prescaled):
         return source
     wanted = dict(zip(("query", "key"), pair or (), strict=False))
     of_latent = next((name for name in ("q_b_proj", "q_proj") if name in children), None)

@@ -31,6 +31,7 @@ from anisoscope.models.blocks import (
     has_two_towers,
 )
 from anisoscope.models.devices import is_out_of_memory
+from anisoscope.models.parts import find_parts
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
 WHAT = (*LAYER_QUANTITIES, "query", "key", *STAGES, "value", "attention", "scores", "centred", "extremes")
@@ -294,17 +295,19 @@ class Tap:
         inside: set[nn.Module] = set()
         found = find_blocks(self.model, block_classes)
         self.positions = Positions(found, self.names)
+        made_up = {parts[-1]: parts for parts in find_parts(self.model)}
         for stack, blocks in found.items():
             self._depth[stack] = len(blocks)
             for block in blocks:
-                inside.update(block.modules())
+                parts = made_up.get(block, [block])
+                inside.update(module for part in parts for module in part.modules())
                 if has_tokens_first(self.model, block) if self._tokens_first is None else self._tokens_first:
                     self.turned.add(stack)
-                enter, leave = partial(self._enter, stack), partial(self._leave, stack)
+                enter, leave = partial(self._enter, stack, block), partial(self._leave, stack)
                 if isinstance(block, nn.TransformerEncoderLayer):  # a hook would turn its fast path off
                     self.ends.enter_context(vectors.wrap_forward(block, enter, leave))
                     continue
-                self.ends.callback(block.register_forward_pre_hook(enter, with_kwargs=True).remove)
+                self.ends.callback(parts[0].register_forward_pre_hook(enter, with_kwargs=True).remove)
                 for child in block.children() if "unrectified" in self.wanted else ():
                     if isinstance(child, nn.ReLU):
                         before = child.register_forward_pre_hook(partial(self._before_relu, stack))
@@ -353,8 +356,11 @@ class Tap:
                 here.kernels.append(kernel)
                 here.loose |= not entry_points.is_suspended()
 
-    def _enter(self, stack: str, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note that a block begins, and hand on its input if it is the first block of the stack (encoder or decoder).
+    def _enter(
+        self, stack: str, block: nn.Module, _first: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Note that a block begins, and hand on its input if it is the first block of the stack (encoder or decoder);
+        `_first` is the block, or the first of its parts.
 
         MeasureError if a block runs again on other input within one forward call.
         """
@@ -375,6 +381,7 @@ class Tap:
             here.sequences, here.positions = 1, here.sequences * here.positions
         if here.layer == 1:
             self.emit_vectors(Site(stack, 0, "hidden"), x, block)
+            self._emit_text(block, 0, vectors.find_text(kwargs))
 
     def _before_relu(self, stack: str, relu: nn.Module, args: tuple[Tensor, ...]) -> None:
         """Keep the input of a ReLU, in case it is the last operation of its block. A forward pre-hook of each ReLU in a
@@ -398,6 +405,15 @@ class Tap:
         if before is not None and after is here.last:  # the block ends with its last ReLU
             self.emit_vectors(Site(stack, here.layer, "unrectified"), before)
         self.emit_vectors(Site(stack, here.layer, "hidden"), here.last, block)
+        self._emit_text(block, here.layer, vectors.find_text({}, output) if vectors.is_joint(block) else None)
+
+    def _emit_text(self, block: nn.Module, layer: int, x: Tensor | None) -> None:
+        """Hand on the vectors of a text that a joint block (SD3, Flux) takes or returns beside those of the image, as
+        those of a stack of its own.
+        """
+        if x is not None and vectors.is_joint(block):
+            self.running[vectors.TEXT].layer = layer
+            self.emit_vectors(Site(vectors.TEXT, layer, "hidden"), x)
 
     def _note_unseen_attention(self, stack: str, block: nn.Module, here: vectors.RunningStack) -> None:
         """Note that a block computed attention that was not captured.

@@ -10,9 +10,16 @@ from torch import Tensor, nn
 
 from anisoscope.axes import Flatten
 from anisoscope.errors import MeasureError, ModelError
+from anisoscope.models.families import class_of
+from anisoscope.models.kinds import check_kind
 
 NAMED = ("last_hidden_state", "hidden_states")
 """Where a mapping keeps the vectors that are passed on."""
+
+JOINT = ("JointTransformerBlock", "FluxTransformerBlock", "FluxSingleTransformerBlock")
+"""Blocks of diffusers (SD3, Flux) that take and return the vectors of a text beside those of an image."""
+TEXT = "text"
+"""The stack of these vectors of a text."""
 
 
 @dataclass
@@ -73,7 +80,7 @@ def find_output(block: nn.Module, output: Any) -> Tensor:
 
     MeasureError if there are none.
     """
-    x = output
+    x = output[1] if is_joint(block) and isinstance(output, tuple) and len(output) == 2 else output
     while not isinstance(x, Tensor):
         if isinstance(x, list | tuple) and x:
             x = x[0]
@@ -85,6 +92,22 @@ def find_output(block: nn.Module, output: Any) -> Tensor:
         return x
     expected = f"{type(block).__name__} to return a tensor of vectors, or a tuple that begins with one"
     raise MeasureError(expected, _described(output), "name other blocks (--blocks)")
+
+
+def is_joint(block: nn.Module) -> bool:
+    """Return whether a block passes on the vectors of a text beside those of an image, as those of SD3 and Flux do."""
+    return class_of(block).__name__ in JOINT
+
+
+def find_text(kwargs: Mapping[str, Any], output: Any = None) -> Tensor | None:
+    """Return the text's vectors [sequence, token, dim] that a joint block takes, or those in its `output`.
+
+    None if there are none: the last block of SD3 drops them.
+
+    kwargs   the arguments of the call, by name
+    """
+    x = kwargs.get("encoder_hidden_states") if output is None else output[0]
+    return x if isinstance(x, Tensor) else None
 
 
 def has_channels_last(block: nn.Module, x: Tensor) -> bool:
@@ -154,7 +177,11 @@ def is_same_memory(x: Tensor | None, y: Tensor) -> bool:
 
 
 def check_values(model: nn.Module) -> None:
-    """Raise ModelError if weights are on the meta device, which has shapes only; offloaded weights are accepted."""
+    """Raise ModelError if weights are on the meta device, which has shapes only; offloaded weights are accepted.
+
+    UsageError if the model is none that can be hooked.
+    """
+    check_kind(model)
     for name, module in model.named_modules():
         if any(p.is_meta for p in module.parameters(recurse=False)) and not hasattr(module, "_hf_hook"):
             got = f"{name or type(model).__name__} on the meta device, which has shapes only"

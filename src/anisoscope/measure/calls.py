@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from anisoscope.errors import AnisoscopeError, UsageError, suggest_names
 from anisoscope.measure.loop import find_device, move_batch
+from anisoscope.models.kinds import check_kind
 
 TARGETS = ("labels", "label", "target", "targets")
 """Entries that a model which does not take them can do without."""
@@ -163,6 +164,7 @@ def check_module(model: Any) -> None:
     """Raise UsageError unless `model` is a torch module that can be run."""
     if isinstance(model, type):
         raise UsageError("a model", f"the class {model.__name__}", f"make one: {model.__name__}(…)")
+    check_kind(model)
     if not isinstance(model, nn.Module):
         expected = "the name of a model, a loaded one or a torch.nn.Module"
         raise UsageError(expected, type(model).__name__, _cure_of(model))

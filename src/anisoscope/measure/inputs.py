@@ -18,6 +18,8 @@ from anisoscope.errors import CorpusError, UsageError
 from anisoscope.measure.calls import PADDING_MASKS, TARGETS, Caller, said, to_array
 
 LONGEST = 1 << 32  # more tokens than a sequence has
+COUNTED = ("input_ids", "image_grid_thw", "grid_thw", "target_sizes")
+"""Arguments of one row for each sequence or image, whatever shape the others have: the first that is given counts."""
 ACCEPTED = "a tensor, an array, a dict, a tuple of arguments, a list of those, a DataLoader or a generator"
 
 
@@ -92,7 +94,7 @@ class GivenInputs:
         arguments = caller.named(item) if caller.forward is None else _select_entries(item)
         special, unit = arguments.pop("special_tokens_mask", None), arguments.pop("unit", None)
         # of a text with images the text says how many sequences there are: images may come as patches of all of them
-        known = (arguments.get("input_ids"), *arguments.values())
+        known = (*(arguments.get(name) for name in COUNTED), *arguments.values())
         first = next((value for value in known if isinstance(value, Tensor) and value.dim()), None)
         if first is None:
             raise UsageError("at least one tensor in a batch", ", ".join(arguments) or "none", "see docs/inputs.md")

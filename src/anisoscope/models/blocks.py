@@ -16,6 +16,7 @@ from anisoscope.axes import Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.errors import ModelError, UsageError, suggest_names
 from anisoscope.models.families import Streams, class_of, class_of_transformers, family_of
+from anisoscope.models.parts import find_parts, is_causal
 
 TORCH_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
@@ -87,6 +88,9 @@ def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list
 def _blocks_of(model: nn.Module, named: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
     """Return (name, module) of the blocks of a model or of one of its towers, by the first method that finds some."""
     blocks = [(n, m) for n, m in named if any(_fits(name, n, m) for name in family_of(model).blocks)]
+    if not blocks:
+        ends = {parts[-1] for parts in find_parts(model)}
+        blocks = [(n, m) for n, m in named if m in ends]
     of_timm = set(_blocks_of_timm(model))
     blocks = blocks or [(n, m) for n, m in named if m in of_timm]
     layer = class_of_transformers("modeling_layers", "GradientCheckpointingLayer")
@@ -234,10 +238,14 @@ def find_stack(model: nn.Module) -> str:
     It is `decoder` if its attention is causal, else `encoder`.
     """
     towers = _towers(model)
-    causal = family_of(model).causal or any(
-        getattr(module, "is_causal", False) is True and "Attention" in type(module).__name__
-        for name, module in model.named_modules()
-        if _find_tower(name, towers) is None
+    causal = (
+        family_of(model).causal
+        or is_causal(model)
+        or any(
+            getattr(module, "is_causal", False) is True and "Attention" in type(module).__name__
+            for name, module in model.named_modules()
+            if _find_tower(name, towers) is None
+        )
     )
     return "decoder" if causal else "encoder"
 

@@ -72,6 +72,11 @@ def _cpmant(model: Any, given: Streams) -> Streams:
     return {stack: _filled(stream, before=model.config.prompt_length) for stack, stream in given.items()}
 
 
+def _with_class_token(_model: Any, given: Streams) -> Streams:
+    """Return which positions are real for a text encoder that puts a class token behind the text; it is not counted."""
+    return {stack: _filled(stream, behind=1) for stack, stream in given.items()}
+
+
 def _decision_transformer(_model: Any, given: Streams) -> Streams:
     """Return the masks of real positions of Decision Transformer: return, state and action of a step are three
     positions.
@@ -114,6 +119,8 @@ class Family(NamedTuple):
                    `published(weights)`, if there is one, the weights under the port's names
     cls_row_only   name of a part of the model whose attribute `row_only` says whether ("always") its last layer
                    computes the row of the first token alone
+    parts          of blocks that are no modules: the lists that have one module of each block, in running order; a
+                   block begins with the input of the first and ends with the output of the last
     """
 
     blocks: tuple[str, ...] = ()
@@ -131,6 +138,7 @@ class Family(NamedTuple):
     port: Mapping[str, str] = {}
     bare: bool = False
     cls_row_only: str = ""
+    parts: tuple[str, ...] = ()
 
 
 _SEAMLESS = Family(
@@ -196,7 +204,10 @@ FAMILIES: dict[str, Family] = {
     "swin2sr": Family(("Swin2SRLayer",), "Swin2SRStage"),
     "swinv2": Family(("Swinv2Layer",), "Swinv2Stage"),
     "table-transformer": Family(("TableTransformerEncoderLayer", "TableTransformerDecoderLayer")),
+    "videoprism": Family(stacks={"auxiliary_layers": "video"}, streams=_with_class_token),
+    "xclip": Family(stacks={"mit": "frames"}),
     "xglm": Family(causal=True),
+    **dict.fromkeys(("flaubert", "xlm"), Family(parts=("attentions", "layer_norm1", "ffns", "layer_norm2"))),
     "xlnet": Family(("XLNetLayer",), tokens_first=True),
 }
 """Families without a row need none: most that are on transformers' attention interface."""
@@ -222,7 +233,9 @@ def family_named(model_type: str) -> Family:
 
 
 LIBRARIES: dict[str, Family] = {
-    "diffusers": Family(("BasicTransformerBlock",)),
+    "diffusers": Family(
+        ("BasicTransformerBlock", "JointTransformerBlock", "FluxTransformerBlock", "FluxSingleTransformerBlock")
+    ),
     "open_clip": Family(("ResidualAttentionBlock",), stacks={"visual": "vision"}),
     "torchvision": Family(
         ("EncoderBlock", "SwinTransformerBlock", "SwinTransformerBlockV2", "CNBlock", "BasicBlock", "Bottleneck")
@@ -233,8 +246,13 @@ LIBRARIES: dict[str, Family] = {
 
 SEPARATE = (("q_proj", "k_proj"), ("query", "key"), ("q", "k"), ("q_lin", "k_lin"), ("query_proj", "key_proj"))
 """Names that attention modules of any family give their projections of queries and keys."""
-NORMS = (("q_norm", "k_norm"), ("query_norm", "key_norm"), ("q_layernorm", "k_layernorm"), ("q_ln", "k_ln"))
+NORMS = (
+    *(("q_norm", "k_norm"), ("query_norm", "key_norm"), ("q_layernorm", "k_layernorm"), ("q_ln", "k_ln")),
+    ("norm_q", "norm_k"),  # of diffusers
+)
 """The same of their norms."""
+ROTATING = ("Rotary", "FluxPosEmbed")
+"""What classes of modules that rotate queries and keys have in their names."""
 LATENT = ("kv_a_proj_with_mqa", "kv_b_proj")
 """Projections of latent attention (MLA): to a latent of keys and values beside the rotated part of the keys, which all
 heads share; and from it to the other part of the keys and the values of each head.

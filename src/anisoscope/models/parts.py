@@ -1,0 +1,60 @@
+"""Find the blocks of models whose blocks are no modules: which modules make up each, from its input to its output.
+
+XLM has a list for each kind of part (attention, norm, feed-forward) with one module a block; x-transformers has one
+list of layers, of which several (attention, feed-forward) make a block.
+"""
+
+from typing import Any
+
+from torch import nn
+
+from anisoscope.errors import ModelError
+from anisoscope.models.families import class_of, family_of
+
+OWN_STATES = "or measure the hidden states that it returns itself, as vectors: anisoscope.measure(array)"
+
+
+def find_parts(model: nn.Module) -> list[list[nn.Module]]:
+    """Return the modules of each block in running order: the input of the first is that of the block, the output of the
+    last that of the block. Empty for models whose blocks are modules.
+
+    ModelError if there is no module whose input or output is that of a block.
+    """
+    lists = family_of(model).parts
+    found: list[list[nn.Module]] = []
+    for module in model.modules():
+        if lists and all(isinstance(getattr(module, name, None), nn.ModuleList) for name in lists):
+            _check_post_norm(module)
+            found += [list(parts) for parts in zip(*(getattr(module, name) for name in lists), strict=True)]
+        elif class_of(module).__module__.startswith("x_transformers.") and hasattr(module, "len_default_block"):
+            found += _parts_of_layers(module)
+    return found
+
+
+def _check_post_norm(module: Any) -> None:
+    """Raise ModelError if a model like XLM norms the input of a block, and adds up its output, outside of modules."""
+    if getattr(module, "pre_norm", False):
+        got = f"{type(module).__name__} with pre_norm, which adds them up outside of modules"
+        raise ModelError("blocks that end with a module", got, f"take a model without pre_norm, {OWN_STATES}")
+
+
+def _parts_of_layers(stack: Any) -> list[list[nn.Module]]:
+    """Return the modules of each block of x-transformers' `AttentionLayers`, whose layers are lists of norms (before,
+    of the branch, behind), the layer itself, and the sum with what came in.
+    """
+    parts: list[list[nn.Module]] = []
+    for number, (norms, layer, residual) in enumerate(stack.layers):
+        first, _, behind = norms
+        if first is None or behind is not None or class_of(residual).__name__ != "Residual":
+            got = f"{type(stack).__name__} of x-transformers with other norms or sums than its default"
+            raise ModelError("blocks that begin with a norm and end with a sum", got, f"take the default, {OWN_STATES}")
+        if number % stack.len_default_block == 0:
+            parts.append([])
+        parts[-1] += [first, layer, residual]
+    return parts
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Return whether a model of x-transformers is a decoder: its layers say so, not its attention modules."""
+    layers = [m for m in model.modules() if hasattr(m, "len_default_block")]
+    return any(getattr(m, "causal", False) is True for m in layers)
