@@ -542,8 +542,8 @@ def against_weights(ours: Ours, own: Own, masks: list[Tensor], *, is_said: bool)
     left = {key: seen for key, seen in series.items() if key not in agreeing and key[1] != "any"}
     if is_said:  # one of which every layer is seen is not what a field of another number of layers has
         depth = {stack: len(layers) - 1 for stack, layers in ours.stacks().items()}
-        lengths = {len(entropies) for entropies in apart.values()}
-        left = {key: x for key, x in left.items() if len(x) in lengths or len(x) < depth.get(key[0], 0)}
+        wanted = {len(entropies) for entropies in apart.values()}
+        left = {key: x for key, x in left.items() if len(x) in wanted or len(x) < depth.get(key[0], 0)}
     if not apart or (not left and (is_said or compared)):
         missing = [] if is_said else [f"{name}: of a part that is not measured" for name in apart]
         return Outcome(compared, [], missing, _not_of(f"{stack} {kind}" for stack, kind in left))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-LENGTHS = (9, 6, 9, 4)
+LENGTHS: tuple[int, ...] = (9, 6, 9, 4)
 """Tokens of each sequence of a text."""
 COUNT, POSITIONS = len(LENGTHS), max(LENGTHS)
 SAMPLES, FRAMES = (1600, 1920, 3840), (32, 64)
