@@ -44,7 +44,9 @@ def mean_cosine(x):
 
 def check_stack(run, stack, layers):
     """Compare A and the number of vectors of every layer of a stack with vectors [vector, dim] by hand."""
-    rows = run.records.query(f"stack == '{stack}' and site == 'hidden' and metric == 'mean_cosine'").sort_values("layer")
+    rows = run.records.query(f"stack == '{stack}' and site == 'hidden' and metric == 'mean_cosine'").sort_values(
+        "layer"
+    )
     assert len(rows) == len(layers) > 2
     for found, x in zip(rows.to_dict("records"), layers, strict=True):
         assert found["value"] == pytest.approx(mean_cosine(x), abs=1e-9)
@@ -134,7 +136,7 @@ def test_padding_that_siglip_reads_is_a_special_token(tokens, tmp_path):
 
 
 def test_the_vector_of_a_text_of_siglip_is_that_of_its_last_padding(tmp_path):
-    """Padded only to the longest text of a batch, its vectors are others: each text is read as the model was trained."""
+    """Padded only to the longest text of a batch, its vectors are others: texts are read as in training."""
     model, processor = save_siglip(tmp_path / "model")
     captions = save_images(tmp_path / "images", 5)
     how = {"corpus": str(tmp_path / "images"), "tower": "both", "dtype": "float64", "sample": 0}

@@ -233,6 +233,10 @@ this page, after these lines:
 - Any other mask is only given to the model. Every position counts then, and a warning says so.
 - `units=` names the unit of every sequence, such as its document. Two sequences of one document are not independent,
   so intervals leave out whole units.
+- A model that reads the patches of all images in one row (the image part of Qwen-VL) gets one image a batch, because
+  nothing in the row says where an image ends. `grid_thw` says how many images there are.
+- A program of `torch.export` or `torch.jit`, and a model of MLX, Keras or JAX, cannot be captured. The error names what
+  can: the PyTorch model it was made of, or its hidden states as vectors.
 - A generator is read to its end at once. A list or a `DataLoader` is read batch by batch. Arrays are converted to the
   model's floating-point type.
 
@@ -252,6 +256,9 @@ A vision-language model (LLaVA, PaliGemma, Gemma 3, Qwen-VL …) reads these, by
 - a **folder of images with captions**. The captions are in a table in the folder (`metadata.csv` or `metadata.jsonl`
   with the columns `file_name` and `text` or `caption`; `--column` names another), or in a text file for each image
   (`cat.png`, `cat.txt`);
+- a **data set of the hub** (`owner/name`), or a folder to which `datasets` saved one (`save_to_disk`), with a column of
+  images and one of captions or chats. `--split` chooses a part. Rows of the hub are streamed once and then come from
+  the cache. If a row has several captions, the first is read;
 - such a **table without the folder**, or a `.parquet` file with a column of encoded images and one of captions;
 - **chats with images**, one on each line (`.jsonl`): `messages` as in transformers and OpenAI, with images in their
   parts or in a column `images`; or `conversations` as in LLaVA. Paths are relative to the file. Nothing is downloaded.
@@ -261,6 +268,9 @@ that the model reads. A *tower* is the part of a model that reads one kind of in
 row of blocks with a name: `vision` for images, and `decoder` for the language model (`encoder` if it is not causal).
 Images without a caption, and missing or damaged images, are named in an error; `--skip-bad` leaves them out. The run's
 warnings name a tower without a `final` norm.
+
+SigLIP was trained on texts that are padded to its longest, and it reads the padding. Its texts are padded like that
+here, and the padding counts as special tokens: `--tokens content` leaves it out, `--tokens all` does not.
 
 `--metric modality_gap` measures how far tokens of images lie from those of texts, layer by layer. With `--tower both` a
 CLIP reads both sides of a folder with captions in one run. Its records call the vectors that CLIP compares the stack

@@ -4,8 +4,9 @@ import base64
 import binascii
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,14 @@ import torch
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.corpora import CorpusOptions
 from anisoscope.data.files import get_ending, list_files_below
+from anisoscope.data.image_text_sets import (
+    CAPTION_COLUMNS,
+    CHAT_COLUMNS,
+    SavedImage,
+    SetOfRows,
+    is_saved_set,
+    open_set,
+)
 from anisoscope.data.images import check_image, picture
 from anisoscope.data.items import Item
 from anisoscope.data.local import ENDINGS, MANIFESTS, find_encoded_column, find_manifest, find_path, modality_of
@@ -24,10 +33,6 @@ from anisoscope.data.table_rows import Row, list_faulty, read_table_rows, requir
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.provenance import json_roundtrip
 
-CAPTION_COLUMNS = ("text", "caption", "sentence", "description")
-"""Columns of captions in a table of images, the likeliest first."""
-CHAT_COLUMNS = ("messages", "conversations")
-"""Columns of chats: as `transformers` and OpenAI write them, and as LLaVA does."""
 MARK = "<image>"
 """What stands for an image in a message that is one text."""
 ROLES = {"human": "user", "gpt": "assistant"}
@@ -43,7 +48,7 @@ class Entry(NamedTuple):
     """
 
     messages: list[Message]
-    images: list[Item]
+    images: list[Item | SavedImage]
     unit: str
 
 
@@ -63,7 +68,7 @@ class ImageTexts:
 def holds_image_texts(name: str) -> bool:
     """Return whether a name stands for images with captions (a folder, a table of paths), or for chats with images."""
     path = find_path(name)
-    if path is None:
+    if path is None or is_saved_set(path):
         return False
     if path.is_dir():
         return _is_mostly_images(path)
@@ -113,6 +118,53 @@ def open_image_texts(name: str, **options: Any) -> ImageTexts:
         raise CorpusError("a folder of images with captions, or a table of chats", f"{name!r}, which does not exist")
     is_chat = not path.is_dir() and get_ending(path) in WITH_ENDING and _holds_chats(path)
     found = _iter_chats(path) if is_chat else _iter_captions(path, asked.column)
+    return _gather(name, found, asked, {"path": str(path.resolve())}, is_chat=is_chat)
+
+
+def find_image_text_set(name: str, **options: Any) -> Callable[[], ImageTexts] | None:
+    """Find a data set of the hub, or one that `datasets` saved to a folder; what is returned reads it, as
+    `open_image_texts` does a table.
+
+    None if the name is no such data set, or it has no column of images, or none of captions or chats.
+    """
+    asked = CorpusOptions(**options)
+    path = find_path(name)
+    if path is not None and not is_saved_set(path):
+        return None
+    rows = open_set(name, path, asked)
+    if rows is None:
+        return None
+    return partial(_gather, name, _iter_set(rows), asked, rows.source, is_chat=rows.is_chat)
+
+
+def _iter_set(found: SetOfRows) -> Iterator[tuple[Entry, str]]:
+    """Yield the image with its caption, or the chat, of each row of a data set, and why it cannot be read."""
+    for row in found.rows:
+        try:
+            if found.is_chat:
+                messages, images = _read_messages(Row(row.place, row.columns), list(row.images))
+                placed = [
+                    image if not isinstance(image, str | dict) else _find_image(image, Path()) for image in images
+                ]
+                yield Entry(messages, placed, row.place), row.fault
+                continue
+            (text,) = row.columns.values()
+            caption = next(iter(text or [""])) if isinstance(text, list) else text
+            caption = caption.strip() if isinstance(caption, str) else ""
+            fault = row.fault or ("" if row.images else "no image") or ("" if caption else "no caption")
+            yield _captioned(row.images, caption, row.place), fault
+        except CorpusError as error:
+            yield Entry([], [], row.place), error.got
+
+
+def _gather(
+    name: str, found: Iterator[tuple[Entry, str]], asked: CorpusOptions, about: dict[str, object], *, is_chat: bool
+) -> ImageTexts:
+    """Check what was found and return it as a corpus, of `limit` units at most.
+
+    found   each text with its images, and why it cannot be read (empty if it can)
+    about   where it is, for the manifest
+    """
     entries: list[Entry] = []
     hashes: list[str] = []
     units: set[str] = set()
@@ -137,14 +189,14 @@ def open_image_texts(name: str, **options: Any) -> ImageTexts:
         raise CorpusError(f"texts with their images in {name}", list_faulty(bad), cure)
     if not entries:
         raise CorpusError(f"at least one text with an image in {name}", "none", "name another corpus")
-    source: dict[str, object] = {"kind": "chats" if is_chat else "captions", "path": str(path.resolve())}
+    source: dict[str, object] = {"kind": "chats" if is_chat else "captions", **about}
     source |= {"items": len(entries), "images": sum(len(entry.images) for entry in entries)}
     source |= {"limit": asked.limit, "skipped": len(bad)} | ({"skipped_items": bad[:20]} if bad else {})
     fingerprint = hash_parts([hashes, [[entry.messages, entry.unit] for entry in entries]])
     return ImageTexts(entries, fingerprint, source, "chat" if is_chat else "image")
 
 
-def _check(item: Item, *, decode: bool) -> str:
+def _check(item: Item | SavedImage, *, decode: bool) -> str:
     """Return the hash of an image's bytes. CorpusError if it is missing or no image."""
     data = item.read()
     check_image(item.name, data, decode)
@@ -158,14 +210,14 @@ def _iter_captions(path: Path, column: str | None) -> Iterator[tuple[Entry, str]
         for item, row in list_items(manifest, find_encoded_column(manifest)):
             fault = row.fault or item.fault
             caption = "" if fault else _caption_of(row, manifest, column)
-            yield _captioned(item, caption), fault or ("" if caption else "no caption")
+            yield _captioned([item], caption, item.name), fault or ("" if caption else "no caption")
         return
     for file in list_files_below(path):
         if file.suffix.lower() not in ENDINGS["image"]:
             continue
         item, beside = Item(file.relative_to(path).as_posix(), None, file), file.with_suffix(".txt")
         caption = beside.read_text("utf-8", errors="replace").strip() if beside.is_file() else ""
-        yield _captioned(item, caption), "" if caption else "no caption"
+        yield _captioned([item], caption, item.name), "" if caption else "no caption"
 
 
 def _caption_of(row: Row, manifest: Path, column: str | None) -> str:
@@ -177,10 +229,10 @@ def _caption_of(row: Row, manifest: Path, column: str | None) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-def _captioned(item: Item, caption: str) -> Entry:
-    """Return an image followed by its caption, as one message of a user."""
-    content = [{"type": "image"}, {"type": "text", "text": caption}]
-    return Entry([{"role": "user", "content": content}], [item], item.name)
+def _captioned(images: list[Any], caption: str, unit: str) -> Entry:
+    """Return an image (or several) followed by its caption, as one message of a user."""
+    content = [*({"type": "image"} for _ in images), {"type": "text", "text": caption}]
+    return Entry([{"role": "user", "content": content}], images, unit)
 
 
 def _iter_chats(path: Path) -> Iterator[tuple[Entry, str]]:
@@ -194,7 +246,7 @@ def _iter_chats(path: Path) -> Iterator[tuple[Entry, str]]:
         beside = list(given) if isinstance(given, list | tuple) else [given]
         try:
             messages, places = _read_messages(row, beside)
-            images = [_find_image(place, path.resolve().parent) for place in places]
+            images: list[Item | SavedImage] = [_find_image(place, path.resolve().parent) for place in places]
         except CorpusError as error:
             yield Entry([], [], name), error.got
             continue

@@ -70,7 +70,7 @@ def hub_items(part: HubPart, column: str | None) -> FoundItems:
     """
     found = hub.find_set(part)
     asked = {"id": found.id, "modality": part.modality, "config": part.config, "split": part.split, "column": column}
-    folder = _folder(asked, found.commit)
+    folder = cache_folder(asked, found.commit)
     kept = None if folder is None else StreamCache(folder)
     opened = cache(lambda: _encoded(found, part, column))
     about = kept.about() if kept else None
@@ -89,7 +89,7 @@ def hub_items(part: HubPart, column: str | None) -> FoundItems:
     return FoundItems(kept.items(stream), source)
 
 
-def _folder(asked: dict[str, Any], commit: str | None) -> Path | None:
+def cache_folder(asked: dict[str, Any], commit: str | None) -> Path | None:
     """Return the cache folder of a data set's part at a commit.
 
     asked   what identifies the part (name, split, column …)
@@ -131,14 +131,28 @@ def _encoded(found: hub.HubSet, part: HubPart, column: str | None) -> tuple[Any,
 def _bytes(rows: Any, column: str, name: str) -> Iterator[tuple[str, str | None, bytes]]:
     """Yield (name, speaker, encoded bytes) of each row."""
     for place, row in rows:
-        value = row[column] or {}
-        data = value.get("bytes")
-        if data is None and value.get("path"):
-            from datasets.download.streaming_download_manager import xopen  # type: ignore[import-untyped]
+        place = f"{name}, {place}"
+        yield place, find_speaker(row), read_encoded(row[column], place)
 
+
+def read_encoded(value: Any, name: str) -> bytes:
+    """Return the encoded bytes of a clip or image as `datasets` gives it: in the row, or in a file that it names.
+
+    Empty if there is neither. CorpusError if the file cannot be read.
+
+    name   of the item, for errors
+    """
+    value = value or {}
+    data = value.get("bytes")
+    if data is None and value.get("path"):
+        from datasets.download.streaming_download_manager import xopen  # type: ignore[import-untyped]
+
+        try:
             with xopen(value["path"], "rb") as file:
                 data = file.read()
-        yield f"{name}, {place}", find_speaker(row), data or b""
+        except FileNotFoundError as error:
+            raise CorpusError(f"a readable {name}", f"no file {value['path']}") from error
+    return data or b""
 
 
 class StreamCache:

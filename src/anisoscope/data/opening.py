@@ -18,6 +18,8 @@ from anisoscope.data.table_rows import is_table
 from anisoscope.errors import UsageError
 
 DEFAULT_LENGTH = 512
+OF_SETS = ("split", "column", "config", "revision", "limit", "skip_bad")
+"""Options of `CorpusOptions` that data sets have."""
 
 EXAMPLES = {
     "text": "builtin:python-docs, a text file or --corpus wikitext-103",
@@ -94,11 +96,15 @@ def open_texts_with_images(
     """
     from anisoscope.models.blocks import find_stack, has_two_towers
 
-    if name in named_corpora() or find_path(name) is None:
+    path = find_path(name)
+    if name in named_corpora() or (path is None and "/" not in name):
         return None
     # By name: import statements say what every run uses, and one of texts uses no images (`provenance.code_used`).
     module = import_module("anisoscope.data.image_texts")
-    if not module.holds_image_texts(name):
+    is_set = path is None or module.is_saved_set(path)
+    reading = {field: options[field] for field in OF_SETS if field in options}
+    read = module.find_image_text_set(name, **reading) if is_set else None
+    if read is None and (is_set or not module.holds_image_texts(name)):
         return None
     if isinstance(processor, str):
         cure = "save the processor that was published with the model beside it; some want pip install torchvision"
@@ -110,7 +116,7 @@ def open_texts_with_images(
         if value is not None:
             cure = "leave it out; --limit counts images or chats"
             raise UsageError("options of texts with images", f"--{option} {value}", cure)
-    corpus = module.open_image_texts(name, **options)
+    corpus = module.open_image_texts(name, **options) if read is None else read()
     how = {"stack": find_stack(model), "batch_tokens": batch_tokens, "are_pairs": has_two_towers(model)}
     plan = module.ImageTextPlan(corpus, processor, **how)
     described = {"name": name, "fingerprint": plan.fingerprint, "preprocessing": plan.settings, "words": plan.words}

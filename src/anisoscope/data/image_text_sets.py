@@ -1,0 +1,220 @@
+"""Texts with images in data sets: of the Hugging Face hub, streamed and cached, or saved to a folder by `datasets`.
+
+Each row is an image with its caption, or a chat with its images; what its columns are called is as in tables
+(`data.image_texts`).
+"""
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from anisoscope.data import hub
+from anisoscope.data.corpora import CorpusOptions, HubPart, resolve_corpus
+from anisoscope.data.items import Item, StreamCache, cache_folder, read_encoded
+from anisoscope.data.table_rows import require_column
+from anisoscope.errors import CorpusError, suggest_names
+
+CAPTION_COLUMNS = ("text", "caption", "sentence", "description", "captions", "sentences")
+"""Columns of captions in a table of images, the likeliest first."""
+CHAT_COLUMNS = ("messages", "conversations")
+"""Columns of chats: as `transformers` and OpenAI write them, and as LLaVA does."""
+SAVED = ("state.json", "dataset_dict.json")
+"""Files in a folder to which `datasets` saved a data set."""
+
+
+class SetRow(NamedTuple):
+    """One row: its place (`row 7`), the text beside its images (a caption, or the columns of a chat), and the images.
+
+    fault   why an image cannot be read; empty if all can
+    """
+
+    place: str
+    columns: dict[str, Any]
+    images: list[Any]
+    fault: str = ""
+
+
+class SetOfRows(NamedTuple):
+    """The rows of a data set in order, whether they are chats, and the manifest's entry on the source."""
+
+    rows: Iterator[SetRow]
+    is_chat: bool
+    source: dict[str, object]
+
+
+class SavedImage(NamedTuple):
+    """An image in a saved data set, which is read from the folder's files when it is needed."""
+
+    name: str
+    saved: Any
+    row: int
+    column: str
+    number: int
+
+    def read(self) -> bytes:
+        """Read the encoded bytes. CorpusError if that fails."""
+        value = self.saved[self.row][self.column]
+        return read_encoded(value[self.number] if isinstance(value, list) else value, self.name)
+
+
+class _Columns(NamedTuple):
+    """What the columns of a data set are called."""
+
+    images: str
+    text: str
+    is_chat: bool
+
+
+def is_saved_set(path: Path) -> bool:
+    """Return whether a folder is one to which `datasets` saved a data set."""
+    return path.is_dir() and any((path / name).is_file() for name in SAVED)
+
+
+def open_set(name: str, path: Path | None, asked: CorpusOptions) -> SetOfRows | None:
+    """Open a data set of texts with images, of the hub or saved in the folder `path`.
+
+    None if it has no column of images, or none of captions or chats.
+
+    CorpusError for an unknown column, split or data set.
+    """
+    if path is not None:
+        return _open_saved(name, path, asked)
+    part = resolve_corpus(name, "image", asked)
+    return _open_hub(part, asked) if isinstance(part, HubPart) else None
+
+
+def _open_saved(name: str, path: Path, asked: CorpusOptions) -> SetOfRows | None:
+    """Open a data set that was saved to a folder."""
+    import datasets  # type: ignore[import-untyped]
+
+    asked.refuse(name, "config", "revision")
+    loaded: Any = datasets.load_from_disk(str(path))
+    source: dict[str, object] = {"path": str(path.resolve())}
+    if isinstance(loaded, dict):
+        split = hub.choose_split(list(loaded), asked.split, name)
+        loaded, source = loaded[split], {**source, "split": split}
+    else:
+        asked.refuse(name, "split")
+    columns = _find_columns(loaded.features, asked.column, name)
+    if columns is None:
+        return None
+    encoded = _leave_encoded(loaded, columns)
+    texts = loaded.select_columns([columns.text])
+
+    def rows() -> Iterator[SetRow]:
+        """Yield the rows, with images that are read later."""
+        for number in range(len(loaded)):
+            value = encoded[number][columns.images]
+            count = len(value) if isinstance(value, list) else int(value is not None)
+            place = f"row {number + 1}"
+            names = [f"{place}, image {k + 1}" if count > 1 else place for k in range(count)]
+            images = [SavedImage(names[k], encoded, number, columns.images, k) for k in range(count)]
+            yield SetRow(place, dict(texts[number]), images)
+
+    return SetOfRows(rows(), columns.is_chat, source)
+
+
+def _open_hub(part: HubPart, asked: CorpusOptions) -> SetOfRows | None:
+    """Open a data set of the hub: rows that were streamed before come from the cache, the rest is streamed and cached.
+
+    A row is one item of the cache: its images one after the other, and everything else as its name.
+    """
+    found = hub.find_set(part)
+    key = {"id": found.id, "holds": "texts with images", "config": part.config, "split": part.split}
+    folder = cache_folder(key | {"column": asked.column}, found.commit)
+    kept = None if folder is None else StreamCache(folder)
+
+    @cache
+    def opened() -> tuple[Any, _Columns | None, dict[str, Any]]:
+        """Return (rows with images left encoded, columns, the manifest's entry)."""
+        rows, about = hub.open_split(found, part)
+        rows = rows if rows.features else rows._resolve_features()
+        columns = _find_columns(rows.features, asked.column, found.id)
+        return (rows if columns is None else _leave_encoded(rows, columns)), columns, about
+
+    about = kept.about() if kept else None
+    if about is None:
+        _, columns, about = opened()
+        if columns is None:
+            return None
+        about = {**about, "columns": [columns.images, columns.text], "chats": columns.is_chat}
+        if kept:
+            kept.begin(about)
+
+    def stream(after: int) -> Iterator[tuple[str, str | None, bytes]]:
+        """Yield (what a row says as JSON, None, its images one after the other) of the rows after the first `after`."""
+        rows, columns, _ = opened()
+        if columns is not None:
+            for place, row in hub.number_rows(rows, found.id, after):
+                yield _pack(place, row, columns)
+
+    items = kept.items(stream) if kept else (Item(*entry) for entry in stream(0))
+    source = {"id": found.id, "revision": part.revision, **found.notes}
+    source |= {name: value for name, value in about.items() if name != "chats"}
+    return SetOfRows(map(_unpack, items), bool(about["chats"]), source)
+
+
+def _find_columns(features: Any, column: str | None, name: str) -> _Columns | None:
+    """Return what the columns are called; None if there are no images, or no texts.
+
+    features   of the data set, by column
+    column     the one of captions that was asked for
+    """
+    import datasets
+
+    def holds_images(feature: Any) -> bool:
+        """Return whether a column holds an image or a list of them."""
+        inner = feature[0] if isinstance(feature, list) else getattr(feature, "feature", feature)
+        return isinstance(inner, datasets.Image)
+
+    images = [key for key, feature in dict(features).items() if holds_images(feature)]
+    if not images:
+        return None
+    if column is not None:
+        require_column(column, features, name, "captions")
+        if column in images:
+            raise CorpusError(f"a column of captions in {name}", f"{column}, which holds images", suggest_names("", []))
+    chat = next((key for key in CHAT_COLUMNS if key in features), None)
+    text = column or chat or next((key for key in CAPTION_COLUMNS if key in features), None)
+    return None if text is None else _Columns(images[0], text, text == chat)
+
+
+def _leave_encoded(rows: Any, columns: _Columns) -> Any:
+    """Return the rows with the columns that are needed, and images as encoded bytes."""
+    import datasets
+
+    feature = rows.features[columns.images]
+    plain = datasets.Image(decode=False)
+    as_list = isinstance(feature, list) or hasattr(feature, "feature")
+    encoded = datasets.Sequence(plain) if as_list else plain
+    return rows.select_columns([columns.images, columns.text]).cast_column(columns.images, encoded)
+
+
+def _pack(place: str, row: dict[str, Any], columns: _Columns) -> tuple[str, str | None, bytes]:
+    """Return a row as (everything but its images in JSON, None, its images one after the other)."""
+    value = row[columns.images]
+    given = value if isinstance(value, list) else [] if value is None else [value]
+    fault, bodies = "", list[bytes]()
+    try:
+        bodies = [read_encoded(image, place) for image in given]
+    except CorpusError as error:
+        fault = error.got
+    says = {"place": place, "columns": {columns.text: row[columns.text]}, "sizes": list(map(len, bodies))}
+    return json.dumps(says | {"fault": fault}), None, b"".join(bodies)
+
+
+def _unpack(item: Item) -> SetRow:
+    """Return the row that an item of the cache holds."""
+    says = json.loads(item.name)
+    place, sizes = says["place"], says["sizes"]
+    images = []
+    for number, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True), 1):
+        name = f"{place}, image {number}" if len(sizes) > 1 else place
+        if isinstance(item.place, bytes):
+            images.append(Item(name, None, item.place[end - size : end]))
+        else:
+            images.append(Item(name, None, item.place, item.offset + end - size, size))
+    return SetRow(place, says["columns"], images, says["fault"])
