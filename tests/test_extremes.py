@@ -113,7 +113,9 @@ def test_the_median_of_padded_sequences_is_that_of_torch():
     x[2] = x[2].round()
     real = torch.arange(7) < torch.tensor([7, 5, 6, 0])[:, None]
     found = _median_by_sequence(torch.where(real.unsqueeze(-1), x.abs(), torch.nan), real)
-    expected = torch.stack([torch.median(each[of].abs()) if of.any() else torch.zeros(()) for each, of in zip(x, real, strict=True)])
+    expected = torch.stack(
+        [torch.median(each[of].abs()) if of.any() else torch.zeros(()) for each, of in zip(x, real, strict=True)]
+    )
     assert torch.equal(found, expected)
 
 
