@@ -155,12 +155,13 @@ def test_a_series_is_a_row_a_step_and_what_was_left_out_is_told(series):
     (first,) = rows.query("layer == 2 and token_policy == 'content'")["value"]
     assert out[1].split()[-1] == f"{first:.3f}".removeprefix("0")
     assert err[0] == "2 checkpoints"
-    assert err[-5:] == [
+    assert err[-6:] == [
         "skipped: step-20, step-30: step-20 is not there",
         "skipped: step-40: another width",
         "note: the same weights, bit for bit: step-0, step-10",
         "report: of/report.html (open it in a browser)",
-        "next, a page of one checkpoint: anisoscope report of/seed-…",
+        "next, every checkpoint against the first: anisoscope compare of",
+        "a page of one checkpoint: anisoscope report of/seed-…",
     ]
 
 

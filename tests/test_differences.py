@@ -339,6 +339,16 @@ def test_a_mean_over_heads_is_the_jackknife_of_the_mean():
     assert np.isnan(row.low)
 
 
+def test_heads_come_layer_by_layer_as_in_the_records():
+    """All layers of head 0 came first."""
+    runs = [make_heads(name, [np.full(1 + GROUPS, 0.3)] * 4) for name in "ab"]
+    for run in runs:
+        run.records["layer"] = [1, 1, 2, 2]
+        run.records["head"] = [0, 1, 0, 1]
+    found = compare_runs(*runs, "attention.first_mass", heads=True)
+    assert [(one.where["layer"], one.where["head"]) for one in found] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
 def test_aligned_and_opposite_heads_do_not_cancel():
     run = make_heads("a", [np.full(1 + GROUPS, 0.9), np.full(1 + GROUPS, -0.9)], metric="query_key.cosine")
     assert average_heads(run.records, run.replicates)[0]["value"].tolist() == pytest.approx([0.9])

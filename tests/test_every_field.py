@@ -459,6 +459,9 @@ def test_a_text_is_planned_for_the_stack_and_vocabulary_of_its_model(name, monke
     [
         ({"max_position_embeddings": 514, "model_type": "roberta"}, 512, 512),
         ({"max_position_embeddings": 514, "model_type": "roberta"}, 10**30, 512),
+        ({"max_position_embeddings": 130, "model_type": "roberta", "pad_token_id": 3}, None, 126),
+        ({"max_position_embeddings": 130, "model_type": "roberta", "pad_token_id": 0}, None, 129),
+        ({"max_position_embeddings": 130, "model_type": "longformer", "pad_token_id": 1}, None, 128),
         ({"max_position_embeddings": 512, "model_type": "bert"}, 300, 300),
         ({"n_positions": 64, "model_type": "gpt2"}, None, 64),
         ({"n_positions": 1024, "model_type": "gpt2"}, None, 1024),

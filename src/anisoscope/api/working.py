@@ -1,5 +1,6 @@
 """`compare` and `report`, shared by Python and the command line."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from anisoscope.progress import show_progress
 from anisoscope.registry import list_entries_of
 from anisoscope.runs.comparison import compare as compare_kept
 from anisoscope.runs.job import ModelsOptions
+from anisoscope.runs.measured_series import SERIES, expand_series
 from anisoscope.runs.models_as_runs import open_or_measure
 
 
@@ -21,7 +23,8 @@ def compare(
     """Compare runs with the first one, with an interval of each difference; paired if they measured the same units.
 
     runs    `Run`s or folders, two or more; also names of models and files of vectors, which are measured first: in
-            the folder `runs`, and not again the next time
+            the folder `runs`, and not again the next time. Of a measured series, which may stand alone, every
+            checkpoint is compared with the first
     metric  a name in the `metric` column of their records, `A`, or a name from the literature (`anisotropy`)
     tokens  token policy (which tokens count)
     heads   compare head by head; otherwise whole layers, for metrics of heads the mean over them
@@ -31,15 +34,28 @@ def compare(
     runs (corpus, tokens, dtype, settings) is listed in the result's `notes`. Its method `across` compares every layer
     of one run with every layer of another (CKA). UsageError, with similar names, for a metric that a run lacks.
     """
-    if len(runs) < 2:
-        raise UsageError("at least two runs", str(len(runs)), "name another one")
+    every = expand_series(_name_runs(runs))
+    if len(every) < 2:
+        raise UsageError("at least two runs", str(len(every)), "name another one")
     given = dict(options)
     quiet = bool(given.pop("quiet", True))
     measuring = build_settings(ModelsOptions, given, also=("quiet",))
-    named = [str(each) for each in runs if not isinstance(each, Run)]
+    named = [each for each in every if not isinstance(each, Run)]
     opened = iter(open_or_measure(named, measuring, [metric], lambda title: show_progress(title, quiet=quiet)))
-    kept = [each.kept if isinstance(each, Run) else next(opened) for each in runs]
+    kept = [each.kept if isinstance(each, Run) else next(opened) for each in every]
     return Comparison(compare_kept(kept, metric, tokens=tokens, heads=heads))
+
+
+def _name_runs(runs: Iterable[Run | Path | str]) -> list[Run | str]:
+    """Return runs of one model as they are, and everything else by its name: folders, series of checkpoints, models."""
+    named: list[Run | str] = []
+    for each in runs:
+        is_of_series = isinstance(each, Run) and each.folder is not None and (each.folder / SERIES).exists()
+        if isinstance(each, Run) and not is_of_series:
+            named.append(each)
+        else:
+            named.append(str(each.folder if isinstance(each, Run) else each))
+    return named
 
 
 def report(run: Run | Path | str, folder: Path | str | None = None, *, pdf: bool = False) -> Path:

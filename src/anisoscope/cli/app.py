@@ -57,7 +57,8 @@ COMMANDS: dict[str, Command | Group] = {
         "Compare runs with the first one, layer by layer, with an interval for each difference.\n\n"
         "Runs of the same units are paired, so that what they share cancels. A sentence says how they were paired and "
         "what else differs between them. A model or a file of vectors can be named in place of a run. It is measured "
-        "first, into runs/, and found there the next time.",
+        "first, into runs/, and found there the next time. Of a measured series, every checkpoint is compared with "
+        "the first.",
         "anisoscope compare runs/before runs/after --fail-if 'A.last > +.02'",
     ),
     "atlas": Command(

@@ -133,8 +133,10 @@ def _show_series(series: "Series", policy: str, view: Format, quiet: bool) -> No
     for line in [*skipped, *(f"note: {text}" for text in repeated)]:
         echo_wrapped(line, err=True, indent="  ")
     echo_wrapped(_announce_page(series.folder, quiet), err=True, indent="  ")
-    page = f"anisoscope report {format_path(series.folder, typed=True)}/seed-…"
-    echo_wrapped(f"next, a page of one checkpoint: {page}", err=True, indent="  ")
+    place = format_path(series.folder, typed=True)
+    if records["seed"].nunique() == 1 and records["step"].nunique() > 1:
+        echo_wrapped(f"next, every checkpoint against the first: anisoscope compare {place}", err=True, indent="  ")
+    echo_wrapped(f"a page of one checkpoint: anisoscope report {place}/seed-…", err=True, indent="  ")
 
 
 def _announce_page(folder: Path, quiet: bool) -> str:

@@ -26,6 +26,9 @@ EXAMPLES = {
     "image": "builtin:digits, a folder of images or --corpus imagenet-1k",
     "speech": "a folder of wav or flac files, a manifest or --corpus librispeech",
 }
+AFTER_PADDING = {"roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod", "camembert", "ibert"}
+AFTER_PADDING |= {"data2vec-text", "esm", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet"}
+"""Types of models whose first token has the position after the number of the padding token, 2 as a rule."""
 PLANS = {"image": ("anisoscope.data.images", "ImagePlan"), "speech": ("anisoscope.data.speech", "SpeechPlan")}
 """Module and class of the plans that are not of texts."""
 MODELS = {"text": "builtin:minilm or bert-base", "image": "vit-base or resnet-50", "speech": "wav2vec2-base or hubert"}
@@ -172,8 +175,10 @@ def longest_input(config: Any, tokenizer: Any) -> int | None:
     limits = [getattr(tokenizer, "model_max_length", None), getattr(config, "max_length_inputs", None)]
     if not getattr(config, "relative_attention_num_buckets", None):
         positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-        offset = 2 if getattr(config, "model_type", "") in ("roberta", "xlm-roberta", "camembert") else 0
-        limits.append(positions - offset if positions else None)
+        is_after_padding = getattr(config, "model_type", "") in AFTER_PADDING
+        padding = getattr(config, "pad_token_id", None)
+        first = (1 if padding is None else padding) + 1 if is_after_padding else 0
+        limits.append(positions - first if positions else None)
     known = [int(x) for x in limits if x is not None and 0 < x < 1_000_000]
     return min(known) if known else None
 

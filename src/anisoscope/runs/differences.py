@@ -217,7 +217,10 @@ def compare_runs(
     paired = are_paired(first, second)
     by_number = bool(_chosen_layers(first) or _chosen_layers(second))
     found: list[Difference] = []
-    for row, other in _match(ours.rows, theirs.rows, by_number):
+    pairs = list(_match(ours.rows, theirs.rows, by_number))
+    if heads:
+        pairs.sort(key=lambda pair: pair[0].row)  # layer by layer, as in the records, not head by head
+    for row, other in pairs:
         found.append(_difference(ours, theirs, row, other, paired))
     return found
 

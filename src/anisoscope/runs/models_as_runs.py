@@ -16,13 +16,14 @@ from anisoscope.options import select_fields
 from anisoscope.progress import Progress
 from anisoscope.runs.differences import SHORT_NAMES, KeptRun, open_kept_run
 from anisoscope.runs.job import Job, ModelsOptions, VectorColumns
+from anisoscope.runs.measured_series import SERIES, name_checkpoints, refuse_unmeasured_series
 from anisoscope.runs.run import make_slug, run
 from anisoscope.runs.run_cache import find_finished, make_key
 from anisoscope.runs.vectors import run_vectors
 
 ROOT = Path("runs")
 """Measured models have their run folders here, as those of `measure` do."""
-OF_RUNS = ("manifest.json", "identity.json", "series.json")
+OF_RUNS = ("manifest.json", "identity.json", SERIES)
 OF_MODELS = ("*.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.th", "*.ckpt", "*.msgpack")
 
 Show = Callable[[str], AbstractContextManager[Progress]]
@@ -30,13 +31,14 @@ Show = Callable[[str], AbstractContextManager[Progress]]
 
 
 def is_model(name: str) -> bool:
-    """Return whether a name means a model or vectors to be measured; if not, it means a run folder.
+    """Return whether a name means a model (or several) or vectors to be measured; if not, it means a run folder.
 
     OutputError for a path that does not exist, if one of nearly that name does or if it would lie among run folders.
     """
     path = Path(name).expanduser()
     if path.is_dir():
-        return not _is_run(path) and any(next(path.glob(pattern), None) for pattern in OF_MODELS)
+        has_files = any(next(path.glob(pattern), None) for pattern in OF_MODELS)
+        return not _is_run(path) and (has_files or is_series(name))
     if path.exists():
         return True
     if near := suggest_path(name, surely=True):
@@ -61,15 +63,14 @@ def open_or_measure(names: Sequence[str], measuring: ModelsOptions, wanted: Iter
     show        is called with the title of each measurement, and shows its progress
 
     A model that was measured before with these settings is not measured again. UsageError for a series of
-    checkpoints, and for options of measuring if there is nothing to measure.
+    checkpoints that is not measured, and for options of measuring if there is nothing to measure.
     """
     models = [name for name in names if is_model(name)]
     if not models:
         _refuse_options_without_models(measuring)
-        return [open_kept_run(Path(name).expanduser()) for name in names]
+        return name_checkpoints([open_kept_run(Path(name).expanduser()) for name in names], names)
     for name in models:
-        if not holds_vectors(name) and is_series(name):
-            raise UsageError("one model each", f"the series {name}", "measure it with anisoscope measure")
+        refuse_unmeasured_series(name)
         check_model(name)
     check_corpus(measuring.corpus)
     settings = choose_settings(wanted)
@@ -81,7 +82,7 @@ def open_or_measure(names: Sequence[str], measuring: ModelsOptions, wanted: Iter
             continue
         folder = find_or_measure(replace(job, model=name), settings, show)
         found.append(replace(open_kept_run(folder), name=name_model(name)))
-    return found
+    return name_checkpoints(found, names)
 
 
 def find_or_measure(job: Job, settings: Settings, show: Show) -> Path:

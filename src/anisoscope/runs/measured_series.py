@@ -1,0 +1,92 @@
+"""The checkpoints of a measured series, as a comparison takes them: their run folders by step, under short names."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anisoscope.errors import OutputError, UsageError
+from anisoscope.models.series import is_series
+
+if TYPE_CHECKING:
+    from anisoscope.runs.differences import KeptRun
+
+SERIES = "series.json"
+"""The list of checkpoints in the folder of a measured series."""
+_OF_CHECKPOINT = re.compile(r"(seed-\d+)-(step-\d+)-[0-9a-f]+")
+"""Name of the run folder of a checkpoint in that of its series."""
+
+
+def expand_series(names: Sequence[Any]) -> list[Any]:
+    """Return names of runs and models, with the folder of a measured series replaced by the run folders of its
+    checkpoints, in the order of their steps.
+
+    names   anything but a text is returned unchanged
+
+    UsageError for two such folders, for a series of several seeds, and for one that is not measured.
+    """
+    folders = [name for name in names if isinstance(name, str) and (Path(name).expanduser() / SERIES).exists()]
+    if len(folders) > 1:
+        cure = f"name one checkpoint of each: {_list_checkpoints(folders[0])[-1]} {_list_checkpoints(folders[1])[-1]}"
+        raise UsageError("one series of checkpoints", f"{len(folders)} ({', '.join(folders)})", cure)
+    if len(names) == 1 and isinstance(names[0], str) and not folders and not Path(names[0]).is_file():
+        refuse_unmeasured_series(names[0])
+    found: list[Any] = []
+    for name in names:
+        found += _list_checkpoints(name) if name in folders else [name]
+    return found
+
+
+def _list_checkpoints(series: str) -> list[str]:
+    """Return the run folders of the checkpoints of a measured series, by step.
+
+    UsageError if they are of several seeds, OutputError if the folder's own list is damaged.
+    """
+    folder = Path(series).expanduser()
+    try:
+        rows = json.loads((folder / SERIES).read_text("utf-8"))["checkpoints"]
+        rows = sorted(rows, key=lambda row: int(row["step"]))
+        seeds = sorted({int(row["seed"]) for row in rows})
+        found = [str(folder / row["folder"]) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        cure = "measure the series again"
+        raise OutputError(f"the list of checkpoints in {folder}", f"a damaged {SERIES} ({error})", cure) from error
+    if len(seeds) > 1:
+        cure = f"name the checkpoints of one seed ({folder}/seed-{seeds[0]}-step-*), or one step of every seed"
+        raise UsageError("a series of one seed", f"{series}, of the seeds {', '.join(map(str, seeds))}", cure)
+    return found
+
+
+def name_checkpoints(runs: Sequence[KeptRun], names: Sequence[str]) -> list[KeptRun]:
+    """Return runs with short names for checkpoints of series: `step-20`; with their seed, and with the folder of their
+    series, if these differ.
+
+    names   how each run was named by the user
+    """
+    paths = [Path(name).expanduser() for name in names]
+    found = [_OF_CHECKPOINT.fullmatch(path.name) if (path.parent / SERIES).exists() else None for path in paths]
+    seeds = {match[1] for match in found if match}
+    folders = {path.parent for path, match in zip(paths, found, strict=True) if match}
+    short = []
+    for kept, path, match in zip(runs, paths, found, strict=True):
+        if match is None:
+            short.append(kept)
+            continue
+        name = f"{match[1]}-{match[2]}" if len(seeds) > 1 else match[2]
+        short.append(replace(kept, name=f"{path.parent.name}/{name}" if len(folders) > 1 else name))
+    return short
+
+
+def refuse_unmeasured_series(name: str) -> None:
+    """UsageError if a name means checkpoints that are to be measured first: a folder of them, a pattern or a list."""
+    if not is_series(name):
+        return
+    if Path(name).is_file():
+        from anisoscope.data.vector_files import holds_vectors  # loads torch
+
+        if holds_vectors(name):
+            return
+    cure = f"anisoscope measure {name} -o series, then anisoscope compare series"
+    raise UsageError("one model each, or a series that is measured", f"the checkpoints {name}", cure)
