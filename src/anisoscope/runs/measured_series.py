@@ -59,7 +59,7 @@ def _list_checkpoints(series: str) -> list[str]:
     return found
 
 
-def name_checkpoints(runs: Sequence[KeptRun], names: Sequence[str]) -> list[KeptRun]:
+def name_checkpoints(runs: "Sequence[KeptRun]", names: Sequence[str]) -> "list[KeptRun]":
     """Return runs with short names for checkpoints of series: `step-20`; with their seed, and with the folder of their
     series, if these differ.
 
