@@ -35,9 +35,7 @@ MOST_ROWS = 60
 
 
 def compare(
-    runs: Annotated[
-        tuple[Text, ...], option("run folders, the folder of a series, or models, which are measured first", INPUT)
-    ],
+    runs: Annotated[tuple[Text, ...], option("run folders or that of a series; or models to be measured", INPUT)],
     /,
     measuring: ModelsOptions = MODELS,
     *,
@@ -64,12 +62,8 @@ def compare(
     output: Annotated[FilePath | None, option("folder for a page with figures and all numbers", OUTPUT, "-o")] = None,
     quiet: Quiet = False,
 ) -> int:
-    """Compare runs with the first one, with an interval of each difference; models are measured first, and of a series
-    every checkpoint is compared with the first.
-    """
+    """Compare runs with the first one, with an interval of each difference; models are measured first."""
     runs = _expand_series(runs)
-    if len(runs) < 2:
-        raise UsageError("at least two run folders or models", str(len(runs)), "name another one")
     if across:
         _refuse_beside_across({"--fail-if": fail_if, "--output": output, "--component": component, "--heads": heads})
         opened = _open_or_measure(runs, measuring, [across], quiet)
@@ -96,10 +90,16 @@ def compare(
 
 
 def _expand_series(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names with a measured series replaced by the run folders of its checkpoints."""
+    """Return the names with a measured series replaced by the run folders of its checkpoints.
+
+    UsageError if fewer than two are named then.
+    """
     from anisoscope.runs.measured_series import expand_series
 
-    return tuple(expand_series(names))
+    runs = tuple(expand_series(names))
+    if len(runs) < 2:
+        raise UsageError("at least two run folders or models", str(len(runs)), "name another one")
+    return runs
 
 
 def _show_differences(found: "ComparedRuns", failed: Sequence[str], view: Format) -> None:
