@@ -6,8 +6,8 @@
 ...     monitor(model, step)                             # nothing at most steps
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,6 @@ class Monitor:
     output  folder for the records of every measurement, also per head; None: not written
     processor, forward  as in `anisoscope.measure`: the tokenizer of texts, a function that calls the model
     prefix  of the names of logged values
-    also    names of further metrics, such as `matrix_entropy` and `kurtosis`; those that need single vectors keep
-            `SAMPLE` of them of each layer during a look
 
     UsageError for a probe that `measure` would not take; CorpusError for an empty one. What depends on the model (such
     as the arguments of its `forward`) is checked at the first measurement.
@@ -70,20 +68,15 @@ class Monitor:
         prefix: str = "anisoscope",
         processor: Any = None,
         forward: Callable[[nn.Module, Any], Any] | None = None,
-        also: Sequence[str] = (),
     ) -> None:
-        """Read the probe and keep it.
-
-        UsageError for a probe that `measure` would refuse, `every` below 1, or a metric that does not exist.
-        """
+        """Read the probe and keep it; UsageError for a probe that `measure` would refuse, or `every` below 1."""
         if every < 1:
             raise UsageError("at least 1 step between two looks", str(every), "raise `every`")
         self.probe = _to_repeatable_probe(probe, processor)
         self.every, self.early, self.prefix = every, early, prefix
         self.output = None if output is None else Path(output)
         self.processor, self.forward = processor, forward
-        metrics = (*METRICS, *(name for name in list_metric_names(also) if name not in METRICS))
-        self.settings = Settings(metrics=metrics, tokens=("all",), groups=8, sample=SAMPLE, blocks=blocks)
+        self.settings = Settings(metrics=METRICS, tokens=("all",), groups=8, sample=SAMPLE, blocks=blocks)
         self.last: int | None = None
         self._batches: tuple[nn.Module, list[Batch]] | None = None
 
@@ -104,6 +97,17 @@ class Monitor:
         The corpus is read as by `anisoscope measure`. Other keywords are those of the class.
         """
         return cls(_choose_windows(corpus, model, processor, sequences=sequences, limit=limit), **given)
+
+    def also(self, *metrics: Any) -> "Monitor":
+        """Measure further metrics at every look, such as `matrix_entropy` and `kurtosis`; returns the monitor itself.
+
+        metrics   names, or `Metric` objects; those that need single vectors keep `SAMPLE` of each layer during a look
+
+        UsageError for a metric that does not exist.
+        """
+        more = [name for name in list_metric_names(metrics) if name not in self.settings.metrics]
+        self.settings = replace(self.settings, metrics=(*self.settings.metrics, *more))
+        return self
 
     def is_due(self, step: int) -> bool:
         """Return whether the model is to be measured at this training step."""
