@@ -1,9 +1,9 @@
 """Write what other packages make of twenty drawn clouds into `peer_values.json`, which `test_peers.py` compares with.
 
-    pip install --no-deps --target /tmp/peers repsim IsoScore
+    pip install --target /tmp/peers repsim IsoScore rsatoolbox
     PYTHONPATH=tests:/tmp/peers python tests/peer_values.py
 
-Neither package is a dependency, not even for development: what is kept here is compared without it.
+None of these packages is a dependency, not even for development: what is kept here is compared without it.
 """
 
 import json
@@ -48,6 +48,18 @@ def isoscore_of_its_authors(x):
         return float(IsoScore.IsoScore(torch.tensor(x)))
 
 
+def procrustes_of_rsatoolbox(x, y):
+    """The Bures similarity of the matrices of squared distances, which is the share that the best rotation explains.
+
+    Its distances are divided by the number of dimensions, which the similarity does not depend on.
+    """
+    from rsatoolbox.data import Dataset
+    from rsatoolbox.rdm import calc_rdm, compare
+
+    similarity = compare(*(calc_rdm(Dataset(part), method="euclidean") for part in (x, y)), method="bures")
+    return 2 - 2 * float(similarity.item())
+
+
 def main():
     """Write the values of each package that is here, its version, and a sum of each pair, which tells other draws."""
     pairs = [draw_pair(seed) for seed in CASES]
@@ -59,6 +71,9 @@ def main():
     if find_spec("repsim"):
         found["cka"] = [cka_of_repsim(x, y) for x, y in pairs]
         found["made by"]["cka"] = f"repsim {version('repsim')}"
+    if find_spec("rsatoolbox"):
+        found["procrustes"] = [procrustes_of_rsatoolbox(x, y) for x, y in pairs]
+        found["made by"]["procrustes"] = f"rsatoolbox {version('rsatoolbox')}"
     VALUES.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

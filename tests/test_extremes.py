@@ -1,6 +1,7 @@
 """Extremes: published definitions on random networks, planted truths, and a state that merges by the larger value."""
 
 import json
+from copy import deepcopy
 from types import SimpleNamespace
 
 import numpy as np
@@ -60,17 +61,29 @@ def test_extremes_beside_other_panels_are_those_of_a_pass_of_their_own(name):
 # ---- as published ----------------------------------------------------------------------------------------------------
 
 
+def random_networks(name, seed):
+    """A network of its own for each seed, and a twin with the family's own attention and raw hidden states."""
+    networks = []
+    for network in map(deepcopy, (tiny.model(name), tiny.eager(name))):
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in network.parameters():
+            parameter.data.add_(torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype) * 0.1 * seed)
+        networks.append(network)
+    return networks
+
+
 @pytest.mark.parametrize("seed", range(7))
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox"])
 def test_the_sink_rate_of_the_first_token_is_that_of_gu_et_al(name, seed):
-    """Their share over sequences, layers and heads, of maps of attention as the model's own code makes them: 21 cases.
+    """Their share over sequences, layers and heads, of maps of attention as the model's own code makes them, of 21
+    networks.
 
     The formula is that of `compute_attention_sink` in eval_sink_open_source.py of sail-sg/Attention-Sink.
     """
-    given = ids(seed)
-    records = measure(tiny.model(name), [{"input_ids": given}])
+    given, (network, twin) = ids(seed), random_networks(name, seed)
+    records = measure(network, [{"input_ids": given}])
     with torch.no_grad(), tiny.exact_softmax():
-        maps = torch.stack(tiny.eager(name)(given, output_attentions=True, use_cache=False).attentions, 1)
+        maps = torch.stack(twin(given, output_attentions=True, use_cache=False).attentions, 1)
     ratios = torch.arange(LENGTH, 0, -1)  # by how many queries each key is seen
     importance = (maps / ratios).sum(-2)
     for epsilon in EPSILONS:
@@ -80,13 +93,19 @@ def test_the_sink_rate_of_the_first_token_is_that_of_gu_et_al(name, seed):
         assert ours["value"].mean() == pytest.approx(float(published[0]), abs=1e-12)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bert"])
-def test_massive_activations_are_those_of_sun_et_al(name):
-    """Of each layer the means over sequences of the three largest sizes, and of the median that torch gives."""
-    given = ids(1)
-    records = measure(tiny.model(name), [{"input_ids": given[:4]}, {"input_ids": given[4:]}])
-    with torch.no_grad():
-        hidden = tiny.eager(name)(given, output_hidden_states=True).hidden_states
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("name", ["gpt2", "bert", "llama", "gpt_neox"])
+def test_massive_activations_are_those_of_sun_et_al(name, seed):
+    """Of each layer the means over sequences of the three largest sizes, and of the median that torch gives, of 20
+    networks.
+
+    The definition is that of the experiment `exp2` in main_llm.py of locuslab/massive-activations.
+    """
+    given, (network, twin) = ids(seed + 1), random_networks(name, seed)
+    batches = [{"input_ids": given[:4]}, {"input_ids": given[4:]}]
+    records = run_pass(network, GivenInputs(batches, network), Settings(metrics=("massive",))).records()
+    with torch.no_grad(), tiny.exact_softmax():
+        hidden = twin(given, output_hidden_states=True).hidden_states
     for layer, x in enumerate(hidden):
         size = x.abs()
         ordered = size.flatten(1).sort(1, descending=True).values
