@@ -430,8 +430,48 @@ def test_both_towers_of_clip_are_measured_in_one_run(tmp_path):
     with torch.no_grad():
         outputs = [model(**call) for call in calls]
     made = [torch.cat([getattr(output, f"{side}_embeds") for output in outputs]) for side in ("image", "text")]
+    drawn = values_drawn(run.plot("modality-gap"))  # of one place, so that bars show it
+    assert {GAP[name]: value for name, (value,) in drawn.items()} == pytest.approx(
+        {name: value for name, value in gap_by_hand(*made).items() if name != "modality_gap.cosine"}, abs=1e-9
+    )
+    page = run.report(tmp_path / "page").read_text("utf-8")
+    assert "at the joint vectors" in page and "joint final norm" not in page
     joint = run.records.query("stack == 'joint' and metric != 'mean_cosine' and component.isna()")
     joint = joint[joint["metric"].str.startswith("modality_gap")].set_index("metric")["value"].to_dict()
     assert joint == pytest.approx(gap_by_hand(*made), abs=1e-9)
     with pytest.raises(UsageError, match="--tower both"):
         anisoscope.measure(str(tmp_path / "model"), corpus=str(tmp_path / "images"))
+
+
+def values_drawn(chart):
+    """Return the values of a chart's data, by series."""
+    (rows,) = (data for data in chart.to_dict()["datasets"].values() if data and "value" in data[0])
+    found = {}
+    for row in rows:
+        found.setdefault(row["series"], []).append(row["value"])
+    return found
+
+
+GAP = {
+    "gap (distance)": "modality_gap.distance",
+    "cosine of two images": "modality_gap.image",
+    "cosine of two texts": "modality_gap.text",
+    "cosine of an image and a text": "modality_gap.across",
+}
+
+
+def test_the_modality_gap_is_a_figure_of_the_page(tmp_path):
+    """It was a number of the records that no page showed."""
+    save_images(tmp_path / "images", 5)
+    how = {"corpus": str(tmp_path / "images"), "processor": make_processor("llava"), "sample": 0}
+    run = anisoscope.measure(make_model("llava"), metrics="mean_cosine,modality_gap", **how)
+    drawn = values_drawn(run.plot("modality-gap"))
+    for series, metric in GAP.items():
+        rows = run.records.query(f"metric == '{metric}'").sort_values(["layer", "site"])
+        assert sorted(drawn[series]) == pytest.approx(sorted(rows["value"]))
+    page = run.report(tmp_path / "page").read_text("utf-8")
+    assert "How far are images from texts?" in page and "of two tokens of images" in page
+    assert "“vision” is the part of the model that reads images" in page
+    without = anisoscope.measure(make_model("llava"), metrics="mean_cosine", **how)
+    with pytest.raises(UsageError, match="modality-gap"):
+        without.plot("modality-gap")

@@ -272,7 +272,8 @@ warnings name a tower without a `final` norm.
 SigLIP was trained on texts that are padded to its longest, and it reads the padding. Its texts are padded like that
 here, and the padding counts as special tokens: `--tokens content` leaves it out, `--tokens all` does not.
 
-`--metric modality_gap` measures how far tokens of images lie from those of texts, layer by layer. With `--tower both` a
+`--metric modality_gap` measures how far tokens of images lie from those of texts, layer by layer, and the page has a
+figure of it (`run.plot("modality-gap")`). With `--tower both` a
 CLIP reads both sides of a folder with captions in one run. Its records call the vectors that CLIP compares the stack
 `joint`: each pair has two, one of the image and one of the text.
 

@@ -9,7 +9,8 @@ Axes
     layer      0 = input of the first block, i = raw output of block i; of `stage` sites: the stage, from 1
 
 Stacks: `encoder`, `decoder`; of CANINE `characters` (the first block, on every character), `molecules` (the deep
-blocks, on every fourth) and `characters-out` (the last block, on every character again).
+blocks, on every fourth) and `characters-out` (the last block, on every character again); of models that read images
+or sounds too `vision` and `audio`; `joint` (`PAIRS`).
 """
 
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ from typing import Literal, get_args
 TokenPolicy = Literal["all", "content", "no-first"]
 POLICIES: tuple[TokenPolicy, ...] = get_args(TokenPolicy)
 """Token policies: every real token; without special tokens; without the first real token of each sequence."""
+
+TOWER_STACKS = ("vision", "audio")
+"""Stacks of parts that read images or sounds, beside one that reads text."""
+PAIRS = "joint"
+"""The stack of the vectors that two towers (CLIP) make of an image and its text, [sequence, 2, dim], image first."""
 
 FREQUENCY_BINS = 5
 POSITION_EDGES = (0, 1, 8, 32, 128)

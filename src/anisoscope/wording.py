@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from anisoscope.axes import pluralise
+from anisoscope.axes import PAIRS, pluralise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,6 +75,8 @@ def has_interval(row: Any) -> bool:
 
 def name_layer(row: Any) -> str:
     """Name the layer of a row: `layer 3`, `the final norm`."""
+    if getattr(row, "stack", "") == PAIRS:
+        return "the joint vectors"
     return "the final norm" if str(row.site) == "final" else f"layer {int(row.layer)}"
 
 

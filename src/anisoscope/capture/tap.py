@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anisoscope.axes import EVERYWHERE, LAYER_QUANTITIES, Flatten, Place, Site
+from anisoscope.axes import EVERYWHERE, LAYER_QUANTITIES, PAIRS, Flatten, Place, Site
 from anisoscope.capture import entry_points, fallback, vectors
 from anisoscope.capture.backends import intercept_attention
 from anisoscope.capture.counting import Counting, can_count, list_ranges
@@ -22,7 +22,6 @@ from anisoscope.capture.proof import Positions, Proof
 from anisoscope.errors import AnisoscopeError, MeasureError, UnseenError, UsageError, suggest_names
 from anisoscope.models.beside import pool_texts
 from anisoscope.models.blocks import (
-    PAIRS,
     find_blocks,
     find_stacks,
     find_stages,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anisoscope.axes import Site
+from anisoscope.axes import PAIRS, Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.errors import ModelError, UsageError, suggest_names
 from anisoscope.models.families import Streams, class_of, class_of_transformers, family_of
@@ -39,10 +39,6 @@ READING_IMAGES_OR_SOUNDS = {
 """Parts by name: classes of several families declare for each part what the whole reads."""
 QUERYING = ("qformer", "perceiver_resampler", "perceiver", "resampler")
 """Parts between a tower and a language model, with blocks of their own that read learnt queries."""
-PAIRS = "joint"
-"""The stack of the vectors that two towers (CLIP) make of an image and its text, [sequence, 2, dim], image first."""
-TOWER_STACKS = ("vision", "audio")
-"""Stacks of parts that read images or sounds, beside one that reads text."""
 LATE = ("blocks_token_only", "cls_attn_blocks", "post_network")
 """Blocks of timm (CaiT, XCiT, VOLO) behind the others, where the class token comes in."""
 

@@ -5,7 +5,7 @@ Each function takes the results and an entry of page.toml, and returns no figure
 
 import pandas as pd
 
-from anisoscope.axes import SUBSET_FAMILIES
+from anisoscope.axes import PAIRS, SUBSET_FAMILIES, TOWER_STACKS
 from anisoscope.charts import builders as charts
 from anisoscope.report.parts import Draw, Entry, Figure, describe_span, find_extremes, make_drawing, make_figure
 from anisoscope.report.results import LAYER_SITES, PANEL, Results, describe_extent, sort_by_keys
@@ -47,9 +47,17 @@ def policies(results: Results, entry: Entry) -> list[Figure]:
         "law": "" if q95 is None else entry["law"].format(q95=format_number(q95), dimensions=dimensions),
         "final": entry["final"] if frame["site"].eq("final").any() else "",
         "span": describe_span(results.layers(entry["metric"]), results.place_name),
+        "stacks": _describe_stacks(list(dict.fromkeys(frame["stack"])), entry.get("stacks", {})),
     }
     one = drawings if len(drawings) > 1 else next(iter(drawings.values()))
     return [make_figure(results, entry, frame, one, **facts)]
+
+
+def _describe_stacks(stacks: list[str], words: dict[str, str]) -> str:
+    """Return a sentence on what each stack of a model of images or sounds is; empty for other models."""
+    if {*stacks}.isdisjoint({*TOWER_STACKS, PAIRS}):
+        return ""
+    return "; ".join(words[stack] for stack in stacks if stack in words) + ". "
 
 
 def layers(results: Results, entry: Entry) -> list[Figure]:
@@ -98,6 +106,28 @@ def _describe_accuracy(results: Results) -> str:
         f"of {format_count(found.iloc[0]['n_units'])}"
     )
     return f"{sentence}; the commonest class makes {format_number(chance.iloc[0]['value'])}."
+
+
+def modality_gap(results: Results, entry: Entry) -> list[Figure]:
+    """Draw how far images lie from texts: per layer for a stack that reads both, as bars for a model of two towers,
+    whose vectors meet at one place.
+
+    entry   the figure's entry in page.toml: its metrics with their labels, and its texts
+    """
+    frame = results.stacked(entry["metrics"])
+    if frame.empty:
+        return []
+    meet = frame["stack"].eq(PAIRS)
+    if not meet.all():
+        frame = frame[~meet]
+        drawn = make_drawing(charts.layer_curve, frame, {**entry, "draw": {"series": "series"} | entry["draw"]})
+        facts = {"what": entry["layers"], "kind": "Line chart", "bands": entry["bands"]}
+        return [make_figure(results, entry, frame, drawn, **facts)]
+    bar = {**entry, "height": (22, 22), "draw": {"category": "series", "titles": (entry["draw"]["title"], "")}}
+    drawn = make_drawing(charts.bars, frame, bar, panel=None)
+    facts = {"what": entry["joint"], "kind": "Bar chart", "bands": " Lines are 95 % intervals."}
+    facts["span"] = describe_span(frame, lambda row: str(row["series"]))
+    return [make_figure(results, entry, frame, drawn, **facts)]
 
 
 def steps(results: Results, entry: Entry) -> list[Figure]:
@@ -314,6 +344,17 @@ def components(results: Results, entry: Entry) -> list[Figure]:
     return [make_figure(results, worded, lines, drawn, basis=basis, axis=axis, span=describe_span(lines))]
 
 
-_ALL = (policies, layers, steps, drift_points, top_shares, top_dimensions, explained_variance, heads, head_range)
+_ALL = (
+    policies,
+    layers,
+    modality_gap,
+    steps,
+    drift_points,
+    top_shares,
+    top_dimensions,
+    explained_variance,
+    heads,
+    head_range,
+)
 FIGURES = {made.__name__: made for made in (*_ALL, subsets, classes, components)}
 """By the name that page.toml calls them."""

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from safetensors.torch import save_file
 
-from anisoscope.axes import LAYER_QUANTITIES, WORDS, pluralise
+from anisoscope.axes import LAYER_QUANTITIES, TOWER_STACKS, WORDS, pluralise
 from anisoscope.batch import BatchPlan
 from anisoscope.capture.tap import describe_refused
 from anisoscope.data.opening import (
@@ -41,7 +41,6 @@ from anisoscope.measure.distributed import (
 )
 from anisoscope.measure.loop import Arrays, run_pass
 from anisoscope.measure.tabulate import Replicates
-from anisoscope.models.blocks import TOWER_STACKS
 from anisoscope.models.families import class_of
 from anisoscope.models.hub_memory import ask_once
 from anisoscope.models.load import Subject, load, load_on_meta, modality_of
@@ -405,7 +404,7 @@ def _towers_without_final(measurement: Measurement) -> Iterator[str]:
     stacks |= {site.stack: True for site in measurement.sites.values() if site.quantity == "final"}
     for stack, has_final in stacks.items():
         if not has_final and any(stacks.values()) and stack in TOWER_STACKS:
-            yield f"{stack} has no `final`: no norm reads its last block; the rest of the model reads its hidden states"
+            yield f"{stack} has no `final`: the rest of the model reads the output of its last block without a norm"
 
 
 def make_slug(name: str) -> str:
