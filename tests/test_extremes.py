@@ -325,6 +325,42 @@ def test_a_planted_sink_that_is_not_the_first_token_is_found(planted):
     assert "gives next to nothing" in texts["sinks_without_value"]
 
 
+class PunctuationBlock(nn.Module):
+    """One head attends to the tokens whose first number is large, the others evenly."""
+
+    def attend(self, x):
+        q, k = torch.zeros(2, len(x), HEADS, TOKENS, TOKENS)
+        q[:, 0, :, 0] = 20.0
+        k[:, 0, :, 0] = 20.0 * (x[..., 0] > 3)
+        v = x.view(len(x), TOKENS, HEADS, WIDTH).transpose(1, 2)
+        return functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+    def forward(self, x):
+        return x + 0 * self.attend(x)
+
+
+def test_a_planted_sink_at_punctuation_is_named_so_wherever_it_is():
+    """A mark somewhere in each sequence; without the marks the same keys are other tokens."""
+    x = torch.randn(16, TOKENS, HEADS * WIDTH, generator=torch.Generator().manual_seed(2)).clamp(max=2)
+    marks = torch.zeros(16, TOKENS, dtype=torch.bool)
+    marks[torch.arange(16), torch.arange(16) + 3] = True
+    x[..., 0] = torch.where(marks, 9.0, x[..., 0])
+    model = nn.Sequential(PunctuationBlock(), PunctuationBlock())
+    (given,) = GivenInputs({"input": x}, model)
+    told = {}
+    for name, punctuation in (("marked", marks), ("unmarked", None)):
+        every = torch.ones_like(marks)
+        stream = Stream(every, ~every, torch.zeros(16, dtype=torch.int64), punctuation=punctuation)
+        batch = Batch(given.inputs, given.unit, {"encoder": stream}, call=given.call)
+        records = run_pass(model, [batch], Settings(metrics=("sinks",), blocks=("PunctuationBlock",))).records()
+        (told[name],) = [finding.text for finding in extreme_findings(records) if finding.rule == "sinks"]
+        table = sinks_table(records, heads=True)
+        assert table["sink rate"].tolist() == [1, 0, 0, 1, 0, 0]
+        assert table["mass on punctuation"].iloc[0] == pytest.approx(1 if name == "marked" else 0, abs=1e-6)
+    assert "2 of 6 heads have a sink" in told["marked"] and "2 at punctuation" in told["marked"]
+    assert "2 at other tokens" in told["unmarked"]
+
+
 def test_a_random_model_has_neither():
     from transformers import BertConfig, BertModel
 
