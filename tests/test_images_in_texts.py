@@ -475,3 +475,30 @@ def test_the_modality_gap_is_a_figure_of_the_page(tmp_path):
     without = anisoscope.measure(make_model("llava"), metrics="mean_cosine", **how)
     with pytest.raises(UsageError, match="modality-gap"):
         without.plot("modality-gap")
+
+
+def test_the_table_and_the_progress_of_a_gap_are_read_at_once(tmp_path):
+    """Progress said 181/8 images, and the table wrote the metric's name over every column."""
+    from anisoscope.cli.printed_tables import tabulate_beside_hidden, tabulate_named_metrics
+    from anisoscope.data.image_texts import ImageTextPlan
+    from anisoscope.measure.loop import run_pass
+    from anisoscope.measure.settings import Settings
+
+    save_images(tmp_path / "images", 5)
+    model, processor = make_model("llava"), make_processor("llava")
+    plan = ImageTextPlan(
+        open_image_texts(str(tmp_path / "images")), processor, stack=find_stack(model), batch_tokens=2 * 30
+    )
+    seen = []
+    settings = Settings(metrics=("mean_cosine", "modality_gap"), sample=0)
+    run_pass(model, plan, settings, progress=lambda *counts: seen.append(counts))
+    assert len(plan) > 1 and [total for _, total in seen] == [5] * len(plan)
+    assert seen[-1] == (5, 5) and sorted(seen) == seen
+    how = {"corpus": str(tmp_path / "images"), "processor": processor, "sample": 0}
+    run = anisoscope.measure(model, metrics="mean_cosine,modality_gap", **how)
+    (table,) = tabulate_beside_hidden(run.records)
+    assert table.head == ("modality gap: layer", "distance", "cosine", "image", "text", "across")
+    alone = run.records[run.records["metric"].str.startswith("modality_gap.")]
+    assert [shown.head for shown in tabulate_named_metrics(alone)] == [table.head]
+    both = run.records[run.records["component"].isna() & ~run.records["metric"].eq("mean_cosine.isotropic_q95")]
+    assert "modality_gap.image" in tabulate_named_metrics(both)[0].head

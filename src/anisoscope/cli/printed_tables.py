@@ -150,7 +150,7 @@ def _name_stage(site: Any) -> str:
     return f" ({stage})" if stage and stage != "raw" else ""
 
 
-BESIDE_HIDDEN = ("floor", "neighbours")
+BESIDE_HIDDEN = ("floor", "neighbours", "modality_gap")
 """Metrics that are measured on request, and have a table of their own beside that of hidden states."""
 
 
@@ -162,9 +162,7 @@ def tabulate_beside_hidden(records: Any) -> list[Table]:
         if name == "floor":  # of few vectors the finding says that they are too few
             enough = map(has_enough_pairs, rows["n_vectors"].astype(float), rows["n_units"].astype(float))
             rows = rows[list(enough)]
-        for table in tabulate_named_metrics(rows) if len(rows) else ():
-            head = tuple(label.removeprefix(f"{name}.") for label in table.head)
-            found.append(Table((f"{name}: {head[0]}", *head[1:]), table.rows, table.records))
+        found += tabulate_named_metrics(rows) if len(rows) else []
     return found
 
 
@@ -179,14 +177,26 @@ def tabulate_named_metrics(records: Any) -> list[Table]:
     whole = rows["component"].isna()
     tables = []
     if whole.any():
-        shown = _pivot(rows[whole], ["layer"], {name: name for name in rows["metric"][whole].unique()})
-        tables.append(Table(shown.head, shown.rows, behind[whole]))
+        names = list(rows["metric"][whole].unique())
+        shown = _pivot(rows[whole], ["layer"], {name: name for name in names})
+        tables.append(Table(_shorten(shown.head, names), shown.rows, behind[whole]))
     for name, part in rows[~whole].groupby("metric", sort=False):
         components = {component: component for component in part["component"].unique()}
         if len(components) <= MOST_COLUMNS:  # more, as one for every dimension, are in the records alone
             shown = _pivot(part.assign(metric=part["component"]), ["layer"], components)
             tables.append(Table((str(name), *shown.head[1:]), shown.rows, behind.loc[part.index]))
     return tables
+
+
+def _shorten(head: tuple[str, ...], names: list[str]) -> tuple[str, ...]:
+    """Return a head of a table without the name of the metric, if all columns are of one; it stands before the first.
+
+    names   of the values in the columns
+    """
+    (first, *more) = {name.partition(".")[0] for name in names}
+    if more or len(names) < 2 or any("." not in name for name in names):
+        return head
+    return (f"{first.replace('_', ' ')}: {head[0]}", *(label.removeprefix(f"{first}.") for label in head[1:]))
 
 
 def tabulate_classes(records: Any) -> list[Table]:

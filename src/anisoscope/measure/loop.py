@@ -148,7 +148,7 @@ def _run_pass_in_pieces(
         measurement = Measurement.restore(state, settings, measurement.plan)
     measurement.pieces = pieces
     tokens = {i: n for i, n in enumerate(getattr(plan, "tokens", [])) if only is None or i in only}
-    total, done = sum(tokens.values()), sum(tokens.pop(i, 0) for i in measurement.batches)
+    total, done = sum(tokens.values()), sum(tokens.get(i, 0) for i in measurement.batches)
     steps, last, number = Steps(model, find_device(model)), None, 0
     with deferred_signals() as stopped:
         if seen.moved_by is not None:
@@ -170,7 +170,7 @@ def _run_pass_in_pieces(
                 index, last = item
                 with _detect_full_memory(last), explain_lost_process_in_call(steps.together):
                     look(last, index)
-                done += last.n_tokens
+                done += tokens.get(index) or last.n_tokens  # what the plan counts (images), where it knows beforehand
                 if progress is not None:
                     progress(done, total)
                 pause = time.monotonic() - saved
