@@ -689,10 +689,10 @@ def test_a_page_is_titled_by_its_model(name: str, title: str) -> None:
 
 
 def test_tiles_are_of_the_sharpest_and_the_most_aligned_head() -> None:
-    def tiles(*heads: tuple[float, float]) -> dict[str, tuple[str, str]]:
+    def tiles(*heads: tuple[float, float], stacks: tuple[str, ...] = ("encoder",)) -> dict[str, tuple[str, str]]:
         rows: list[Row] = []
         for head, (entropy, cosine) in enumerate(heads):
-            place = {"stack": "encoder", "kind": "self", "layer": 1, "head": head}
+            place = {"stack": stacks[head % len(stacks)], "kind": "self", "layer": 1, "head": head}
             rows.append(_row("attention.entropy_normalised", entropy, **place, site="attention"))
             rows.append(_row("query_key.cosine", cosine, **place, site="query.raw", token_policy="all"))
         found = pages.list_tiles(Results(as_records(pd.DataFrame(rows)), synthetic_manifest()))
@@ -701,5 +701,9 @@ def test_tiles_are_of_the_sharpest_and_the_most_aligned_head() -> None:
     mixed = tiles((0.9, 0.2), (0.3, -0.7), (0.98, 0.9))
     assert mixed["sharpest head"] == (".300", "normalised entropy, layer 1, head 1")
     assert mixed["strongest alignment"] == ("−.700", "cos(Q̄, K̄), layer 1, head 1")
+    # of two towers "layer 1" alone says nothing
+    towers = tiles((0.9, 0.2), (0.3, -0.7), stacks=("decoder", "vision"))
+    assert towers["sharpest head"] == (".300", "normalised entropy, vision layer 1, head 1")
+    assert towers["strongest alignment"] == ("−.700", "cos(Q̄, K̄), vision layer 1, head 1")
     uniform = tiles((0.98, 0.2), (0.97, 0.9))
     assert list(uniform) == ["attention"] and uniform["attention"][1].endswith("lowest entropy .970, layer 1, head 1")

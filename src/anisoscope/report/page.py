@@ -149,22 +149,23 @@ def _list_head_tiles(results: Results) -> list[tuple[str, str, str]]:
     tiles = []
     if len(entropy) and len(uniform) == len(entropy):
         least = find_extremes(entropy)[0]
-        return [
-            ("attention", "uniform", f"in every head; lowest entropy {format_number(least['value'])}, {_head(least)}")
-        ]
+        words = f"in every head; lowest entropy {format_number(least['value'])}, {_head(least, entropy)}"
+        return [("attention", "uniform", words)]
     if len(entropy):
         sharp = find_extremes(entropy)[0]
-        tiles.append(("sharpest head", format_number(sharp["value"]), f"normalised entropy, {_head(sharp)}"))
+        tiles.append(("sharpest head", format_number(sharp["value"]), f"normalised entropy, {_head(sharp, entropy)}"))
     cosine = cosine[[place not in flat for place in cosine[places].itertuples(index=False, name=None)]]
     if len(cosine):
         strong = cosine.iloc[int(cosine["value"].abs().argmax())]
-        tiles.append(("strongest alignment", format_number(strong["value"]), f"cos(Q̄, K̄), {_head(strong)}"))
+        place = _head(strong, entropy if len(entropy) else cosine)
+        tiles.append(("strongest alignment", format_number(strong["value"]), f"cos(Q̄, K̄), {place}"))
     return tiles
 
 
-def _head(row: pd.Series) -> str:
-    """Return a head's name: `layer 3, head 5`."""
-    return f"layer {row['layer']}, head {row['head']}"
+def _head(row: pd.Series, heads: pd.DataFrame) -> str:
+    """Return a head's name: `layer 3, head 5`; with its stack first, if `heads` are of several."""
+    name = f"layer {row['layer']}, head {row['head']}"
+    return f"{row['stack']} {name}" if heads["stack"].nunique() > 1 else name
 
 
 def list_notices(manifest: Mapping[str, Any]) -> list[str]:
