@@ -105,6 +105,12 @@ _UNET = {"sample_size": 8, "in_channels": 4, "out_channels": 4, "block_out_chann
 _UNET |= {"norm_num_groups": 4, "cross_attention_dim": 12, "attention_head_dim": 4}
 _UNET |= {"down_block_types": ("CrossAttnDownBlock2D", "DownBlock2D")}
 _UNET |= {"up_block_types": ("UpBlock2D", "CrossAttnUpBlock2D")}
+_SD3 = {"sample_size": 8, "patch_size": 2, "in_channels": 4, "out_channels": 4, "num_layers": 2}
+_SD3 |= {"attention_head_dim": 8, "num_attention_heads": 4, "caption_projection_dim": 32}
+_SD3 |= {"joint_attention_dim": 12, "pooled_projection_dim": 12}
+_FLUX: dict[str, Any] = {"patch_size": 1, "in_channels": 4, "num_layers": 1, "num_single_layers": 1}
+_FLUX |= {"attention_head_dim": 16, "num_attention_heads": 2, "joint_attention_dim": 12, "pooled_projection_dim": 12}
+_FLUX |= {"axes_dims_rope": (4, 4, 8)}
 _TORCH = {"dim_feedforward": 40, "batch_first": True, "dropout": 0.0}
 
 FAMILIES |= {
@@ -164,6 +170,8 @@ FAMILIES |= {
     "open_clip": Entry("image and text", make=_made("open_clip.model:CLIP", **_CLIP), library="open_clip"),
     "diffusers DiT": Entry("latents", make=_made("diffusers:DiTTransformer2DModel", **_DIT), library="diffusers"),
     "diffusers UNet": Entry("noise", make=_made("diffusers:UNet2DConditionModel", **_UNET), library="diffusers"),
+    "diffusers SD3": Entry("prompt", make=_made("diffusers:SD3Transformer2DModel", **_SD3), library="diffusers"),
+    "diffusers Flux": Entry("places", make=_made("diffusers:FluxTransformer2DModel", **_FLUX), library="diffusers"),
 }
 """Names → what makes a tiny model of each."""
 
@@ -204,6 +212,9 @@ def inputs(name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     images, reads = torch.randn(2, 3, 32, 32, generator=g), FAMILIES[name].reads
     vectors, latents = torch.randn(2, 9, 32, generator=g), torch.randn(2, 4, 8, 8, generator=g)
     steps, several = torch.tensor([1, 2]), torch.randn(2, 5, 12, generator=g)
+    prompt = {"encoder_hidden_states": several, "pooled_projections": several[:, 0], "timestep": steps}
+    places = torch.cartesian_prod(torch.arange(1.0), torch.arange(8.0), torch.arange(8.0))
+    rows = {"hidden_states": latents.flatten(2).transpose(1, 2), "img_ids": places, "txt_ids": torch.zeros(5, 3)}
     known: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         "tokens": ((), tokens),
         "two": ((), tokens | {f"decoder_{key}": value for key, value in tokens.items()}),
@@ -215,6 +226,8 @@ def inputs(name: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         "image and text": ((images, ids), {}),
         "latents": ((latents,), {"timestep": steps, "class_labels": steps}),
         "noise": ((latents, steps, several), {}),
+        "prompt": ((latents,), prompt),
+        "places": ((), prompt | rows),
     }
     args, named = known[reads]
     doubled = {key: x.double() if x.is_floating_point() else x for key, x in named.items()}

@@ -17,6 +17,7 @@ from torch import Tensor
 from anisoscope.capture import capture
 from anisoscope.capture.heads import Heads
 from anisoscope.capture.masking import Call
+from anisoscope.capture.vectors import TEXT
 from anisoscope.errors import MeasureError
 
 KEPT = Path(__file__).with_suffix(".json")
@@ -71,7 +72,8 @@ def _measured(name: str) -> Seen:
     hidden = "; ".join(f"{stack} {n}" for stack, n in sites.items())
     layers = {tuple(site.split(".")[:2]) for site in tap.kept if site.endswith("attention")}
     stages = {site.rsplit(".", 1)[1] for site in tap.kept if ".head.query" in site}
-    heads = f"{len(layers)} of {sum(sites.values()) - len(sites)}" if layers else "none"
+    of_blocks = {stack: n - 1 for stack, n in sites.items() if stack != TEXT}  # a text's is that of the image
+    heads = f"{len(layers)} of {sum(of_blocks.values())}" if layers else "none"
     heads += f" ({', '.join(stage for stage in STAGES if stage in stages)})" if stages else ""
     unseen = "; ".join(sorted(x for x in tap.unseen if " " in x))
     mechanism = ", ".join(sorted(seen.by)) or "no attention"
