@@ -183,11 +183,11 @@ def hub(tmp_path):
 def test_a_data_set_of_the_hub_is_what_was_saved_and_streamed_once(hub, tmp_path):
     make_captions().save_to_disk(str(tmp_path / "saved"))
     make_chats().save_to_disk(str(tmp_path / "chats"))
-    few, whole, chats, texts = ask(
+    few, whole, chats, texts, absent = ask(
         hub, tmp_path / "home", *(["someone/captions", {"limit": 2}], ["someone/captions", {}]),
-        *(["someone/chats", {}], ["someone/texts", {}]),
+        *(["someone/chats", {}], ["someone/texts", {}], ["someone/absent", {}]),
     )  # fmt: skip
-    assert texts is None and few["images"] == 2
+    assert texts is absent is None and few["images"] == 2
     for found, folder in ((whole, "saved"), (chats, "chats")):
         here = find_image_text_set(str(tmp_path / folder))()
         assert found["fingerprint"] == here.fingerprint

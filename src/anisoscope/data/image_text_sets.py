@@ -76,9 +76,10 @@ def is_saved_set(path: Path) -> bool:
 def open_set(name: str, path: Path | None, asked: CorpusOptions) -> SetOfRows | None:
     """Open a data set of texts with images, of the hub or saved in the folder `path`.
 
-    None if it has no column of images, or none of captions or chats.
+    None if it has no column of images, or none of captions or chats, or if the hub has no such data set: then what
+    reads texts says so.
 
-    CorpusError for an unknown column, split or data set.
+    CorpusError for an unknown column or split.
     """
     if path is not None:
         return _open_saved(name, path, asked)
@@ -122,7 +123,10 @@ def _open_hub(part: HubPart, asked: CorpusOptions) -> SetOfRows | None:
 
     A row is one item of the cache: its images one after the other, and everything else as its name.
     """
-    found = hub.find_set(part)
+    try:
+        found = hub.find_set(part)
+    except CorpusError:
+        return None
     key = {"id": found.id, "holds": "texts with images", "config": part.config, "split": part.split}
     folder = cache_folder(key | {"column": asked.column}, found.commit)
     kept = None if folder is None else StreamCache(folder)
