@@ -121,6 +121,16 @@ def test_blocks_that_are_no_modules_are_put_together(model_type):
         assert torch.allclose(found, entropy, rtol=0, atol=1e-6)  # the model takes its softmax in float32
 
 
+def test_a_causal_xlm_is_a_decoder():
+    config = tiny_config("xlm", 0)
+    config.causal = True
+    model = build(config)
+    with capture(model, ("hidden", "attention")) as tap:
+        call(model, inputs_of(model))
+    assert {name.partition(".")[0] for name in tap.sites} == {"decoder"}
+    assert bool((tap["decoder.1.attention"]["keys"][:, :, 0] == 1).all())  # the first token sees itself alone
+
+
 def test_blocks_that_are_added_up_outside_of_modules_are_said():
     config = tiny_config("flaubert", 0)
     config.pre_norm = True
@@ -205,6 +215,10 @@ def test_a_block_of_an_image_and_a_text_gives_a_stack_of_each(name):
     assert tap["encoder.1.attention"]["entropy"].shape[2] == caught["encoder"][0].shape[1] + 7
     # rotated before the product, which no longer has them as they were projected
     assert ("encoder.1.head.query.rotated" in tap.sites) == (name == "flux")
+    with capture(model, ("hidden",), layers=(-1,)) as tap:
+        call(model, inputs)
+    last = {stack: f"{stack}.{len(layers) - 1}.hidden" for stack, layers in caught.items()}
+    assert {*tap.sites} == {*last.values()}
     run = anisoscope.measure(model, inputs, sample=0)
     counted = run.records.query("site == 'hidden' and metric == 'mean_cosine'").groupby("stack")["n_vectors"].first()
     assert counted.to_dict() == {"encoder": caught["encoder"][0].shape[1] * 3, "text": 7 * 3}

@@ -297,6 +297,8 @@ class Tap:
         made_up = {parts[-1]: parts for parts in find_parts(self.model)}
         for stack, blocks in found.items():
             self._depth[stack] = len(blocks)
+            if texts := vectors.count_texts(blocks):
+                self._depth[vectors.TEXT] = texts
             for block in blocks:
                 parts = made_up.get(block, [block])
                 inside.update(module for part in parts for module in part.modules())

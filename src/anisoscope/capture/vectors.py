@@ -1,6 +1,6 @@
 """Read the vectors that a block takes and returns, in whatever form."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -97,6 +97,11 @@ def find_output(block: nn.Module, output: Any) -> Tensor:
 def is_joint(block: nn.Module) -> bool:
     """Return whether a block passes on the vectors of a text beside those of an image, as those of SD3 and Flux do."""
     return class_of(block).__name__ in JOINT
+
+
+def count_texts(blocks: Iterable[nn.Module]) -> int:
+    """Return how many blocks pass on the vectors of a text beside those of an image."""
+    return sum(is_joint(block) and not getattr(block, "context_pre_only", False) for block in blocks)
 
 
 def find_text(kwargs: Mapping[str, Any], output: Any = None) -> Tensor | None:

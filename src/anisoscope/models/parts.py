@@ -55,6 +55,9 @@ def _parts_of_layers(stack: Any) -> list[list[nn.Module]]:
 
 
 def is_causal(model: nn.Module) -> bool:
-    """Return whether a model of x-transformers is a decoder: its layers say so, not its attention modules."""
+    """Return whether a model whose blocks are no modules is a decoder: its attention modules do not say so, but its
+    configuration (XLM) or its layers (x-transformers) do.
+    """
     layers = [m for m in model.modules() if hasattr(m, "len_default_block")]
-    return any(getattr(m, "causal", False) is True for m in layers)
+    by_config = bool(family_of(model).parts) and getattr(getattr(model, "config", None), "causal", False) is True
+    return by_config or any(getattr(m, "causal", False) is True for m in layers)
