@@ -11,6 +11,7 @@ from anisoscope.cures.trial import _split_units, try_cures
 from anisoscope.errors import MeasureError, OutputError, UsageError
 from anisoscope.metrics.spectrum import isoscore
 from anisoscope.runs.curing import read_layer_of_run
+from anisoscope.sums.jackknife import wilson_interval
 
 NAMES = ("centre", "standardise", "whiten", "remove-top:1", "remove-top:3", "drop-dims:auto", "drop-dims:0,3")
 
@@ -136,6 +137,18 @@ def test_pairs_are_found_better_without_a_common_direction():
     found = try_cures(x, "centre,remove-top:1", partner=partner)
     by_name = {trial.fit.name: trial.scores["pairs found"] for trial in found.trials}
     assert by_name["remove-top:1"].difference.low > 0
+
+
+@pytest.mark.parametrize(("noise", "share"), [(1e-3, 1.0), (None, 0.0)])
+def test_a_share_of_all_or_none_has_an_interval(noise, share):
+    """`pairs found .000` stood without one, as if it were certain; of n units it is Wilson's."""
+    x = np.random.default_rng(3).normal(size=(120, 10))
+    partner = -x if noise is None else x + noise
+    trials = try_cures(x, "centre", partner=partner)
+    found = trials.trials[0].scores["pairs found"].before
+    assert found.value == share
+    low, high = wilson_interval(share, trials.units_tried)
+    assert (found.low, found.high) == (pytest.approx(float(low)), pytest.approx(float(high)))
 
 
 def test_nothing_is_fitted_on_the_units_it_is_tried_on():

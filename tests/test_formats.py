@@ -203,3 +203,29 @@ def test_a_series_of_attention_shows_the_mean_over_heads():
     assert table.head == ("seed", "step", "H (nats) 1") and table.rows == [
         ["0", "10", printed_tables.format_short(3.0)]
     ]
+
+
+@pytest.mark.parametrize(("width", "lines"), [(200, 3), (60, 6), (45, None)])
+def test_intervals_stand_below_their_values_if_the_terminal_is_narrow(monkeypatch, width, lines):
+    """They were cut inside: `.977 [.976,` above `.977]`."""
+    monkeypatch.setattr(view, "count_columns", lambda _stream: width)
+    rows = [["as it is", ".977 [.976, .977]", "1.000", ".248 [.186, .324]", ""]]
+    rows += [["whiten", ".005 [.000, .009]", ".333 [.311, .357]", ".224 [.165, .297]", "isotropic ←"]]
+    text = view._to_text(view.Table(("cure", "A", "neighbours kept", "pairs found", ""), rows, pd.DataFrame()))
+    assert all(len(line) <= width for line in text.splitlines())
+    if lines is not None:
+        assert len(text.splitlines()) == lines, text
+        assert all(
+            end in text for end in ("[.976, .977]", "[.186, .324]", "[.000, .009]", "[.311, .357]", "[.165, .297]")
+        )
+    if width == 60:
+        assert ".977 [" not in text
+
+
+def test_words_of_a_heading_are_not_cut_if_they_fit(monkeypatch):
+    """`(position` stood above `)`."""
+    monkeypatch.setattr(view, "count_columns", lambda _stream: 32)
+    rows = [["0", "before (13)", "5.049", "38"], ["final", "kettle (127)", "2.764", "16"]]
+    text = view._to_text(view.Table(("layer", "token (position)", "medians", "dim."), rows, pd.DataFrame()))
+    words = text.split()
+    assert {"(position)", "kettle", "(127)", "medians", "dim."} <= {*words}

@@ -124,39 +124,68 @@ def _to_markdown(table: Table) -> str:
 
 
 def _to_text(table: Table) -> str:
-    """Return the table as text columns; cells are folded if the terminal is too narrow."""
+    """Return the table as text columns. If the terminal is too narrow, intervals stand below their values, and cells
+    are folded between words; within words only if nothing else helps.
+    """
     from rich.console import Console
     from rich.table import Table as RichTable
 
     drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True)
-    width, whole = count_columns(sys.stdout) or 10_000, _find_unfolded_columns(table)
+    width = count_columns(sys.stdout) or 10_000
+    rows, whole = table.rows, _find_unfolded_columns(table, width)
+    least = _find_least_widths(table.head, rows)
+    if not _find_interval_columns(table) <= whole:
+        below = [[cell.replace(" [", "\n[") if " [" in cell else f"{cell}\n" for cell in row] for row in rows]
+        widths = _find_least_widths(table.head, below)
+        if _sum_widths(widths) <= width:
+            rows, least = below, widths
     vertical: Any = "bottom" if all(table.head) else "top"
+    fits = _sum_widths(least) <= width
     for place, name in enumerate(table.head):
-        drawn.add_column(name, overflow="fold", vertical=vertical, no_wrap=place in whole)
-    for row in table.rows:
+        narrowest = least[place] if fits else None
+        drawn.add_column(name, overflow="fold", vertical=vertical, no_wrap=place in whole, min_width=narrowest)
+    for row in rows:
         drawn.add_row(*row)
     out = StringIO()
     Console(file=out, width=width, color_system=None, highlight=False, markup=False).print(drawn)
     return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
 
 
-def _find_unfolded_columns(table: Table) -> set[int]:
+def _find_least_widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return how wide each column is at least if no word is folded, and no interval that has a line of its own."""
+    widths = []
+    for place, name in enumerate(head):
+        lines = "\n".join([name, *(row[place] for row in rows)]).split("\n")
+        parts = [part for line in lines for part in ([line] if line.startswith("[") else line.split())]
+        widths.append(max(map(len, parts), default=0))
+    return widths
+
+
+def _sum_widths(widths: Sequence[int]) -> int:
+    """Return the width of a table from those of its columns."""
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _find_interval_columns(table: Table) -> set[int]:
+    """Return the numbers of columns whose cells have intervals."""
+    return {place for place in range(len(table.head)) if any(" [" in row[place] for row in table.rows)}
+
+
+def _find_unfolded_columns(table: Table, width: int) -> set[int]:
     """Return the numbers of columns whose cells are not folded: verdicts, and intervals if no word of others is
     then cut.
     """
     verdicts = {place for place, name in enumerate(table.head) if name == "verdict"}
-    of_intervals = set()
+    of_intervals = _find_interval_columns(table)
     needed = 0
     for place, name in enumerate(table.head):
         cells = [row[place] for row in table.rows]
-        if any(" [" in cell for cell in cells):
-            of_intervals.add(place)
         if place in verdicts | of_intervals:
             needed += max(map(len, [name, *cells])) + 2
         else:
             words = " ".join([name, *cells]).split()
             needed += max(map(len, words), default=0) + 2
-    return verdicts | of_intervals if needed <= (count_columns(sys.stdout) or 10_000) else verdicts
+    return verdicts | of_intervals if needed <= width else verdicts
 
 
 def count_columns(stream: Any) -> int | None:

@@ -138,7 +138,7 @@ def try_cures(
     trials = []
     for name in expand_cures(cures):
         fit = fit_cure(name, fitted_on)
-        trials.append(_compare(fit, before, scorer.score(fit), floor))
+        trials.append(_compare(fit, before, scorer.score(fit), floor, len(np.unique(units[sample]))))
     chosen = None if _is_isotropic(before, floor) else _choose(trials)
     text = _describe(trials, chosen, before, floor)
     return Trials(
@@ -278,21 +278,26 @@ def _spectrum(y: Array, group: Numbers) -> dict[str, Array]:
 RANGES: dict[str, Bounds] = {"A": COSINE, "isoscore": SHARE, "effective rank": (1.0, np.inf)}
 
 
-def _compare(fit: Fit, before: dict[str, Array], after: dict[str, Array], floor: float) -> CureTrial:
+COUNTED = frozenset({"retrieval", "pairs found", "probe"})
+"""Shares of right answers: if all are right, or none, the interval is Wilson's of one answer a unit."""
+
+
+def _compare(fit: Fit, before: dict[str, Array], after: dict[str, Array], floor: float, units: int) -> CureTrial:
     """Return the result of a cure: scores before and after with intervals, and which tasks it harmed or helped.
 
     before, after   replicates of each score, by name
     floor           the largest A that counts as isotropic
+    units           number of units that tasks were tried on
     """
     scores = {}
     for name, raw in before.items():
-        bounds = RANGES.get(name, SHARE)
+        bounds, counted = RANGES.get(name, SHARE), units if name in COUNTED else None
         cured = after[name]
         paired = cured - raw if cured.shape == raw.shape else np.full(1, np.nan)
         scores[name] = Score(
             name,
-            jackknife_interval(raw, bounds=bounds),
-            jackknife_interval(cured, bounds=bounds),
+            jackknife_interval(raw, bounds=bounds, counted=counted),
+            jackknife_interval(cured, bounds=bounds, counted=counted),
             jackknife_interval(paired),
         )
     of_tasks = [name for name in scores if name in TASKS and name != "neighbours kept"]
