@@ -205,7 +205,7 @@ def test_a_series_of_attention_shows_the_mean_over_heads():
     ]
 
 
-@pytest.mark.parametrize(("width", "lines"), [(200, 3), (60, 6), (45, None)])
+@pytest.mark.parametrize(("width", "lines"), [(200, 3), (64, 6), (45, None)])
 def test_intervals_stand_below_their_values_if_the_terminal_is_narrow(monkeypatch, width, lines):
     """They were cut inside: `.977 [.976,` above `.977]`."""
     monkeypatch.setattr(view, "count_columns", lambda _stream: width)
@@ -218,7 +218,7 @@ def test_intervals_stand_below_their_values_if_the_terminal_is_narrow(monkeypatc
         assert all(
             end in text for end in ("[.976, .977]", "[.186, .324]", "[.000, .009]", "[.311, .357]", "[.165, .297]")
         )
-    if width == 60:
+    if width == 64:
         assert ".977 [" not in text
 
 
@@ -229,3 +229,14 @@ def test_words_of_a_heading_are_not_cut_if_they_fit(monkeypatch):
     text = view._to_text(view.Table(("layer", "token (position)", "medians", "dim."), rows, pd.DataFrame()))
     words = text.split()
     assert {"(position)", "kettle", "(127)", "medians", "dim."} <= {*words}
+
+
+@pytest.mark.parametrize("width", [70, 76, 80, 81, 82, 90])
+def test_no_word_of_a_heading_is_lost(monkeypatch, width):
+    """Of `of random words` the last letters were cut off between 76 and 81 columns."""
+    monkeypatch.setattr(view, "count_columns", lambda _stream: width)
+    head = ("attribution", "comprehensiveness", "of random words", "sufficiency", "of random words")
+    rows = [["gradient × input", ".909", ".307 to .927", ".741", ".601 to .931"]]
+    text = view._to_text(view.Table(head, rows, pd.DataFrame()))
+    assert sorted(text.split()) == sorted(" ".join([*head, *rows[0]]).split())
+    assert max(map(len, text.splitlines())) <= width

@@ -140,10 +140,10 @@ def _to_text(table: Table) -> str:
         if _sum_widths(widths) <= width:
             rows, least = below, widths
     vertical: Any = "bottom" if all(table.head) else "top"
-    fits = _sum_widths(least) <= width
+    widths = _choose_widths(table.head, rows, least, whole, width)
     for place, name in enumerate(table.head):
-        narrowest = least[place] if fits else None
-        drawn.add_column(name, overflow="fold", vertical=vertical, no_wrap=place in whole, min_width=narrowest)
+        chosen = widths[place] if widths else None
+        drawn.add_column(name, overflow="fold", vertical=vertical, no_wrap=place in whole, width=chosen)
     for row in rows:
         drawn.add_row(*row)
     out = StringIO()
@@ -158,6 +158,27 @@ def _find_least_widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> li
         lines = "\n".join([name, *(row[place] for row in rows)]).split("\n")
         parts = [part for line in lines for part in ([line] if line.startswith("[") else line.split())]
         widths.append(max(map(len, parts), default=0))
+    return widths
+
+
+def _choose_widths(
+    head: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[int], whole: set[int], width: int
+) -> list[int] | None:
+    """Return a width for each column, so that no word is folded and the table fits; None if that cannot be.
+
+    least   widths that hold every word
+    whole   numbers of columns whose cells are not folded
+    width   columns of the terminal
+    """
+    bodies = [max((len(line) for row in rows for line in row[i].split("\n")), default=0) for i in range(len(head))]
+    widths = [max(len(name), body) for name, body in zip(head, bodies, strict=True)]
+    ends = [widths[place] if place in whole else end for place, end in enumerate(least)]
+    while _sum_widths(widths) > width:
+        foldable = [place for place, end in enumerate(ends) if widths[place] > end]
+        if not foldable:
+            return None
+        of_headings = [place for place in foldable if widths[place] > bodies[place]]  # a heading before any cell
+        widths[max(of_headings or foldable, key=widths.__getitem__)] -= 1
     return widths
 
 

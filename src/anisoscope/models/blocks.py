@@ -71,9 +71,12 @@ def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list
     blocks = [(n, m) for n, m in blocks if n] or blocks  # the model itself only where it is all there is
     blocks = [(n, m) for n, m in blocks if not any(n.startswith(f"{outer}.") for outer, _ in blocks)]
     if not blocks:
-        repeated = ", ".join(_candidates(model))
-        cure = "name the class of its blocks, or a pattern of their names: --blocks CLASS, or capture(model, …, "
-        cure += f"blocks=('CLASS',)){'; it repeats ' + repeated if repeated else ''}"
+        repeated = _candidates(model)
+        named = repeated[0] if repeated else "CLASS"
+        cure = (
+            f"name the class of its blocks, or a pattern of their names: --blocks {named}, in Python blocks='{named}'"
+        )
+        cure += f"; it repeats {', '.join(repeated)}" if repeated else ""
         raise ModelError("a model whose blocks can be found", f"{type(model).__name__}, which declares none", cure)
     stack, stacks = find_stacks(model), dict[str, list[nn.Module]]()
     for _, block in blocks:
