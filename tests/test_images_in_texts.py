@@ -472,6 +472,8 @@ def test_the_modality_gap_is_a_figure_of_the_page(tmp_path):
     page = run.report(tmp_path / "page").read_text("utf-8")
     assert "How far are images from texts?" in page and "of two tokens of images" in page
     assert "“vision” is the part of the model that reads images" in page
+    most = run.records.query("metric == 'mean_cosine'").groupby("stack")["n_vectors"].max()
+    assert f"{most['vision']} vision, {most['decoder']} decoder" in page  # one number was that of either
     without = anisoscope.measure(make_model("llava"), metrics="mean_cosine", **how)
     with pytest.raises(UsageError, match="modality-gap"):
         without.plot("modality-gap")

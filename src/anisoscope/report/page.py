@@ -13,7 +13,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from anisoscope.axes import pluralise
+from anisoscope.axes import PAIRS, TOWER_STACKS, pluralise
 from anisoscope.charts.export import shorten_tiles, to_svgs, write
 from anisoscope.charts.style import escape_control
 from anisoscope.report.parts import NARROW, WIDE, Figure, find_extremes
@@ -104,10 +104,8 @@ def describe_run(results: Results) -> list[tuple[str, str]]:
     depth = int(layers.loc[layers["site"].eq("hidden")].groupby("stack")["layer"].max().sum()) if len(layers) else 0
     seconds = results.manifest.get("seconds")
     words = results.words
-    same = words["counted"] == words["position"]  # else the plan counts samples or images, and the records positions
-    positions = corpus.get("n_tokens") if same else layers["n_vectors"].max() if len(layers) else None
     found = {
-        pluralise(words["position"]): format_count(positions) if positions else "",
+        pluralise(words["position"]): _count_positions(results, layers),
         pluralise(words["unit"]): format_count(corpus["n_units"]) if corpus.get("n_units") else "",
         "blocks": str(depth) if depth else "",
         "dimensions": str(results.width or ""),
@@ -115,6 +113,22 @@ def describe_run(results: Results) -> list[tuple[str, str]]:
         "time": format_duration(float(seconds)) if seconds else "",
     }
     return [(label, value) for label, value in found.items() if value]
+
+
+def _count_positions(results: Results, layers: pd.DataFrame) -> str:
+    """Return how many tokens (positions) were measured, of each stack if the model has parts that read images or
+    sounds; empty if unknown.
+
+    layers   the rows of A of all layers
+    """
+    words = results.words
+    if words["counted"] == words["position"]:  # else the plan counts samples or images, and the records positions
+        known = results.corpus.get("n_tokens")
+        return format_count(known) if known else ""
+    most = layers.groupby("stack", sort=False)["n_vectors"].max() if len(layers) else layers["n_vectors"]
+    if {*TOWER_STACKS, PAIRS}.isdisjoint(most.index):
+        return format_count(most.max()) if len(most) else ""
+    return ", ".join(f"{format_count(count)} {stack}" for stack, count in most.items())
 
 
 def list_tiles(results: Results) -> list[tuple[str, str, str]]:
