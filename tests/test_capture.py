@@ -815,7 +815,8 @@ def test_any_module_by_the_class_of_its_blocks():
 
 
 def test_blocks_that_cannot_be_found_name_the_cure():
-    with pytest.raises(AnisoscopeError, match=r"--blocks Linear, in Python blocks=.Linear.;"), capture(Convolutional(), ("hidden",)):
+    told = r"--blocks Linear, in Python blocks='Linear';"
+    with pytest.raises(AnisoscopeError, match=told), capture(Convolutional(), ("hidden",)):
         pass
 
 
