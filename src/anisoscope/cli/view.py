@@ -136,9 +136,9 @@ def _to_text(table: Table) -> str:
     least = _find_least_widths(table.head, rows)
     if not _find_interval_columns(table) <= whole:
         below = [[cell.replace(" [", "\n[") if " [" in cell else f"{cell}\n" for cell in row] for row in rows]
-        widths = _find_least_widths(table.head, below)
-        if _sum_widths(widths) <= width:
-            rows, least = below, widths
+        least_below = _find_least_widths(table.head, below)
+        if _sum_widths(least_below) <= width:
+            rows, least = below, least_below
     vertical: Any = "bottom" if all(table.head) else "top"
     widths = _choose_widths(table.head, rows, least, whole, width)
     for place, name in enumerate(table.head):
