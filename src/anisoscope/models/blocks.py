@@ -72,9 +72,9 @@ def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list
     blocks = [(n, m) for n, m in blocks if not any(n.startswith(f"{outer}.") for outer, _ in blocks)]
     if not blocks:
         repeated = _candidates(model)
-        named = repeated[0] if repeated else "CLASS"
+        likely = repeated[0] if repeated else "CLASS"
         cure = (
-            f"name the class of its blocks, or a pattern of their names: --blocks {named}, in Python blocks='{named}'"
+            f"name the class of its blocks, or a pattern of their names: --blocks {likely}, in Python blocks='{likely}'"
         )
         cure += f"; it repeats {', '.join(repeated)}" if repeated else ""
         raise ModelError("a model whose blocks can be found", f"{type(model).__name__}, which declares none", cure)
