@@ -1,5 +1,7 @@
 """Cures: fitted, saved, applied; tried on data whose cause is known, so that the cure that fits is known too."""
 
+import json
+
 import numpy as np
 import pytest
 from typed import invoke
@@ -282,3 +284,45 @@ def test_a_model_is_measured_for_its_vectors(tmp_path, monkeypatch):
     done = invoke(["cure", "builtin:minilm", "--corpus", str(text), "--layer", "6", "--cures", "centre", "-q"])
     assert done.exit_code == 0 and "sampled vectors of encoder layer 6" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt"]  # nothing is left behind
+
+
+def test_python_says_what_the_command_says_and_uses_the_cure_on_others(tmp_path):
+    x = draw_cloud(n=300) + 3.0
+    partner = x + np.random.default_rng(4).normal(size=x.shape) * 0.1
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "pairs.npy", partner)
+    found = anisoscope.cure(x, pairs=partner)
+    done = invoke(["cure", tmp_path / "x.npy", "--pairs", tmp_path / "pairs.npy", "--format", "json", "-q"])
+    told = json.loads(done.stdout)
+    assert (found.chosen, found.text) == (told["chosen"], told["findings"][0]["text"]) and found.chosen
+    of_files = anisoscope.cure(tmp_path / "x.npy", pairs=tmp_path / "pairs.npy")
+    np.testing.assert_array_equal(of_files.table()["after"], found.table()["after"])
+    found.save(tmp_path / "fit.safetensors")
+    np.testing.assert_array_equal(Fit.load(tmp_path / "fit.safetensors").apply(partner), found.apply(partner))
+    np.testing.assert_array_equal(found.apply(x), fit_cure(found.chosen, x).apply(x))
+    assert found.text in repr(found) and "as it is" in found._repr_html_()
+    run = anisoscope.measure(x, output=tmp_path / "run", quiet=True)
+    assert anisoscope.cure(run, cures="centre").fit.name == "centre"
+
+
+def test_a_cure_that_cannot_be_fitted_does_not_end_the_others():
+    """Every dimension of a shifted cloud of few dimensions is a dominant one: `cure` ended with all 16 dropped."""
+    x = draw_cloud(n=300) + 3.0
+    found = try_cures(x)
+    assert [trial.fit.name for trial in found.trials][-1] == "remove-top:3" and found.chosen is not None
+    assert any(note.startswith("drop-dims:auto is left out: expected dimensions that are left") for note in found.notes)
+    with pytest.raises(MeasureError, match="dimensions that are left"):
+        try_cures(x, "drop-dims:auto")
+
+
+def test_what_python_cannot_cure_is_told():
+    isotropic = np.random.default_rng(0).normal(size=(200, 30))
+    found = anisoscope.cure(isotropic)
+    assert found.chosen is None
+    with pytest.raises(UsageError, match=r"a cure that fits; got No cure is needed.*cures='centre'"):
+        found.apply(isotropic)
+    assert anisoscope.cure(isotropic, cures="centre").apply(isotropic).mean() == pytest.approx(0, abs=1e-12)
+    with pytest.raises(UsageError, match="`units` and `labels` with an array"):
+        anisoscope.cure("x.npy", units=[1])
+    with pytest.raises(UsageError, match="one in memory"):
+        anisoscope.cure(anisoscope.measure(isotropic, quiet=True))

@@ -91,7 +91,7 @@ TYPED = [(page, i) for page in PAGES if page.name not in GENERATED_BLOCKS for i 
 
 def test_every_block_of_the_documentation_runs_in_one_interpreter(tmp_path):
     """`anisoscope.capture` was a function, and a module once something was measured: README's own order failed."""
-    task_pages.write_models(tmp_path)
+    task_pages.write_inputs(tmp_path)
     code = "\n".join(blocks(page)[i] for page, i in TYPED)
     done = subprocess.run([*quick(WARM), "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -103,5 +103,7 @@ def test_every_block_runs_in_an_interpreter_of_its_own(page, i, tmp_path):
     code = first + blocks(page)[i]
     if "half-minilm" in code:  # models that the page calls the reader's own
         task_pages.write_models(tmp_path)
+    if "my-vectors.npy" in code:
+        task_pages.write_inputs(tmp_path)
     done = subprocess.run([*quick(WARM), "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

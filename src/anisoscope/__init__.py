@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from anisoscope.api.comparison import Comparison as Comparison
+    from anisoscope.api.curing import Cures as Cures, cure as cure
     from anisoscope.api.functions import classes as classes, measure as measure, series as series
     from anisoscope.api.run import Run as Run
     from anisoscope.api.state import State as State
@@ -37,6 +38,7 @@ warnings.filterwarnings("ignore", "IProgress not found")  # of a notebook withou
 
 _MODULES = {
     "api.comparison": ("Comparison",),
+    "api.curing": ("Cures", "cure"),
     "api.functions": ("classes", "measure", "series"),
     "api.run": ("Run",),
     "api.state": ("State",),

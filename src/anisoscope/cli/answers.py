@@ -64,9 +64,10 @@ def cure(
     with show_spinner(f"trying cures on {vectors}", quiet=quiet):
         from anisoscope.cures.trial import try_cures
         from anisoscope.data.vector_files import open_vectors
+        from anisoscope.runs.curing import read_layer_of_vectors
 
         x = given.vectors
-        partner = None if pairs is None else _read_layer(open_vectors(pairs), layer)
+        partner = None if pairs is None else read_layer_of_vectors(open_vectors(pairs), layer)
         found = try_cures(x, names, units=given.units, labels=given.labels, partner=partner, seed=seed)
     from anisoscope.runs.finding import Finding
 
@@ -111,7 +112,7 @@ def _read_vectors_to_cure(
     path = Path(name).expanduser()
     with show_spinner(f"reading {name}", quiet=quiet):
         from anisoscope.data.vector_files import holds_vectors, open_vectors
-        from anisoscope.runs.curing import is_run_folder, measure_layer, read_layer_of_run
+        from anisoscope.runs.curing import is_run_folder, measure_layer, read_layer_of_run, read_layer_of_vectors
 
         is_run = is_run_folder(path)
         is_model = not is_run and not path.is_file() and not holds_vectors(name)
@@ -131,7 +132,7 @@ def _read_vectors_to_cure(
         measured = measure_layer(lambda folder: _measure_for_cures(name, corpus, limit, folder, quiet), layer)
         return _VectorsToCure(measured.vectors, measured.units, None, measured.notes)
     opened = open_vectors(path, **select_fields(columns, VectorColumns))
-    return _VectorsToCure(_read_layer(opened, layer), opened.units, opened.labels)
+    return _VectorsToCure(read_layer_of_vectors(opened, layer), opened.units, opened.labels)
 
 
 def _measure_for_cures(name: str, corpus: str | None, limit: int | None, folder: Path, quiet: bool) -> "RunFolder":
@@ -160,8 +161,9 @@ def apply(
     with show_spinner(f"applying {fit}", quiet=quiet):
         from anisoscope.cures.transforms import Fit
         from anisoscope.data.vector_files import open_vectors
+        from anisoscope.runs.curing import read_layer_of_vectors
 
-        x = _read_layer(open_vectors(vectors, **select_fields(columns, VectorColumns)), layer)
+        x = read_layer_of_vectors(open_vectors(vectors, **select_fields(columns, VectorColumns)), layer)
         y = Fit.load(fit).apply(x)
     _write_vectors(output, y)
     if view.format != "table":
@@ -198,23 +200,6 @@ def _tabulate_packages(found: "Diagnosis") -> Table:
             rows.append([extra.name, package.name, package.needed, package.installed or "", package.status])
     head = ("extra", "package", "needed", "installed", "status")
     return Table(head, rows, pd.DataFrame(rows, columns=list(head)))
-
-
-def _read_layer(opened: Any, layer: str | None) -> Any:
-    """Return the vectors [vector, dim] of one layer in float64."""
-    import numpy as np
-
-    names = list(opened.layers)
-    if layer is None and len(names) > 1:
-        raise UsageError(
-            "one layer of vectors", f"{len(names)}: {', '.join(names[:6])}", f"name it: --layer {names[0]}"
-        )
-    if layer is not None and layer not in names:
-        raise UsageError(f"a layer among {', '.join(names[:6])}", repr(layer), "name one of them")
-    if opened.are_sequences:
-        raise UsageError("vectors [vector, dim]", f"sequences {list(opened.shape)}", "pool them first: x.mean(1)")
-    rows = np.arange(opened.shape[0], dtype=np.int64)
-    return opened.block(layer or names[0], rows)[:, 0].double().numpy()
 
 
 def _tabulate_cures(found: "Trials") -> Table:

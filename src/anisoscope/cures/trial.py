@@ -4,7 +4,7 @@ Scores are compared with those of the unchanged vectors. Every difference has a 
 units are left out before and after, so that what both share does not widen it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from anisoscope.cures import tasks
 from anisoscope.cures.transforms import DEFAULT, Fit, expand_cures, fit_cure
-from anisoscope.errors import UsageError
+from anisoscope.errors import MeasureError, UsageError
 from anisoscope.metrics import spectrum
 from anisoscope.metrics.base import COSINE, SHARE
 from anisoscope.sums.isotropic import q95
@@ -136,14 +136,26 @@ def try_cures(
     fitted_on = x[fitting] if partner is None else np.concatenate([x[fitting], partner[fitting]])
     floor = q95(x.shape[1])
     trials = []
-    for name in expand_cures(cures):
-        fit = fit_cure(name, fitted_on)
+    for fit in _fit_cures(expand_cures(cures), fitted_on, notes):
         trials.append(_compare(fit, before, scorer.score(fit), floor, len(np.unique(units[sample]))))
     chosen = None if _is_isotropic(before, floor) else _choose(trials)
     text = _describe(trials, chosen, before, floor)
     return Trials(
         trials, int(fitting.sum()), int(trying.sum()), len(np.unique(units[trying])), floor, chosen, text, notes
     )
+
+
+def _fit_cures(names: Sequence[str], x: Array, notes: list[str]) -> Iterator[Fit]:
+    """Yield each cure fitted on vectors. Of several, one that decides itself what to drop is left out if nothing would
+    be left, and a note says so.
+    """
+    for name in names:
+        try:
+            yield fit_cure(name, x)
+        except MeasureError as error:
+            if len(names) == 1 or not name.endswith(":auto"):
+                raise
+            notes.append(f"{name} is left out: {error}")
 
 
 def _check_shapes(x: Array, units: Numbers, labels: Numbers | None, partner: Array | None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,25 @@ class LayerVectors:
 def is_run_folder(path: Path) -> bool:
     """Return whether a path is the folder of a run, finished or not."""
     return path.is_dir() and any((path / name).exists() for name in ("manifest.json", "identity.json"))
+
+
+def read_layer_of_vectors(opened: Any, layer: str | None) -> Array:
+    """Return the vectors [vector, dim] of one layer of a file, in float64.
+
+    UsageError if it has several layers and none is named, or holds sequences.
+    """
+    names = list(opened.layers)
+    if layer is None and len(names) > 1:
+        raise UsageError(
+            "one layer of vectors", f"{len(names)}: {', '.join(names[:6])}", f"name it: --layer {names[0]}"
+        )
+    if layer is not None and layer not in names:
+        raise UsageError(f"a layer among {', '.join(names[:6])}", repr(layer), "name one of them")
+    if opened.are_sequences:
+        raise UsageError("vectors [vector, dim]", f"sequences {list(opened.shape)}", "pool them first: x.mean(1)")
+    rows = np.arange(opened.shape[0], dtype=np.int64)
+    found: Array = opened.block(layer or names[0], rows)[:, 0].double().numpy()
+    return found
 
 
 def read_layer_of_run(folder: Path, layer: str | None = None) -> LayerVectors:

@@ -1,0 +1,116 @@
+"""`cure` from Python: try corrections of anisotropy on vectors, and use the one that fits on others."""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from anisoscope.api.run import Run
+from anisoscope.cures.transforms import DEFAULT, Fit, expand_cures, fit_cure
+from anisoscope.cures.trial import Trials, try_cures
+from anisoscope.data.vector_files import open_vectors
+from anisoscope.errors import UsageError
+from anisoscope.reads.base import Array
+from anisoscope.runs.curing import is_run_folder, read_layer_of_run, read_layer_of_vectors
+
+
+class Cures:
+    """The cures that were tried on vectors, each fitted on one half of the units and scored on the other.
+
+    text     what was found, in a sentence
+    chosen   name of the cure that fits; None if there is none, or no need of one
+    fit      that cure, or the single one that was named, fitted on all vectors; None if neither exists
+    """
+
+    def __init__(self, trials: Trials, vectors: Array) -> None:
+        """Keep the trials, and fit the cure to use on all vectors: what was held out has done its work."""
+        self._trials = trials
+        self.text: str = trials.text
+        self.notes: list[str] = list(trials.notes)
+        self.chosen: str | None = None if trials.chosen is None else trials.chosen.fit.name
+        wanted = trials.trials[0].fit.name if len(trials.trials) == 1 else self.chosen
+        self.fit: Fit | None = None if wanted is None else fit_cure(wanted, vectors)
+
+    def table(self) -> pd.DataFrame:
+        """Return a row for each cure and score: value before and after, difference, each with its 95 % interval."""
+        return self._trials.table()
+
+    def apply(self, vectors: Any) -> Array:
+        """Return vectors [vector, dim] as the cure changes them, such as queries; UsageError if no cure fits."""
+        return self._require_fit().apply(_read_array(vectors))
+
+    def save(self, path: Path | str) -> None:
+        """Write the cure to a `.safetensors` file, for `anisoscope apply`; UsageError if no cure fits."""
+        self._require_fit().save(Path(path))
+
+    def _require_fit(self) -> Fit:
+        """Return the fitted cure; UsageError if there is none."""
+        if self.fit is None:
+            raise UsageError("a cure that fits", self.text, "name a single one: cures='centre'")
+        return self.fit
+
+    def __repr__(self) -> str:
+        return f"Cures: {self.text}"
+
+    def _repr_html_(self) -> str:
+        """Return a notebook's table: a row for each cure, with its scores on the half that was not fitted on."""
+        table = self.table()
+        scores = table.pivot_table(index="cure", columns="score", values="after", sort=False)
+        before = table.drop_duplicates("score").set_index("score")["before"]
+        shown = pd.concat([before.to_frame("as it is").T, scores])
+        return f"<p>{escape(self.text)}</p>" + shown.to_html(float_format="{:.3f}".format, na_rep="–", border=0)
+
+
+def cure(
+    vectors: Any,
+    *,
+    cures: str | Sequence[str] = DEFAULT,
+    pairs: Any = None,
+    units: Any = None,
+    labels: Any = None,
+    layer: str | None = None,
+    seed: int = 0,
+) -> Cures:
+    """Try cures of anisotropy on vectors, and say which one fits, if any does.
+
+    vectors  an array or tensor [vector, dim], a file of vectors, or a run (a `Run` or its folder) that kept a sample
+    cures    names as on the command line: `centre`, `standardise`, `whiten`, `remove-top:1..8`, `drop-dims:auto`
+    pairs    as many vectors (an array or a file): row i is the pair of row i; it is scored whether pairs are found
+    units    of an array: the independent piece of data that each vector comes from; None: each its own
+    labels   of an array: the class of each vector, as numbers from 0
+    layer    of a file or a run with several layers: which one; None: of a run that of the highest A
+    seed     decides on which half cures are fitted
+
+    UsageError for shapes that do not fit, and for fewer units than a half can be fitted on.
+    """
+    names = expand_cures(cures)
+    if isinstance(vectors, Run) and vectors.folder is None:
+        raise UsageError("a run in a folder", "one in memory", "give measure an output, or save the run")
+    if isinstance(vectors, Run):
+        vectors = vectors.folder
+    if isinstance(vectors, str | Path):
+        if units is not None or labels is not None:
+            raise UsageError("`units` and `labels` with an array", f"them with {vectors}", "leave them out")
+        path = Path(vectors).expanduser()
+        if is_run_folder(path):
+            of_run = read_layer_of_run(path, layer)
+            x, units = of_run.vectors, of_run.units
+        else:
+            opened = open_vectors(path)
+            x, units, labels = read_layer_of_vectors(opened, layer), opened.units, opened.labels
+    else:
+        x = _read_array(vectors)
+    partner = None if pairs is None else _read_array(pairs, layer)
+    return Cures(try_cures(x, names, units=units, labels=labels, partner=partner, seed=seed), x)
+
+
+def _read_array(vectors: Any, layer: str | None = None) -> Array:
+    """Return an array, a tensor or a file as vectors [vector, dim] in float64."""
+    if isinstance(vectors, str | Path):
+        return read_layer_of_vectors(open_vectors(Path(vectors).expanduser()), layer)
+    if hasattr(vectors, "detach"):
+        vectors = vectors.detach().cpu().double()
+    return np.asarray(vectors, dtype=np.float64)
