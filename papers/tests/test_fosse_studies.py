@@ -390,6 +390,17 @@ def test_a_collapsed_model_proves_nothing_and_is_counted():
     )
 
 
+def test_a_collapsed_model_is_left_out_only_of_claims_that_it_is_behind():
+    """A collapsed model at the largest λ says nothing of the models without a penalty."""
+    rows = penalty_rows(lambda weight: (0.95 - weight, 0.3, 0.3, 3.0, 0.8))
+    verdicts = STUDIES["table4"].judge(records(*rows, row("collapsed", 1.0, seed=0, weight=0.1)))
+    found = {v.claim: v for v in verdicts if v.subject == "YelpHat"}
+    assert "1 collapsed and left out" in found["attention becomes sparse"].reason
+    assert found["attention becomes sparse"].n == 4
+    assert "collapsed" not in found["uniform without a penalty"].reason
+    assert found["uniform without a penalty"].n == 5
+
+
 def penalty_rows(of, seeds=5):
     rows = []
     for s in range(seeds):

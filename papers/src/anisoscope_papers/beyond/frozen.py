@@ -48,7 +48,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
             yield here.test("a tenth of training is enough", accuracy[38.0] - throughout, recipe)
             yield here.test("as it was drawn is enough", accuracy[0.0] - throughout, recipe)
             yield here.test("half of training is enough", accuracy[240.0] - throughout, recipe)
-            yield here.test("more steps of attention, more accuracy", trend(accuracy), recipe)
+            yield here.test("more steps of attention, more accuracy", trend(accuracy), recipe, of_several=True)
             yield here.test("uniform is as good as drawn", accuracy[-1.0] - accuracy[0.0], recipe)
 
 

@@ -84,8 +84,27 @@ class Evidence:
         """Words on what these records lack or leave out, and on generated corpora that replace real ones."""
         if not self.corpus:
             return "; ".join(dict.fromkeys(here.note for here in self.corpora if here.note))
+        return self._describe_lost(
+            {metric: len(select(self.records, metric=metric, value=1.0)) for metric in self.lost}
+        )
+
+    def note_on(self, values: Array) -> str:
+        """Return the note on one number per seed, `values` [seed]: only seeds without a number have collapsed.
+
+        Classifiers that are not behind these numbers may have collapsed, too, and are not counted.
+        """
+        if not self.corpus:
+            return self.note
+        # A table that lists only the seeds that have a number leaves none out.
+        aligned = values if len(values) == len(self.seeds) else np.zeros(len(self.seeds))
+        silent = [seed for seed, value in zip(self.seeds, aligned, strict=True) if np.isnan(value)]
+        collapsed = select(self.records, metric="collapsed", value=1.0)["seed"]
         counts = {metric: len(select(self.records, metric=metric, value=1.0)) for metric in self.lost}
-        parts = [self.lost[metric].format(count) for metric, count in counts.items() if count]
+        return self._describe_lost(counts | {"collapsed": len(set(silent) & set(collapsed))})
+
+    def _describe_lost(self, counts: Mapping[str, int]) -> str:
+        """Put the counts of `lost` into words, and name the corpus that a generated one replaces."""
+        parts = [self.lost[metric].format(count) for metric, count in counts.items() if count and metric in self.lost]
         meant = self.meant.get(self.corpus, self.corpus)
         if meant != self.corpus:
             parts.append(f"generated corpus `{self.corpus}` in place of {TITLES[meant]}, which is not at hand")
@@ -116,16 +135,18 @@ class Evidence:
         found = {key: values.reindex(self.seeds).to_numpy(float) for key, values in by_key}
         return Seeds(found, np.full(max(len(self.seeds), 1), np.nan))
 
-    def test(self, name: str, values: Array, which: str = "", *, around: float = 0.0) -> Test:
+    def test(self, name: str, values: Array, which: str = "", *, around: float = 0.0, of_several: bool = False) -> Test:
         """Make the test of the claim `name` from one number per seed, `values` [seed].
 
         `which`: the classifiers it is about, if not the paper's own. `around`: the centre, for a claim that the number
-        lies within a distance of it.
+        lies within a distance of it. `of_several`: the number of a seed is made of as many of its classifiers as there
+        are, so that a seed has one although some of them collapsed.
         """
         claim = self.claims[name]
         inside = None if claim.within is None else (around - claim.within, around + claim.within)
         subject = ", ".join(filter(None, (self.title, which)))
-        return of_seeds(claim, values, reason=self.note, subject=subject, inside=inside)
+        reason = self.note if of_several else self.note_on(values)
+        return of_seeds(claim, values, reason=reason, subject=subject, inside=inside)
 
     @property
     def apart(self) -> str:

@@ -59,7 +59,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
             better = erased[VALUES] - attention
             yield here.test("directions are more faithful than attention", better, which)
         deep = here.table("layers", "layer", family=OWN, weight=0.0, metric="explains.auprc", component="attention")
-        yield here.test("the first layer, if any", -growth(deep))
+        yield here.test("the first layer, if any", -growth(deep), of_several=True)
 
 
 def _last_layer(here: Evidence, measure: str, where: dict[str, Any]) -> Seeds:

@@ -56,7 +56,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
             for family, which in ((OWN, ""), (TUNED, "layers of the fine-tuned encoder")):
                 similar = here.table("model", "layer", family=family, **SIMILAR)
                 kept_so = here.table("model", "layer", family=family, metric=f"replaced.{metric}", component="another")
-                yield here.test(claim, correlation(similar, kept_so), which)
+                yield here.test(claim, correlation(similar, kept_so), which, of_several=True)
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:

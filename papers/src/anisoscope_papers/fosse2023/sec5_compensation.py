@@ -58,7 +58,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
         for claim, where, _ in MEASURES.values():
             change = changes(here, where)
             sizes = Seeds({size: np.full_like(change.nothing, inner(size)) for size in change}, change.nothing)
-            yield here.test(claim, correlation(sizes, change))
+            yield here.test(claim, correlation(sizes, change), of_several=True)
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:

@@ -32,15 +32,15 @@ def tests(whole: Evidence) -> Iterator[Test]:
         tables = {name: here.table("layers", "layer", site=site, **SIMILAR) for name, site in SITES.items()}
         drawn = {name: here.table("layers", "layer", site=site, **AT_FIRST) for name, site in SITES.items()}
         for name, table in tables.items():
-            yield here.test(f"{name} converge", growth(table))
-            yield here.test(f"{name} converge by training", growth(table, drawn[name]))
+            yield here.test(f"{name} converge", growth(table), of_several=True)
+            yield here.test(f"{name} converge by training", growth(table, drawn[name]), of_several=True)
             yield here.test(f"one layer leaves {name} as drawn", table[1, 1] - drawn[name][1, 1])
             if here.numbers:
                 published = here.numbers[name][0][0]
                 yield here.test(f"{name} of one layer as published", table[1, 1], around=published)
         keys, values = tables.values()
-        yield here.test("deeper models converge more", deeper(values))
-        yield here.test("keys and values together", correlation(keys, values, FEWEST))
+        yield here.test("deeper models converge more", deeper(values), of_several=True)
+        yield here.test("keys and values together", correlation(keys, values, FEWEST), of_several=True)
 
 
 def deeper(table: Seeds) -> Array:
