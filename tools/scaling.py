@@ -139,7 +139,7 @@ Choose by your data:
 | your data | use |
 |---|---|
 | one model, a corpus on one machine | `anisoscope measure`, with `torchrun` on [several GPUs](#several-devices-several-machines) |
-| one corpus, jobs that start at any time | `measure --shard I/N`, then `merge`: [job arrays](#job-arrays) |
+| one corpus (best in many files), jobs that start at any time | `measure --shard I/N`, then `merge`: [job arrays](#job-arrays) |
 | many files on a cluster | `anisoscope.State` in your own program: [one state for each worker](#your-own-program-reads-the-data) |
 
 ## Memory
@@ -230,8 +230,14 @@ anisoscope measure MODEL --corpus wikitext-103 --shard $((SLURM_ARRAY_TASK_ID + 
 anisoscope merge runs/part-* -o runs/whole
 ```
 
-Every job reads and tokenises the whole corpus first, because it must know which windows are its own. That takes time, and 15 MiB for each
-million tokens. If your corpus has some hundred million tokens, or if it has many files, let each job read its own files, as below.
+If the corpus is a folder of texts or tables with at least as many files as there are jobs, each job reads files of its own: job I of N the
+files I, I + N, I + 2N … in path order. The merged run equals the run of the whole folder to 1e-12 in float64, except that bins of token
+frequency are left out, because no job knows how often a token occurs in all files. `merge` names files that two jobs have read, and shards
+that are missing.
+
+Else the jobs divide the batches: with one file, articles of WikiText or blocks of tokens, which may go on in the next file, with `--limit` or
+`--sequences`, and for the panel alignment. Then every job reads and tokenises the whole corpus first, because it must know which windows are
+its own. That takes time, and 15 MiB for each million tokens.
 
 ## Your own program reads the data
 

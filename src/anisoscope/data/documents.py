@@ -37,13 +37,46 @@ def read_path(path: Path, asked: CorpusOptions) -> SplitText:
     return split_file(partial(read_start, path), asked.limit, asked.documents)
 
 
-def read_rows(rows: Iterable[Row], asked: CorpusOptions, where: str) -> SplitText:
+def list_separate_files(path: Path, asked: CorpusOptions) -> list[Path]:
+    """List the texts or tables of a folder, in path order, if every document ends with its file.
+
+    Empty for other corpora (WikiText articles and blocks of tokens may go on in the next file), and if the corpus is
+    limited to its first units, which depend on all files before.
+
+    asked   how the corpus is to be read
+    """
+    if not path.is_dir() or asked.limit is not None or asked.documents.startswith("tokens:"):
+        return []
+    texts, tables, _ = _sort_files(path)
+    if bool(texts) == bool(tables):
+        return []
+    if texts:
+        return texts if len(texts) > 1 else []
+    rows = _texts(_rows_of(list(enumerate(tables)), asked, _Reading()), asked, str(path), [])
+    first = next((text for _, text in rows if text.strip()), "")
+    return [] if is_title(first) else tables
+
+
+def list_texts_or_tables(folder: Path) -> list[Path]:
+    """List the files of a folder that are read: its texts, or its tables, in path order."""
+    texts, tables, _ = _sort_files(folder)
+    return texts or tables
+
+
+class _Reading:
+    """The number of the file of a folder that is being read."""
+
+    file = 0
+
+
+def read_rows(rows: Iterable[Row], asked: CorpusOptions, where: str, reading: _Reading | None = None) -> SplitText:
     """Read one document per row, WikiText article or block of tokens, and no more rows than `limit` needs.
 
     UsageError if `documents` asks for a rule that tables do not have.
 
-    asked   how the corpus is to be read
-    where   what the rows are of, for errors
+    asked     how the corpus is to be read
+    where     what the rows are of, for errors
+    reading   of a folder: holds the number of the file from which the current row is
     """
     if asked.documents in ("file", "blank-line", "line"):
         cure = "leave it out: every row is a document"
@@ -53,8 +86,18 @@ def read_rows(rows: Iterable[Row], asked: CorpusOptions, where: str) -> SplitTex
     first = next(found, None)
     if first is None:
         return SplitText([], "rows", skipped=len(bad))
-    read = _by_rows((text for _, text in chain([first], found)), asked)
-    return replace(read, skipped=len(bad), column=first[0])
+    owner: list[int] = []
+
+    def note_files() -> Iterator[str]:
+        """Yield the texts, and note of which file each document is, as its row is read."""
+        for _, text in chain([first], found):
+            if reading is not None and text.strip():
+                owner.append(reading.file)
+            yield text
+
+    read = _by_rows(note_files(), asked)
+    separate = reading is not None and read.how == "rows"
+    return replace(read, skipped=len(bad), column=first[0], owner=owner if separate else None)
 
 
 def _by_rows(texts: Iterator[str], asked: CorpusOptions) -> SplitText:
@@ -172,26 +215,41 @@ def _read_folder(path: Path, asked: CorpusOptions) -> SplitText:
 
     asked   how the corpus is to be read
     """
-    files = list_files_below(path)
-    texts = [file for file in files if get_ending(file) in TEXTS]
-    tables = [file for file in files if is_table(file)]
+    texts, tables, others = _sort_files(path)
     if bool(texts) == bool(tables):
-        got = f"{len(texts)} text files, {len(tables)} tables and {len(files) - len(texts) - len(tables)} other files"
+        got = f"{len(texts)} text files, {len(tables)} tables and {others} other files"
         cure = "name one file, or a folder of text files (one document each) or of tables"
         raise CorpusError(f"text files or tables ({', '.join(TEXT_ENDINGS)}) in {path}", got, cure)
+    part, parts = asked.files
     if tables:
-        return read_rows(_rows_of(tables, asked), asked, str(path))
+        own, reading = list(enumerate(tables))[part::parts], _Reading()
+        if part:  # the column is that of the first file, as when all are read
+            every = _rows_of(list(enumerate(tables)), asked, _Reading())
+            head = next((row.columns for row in every if row.columns), None)
+            asked = asked if head is None else replace(asked, column=choose_column(head, asked.column, str(path)))
+        return read_rows(_rows_of(own, asked, reading), asked, str(path), reading)
     if asked.column is not None:
         raise CorpusError(f"a table where a column is named in {path}", "text files", "leave --column out")
     return _of_files(texts, asked)
 
 
-def _rows_of(tables: list[Path], asked: CorpusOptions) -> Iterator[Row]:
+def _sort_files(folder: Path) -> tuple[list[Path], list[Path], int]:
+    """Return the text files and the tables of a folder in path order, and the number of other files."""
+    files = list_files_below(folder)
+    texts = [file for file in files if get_ending(file) in TEXTS]
+    tables = [file for file in files if is_table(file)]
+    return texts, tables, len(files) - len(texts) - len(tables)
+
+
+def _rows_of(tables: list[tuple[int, Path]], asked: CorpusOptions, reading: _Reading) -> Iterator[Row]:
     """Yield the rows of several tables; each row says its file and line. A file that is no table gives one faulty row.
 
-    asked   how the corpus is to be read
+    tables    number and path of each
+    asked     how the corpus is to be read
+    reading   receives the number of the file of each row
     """
-    for file in tables:
+    for number, file in tables:
+        reading.file = number
         try:
             for row in read_table_rows(file, column=asked.column):
                 yield row._replace(place=f"{file.name}, {row.place}")
@@ -209,7 +267,9 @@ def _of_files(files: list[Path], asked: CorpusOptions) -> SplitText:
     """
     rule = "file" if asked.documents == "auto" and len(files) > 1 else asked.documents
     last, documents, empty, skipped = SplitText([], "files"), list[str](), 0, 0
-    for file in files:
+    owner: list[int] = []
+    part, parts = asked.files
+    for number, file in list(enumerate(files))[part::parts]:
         try:
             last = split_file(partial(read_start, file), asked.limit, rule)
         except CorpusError:
@@ -219,7 +279,10 @@ def _of_files(files: list[Path], asked: CorpusOptions) -> SplitText:
             continue
         empty += not last.documents
         documents += last.documents
+        owner += [number] * len(last.documents)
         if last.block is None and asked.limit is not None and len(documents) >= asked.limit:
             break
     limit = asked.limit if last.block is None else None
-    return replace(last, documents=documents[:limit], empty=empty, skipped=skipped)
+    separate = len(files) > 1 and last.block is None
+    owned = owner[:limit] if separate else None
+    return replace(last, documents=documents[:limit], empty=empty, skipped=skipped, owner=owned)

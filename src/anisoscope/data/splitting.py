@@ -29,6 +29,7 @@ class SplitText:
     empty    how many documents without text were dropped
     skipped  how many could not be read
     column   the column that was read
+    owner    of a folder: number of the file of each document; None: documents may go on from one file to the next
     """
 
     documents: list[str]
@@ -39,6 +40,7 @@ class SplitText:
     empty: int = 0
     skipped: int = 0
     column: str | None = None
+    owner: list[int] | None = None
 
     def limited(self, limit: int | None) -> "SplitText":
         """Return the first `limit` documents only. Running text keeps all its pieces, which a plan cuts later."""

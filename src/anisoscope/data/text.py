@@ -2,17 +2,20 @@
 a model.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from anisoscope.data import hub
-from anisoscope.data.corpora import CorpusOptions, HubPart, resolve_corpus
-from anisoscope.data.documents import choose_column, read_path, read_rows
+from anisoscope.data.corpora import CorpusOptions, HubPart, named_corpora, resolve_corpus
+from anisoscope.data.documents import choose_column, list_separate_files, list_texts_or_tables, read_path, read_rows
+from anisoscope.data.local import find_path
 from anisoscope.data.plans import hash_parts
 from anisoscope.data.splitting import SplitText
 from anisoscope.data.table_rows import Row
@@ -41,6 +44,8 @@ class TextCorpus:
            then the number of units to keep, which only the plan can count. None: each document is a unit
     unit   what a unit is called
     notes  remarks for the run's warnings
+    numbers   number of each document's unit; None: that of the document
+    is_part   whether only some files of the corpus were read
     """
 
     name: str
@@ -51,6 +56,8 @@ class TextCorpus:
     limit: int | None = None
     unit: str = "document"
     notes: tuple[str, ...] = ()
+    numbers: tuple[int, ...] | None = None
+    is_part: bool = False
 
 
 def open_text(name: str, **options: Any) -> TextCorpus:
@@ -71,14 +78,56 @@ def open_text(name: str, **options: Any) -> TextCorpus:
         read, source = place.made(asked.limit)
     if not read.documents:
         got = f"no text ({read.empty} empty and {read.skipped} unreadable documents)"
-        raise CorpusError(f"text in {name}", got, "name a corpus with text, or another column")
+        where = name if asked.files == (0, 1) else f"the files of shard {asked.files[0] + 1}/{asked.files[1]} of {name}"
+        raise CorpusError(f"text in {where}", got, "name a corpus with text, or another column")
     counts = {"column": read.column, "limit": asked.limit, "empty": read.empty, "skipped": read.skipped}
     source |= {"documents": read.how, **counts}
     fingerprint = hash_parts([True if read.block is None else read.block, *read.documents])
+    numbers, is_part = None, asked.files != (0, 1)
+    if isinstance(place, Path) and read.owner is not None:
+        files = [str(file.relative_to(place)) for file in list_texts_or_tables(place)]
+        numbers = _number_by_file(read.owner, len(files))
+        held = _hash_files(read.documents, read.owner, range(len(files))[asked.files[0] :: asked.files[1]])
+        fingerprint = hash_parts(held.values())
+        if is_part:
+            source |= {"files": {files[number]: hashed for number, hashed in held.items()}, "all_files": files}
     note = f"the text marks no documents: it is split into units by {read.how}; choose otherwise with --documents"
     limit = None if read.block is None else asked.limit
     notes = (note,) if read.guessed else ()
-    return TextCorpus(name, read.documents, fingerprint, source, read.block, limit, read.unit, notes)
+    how: dict[str, Any] = {"numbers": numbers, "is_part": is_part}
+    return TextCorpus(name, read.documents, fingerprint, source, read.block, limit, read.unit, notes, **how)
+
+
+def _number_by_file(owner: Sequence[int], files: int) -> tuple[int, ...]:
+    """Number documents so that the number depends on the file and the place in it, not on what other files hold.
+
+    owner   number of the file of each document
+    files   how many files the corpus has
+    """
+    place = Counter[int]()
+    numbers = []
+    for file in owner:
+        numbers.append(file + files * place[file])
+        place[file] += 1
+    return tuple(numbers)
+
+
+def _hash_files(documents: Sequence[str], owner: Sequence[int], files: Iterable[int]) -> dict[int, str]:
+    """Return a hash of the documents of each file, by the number of the file."""
+    held: dict[int, list[str]] = {file: [] for file in files}
+    for document, file in zip(documents, owner, strict=True):
+        held[file].append(document)
+    return {file: hash_parts([True, *texts]) for file, texts in held.items()}
+
+
+def read_by_files(name: str, shard: tuple[int, int], **options: Any) -> bool:
+    """Return whether a shard of a text corpus can read whole files of its own, and need not see the rest.
+
+    options   fields of `CorpusOptions`
+    """
+    asked = CorpusOptions(**options)
+    path = None if name in named_corpora() else find_path(name)
+    return path is not None and len(list_separate_files(path, asked)) >= shard[1]
 
 
 def _hub_text(part: HubPart, asked: CorpusOptions) -> tuple[SplitText, dict[str, object]]:
@@ -132,11 +181,17 @@ def plan_text(
     if corpus.block is not None:
         units = blocks(units, corpus.block, corpus.limit)
     windows = cut([unit for unit in units if len(unit)], max_length, n_special)
+    if corpus.numbers is not None:
+        kept = [number for number, unit in zip(corpus.numbers, units, strict=True) if len(unit)]
+        windows = windows._replace(unit=np.array(kept, dtype=np.int64)[windows.unit])
     notes = check_vocabulary(tokenizer, windows.ids, list(layouts.values()), vocab_size)
     pad_id = tokenizer.pad_token_id  # 0 where there is none, or one that the model cannot embed: padding is masked
     settings: dict[str, object] = {"max_length": max_length, "batch_tokens": batch_tokens, "padding_side": padding_side}
     settings["pad_id"] = pad_id if isinstance(pad_id, int) and (vocab_size is None or pad_id < vocab_size) else 0
     settings["special_tokens"] = {name: [layout.prefix, layout.suffix] for name, layout in layouts.items()}
+    if corpus.is_part:
+        settings["is_part"] = True
+        notes.append("bins of token frequency left out: a shard of files does not know the counts of the others")
     identity = [corpus.fingerprint, settings, windows.ids, windows.unit, windows.length]
     words = {"sequence": "window", "unit": corpus.unit}
     punctuation = find_punctuation(tokenizer, windows.ids)

@@ -2,7 +2,7 @@
 
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -257,12 +257,14 @@ class TextPlan(Plan):
         for place, token in enumerate(layout.suffix):
             ids[column == head + n_content + place] = token
         mask = (column >= 0) & (column < n_real)
-        frequency = np.where(content, self._bin_of_id[found], -1)
         start = windows.start[rows] - shift[:, 0]
-        parts = [mask, mask & ~content, start, frequency]
+        stream = Stream(*map(torch.from_numpy, (mask, mask & ~content, start)))
+        if not self.settings.get("is_part"):
+            frequency = np.where(content, self._bin_of_id[found], -1)
+            stream = replace(stream, frequency=torch.from_numpy(frequency))
         if self.punctuation is not None:
-            parts.append(content & self.punctuation[found])
-        return torch.from_numpy(ids), Stream(*map(torch.from_numpy, parts))
+            stream = replace(stream, punctuation=torch.from_numpy(content & self.punctuation[found]))
+        return torch.from_numpy(ids), stream
 
 
 def check_vocabulary(

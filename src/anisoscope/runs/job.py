@@ -182,7 +182,7 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         tuple[Whole, Whole],
         BeforeValidator(read_shard),
         option(
-            "I/N: every N-th batch from the I-th; put together with anisoscope merge",
+            "I/N: the I-th of N parts: files of a folder of texts, else batches; put together with anisoscope merge",
             MACHINE,
             shown="1/1",
             metavar="I/N",

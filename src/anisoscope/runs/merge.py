@@ -4,32 +4,45 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from anisoscope.data.plans import hash_parts
 from anisoscope.errors import MeasureError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
 from anisoscope.provenance import make_run_id
+from anisoscope.runs.differences import identify_units
 from anisoscope.runs.run import finish
 from anisoscope.store import RunFolder, list_changed_fields
+
+NAMED = 3
+"""Files that an error names; the rest are counted."""
 
 
 def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
     """Merge the shards in `folders` into one run, in the new folder `output`.
 
-    MeasureError for shards of different runs (model, weights, settings, corpus, code), for batches that two shards
-    hold, and if batches of the plan are missing.
+    MeasureError for shards of different runs (model, weights, settings, corpus, code), for batches or files that two
+    shards hold, and if batches of the plan, or files of the corpus, are missing.
     """
     parts = [RunFolder(folder) for folder in folders]
     manifests = [part.manifest for part in parts]
-    identities = [_identity(part) for part in parts]
+    of_files = all("files" in manifest["corpus"] for manifest in manifests)
+    # shards of files have a plan each, of their own files
+    identities = [_identity(part, *(["plan"] if of_files else [])) for part in parts]
     for folder, identity in zip(folders, identities, strict=True):
         differ = ", ".join(list_changed_fields(identities[0], identity))
         if differ:
             got = f"{folder}, whose {differ} differs from {folders[0]}"
             raise MeasureError("shards of one run", got, "merge shards with the same settings (only --shard differs)")
-    whole = _add_shards(parts, identities[0]["plan"], manifests)
-    identity = identities[0] | {"shard": [0, 1]}
+    if of_files:
+        corpus = _join_files(parts, manifests)
+        whole = _add_files(parts, manifests)
+        facts = manifests[0] | {"plan": "", "units": identify_units(corpus, None, whole.settings)}
+    else:
+        whole = _add_shards(parts, identities[0]["plan"], manifests)
+        facts, corpus = manifests[0], manifests[0]["corpus"]
+    identity = identities[0] | {"shard": [0, 1]} | ({"files": corpus["fingerprint"]} if of_files else {})
     target = RunFolder.start(output, identity, resume=False)
-    facts = manifests[0] | {
+    facts = facts | {
         "run": make_run_id(identity),
         "asked": None,
         "merged": [manifest["run"] for manifest in manifests],
@@ -39,16 +52,17 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
         "seconds": round(sum(manifest["seconds"] for manifest in manifests), 2),
         "processes": sum(manifest["processes"] for manifest in manifests),
     }
-    facts["corpus"] |= {"n_tokens": sum(manifest["corpus"]["n_tokens"] for manifest in manifests)}
+    facts["corpus"] = corpus | {"n_tokens": sum(manifest["corpus"]["n_tokens"] for manifest in manifests)}
     finish(target, whole, facts)
     return target
 
 
-def _identity(part: RunFolder) -> dict[str, Any]:
+def _identity(part: RunFolder, *left_out: str) -> dict[str, Any]:
     """Return the identity of a shard's run, without the number of the shard. MeasureError if the shard cannot be
     merged.
 
-    part   the shard's folder
+    part       the shard's folder
+    left_out   further entries that need not agree
     """
     identity = part.identity() or {}
     if "classes" in identity:  # AUC, accuracy and what is replaced or explained are no sums
@@ -56,7 +70,63 @@ def _identity(part: RunFolder) -> dict[str, Any]:
         raise MeasureError("shards of anisoscope measure", f"classes of a labelled corpus in {part.folder}", cure)
     if not part.sums_path.exists():
         raise MeasureError(f"sums in {part.folder}", "none", "measure it with --shard")
-    return {name: value for name, value in identity.items() if name != "shard"}
+    return {name: value for name, value in identity.items() if name not in ("shard", *left_out)}
+
+
+def _join_files(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the manifest's entry on the whole corpus, of which each shard read some files.
+
+    parts       the shards' folders
+    manifests   of the shards, in the same order
+
+    MeasureError if two shards read the same file, if the corpus had other files for one of them, or if some files were
+    read by none.
+    """
+    first = manifests[0]["corpus"]
+    owner: dict[str, Path] = {}
+    hashes: dict[str, str] = {}
+    for part, manifest in zip(parts, manifests, strict=True):
+        corpus = manifest["corpus"]
+        if changed := {*corpus["all_files"]} ^ {*first["all_files"]}:
+            got = f"{min(changed)}, which was there for only one of {parts[0].folder} and {part.folder}"
+            raise MeasureError("a corpus of the same files for all shards", got, "measure all shards of the same files")
+        if twice := sorted(corpus["files"].keys() & owner.keys()):
+            got = f"{_name_some(twice)}, in {owner[twice[0]]} and in {part.folder}"
+            raise MeasureError("shards that have no file in common", got, "name each shard of one division once")
+        owner |= dict.fromkeys(corpus["files"], part.folder)
+        hashes |= corpus["files"]
+    shards = manifests[0]["settings"]["shard"][1]
+    missing = [index for index, file in enumerate(first["all_files"]) if file not in owner]
+    if missing:
+        lacking = sorted({index % shards for index in missing})
+        named = ", ".join(f"{shard + 1}/{shards}" for shard in lacking)
+        got = f"{len(owner)}; missing: {named} ({_name_some([first['all_files'][index] for index in missing])})"
+        cure = f"measure with --shard {lacking[0] + 1}/{shards}, and name its folder too"
+        raise MeasureError(f"shards that hold all {len(first['all_files'])} files", got, cure)
+    counts = {
+        name: sum(manifest["corpus"][name] for manifest in manifests) for name in ("n_batches", "empty", "skipped")
+    }
+    kept = {name: value for name, value in first.items() if name not in ("files", "all_files")}
+    return kept | counts | {"fingerprint": hash_parts([hashes[file] for file in first["all_files"]])}
+
+
+def _name_some(files: Sequence[str]) -> str:
+    """Name the first files, and count the others."""
+    more = len(files) - NAMED
+    return ", ".join(files[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _add_files(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]) -> Measurement:
+    """Add up the sums of shards of files; only one is in memory at a time.
+
+    parts       the shards' folders
+    manifests   of the shards, in the same order
+    """
+    settings = Settings.read(manifests[0]["settings"]["settings"])
+    whole = Measurement(settings)
+    for part in parts:
+        whole = whole.merge(Measurement.restore(part.sums_path, settings))
+    return whole
 
 
 def _add_shards(parts: Sequence[RunFolder], plan: str, manifests: Sequence[dict[str, Any]]) -> Measurement:

@@ -24,6 +24,7 @@ from anisoscope.data.opening import (
     open_texts_with_images,
 )
 from anisoscope.data.plans import Plan
+from anisoscope.data.text import read_by_files
 from anisoscope.data.windows import TextPlan
 from anisoscope.errors import MeasureError, UsageError
 from anisoscope.measure.accumulator import Measurement
@@ -207,7 +208,9 @@ def _part(target: RunFolder, subject: Subject, job: Job, reading: OpenedCorpus, 
     held = broadcast_from_first(
         take_over_states(target.states(), job.settings, plan.fingerprint, own) if rank == 0 else frozenset()
     )
-    of_shard = range(job.shard[0], len(plan), job.shard[1])
+    # a shard of files has a plan of its own, all of which it measures
+    first, step = (0, 1) if "files" in reading.corpus else job.shard
+    of_shard = range(first, len(plan), step)
     todo = [i for i in of_shard if i not in held][rank::world]
     only = frozenset(todo) | (held if rank == 0 else frozenset())
     progress = shown if rank == 0 else None
@@ -305,10 +308,23 @@ def open_plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]
             return with_images
         if reads_images_and_texts(processor):  # of a corpus of texts alone
             processor = processor.tokenizer
+    if reads_own_files(job, corpus, subject.modality):
+        reading["files"] = job.shard
     plan, described = open_plan(corpus, subject.model, processor, modality=subject.modality, **reading)
     if subject.config is None and len(plan):  # a module of one's own
         plan.call = check_called_by_name(subject.model, plan[0].inputs)
     return plan, described
+
+
+def reads_own_files(job: Job, corpus: str, modality: str) -> bool:
+    """Return whether the job's shard consists of whole files, so that it reads no others; else it consists of batches.
+
+    Not if what is measured depends on the whole corpus: evenly spread windows, or means to centre attention on.
+    """
+    if job.shard[1] == 1 or modality != "text" or job.sequences is not None or "centred" in job.settings.what:
+        return False
+    names = ("column", "limit", "skip_bad", "documents")
+    return read_by_files(corpus, job.shard, **{name: getattr(job, name) for name in names})
 
 
 def _cost_of(subject: Subject, job: Job, plan: BatchPlan) -> Cost | None:
