@@ -77,6 +77,23 @@ def test_the_spectrum_after_a_cure_follows_from_the_covariance_before(name):
     np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.*left out")
+@pytest.mark.parametrize("name", NAMES)
+def test_scores_after_a_cure_are_those_of_the_transformed_vectors_measured_again(name):
+    """A, IsoScore and the effective rank of every cure, to 1e-9; of some vectors nothing is left once dimensions go."""
+    x = draw_cloud(d=12) @ np.diag(np.linspace(1, 4, 12)) + np.linspace(0, 2, 12)
+    x[::50] *= np.isin(np.arange(12), [0, 3])
+    units = np.arange(600) // 5
+    (trial,) = try_cures(x, name, units=units).trials
+    fitting, _ = _split_units(units, 0, 32)
+    again = fit_cure(name, x[fitting]).apply(x[~fitting])
+    names = {"A": ("mean_cosine", "mean_cosine"), "isoscore": ("spectrum", "spectrum.isoscore")}
+    names["effective rank"] = ("spectrum", "spectrum.effective_rank")
+    for score, (metric, column) in names.items():
+        measured = anisoscope.metric(metric, again)[column].value
+        assert abs(trial.scores[score].after.value - measured) <= 1e-9, score
+
+
 def test_whitening_of_fewer_vectors_than_dimensions_keeps_what_varies():
     x = draw_cloud(n=10, d=40)
     assert fit_cure("whiten", x).out == 9

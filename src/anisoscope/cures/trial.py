@@ -276,7 +276,8 @@ def _spectrum(y: Array, group: Numbers) -> dict[str, Array]:
     """
     from anisoscope.sums.groups import Totals
 
-    coarse = group % SPECTRUM_GROUPS
+    counted = y.any(axis=1)  # vectors of which a cure leaves nothing are not counted, as in a measurement
+    coarse = np.where(counted, group % SPECTRUM_GROUPS, -1)
     parts = [y[coarse == g] for g in range(SPECTRUM_GROUPS)]
     terms = {
         "moment_n": np.array([[len(part)] for part in parts], dtype=np.float64),
