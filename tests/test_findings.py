@@ -292,7 +292,13 @@ def test_dimensions_are_told_of_three_classes_and_more():
     names = [row("class_direction.auc", 2, 0.9, 0.8, 0.95, component=name) for name in "abc"]
     taken = [row("class_direction.dimensions", layer, 1.5, 1.2, 1.8, site="hidden") for layer in (2, 0)]
     told_of = told([*names, *taken])["dimensions_taken"]
-    assert told_of == "At layer 2 the directions of 3 classes take 1.500 [1.200, 1.800] dimensions of 2."
+    said = "At layer 2 the directions of 3 classes take 1.500 [1.200, 1.800] dimensions of 2"
+    assert told_of == f"{said}; intervals overlap with it from layer 0 on."
+    narrow = row("class_direction.dimensions", 1, 1.1, 1.05, 1.15, site="hidden")
+    assert told([*names, *taken, narrow])["dimensions_taken"] == f"{said}."
+    wide = row("class_direction.dimensions", 1, 1.3, 1.15, 1.4, site="hidden")
+    assert told([*names, taken[0], wide, taken[1]])["dimensions_taken"].endswith("from layer 0 on.")
+    assert told([*names, taken[0], wide, narrow | {"layer": 0}])["dimensions_taken"].endswith("from layer 1 on.")
     assert "dimensions_taken" not in told([*names[:2], *taken])
     assert "dimensions_taken" not in told(names)
     assert "dimensions_taken" not in told([*names, *(each | {"high": each["low"]} for each in taken)])
@@ -362,10 +368,12 @@ def test_near_duplicates_and_hubs_are_found():
 
 
 def test_a_table_beside_hidden_states_holds_its_own_records_alone():
-    rows = [row("mean_cosine", 0, 0.4), *(row(f"{name}.q95", 0, 0.2) for name in BESIDE_HIDDEN)]
-    tables = tabulate_beside_hidden(as_records(pd.DataFrame(rows)))
-    assert [set(table.records["metric"]) for table in tables] == [{f"{name}.q95"} for name in BESIDE_HIDDEN]
-    assert [table.head for table in tables] == [(f"{name}: layer", "q95") for name in BESIDE_HIDDEN]
+    beside = [row(f"{name}.{value}", 0, 0.2) for name in BESIDE_HIDDEN for value in ("q95", "q99")]
+    tables = tabulate_beside_hidden(as_records(pd.DataFrame([row("mean_cosine", 0, 0.4), *beside])))
+    assert [set(table.records["metric"]) for table in tables] == [{f"{n}.q95", f"{n}.q99"} for n in BESIDE_HIDDEN]
+    assert [table.head for table in tables] == [(f"{n.replace('_', ' ')}: layer", "q95", "q99") for n in BESIDE_HIDDEN]
+    alone = tabulate_beside_hidden(as_records(pd.DataFrame(beside[:1])))
+    assert [table.head for table in alone] == [("layer", f"{BESIDE_HIDDEN[0]}.q95")]
 
 
 def test_each_seed_is_told_by_its_own_last_step():

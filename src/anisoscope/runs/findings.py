@@ -240,17 +240,25 @@ def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
 
 
 def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
-    """Say how many dimensions the class directions span in the last layer, if there are three classes or more."""
+    """Say how many dimensions the class directions span in the last layer, if there are three classes or more.
+
+    Also from which layer on: in it and all later ones the interval overlaps with that of the last.
+    """
     rows = select(records, metric="class_direction.dimensions", component=None)
     rows = rows[rows["low"].notna() & (rows["low"] < rows["high"])].sort_values("layer")
     count = select(records, metric="class_direction.auc")["component"].dropna().nunique()
-    if len(rows) and count > 2:
-        last = iter_rows(rows.tail(1))[0]
-        text = (
-            f"At {name_layer(last)} the directions of {count} classes take "
-            f"{format_measured(last)} dimensions of {count - 1}."
-        )
-        yield Finding("dimensions_taken", text, (entry(last),))
+    if not len(rows) or count <= 2:
+        return
+    *before, last = iter_rows(rows)
+    first = last
+    for row in reversed(before):
+        if row.high < last.low or row.low > last.high:
+            break
+        first = row
+    taken = f"{format_measured(last)} dimensions of {count - 1}"
+    text = f"At {name_layer(last)} the directions of {count} classes take {taken}"
+    since = f"; intervals overlap with it from {name_layer(first)} on" if first is not last else ""
+    yield Finding("dimensions_taken", f"{text}{since}.", (entry(last),))
 
 
 def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
