@@ -24,6 +24,7 @@ from anisoscope.store import as_records, select
 from anisoscope.wording import format_duration, format_number, format_signed_interval
 
 DIM, UNITS, VECTORS = 24, 60, 238_412
+EPSILONS, PARTS = (".2", ".3", ".4", ".5"), ("first", "last", "special", "punctuation", "other")
 SUBSETS = {
     "kind": ["special", "first", "content"],
     "frequency": [f"frequency {i}" for i in range(1, 6)],
@@ -82,10 +83,52 @@ def _head_rows(rng: np.random.Generator, place: Row) -> Iterator[Row]:
         yield _row("mean_cosine", rng.uniform(0.1, 0.8), **place, site=site, **policy)
 
 
+def _extreme_rows_of_head(rng: np.random.Generator, place: Row) -> Iterator[Row]:
+    here = {**place, "site": "extremes"}
+    rates = np.sort(rng.beta(0.4, 0.6, size=4))[::-1]
+    for name, share in (("rate", 1.0), ("first_rate", 0.8)):
+        yield from (
+            _row(f"sinks.{name}", share * v, 0.03, component=c, **here) for c, v in zip(EPSILONS, rates, strict=True)
+        )
+    for name, spread in (("mass", 0.01), ("at", 0.02)):
+        shares = rng.dirichlet(np.ones(len(PARTS)))
+        yield from (_row(f"sinks.{name}", v, spread, component=c, **here) for c, v in zip(PARTS, shares, strict=True))
+    yield _row("sinks.strongest", rates[0], **here)
+    yield _row("sinks.value_norm", rng.uniform(0.02, 1.5), **here)
+    yield _row("sinks.query_norm", rng.uniform(5, 90), 0, **here)
+    yield _row("sinks.key_norm", rng.uniform(5, 90), 0, **here)
+    logits = {**place, "site": "attention"}
+    yield _row("logits.largest", rng.gamma(3, 8), 0, **logits)
+    yield _row("logits.smallest", -rng.gamma(3, 8), 0, **logits)
+    yield _row("logits.typical", rng.gamma(3, 4), 0.4, **logits)
+
+
+def synthetic_extremes(layers: int, heads: int, stack: str = "encoder") -> list[Row]:
+    """Rows of the panel `extremes` of a plausible run."""
+    rng = np.random.default_rng(1)
+    rows: list[Row] = []
+    for layer in range(layers + 1):
+        place = {"stack": stack, "kind": "self", "layer": layer}
+        hidden = {**place, "site": "hidden"}
+        largest = {"": 40 + 30 * layer, "_dimension": 138, "_position": 0, "_token": 101}
+        rows += [_row(f"massive.largest{name}", v, 0, component="1", **hidden) for name, v in largest.items()]
+        rows += [_row("massive.over_median", 90 + 50 * layer, 4, **hidden), _row("massive.rate", 0.4, **hidden)]
+        rows += [_row("kurtosis.largest", 80 + layer, 5, **hidden), _row("kurtosis.dimension", 138, 0, **hidden)]
+        for head in range(heads if layer else 0):
+            rows += _extreme_rows_of_head(rng, {**place, "head": head})
+    return rows
+
+
 def synthetic_records(
-    layers: int = 6, heads: int = 12, stacks: tuple[str, ...] = ("encoder",), model: str = "builtin:minilm"
+    layers: int = 6,
+    heads: int = 12,
+    stacks: tuple[str, ...] = ("encoder",),
+    model: str = "builtin:minilm",
+    extremes: bool = False,
 ) -> pd.DataFrame:
-    """Records of a plausible run: every metric of the report, for encoder and decoder stacks of any size."""
+    """Records of a plausible run: every metric of the report, for encoder and decoder stacks of any size; those of
+    `extremes` on request.
+    """
     rng = np.random.default_rng(0)
     rows: list[Row] = []
     for stack in stacks:
@@ -97,6 +140,7 @@ def synthetic_records(
                 if stack == "decoder":
                     rows += _head_rows(rng, {**place, "kind": "cross", "head": head})
         rows += _hidden_rows(rng, {"stack": stack, "kind": "self", "layer": layers, "site": "final"}, 0.5)
+        rows += synthetic_extremes(layers, heads, stack) if extremes else []
     for site in ("embedding.input", "embedding.output"):
         rows.append(_row("partition", 0.71, 0, stack=stacks[0], kind="self", site=site))
     constant = {"run": "r1", "model": model, "revision": "main", "step": None, "seed": 0, "corpus": "python-docs"}
@@ -320,6 +364,19 @@ def test_merged_tiles_are_where_single_ones_are_and_look_alike() -> None:
 def test_small_drawings_stay_as_they_are() -> None:
     drawn = export.to_svg(charts.heatmap(pd.DataFrame({"layer": [1, 2], "head": [0, 0], "value": [0.1, 0.2]})))
     assert export.shorten_tiles(drawn, merge=True) == drawn
+
+
+def test_a_page_shows_the_extremes_of_every_head(tmp_path: Path) -> None:
+    records = synthetic_records(layers=2, heads=3, extremes=True)
+    html = build_page(write_run(tmp_path, records, synthetic_manifest())).read_text()
+    for figure, metric, component in (("sink-rate", "sinks.rate", ".3"), ("largest-logit", "logits.largest", None)):
+        rows = select(records, metric=metric, component=component)
+        expected = {f"layer {row.layer} · head {row.head}: {row.value:.4g}" for row in rows.itertuples()}
+        wide = re.search(r'<div class="wide">(.*?)</div>', figure_of(html, figure), flags=re.S)
+        assert wide
+        told = re.findall(r"<title>(layer \d+ · head \d+: [^ <]*)", wide[1])
+        assert set(told) == expected and len(told) == len(expected) == 6
+    assert 'id="figure-massive"' in html and "dimension 138" in html
 
 
 @pytest.mark.usefixtures("no_drawings")
