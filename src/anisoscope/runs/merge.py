@@ -25,7 +25,7 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
     """
     parts = [RunFolder(folder) for folder in folders]
     manifests = [part.manifest for part in parts]
-    of_files = all("files" in manifest["corpus"] for manifest in manifests)
+    of_files = all("files" in manifest.get("corpus", {}) for manifest in manifests)
     # shards of files have a plan each, of their own files
     identities = [_identity(part, *(["plan"] if of_files else [])) for part in parts]
     for folder, identity in zip(folders, identities, strict=True):
