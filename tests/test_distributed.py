@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -86,3 +87,25 @@ def test_a_signal_is_heard_while_a_process_waits_for_the_others(monkeypatch: pyt
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+
+
+CONNECTING = """
+import os, signal, threading
+from anisoscope.measure import distributed
+from anisoscope.progress import exit_on_sigterm
+distributed._wait_for_all = lambda *_: None  # as if the other had come, and ended just then
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
+with exit_on_sigterm(), distributed.open_process_group():
+    pass
+"""
+
+
+def test_a_process_ends_while_it_connects_to_one_that_has_ended(tmp_path: Path) -> None:
+    """It waited for the other, for up to a week, since handlers of Python are not run while a backend connects."""
+    script = tmp_path / "connecting.py"
+    script.write_text(CONNECTING)
+    with program.job(2) as (first, _):
+        env = {**os.environ, **first}
+        words = [sys.executable, str(script)]
+        done = subprocess.run(words, capture_output=True, timeout=60, check=False, env=env)
+    assert done.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM), done.stderr[-2000:]

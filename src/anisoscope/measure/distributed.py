@@ -1,6 +1,7 @@
 """Processes started by torchrun: split a plan of batches among them, and combine their results."""
 
 import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -50,13 +51,32 @@ def open_process_group(device: str = "cpu") -> Iterator[None]:
             _Notices.store = PrefixStore(f"anisoscope {_Notices.groups}", store)
             _wait_for_all(_Notices.store, rank, world)
             group = {"store": _Notices.store, "rank": rank, "world_size": world}
-            dist.init_process_group("nccl" if alone else "gloo", timeout=PATIENCE, **group)
+            with _end_at_signals():
+                dist.init_process_group("nccl" if alone else "gloo", timeout=PATIENCE, **group)
     try:
         yield
     finally:
         if ours:
             _Notices.store = None
             dist.destroy_process_group()
+
+
+@contextmanager
+def _end_at_signals() -> Iterator[None]:
+    """Within a `with` block, let SIGINT and SIGTERM end the process at once, as if Python had no handlers.
+
+    While a backend connects, handlers of Python are not run: a process whose peer has ended would wait for it for days.
+    Nothing is measured yet that could be kept.
+    """
+    kept: dict[int, Any] = {}
+    with suppress(ValueError):  # not the main thread: signals stay with it
+        for number in (signal.SIGINT, signal.SIGTERM):
+            kept[number] = signal.signal(number, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for caught, handler in kept.items():
+            signal.signal(caught, handler)
 
 
 def _wait_for_all(store: Store, rank: int, world: int) -> None:
