@@ -1,6 +1,7 @@
 """A pass on an accelerator that is not there: the same numbers, no wait for each site, no tensor out of place."""
 
 import threading
+from types import SimpleNamespace
 
 import kernels
 import numpy as np
@@ -12,6 +13,7 @@ from test_large import PLACE
 
 from anisoscope.errors import MeasureError, ModelError
 from anisoscope.measure.loop import move_batch, prefetch, run_pass
+from anisoscope.measure.random_state import fork_random_state
 from anisoscope.measure.settings import Settings
 from anisoscope.models.devices import device_of
 from anisoscope.models.load import load
@@ -195,12 +197,13 @@ def test_batches_are_made_ahead_and_pinned_before_a_gpu_only(monkeypatch):
             made.append((index, threading.get_ident()))
             yield index, batch
 
-    for kind in ("cpu", "mps", "cuda"):
+    for kind in ("cpu", "mps", "cuda", "xpu", KIND):
         made.clear(), pinned.clear()
-        for index, batch in prefetch(drawn(), torch.device(kind)):
+        for index, batch in prefetch(drawn(), SimpleNamespace(type=kind)):
             assert isinstance(batch.inputs, dict) and made[index][0] == index
         here = {ident == threading.get_ident() for _, ident in made}
-        assert here == {kind != "cuda"} and len(made) == 4 and len(pinned) == (8 if kind == "cuda" else 0)
+        ahead = kind in ("cuda", "xpu", KIND)
+        assert here == {not ahead} and len(made) == 4 and len(pinned) == (8 if ahead else 0)
 
     def broken():
         yield next(drawn())
@@ -313,3 +316,25 @@ def test_moments_on_a_device_leave_out_what_is_hidden(monkeypatch):
         moments_of = {"moment": kept.T @ kept, "unit_moment": unit.T @ unit, "moment_vector": kept.sum(0)}
         for term, expected in moments_of.items():
             torch.testing.assert_close(found[term], expected, rtol=1e-4, atol=1e-4 * float(expected.max()))
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps", "hpu"])
+def test_random_numbers_of_a_training_stay_as_they_are_on_every_kind_of_device(monkeypatch, kind):
+    """Those of XPU, NPU and MPS moved on, so that a watched training was another than the unwatched one."""
+    states = {0: torch.tensor([3]), 1: torch.tensor([4])}
+    module = SimpleNamespace()
+    if kind == "mps":
+        module.get_rng_state = lambda: states[0]
+        module.set_rng_state = lambda state: states.update({0: state})
+    else:
+        module.get_rng_state = lambda index: states[index]
+        module.set_rng_state = lambda state, index: states.update({index: state})
+    monkeypatch.setattr(torch, kind, module, raising=False)
+    monkeypatch.setattr(torch, "get_device_module", lambda _kind: module)  # it remembers the modules that it found
+    before = torch.get_rng_state()
+    there = [torch.device("mps")] if kind == "mps" else [torch.device(kind, 0), torch.device(kind, 1)]
+    with fork_random_state([*there, torch.device("cpu"), torch.device("meta")]):
+        torch.rand(3)
+        states.update({index: state + 1 for index, state in states.items()})
+    assert states[0] == 3 and (kind == "mps" or states[1] == 4)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from anisoscope.measure.distributed import (
     rank_and_world,
     reshard,
 )
+from anisoscope.measure.random_state import fork_random_state
 from anisoscope.measure.settings import Settings
 from anisoscope.measure.trial import MovedError, Trial
 from anisoscope.models.blocks import Layout
@@ -39,6 +40,8 @@ from anisoscope.reads.weights import Summary, summarise_matrix
 
 SAVE_SECONDS, SAVE_RATE = 60.0, 5e6
 """A state is saved every minute, or as rarely as it takes to write so many bytes a second: large ones seldom."""
+PINNED = ("cuda", "xpu", "npu")
+"""Kinds of devices that copy from pinned memory of the host while it goes on; MPS shares the memory of the host."""
 
 
 def run_pass(
@@ -232,7 +235,7 @@ def measure_probe(model: nn.Module, batches: Iterable[Batch], settings: Settings
     measurement = Measurement(settings)
     device = find_device(model)
     with (
-        torch.random.fork_rng([device] if device.type == "cuda" else []),
+        fork_random_state([device]),
         torch.autocast(device.type, enabled=False),
     ):
         measure_into(model, measurement, batches)
@@ -245,8 +248,8 @@ def find_device(model: nn.Module) -> torch.device:
 
 
 def move_batch(item: Any, device: torch.device) -> Any:
-    """Move every tensor of a batch to a device; pinned ones go to a GPU without the host waiting."""
-    return _map_tensors(lambda x: x.to(device, non_blocking=device.type == "cuda"), item)
+    """Move every tensor of a batch to a device; pinned ones go to an accelerator without the host waiting."""
+    return _map_tensors(lambda x: x.to(device, non_blocking=device.type in PINNED), item)
 
 
 def _map_tensors(act: Callable[[Tensor], Tensor], item: Any) -> Any:
@@ -258,19 +261,27 @@ def _map_tensors(act: Callable[[Tensor], Tensor], item: Any) -> Any:
     return act(item) if isinstance(item, Tensor) else item
 
 
+def _pin(x: Tensor) -> Tensor:
+    """Return a tensor of the host in pinned memory; unchanged if the accelerator's library cannot pin."""
+    if x.device.type != "cpu":
+        return x
+    with suppress(NotImplementedError):
+        return x.pin_memory()
+    return x
+
+
 def prefetch(batches: Iterator[tuple[int, Batch]], device: torch.device) -> Iterator[tuple[int, Batch]]:
-    """Yield (index, batch) unchanged; on a GPU, a thread prepares and pins the next batch while the current one is
-    measured.
+    """Yield (index, batch) unchanged; for a device of `PINNED`, a thread prepares and pins the next batch while the
+    current one is measured.
     """
-    if device.type != "cuda":
+    if device.type not in PINNED:
         yield from batches
         return
 
     def following() -> tuple[int, Batch] | None:
         """Return (index, pinned batch) of the next batch; None at the end."""
         for index, batch in batches:
-            on_host = partial(_map_tensors, lambda x: x.pin_memory() if x.device.type == "cpu" else x)
-            return index, replace(batch, inputs=on_host(batch.inputs))
+            return index, replace(batch, inputs=_map_tensors(_pin, batch.inputs))
         return None
 
     with ThreadPoolExecutor(1) as pool:

@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from anisoscope.capture import Tap
 from anisoscope.capture.proof import OUTPUTS, Outputs, Proof, copy_inputs
 from anisoscope.errors import AnisoscopeError
+from anisoscope.measure.random_state import fork_random_state
 from anisoscope.models.devices import is_out_of_memory
 
 EXACT = 0.0
@@ -64,8 +63,7 @@ class Trial:
 
     def _run_plain(self, run: Callable[..., Any], inputs: dict[str, Any]) -> Outputs:
         """Run the model without the capture; the random state is restored afterwards."""
-        devices = sorted({x.device.index or 0 for x in self.tap.model.parameters() if x.device.type == "cuda"})
-        with self.tap.detach(), torch.random.fork_rng(devices):
+        with self.tap.detach(), fork_random_state({x.device for x in self.tap.model.parameters()}):
             return Outputs(run(**copy_inputs(inputs)))
 
     def _compare(
