@@ -300,3 +300,10 @@ def test_every_setting_is_an_option_or_said_to_be_of_python_alone():
     typed = {each.names[0].removeprefix("--").replace("-", "_") for each in arguments if each.parse}
     python = {field.name for kind in (Job, Settings) for field in fields(kind)} - typed - {"settings"}
     assert python == {"step", "train_seed", *config.ONLY_IN_PYTHON}
+
+
+@pytest.mark.parametrize("words", [["measure", "--config", "~nobody-here/run.toml"], ["measure", "~nobody-here/model"]])
+def test_a_home_of_nobody_is_a_path_that_is_not_there(program, words):
+    """It was a RuntimeError, told as a bug of ours."""
+    ended = program(words)
+    assert "bug" not in ended.shown and "~nobody-here" in ended.shown and ended.code not in (0, 1)

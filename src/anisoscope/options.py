@@ -45,6 +45,14 @@ Kind = TypeVar("Kind")
 # ---- the types of fields ---------------------------------------------------------------------------------------------
 
 
+def expand_home(name: str | Path) -> Path:
+    """Return a path in which a leading `~` or `~user` is the home folder; unchanged if there is no such user."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # a file may have such a name
+        return Path(name)
+
+
 def _refuse_bool(value: Any) -> Any:
     """Return the value, but refuse True and False, which Python takes for the numbers 1 and 0."""
     if isinstance(value, bool):

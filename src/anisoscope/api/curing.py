@@ -13,6 +13,7 @@ from anisoscope.cures.transforms import DEFAULT, Fit, expand_cures, fit_cure
 from anisoscope.cures.trial import Trials, try_cures
 from anisoscope.data.vector_files import open_vectors
 from anisoscope.errors import UsageError
+from anisoscope.options import expand_home
 from anisoscope.reads.base import Array
 from anisoscope.runs.curing import is_run_folder, read_layer_of_run, read_layer_of_vectors
 
@@ -94,7 +95,7 @@ def cure(
     if isinstance(vectors, str | Path):
         if units is not None or labels is not None:
             raise UsageError("`units` and `labels` with an array", f"them with {vectors}", "leave them out")
-        path = Path(vectors).expanduser()
+        path = expand_home(vectors)
         if is_run_folder(path):
             of_run = read_layer_of_run(path, layer)
             x, units = of_run.vectors, of_run.units
@@ -110,7 +111,7 @@ def cure(
 def _read_array(vectors: Any, layer: str | None = None) -> Array:
     """Return an array, a tensor or a file as vectors [vector, dim] in float64."""
     if isinstance(vectors, str | Path):
-        return read_layer_of_vectors(open_vectors(Path(vectors).expanduser()), layer)
+        return read_layer_of_vectors(open_vectors(expand_home(vectors)), layer)
     if hasattr(vectors, "detach"):
         vectors = vectors.detach().cpu().double()
     return np.asarray(vectors, dtype=np.float64)

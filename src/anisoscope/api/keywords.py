@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from anisoscope.errors import UsageError
-from anisoscope.options import build_settings, list_field_names
+from anisoscope.options import build_settings, expand_home, list_field_names
 from anisoscope.runs.job import OutputOptions
 
 Kind = TypeVar("Kind")
@@ -35,7 +35,7 @@ def read_keywords(kind: type[Kind], options: Mapping[str, Any]) -> tuple[Kind, O
     of_output = {name: given.pop(name) for name in list_field_names(OutputOptions) if name in given}
     place = OutputOptions(**of_output)
     if place.output is not None:
-        place = replace(place, output=place.output.expanduser())
+        place = replace(place, output=expand_home(place.output))
     taken = [*list_field_names(OutputOptions), "quiet"]
     for name in given:
         if name in CALLED_HERE and name not in list_field_names(kind):

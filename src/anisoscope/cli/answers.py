@@ -20,7 +20,7 @@ from anisoscope.cli.view import (
     show_row,
 )
 from anisoscope.errors import OutputError, UsageError
-from anisoscope.options import INPUT, OUTPUT, WHAT, FilePath, Text, Whole, option, select_fields
+from anisoscope.options import INPUT, OUTPUT, WHAT, FilePath, Text, Whole, expand_home, option, select_fields
 from anisoscope.progress import show_spinner
 from anisoscope.runs.job import VectorColumns
 
@@ -109,7 +109,7 @@ def _read_vectors_to_cure(
     name: str, columns: VectorColumns, corpus: str | None, limit: int | None, layer: str | None, quiet: bool
 ) -> _VectorsToCure:
     """Read the vectors of a file, or those that a run kept; a model is measured for them first."""
-    path = Path(name).expanduser()
+    path = expand_home(name)
     with show_spinner(f"reading {name}", quiet=quiet):
         from anisoscope.data.vector_files import holds_vectors, open_vectors
         from anisoscope.runs.curing import is_run_folder, measure_layer, read_layer_of_run, read_layer_of_vectors

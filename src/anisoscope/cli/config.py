@@ -13,6 +13,7 @@ from cyclopts.argument import ArgumentCollection
 from cyclopts.config import Dict
 
 from anisoscope.errors import UsageError
+from anisoscope.options import expand_home
 from anisoscope.provenance import json_roundtrip, note_config
 
 
@@ -21,7 +22,7 @@ def apply_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
     named = [argument for argument in arguments if argument.name == "--config" and argument.tokens]
     if not named:
         return
-    path = Path(named[0].tokens[-1].value).expanduser()
+    path = expand_home(named[0].tokens[-1].value)
     values = read_config(path)
     typed = {name: argument for argument in arguments if argument.tokens for name in argument.names}
     overrides = {}

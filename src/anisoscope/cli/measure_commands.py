@@ -10,7 +10,7 @@ from anisoscope.cli.view import Config, Format, Quiet, View, echo_wrapped, forma
 from anisoscope.data.check_names import check_corpus, check_labelled, check_model
 from anisoscope.errors import UsageError
 from anisoscope.extras import find_missing_packages, require_extra
-from anisoscope.options import INPUT, OUTPUT, FilePath, Names, Text, option, select_fields
+from anisoscope.options import INPUT, OUTPUT, FilePath, Names, Text, expand_home, option, select_fields
 from anisoscope.progress import interrupt_hint, show_spinner
 from anisoscope.runs.job import ClassesOptions, Job, OutputOptions, VectorColumns
 from anisoscope.wording import list_first
@@ -51,7 +51,7 @@ def measure(
         from anisoscope.monitor.trackers import check_trackers
 
         check_trackers(report_to)
-    if dry_run and not Path(job.model).expanduser().exists() and not is_series(job.model):
+    if dry_run and not expand_home(job.model).exists() and not is_series(job.model):
         _show_cost(job, quiet)
         return
     with show_spinner(f"loading {job.model}", quiet=quiet):

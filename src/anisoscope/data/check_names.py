@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import islice
-from pathlib import Path
 
 from anisoscope.data.corpora import EXTRA_OF, NamedCorpus, list_corpora, named_corpora
 from anisoscope.data.local import find_copy, find_path
 from anisoscope.errors import CorpusError, ModelError, suggest_names
 from anisoscope.extras import require_extra
 from anisoscope.models.hub import split_name
+from anisoscope.options import expand_home
 
 ENDING = re.compile(
     r"\.(txt|md|rst|dat|vec|csv|tsv|jsonl?|ndjson|parquet|arrow|feather|gz|npy|npz|safetensors|pt|pth|th|ckpt|bin|pkl|pickle"
@@ -35,7 +35,7 @@ def check_model(name: str) -> None:
     base, _ = split_name(name)
     if base in known:
         require_for_model(base)
-    if base in known or Path(base).expanduser().exists():
+    if base in known or expand_home(base).exists():
         return
     if _is_slip(base, known):
         raise ModelError("a model's name", repr(name), suggest_names(base, known))
@@ -113,7 +113,7 @@ def suggest_path(name: str, *, surely: bool = False) -> str:
 
     surely   only names that differ by one letter
     """
-    path = Path(name).expanduser()
+    path = expand_home(name)
     try:
         there = [other.name for other in islice(path.parent.iterdir(), MOST_LISTED)]
     except OSError:
@@ -147,7 +147,7 @@ def _explain_missing_path(name: str) -> str:
     """
     if near := suggest_path(name):
         return f"did you mean {near}?"
-    path = Path(name).expanduser()
+    path = expand_home(name)
     above = next((folder for folder in path.parents if folder.is_dir()), None)
     if above is None or above == path.parent:
         return "check the path"

@@ -11,6 +11,7 @@ from typing import Any
 from anisoscope.data.files import get_ending
 from anisoscope.data.table_rows import TABLES, Row, read_table_rows, require_column
 from anisoscope.errors import CorpusError, UsageError, is_too_long
+from anisoscope.options import expand_home
 
 TEXT_ENDINGS = tuple(e + packed for e in (".txt", *TABLES) for packed in ("", ".gz"))
 """How text corpora end, which their names may leave out."""
@@ -39,7 +40,7 @@ def find_path(name: str) -> Path | None:
 
     None if there is none.
     """
-    candidates = [Path(name).expanduser(), *(data_folder() / f"{name}{end}" for end in ("", *TEXT_ENDINGS))]
+    candidates = [expand_home(name), *(data_folder() / f"{name}{end}" for end in ("", *TEXT_ENDINGS))]
     return next((path for path in candidates if name and not is_too_long(name) and path.exists()), None)
 
 
@@ -53,7 +54,7 @@ COPY = "ANISOSCOPE_DATA_"
 def use_copies(given: Mapping[str, str | Path]) -> Iterator[None]:
     """Within a `with` block, read the named corpora from these paths; processes started there do too."""
     before = dict(os.environ)
-    os.environ.update({_variable(name): str(Path(path).expanduser().resolve()) for name, path in given.items()})
+    os.environ.update({_variable(name): str(expand_home(path).resolve()) for name, path in given.items()})
     try:
         yield
     finally:

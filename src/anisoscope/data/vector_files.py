@@ -28,6 +28,7 @@ from anisoscope.data.vector_roles import Content, Roles, decide_roles, describe_
 from anisoscope.data.vector_tables import LARGE, content_of_arrow, is_number, read_arrow, read_delimited
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.extras import require_extra
+from anisoscope.options import expand_home
 
 DELIMITED = (".csv", ".tsv")
 OF_JSON = (".json", ".jsonl", ".ndjson")
@@ -81,7 +82,7 @@ def holds_vectors(name: str | Path) -> bool:
     """Return whether `name` is a file or folder of vectors, by its ending or, if that leaves it open, by its
     content.
     """
-    path = Path(name).expanduser()
+    path = expand_home(name)
     if path.is_dir():
         return bool(_files_of(path)) or _is_saved(path)
     kind = get_ending(path)
@@ -185,7 +186,7 @@ def open_vectors(
 
     CorpusError for what cannot be read, for objects instead of numbers, and if two readings are possible.
     """
-    place = Path(path).expanduser()
+    place = expand_home(path)
     if not place.is_dir() and get_ending(place) not in ENDINGS:
         cure = CURES.get(get_ending(place), "convert it, for instance to .npy or .parquet")
         raise CorpusError(f"a file of vectors ({', '.join(ENDINGS)})", str(path), cure)

@@ -13,6 +13,7 @@ from anisoscope.errors import ModelError, suggest_names
 from anisoscope.models.families import families
 from anisoscope.models.formats import described
 from anisoscope.models.named import converted_models, packaged_models
+from anisoscope.options import expand_home
 
 BUILTIN = "builtin:minilm"
 BUILTIN_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -27,7 +28,7 @@ def weights_file(name: str) -> Path | None:
     """
     packaged = packaged_models()
     if name not in packaged:
-        path = Path(name).expanduser()
+        path = expand_home(name)
         return path if path.suffix in ENDINGS and path.is_file() else None
     row = packaged[name]
     spec = find_spec(row.package)

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from anisoscope.errors import ModelError, UsageError
+from anisoscope.options import expand_home
 
 _SPACES = re.compile("[ \t]+")  # other blanks are parts of words
 
@@ -34,7 +35,7 @@ def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, nor
     one factor so that their mean norm is this. UsageError for a norm that is not finite and positive.
     """
     wanted = {word: i for i, word in enumerate(words) if word not in set(special)}
-    path = Path(name).expanduser()
+    path = expand_home(name)
     vectors = _of_file(path, wanted, len(words)) if path.is_file() else _of_checkpoint(name, wanted, len(words))
     if norm is not None:
         if not 0 < norm < math.inf:

@@ -30,7 +30,7 @@ from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError,
 from anisoscope.measure.settings import Panel, Settings
 from anisoscope.models.blocks import find_stack, has_attention
 from anisoscope.models.load import Subject, is_classifier
-from anisoscope.options import select_fields
+from anisoscope.options import expand_home, select_fields
 from anisoscope.progress import Progress, set_counted_unit
 from anisoscope.provenance import json_roundtrip
 from anisoscope.runs.job import NOT_IN_IDENTITY, ClassesOptions, Job, LoadOptions
@@ -236,7 +236,7 @@ def _is_same_corpus(one: str, other: str) -> bool:
     """Return whether two names mean the same corpus: equal names, or equal paths."""
     if not one or not other:
         return False
-    return one == other or Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
+    return one == other or expand_home(one).resolve() == expand_home(other).resolve()
 
 
 def tokenizer_of(subject: Subject) -> Any:

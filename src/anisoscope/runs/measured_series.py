@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from anisoscope.errors import OutputError, UsageError
 from anisoscope.models.series import is_series
+from anisoscope.options import expand_home
 
 if TYPE_CHECKING:
     from anisoscope.runs.differences import KeptRun
@@ -27,7 +28,7 @@ def expand_series(names: Sequence[Any]) -> list[Any]:
 
     UsageError for two such folders, for a series of several seeds, and for one that is not measured.
     """
-    folders = [name for name in names if isinstance(name, str) and (Path(name).expanduser() / SERIES).exists()]
+    folders = [name for name in names if isinstance(name, str) and (expand_home(name) / SERIES).exists()]
     if len(folders) > 1:
         cure = f"name one checkpoint of each: {_list_checkpoints(folders[0])[-1]} {_list_checkpoints(folders[1])[-1]}"
         raise UsageError("one series of checkpoints", f"{len(folders)} ({', '.join(folders)})", cure)
@@ -44,7 +45,7 @@ def _list_checkpoints(series: str) -> list[str]:
 
     UsageError if they are of several seeds, OutputError if the folder's own list is damaged.
     """
-    folder = Path(series).expanduser()
+    folder = expand_home(series)
     try:
         rows = json.loads((folder / SERIES).read_text("utf-8"))["checkpoints"]
         rows = sorted(rows, key=lambda row: int(row["step"]))
@@ -65,7 +66,7 @@ def name_checkpoints(runs: "Sequence[KeptRun]", names: Sequence[str]) -> "list[K
 
     names   how each run was named by the user
     """
-    paths = [Path(name).expanduser() for name in names]
+    paths = [expand_home(name) for name in names]
     found = [_OF_CHECKPOINT.fullmatch(path.name) if (path.parent / SERIES).exists() else None for path in paths]
     seeds = {match[1] for match in found if match}
     folders = {path.parent for path, match in zip(paths, found, strict=True) if match}

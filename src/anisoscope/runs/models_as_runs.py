@@ -12,7 +12,7 @@ from anisoscope.errors import OutputError, UsageError
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import find_metric_by_name, resolve_alias
 from anisoscope.models.series import is_series
-from anisoscope.options import select_fields
+from anisoscope.options import expand_home, select_fields
 from anisoscope.progress import Progress
 from anisoscope.runs.differences import SHORT_NAMES, KeptRun, open_kept_run
 from anisoscope.runs.job import Job, ModelsOptions, VectorColumns
@@ -35,7 +35,7 @@ def is_model(name: str) -> bool:
 
     OutputError for a path that does not exist, if one of nearly that name does or if it would lie among run folders.
     """
-    path = Path(name).expanduser()
+    path = expand_home(name)
     if path.is_dir():
         has_files = any(next(path.glob(pattern), None) for pattern in OF_MODELS)
         return not _is_run(path) and (has_files or is_series(name))
@@ -68,7 +68,7 @@ def open_or_measure(names: Sequence[str], measuring: ModelsOptions, wanted: Iter
     models = [name for name in names if is_model(name)]
     if not models:
         _refuse_options_without_models(measuring)
-        return name_checkpoints([open_kept_run(Path(name).expanduser()) for name in names], names)
+        return name_checkpoints([open_kept_run(expand_home(name)) for name in names], names)
     for name in models:
         refuse_unmeasured_series(name)
         check_model(name)
@@ -78,7 +78,7 @@ def open_or_measure(names: Sequence[str], measuring: ModelsOptions, wanted: Iter
     found = []
     for name in names:
         if name not in models:
-            found.append(open_kept_run(Path(name).expanduser()))
+            found.append(open_kept_run(expand_home(name)))
             continue
         folder = find_or_measure(replace(job, model=name), settings, show)
         found.append(replace(open_kept_run(folder), name=name_model(name)))
