@@ -1,6 +1,7 @@
 """A pass on an accelerator that is not there: the same numbers, no wait for each site, no tensor out of place."""
 
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import kernels
@@ -12,6 +13,7 @@ from devices import KIND, Machine
 from test_large import PLACE
 
 from anisoscope.errors import MeasureError, ModelError
+from anisoscope.measure import loop
 from anisoscope.measure.loop import move_batch, prefetch, run_pass
 from anisoscope.measure.random_state import fork_random_state
 from anisoscope.measure.settings import Settings
@@ -338,3 +340,19 @@ def test_random_numbers_of_a_training_stay_as_they_are_on_every_kind_of_device(m
         states.update({index: state + 1 for index, state in states.items()})
     assert states[0] == 3 and (kind == "mps" or states[1] == 4)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_random_numbers_of_a_kind_without_a_module_in_torch_are_left_as_they_are():
+    """XLA has none in torch: a Monitor on it ended the training."""
+    with fork_random_state([torch.device("xla", 0)]):
+        torch.rand(1)
+
+
+def test_a_look_at_a_training_keeps_the_random_state_of_its_device(monkeypatch):
+    kept = []
+    monkeypatch.setattr(loop, "fork_random_state", lambda devices: kept.extend(devices) or fork_random_state([]))
+    monkeypatch.setattr(loop, "find_device", lambda _model: torch.device("xpu", 1))
+    monkeypatch.setattr(loop, "measure_into", lambda *_: None)
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    loop.measure_probe(torch.nn.Linear(1, 1), [], Settings())
+    assert kept == [torch.device("xpu", 1)]

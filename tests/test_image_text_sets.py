@@ -198,3 +198,11 @@ def test_a_data_set_of_the_hub_is_what_was_saved_and_streamed_once(hub, tmp_path
     again, again_chats = ask(hub, tmp_path / "home", ["someone/captions", {}], ["someone/chats", {}])
     assert (again, again_chats) == (whole, chats)
     assert not [line for line in hub.fetched if line.endswith(".parquet")]
+
+
+def test_a_column_of_images_is_no_column_of_captions(tmp_path):
+    """The cure was "known names:", without one."""
+    make_captions().save_to_disk(str(tmp_path / "saved"))
+    column = next(name for name, kind in make_captions().features.items() if isinstance(kind, datasets.Image))
+    with pytest.raises(CorpusError, match=r"holds images\. Cure: (did you mean|known names:) \w+"):
+        find_image_text_set(str(tmp_path / "saved"), column=column)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from sweep import build, call
+from sweep import build
+from test_blocks_of_others import catch_by_hand, in_rows
 from test_images_in_texts import in_float64, make_processor, save_images
 from tiny_configs import tiny_config
 
@@ -18,22 +19,7 @@ LONGEST = 12
 
 def catch_layers(model, inputs, blocks):
     """Return the vectors [token, dim] that enter the first block and leave each, maps as one vector per position."""
-    caught = []
-
-    def keep(x):
-        x = x[0] if isinstance(x, tuple) else x
-        x = x.flatten(2).transpose(1, 2) if x.dim() == 4 else x
-        caught.append(x.flatten(0, 1))
-
-    def enter(_module, args, kwargs):
-        keep(args[0] if args else kwargs["hidden_states"])
-
-    hooks = [blocks[0].register_forward_pre_hook(enter, with_kwargs=True)]
-    hooks += [block.register_forward_hook(lambda _m, _a, output: keep(output)) for block in blocks]
-    call(model, inputs)
-    for hook in hooks:
-        hook.remove()
-    return caught
+    return [in_rows(x).flatten(0, 1) for x in catch_by_hand(model, inputs, blocks)]
 
 
 def mean_cosine(x):

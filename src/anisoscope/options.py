@@ -42,15 +42,15 @@ LONGEST = 60
 Kind = TypeVar("Kind")
 
 
-# ---- the types of fields ---------------------------------------------------------------------------------------------
-
-
 def expand_home(name: str | Path) -> Path:
     """Return a path in which a leading `~` or `~user` is the home folder; unchanged if there is no such user."""
     try:
         return Path(name).expanduser()
     except RuntimeError:  # a file may have such a name
         return Path(name)
+
+
+# ---- the types of fields ---------------------------------------------------------------------------------------------
 
 
 def _refuse_bool(value: Any) -> Any:

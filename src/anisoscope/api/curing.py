@@ -100,7 +100,7 @@ def cure(
             of_run = read_layer_of_run(path, layer)
             x, units = of_run.vectors, of_run.units
         else:
-            opened = open_vectors(path)
+            opened = open_vectors(vectors)
             x, units, labels = read_layer_of_vectors(opened, layer), opened.units, opened.labels
     else:
         x = _read_array(vectors)
@@ -111,7 +111,7 @@ def cure(
 def _read_array(vectors: Any, layer: str | None = None) -> Array:
     """Return an array, a tensor or a file as vectors [vector, dim] in float64."""
     if isinstance(vectors, str | Path):
-        return read_layer_of_vectors(open_vectors(expand_home(vectors)), layer)
+        return read_layer_of_vectors(open_vectors(vectors), layer)
     if hasattr(vectors, "detach"):
         vectors = vectors.detach().cpu().double()
     return np.asarray(vectors, dtype=np.float64)

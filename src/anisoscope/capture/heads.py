@@ -35,7 +35,7 @@ def is_attention(module: nn.Module) -> bool:
     return "Attention" in type(module).__name__
 
 
-def turns(module: nn.Module) -> bool:
+def is_rotary(module: nn.Module) -> bool:
     """Return whether a module rotates queries and keys by their position, by the name of its class."""
     return any(part in type(module).__name__ for part in ROTATING)
 
@@ -62,7 +62,7 @@ class Heads:
     def hook_projections(self) -> None:
         """Hook the projections of attention modules, to read queries and keys before the attention interface."""
         stacks, names = self.tap.stacks, self.tap.names
-        rotary = {stacks[m] for m in names if turns(m) or hasattr(m, "rotary_dim")}
+        rotary = {stacks[m] for m in names if is_rotary(m) or hasattr(m, "rotary_dim")}
         for module in names:
             if is_attention(module) and not any(map(is_attention, module.children())):
                 turned = stacks[module] in self.tap.turned

@@ -180,7 +180,9 @@ def _find_columns(features: Any, column: str | None, name: str) -> _Columns | No
     if column is not None:
         require_column(column, features, name, "captions")
         if column in images:
-            raise CorpusError(f"a column of captions in {name}", f"{column}, which holds images", suggest_names("", []))
+            others = [key for key in features if key not in images]
+            cure = suggest_names(column, others) if others else "name a data set with captions"
+            raise CorpusError(f"a column of captions in {name}", f"{column}, which holds images", cure)
     chat = next((key for key in CHAT_COLUMNS if key in features), None)
     text = column or chat or next((key for key in CAPTION_COLUMNS if key in features), None)
     return None if text is None else _Columns(images[0], text, text == chat)

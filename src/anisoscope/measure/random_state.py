@@ -15,7 +15,8 @@ WITHOUT_STATE = ("cpu", "meta")
 def fork_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
     """Within a `with` block, let random numbers be drawn; afterwards their state is that of before.
 
-    devices   those on which numbers may be drawn; the CPU is always one of them
+    devices   those on which numbers may be drawn; the CPU is always one of them, and kinds of which torch cannot read
+              the state (XLA) are left as they are
     """
     by_kind: dict[str, set[int]] = {}
     for device in devices:
@@ -24,6 +25,6 @@ def fork_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
         for kind, indices in sorted(by_kind.items()):
             if kind == WITHOUT_INDEX:
                 stack.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
-            elif kind not in WITHOUT_STATE and hasattr(torch.get_device_module(kind), "get_rng_state"):
+            elif kind not in WITHOUT_STATE and hasattr(getattr(torch, kind, None), "get_rng_state"):
                 stack.enter_context(torch.random.fork_rng(sorted(indices), device_type=kind))
         yield

@@ -69,7 +69,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
         if count > 2:
             taken = by_width(here, "class_direction.dimensions")[max(WIDTHS)] / (count - 1)
             yield here.test("classes take every dimension they can", taken)
-    yield whole.test("more classes need more dimensions", growth(needed), of_several=True)
+    yield whole.test("more classes need more dimensions", growth(needed))
 
 
 def growth(needed: dict[int, pd.Series]) -> Array:

@@ -56,7 +56,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
                 yield here.test(claim, accuracy[layers, arm] - accuracy[own], which)
             yield here.test("directions without attention", auc[layers, "uniform"] - auc[own], which)
             yield here.test("values make up for it", values[layers, "uniform"] - values[own], which)
-    yield whole.test("alike values, dispensable attention", predicted(whole), of_several=True)
+    yield whole.test("alike values, dispensable attention", predicted(whole))
 
 
 def predicted(whole: Evidence) -> np.ndarray:

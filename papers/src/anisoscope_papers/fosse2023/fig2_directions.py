@@ -117,11 +117,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
     both = own["component"].astype(str).str.split(" → ", expand=True).reindex(columns=[0, 1])
     own = own.assign(component=both[0])[both[0] == both[1]]
     right = whole.table("corpus", "component", metric="class_accuracy")
-    yield whole.test(
-        "closer classes are better classified",
-        correlation(whole.by(own, "corpus", "component"), right),
-        of_several=True,
-    )
+    yield whole.test("closer classes are better classified", correlation(whole.by(own, "corpus", "component"), right))
 
 
 def _mean_over_classes(here: Evidence, metric: str, stage: str = "tuned", **where: Any) -> Array:
