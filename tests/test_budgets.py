@@ -70,7 +70,7 @@ def test_a_limit_gives_the_first_documents_of_the_whole(tmp_path, monkeypatch):
 
 
 def test_a_file_larger_than_the_memory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "memory_budget", lambda: 1 << 20)
+    monkeypatch.setattr(files, "get_memory_budget", lambda: 1 << 20)
     (tmp_path / "t.txt.gz").write_bytes(gzip.compress(b"The cat sat.\n" * (1 << 18), mtime=0))
     with pytest.raises(CorpusError, match=r"a quarter of the free memory; got .* or more. Cure: .*--limit"):
         open_text(str(tmp_path / "t.txt.gz"))
@@ -184,7 +184,7 @@ def test_a_large_array_of_an_archive_is_read_in_place(tmp_path, monkeypatch):
     x = np.random.default_rng(0).normal(size=(60, 8))
     by_columns = np.asfortranarray(x + 1)
     np.savez(tmp_path / "x.npz", first=x, second=by_columns, unit=np.arange(60) // 2)
-    monkeypatch.setattr(vector_files, "memory_budget", lambda: 100)
+    monkeypatch.setattr(vector_files, "get_memory_budget", lambda: 100)
     found = open_vectors(tmp_path / "x.npz")
     assert all(isinstance(layer, np.memmap) for layer in found.layers.values())
     np.testing.assert_array_equal(found.layers["first"], x)
@@ -209,7 +209,7 @@ def test_positions_of_damage_do_not_depend_on_the_pieces(tmp_path, monkeypatch):
 
 
 def test_json_lines_of_vectors_have_a_budget(tmp_path, monkeypatch):
-    monkeypatch.setattr("anisoscope.data.vector_json.memory_budget", lambda: 1000)
+    monkeypatch.setattr("anisoscope.data.vector_json.get_memory_budget", lambda: 1000)
     (tmp_path / "x.jsonl").write_text("".join(f"{json.dumps({'vector': [0.5] * 20})}\n" for _ in range(50)))
     with pytest.raises(CorpusError, match="a quarter of the free memory"):
         open_vectors(tmp_path / "x.jsonl")

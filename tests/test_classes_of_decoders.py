@@ -200,10 +200,10 @@ def test_an_adapter_is_a_classifier_with_its_head(tokenizer, tmp_path):
 
 def test_an_encoder_decoder_is_read_at_the_mark_of_the_end(tmp_path):
     """BART's head reads the decoder at the mark of the end; the encoder's padding was taken for real tokens."""
-    from anisoscope.data.encoding import vocabulary_tokenizer
+    from anisoscope.data.encoding import build_tokenizer
 
     corpus = open_labelled("planted")
-    own = vocabulary_tokenizer(corpus, max_length=40)
+    own = build_tokenizer(corpus, max_length=40)
     from tokenizers.processors import TemplateProcessing
 
     inner, end = own.backend_tokenizer, own.cls_token_id

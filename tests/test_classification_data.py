@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from anisoscope.data import hub, synthetic
-from anisoscope.data.encoding import LabelledPlan, collate, encode, vocabulary_tokenizer
+from anisoscope.data.encoding import LabelledPlan, build_tokenizer, encode, pad_batch
 from anisoscope.data.hub import HubSet
 from anisoscope.data.labelled import (
     Example,
@@ -19,7 +19,7 @@ from anisoscope.data.labelled import (
     split_at_random,
     take_balanced,
 )
-from anisoscope.data.labelled_tables import _words
+from anisoscope.data.labelled_tables import _split_words
 from anisoscope.data.opening import open_labelled
 from anisoscope.errors import AnisoscopeError, CorpusError, UsageError
 
@@ -199,7 +199,7 @@ def test_limits_are_spread_over_the_classes():
 
 def test_the_papers_vocabulary():
     found = LabelledCorpus("x", ("a", "b"), {"train": (Example(("The", "the", "cat!"), 0), Example(("cat",), 1))})
-    tokenizer = vocabulary_tokenizer(found, max_length=9)
+    tokenizer = build_tokenizer(found, max_length=9)
     assert tokenizer.convert_ids_to_tokens(range(len(tokenizer))) == ["<pad>", "<unk>", "cat", "the", "!", "<cls>"]
     encoded = encode([Example(("the", "dog!"), 0)], tokenizer, 9)
     assert encoded.rows[0]["input_ids"] == [5, 3, 1, 4] and encoded.words[0] == [-1, 0, 1, 1]
@@ -207,7 +207,7 @@ def test_the_papers_vocabulary():
 
 def test_pairs_are_encoded_with_and_without_a_mark_between_them():
     found = open_labelled("planted-pairs")
-    plain, marked = (vocabulary_tokenizer(found, max_length=64, separator=s) for s in (False, True))
+    plain, marked = (build_tokenizer(found, max_length=64, separator=s) for s in (False, True))
     example = found.splits["test"][:1]
     without, with_mark = encode(example, plain, 64), encode(example, marked, 64)
     assert without.words[0] == [-1, *range(len(example[0].all_words))]
@@ -216,7 +216,7 @@ def test_pairs_are_encoded_with_and_without_a_mark_between_them():
 
 def test_long_utterances_are_cut_and_counted():
     found = open_labelled("planted")
-    tokenizer = vocabulary_tokenizer(found, max_length=10)
+    tokenizer = build_tokenizer(found, max_length=10)
     encoded = encode(found.splits["test"], tokenizer, 10)
     assert max(encoded.lengths) == 10
     assert encoded.truncated == sum(len(e.words) > 9 for e in found.splits["test"]) > 0
@@ -224,14 +224,14 @@ def test_long_utterances_are_cut_and_counted():
 
 def test_a_plan_holds_every_example_once_and_knows_special_tokens():
     found = open_labelled("planted")
-    tokenizer = vocabulary_tokenizer(found, max_length=64)
+    tokenizer = build_tokenizer(found, max_length=64)
     encoded = encode(found.splits["test"], tokenizer, 64)
     plan = LabelledPlan(encoded, tokenizer.pad_token_id, batch_tokens=200)
     batches = list(plan)
     assert sorted(i for b in batches for i in b.unit.tolist()) == list(range(300))
     assert sum(int(b.streams["encoder"].mask.sum()) for b in batches) == sum(encoded.lengths) == sum(plan.tokens)
     assert all(int(b.streams["encoder"].special.sum()) == len(b.unit) for b in batches)
-    padded = collate(encoded.rows[:3], 0)
+    padded = pad_batch(encoded.rows[:3], 0)
     assert padded["attention_mask"].sum(1).tolist() == encoded.lengths[:3]
     assert np.array_equal(padded["labels"], encoded.labels[:3])
 
@@ -240,7 +240,7 @@ def test_padding_is_the_pad_token_and_nothing_in_other_columns():
     """The kind of a padded token is 0, whatever the number of the pad token."""
     rows = [{"input_ids": [5, 6, 7], "token_type_ids": [0, 1, 1], "labels": 1}, {"input_ids": [5], "labels": 0}]
     rows[1]["token_type_ids"] = [1]
-    found = {name: column.tolist() for name, column in collate(rows, 9).items()}
+    found = {name: column.tolist() for name, column in pad_batch(rows, 9).items()}
     assert found == {
         "input_ids": [[5, 6, 7], [5, 9, 9]],
         "token_type_ids": [[0, 1, 1], [1, 0, 0]],
@@ -252,7 +252,7 @@ def test_padding_is_the_pad_token_and_nothing_in_other_columns():
 def test_renamed_or_swapped_classes_are_another_run():
     """Records name classes: a run with the same examples under other names must not be taken for it."""
     found = open_labelled("planted", limit=20)
-    encoded = encode(found.splits["test"], vocabulary_tokenizer(found, max_length=64), 64)
+    encoded = encode(found.splits["test"], build_tokenizer(found, max_length=64), 64)
     names = (found.labels, found.labels[::-1], ("other", "names"))
     assert len({LabelledPlan(encoded, 0, classes=labels).fingerprint for labels in names}) == 3
     corpora = [LabelledCorpus("mine", labels, found.splits) for labels in names]
@@ -332,9 +332,9 @@ def test_other_bad_input_is_explained(tmp_path):
 def test_words_of_a_cell_unless_it_holds_two_texts(value, words):
     if words is None:
         with pytest.raises(CorpusError, match=r"one text .*got two"):
-            _words(value, "row 1")
+            _split_words(value, "row 1")
     else:
-        assert _words(value, "row 1") == words
+        assert _split_words(value, "row 1") == words
 
 
 # ---- which rows are looked at ----------------------------------------------------------------------------------------

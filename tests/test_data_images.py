@@ -16,8 +16,8 @@ from transformers import ConvNextImageProcessorPil, ViTImageProcessorPil
 from anisoscope.data import hub
 from anisoscope.data.corpora import list_corpora
 from anisoscope.data.hub import HubSet
-from anisoscope.data.images import MEAN, ImagePlan, open_images, picture
-from anisoscope.data.media import _listed
+from anisoscope.data.images import MEAN, ImagePlan, decode_picture, open_images
+from anisoscope.data.media import _iter_listed
 from anisoscope.data.opening import default_corpus, open_plan
 from anisoscope.errors import CorpusError, UsageError
 
@@ -36,7 +36,7 @@ def photograph(width=50, height=40, seed=0):
 
 
 def read(path, mode="RGB"):
-    return np.asarray(picture(path.name, path.read_bytes(), mode))
+    return np.asarray(decode_picture(path.name, path.read_bytes(), mode))
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_the_digits_are_built_in(vit):
 
 
 def read_item(item):
-    return np.asarray(picture(item.name, item.read()))
+    return np.asarray(decode_picture(item.name, item.read()))
 
 
 def test_grey_palette_and_transparent_images(tmp_path):
@@ -243,10 +243,10 @@ def test_every_row_of_a_table_is_an_item_whatever_the_one_before_was(tmp_path):
     (tmp_path / "a.png").write_bytes(b"x")
     rows = [{"bytes": b"1", "path": "in.png"}, {"bytes": b"2", "path": None}, {"bytes": None, "path": None}]
     pd.DataFrame({"image": rows, "speaker_id": ["p", "q", "r"]}).to_parquet(tmp_path / "t.parquet")
-    found = list(_listed(tmp_path / "t.parquet", None, "image"))
+    found = list(_iter_listed(tmp_path / "t.parquet", None, "image"))
     assert [item.place for item in found[:2]] == [b"1", b"2"] and found[0].name == "in.png"
     assert [bool(item.fault) for item in found] == [False, False, True]
     (tmp_path / "t.csv").write_text('path\na.png\n""\nb.png\n')
-    found = list(_listed(tmp_path / "t.csv", None))
+    found = list(_iter_listed(tmp_path / "t.csv", None))
     assert [(item.name, bool(item.fault)) for item in found][::2] == [("a.png", False), ("b.png", False)]
     assert found[1].fault == "'' for a path" and found[2].place == tmp_path / "b.png"

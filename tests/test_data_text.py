@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from anisoscope.data.plans import hash_parts, pack
 from anisoscope.data.splitting import BLOCK, split_text
 from anisoscope.data.text import TextCorpus, TextPlan, open_text, plan_text
-from anisoscope.data.windows import Affixes, affixes, check_vocabulary, frequency_bins, tokenise
+from anisoscope.data.windows import Affixes, bin_by_frequency, check_vocabulary, find_affixes, tokenise
 from anisoscope.errors import ModelError, UsageError
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -91,7 +91,7 @@ def unit_tokens(named: dict[tuple[int, int], int], unit: int) -> list[int]:
 @each_tokenizer
 def test_affixes_are_those_of_the_tokenizer(name: str) -> None:
     tokenizer, (prefix, suffix) = TOKENIZERS[name]
-    assert affixes(tokenizer) == Affixes(prefix, suffix)
+    assert find_affixes(tokenizer) == Affixes(prefix, suffix)
 
 
 @each_tokenizer
@@ -237,7 +237,7 @@ def test_batches_hold_similar_lengths_longest_first() -> None:
 
 def test_frequency_bins_have_equal_mass_and_are_functions_of_the_count() -> None:
     def bins_of(counts: list[int]) -> tuple[list[int], list[str]]:
-        bins, labels = frequency_bins(np.repeat(np.arange(len(counts)), counts).astype(np.int32))
+        bins, labels = bin_by_frequency(np.repeat(np.arange(len(counts)), counts).astype(np.int32))
         return bins.tolist(), labels
 
     labels = ["q1 (count 5–5)", "q2 (count 10–10)", "q3 (count 20–20)", "q4 (count 21–21)", "q5 (count 22–22)"]

@@ -17,7 +17,7 @@ import anisoscope
 from anisoscope.api import functions
 from anisoscope.data import items, opening
 from anisoscope.data.corpora import HubPart
-from anisoscope.data.encoding import Encoded, LabelledPlan, encode, vocabulary_tokenizer
+from anisoscope.data.encoding import Encoded, LabelledPlan, build_tokenizer, encode
 from anisoscope.data.hub import HubSet
 from anisoscope.data.labelled import Example
 from anisoscope.data.local import use_copies
@@ -326,7 +326,7 @@ def test_what_is_kept_of_a_data_set_is_of_its_part_column_and_commit(monkeypatch
         parts.append(replace(parts[0], **{name: value}))
     for part, column in (*((part, None) for part in parts), (parts[0], "audio")):
         with pytest.raises(AttributeError):
-            items.hub_items(part, column)
+            items.find_hub_items(part, column)
     assert len({*folders}) == len(folders) == 7
 
 
@@ -417,7 +417,7 @@ def test_a_plan_of_labelled_examples_knows_ids_labels_and_batches():
     assert len({plan.fingerprint for plan in plans}) == 5
     corpus = open_labelled("planted-pairs", limit=30)
     pair = Example(corpus.splits["train"][0].words[:2], 0, ("word",) * 9)
-    cut = encode([pair], vocabulary_tokenizer(corpus, max_length=64), 6)
+    cut = encode([pair], build_tokenizer(corpus, max_length=64), 6)
     assert cut.words == [[-1, 0, 1, 2, 3, 4]] and cut.truncated == 1  # of a pair the longer text is cut
     assert LabelledPlan(Encoded(rows, words), 0).fingerprint == plans[0].fingerprint
 
@@ -440,7 +440,7 @@ def test_a_text_is_planned_for_the_stack_and_vocabulary_of_its_model(name, monke
     seen = {}
     monkeypatch.setattr("anisoscope.data.text.plan_text", lambda *_, **how: seen.update(how))
     model = tiny.model(name)
-    opening._text_plan("corpus", model, "tokenizer", 33, 77)
+    opening._plan_text("corpus", model, "tokenizer", 33, 77)
     stack, start = FAMILY[name]
     assert seen == {
         "max_length": 33,
@@ -450,7 +450,7 @@ def test_a_text_is_planned_for_the_stack_and_vocabulary_of_its_model(name, monke
         "vocab_size": tiny.VOCABULARY,
     }
     manta = SimpleNamespace(config=SimpleNamespace(model_type="manta", vocab_size=9), modules=list, named_modules=list)
-    opening._text_plan("corpus", manta, "tokenizer", 33, 77)
+    opening._plan_text("corpus", manta, "tokenizer", 33, 77)
     assert seen["batch_tokens"] == 1  # its blocks depend on what else is in the batch
 
 
@@ -472,8 +472,8 @@ def test_a_text_is_planned_for_the_stack_and_vocabulary_of_its_model(name, monke
 )
 def test_a_model_reads_as_many_tokens_as_its_positions_and_its_tokenizer_say(config, most, longest):
     tokenizer = SimpleNamespace(model_max_length=most, tokenize=None)
-    assert opening.longest_input(SimpleNamespace(**config), tokenizer) == longest
-    assert opening.text_length(SimpleNamespace(**config), tokenizer, None) == min(longest or 512, 512)
+    assert opening.find_longest_input(SimpleNamespace(**config), tokenizer) == longest
+    assert opening.choose_text_length(SimpleNamespace(**config), tokenizer, None) == min(longest or 512, 512)
 
 
 # ---- what is told is so ----------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typed import invoke
 
 import anisoscope
 from anisoscope.classes import sentence
-from anisoscope.data.encoding import Padding, vocabulary_tokenizer
+from anisoscope.data.encoding import Padding, build_tokenizer
 from anisoscope.data.opening import open_labelled
 from anisoscope.errors import ModelError, UsageError
 
@@ -26,7 +26,7 @@ NAMES = {"id2label": {0: "class 1", 1: "class 2"}, "label2id": {"class 1": 0, "c
 def folder(tmp_path_factory):
     """A random BERT for the two planted classes, and its tokenizer."""
     path = tmp_path_factory.mktemp("bert")
-    tokenizer = vocabulary_tokenizer(open_labelled("planted"), max_length=40)
+    tokenizer = build_tokenizer(open_labelled("planted"), max_length=40)
     torch.manual_seed(0)
     settings = WIDE | {"vocab_size": len(tokenizer), **NAMES}
     del settings["num_labels"]
@@ -217,7 +217,7 @@ def with_end(tokenizer):
 
 def classifier_of_kind(kind, folder):
     """A tiny random classifier of the two planted classes, saved with its tokenizer; `kind`: its architecture."""
-    tokenizer = vocabulary_tokenizer(open_labelled("planted"), max_length=40)
+    tokenizer = build_tokenizer(open_labelled("planted"), max_length=40)
     small = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 32, "intermediate_size": 32}
     if kind in ("bart", "t5"):
         tokenizer, end = with_end(tokenizer)

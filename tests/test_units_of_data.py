@@ -31,7 +31,7 @@ from anisoscope.errors import CorpusError, ModelError, UsageError
 
 def header_of(text, width=None):
     rows = [line.split(",") for line in text.split()]
-    return vector_tables._header(rows, width or max(map(len, rows[1:] or rows)), "x.csv")
+    return vector_tables._read_header(rows, width or max(map(len, rows[1:] or rows)), "x.csv")
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,9 @@ def test_a_first_line_that_may_be_either_is_refused(text, said):
         header_of(text)
     with pytest.raises(CorpusError, match="several columns x"):
         header_of("x,x 1,2")
+    wide = [*map(str, range(20_001)), "x"]
+    with pytest.raises(CorpusError, match="several columns x"):
+        vector_tables._read_header([[*wide, "x"], ["1"] * 20_003], 20_003, "x.csv")
 
 
 def test_what_counts_as_a_number_in_a_cell():
@@ -88,31 +91,31 @@ def test_what_counts_as_a_number_in_a_cell():
     ],
 )
 def test_the_separator_makes_rows_of_numbers(lines, separator, tmp_path):
-    assert vector_tables._separator(lines, tmp_path / "x.csv") == separator
-    assert vector_tables._separator(["a,b", "1,2"], tmp_path / "x.tsv") == "\t"
+    assert vector_tables._choose_separator(lines, tmp_path / "x.csv") == separator
+    assert vector_tables._choose_separator(["a,b", "1,2"], tmp_path / "x.tsv") == "\t"
 
 
 def test_names_in_a_comment_fit_the_columns():
-    assert vector_tables._names_in_comment("# id x0 x1", " ", 3) == ["id", "x0", "x1"]
-    assert vector_tables._names_in_comment("# id,x0", ",", 2) == ["id", "x0"]
+    assert vector_tables._parse_comment("# id x0 x1", " ", 3) == ["id", "x0", "x1"]
+    assert vector_tables._parse_comment("# id,x0", ",", 2) == ["id", "x0"]
     for line, width in (("# id x0", 3), ("# id id x0", 3), ("# id 7 x0", 3), ("#", 1)):
-        assert vector_tables._names_in_comment(line, " ", width) == []
+        assert vector_tables._parse_comment(line, " ", width) == []
 
 
 def test_columns_of_whole_numbers_are_told_from_decimals():
     rows = [["1", "+2", "1.0", "a", ""], ["-3", "", "2", "1", ""]]
-    assert vector_tables._columns_of_numbers([*"abcde"], rows, False) == (["a", "b"], ["c"])
-    assert vector_tables._columns_of_numbers(["a"], [["1,5"], ["2,0"]], True) == ([], ["a"])
+    assert vector_tables._guess_types([*"abcde"], rows, False) == (["a", "b"], ["c"])
+    assert vector_tables._guess_types(["a"], [["1,5"], ["2,0"]], True) == ([], ["a"])
 
 
 def test_sequences_and_printed_lists_of_a_column():
-    values, mask = vector_tables._in_sequences(np.arange(8.0).reshape(4, 2), np.array([1, 3]))
+    values, mask = vector_tables._arrange_sequences(np.arange(8.0).reshape(4, 2), np.array([1, 3]))
     assert values.shape == (2, 3, 2) and values[0].tolist() == [[0, 1], [0, 0], [0, 0]]
     assert mask.tolist() == [[True, False, False], [True] * 3]
-    assert vector_tables._in_sequences(np.ones((4, 2)), np.array([2, 2]))[1] is None
+    assert vector_tables._arrange_sequences(np.ones((4, 2)), np.array([2, 2]))[1] is None
 
     def read(*texts):
-        return vector_tables._of_texts(np.array(texts, object))
+        return vector_tables._parse_printed_lists(np.array(texts, object))
 
     assert read("[1, 2]", "[3 4]")[0].tolist() == [[1, 2], [3, 4]]
     assert read("array([1., 2.], dtype=float32)")[0].tolist() == [[1, 2]]
@@ -124,7 +127,7 @@ def test_sequences_and_printed_lists_of_a_column():
 
 def test_columns_of_arrow_that_are_no_vectors_say_why():
     def read(values, kind=None):
-        return vector_tables._of_arrow_column(pa.array(values, kind))
+        return vector_tables._convert_column(pa.array(values, kind))
 
     assert read([[1.0, 2.0], None])[2] == "1 rows without a list"
     assert read([["a"], ["b"]])[2] == "lists of string"
@@ -135,12 +138,10 @@ def test_columns_of_arrow_that_are_no_vectors_say_why():
     assert read([True, False])[0].dtype == bool and read([True, None])[0].dtype == object
     assert read(["a", "b", "a"], pa.dictionary(pa.int32(), pa.string()))[0].tolist() == ["a", "b", "a"]
     nested = pa.table({"m": pa.array([{"label": 1, "deep": {"x": 2.0}}])})
-    assert [name for name, _ in vector_tables._flat_columns(nested)] == ["m.label", "m.deep.x"]
+    assert [name for name, _ in vector_tables._iter_flat_columns(nested)] == ["m.label", "m.deep.x"]
     frame = pa.Table.from_pandas(pd.DataFrame({"x": [1.0]}, index=pd.Index([5], name="key")))
-    assert vector_tables._index_of_pandas(frame, {"x": 0, "key": 0}) == ("key",)
-    assert vector_tables._index_of_pandas(pa.table({"a": [1]}), {"__index_level_0__": 0, "a": 0}) == (
-        "__index_level_0__",
-    )
+    assert vector_tables._find_index(frame, {"x": 0, "key": 0}) == ("key",)
+    assert vector_tables._find_index(pa.table({"a": [1]}), {"__index_level_0__": 0, "a": 0}) == ("__index_level_0__",)
 
 
 def test_a_table_of_blanks_skips_comments_and_keeps_its_types(tmp_path):
@@ -192,11 +193,11 @@ def test_names_are_written_in_few_words():
 
 def test_suspicious_columns_are_whole_among_decimals_or_count_the_rows():
     decimals = np.array([0.5, 0.25, 0.75, 1.5])
-    assert vector_roles._suspects([decimals, np.array([3, 9, 4, 4])]) == (1, "holds whole numbers among decimals")
-    assert vector_roles._suspects([decimals, np.arange(4)]) == (1, "counts the rows")
-    assert vector_roles._suspects([decimals, np.ones(4)]) is None
-    assert vector_roles._suspects([np.arange(4), np.array([3, 9, 4, 4])]) == (0, "counts the rows")
-    assert vector_roles._suspects([np.arange(4)]) is None
+    assert vector_roles._find_suspect([decimals, np.array([3, 9, 4, 4])]) == (1, "holds whole numbers among decimals")
+    assert vector_roles._find_suspect([decimals, np.arange(4)]) == (1, "counts the rows")
+    assert vector_roles._find_suspect([decimals, np.ones(4)]) is None
+    assert vector_roles._find_suspect([np.arange(4), np.array([3, 9, 4, 4])]) == (0, "counts the rows")
+    assert vector_roles._find_suspect([np.arange(4)]) is None
     counts = [vector_roles._counts_rows(np.array(x)) for x in ([0, 1, 2], [1, 2, 3], [2, 3, 4], [0, 1], [0, 2, 4])]
     assert counts == [True, True, False, False, False]
     whole = [vector_roles._is_whole(np.array(x)) for x in ([1.0, np.nan], [1.5, 2], [np.nan], [np.inf, 2.0])]
@@ -205,22 +206,22 @@ def test_suspicious_columns_are_whole_among_decimals_or_count_the_rows():
 
 def test_a_bad_cell_is_told_only_in_a_column_of_numbers():
     cells = np.array(["1", "2", "oops", "3", "x"], object)
-    assert vector_roles._bad_cell(cells, 10) == "'oops' in line 12"
-    assert vector_roles._bad_cell(cells, 0) == "'oops' in row 3"
-    assert vector_roles._bad_cell(np.array(["1", "x"], object), 0) == ""
-    assert vector_roles._bad_cell(np.arange(3), 0) == ""
+    assert vector_roles._find_bad_cell(cells, 10) == "'oops' in line 12"
+    assert vector_roles._find_bad_cell(cells, 0) == "'oops' in row 3"
+    assert vector_roles._find_bad_cell(np.array(["1", "x"], object), 0) == ""
+    assert vector_roles._find_bad_cell(np.arange(3), 0) == ""
 
 
 def test_names_say_what_is_no_dimension():
     for name in ("id", "doc_id", "Unnamed: 0", "meta.ID", "index", "uuid", "id_of_row", "row_num", "nr"):
-        assert vector_roles._says_other(name) == "an id, by its name", name
-    assert vector_roles._says_other("Year") == "by its name"
-    assert not any(map(vector_roles._says_other, ("width", "grid", "dim_0", "valid", "x")))
-    assert vector_roles._numbered_series(["a1", "b1", "b2", "c", "a2", "b3"]) == ["b1", "b2", "b3"]
-    assert vector_roles._numbered_series(["a1", "b1"]) == []
+        assert vector_roles._identify_by_name(name) == "an id, by its name", name
+    assert vector_roles._identify_by_name("Year") == "by its name"
+    assert not any(map(vector_roles._identify_by_name, ("width", "grid", "dim_0", "valid", "x")))
+    assert vector_roles._find_numbered(["a1", "b1", "b2", "c", "a2", "b3"]) == ["b1", "b2", "b3"]
+    assert vector_roles._find_numbered(["a1", "b1"]) == []
     names = ["e.float[]", "e.int8[]", "f.ubinary", "g"]
-    assert vector_roles._other_precisions(names) == ["e.int8[]", "f.ubinary"]
-    assert vector_roles._other_precisions(["e.int8", "e.float16"]) == ["e.int8"]
+    assert vector_roles._find_lower_precisions(names) == ["e.int8[]", "f.ubinary"]
+    assert vector_roles._find_lower_precisions(["e.int8", "e.float16"]) == ["e.int8"]
 
 
 def numbers(*names, rows=5):
@@ -265,39 +266,42 @@ def test_of_columns_of_lists_those_called_vectors_are_measured():
 
 
 def test_lists_of_numbers_in_json():
-    assert np.isnan(vector_json._numbers([1, None])[1])
-    assert vector_json._numbers([1, 2]).dtype.kind == "i"
+    assert np.isnan(vector_json._to_numbers([1, None])[1])
+    assert vector_json._to_numbers([1, 2]).dtype.kind == "i"
     for other in ([True, False], ["a"], [None, None], [], [1, "a"], [[1], [1, 2]], [1, None, True]):
-        assert vector_json._numbers(other) is None, other
-    assert [vector_json._name_of(path) for path in ("data[].embedding", "[]", "e[]", "a[].b[]", "x.y")] == [
+        assert vector_json._to_numbers(other) is None, other
+    assert [vector_json._name_path(path) for path in ("data[].embedding", "[]", "e[]", "a[].b[]", "x.y")] == [
         "embedding",
         "vectors",
         "e",
         "b",
         "x.y",
     ]
-    assert vector_json._from_base64("AACAPwAAAEA=").tolist() == [1.0, 2.0]
+    assert vector_json._decode_base64("AACAPwAAAEA=").tolist() == [1.0, 2.0]
     for text in ("AACA", "AACAPwAAAEA", "AACAfwAAgH8=", "gJYYSwAAgD8=", "not base 64!"):
-        assert vector_json._from_base64(text) is None
-    assert vector_json._scalars({"a": 1, "b": {"c": "x", "d": [1]}, "e": [2]}) == {"a": 1, "b.c": "x"}
+        assert vector_json._decode_base64(text) is None
+    assert vector_json._collect_scalars({"a": 1, "b": {"c": "x", "d": [1]}, "e": [2]}) == {"a": 1, "b.c": "x"}
     assert vector_json._are_rows(["0", "1"]) and not vector_json._are_rows(["1", "2"])
-    columns = vector_json._columns_of([{"a": 1, "b": True, "c": "x"}, {"a": None, "b": False}])
+    columns = vector_json._make_columns([{"a": 1, "b": True, "c": "x"}, {"a": None, "b": False}])
     assert np.isnan(columns["a"][1]) and columns["b"].dtype == bool and columns["c"].tolist() == ["x", None]
 
 
 def test_lists_beside_and_in_records_of_json():
     value = {"ids": [7, 8], "embeddings": [[0.5, 1.0], [1.5, 2.0]], "model": "m"}
-    content = vector_json.content_of_json(value, "x.json")
+    content = vector_json.read_json_value(value, "x.json")
     assert content.columns["embeddings"].shape == (2, 2) and content.columns["ids"].tolist() == [7, 8]
     assert content.columns["model"].tolist() == ["m", "m"]
     tokens = [{"hidden_states": [[0.5, 1.0], [1.5, 2.0]]}, {"hidden_states": [[2.5, 3.0]]}]
-    content = vector_json.content_of_json(tokens, "x.json")
+    content = vector_json.read_json_value(tokens, "x.json")
     assert content.columns["hidden_states"].shape == (2, 2, 2)
     assert content.masks["hidden_states"].tolist() == [[True, True], [True, False]]
     several = [{"thing": [[0.5, 1.0], [1.5, 2.0]]}, {"thing": [[2.5, 3.0]]}]
-    assert "several vectors in a record" in vector_json.content_of_json(several, "x.json").unusable["thing"]
+    assert "several vectors in a record" in vector_json.read_json_value(several, "x.json").unusable["thing"]
+    alike = {"queries": [{"vec": [0.5, 1.0]}], "documents": [{"vec": [1.5, 2.0]}, {"vec": [2.5, 3.0]}]}
+    content = vector_json.read_json_value(alike, "x.json")
+    assert list(content.columns) == ["documents[].vec"] and list(content.unusable) == ["queries[].vec"]
     split = {"columns": ["a", "b"], "data": [[1.5, 2.5], [3.5, 4.5]], "index": [0, 1]}
-    assert vector_json.content_of_json(split, "x.json").columns["b"].tolist() == [2.5, 4.5]
+    assert vector_json.read_json_value(split, "x.json").columns["b"].tolist() == [2.5, 4.5]
 
 
 def test_which_files_are_layers_pieces_and_lines_of_numbers():
@@ -317,17 +321,19 @@ def test_which_files_are_layers_pieces_and_lines_of_numbers():
 
 def test_what_a_file_of_torch_holds(tmp_path):
     path = tmp_path / "x.pt"
-    found = dict(vector_files._tensors({"a": [torch.ones(3)] * 2, "b": {"c": torch.ones(2, 2)}, "n": [1, 2]}, path))
+    found = dict(
+        vector_files._iter_tensors({"a": [torch.ones(3)] * 2, "b": {"c": torch.ones(2, 2)}, "n": [1, 2]}, path)
+    )
     assert {name: tuple(value.shape) for name, value in found.items()} == {"a": (2, 3), "b.c": (2, 2), "n": (2,)}
-    layers = dict(vector_files._tensors([torch.ones(2, 3, 4), torch.zeros(2, 3, 4)], path))
+    layers = dict(vector_files._iter_tensors([torch.ones(2, 3, 4), torch.zeros(2, 3, 4)], path))
     assert list(layers) == ["layer 0", "layer 1"] and layers["layer 1"].sum() == 0
-    assert list(dict(vector_files._tensors(torch.ones(2, 2), path))) == ["x"]
+    assert list(dict(vector_files._iter_tensors(torch.ones(2, 2), path))) == ["x"]
     for several, said in (
         ([torch.ones(2, 3), torch.ones(4, 3)], "2 matrices"),
         ([torch.ones(2), torch.ones(3)], "of one width"),
     ):
         with pytest.raises(CorpusError, match=said):
-            dict(vector_files._tensors(several, path))
+            dict(vector_files._iter_tensors(several, path))
 
 
 # ---- vectors in memory -----------------------------------------------------------------------------------------------
@@ -474,7 +480,9 @@ def test_a_fingerprint_holds_all_that_is_read():
 
 
 def labelled_row(label, names=None, **values):
-    return labelled_tables._labelled("w", {"label": label} | values, {"label": "label"} | {k: k for k in values}, names)
+    return labelled_tables._label_row(
+        "w", {"label": label} | values, {"label": "label"} | {k: k for k in values}, names
+    )
 
 
 def test_labels_of_a_table():
@@ -485,42 +493,47 @@ def test_labels_of_a_table():
     with pytest.raises(CorpusError, match="one label"):
         labelled_row([1, 2])
     rows = [labelled_row(x) for x in ("10", "9", "b", "a", "")]
-    assert labelled_tables._label_names(rows) == ["9", "10", "a", "b"]
-    assert labelled_tables._label_names([labelled_row(x) for x in (-1, 1)]) == ["-1", "1"]
+    assert labelled_tables._collect_labels(rows) == ["9", "10", "a", "b"]
+    assert labelled_tables._collect_labels([labelled_row(x) for x in (-1, 1)]) == ["-1", "1"]
     for bad in ((-1, 0, 1), ("nan", "a"), ("inf", "a"), ("<NA>", "b")):
         with pytest.raises(CorpusError, match="a label in every row"):
-            labelled_tables._label_names([labelled_row(x) for x in bad])
-    assert labelled_tables._label_names([labelled_row(x) for x in (-2, -1, 0)]) == ["-2", "-1", "0"]
+            labelled_tables._collect_labels([labelled_row(x) for x in bad])
+    assert labelled_tables._collect_labels([labelled_row(x) for x in (-2, -1, 0)]) == ["-2", "-1", "0"]
 
 
 def test_words_and_marks_of_a_row():
-    assert labelled_tables._words(" a  b ", "w") == ("a", "b") and labelled_tables._words(["a b"], "w") == ("a b",)
-    assert labelled_tables._words(["a", "b"], "w") == ("a", "b") and labelled_tables._words(None, "w") == ()
+    assert labelled_tables._split_words(" a  b ", "w") == ("a", "b") and labelled_tables._split_words(["a b"], "w") == (
+        "a b",
+    )
+    assert labelled_tables._split_words(["a", "b"], "w") == ("a", "b") and labelled_tables._split_words(None, "w") == ()
     with pytest.raises(CorpusError, match="one text"):
-        labelled_tables._words(["a b", "c"], "w")
+        labelled_tables._split_words(["a b", "c"], "w")
     for text in ([0, 1], "[0, 1]", "0 1", "0,1", " 0  1 "):
-        assert labelled_tables._marks(text, "w") == (0.0, 1.0), text
+        assert labelled_tables._parse_marks(text, "w") == (0.0, 1.0), text
     assert (
-        labelled_tables._marks("", "w") is labelled_tables._marks([], "w") is labelled_tables._marks(None, "w") is None
+        labelled_tables._parse_marks("", "w")
+        is labelled_tables._parse_marks([], "w")
+        is labelled_tables._parse_marks(None, "w")
+        is None
     )
     for bad in ([0, 1.5], [-0.1], "x", "[1", 7):
         with pytest.raises(CorpusError, match="between 0 and 1"):
-            labelled_tables._marks(bad, "w")
+            labelled_tables._parse_marks(bad, "w")
 
 
 def test_text_and_label_of_two_columns_are_told_by_their_content():
     texts, classes = [f"some words {i}" for i in range(6)], [*"ababab"]
     for columns in ({"x": texts, "y": classes}, {"y": classes, "x": texts}):
-        assert labelled_tables._text_and_label(columns) == {"text": "x", "label": "y"}
+        assert labelled_tables._guess_by_content(columns) == {"text": "x", "label": "y"}
     for unclear in (
         {"x": texts, "y": [*"abcdef"]},  # no class repeats
         {"x": [*"uvwxyz"], "y": classes},  # texts of one word
         {"x": [*"uvwxy", "z z"], "y": classes},  # hardly more words than classes
         {"x": texts, "y": classes, "z": classes},
     ):
-        assert labelled_tables._text_and_label(unclear) == {}
-    assert labelled_tables._text_and_label({"x": texts[:2], "y": [*"aa"]}) == {"text": "x", "label": "y"}
-    choose = labelled_tables._columns
+        assert labelled_tables._guess_by_content(unclear) == {}
+    assert labelled_tables._guess_by_content({"x": texts[:2], "y": [*"aa"]}) == {"text": "x", "label": "y"}
+    choose = labelled_tables._assign_columns
     assert choose("t", {"text": "body"}, ["body", "sentence2", "label"]) == {"text": "body", "label": "label"}
     assert choose("t", {}, ["body", "sentence2", "label"]) == {"text": "body", "second": "sentence2", "label": "label"}
     assert choose("t", {}, ["x", "y"], {"text": "x", "label": "y"}) == {"text": "x", "label": "y"}
@@ -530,35 +543,35 @@ def test_text_and_label_of_two_columns_are_told_by_their_content():
 
 def test_splits_of_a_table():
     rows = [labelled_row("a", split=split) for split in ("Train", "dev", " test ", "valid")]
-    assert {k: len(v) for k, v in labelled_tables._by_column(rows, "s").items()} == {
+    assert {k: len(v) for k, v in labelled_tables._group_by_split(rows, "s").items()} == {
         "train": 1,
         "validation": 2,
         "test": 1,
     }
     with pytest.raises(CorpusError, match="a split in the column"):
-        labelled_tables._by_column([labelled_row("a", split=None)], "s")
-    assert labelled_tables._missing_splits({"": []}) == [*labelled.SPLITS]
-    assert labelled_tables._missing_splits({"train": [1], "test": []}) == ["validation", "test"]
+        labelled_tables._group_by_split([labelled_row("a", split=None)], "s")
+    assert labelled_tables._find_missing_splits({"": []}) == [*labelled.SPLITS]
+    assert labelled_tables._find_missing_splits({"train": [1], "test": []}) == ["validation", "test"]
     examples = [Example((str(i),), i % 2) for i in range(40)]
-    read = labelled_tables._completed({"train": examples, "test": examples[:4], "extra": examples[:1]}, 0)
+    read = labelled_tables._complete_splits({"train": examples, "test": examples[:4], "extra": examples[:1]}, 0)
     assert {k: len(v) for k, v in read.items()} == {"train": 36, "validation": 4, "test": 4, "extra": 1}
     assert list(read) == ["train", "validation", "test", "extra"]
-    assert {k: len(v) for k, v in labelled_tables._completed({"train": examples}, 0).items()} == {
+    assert {k: len(v) for k, v in labelled_tables._complete_splits({"train": examples}, 0).items()} == {
         "train": 32,
         "validation": 4,
         "test": 4,
     }
-    assert len(labelled_tables._completed({"": examples}, 0)["validation"]) == 4
+    assert len(labelled_tables._complete_splits({"": examples}, 0)["validation"]) == 4
 
 
 def test_tables_of_a_folder_are_named_after_splits(tmp_path):
     for name in ("train.csv", "val.csv", "notes.csv", "readme.txt"):
         (tmp_path / name).write_text("text,label\na b,x\n")
-    found = labelled_tables._splits_in(tmp_path)
+    found = labelled_tables._find_splits(tmp_path)
     assert {split: file.name for split, file in found.items()} == {"train": "train.csv", "validation": "val.csv"}
     (tmp_path / "dev.csv").write_text("text,label\n")
     with pytest.raises(CorpusError, match="one table of the split validation"):
-        labelled_tables._splits_in(tmp_path)
+        labelled_tables._find_splits(tmp_path)
 
 
 # ---- texts -----------------------------------------------------------------------------------------------------------
@@ -580,11 +593,11 @@ def test_batches_of_rows_within_a_budget():
 
 def test_windows_are_cut_from_units():
     units = [np.arange(5, dtype=np.int32), np.arange(10, 12, dtype=np.int32)]
-    cut = windows.cut(units, 4, 2)
+    cut = windows.cut_windows(units, 4, 2)
     assert cut.unit.tolist() == [0, 0, 0, 1] and cut.offset.tolist() == [0, 2, 4, 5]
     assert cut.length.tolist() == [2, 2, 1, 2] and cut.start.tolist() == [0, 4, 8, 0]
-    assert [block.tolist() for block in windows.blocks(units, 3, None)] == [[0, 1, 2], [3, 4, 10], [11]]
-    assert len(windows.blocks(units, 3, 2)) == 2
+    assert [block.tolist() for block in windows.cut_blocks(units, 3, None)] == [[0, 1, 2], [3, 4, 10], [11]]
+    assert len(windows.cut_blocks(units, 3, 2)) == 2
     windows.check_room(3, 2)
     with pytest.raises(UsageError, match="at least 3 tokens"):
         windows.check_room(2, 2)
@@ -592,7 +605,7 @@ def test_windows_are_cut_from_units():
 
 def test_bins_of_frequency_have_equal_counts():
     ids = np.repeat(np.arange(4), [1, 1, 2, 16]).astype(np.int32)
-    bins, labels = windows.frequency_bins(ids)
+    bins, labels = windows.bin_by_frequency(ids)
     assert bins.tolist() == [0, 0, 0, 3] and labels[0] == "q1 (count 1–2)" and labels[1] == "q2 (empty)"
     assert labels[3] == "q4 (count 16–16)"
     marks = {".": True, " ,": True, "\n": True, " ": False, "": False, "a.": False, "…”": True, "+": False}
@@ -697,9 +710,9 @@ def test_the_column_of_text_is_chosen():
         with pytest.raises(CorpusError):
             choose(row, column)
     chat = [{"content": "a"}, {"role": "tool"}, {"value": [{"text": "b"}, {"image": 1}]}]
-    assert documents.text_of_chat(chat) == "a\nb"
+    assert documents.join_chat(chat) == "a\nb"
     for other in ([], "x", [1], [{"content": 3}]):
-        assert documents.text_of_chat(other) is None
+        assert documents.join_chat(other) is None
 
 
 def test_rows_of_a_csv_say_where_they_stand(tmp_path):
@@ -777,19 +790,19 @@ def test_a_part_of_a_local_copy_is_found_by_its_split(tmp_path):
         (tmp_path / name).unlink()
     with pytest.raises(CorpusError, match="none, but wiki"):
         local.find_part_of_copy(tmp_path, "text", "validation")
-    assert local.pairs(["a=b=c"]) == {"a": "b=c"}
+    assert local.parse_paths(["a=b=c"]) == {"a": "b=c"}
     for bad in ("a=", "=b", "a"):
         with pytest.raises(UsageError):
-            local.pairs([bad])
+            local.parse_paths([bad])
 
 
 def test_what_a_path_mostly_holds(tmp_path):
     for name in ("a.wav", "b.FLAC", "c.png", ".hidden.png", ".other.png"):
         (tmp_path / name).write_bytes(b"")
-    assert local.modality_of(tmp_path) == "speech"
-    assert local.modality_of(tmp_path / "c.png") == "image" and local.modality_of(tmp_path / "x.xyz") is None
+    assert local.detect_modality(tmp_path) == "speech"
+    assert local.detect_modality(tmp_path / "c.png") == "image" and local.detect_modality(tmp_path / "x.xyz") is None
     (tmp_path / "list.csv").write_text("path,text\na.png,x\n")
-    assert local.modality_of(tmp_path / "list.csv") == "image"
+    assert local.detect_modality(tmp_path / "list.csv") == "image"
     assert local.find_manifest(tmp_path) is None
     (tmp_path / "metadata.jsonl").write_text("")
     (tmp_path / "manifest.tsv").write_text("")

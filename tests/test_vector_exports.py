@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 import anisoscope
-from anisoscope.data.vector_files import _join_rows, _shape_of, holds_vectors, open_vectors, read_content
+from anisoscope.data.vector_files import _get_only_shape, _join_rows, holds_vectors, open_vectors, read_content
 from anisoscope.data.vector_roles import Content
 from anisoscope.errors import AnisoscopeError, CorpusError, UsageError
 
@@ -418,9 +418,9 @@ def test_a_split_of_what_has_no_splits_is_refused(name, tmp_path):
 
 def test_what_holds_several_arrays_has_no_shape_of_its_own():
     wide, other = np.ones((5, 3)), np.ones((5, 4))
-    assert _shape_of(Content({"a": wide, "id": np.arange(5)})) == (5, 3)
-    assert _shape_of(Content({"a": wide, "b": other})) == ()
-    assert _shape_of(Content({"id": np.arange(5)})) == ()
+    assert _get_only_shape(Content({"a": wide, "id": np.arange(5)})) == (5, 3)
+    assert _get_only_shape(Content({"a": wide, "b": other})) == ()
+    assert _get_only_shape(Content({"id": np.arange(5)})) == ()
 
 
 # ---- serving engines: requests of different lengths

@@ -23,7 +23,7 @@ from pairs import CLOCKS, keep, middle, options, seconds, told, with_threads
 from torch import Tensor, nn
 
 from anisoscope.classes.pooling import predict_classes
-from anisoscope.data.encoding import Encoded, collate
+from anisoscope.data.encoding import Encoded, pad_batch
 from anisoscope.data.opening import open_labelled
 from anisoscope_papers.networks.attention_classifier import sinusoids
 from anisoscope_papers.training.classifier import Buckets
@@ -70,7 +70,7 @@ class Plain(nn.Module):
 def plain_epoch(model: Plain, optimizer: torch.optim.Optimizer, train: Encoded) -> None:
     model.train()
     for first in range(0, len(train), BATCH):
-        batch = collate(train.rows[first : first + BATCH], 0)
+        batch = pad_batch(train.rows[first : first + BATCH], 0)
         optimizer.zero_grad()
         logits = model(batch["input_ids"], batch["attention_mask"].bool())
         nn.functional.cross_entropy(logits, batch["labels"]).backward()
@@ -82,7 +82,7 @@ def plain_accuracy(model: Plain, test: Encoded) -> float:
     model.eval()
     right = 0
     for first in range(0, len(test), BATCH):
-        batch = collate(test.rows[first : first + BATCH], 0)
+        batch = pad_batch(test.rows[first : first + BATCH], 0)
         logits = model(batch["input_ids"], batch["attention_mask"].bool())
         right += int((logits.argmax(-1) == batch["labels"]).sum())
     return right / len(test)

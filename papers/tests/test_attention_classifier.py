@@ -127,12 +127,12 @@ def test_initialisation_is_that_of_torchs_own_modules():
 def test_it_is_saved_loaded_and_captured_like_any_other(tmp_path, changes):
     from transformers import AutoModelForSequenceClassification
 
-    from anisoscope.data.encoding import vocabulary_tokenizer
+    from anisoscope.data.encoding import build_tokenizer
     from anisoscope.data.opening import open_labelled
 
     model, given = build(**changes).float().eval(), inputs()
     model.save_pretrained(tmp_path)
-    vocabulary_tokenizer(open_labelled("planted"), max_length=64).save_pretrained(tmp_path)
+    build_tokenizer(open_labelled("planted"), max_length=64).save_pretrained(tmp_path)
     assert {p.name for p in tmp_path.iterdir()} >= {"config.json", "model.safetensors"}
     again = AutoModelForSequenceClassification.from_pretrained(tmp_path)
     assert torch.equal(again(**given).logits, model(**given).logits)

@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from anisoscope.data.encoding import vocabulary_tokenizer
+from anisoscope.data.encoding import build_tokenizer
 from anisoscope.data.opening import open_labelled
 from anisoscope.errors import CorpusError
 from anisoscope_papers import benchmarks
@@ -28,7 +28,7 @@ def test_benchmarks_have_their_published_sizes():
         assert list(found.described()["rationales"].values()) == rationales
     assert found.source["unusable_highlights"] == 33
     assert every["hatexplain"].majority() == pytest.approx(782 / 1924)
-    assert len(vocabulary_tokenizer(every["hatexplain"], max_length=512)) == 24_993 + 1  # as printed by F
+    assert len(build_tokenizer(every["hatexplain"], max_length=512)) == 24_993 + 1  # as printed by F
 
 
 def test_public_formats_are_read(tmp_path):

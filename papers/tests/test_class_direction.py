@@ -16,7 +16,7 @@ from anisoscope.batch import Batch
 from anisoscope.classes.cls_entropy import measure_entropies
 from anisoscope.classes.pooling import pool_vectors, separability_records
 from anisoscope.data.arrays import VectorPlan, wrap_vectors
-from anisoscope.data.encoding import LabelledPlan, encode, vocabulary_tokenizer
+from anisoscope.data.encoding import LabelledPlan, build_tokenizer, encode
 from anisoscope.data.opening import open_labelled
 from anisoscope.errors import AnisoscopeError, MeasureError, UsageError
 from anisoscope.measure.accumulator import Measurement
@@ -242,7 +242,7 @@ def test_a_zero_vector_is_alike_to_no_class_and_changes_no_other():
 def fixed():
     """A fixed model in float32 on 100 utterances of a corpus."""
     corpus = open_labelled("planted:3", limit=100)
-    tokenizer = vocabulary_tokenizer(corpus, max_length=64)
+    tokenizer = build_tokenizer(corpus, max_length=64)
     encoded = encode(corpus.splits["test"][:100], tokenizer, 64)
     torch.manual_seed(0)
     config = AttentionClassifierConfig(vocab_size=len(tokenizer), hidden_size=24, num_hidden_layers=2, num_labels=3)

@@ -14,7 +14,7 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 from typed import invoke
 
 from anisoscope.classes import ablation as replaced, attributions, faithfulness as explained, pooling
-from anisoscope.data.encoding import LabelledPlan, vocabulary_tokenizer
+from anisoscope.data.encoding import LabelledPlan, build_tokenizer
 from anisoscope.data.labelled import Example
 from anisoscope.data.opening import open_labelled
 from anisoscope.errors import CorpusError, MeasureError, ModelError, OutputError, UsageError
@@ -313,7 +313,7 @@ def test_a_head_without_its_weights_is_refused(learnt, tmp_path):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return vocabulary_tokenizer(open_labelled("planted"), max_length=40)
+    return build_tokenizer(open_labelled("planted"), max_length=40)
 
 
 def saved(model, tokenizer, folder):

@@ -159,10 +159,10 @@ def test_a_copy_whose_split_is_not_one_file_is_refused(tmp_path):
 
 @pytest.mark.parametrize("given", ["common-voice", "=folder", "common-voice="])
 def test_data_that_names_no_folder_is_refused(given):
-    from anisoscope.data.local import pairs
+    from anisoscope.data.local import parse_paths
 
     with pytest.raises(UsageError, match="NAME=FOLDER"):
-        pairs([given])
+        parse_paths([given])
 
 
 # ---- the dry run ----

@@ -88,9 +88,9 @@ NAMES: dict[str, tuple[str, ...]] = {
     "anisoscope.data.encoding": (
         "Encoded",
         "LabelledPlan",
-        "collate",
+        "build_tokenizer",
         "encode",
-        "vocabulary_tokenizer",
+        "pad_batch",
     ),
     "anisoscope.data.images": (
         "DEVIATION",
@@ -110,7 +110,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "use_copies",
         "find_copy",
         "find_path",
-        "pairs",
+        "parse_paths",
     ),
     "anisoscope.data.check_names": (
         "check_corpus",
@@ -118,9 +118,9 @@ NAMES: dict[str, tuple[str, ...]] = {
         "check_model",
     ),
     "anisoscope.data.opening": (
+        "choose_text_length",
         "open_labelled",
         "open_plan",
-        "text_length",
     ),
     "anisoscope.data.plans": ("hash_parts",),
     "anisoscope.data.splitting": ("cut_pieces",),
@@ -131,8 +131,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     ),
     "anisoscope.data.windows": (
         "Affixes",
-        "affixes",
         "check_room",
+        "find_affixes",
         "tokenise",
     ),
     "anisoscope.errors": (

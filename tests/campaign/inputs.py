@@ -299,7 +299,7 @@ def check_sound(draw, own):
 
 
 def check_images(draw, own):
-    from anisoscope.data.images import open_images, picture
+    from anisoscope.data.images import decode_picture, open_images
 
     size, mode = (draw.randint(1, 40), draw.randint(1, 40)), draw.choice(["RGB", "L", "RGBA", "P", "1", "LA"])
     image = Image.fromarray(np.random.default_rng(size[0]).integers(0, 256, (size[1], size[0], 3), np.uint8))
@@ -312,7 +312,7 @@ def check_images(draw, own):
 
     def look(corpus):
         assert len(corpus.items) == 1
-        made = picture("a", (own / f"a.{form.lower()}").read_bytes())  # only now all of it is decoded
+        made = decode_picture("a", (own / f"a.{form.lower()}").read_bytes())  # only now all of it is decoded
         assert made.mode == "RGB" and (not sound or made.size == size)
 
     refused_or(partial(open_images, str(own)), sound, look)

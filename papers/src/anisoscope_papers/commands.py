@@ -53,11 +53,11 @@ def reproduce(
     quiet: Quiet = False,
 ) -> int | None:
     """Reproduce a paper and show each verdict as it comes; the exit code if something could not be had."""
-    from anisoscope.data.local import pairs, use_copies
+    from anisoscope.data.local import parse_paths, use_copies
     from anisoscope_papers import study_names
 
     study_names.check(paper, only, settings)
-    given = pairs(data)
+    given = parse_paths(data)
     with show_spinner(f"loading the studies of {paper}", quiet=quiet):
         from anisoscope_papers import runner
         from anisoscope_papers.api import verdicts

@@ -54,12 +54,12 @@ def read_vectors_of_table(table: Any, *, units: Any = None, labels: Any = None, 
 
 def read_columns_of_table(table: Any) -> "Content":
     """Return the columns of a table in memory, without its index."""
-    from anisoscope.data.vector_files import content_of_dataset
-    from anisoscope.data.vector_tables import content_of_arrow
+    from anisoscope.data.vector_files import read_dataset
+    from anisoscope.data.vector_tables import read_arrow_table
 
     library = library_of(table)
     if library == "datasets":
-        return content_of_dataset(table)
+        return read_dataset(table)
     if library == "pandas":
         import pyarrow  # type: ignore[import-untyped]
 
@@ -67,7 +67,7 @@ def read_columns_of_table(table: Any) -> "Content":
         table = pyarrow.Table.from_pandas(named, preserve_index=False)
     elif library == "polars":
         table = table.to_arrow()
-    return content_of_arrow(table)
+    return read_arrow_table(table)
 
 
 def read_texts_of_table(inputs: Any, column: str | None) -> Any:
@@ -75,10 +75,10 @@ def read_texts_of_table(inputs: Any, column: str | None) -> Any:
 
     A chat gives the text of its messages. CorpusError without a text.
     """
-    from anisoscope.data.documents import text_of_chat
+    from anisoscope.data.documents import join_chat
 
     texts = _read_column_of_texts(inputs, column)
-    return texts if texts is inputs else [text_of_chat(text) or text for text in texts]
+    return texts if texts is inputs else [join_chat(text) or text for text in texts]
 
 
 def _read_column_of_texts(inputs: Any, column: str | None) -> Any:
@@ -106,14 +106,14 @@ def _read_column_of_texts(inputs: Any, column: str | None) -> Any:
 
 def _are_rows(inputs: Any) -> bool:
     """Return whether something is a list of rows with texts, `{"text": …, "label": …}`, and not of a model's inputs."""
-    from anisoscope.data.documents import text_of_chat
+    from anisoscope.data.documents import join_chat
 
     if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(row, dict) for row in inputs):
         return False
     values = inputs[0].values()
-    texts = [value for value in values if isinstance(value, str) or text_of_chat(value) is not None]
+    texts = [value for value in values if isinstance(value, str) or join_chat(value) is not None]
     others = [value for value in values if not isinstance(value, str | int | float | list | None)]
-    numbers = [value for value in values if isinstance(value, list) and text_of_chat(value) is None]
+    numbers = [value for value in values if isinstance(value, list) and join_chat(value) is None]
     return bool(texts) and not others and not numbers
 
 

@@ -15,7 +15,7 @@ from anisoscope.axes import At, Site
 from anisoscope.batch import Batch
 from anisoscope.capture.tap import capture
 from anisoscope.classes.readout import find_real_tokens, get_logits
-from anisoscope.data.encoding import Encoded, Padding, collate, to_padding
+from anisoscope.data.encoding import Encoded, Padding, pad_batch, to_padding
 from anisoscope.metrics.class_direction import GROUPS, separability
 from anisoscope.models.blocks import Layout
 from anisoscope.models.modes import evaluation_mode
@@ -73,7 +73,7 @@ def predict_logits(
     found: list[Tensor] = []
     with evaluation_mode(model):
         for part in _iter_batches(rows, order, batch, padding):
-            inputs = collate([rows[i] for i in part], padding)
+            inputs = pad_batch([rows[i] for i in part], padding)
             del inputs["labels"]
             found.append(get_logits(model(**{name: value.to(device) for name, value in inputs.items()})).cpu())
     return torch.cat(found)[torch.tensor(order).argsort()]

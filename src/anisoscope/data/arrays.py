@@ -94,14 +94,44 @@ def wrap_vectors(
     different lengths, units, labels or a mask of another length.
     """
     are_items = isinstance(arrays, Iterator)
-    arrays = list(arrays) if are_items else arrays
+    if are_items:
+        arrays = list(arrays)
     if are_items or _are_ragged(arrays):
         if mask is not None:
             cure = "leave it out: the lengths say which tokens are real"
             raise UsageError("a mask with padded sequences", "one with sequences of their own lengths", cure)
         arrays, mask = _join_items(arrays)
+    layers = _check_layers(arrays, name)
+    first = next(iter(layers.values()))
+    count = len(first)
+    if count == 0:
+        raise CorpusError("at least one vector", f"an empty array in {name}", CURE)
+    are_sequences = first.ndim == 3
+    if labels is not None and are_sequences:
+        raise UsageError("labels of vectors [vector, dim]", f"sequences {list(first.shape)}", "pool them: x.mean(1)")
+    if mask is not None:
+        if not are_sequences or tuple(mask.shape) != tuple(first.shape[:2]):
+            raise UsageError(f"a mask of the shape {list(first.shape[:2])}", str(list(mask.shape)), "one entry a token")
+        mask = np.asarray(mask).astype(bool)
+    unit_numbers: Index = np.arange(count)
+    label_numbers: Index | None = None
+    classes: tuple[str, ...] = ()
+    if units is not None:
+        unit_numbers, _ = _number_entries(units, count, "unit")
+    if labels is not None:
+        label_numbers, classes = _number_entries(labels, count, "label")
+    return VectorArrays(name, layers, unit_numbers, label_numbers, classes, mask, source or {})
+
+
+def _check_layers(arrays: Any, name: str) -> dict[str, Any]:
+    """Return dense arrays by layer. UsageError if one cannot be vectors, or layers are not of the same vectors.
+
+    arrays   one, a list or a dict of them
+    name     of what holds them, for errors
+    """
     if not isinstance(arrays, Mapping):
-        arrays = {str(i): x for i, x in enumerate(arrays if isinstance(arrays, list | tuple) else [arrays])}
+        listed = arrays if isinstance(arrays, list | tuple) else [arrays]
+        arrays = {str(number): x for number, x in enumerate(listed)}
     if not arrays:
         raise UsageError("at least one array of vectors", "none", CURE)
     layers = {layer: to_dense(x) for layer, x in arrays.items()}
@@ -111,17 +141,7 @@ def wrap_vectors(
         if x.shape[:-1] != first.shape[:-1]:
             got = f"{list(x.shape)} in {layer!r} beside {list(first.shape)}"
             raise UsageError("layers of the same vectors", got, "measure what differs apart")
-    count, sequences = len(first), first.ndim == 3
-    if count == 0:
-        raise CorpusError("at least one vector", f"an empty array in {name}", CURE)
-    if labels is not None and sequences:
-        raise UsageError("labels of vectors [vector, dim]", f"sequences {list(first.shape)}", "pool them: x.mean(1)")
-    if mask is not None and (not sequences or tuple(mask.shape) != tuple(first.shape[:2])):
-        raise UsageError(f"a mask of the shape {list(first.shape[:2])}", str(list(mask.shape)), "one entry a token")
-    number, _ = _numbered(units, count, "unit") if units is not None else (np.arange(count), ())
-    classes, names = _numbered(labels, count, "label") if labels is not None else (None, ())
-    real = None if mask is None else np.asarray(mask).astype(bool)
-    return VectorArrays(name, layers, number, classes, names, real, source or {})
+    return layers
 
 
 def _are_ragged(arrays: Any) -> bool:
@@ -137,29 +157,36 @@ def _join_items(items: list[Any] | tuple[Any, ...]) -> tuple[NDArray[Any], NDArr
 
     UsageError for items of other shapes.
     """
-    parts: list[NDArray[Any]] = []
-    for x in items:
-        if isinstance(x, Tensor):  # numpy has no bfloat16
-            x = to_dense(x.detach().cpu())
-            x = x.float() if x.is_floating_point() and x.dtype.itemsize < 4 else x
-        parts.append(np.asarray(x))
-    shapes = {x.shape[-1:] for x in parts}
+    parts = [_convert_item(x) for x in items]
+    widths = {x.shape[-1:] for x in parts}
     axes = {x.ndim for x in parts}
-    if len(shapes) != 1 or axes not in ({1}, {2}):
+    if len(widths) != 1 or axes not in ({1}, {2}):
         got = ", ".join(str(list(x.shape)) for x in parts[:3]) or "nothing"
         raise UsageError("vectors [dim], or sequences [token, dim], of one width", got, CURE)
     if axes == {1}:
         return np.stack(parts), None
-    mask = np.arange(max(map(len, parts))) < np.array([[len(x)] for x in parts])
+    lengths = np.array([len(x) for x in parts])
+    mask = np.arange(lengths.max()) < lengths[:, None]
     padded = np.zeros((*mask.shape, parts[0].shape[1]), np.result_type(*parts))
     padded[mask] = np.concatenate(parts)
     return padded, mask
 
 
+def _convert_item(x: Any) -> NDArray[Any]:
+    """Return a vector or sequence as a numpy array; half precision becomes float32, since numpy has no bfloat16."""
+    if isinstance(x, Tensor):
+        x = to_dense(x.detach().cpu())
+        if x.is_floating_point() and x.dtype.itemsize < 4:
+            x = x.float()
+    return np.asarray(x)
+
+
 def _check_array(layer: str, x: Any, name: str) -> None:
     """Raise UsageError for an array that cannot be vectors; CorpusError for text that came from a file."""
-    shape, kind = getattr(x, "shape", None), str(getattr(x, "dtype", type(x).__name__))
-    kind = str(x.dtype.newbyteorder("=")) if isinstance(x, np.ndarray) else kind
+    shape = getattr(x, "shape", None)
+    kind = str(getattr(x, "dtype", type(x).__name__))
+    if isinstance(x, np.ndarray):
+        kind = str(x.dtype.newbyteorder("="))  # `float64` of big-endian numbers too
     if shape is None:
         raise UsageError("arrays or tensors as vectors", kind, "convert them: numpy.asarray(…)")
     if len(shape) not in (2, 3):
@@ -167,12 +194,12 @@ def _check_array(layer: str, x: Any, name: str) -> None:
         where = f" in {name}, {layer!r}" if name != "vectors" else ""
         raise UsageError("vectors [vector, dim] or [sequence, token, dim]", f"{list(shape)}{where}", cure)
     if not re.search("float|int", kind):
-        text = re.fullmatch(r"[<>|=]?[US]\d+", kind)
-        error = CorpusError if text and name != "vectors" else UsageError
-        raise error("real numbers as vectors", f"{'text' if text else kind} in {layer!r}", CURE)
+        is_text = re.fullmatch(r"[<>|=]?[US]\d+", kind) is not None
+        error = CorpusError if is_text and name != "vectors" else UsageError
+        raise error("real numbers as vectors", f"{'text' if is_text else kind} in {layer!r}", CURE)
 
 
-def _numbered(entries: Iterable[Hashable], count: int, what: str) -> tuple[Index, tuple[str, ...]]:
+def _number_entries(entries: Iterable[Hashable], count: int, what: str) -> tuple[Index, tuple[str, ...]]:
     """Number the distinct entries in order of appearance. Returns (number of each entry, names of the numbers).
 
     what   what the entries are, for errors

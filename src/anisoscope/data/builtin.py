@@ -47,7 +47,7 @@ def _read_documents(limit: int | None, library: Path) -> tuple[tuple[str, ...], 
     library   folder of Python's standard library
     """
     documents, empty, unread = [], 0, 0
-    for text in _texts(library):
+    for text in _iter_texts(library):
         unread += text is None
         empty += text == ""
         documents += [text] if text else []
@@ -56,15 +56,15 @@ def _read_documents(limit: int | None, library: Path) -> tuple[tuple[str, ...], 
     return tuple(documents), empty, unread
 
 
-def _texts(library: Path) -> Iterator[str | None]:
+def _iter_texts(library: Path) -> Iterator[str | None]:
     """Yield the cleaned text of each public module of the standard library, by dotted name, then of each language
     topic.
 
     None if a source cannot be parsed; empty if it has no text.
     """
-    for _, path in sorted(_modules(library, ())):
+    for _, path in sorted(_iter_modules(library, ())):
         try:
-            texts = list(_docstrings(_parse(path)))
+            texts = list(_iter_docstrings(_parse(path)))
         except (OSError, SyntaxError, ValueError):
             yield None
             continue
@@ -76,7 +76,7 @@ def _texts(library: Path) -> Iterator[str | None]:
             yield from (_clean(found[name]) for name in sorted(found))
 
 
-def _modules(folder: Path, package: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Path]]:
+def _iter_modules(folder: Path, package: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Path]]:
     """Yield (dotted name as a tuple, source file) of the public modules in a folder, recursively.
 
     package   dotted name of the folder
@@ -87,7 +87,7 @@ def _modules(folder: Path, package: tuple[str, ...]) -> Iterator[tuple[tuple[str
         elif not path.name.startswith("_") and path.name not in LEFT_OUT:
             name = (*package, path.stem)
             if path.is_dir():
-                yield from _modules(path, name)
+                yield from _iter_modules(path, name)
             elif path.suffix == ".py":
                 yield name, path
 
@@ -99,14 +99,14 @@ def _parse(path: Path) -> ast.Module:
         return ast.parse(path.read_bytes())
 
 
-def _docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+def _iter_docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
     """Yield the docstring of a node, and of the public classes and functions directly inside it (recursively)."""
     text = ast.get_docstring(node)
     if text:
         yield text
     for inner in node.body if isinstance(node, ast.Module | ast.ClassDef) else []:
         if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not inner.name.startswith("_"):
-            yield from _docstrings(inner)
+            yield from _iter_docstrings(inner)
 
 
 def _clean(text: str) -> str:

@@ -64,9 +64,10 @@ def check_corpus(name: str, *, labelled: bool = False) -> None:
 
     labelled   the name is to be of a corpus with class labels, so that it is compared with the names of those only
     """
-    base, corpora = name.partition(":")[0] if labelled else name, named_corpora()
-    if base in corpora and (corpora[base].modality == "labelled") == labelled:
-        _require_for_corpus(base, corpora[base])
+    base = name.partition(":")[0] if labelled else name  # `planted:20`: a name with its parameter
+    row = named_corpora().get(base)
+    if row is not None and (row.modality == "labelled") == labelled:
+        _require_for_corpus(base, row)
         return
     if base == "" or find_path(name):
         return
@@ -96,9 +97,12 @@ def check_labelled(name: str) -> None:
 
 def _is_slip(name: str, known: Iterable[str]) -> bool:
     """Return whether a name is probably a misspelling of a known one."""
-    near = get_close_matches(name, known, n=3, cutoff=NEAR)
-    alike = "/" not in name and any(abs(len(found) - len(name)) <= APART for found in near)
-    return name.startswith("builtin:") or alike
+    if name.startswith("builtin:"):  # only known names begin so
+        return True
+    if "/" in name:  # a path, or a data set of the hub
+        return False
+    similar = get_close_matches(name, known, n=3, cutoff=NEAR)
+    return any(abs(len(found) - len(name)) <= APART for found in similar)
 
 
 def _must_be_path(name: str) -> bool:
@@ -115,12 +119,15 @@ def suggest_path(name: str, *, surely: bool = False) -> str:
     """
     path = expand_home(name)
     try:
-        there = [other.name for other in islice(path.parent.iterdir(), MOST_LISTED)]
+        names = [other.name for other in islice(path.parent.iterdir(), MOST_LISTED)]
     except OSError:
         return ""
-    near = get_close_matches(path.name, there, n=3, cutoff=0.6)
-    near = [other for other in near if _is_one_slip(path.name, other)] if surely else near
-    return str(path.parent / near[0]) if near and path.name not in there else ""
+    if path.name in names:
+        return ""
+    similar = get_close_matches(path.name, names, n=3, cutoff=0.6)
+    if surely:
+        similar = [other for other in similar if _is_one_slip(path.name, other)]
+    return str(path.parent / similar[0]) if similar else ""
 
 
 def _is_one_slip(one: str, other: str) -> bool:
@@ -133,11 +140,13 @@ def _is_one_slip(one: str, other: str) -> bool:
     short, long = sorted((one, other), key=len)
     if len(long) - len(short) == 1:
         return any(long[:place] + long[place + 1 :] == short for place in range(len(long)))
-    differing = [place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b]
-    if len(short) != len(long) or not differing:
+    if len(long) != len(short):
         return False
-    swapped = len(differing) == 2 and [one[p] for p in differing] == [other[p] for p in reversed(differing)]
-    return len(differing) == 1 or swapped
+    differing = [(a, b) for a, b in zip(one, other, strict=True) if a != b]
+    if len(differing) == 2:
+        (a, b), (c, d) = differing
+        return (a, c) == (d, b)
+    return len(differing) == 1
 
 
 def _explain_missing_path(name: str) -> str:
@@ -145,8 +154,9 @@ def _explain_missing_path(name: str) -> str:
 
     name   the path, as the user wrote it
     """
-    if near := suggest_path(name):
-        return f"did you mean {near}?"
+    similar = suggest_path(name)
+    if similar:
+        return f"did you mean {similar}?"
     path = expand_home(name)
     above = next((folder for folder in path.parents if folder.is_dir()), None)
     if above is None or above == path.parent:

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from anisoscope.data.local import TEXT_ENDINGS, find_copy, find_part_of_copy, find_path, local_corpora
+from anisoscope.data.local import TEXT_ENDINGS, find_copy, find_part_of_copy, find_path, list_local_corpora
 from anisoscope.data.splitting import check_rule
 from anisoscope.errors import CorpusError, UsageError, suggest_names
 from anisoscope.extras import require_extra
@@ -100,7 +100,7 @@ def list_corpora() -> dict[str, NamedCorpus]:
     """Return the named corpora, and those found under $ANISOSCOPE_DATA."""
     found = {
         name: NamedCorpus(modality, f"{'folder' if path.is_dir() else 'file'} of $ANISOSCOPE_DATA")
-        for name, (modality, path) in local_corpora().items()
+        for name, (modality, path) in list_local_corpora().items()
     }
     return {**named_corpora(), **found}
 
@@ -204,34 +204,49 @@ def resolve_corpus(name: str, modality: str, asked: CorpusOptions) -> NamedCorpu
     modality   what the model reads (text, speech, image)
     asked      how the corpus is to be read
     """
-    marked = _HUB_ID.fullmatch(name)
-    parts = marked.groupdict() if marked else {}
+    match = _HUB_ID.fullmatch(name)
+    parts = match.groupdict() if match else {}
     base = parts.get("id", name)
-    known = named_corpora()
-    named = (known[key] for key in (name, base) if key in known and known[key].modality == modality)
-    row = next(named, None)
-    if row and row.maker:
+    row = _find_preset(name, modality) or _find_preset(base, modality)
+    if row is None:
+        path = find_path(name)
+        if path is not None:
+            asked.refuse(name, *PARTS)
+            return path
+        is_path = name.endswith(TEXT_ENDINGS) or name.startswith(("builtin:", ".")) or not match
+        # a bare word for clips or images is taken for a slip, and similar names are suggested
+        if is_path or (modality != "text" and "/" not in base):
+            expected = f"{OPENERS[modality][1]}, a preset or a hub data set"
+            raise CorpusError(expected, f"{name!r}, which does not exist", _suggest(name, modality))
+        _refuse_given_twice(name, parts, asked)
+        config, revision = asked.config or parts["config"], asked.revision or parts["revision"]
+        return HubPart(name, modality, base, config or None, asked.split, revision)
+    if row.maker:
         asked.refuse(name, *PARTS, "column")
         return row
-    if row and name == base and (copy := find_copy(name)):
+    hub_id, _, own_config = row.hub.partition(":")
+    split = asked.split or row.split
+    copy = find_copy(name) if name == base else None
+    if copy:
         asked.refuse(name, "config", "revision")
-        return find_part_of_copy(copy, modality, asked.split or row.split, row.hub.partition(":")[2])
-    path = None if row else find_path(name)
-    if path is not None:
-        asked.refuse(name, *PARTS)
-        return path
-    is_path = name.endswith(TEXT_ENDINGS) or name.startswith(("builtin:", ".")) or not marked
-    if row is None and (is_path or (modality != "text" and "/" not in base)):
-        expected = f"{OPENERS[modality][1]}, a preset or a hub data set"
-        raise CorpusError(expected, f"{name!r}, which does not exist", _suggest(name, modality))
-    for one in ("config", "revision"):
-        value = getattr(asked, one)
-        if value and parts[one] not in (None, value):
-            raise UsageError(f"one {one}", f"{name} and {one} {value}", "give it once")
-    hub_id, _, own = row.hub.partition(":") if row else (base, "", "")
-    config = asked.config or parts["config"] or own or None
-    split, cure = (asked.split or row.split, row.cure) if row else (asked.split, "")
-    return HubPart(name, modality, hub_id, config, split, asked.revision or parts["revision"], cure)
+        return find_part_of_copy(copy, modality, split, own_config)
+    _refuse_given_twice(name, parts, asked)
+    config, revision = asked.config or parts["config"] or own_config, asked.revision or parts["revision"]
+    return HubPart(name, modality, hub_id, config or None, split, revision, row.cure)
+
+
+def _find_preset(name: str, modality: str) -> NamedCorpus | None:
+    """Return the corpus of this name and modality among those that come with the program; None if there is none."""
+    row = named_corpora().get(name)
+    return row if row is not None and row.modality == modality else None
+
+
+def _refuse_given_twice(name: str, parts: dict[str, str | None], asked: CorpusOptions) -> None:
+    """Raise UsageError if config or revision stand in the name and are given as an option, and differ."""
+    for part in ("config", "revision"):
+        value = getattr(asked, part)
+        if value and parts[part] not in (None, value):
+            raise UsageError(f"one {part}", f"{name} and {part} {value}", "give it once")
 
 
 def _suggest(name: str, modality: str) -> str:

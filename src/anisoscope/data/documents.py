@@ -10,7 +10,7 @@ from typing import Any
 from anisoscope.data.corpora import CorpusOptions
 from anisoscope.data.files import get_ending, list_files_below, read_start
 from anisoscope.data.local import TEXT_ENDINGS
-from anisoscope.data.splitting import SplitText, fixed_size_blocks, is_title, split_articles, split_file
+from anisoscope.data.splitting import SplitText, cut_into_blocks, is_title, split_articles, split_file
 from anisoscope.data.table_rows import TABLES, Row, describe_form, is_number, is_table, read_table_rows, require_column
 from anisoscope.errors import CorpusError, UsageError
 
@@ -52,7 +52,7 @@ def list_separate_files(path: Path, asked: CorpusOptions) -> list[Path]:
         return []
     if texts:
         return texts if len(texts) > 1 else []
-    rows = _texts(_rows_of(list(enumerate(tables)), asked, _Reading()), asked, str(path), [])
+    rows = _iter_texts(_iter_rows(list(enumerate(tables)), asked, _Reading()), asked, str(path), [])
     first = next((text for _, text in rows if text.strip()), "")
     return [] if is_title(first) else tables
 
@@ -82,7 +82,7 @@ def read_rows(rows: Iterable[Row], asked: CorpusOptions, where: str, reading: _R
         cure = "leave it out: every row is a document"
         raise UsageError(f"--documents tokens:N, or none, with the table {where}", asked.documents, cure)
     bad: list[str] = []
-    found = _texts(rows, asked, where, bad)
+    found = _iter_texts(rows, asked, where, bad)
     first = next(found, None)
     if first is None:
         return SplitText([], "rows", skipped=len(bad))
@@ -95,18 +95,19 @@ def read_rows(rows: Iterable[Row], asked: CorpusOptions, where: str, reading: _R
                 owner.append(reading.file)
             yield text
 
-    read = _by_rows(note_files(), asked)
+    read = _split_rows(note_files(), asked)
     separate = reading is not None and read.how == "rows"
     return replace(read, skipped=len(bad), column=first[0], owner=owner if separate else None)
 
 
-def _by_rows(texts: Iterator[str], asked: CorpusOptions) -> SplitText:
+def _split_rows(texts: Iterator[str], asked: CorpusOptions) -> SplitText:
     """Turn the texts of rows into documents: blocks of tokens, WikiText articles if the first line is a title, or
     rows.
     """
     if asked.documents != "auto":
         lines = (text if text.endswith("\n") else f"{text}\n" for text in texts)
-        return fixed_size_blocks(lines, int(asked.documents.partition(":")[2]))
+        return cut_into_blocks(lines, int(asked.documents.partition(":")[2]))
+    # WikiText has a line of an article in each row, and empty rows before the first title
     head: list[str] = []
     for text in texts:
         head.append(text)
@@ -137,19 +138,21 @@ def choose_column(row: dict[str, Any], column: str | None, where: str) -> str:
     """
     if column is not None:
         return require_column(column, row, where)
-    strings = [name for name, value in row.items() if isinstance(value, str) and not is_number(value)]
-    for name in TEXT_COLUMNS + (tuple(strings) if len(strings) == 1 else ()):
+    for name in TEXT_COLUMNS:
         if name in row:
             return name
-    chats = [name for name in CHATS if name in row and text_of_chat(row[name]) is not None]
-    if chats:
-        return chats[0]
+    texts = [name for name, value in row.items() if isinstance(value, str) and not is_number(value)]
+    if len(texts) == 1:
+        return texts[0]
+    for name in CHATS:
+        if name in row and join_chat(row[name]) is not None:
+            return name
     if len(row) == 1:
         return next(iter(row))
     raise CorpusError(f"a text column in {where}", f"the columns {', '.join(row)}", "choose one with --column")
 
 
-def text_of_chat(value: Any) -> str | None:
+def join_chat(value: Any) -> str | None:
     """Join the texts of all messages of a chat with line breaks; None if the value is no chat.
 
     A message is an object with its text in one of `CONTENTS`, which may be a list of parts that have a `text`.
@@ -161,12 +164,19 @@ def text_of_chat(value: Any) -> str | None:
         if not isinstance(message, dict):
             return None
         content = next((message[name] for name in CONTENTS if name in message), None)
-        if isinstance(content, list):  # parts: text, images …
-            content = "\n".join(str(part["text"]) for part in content if isinstance(part, dict) and part.get("text"))
+        if isinstance(content, list):
+            content = _join_parts(content)
         if content is not None and not isinstance(content, str):
             return None
-        texts.append(content or "")  # a call of a tool has no text
-    return "\n".join(text for text in texts if text)
+        if content:  # a call of a tool has no text
+            texts.append(content)
+    return "\n".join(texts)
+
+
+def _join_parts(parts: list[Any]) -> str:
+    """Join the texts among the parts of a message with line breaks; images and other parts have none."""
+    texts = [str(part["text"]) for part in parts if isinstance(part, dict) and part.get("text")]
+    return "\n".join(texts)
 
 
 def has_text(path: Path) -> bool:
@@ -175,7 +185,7 @@ def has_text(path: Path) -> bool:
     return not first.keys().isdisjoint(TEXT_COLUMNS)
 
 
-def _texts(rows: Iterable[Row], asked: CorpusOptions, where: str, bad: list[str]) -> Iterator[tuple[str, str]]:
+def _iter_texts(rows: Iterable[Row], asked: CorpusOptions, where: str, bad: list[str]) -> Iterator[tuple[str, str]]:
     """Yield (column, text) of each row. The column is chosen by the first readable row.
 
     where   what the rows are of, for errors
@@ -186,28 +196,41 @@ def _texts(rows: Iterable[Row], asked: CorpusOptions, where: str, bad: list[str]
     """
     column = ""
     for place, row, fault in rows:
-        expected, got, cure = (
-            f"{describe_form(where)} in {where}",
-            f"{place}: {fault}",
-            "repair the row, or pass --skip-bad",
-        )
         if row:
             column = column or choose_column(row, asked.column, where)
-            value = row.get(column, 0)
-            if isinstance(value, list) and all(isinstance(word, str) for word in value):
-                value = " ".join(value)
-            elif (chat := text_of_chat(value)) is not None:
-                value = chat
-            if value is None or isinstance(value, str):
-                yield column, value or ""
+            text = _find_text(row, column)
+            if text is not None:
+                yield column, text
                 continue
-            got = f"{place}: {type(value).__name__}" if column in row else f"{place} without it"
-            expected, cure = f"text in column {column!r} of {where}", "choose another --column, or pass --skip-bad"
         elif not fault:
             continue
         if not asked.skip_bad:
-            raise CorpusError(expected, got, cure)
+            raise _refuse_row(place, row, fault, column, where)
         bad.append(place)
+
+
+def _find_text(row: dict[str, Any], column: str) -> str | None:
+    """Return the text in a column; null is empty, and a row without the column or with something else has none."""
+    if column not in row:
+        return None
+    value = row[column]
+    if value is None:
+        return ""
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return " ".join(value)
+    if isinstance(value, str):
+        return value
+    return join_chat(value)
+
+
+def _refuse_row(place: str, row: dict[str, Any], fault: str, column: str, where: str) -> CorpusError:
+    """Make the error for a row that cannot be read, or has no text in the column. The caller raises it."""
+    if not row:
+        cure = "repair the row, or pass --skip-bad"
+        return CorpusError(f"{describe_form(where)} in {where}", f"{place}: {fault}", cure)
+    got = f"{place}: {type(row[column]).__name__}" if column in row else f"{place} without it"
+    cure = "choose another --column, or pass --skip-bad"
+    return CorpusError(f"text in column {column!r} of {where}", got, cure)
 
 
 def _read_folder(path: Path, asked: CorpusOptions) -> SplitText:
@@ -220,17 +243,27 @@ def _read_folder(path: Path, asked: CorpusOptions) -> SplitText:
         got = f"{len(texts)} text files, {len(tables)} tables and {others} other files"
         cure = "name one file, or a folder of text files (one document each) or of tables"
         raise CorpusError(f"text files or tables ({', '.join(TEXT_ENDINGS)}) in {path}", got, cure)
-    part, parts = asked.files
     if tables:
-        own, reading = list(enumerate(tables))[part::parts], _Reading()
-        if part:  # the column is that of the first file, as when all are read
-            every = _rows_of(list(enumerate(tables)), asked, _Reading())
-            head = next((row.columns for row in every if row.columns), None)
-            asked = asked if head is None else replace(asked, column=choose_column(head, asked.column, str(path)))
-        return read_rows(_rows_of(own, asked, reading), asked, str(path), reading)
+        return _read_tables(path, tables, asked)
     if asked.column is not None:
         raise CorpusError(f"a table where a column is named in {path}", "text files", "leave --column out")
-    return _of_files(texts, asked)
+    return _read_files(texts, asked)
+
+
+def _read_tables(folder: Path, tables: list[Path], asked: CorpusOptions) -> SplitText:
+    """Read the rows of the tables of a folder, or of this shard's share of them.
+
+    asked   how the corpus is to be read
+    """
+    numbered = list(enumerate(tables))
+    part, parts = asked.files
+    if part:  # the column is that of the first file, as when all are read
+        every = _iter_rows(numbered, asked, _Reading())
+        first = next((row.columns for row in every if row.columns), None)
+        if first is not None:
+            asked = replace(asked, column=choose_column(first, asked.column, str(folder)))
+    reading = _Reading()
+    return read_rows(_iter_rows(numbered[part::parts], asked, reading), asked, str(folder), reading)
 
 
 def _sort_files(folder: Path) -> tuple[list[Path], list[Path], int]:
@@ -241,7 +274,7 @@ def _sort_files(folder: Path) -> tuple[list[Path], list[Path], int]:
     return texts, tables, len(files) - len(texts) - len(tables)
 
 
-def _rows_of(tables: list[tuple[int, Path]], asked: CorpusOptions, reading: _Reading) -> Iterator[Row]:
+def _iter_rows(tables: list[tuple[int, Path]], asked: CorpusOptions, reading: _Reading) -> Iterator[Row]:
     """Yield the rows of several tables; each row says its file and line. A file that is no table gives one faulty row.
 
     tables    number and path of each
@@ -259,15 +292,17 @@ def _rows_of(tables: list[tuple[int, Path]], asked: CorpusOptions, reading: _Rea
             yield Row(file.name, {}, error.got)
 
 
-def _of_files(files: list[Path], asked: CorpusOptions) -> SplitText:
+def _read_files(files: list[Path], asked: CorpusOptions) -> SplitText:
     """Read the text files of a folder: a single one like a named file, several as a document each or by the chosen
     rule.
 
     asked   how the corpus is to be read
     """
     rule = "file" if asked.documents == "auto" and len(files) > 1 else asked.documents
-    last, documents, empty, skipped = SplitText([], "files"), list[str](), 0, 0
+    last = SplitText([], "files")
+    documents: list[str] = []
     owner: list[int] = []
+    empty = skipped = 0
     part, parts = asked.files
     for number, file in list(enumerate(files))[part::parts]:
         try:
@@ -277,12 +312,14 @@ def _of_files(files: list[Path], asked: CorpusOptions) -> SplitText:
                 raise
             skipped += 1
             continue
-        empty += not last.documents
+        if not last.documents:
+            empty += 1
         documents += last.documents
         owner += [number] * len(last.documents)
         if last.block is None and asked.limit is not None and len(documents) >= asked.limit:
             break
-    limit = asked.limit if last.block is None else None
-    separate = len(files) > 1 and last.block is None
-    owned = owner[:limit] if separate else None
-    return replace(last, documents=documents[:limit], empty=empty, skipped=skipped, owner=owned)
+    if last.block is not None:  # blocks of tokens are cut and counted later, over the ends of files
+        return replace(last, documents=documents, empty=empty, skipped=skipped, owner=None)
+    documents, owner = documents[: asked.limit], owner[: asked.limit]
+    owned = owner if len(files) > 1 else None
+    return replace(last, documents=documents, empty=empty, skipped=skipped, owner=owned)

@@ -54,7 +54,7 @@ class Encoded:
         return [row["labels"] for row in self.rows]
 
 
-def vocabulary_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: bool = False) -> Any:
+def build_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: bool = False) -> Any:
     """Build a word-level tokenizer from the words of the training split.
 
     separator   put `<sep>` between the texts of a pair
@@ -94,22 +94,27 @@ def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Enco
         raise UsageError("--max-length of at least 3 tokens", str(max_length), "raise it")
     if not examples:
         return Encoded([], [])
-    pairs = examples[0].second is not None
-    given: dict[str, Any] = {"return_offsets_mapping": True, "verbose": False}
-    texts = [" ".join(e.words) for e in examples]
-    seconds = [" ".join(e.second or ()) for e in examples] if pairs else None
-    whole = tokenizer(texts, seconds, add_special_tokens=True, **given)
-    long = sum(len(ids) > max_length for ids in whole["input_ids"])
-    if long:
-        whole = tokenizer(texts, seconds, truncation="longest_first", max_length=max_length, **given)
-    kept = [name for name in ("input_ids", "token_type_ids") if name in whole]
-    rows = [{**{name: whole[name][i] for name in kept}, "labels": example.label} for i, example in enumerate(examples)]
+    are_pairs = examples[0].second is not None
+    texts = [" ".join(example.words) for example in examples]
+    seconds = [" ".join(example.second or ()) for example in examples] if are_pairs else None
+    options: dict[str, Any] = {"return_offsets_mapping": True, "verbose": False}
+    whole = tokenizer(texts, seconds, add_special_tokens=True, **options)
+    n_cut = sum(len(ids) > max_length for ids in whole["input_ids"])
+    if n_cut:
+        whole = tokenizer(texts, seconds, truncation="longest_first", max_length=max_length, **options)
     if min(map(len, whole["input_ids"])) == 0:
         raise CorpusError("tokens in every example", "an example without any", "leave it out")
-    return Encoded(rows, [_word_index(whole, i, example) for i, example in enumerate(examples)], long)
+    names = [name for name in ("input_ids", "token_type_ids") if name in whole]
+    rows = []
+    words = []
+    for number, example in enumerate(examples):
+        row = {name: whole[name][number] for name in names}
+        rows.append({**row, "labels": example.label})
+        words.append(_index_words(whole, number, example))
+    return Encoded(rows, words, n_cut)
 
 
-def _word_index(encoding: Any, row: int, example: Example) -> list[int]:
+def _index_words(encoding: Any, row: int, example: Example) -> list[int]:
     """Return for each token of one example the index of its word; −1 for special tokens.
 
     The second text's words are numbered after the first's.
@@ -118,7 +123,7 @@ def _word_index(encoding: Any, row: int, example: Example) -> list[int]:
     row        number of the example in it
     """
     texts = example.words, example.second or ()
-    starts = [_starts_of_words(words) for words in texts]
+    starts = [_find_starts(words) for words in texts]
     found = []
     for span, text in zip(encoding["offset_mapping"][row], encoding.sequence_ids(row), strict=True):
         if text is None:
@@ -134,7 +139,7 @@ def _word_index(encoding: Any, row: int, example: Example) -> list[int]:
     return found
 
 
-def _starts_of_words(words: Sequence[str]) -> list[int]:
+def _find_starts(words: Sequence[str]) -> list[int]:
     """Return where each word begins in the text that joins the words with single blanks."""
     return [0, *accumulate(len(word) + 1 for word in words)][: len(words)]
 
@@ -156,7 +161,7 @@ def to_padding(pad: "int | Padding") -> Padding:
     return pad if isinstance(pad, Padding) else Padding(int(pad))
 
 
-def collate(rows: Sequence[dict[str, Any]], pad: int | Padding) -> dict[str, Tensor]:
+def pad_batch(rows: Sequence[dict[str, Any]], pad: int | Padding) -> dict[str, Tensor]:
     """Build a padded batch: {column: [sequence, token]} with `attention_mask` added, and `labels` [sequence].
 
     rows   what the model reads of each example (`input_ids`, …)
@@ -235,7 +240,7 @@ class LabelledPlan(Plan):
         real) of tokens per stack (encoder or decoder).
         """
         chosen = rows.tolist()
-        inputs = collate([self.encoded.rows[i] for i in chosen], self.padding)
+        inputs = pad_batch([self.encoded.rows[i] for i in chosen], self.padding)
         label = inputs.pop("labels")
         inputs = {name: value.to(self.device) for name, value in inputs.items()}
         mask = inputs["attention_mask"].bool()

@@ -43,7 +43,7 @@ def list_files_below(folder: Path) -> list[Path]:
 # ---- budgets ---------------------------------------------------------------------------------------------------------
 
 
-def memory_budget() -> int:
+def get_memory_budget() -> int:
     """Return how many bytes one file may take in memory: a share of the memory that is free now."""
     try:
         text = Path("/proc/meminfo").read_text("ascii")
@@ -58,11 +58,11 @@ def memory_budget() -> int:
 
 def refuse_large_file(path: Path, size: int, budget: int, cure: str) -> CorpusError:
     """Make the error for a file that would take more memory than its budget. The caller raises it."""
-    expected = f"at most {_in_words(budget)} of content in {path}, a quarter of the free memory"
-    return CorpusError(expected, f"{_in_words(size)} or more", cure)
+    expected = f"at most {_write_size(budget)} of content in {path}, a quarter of the free memory"
+    return CorpusError(expected, f"{_write_size(size)} or more", cure)
 
 
-def _in_words(size: int) -> str:
+def _write_size(size: int) -> str:
     """Write a number of bytes in MiB or GiB."""
     return f"{size / (1 << 30):.1f} GiB" if size >= 1 << 30 else f"{size / (1 << 20):.0f} MiB"
 
@@ -80,7 +80,7 @@ def open_unpacked(path: Path) -> IO[bytes]:
 
 def read_bytes(path: Path) -> bytes:
     """Read the whole content of a file, unpacked. CorpusError if it is too large or cannot be read."""
-    budget, size, pieces = memory_budget(), 0, []
+    budget, size, pieces = get_memory_budget(), 0, []
     try:
         with open_unpacked(path) as file:
             while piece := file.read(PIECE):
@@ -129,7 +129,7 @@ def read_start(path: Path, at_least: int | None = None) -> tuple[str, bool]:
 
     Return them, and whether that is all.
     """
-    budget, size, pieces = memory_budget(), 0, []
+    budget, size, pieces = get_memory_budget(), 0, []
     for piece in read_pieces(path):
         pieces.append(piece)
         size += len(piece)

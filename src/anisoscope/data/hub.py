@@ -98,10 +98,10 @@ def load_splits(found: HubSet, part: HubPart) -> Any:
         )
         raise CorpusError(f"the hub, or a cached copy of {found.id}", f"{reason} and no such copy", cure) from None
     except Exception as error:  # those of the library, of what reads the files, and of the network under them
-        raise _unreadable(error, found.id, part.cure) from None
+        raise _refuse_unreadable(error, found.id, part.cure) from None
 
 
-def _unreadable(error: Exception, name: str, terms: str) -> CorpusError:
+def _refuse_unreadable(error: Exception, name: str, terms: str) -> CorpusError:
     """Make the error that says why an existing data set cannot be read, with a cure.
 
     terms   how to get access to a gated data set

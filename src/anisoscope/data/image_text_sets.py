@@ -5,7 +5,7 @@ Each row is an image with its caption, or a chat with its images; what its colum
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
@@ -95,27 +95,29 @@ def _open_saved(name: str, path: Path, asked: CorpusOptions) -> SetOfRows | None
     loaded: Any = datasets.load_from_disk(str(path))
     source: dict[str, object] = {"path": str(path.resolve())}
     if isinstance(loaded, dict):
-        split = hub.choose_split(list(loaded), asked.split, name)
-        loaded, source = loaded[split], {**source, "split": split}
+        source["split"] = hub.choose_split(list(loaded), asked.split, name)
+        loaded = loaded[source["split"]]
     else:
         asked.refuse(name, "split")
     columns = _find_columns(loaded.features, asked.column, name)
     if columns is None:
         return None
+    return SetOfRows(_iter_saved_rows(loaded, columns), columns.is_chat, source)
+
+
+def _iter_saved_rows(loaded: Any, columns: _Columns) -> Iterator[SetRow]:
+    """Yield the rows of a saved data set, with images that are read later."""
     encoded = _leave_encoded(loaded, columns)
     texts = loaded.select_columns([columns.text])
-
-    def rows() -> Iterator[SetRow]:
-        """Yield the rows, with images that are read later."""
-        for number in range(len(loaded)):
-            value = encoded[number][columns.images]
-            count = len(value) if isinstance(value, list) else int(value is not None)
-            place = f"row {number + 1}"
-            names = [f"{place}, image {k + 1}" if count > 1 else place for k in range(count)]
-            images = [SavedImage(names[k], encoded, number, columns.images, k) for k in range(count)]
-            yield SetRow(place, dict(texts[number]), images)
-
-    return SetOfRows(rows(), columns.is_chat, source)
+    for number in range(len(loaded)):
+        value = encoded[number][columns.images]
+        count = len(value) if isinstance(value, list) else int(value is not None)
+        place = f"row {number + 1}"
+        images = []
+        for k in range(count):
+            name = f"{place}, image {k + 1}" if count > 1 else place
+            images.append(SavedImage(name, encoded, number, columns.images, k))
+        yield SetRow(place, dict(texts[number]), images)
 
 
 def _open_hub(part: HubPart, asked: CorpusOptions) -> SetOfRows | None:
@@ -167,25 +169,39 @@ def _find_columns(features: Any, column: str | None, name: str) -> _Columns | No
     features   of the data set, by column
     column     the one of captions that was asked for
     """
-    import datasets
-
-    def holds_images(feature: Any) -> bool:
-        """Return whether a column holds an image or a list of them."""
-        inner = feature[0] if isinstance(feature, list) else getattr(feature, "feature", feature)
-        return isinstance(inner, datasets.Image)
-
-    images = [key for key, feature in dict(features).items() if holds_images(feature)]
+    images = [key for key, feature in dict(features).items() if _holds_images(feature)]
     if not images:
         return None
     if column is not None:
-        require_column(column, features, name, "captions")
-        if column in images:
-            others = [key for key in features if key not in images]
-            cure = suggest_names(column, others) if others else "name a data set with captions"
-            raise CorpusError(f"a column of captions in {name}", f"{column}, which holds images", cure)
-    chat = next((key for key in CHAT_COLUMNS if key in features), None)
-    text = column or chat or next((key for key in CAPTION_COLUMNS if key in features), None)
-    return None if text is None else _Columns(images[0], text, text == chat)
+        _require_captions(column, images, features, name)
+        return _Columns(images[0], column, is_chat=column == _find_first(CHAT_COLUMNS, features))
+    chat = _find_first(CHAT_COLUMNS, features)
+    if chat is not None:
+        return _Columns(images[0], chat, is_chat=True)
+    caption = _find_first(CAPTION_COLUMNS, features)
+    return None if caption is None else _Columns(images[0], caption, is_chat=False)
+
+
+def _holds_images(feature: Any) -> bool:
+    """Return whether a column, by its type in `datasets`, holds an image or a list of them."""
+    import datasets
+
+    inner = feature[0] if isinstance(feature, list) else getattr(feature, "feature", feature)
+    return isinstance(inner, datasets.Image)
+
+
+def _require_captions(column: str, images: list[str], features: Any, name: str) -> None:
+    """Raise CorpusError if there is no column of this name, or it holds images."""
+    require_column(column, features, name, "captions")
+    if column in images:
+        others = [key for key in features if key not in images]
+        cure = suggest_names(column, others) if others else "name a data set with captions"
+        raise CorpusError(f"a column of captions in {name}", f"{column}, which holds images", cure)
+
+
+def _find_first(names: Iterable[str], features: Any) -> str | None:
+    """Return the first of these names that a data set has; None if it has none."""
+    return next((name for name in names if name in features), None)
 
 
 def _leave_encoded(rows: Any, columns: _Columns) -> Any:
@@ -201,15 +217,22 @@ def _leave_encoded(rows: Any, columns: _Columns) -> Any:
 
 def _pack(place: str, row: dict[str, Any], columns: _Columns) -> tuple[str, str | None, bytes]:
     """Return a row as (everything but its images in JSON, None, its images one after the other)."""
-    value = row[columns.images]
-    given = value if isinstance(value, list) else [] if value is None else [value]
-    fault, bodies = "", list[bytes]()
+    images = row[columns.images]
+    if not isinstance(images, list):
+        images = [] if images is None else [images]
+    fault = ""
+    bodies: list[bytes] = []
     try:
-        bodies = [read_encoded(image, place) for image in given]
+        bodies = [read_encoded(image, place) for image in images]
     except CorpusError as error:
         fault = error.got
-    says = {"place": place, "columns": {columns.text: row[columns.text]}, "sizes": list(map(len, bodies))}
-    return json.dumps(says | {"fault": fault}), None, b"".join(bodies)
+    says = {
+        "place": place,
+        "columns": {columns.text: row[columns.text]},
+        "sizes": [len(body) for body in bodies],
+        "fault": fault,
+    }
+    return json.dumps(says), None, b"".join(bodies)
 
 
 def _unpack(item: Item) -> SetRow:

@@ -21,12 +21,13 @@ from anisoscope.data.image_text_sets import (
     CHAT_COLUMNS,
     SavedImage,
     SetOfRows,
+    SetRow,
     is_saved_set,
     open_set,
 )
-from anisoscope.data.images import check_image, picture
+from anisoscope.data.images import check_image, decode_picture
 from anisoscope.data.items import Item
-from anisoscope.data.local import ENDINGS, MANIFESTS, find_encoded_column, find_manifest, find_path, modality_of
+from anisoscope.data.local import ENDINGS, MANIFESTS, detect_modality, find_encoded_column, find_manifest, find_path
 from anisoscope.data.media import list_items
 from anisoscope.data.plans import Index, Plan, batch_in_order, hash_parts
 from anisoscope.data.table_rows import Row, list_faulty, read_table_rows, require_column
@@ -74,8 +75,8 @@ def holds_image_texts(name: str) -> bool:
         return _is_mostly_images(path)
     if get_ending(path) in WITH_ENDING and _holds_chats(path):
         return True
-    is_listed = get_ending(path) in MANIFESTS and modality_of(path) == "image"
-    return is_listed or (find_encoded_column(path) is not None and modality_of(path) == "image")
+    is_listed = get_ending(path) in MANIFESTS and detect_modality(path) == "image"
+    return is_listed or (find_encoded_column(path) is not None and detect_modality(path) == "image")
 
 
 def _is_mostly_images(folder: Path) -> bool:
@@ -141,20 +142,32 @@ def _iter_set(found: SetOfRows) -> Iterator[tuple[Entry, str]]:
     """Yield the image with its caption, or the chat, of each row of a data set, and why it cannot be read."""
     for row in found.rows:
         try:
-            if found.is_chat:
-                messages, images = _read_messages(Row(row.place, row.columns), list(row.images))
-                placed = [
-                    image if not isinstance(image, str | dict) else _find_image(image, Path()) for image in images
-                ]
-                yield Entry(messages, placed, row.place), row.fault
-                continue
-            (text,) = row.columns.values()
-            caption = next(iter(text or [""])) if isinstance(text, list) else text
-            caption = caption.strip() if isinstance(caption, str) else ""
-            fault = row.fault or ("" if row.images else "no image") or ("" if caption else "no caption")
-            yield _captioned(row.images, caption, row.place), fault
+            entry, fault = _read_chat_of_set(row) if found.is_chat else _read_caption_of_set(row)
         except CorpusError as error:
-            yield Entry([], [], row.place), error.got
+            entry, fault = Entry([], [], row.place), error.got
+        yield entry, fault
+
+
+def _read_chat_of_set(row: SetRow) -> tuple[Entry, str]:
+    """Return the chat of a row, and why its images cannot be read (empty if they can)."""
+    messages, images = _read_messages(Row(row.place, row.columns), list(row.images))
+    # images of the row's own column are at hand; those that a message names have still to be found
+    placed = [_find_image(image, Path()) if isinstance(image, str | dict) else image for image in images]
+    return Entry(messages, placed, row.place), row.fault
+
+
+def _read_caption_of_set(row: SetRow) -> tuple[Entry, str]:
+    """Return the image of a row with its caption, the first of several, and why it cannot be read."""
+    (text,) = row.columns.values()
+    if isinstance(text, list):
+        text = text[0] if text else ""
+    caption = text.strip() if isinstance(text, str) else ""
+    fault = row.fault
+    if not fault and not row.images:
+        fault = "no image"
+    elif not fault and not caption:
+        fault = "no caption"
+    return _build_entry(row.images, caption, row.place), fault
 
 
 def _gather(
@@ -170,30 +183,43 @@ def _gather(
     units: set[str] = set()
     bad: list[str] = []
     for entry, fault in found:
+        # an image may have several captions, in rows of their own: the last unit is read to its end
         if asked.limit is not None and len(units) == asked.limit and entry.unit not in units:
             break
         try:
             if fault:
                 raise CorpusError("a text with its images", fault)
-            read = [_check(item, decode=asked.skip_bad) for item in entry.images]
+            hashes_of_entry = [_check(item, decode=asked.skip_bad) for item in entry.images]
         except CorpusError as error:
             bad.append(f"{entry.unit} ({error.got})")
             continue
         units.add(entry.unit)
         entries.append(entry)
-        hashes.extend(read)
+        hashes.extend(hashes_of_entry)
     if bad and not asked.skip_bad:
-        cure = "repair or remove them, or pass --skip-bad"
-        if any("no caption" in fault for fault in bad):
-            cure = "write metadata.csv with the columns file_name and text, or a .txt file beside each image"
-        raise CorpusError(f"texts with their images in {name}", list_faulty(bad), cure)
+        raise _refuse_faulty(name, bad)
     if not entries:
         raise CorpusError(f"at least one text with an image in {name}", "none", "name another corpus")
-    source: dict[str, object] = {"kind": "chats" if is_chat else "captions", **about}
-    source |= {"items": len(entries), "images": sum(len(entry.images) for entry in entries)}
-    source |= {"limit": asked.limit, "skipped": len(bad)} | ({"skipped_items": bad[:20]} if bad else {})
+    source: dict[str, object] = {
+        "kind": "chats" if is_chat else "captions",
+        **about,
+        "items": len(entries),
+        "images": sum(len(entry.images) for entry in entries),
+        "limit": asked.limit,
+        "skipped": len(bad),
+    }
+    if bad:
+        source["skipped_items"] = bad[:20]
     fingerprint = hash_parts([hashes, [[entry.messages, entry.unit] for entry in entries]])
     return ImageTexts(entries, fingerprint, source, "chat" if is_chat else "image")
+
+
+def _refuse_faulty(name: str, bad: list[str]) -> CorpusError:
+    """Make the error for texts or images that cannot be read. The caller raises it."""
+    cure = "repair or remove them, or pass --skip-bad"
+    if any("no caption" in fault for fault in bad):
+        cure = "write metadata.csv with the columns file_name and text, or a .txt file beside each image"
+    return CorpusError(f"texts with their images in {name}", list_faulty(bad), cure)
 
 
 def _check(item: Item | SavedImage, *, decode: bool) -> str:
@@ -206,30 +232,41 @@ def _check(item: Item | SavedImage, *, decode: bool) -> str:
 def _iter_captions(path: Path, column: str | None) -> Iterator[tuple[Entry, str]]:
     """Yield each image with its caption, and why it cannot be read (empty if it can)."""
     manifest = find_manifest(path) if path.is_dir() else path
-    if manifest is not None:
-        for item, row in list_items(manifest, find_encoded_column(manifest)):
-            fault = row.fault or item.fault
-            caption = "" if fault else _caption_of(row, manifest, column)
-            yield _captioned([item], caption, item.name), fault or ("" if caption else "no caption")
+    if manifest is None:
+        yield from _iter_captions_beside(path)
         return
-    for file in list_files_below(path):
+    for item, row in list_items(manifest, find_encoded_column(manifest)):
+        fault = row.fault or item.fault
+        caption = ""
+        if not fault:
+            caption = _find_caption(row, manifest, column)
+            fault = "" if caption else "no caption"
+        yield _build_entry([item], caption, item.name), fault
+
+
+def _iter_captions_beside(folder: Path) -> Iterator[tuple[Entry, str]]:
+    """Yield each image of a folder with the text of the .txt file beside it, and whether that is missing."""
+    for file in list_files_below(folder):
         if file.suffix.lower() not in ENDINGS["image"]:
             continue
-        item, beside = Item(file.relative_to(path).as_posix(), None, file), file.with_suffix(".txt")
+        item = Item(file.relative_to(folder).as_posix(), None, file)
+        beside = file.with_suffix(".txt")
         caption = beside.read_text("utf-8", errors="replace").strip() if beside.is_file() else ""
-        yield _captioned([item], caption, item.name), "" if caption else "no caption"
+        yield _build_entry([item], caption, item.name), "" if caption else "no caption"
 
 
-def _caption_of(row: Row, manifest: Path, column: str | None) -> str:
+def _find_caption(row: Row, manifest: Path, column: str | None) -> str:
     """Return the caption in a row of a table: of the column asked for, else the first of `CAPTION_COLUMNS`."""
     if column is not None:
         require_column(column, row.columns, str(manifest), "captions")
-    chosen = column or next((name for name in CAPTION_COLUMNS if row.columns.get(name)), None)
-    value = row.columns[chosen] if chosen is not None else ""
+        value = row.columns[column]
+    else:
+        captions = (row.columns.get(name) for name in CAPTION_COLUMNS)
+        value = next(filter(None, captions), "")
     return value.strip() if isinstance(value, str) else ""
 
 
-def _captioned(images: list[Any], caption: str, unit: str) -> Entry:
+def _build_entry(images: list[Any], caption: str, unit: str) -> Entry:
     """Return an image (or several) followed by its caption, as one message of a user."""
     content = [*({"type": "image"} for _ in images), {"type": "text", "text": caption}]
     return Entry([{"role": "user", "content": content}], images, unit)
@@ -260,33 +297,46 @@ def _read_messages(row: Row, beside: list[Any]) -> tuple[list[Message], list[Any
 
     CorpusError if there are more or fewer marks than images.
     """
-    given = next((row.columns[name] for name in CHAT_COLUMNS if isinstance(row.columns.get(name), list)), None)
-    if not given:
+    turns = next((row.columns[name] for name in CHAT_COLUMNS if isinstance(row.columns.get(name), list)), None)
+    if not turns:
         raise CorpusError("a list of messages", "no messages")
-    left, messages, places = list(beside), list[Message](), list[Any]()
-    for turn in given:
+    unplaced = list(beside)
+    places: list[Any] = []
+    messages: list[Message] = []
+    for turn in turns:
         if not isinstance(turn, dict):
             raise CorpusError("messages that are objects", f"{str(turn)[:40]!r} for a message")
-        role, content = str(turn.get("role") or turn.get("from")), turn.get("content", turn.get("value"))
-        parts: list[Message] = []
-        for part in _split_marks(content) if isinstance(content, str) else content or []:
-            kind = str(part.get("type")) if isinstance(part, dict) else ""
-            if kind == "text":
-                parts.append({"type": "text", "text": str(part.get("text") or "")})
-            elif kind in ("image", "image_url"):
-                place = next((part[key] for key in ("image", "path", "url", "image_url") if part.get(key)), None)
-                if place is None and not left:
-                    raise CorpusError("an image for each mark", "more marks of images than images")
-                places.append(left.pop(0) if place is None else place)
-                parts.append({"type": "image"})
-            else:
-                raise CorpusError("parts of type text or image", f"a part of type {kind or '?'} in a message")
-        messages.append({"role": ROLES.get(role, role), "content": parts})
-    if left and places:
-        raise CorpusError("a mark for each image", f"{len(left)} images more than marks {MARK}")
+        # transformers and OpenAI write role and content, LLaVA from and value
+        role = str(turn.get("role") or turn.get("from"))
+        content = turn.get("content", turn.get("value"))
+        parts = _split_marks(content) if isinstance(content, str) else content or []
+        content = [_read_part(part, unplaced, places) for part in parts]
+        messages.append({"role": ROLES.get(role, role), "content": content})
+    if unplaced and places:
+        raise CorpusError("a mark for each image", f"{len(unplaced)} images more than marks {MARK}")
     # LLaVA's own sets name the image of some chats only beside them: it stands first
-    messages[0]["content"][:0] = [{"type": "image"}] * len(left)
-    return messages, [*left, *places]
+    messages[0]["content"][:0] = [{"type": "image"}] * len(unplaced)
+    return messages, [*unplaced, *places]
+
+
+def _read_part(part: Any, unplaced: list[Any], places: list[Any]) -> Message:
+    """Return a part of a message in transformers' form: a text, or the mark of an image.
+
+    unplaced   images beside the messages that no mark stands for yet; a mark takes the first
+    places     receives the place of the image
+    """
+    kind = str(part.get("type")) if isinstance(part, dict) else ""
+    if kind == "text":
+        return {"type": "text", "text": str(part.get("text") or "")}
+    if kind not in ("image", "image_url"):
+        raise CorpusError("parts of type text or image", f"a part of type {kind or '?'} in a message")
+    place = next((part[key] for key in ("image", "path", "url", "image_url") if part.get(key)), None)
+    if place is None:
+        if not unplaced:
+            raise CorpusError("an image for each mark", "more marks of images than images")
+        place = unplaced.pop(0)
+    places.append(place)
+    return {"type": "image"}
 
 
 def _split_marks(text: str) -> Iterator[Message]:
@@ -307,14 +357,22 @@ def _find_image(place: Any, folder: Path) -> Item:
     if not isinstance(place, str) or not place:
         raise CorpusError("a path of an image", f"{str(place)[:40]!r} for an image")
     if place.startswith("data:"):
-        try:
-            return Item("image in a data URL", None, base64.b64decode(place.partition(",")[2], validate=True))
-        except (binascii.Error, ValueError):
-            raise CorpusError("an image in base64", "a data URL that is no base64") from None
+        return _decode_data_url(place)
     if "://" in place and not place.startswith("file://"):
         raise CorpusError("images on this machine", f"the address {place[:60]}, which is not downloaded")
     file = folder / place.removeprefix("file://")
-    return Item(place, None, file, fault="" if os.path.isfile(file) else f"no file {place}")  # noqa: PTH113
+    # unlike Path.is_file, isfile is False for a name too long
+    fault = "" if os.path.isfile(file) else f"no file {place}"  # noqa: PTH113
+    return Item(place, None, file, fault=fault)
+
+
+def _decode_data_url(url: str) -> Item:
+    """Return the image in a data URL. CorpusError if it is no base64."""
+    try:
+        encoded = base64.b64decode(url.partition(",")[2], validate=True)
+    except (binascii.Error, ValueError):
+        raise CorpusError("an image in base64", "a data URL that is no base64") from None
+    return Item("image in a data URL", None, encoded)
 
 
 # ---- batches ---------------------------------------------------------------------------------------------------------
@@ -340,34 +398,41 @@ class ImageTextPlan(Plan):
         UsageError if the processor cannot encode an image with a text.
         """
         self.corpus, self.processor, self._stack = corpus, processor, stack
-        tokenizer = processor.tokenizer
-        # Gemma 3's processor names the token that begins an image so; its tokenizer names that of its parts
-        own = getattr(tokenizer, "image_token_id", None)
-        mark = getattr(processor, "image_token_id", None) if own is None else own
-        self.special = {*tokenizer.all_special_ids} - {mark}
-        counts = np.array([len(entry.images) for entry in corpus.entries], np.int64)
         self.are_pairs = are_pairs
+        self.special = _find_special_tokens(processor)
+        counts = np.array([len(entry.images) for entry in corpus.entries], np.int64)
         if are_pairs and (counts != 1).any():
             got = f"{int((counts != 1).sum())} texts with none or several"
             raise UsageError("one image for each text, for a model of two towers", got, "give a folder with captions")
-        first = self._encode([int(counts.argmax())])
-        pixels = first.get("pixel_values")
-        is_plain = pixels is not None and pixels.dim() == 4 and len(pixels) == 1
-        is_plain &= not any(name.endswith("grid_thw") for name in first)
-        rows = max(1, batch_tokens // max(1, first["input_ids"].shape[1])) if is_plain else 1
+        rows = self._count_rows(int(counts.argmax()), batch_tokens)
         described = json_roundtrip(getattr(processor.image_processor, "to_dict", dict)())
         template = str(getattr(processor, "chat_template", None) or "")
         self.settings = {"processor": type(processor).__name__, "template": bool(template), "sequences": rows}
         is_chat = corpus.unit_word == "chat"
-        words = {"sequence": "chat" if is_chat else "image with its caption", "unit": corpus.unit_word}
-        words["counted"] = "chat" if is_chat else "image"
+        words = {
+            "sequence": "chat" if is_chat else "image with its caption",
+            "unit": corpus.unit_word,
+            "counted": "chat" if is_chat else "image",
+        }
         identity = [corpus.fingerprint, self.settings, described, template]
-        numbers = {name: i for i, name in enumerate(dict.fromkeys(entry.unit for entry in corpus.entries))}
-        unit = np.array([numbers[entry.unit] for entry in corpus.entries], np.int64)
+        numbers: dict[str, int] = {}
+        unit = [numbers.setdefault(entry.unit, len(numbers)) for entry in corpus.entries]
         batches: list[Index] = []
-        for alike in (np.flatnonzero(counts), np.flatnonzero(counts == 0)):  # texts without an image by themselves
+        # texts without an image are batched by themselves: a processor wants images for all or for none
+        for alike in (np.flatnonzero(counts), np.flatnonzero(counts == 0)):
             batches.extend(alike[part] for part in batch_in_order(len(alike), rows) if len(part))
-        super().__init__(batches, np.ones(len(unit), np.int64), unit, identity, words)
+        super().__init__(batches, np.ones(len(unit), np.int64), np.array(unit, np.int64), identity, words)
+
+    def _count_rows(self, row: int, batch_tokens: int) -> int:
+        """Return how many sequences a batch holds, by the length of the one with the most images."""
+        encoded = self._encode([row])
+        pixels = encoded.get("pixel_values")
+        has_grid = any(name.endswith("grid_thw") for name in encoded)
+        is_one_plain_image = pixels is not None and pixels.dim() == 4 and len(pixels) == 1 and not has_grid
+        if not is_one_plain_image:
+            return 1
+        length = max(1, encoded["input_ids"].shape[1])
+        return max(1, batch_tokens // length)
 
     def build(self, rows: Index) -> Batch:
         """Build the batch of these texts with their images."""
@@ -381,24 +446,32 @@ class ImageTextPlan(Plan):
     def _encode(self, rows: list[int]) -> dict[str, torch.Tensor]:
         """Return what the processor makes of these texts and images: the model's keyword arguments."""
         entries = [self.corpus.entries[row] for row in rows]
-        pictures = [[picture(item.name, item.read()) for item in entry.images] for entry in entries]
+        pictures = [[decode_picture(item.name, item.read()) for item in entry.images] for entry in entries]
         try:
             texts = [self._write(entry.messages) for entry in entries]
-            given: dict[str, Any] = {"images": pictures} if any(pictures) else {}
-            # a template writes the first token of a text itself, which the tokenizer would write once more
-            first = self.processor.tokenizer.bos_token
-            if first and all(text.startswith(first) for text in texts):
-                given["add_special_tokens"] = False
-            if self.are_pairs:
-                given = {"images": [image for of_text in pictures for image in of_text], "truncation": True}
             # SigLIP was trained on texts padded to its longest, and reads the vector of a text at the end of them
             padding = "max_length" if type(self.processor).__name__.startswith("Siglip") else True
-            made = self.processor(text=texts, padding=padding, return_tensors="pt", **given)
+            options = self._choose_options(texts, pictures)
+            encoded = self.processor(text=texts, padding=padding, return_tensors="pt", **options)
         except Exception as error:  # whatever a processor of any family raises
             got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             cure = "save the processor that was published with the model beside it"
             raise UsageError("a processor that encodes an image with its text", got, cure) from error
-        return {name: x for name, x in made.items() if isinstance(x, torch.Tensor) and name != "labels"}
+        return {name: x for name, x in encoded.items() if isinstance(x, torch.Tensor) and name != "labels"}
+
+    def _choose_options(self, texts: list[str], pictures: list[list[Any]]) -> dict[str, Any]:
+        """Return the keyword arguments of the processor that depend on the texts and images.
+
+        pictures   the images of each text
+        """
+        if self.are_pairs:
+            return {"images": [image for of_text in pictures for image in of_text], "truncation": True}
+        options: dict[str, Any] = {"images": pictures} if any(pictures) else {}
+        # a template writes the first token of a text itself, which the tokenizer would write once more
+        first = self.processor.tokenizer.bos_token
+        if first and all(text.startswith(first) for text in texts):
+            options["add_special_tokens"] = False
+        return options
 
     def _write(self, messages: list[Message]) -> str:
         """Return messages as the text that the processor reads, with a mark for each image.
@@ -410,3 +483,13 @@ class ImageTextPlan(Plan):
         mark = "" if self.are_pairs else str(getattr(self.processor, "image_token", MARK))
         lines = ["".join(part.get("text", mark) for part in message["content"]) for message in messages]
         return "\n".join(lines)
+
+
+def _find_special_tokens(processor: Any) -> set[int]:
+    """Return the ids of the tokenizer's special tokens, without the one that stands for an image's parts."""
+    tokenizer = processor.tokenizer
+    # Gemma 3's processor names the token that begins an image so; its tokenizer names that of its parts
+    mark = getattr(tokenizer, "image_token_id", None)
+    if mark is None:
+        mark = getattr(processor, "image_token_id", None)
+    return {*tokenizer.all_special_ids} - {mark}

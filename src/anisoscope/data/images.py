@@ -47,7 +47,7 @@ def digits() -> FoundItems:
     return FoundItems(items, {"kind": "builtin"})
 
 
-def picture(name: str, data: bytes, mode: str = "RGB") -> Image.Image:
+def decode_picture(name: str, data: bytes, mode: str = "RGB") -> Image.Image:
     """Decode the first image in `data`: 8 bits per channel, `RGB` or grey (`L`), upright, transparency on white.
 
     CorpusError if it cannot be decoded to its end, has more than 8 bits a channel, or has colours that depend on a
@@ -56,7 +56,7 @@ def picture(name: str, data: bytes, mode: str = "RGB") -> Image.Image:
     name   of the image, for errors
     data   the encoded bytes
     """
-    image = _opened(name, data)
+    image = _open_image(name, data)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -67,7 +67,7 @@ def picture(name: str, data: bytes, mode: str = "RGB") -> Image.Image:
             image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
         return image.convert(mode)
     except (OSError, ValueError, SyntaxError) as error:
-        raise _bad(name, f"damaged after its header: {error}") from None
+        raise _refuse_image(name, f"damaged after its header: {error}") from None
 
 
 def check_image(name: str, data: bytes, decode: bool) -> str:
@@ -76,40 +76,40 @@ def check_image(name: str, data: bytes, decode: bool) -> str:
     name   of the image, for errors
     data   the encoded bytes
     """
-    image = _opened(name, data)
+    image = _open_image(name, data)
     if decode:
-        picture(name, data)
+        decode_picture(name, data)
     return f"{image.format} {image.mode}"
 
 
-def _opened(name: str, data: bytes) -> Image.Image:
+def _open_image(name: str, data: bytes) -> Image.Image:
     """Open an image and read its header. CorpusError unless it has 8-bit channels of red, green and blue, or grey.
 
     name   of the image, for errors
     data   the encoded bytes
     """
     if not data:
-        raise _bad(name, "an empty file")
+        raise _refuse_image(name, "an empty file")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(BytesIO(data))
     except Image.DecompressionBombError:
-        raise _bad(name, "more pixels than any photograph has") from None
+        raise _refuse_image(name, "more pixels than any photograph has") from None
     except (OSError, ValueError, SyntaxError):
-        raise _bad(name, "it is no image") from None
+        raise _refuse_image(name, "it is no image") from None
     cure = "convert it to RGB of 8 bits, or pass --skip-bad"
     if image.mode in ("CMYK", "LAB"):
-        raise _bad(name, f"{image.mode} colours", cure)
+        raise _refuse_image(name, f"{image.mode} colours", cure)
     if image.mode in ("I", "F"):
-        raise _bad(name, "32-bit pixels", cure)
+        raise _refuse_image(name, "32-bit pixels", cure)
     # of 16 bits a channel the library keeps the upper 8 and says so only in how it would read them
     if image.mode.startswith("I;16") or any(";16" in str(tile) for tile in getattr(image, "tile", ())):
-        raise _bad(name, "16-bit pixels", cure)
+        raise _refuse_image(name, "16-bit pixels", cure)
     return image
 
 
-def _bad(name: str, got: str, cure: str = "repair or remove it, or pass --skip-bad") -> CorpusError:
+def _refuse_image(name: str, got: str, cure: str = "repair or remove it, or pass --skip-bad") -> CorpusError:
     """Make the error for an unusable image. The caller raises it.
 
     name   of the image
@@ -122,16 +122,26 @@ def _default_processor(config: Any) -> Any:
     """Return an image processor with the usual preprocessing, for a checkpoint that has none."""
     from transformers import CLIPImageProcessorPil
 
-    height, width = _sides(getattr(config, "image_size", None) or SIZE)
+    height, width = _get_sides(getattr(config, "image_size", None) or SIZE)
     mean, deviation = ([0.5], [0.5]) if getattr(config, "num_channels", 3) == 1 else (list(MEAN), list(DEVIATION))
     size, crop = {"shortest_edge": round(max(height, width) * RESIZED / SIZE)}, {"height": height, "width": width}
     how: dict[str, Any] = {"resample": Image.Resampling.BICUBIC, "do_convert_rgb": False}
     return CLIPImageProcessorPil(size=size, crop_size=crop, image_mean=mean, image_std=deviation, **how)
 
 
-def _sides(size: Any) -> tuple[int, int]:
+def _get_sides(size: Any) -> tuple[int, int]:
     """Return (height, width) of a size, which may be one number for a square."""
     return (int(size), int(size)) if isinstance(size, int | float) else (int(size[0]), int(size[1]))
+
+
+def _require_size(config: Any, height: int, width: int) -> None:
+    """Raise UsageError if the model reads images of one size only, and these have another."""
+    size = getattr(config, "image_size", None)
+    if not size or getattr(config, "model_type", "") not in FIXED_SIZE:
+        return
+    if (height, width) != _get_sides(size):
+        expected = "images of {} × {} pixels, which the model reads".format(*_get_sides(size))
+        raise UsageError(expected, f"{height} × {width}", "use the image processor published with the model")
 
 
 class ImagePlan(Plan):
@@ -148,26 +158,35 @@ class ImagePlan(Plan):
         not fit.
         """
         config = getattr(model, "config", None)
-        processor = getattr(processor, "image_processor", processor)
-        given = any(hasattr(processor, name) for name in ("image_mean", "do_resize", "data_config"))
-        self.corpus, self.processor = corpus, processor if given else _default_processor(config)
+        self.corpus = corpus
+        self.processor = getattr(processor, "image_processor", processor)
+        # a text model's tokenizer, or nothing, may come in place of an image processor
+        is_given = any(hasattr(self.processor, name) for name in ("image_mean", "do_resize", "data_config"))
+        if not is_given:
+            self.processor = _default_processor(config)
         described = {key: value for key, value in self.processor.to_dict().items() if not key.startswith("_")}
-        described = json_roundtrip(described)
-        source = "checkpoint" if given else "default"
-        self.settings = {"processor": source, "values": described, "batch_tokens": batch_tokens}
+        self.settings = {
+            "processor": "checkpoint" if is_given else "default",
+            "values": json_roundtrip(described),
+            "batch_tokens": batch_tokens,
+        }
         self.mode = "L" if getattr(config, "num_channels", 3) == 1 else "RGB"
         height, width = self._pixels([0]).shape[-2:]
-        size, patch = getattr(config, "image_size", None), getattr(config, "patch_size", None)
-        if getattr(config, "model_type", "") in FIXED_SIZE and size and (height, width) != _sides(size):
-            expected = "images of {} × {} pixels, which the model reads".format(*_sides(size))
-            raise UsageError(expected, f"{height} × {width}", "use the image processor published with the model")
+        _require_size(config, height, width)
+        patch = getattr(config, "patch_size", None)
         side = patch if isinstance(patch, int) else PATCH
-        rows = max(1, batch_tokens // max(1, (height // side) * (width // side)))
-        patches = hasattr(config, "patch_size") and hasattr(config, "num_attention_heads")
-        words = {"position": "patch" if patches else "position", "sequence": "image", "counted": "image"}
-        words["unit"] = corpus.unit_word("image")
-        batches, identity = batch_in_order(len(corpus.items), rows), [corpus.fingerprint, self.settings]
-        super().__init__(batches, np.ones(len(corpus.items), np.int64), corpus.unit, identity, words)
+        positions = (height // side) * (width // side)
+        rows = max(1, batch_tokens // max(1, positions))
+        has_patches = hasattr(config, "patch_size") and hasattr(config, "num_attention_heads")
+        words = {
+            "position": "patch" if has_patches else "position",
+            "sequence": "image",
+            "counted": "image",
+            "unit": corpus.unit_word("image"),
+        }
+        count = len(corpus.items)
+        identity = [corpus.fingerprint, self.settings]
+        super().__init__(batch_in_order(count, rows), np.ones(count, np.int64), corpus.unit, identity, words)
 
     def build(self, rows: Index) -> Batch:
         """Build the batch of these images, decoded and preprocessed."""
@@ -175,11 +194,14 @@ class ImagePlan(Plan):
 
     def _pixels(self, rows: list[int]) -> torch.Tensor:
         """Return the preprocessed pixels [image, channel, height, width]. UsageError if the images differ in size."""
-        items = [self.corpus.items[row] for row in rows]
-        pictures = [picture(item.name, item.read(), self.mode) for item in items]
-        made = [self.processor(images=[image], return_tensors="pt")["pixel_values"][0] for image in pictures]
-        shapes = sorted({tuple(x.shape) for x in made})
+        pixels = []
+        for row in rows:
+            item = self.corpus.items[row]
+            image = decode_picture(item.name, item.read(), self.mode)
+            # one by one: a processor given images of several sizes fails in words of its own
+            pixels.append(self.processor(images=[image], return_tensors="pt")["pixel_values"][0])
+        shapes = sorted({tuple(x.shape) for x in pixels})
         if len(shapes) > 1:
             got = f"images of {' and '.join(map(str, shapes[:3]))}"
             raise UsageError("an image processor that makes all images one size", got, "let it crop or resize to one")
-        return torch.stack(made)
+        return torch.stack(pixels)

@@ -60,7 +60,7 @@ def find_speaker(row: dict[str, Any]) -> str | None:
     return next((str(row[name]) for name in SPEAKER_COLUMNS if row.get(name) not in (None, "")), None)
 
 
-def hub_items(part: HubPart, column: str | None) -> FoundItems:
+def find_hub_items(part: HubPart, column: str | None) -> FoundItems:
     """Return the items of a hub data set.
 
     Items streamed before come from the cache; the rest is streamed and cached.
@@ -72,7 +72,7 @@ def hub_items(part: HubPart, column: str | None) -> FoundItems:
     asked = {"id": found.id, "modality": part.modality, "config": part.config, "split": part.split, "column": column}
     folder = cache_folder(asked, found.commit)
     kept = None if folder is None else StreamCache(folder)
-    opened = cache(lambda: _encoded(found, part, column))
+    opened = cache(lambda: _open_encoded(found, part, column))
     about = kept.about() if kept else None
     if about is None:
         about = opened()[1]
@@ -82,7 +82,7 @@ def hub_items(part: HubPart, column: str | None) -> FoundItems:
 
     def stream(after: int) -> Iterator[tuple[str, str | None, bytes]]:
         """Yield (name, unit, encoded bytes) of the items after the first `after`."""
-        return _bytes(hub.number_rows(opened()[0], found.id, after), str(about["column"]), found.id)
+        return _iter_bytes(hub.number_rows(opened()[0], found.id, after), str(about["column"]), found.id)
 
     if kept is None:  # no commit is known: what the library has in its own cache
         return FoundItems([Item(*entry) for entry in stream(0)], source)
@@ -106,7 +106,7 @@ def cache_folder(asked: dict[str, Any], commit: str | None) -> Path | None:
     return max(found, key=lambda path: path.stat().st_mtime, default=None)
 
 
-def _encoded(found: hub.HubSet, part: HubPart, column: str | None) -> tuple[Any, dict[str, Any]]:
+def _open_encoded(found: hub.HubSet, part: HubPart, column: str | None) -> tuple[Any, dict[str, Any]]:
     """Return (rows of a hub data set with clips or images left encoded, the manifest's entry on the source).
 
     Only the columns that are needed are kept. CorpusError if there is no column of this modality.
@@ -114,21 +114,23 @@ def _encoded(found: hub.HubSet, part: HubPart, column: str | None) -> tuple[Any,
     import datasets  # type: ignore[import-untyped]
 
     rows, about = hub.open_split(found, part)
-    modality, name = part.modality, found.id
-    kind = {"speech": datasets.Audio, "image": datasets.Image}[modality]
+    kind = {"speech": datasets.Audio, "image": datasets.Image}[part.modality]
     features = dict(rows.features or {})
     fitting = [key for key, feature in features.items() if isinstance(feature, kind)]
+    expected = f"a column of {part.modality} in {found.id}"
     if column is not None and column not in fitting:
-        raise CorpusError(f"a column of {modality} in {name}", repr(column), suggest_names(column, fitting or features))
+        raise CorpusError(expected, repr(column), suggest_names(column, fitting or features))
     if not fitting:
         got = f"the columns {', '.join(features) or 'unknown'}"
-        raise CorpusError(f"a column of {modality} in {name}", got, f"name a data set of {modality}")
+        raise CorpusError(expected, got, f"name a data set of {part.modality}")
     chosen = column or fitting[0]
-    kept = [chosen, *(key for key in SPEAKER_COLUMNS if key in features)]
-    return rows.select_columns(kept).cast_column(chosen, kind(decode=False)), {**about, "column": chosen}
+    speakers = [key for key in SPEAKER_COLUMNS if key in features]
+    # encoded, not decoded: a clip is hashed as it is stored, and decoded where its rate is known
+    encoded = rows.select_columns([chosen, *speakers]).cast_column(chosen, kind(decode=False))
+    return encoded, {**about, "column": chosen}
 
 
-def _bytes(rows: Any, column: str, name: str) -> Iterator[tuple[str, str | None, bytes]]:
+def _iter_bytes(rows: Any, column: str, name: str) -> Iterator[tuple[str, str | None, bytes]]:
     """Yield (name, speaker, encoded bytes) of each row."""
     for place, row in rows:
         place = f"{name}, {place}"
@@ -184,17 +186,17 @@ class StreamCache:
         """
         from filelock import FileLock
 
-        here, end, complete = self._here(0)
+        here, end, complete = self._read_cached(0)
         yield from here
         if complete:
             return
         with FileLock(self.folder / "lock"):
-            more, end, complete = self._here(end)  # another process was quicker
+            more, end, complete = self._read_cached(end)  # another process was quicker
             yield from more
             if not complete:
-                yield from self._streamed(stream, len(here) + len(more), end)
+                yield from self._stream_rest(stream, len(here) + len(more), end)
 
-    def _here(self, end: int) -> tuple[list[Item], int, bool]:
+    def _read_cached(self, end: int) -> tuple[list[Item], int, bool]:
         """Read the complete items in the cache from byte `end` on.
 
         Returns (items, byte where they end, whether they are all of the data set). An item that a killed process left
@@ -213,7 +215,7 @@ class StreamCache:
                 end = file.seek(begin + entry[2])
         return items, end, False
 
-    def _streamed(self, stream: Stream, after: int, end: int) -> Iterator[Item]:
+    def _stream_rest(self, stream: Stream, after: int, end: int) -> Iterator[Item]:
         """Stream the items after number `after`, append them to the cache at byte `end`, and yield them."""
         with self.body.open("r+b") as file:
             file.truncate(end)

@@ -132,23 +132,28 @@ def choose_split(
     omits rows.
     """
     splits = {**corpus.splits, ALL: corpus.all_examples}
-    why = ""
+    lacks = why = ""
     if not split and corpus.has_no_splits:
-        split = HELD_OUT if trained_on else ALL
-        splits[HELD_OUT] = corpus.splits[VALIDATION] + corpus.splits[TEST]
-        why = "that the model was not trained on" if trained_on else ""
         lacks = "splits"
+        split = ALL
+        if trained_on:
+            split = HELD_OUT
+            splits[HELD_OUT] = corpus.splits[VALIDATION] + corpus.splits[TEST]
+            why = "that the model was not trained on"
     else:
         split = split or TEST
-        lacks = f"{split} split" if split in corpus.drawn else ""
-        why = "drawn at random"
+        if split in corpus.drawn:
+            lacks = f"{split} split"
+            why = "drawn at random"
     corpus = replace(corpus, splits=splits)
     if not lacks:
         return corpus, split, ""
-    total, room = len(splits[ALL]), len(splits[split])
-    count = room if limit is None else len(take_balanced(splits[split], limit, len(corpus.labels)))
-    rows = f"all {total:,} rows" if count == total else " ".join(filter(None, [f"{count:,} of {total:,} rows", why]))
-    cut = f" (--limit: there are {room:,})" if count < room else ""
+    total, available = len(splits[ALL]), len(splits[split])
+    count = available
+    if limit is not None:
+        count = len(take_balanced(splits[split], limit, len(corpus.labels)))
+    rows = f"all {total:,} rows" if count == total else f"{count:,} of {total:,} rows {why}".rstrip()
+    cut = f" (--limit: there are {available:,})" if count < available else ""
     return corpus, split, f"{corpus.name} has no {lacks}: looked at {rows}{cut}"
 
 

@@ -3,7 +3,7 @@
 import ast
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,7 +43,15 @@ Row = Mapping[str, Any]
 Rows = list[tuple[str, Row]]  # rows, each after where it stands (`t.jsonl, line 7`), which errors name
 
 
-def newsgroups(name: str, seed: int) -> LabelledCorpus:
+class LabelledRow(NamedTuple):
+    """A row: where it is, its label as text (empty: none), and its values by role."""
+
+    where: str
+    label: str
+    values: dict[str, Any]
+
+
+def open_newsgroups(name: str, seed: int) -> LabelledCorpus:
     """Load 20 Newsgroups without headers, footers and quotations; a tenth of the training posts becomes validation.
 
     CorpusError if it cannot be downloaded.
@@ -56,11 +64,20 @@ def newsgroups(name: str, seed: int) -> LabelledCorpus:
     except OSError as error:
         cure = "connect to the network, or use --corpus planted:20"
         raise CorpusError("to download 20 Newsgroups", str(error)[:160], cure) from None
-    read = {
-        split: [Example(tuple(text.split()), int(y)) for text, y in zip(p.data, p.target, strict=True) if text.split()]
-        for split, p in parts.items()
-    }
-    return LabelledCorpus(name, tuple(parts[TRAIN].target_names), _completed(read, seed), source={"kind": "sklearn"})
+    read = {split: _read_posts(part.data, part.target) for split, part in parts.items()}
+    return LabelledCorpus(
+        name, tuple(parts[TRAIN].target_names), _complete_splits(read, seed), source={"kind": "sklearn"}
+    )
+
+
+def _read_posts(texts: Iterable[str], labels: Iterable[Any]) -> list[Example]:
+    """Return an example for each post; of some nothing is left without headers and quotations."""
+    examples = []
+    for text, label in zip(texts, labels, strict=True):
+        words = tuple(text.split())
+        if words:
+            examples.append(Example(words, int(label)))
+    return examples
 
 
 def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: int) -> LabelledCorpus:
@@ -77,46 +94,79 @@ def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: 
     strange = set(columns) - set(GUESSES)
     if strange:
         raise CorpusError(f"columns for {', '.join(GUESSES)}", ", ".join(sorted(strange)), "name one of those")
-    tables, names, source = _of_hub(place, columns.get("label")) if isinstance(place, HubPart) else _of_files(place)
-    present = dict.fromkeys(column for table in tables.values() for _, row in table for column in row)
+    tables, names, source = _read_tables(place, columns.get("label"))
+    chosen = _choose_columns(name, columns, tables)
+    read: dict[str, list[LabelledRow]] = {}
+    for split, table in tables.items():
+        read[split] = [_label_row(where, row, chosen, names) for where, row in table]
+    has_no_splits = "" in tables
+    if "split" in chosen and (has_no_splits or "split" in columns):
+        read = _group_by_split([row for rows in read.values() for row in rows], chosen["split"])
+    unlabelled = [split for split, rows in read.items() if _is_unlabelled(split, rows)]
+    for split in unlabelled:
+        del read[split]
+    labels = names or _collect_labels([row for rows in read.values() for row in rows])
+    index = {str(label).strip(): number for number, label in enumerate(labels)}
+    examples = {split: [_make_example(row, index) for row in rows] for split, rows in read.items()}
+    source = {**source, "columns": chosen, "split_seed": seed}
+    if unlabelled:
+        source["unlabelled"] = unlabelled
+    drawn = _find_missing_splits(examples)
+    if drawn:
+        source["drawn"] = drawn
+    return LabelledCorpus(name, tuple(labels), _complete_splits(examples, seed), source=source)
+
+
+def _choose_columns(name: str, columns: dict[str, str], tables: Mapping[str, Rows]) -> dict[str, str]:
+    """Return {role: column} of a corpus. CorpusError if it has no rows, or a needed column is missing.
+
+    columns   as far as the user named them
+    tables    rows by split
+    """
+    rows = [row for table in tables.values() for _, row in table]
+    present = dict.fromkeys(column for row in rows for column in row)
     if not present:
         raise CorpusError(f"rows in {name}", "none", "give it examples")
-    held = {column: [str(row.get(column)) for table in tables.values() for _, row in table] for column in present}
-    chosen = _columns(name, columns, present, _text_and_label(held))
-    read = {split: [_labelled(where, row, chosen, names) for where, row in table] for split, table in tables.items()}
-    if "split" in chosen and ("" in tables or "split" in columns):
-        read = _by_column([row for rows in read.values() for row in rows], chosen["split"])
-    beside = {split: {row.label for row in rows} for split, rows in read.items() if split not in ("", TRAIN)}
-    bare = [split for split, found in beside.items() if found and found <= {"", "-1"}]
-    read = {split: rows for split, rows in read.items() if split not in bare}
-    labels = names or _label_names([row for rows in read.values() for row in rows])
-    index = {str(value).strip(): i for i, value in enumerate(labels)}
-    examples = {split: [_example(row, index) for row in rows] for split, rows in read.items()}
-    known = {**source, "columns": chosen, "split_seed": seed, **({"unlabelled": bare} if bare else {})}
-    if drawn := _missing_splits(examples):
-        known |= {"drawn": drawn}
-    return LabelledCorpus(name, tuple(labels), _completed(examples, seed), source=known)
+    by_content: dict[str, str] = {}
+    if len(present) == 2:
+        by_content = _guess_by_content({column: [str(row.get(column)) for row in rows] for column in present})
+    return _assign_columns(name, columns, present, by_content)
 
 
-def _of_files(place: Path) -> tuple[dict[str, Rows], None, dict[str, Any]]:
+def _is_unlabelled(split: str, rows: list[LabelledRow]) -> bool:
+    """Return whether a split other than training has rows and none of them a label: GLUE gives -1 to test rows."""
+    if split in ("", TRAIN) or not rows:
+        return False
+    return all(row.label in ("", "-1") for row in rows)
+
+
+def _read_tables(place: Path | HubPart, label: str | None) -> tuple[dict[str, Rows], list[str] | None, dict[str, Any]]:
+    """Read the rows of a corpus: (rows by split, names of its classes or None, the manifest's entry on the source).
+
+    label   the column of labels, if the user named it
+    """
+    return _read_hub_set(place, label) if isinstance(place, HubPart) else _read_files(place)
+
+
+def _read_files(place: Path) -> tuple[dict[str, Rows], None, dict[str, Any]]:
     """Read a table, or the tables of a folder named after splits.
 
     Returns (rows by split, None, the manifest's entry on the source). The split of a single table is "".
     """
     files = {"": place}
     if place.is_dir():
-        files = _splits_in(place)
+        files = _find_splits(place)
     elif not is_table(place):
         cure = "write it as one of those, or as a folder with train, validation and test files"
         raise CorpusError(f"a labelled corpus in {', '.join(TABLES)}", str(place), cure)
-    cure = "correct or remove these rows"
-    tables: dict[str, Rows] = {
-        s: [(f"{f.name}, {where}", row) for where, row, _ in read_rows_strict(f, cure)] for s, f in files.items()
-    }
+    tables: dict[str, Rows] = {}
+    for split, file in files.items():
+        rows = read_rows_strict(file, "correct or remove these rows")
+        tables[split] = [(f"{file.name}, {row.place}", row.columns) for row in rows]
     return tables, None, {"kind": "table", "path": str(place.resolve())}
 
 
-def _splits_in(folder: Path) -> dict[str, Path]:
+def _find_splits(folder: Path) -> dict[str, Path]:
     """Return the tables of a folder by the split that their name means. CorpusError without a training table."""
     files: dict[str, Path] = {}
     for file in sorted(filter(is_table, folder.iterdir())):
@@ -131,7 +181,7 @@ def _splits_in(folder: Path) -> dict[str, Path]:
     return {split: file for split, file in files.items() if split in SPLITS}
 
 
-def _of_hub(part: HubPart, label: str | None) -> tuple[dict[str, Rows], list[str] | None, dict[str, Any]]:
+def _read_hub_set(part: HubPart, label: str | None) -> tuple[dict[str, Rows], list[str] | None, dict[str, Any]]:
     """Read a hub data set: (rows by split, names of its classes or None, the manifest's entry on the source).
 
     label   the column of labels; None: guessed by its name
@@ -141,10 +191,12 @@ def _of_hub(part: HubPart, label: str | None) -> tuple[dict[str, Rows], list[str
     names: list[str] | None = None
     for split, rows in hub.load_splits(found, part).items():
         known = ALIASES.get(split, split)
-        if known in SPLITS:
-            features = rows.features or {}
-            names = getattr(features.get(label or _guess("label", features)), "names", None) or names
-            tables[known] = [(f"{where} of {part.id}, {split}", row) for where, row in hub.number_rows(rows, part.id)]
+        if known not in SPLITS:
+            continue
+        features = rows.features or {}
+        column = label or _guess("label", features)
+        names = getattr(features.get(column), "names", None) or names
+        tables[known] = [(f"{where} of {part.id}, {split}", row) for where, row in hub.number_rows(rows, part.id)]
     if TRAIN not in tables:
         raise CorpusError(f"a train split of {part.id}", ", ".join(tables) or "none", "name another data set")
     return tables, names, {"kind": "hub", "id": found.id, "config": part.config, "commit": found.commit, **found.notes}
@@ -155,22 +207,23 @@ def _guess(role: str, present: Collection[str]) -> str | None:
     return next((guess for guess in GUESSES[role] if guess in present), None)
 
 
-def _text_and_label(columns: Mapping[str, list[str]]) -> dict[str, str]:
+def _guess_by_content(columns: Mapping[str, list[str]]) -> dict[str, str]:
     """Return {"text": column, "label": column} of a table of two columns, by their content; empty if that is unclear.
 
     Labels repeat and texts have more words: both must point the same way.
     """
     if len(columns) != 2:
         return {}
-    different = {name: len(set(values)) for name, values in columns.items()}
-    words = {name: sum(len(value.split()) for value in values) for name, values in columns.items()}
-    one, other = columns
-    text, label = (one, other) if words[one] > words[other] else (other, one)
-    repeats = different[label] < different[text] and different[label] * 2 <= len(columns[label])
-    return {"text": text, "label": label} if repeats and words[text] > 1.5 * words[label] else {}
+    n_different = {name: len(set(values)) for name, values in columns.items()}
+    n_words = {name: sum(len(value.split()) for value in values) for name, values in columns.items()}
+    label, text = sorted(columns, key=lambda name: n_words[name])
+    repeats = n_different[label] < n_different[text] and 2 * n_different[label] <= len(columns[label])
+    if repeats and n_words[text] > 1.5 * n_words[label]:
+        return {"text": text, "label": label}
+    return {}
 
 
-def _columns(
+def _assign_columns(
     name: str, given: dict[str, str], present: Collection[str], by_content: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return {role (text, label, second, …): column}, as given, by its name, or by the content of a table of two
@@ -183,33 +236,29 @@ def _columns(
 
     If only the text column is given, no second text is looked for. CorpusError if a needed column is missing.
     """
-    chosen = {}
+    by_name = {role: _guess(role, present) for role in GUESSES}
+    if "text" in given:
+        by_name["second"] = None
     by_content = by_content or {}
-    named = {role: _guess(role, present) for role in ("text", "label")}
-    if any(known not in (None, by_content.get(role)) for role, known in named.items()):
+    if any(by_name[role] not in (None, by_content.get(role)) for role in ("text", "label")):
         by_content = {}  # one of the names says something else
+    chosen = {}
     for role, guesses in GUESSES.items():
         if role in given:
             chosen[role] = require_column(given[role], present, name, role)
-        elif (guess := _guess(role, present)) and not (role == "second" and "text" in given):
-            chosen[role] = guess
-        elif role in by_content and by_content[role] not in given.values():
-            chosen[role] = by_content[role]
+            continue
+        column = by_name[role]
+        if column is None and by_content.get(role) not in given.values():
+            column = by_content.get(role)
+        if column is not None:
+            chosen[role] = column
         elif role not in OPTIONAL:
             cure = f"name it: --{role}-column; there are {', '.join(map(str, present))}"
             raise CorpusError(f"a column for {role} in {name} ({', '.join(guesses)})", "none", cure)
     return chosen
 
 
-class LabelledRow(NamedTuple):
-    """A row: where it is, its label as text (empty: none), and its values by role."""
-
-    where: str
-    label: str
-    values: dict[str, Any]
-
-
-def _labelled(where: str, row: Row, chosen: Mapping[str, str], names: list[str] | None) -> LabelledRow:
+def _label_row(where: str, row: Row, chosen: Mapping[str, str], names: list[str] | None) -> LabelledRow:
     """Make a `LabelledRow` of a table's row. Labels 1, 1.0, "1" and "1.0" count as one.
 
     where    where the row is, for errors
@@ -217,17 +266,20 @@ def _labelled(where: str, row: Row, chosen: Mapping[str, str], names: list[str] 
     names    names of the hub's classes, which replace class numbers; None: none are known
     """
     values = {role: row.get(column) for role, column in chosen.items()}
-    value = values["label"]
-    if names and isinstance(value, int):
-        value = names[value] if 0 <= value < len(names) else None
-    if isinstance(value, list | tuple | dict):
+    label = values["label"]
+    if names and isinstance(label, int):
+        label = names[label] if 0 <= label < len(names) else None  # the hub writes a missing label as -1
+    if isinstance(label, list | tuple | dict):
         cure = "give every row one label, or name another --label-column"
-        raise CorpusError(f"a text or a number as label ({where})", repr(value)[:60], cure)
-    text = "" if value is None else str(value).strip()
-    return LabelledRow(where, text.partition(".")[0] if re.fullmatch(r"-?\d+\.0+", text) else text, values)
+        raise CorpusError(f"a text or a number as label ({where})", repr(label)[:60], cure)
+    text = "" if label is None else str(label).strip()
+    # a column of whole numbers with one missing is read as decimals by pandas and Arrow
+    if re.fullmatch(r"-?\d+\.0+", text):
+        text = text.partition(".")[0]
+    return LabelledRow(where, text, values)
 
 
-def _label_names(rows: list[LabelledRow]) -> list[str]:
+def _collect_labels(rows: list[LabelledRow]) -> list[str]:
     """Return the distinct labels, sorted.
 
     CorpusError for labels that mean "missing": `nan`, infinite, −1 next to 0, 1 …
@@ -235,12 +287,15 @@ def _label_names(rows: list[LabelledRow]) -> list[str]:
     found = {row.label for row in rows} - {""}
     numbers = {label: int(label) for label in found if re.fullmatch(r"-?\d{1,18}", label)}
     missing = {label for label in found if _is_missing(label)}
-    if {-1, 0} <= set(numbers.values()) and min(numbers.values()) == -1:
+    lowest = min(numbers.values(), default=0)
+    # −1 with 1 is a pair of classes; −1 with 0, 1 … is how a missing class is written
+    if lowest == -1 and 0 in numbers.values():
         missing.add("-1")
     bad = [f"{row.where} ({row.label})" for row in rows if row.label in missing]
     if bad:
         cure = "leave these rows out; where it is a class, give it a name (negative for -1)"
         raise CorpusError("a label in every row", list_faulty(bad), cure)
+    # numbers in their order (2 before 10), then texts
     return sorted(found, key=lambda label: (label not in numbers, numbers.get(label, 0), label))
 
 
@@ -252,7 +307,7 @@ def _is_missing(label: str) -> bool:
         return False
 
 
-def _by_column(rows: list[LabelledRow], column: str) -> dict[str, list[LabelledRow]]:
+def _group_by_split(rows: list[LabelledRow], column: str) -> dict[str, list[LabelledRow]]:
     """Group rows by the value of their split column. CorpusError for a row without one."""
     splits: dict[str, list[LabelledRow]] = {}
     for row in rows:
@@ -263,67 +318,77 @@ def _by_column(rows: list[LabelledRow], column: str) -> dict[str, list[LabelledR
     return splits
 
 
-def _example(row: LabelledRow, index: Mapping[str, int]) -> Example:
+def _make_example(row: LabelledRow, index: Mapping[str, int]) -> Example:
     """Turn a row into an `Example`. CorpusError if its label is missing or unknown."""
     where, label, values = row
+    if not label:
+        raise CorpusError(f"a label in every row ({where})", "none", "leave such rows out")
     if label not in index:
-        expected, got = ("a label in every row", "none") if not label else (f"a label among {', '.join(index)}", label)
-        raise CorpusError(f"{expected} ({where})", got, "leave such rows out")
+        raise CorpusError(f"a label among {', '.join(index)} ({where})", label, "leave such rows out")
     second = values.get("second")
-    marks, words = _marks(values.get("rationale"), where), _words(values["text"], where)
-    example = Example(words, index[label], None if second is None else _words(second, where), marks)
+    marks = _parse_marks(values.get("rationale"), where)
+    words = _split_words(values["text"], where)
+    second_words = None if second is None else _split_words(second, where)
+    example = Example(words, index[label], second_words, marks)
     check_example(example, where, pairs="second" in values)
     return example
 
 
-def _words(value: Any, where: str) -> tuple[str, ...]:
+def _split_words(value: Any, where: str) -> tuple[str, ...]:
     """Split a text at blanks; a list of words stays as it is. CorpusError for a list of two texts.
 
     where   where the row is, for errors
     """
+    if value is None:
+        return ()
     if not isinstance(value, list | tuple):
-        return () if value is None else tuple(str(value).split())
+        return tuple(str(value).split())
     if len(value) == 2 and any(len(str(text).split()) > 1 for text in value):
         raise CorpusError(f"one text ({where})", "two", "give the second text a column of its own, --second-column")
     return tuple(map(str, value))
 
 
-def _marks(value: Any, where: str) -> tuple[float, ...] | None:
+def _parse_marks(value: Any, where: str) -> tuple[float, ...] | None:
     """Read a rationale: a list of numbers in [0, 1], or text that holds one (`[0, 1]`, `0 1`). None if it is empty.
 
     where   where the row is, for errors
     """
     if value is None or value == "" or value == []:
         return None
+    entries = value
+    marks: tuple[float, ...] | None
     try:
         if isinstance(value, str):
             text = value.strip()
-            value = ast.literal_eval(text) if text.startswith("[") else text.replace(",", " ").split()
-        marks = tuple(float(mark) for mark in value)
+            entries = ast.literal_eval(text) if text.startswith("[") else text.replace(",", " ").split()
+        marks = tuple(float(mark) for mark in entries)
     except (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError):
-        marks = (2.0,)
-    if not all(0 <= mark <= 1 for mark in marks):
-        got = f"{str(value)[:60]!r}"
+        marks = None
+    if marks is None or not all(0 <= mark <= 1 for mark in marks):
+        got = f"{str(entries)[:60]!r}"
         raise CorpusError(f"a rationale of numbers between 0 and 1, one per word ({where})", got, "mend it")
     return marks
 
 
-def _missing_splits(read: Mapping[str, list[Example]]) -> list[str]:
+def _find_missing_splits(read: Mapping[str, list[Example]]) -> list[str]:
     """Return the splits that a table lacks, and that are therefore drawn at random."""
-    return list(SPLITS) if "" in read else [split for split in (VALIDATION, TEST) if not read.get(split)]
+    if "" in read:  # a table without splits
+        return list(SPLITS)
+    return [split for split in (VALIDATION, TEST) if not read.get(split)]
 
 
-def _completed(read: dict[str, list[Example]], seed: int) -> dict[str, tuple[Example, ...]]:
+def _complete_splits(read: dict[str, list[Example]], seed: int) -> dict[str, tuple[Example, ...]]:
     """Return the examples of all splits; missing splits are drawn at random, class by class.
 
     They are drawn from the training rows or the whole table (`read`: examples by split).
     """
     if "" in read:
         return split_at_random(read[""], SHARES, seed)
-    missing = _missing_splits(read)
     splits = {split: tuple(examples) for split, examples in read.items()}
+    missing = _find_missing_splits(read)
     if missing:
         share = SHARES[VALIDATION]
         kept = {TRAIN: 1 - share * len(missing), **dict.fromkeys(missing, share)}
         splits |= split_at_random(read.get(TRAIN, []), kept, seed)
-    return {name: splits.get(name, ()) for name in (*SPLITS, *(s for s in splits if s not in SPLITS))}
+    others = [split for split in splits if split not in SPLITS]
+    return {split: splits.get(split, ()) for split in (*SPLITS, *others)}

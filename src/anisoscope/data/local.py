@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
@@ -29,7 +30,7 @@ LOOKED = 1000  # rows of a manifest that tell what it holds
 PATH_COLUMNS = ("path", "file", "file_name", "filename", "audio", "image", "wav", "audio_filepath")
 
 
-def data_folder() -> Path:
+def get_data_folder() -> Path:
     """Return the folder $ANISOSCOPE_DATA; a path that does not exist if it is not set."""
     return Path(os.environ.get("ANISOSCOPE_DATA") or "/nonexistent")
 
@@ -40,7 +41,7 @@ def find_path(name: str) -> Path | None:
 
     None if there is none.
     """
-    candidates = [expand_home(name), *(data_folder() / f"{name}{end}" for end in ("", *TEXT_ENDINGS))]
+    candidates = [expand_home(name), *(get_data_folder() / f"{name}{end}" for end in ("", *TEXT_ENDINGS))]
     return next((path for path in candidates if name and not is_too_long(name) and path.exists()), None)
 
 
@@ -54,16 +55,16 @@ COPY = "ANISOSCOPE_DATA_"
 def use_copies(given: Mapping[str, str | Path]) -> Iterator[None]:
     """Within a `with` block, read the named corpora from these paths; processes started there do too."""
     before = dict(os.environ)
-    os.environ.update({_variable(name): str(expand_home(path).resolve()) for name, path in given.items()})
+    os.environ.update({_name_variable(name): str(expand_home(path).resolve()) for name, path in given.items()})
     try:
         yield
     finally:
-        for name in map(_variable, given):
+        for name in map(_name_variable, given):
             os.environ.pop(name)
             os.environ.update({name: before[name]} if name in before else {})
 
 
-def pairs(given: Iterable[str]) -> dict[str, str]:
+def parse_paths(given: Iterable[str]) -> dict[str, str]:
     """Parse texts `name=path` into {name: path}. UsageError for a text of another form."""
     found = dict(text.partition("=")[::2] for text in given)
     for name, path in found.items():
@@ -72,7 +73,7 @@ def pairs(given: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _variable(name: str) -> str:
+def _name_variable(name: str) -> str:
     """Return the environment variable that holds the path of a corpus' copy."""
     return COPY + name.upper().replace("-", "_")
 
@@ -81,11 +82,11 @@ def find_copy(name: str) -> Path | None:
     """Return the local copy of a named corpus: from its environment variable, else under $ANISOSCOPE_DATA;
     else None.
     """
-    if given := os.environ.get(_variable(name)):
+    if given := os.environ.get(_name_variable(name)):
         if not Path(given).exists():
             raise CorpusError(f"a local copy of {name}", f"{given}, which is not there", "check the path")
         return Path(given)
-    candidates = (data_folder() / f"{name}{end}" for end in ("", *TEXT_ENDINGS))
+    candidates = (get_data_folder() / f"{name}{end}" for end in ("", *TEXT_ENDINGS))
     return next((path for path in candidates if path.exists()), None)
 
 
@@ -96,33 +97,44 @@ def find_part_of_copy(copy: Path, modality: str, split: str | None, config: str 
     """
     if split is None or not copy.is_dir():
         return copy
-    near = [path for glob in ("*", "*/*") for path in sorted(copy.glob(glob)) if not path.name.startswith(".")]
-    words = {path: set(re.split(r"[^a-z]+", path.name.lower())) for path in near}
-    named = [p for p in near if words[p] & SPLIT_WORDS.get(split, {split}) and modality_of(p) in (modality, None)]
-    of_config = [p for p in named if config and config in p.relative_to(copy).as_posix()] or named
-    found = [p for p in of_config if not set(p.parents) & set(of_config)]
+    paths = [path for glob in ("*", "*/*") for path in sorted(copy.glob(glob)) if not path.name.startswith(".")]
+    words = {path: set(re.split(r"[^a-z]+", path.name.lower())) for path in paths}
+    asked = SPLIT_WORDS.get(split, {split})
+    found = [path for path in paths if words[path] & asked and detect_modality(path) in (modality, None)]
+    if config:
+        of_config = [path for path in found if config in path.relative_to(copy).as_posix()]
+        found = of_config or found
+    # a file in a folder of the split is part of that folder
+    found = [path for path in found if not set(path.parents) & set(found)]
     if len(found) == 1:
         return found[0]
-    other = next((p for p in near if any(words[p] & known for known in SPLIT_WORDS.values())), None)
-    if not found and other is None:
-        return copy
-    got = f"{len(found)}, such as {found[0].name}" if found else f"none, but {other.name if other else ''}"
+    if found:
+        got = f"{len(found)}, such as {found[0].name}"
+    else:
+        any_split = set().union(*SPLIT_WORDS.values())
+        other = next((path for path in paths if words[path] & any_split), None)
+        if other is None:  # a copy without splits
+            return copy
+        got = f"none, but {other.name}"
     raise CorpusError(f"one file or folder of the {split} split in {copy}", got, "name the file or folder itself")
 
 
-def local_corpora() -> dict[str, tuple[str, Path]]:
+def list_local_corpora() -> dict[str, tuple[str, Path]]:
     """List what is under $ANISOSCOPE_DATA: {name: (modality, path)} of texts, tables, and folders of images or
     clips.
     """
     found: dict[str, tuple[str, Path]] = {}
-    for path in sorted(data_folder().rglob("*")):
-        name = path.relative_to(data_folder()).as_posix()
+    for path in sorted(get_data_folder().rglob("*")):
+        name = path.relative_to(get_data_folder()).as_posix()
         if path.is_dir():
             modality = next((known for known in ("speech", "image") if _holds(path, known)), None)
-            found |= {name: (modality, path)} if modality else {}
+            if modality:
+                found[name] = (modality, path)
         elif name.endswith(TEXT_ENDINGS):
             name = name.removesuffix(".gz").rsplit(".", 1)[0]
-            found |= {} if name.endswith(MANIFEST_STEMS) else {name: ("text", path)}
+            # a manifest belongs to the folder of its clips or images
+            if not name.endswith(MANIFEST_STEMS):
+                found[name] = ("text", path)
     return found
 
 
@@ -130,30 +142,37 @@ def _holds(folder: Path, modality: str) -> bool:
     """Return whether a folder, or its manifest, has files of this modality (speech, image)."""
     manifest = find_manifest(folder)
     here = any(path.suffix.lower() in ENDINGS[modality] for path in folder.iterdir())
-    return here or (manifest is not None and modality_of(manifest) == modality)
+    return here or (manifest is not None and detect_modality(manifest) == modality)
 
 
-def modality_of(path: Path) -> str | None:
+def detect_modality(path: Path) -> str | None:
     """Return what a file or folder mostly holds (text, speech, image), by the endings of file names.
 
     None if unknown.
     """
-    names: Iterable[str] = [path.name]
-    if path.is_dir():
-        names = (file.name for file in path.rglob("*") if not file.name.startswith("."))
-    elif get_ending(path) in MANIFESTS:
-        try:
-            names = [str(path_in(row, path)) for row in islice(read_table_rows(path), LOOKED) if not row.fault]
-        except CorpusError:
-            names = []
-    elif (column := find_encoded_column(path)) is not None:
-        return "speech" if any(word in column.lower() for word in ("audio", "sound", "speech")) else "image"
-    counts = dict.fromkeys(ENDINGS, 0)
-    for name in names:
-        for modality, endings in ENDINGS.items():
-            counts[modality] += Path(name).suffix.lower() in endings
+    if not path.is_dir() and get_ending(path) not in MANIFESTS:
+        column = find_encoded_column(path)
+        if column is not None:
+            is_sound = any(word in column.lower() for word in ("audio", "sound", "speech"))
+            return "speech" if is_sound else "image"
+    endings = Counter(Path(name).suffix.lower() for name in _list_names(path))
+    counts = {modality: sum(endings[ending] for ending in known) for modality, known in ENDINGS.items()}
     most = max(counts, key=lambda modality: counts[modality])
     return most if counts[most] else None
+
+
+def _list_names(path: Path) -> Iterable[str]:
+    """Return the names of the files in a folder, or of those that the first rows of a manifest list; else the file's
+    own.
+    """
+    if path.is_dir():
+        return (file.name for file in path.rglob("*") if not file.name.startswith("."))
+    if get_ending(path) not in MANIFESTS:
+        return [path.name]
+    try:
+        return [str(find_row_path(row, path)) for row in islice(read_table_rows(path), LOOKED) if not row.fault]
+    except CorpusError:  # a table without paths
+        return []
 
 
 def find_encoded_column(path: Path) -> str | None:
@@ -175,11 +194,15 @@ def find_encoded_column(path: Path) -> str | None:
 
 def find_manifest(folder: Path) -> Path | None:
     """Return the table in a folder that lists its clips or images; None if there is none."""
-    names = (f"{stem}{end}" for stem in MANIFEST_STEMS for end in MANIFESTS)
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+    for stem in MANIFEST_STEMS:
+        for ending in MANIFESTS:
+            manifest = folder / f"{stem}{ending}"
+            if manifest.is_file():
+                return manifest
+    return None
 
 
-def path_in(row: Row, manifest: Path, column: str | None = None) -> Any:
+def find_row_path(row: Row, manifest: Path, column: str | None = None) -> Any:
     """Return a row's path: from the column asked for, else from the first of `PATH_COLUMNS`.
 
     CorpusError without one.

@@ -11,8 +11,8 @@ import numpy as np
 
 from anisoscope.data.corpora import CorpusOptions, HubPart, resolve_corpus
 from anisoscope.data.files import get_ending, list_files_below
-from anisoscope.data.items import FoundItems, Item, find_speaker, hub_items
-from anisoscope.data.local import ENDINGS, MANIFESTS, find_encoded_column, find_manifest, modality_of, path_in
+from anisoscope.data.items import FoundItems, Item, find_hub_items, find_speaker
+from anisoscope.data.local import ENDINGS, MANIFESTS, detect_modality, find_encoded_column, find_manifest, find_row_path
 from anisoscope.data.plans import Index, hash_parts
 from anisoscope.data.table_rows import Row, list_faulty, read_table_rows
 from anisoscope.errors import CorpusError, UsageError
@@ -51,14 +51,12 @@ def open_media(name: str, modality: str, asked: CorpusOptions, check: Callable[[
     name    the corpus, as the user wrote it
     asked   how it is to be read
     """
-    place = resolve_corpus(name, modality, asked)
-    if isinstance(place, HubPart):
-        found = hub_items(place, asked.column)
-    else:
-        found = local_items(place, modality, asked.column) if isinstance(place, Path) else place.made()
+    found = _find_items(name, modality, asked)
     items: list[Item] = []
-    infos, hashes, bad = [], [], []
-    units: dict[str, int] = {}
+    infos: list[Any] = []
+    hashes: list[str] = []
+    bad: list[str] = []
+    numbers: dict[str, int] = {}
     unit: list[int] = []
     for item in found.items:
         try:
@@ -68,9 +66,9 @@ def open_media(name: str, modality: str, asked: CorpusOptions, check: Callable[[
             bad.append(f"{item.name} ({error.got})")
             continue
         key = f"item {len(items)}" if item.unit is None else f"unit {item.unit}"
-        if key not in units and len(units) == asked.limit:
+        if key not in numbers and len(numbers) == asked.limit:
             break
-        unit.append(units.setdefault(key, len(units)))
+        unit.append(numbers.setdefault(key, len(numbers)))
         items.append(item)
         infos.append(info)
         hashes.append(hashlib.sha256(data).hexdigest())
@@ -78,38 +76,56 @@ def open_media(name: str, modality: str, asked: CorpusOptions, check: Callable[[
         raise CorpusError(f"readable files in {name}", list_faulty(bad), "repair or remove them, or pass --skip-bad")
     if not items:
         raise CorpusError(f"at least one readable file in {name}", f"{len(bad)} that are not", "name another corpus")
-    known = "speaker" if any(item.unit is not None for item in items) else "file"
-    counts = {"unit": known, "items": len(items), "limit": asked.limit, "skipped": len(bad)}
-    source = {**found.source, **counts, **({"skipped_items": bad[:20]} if bad else {})}
+    have_speakers = any(item.unit is not None for item in items)
+    source = {
+        **found.source,
+        "unit": "speaker" if have_speakers else "file",
+        "items": len(items),
+        "limit": asked.limit,
+        "skipped": len(bad),
+    }
+    if bad:
+        source["skipped_items"] = bad[:20]
     fingerprint = hash_parts([hashes, unit])
     return MediaCorpus(name, items, infos, np.array(unit, np.int64), fingerprint, source, asked.skip_bad)
 
 
-def local_items(path: Path, modality: str, column: str | None = None) -> FoundItems:
+def _find_items(name: str, modality: str, asked: CorpusOptions) -> FoundItems:
+    """Find the items of a corpus: on the hub, on this machine, or made here."""
+    place = resolve_corpus(name, modality, asked)
+    if isinstance(place, HubPart):
+        return find_hub_items(place, asked.column)
+    if isinstance(place, Path):
+        return find_local_items(place, modality, asked.column)
+    found: FoundItems = place.made()
+    return found
+
+
+def find_local_items(path: Path, modality: str, column: str | None = None) -> FoundItems:
     """Return the items of a file, of a manifest (by its `column`), or of a folder (by a manifest in it or above it)."""
+    source: dict[str, object] = {"kind": "folder", "path": str(path.resolve())}
     encoded = None if path.is_dir() else find_encoded_column(path)
-    listed_in = encoded or get_ending(path) in MANIFESTS
-    kind = "folder" if path.is_dir() else "manifest" if listed_in else "file"
-    source: dict[str, object] = {"kind": kind, "path": str(path.resolve())}
-    if kind == "manifest":
-        return FoundItems(_listed(path, None, column or encoded), source)
+    if encoded or (not path.is_dir() and get_ending(path) in MANIFESTS):
+        return FoundItems(_iter_listed(path, None, column or encoded), {**source, "kind": "manifest"})
     if column is not None:
         raise UsageError("a manifest, or a hub data set, where a column is named", str(path), "leave --column out")
-    if kind == "file":
-        return FoundItems([Item(path.name, None, path)], source)
-    for manifest in filter(None, map(find_manifest, (path, path.resolve().parent))):
-        listed = [] if modality_of(manifest) != modality else list(_listed(manifest, path.resolve()))
+    if not path.is_dir():
+        return FoundItems([Item(path.name, None, path)], {**source, "kind": "file"})
+    for folder in (path, path.resolve().parent):
+        manifest = find_manifest(folder)
+        if manifest is None or detect_modality(manifest) != modality:
+            continue
+        listed = list(_iter_listed(manifest, path.resolve()))
         if listed:
             return FoundItems(listed, {**source, "manifest": str(manifest.resolve())})
-    fitting = (file for file in list_files_below(path) if file.suffix.lower() in ENDINGS[modality])
-    items = [Item(file.relative_to(path).as_posix(), None, file) for file in fitting]
-    if not items:
+    files = [file for file in list_files_below(path) if file.suffix.lower() in ENDINGS[modality]]
+    if not files:
         expected = f"files ending in {', '.join(ENDINGS[modality][:4])} … in {path}"
-        raise CorpusError(expected, f"none (it holds {modality_of(path) or 'other'} files)", "name another folder")
-    return FoundItems(items, source)
+        raise CorpusError(expected, f"none (it holds {detect_modality(path) or 'other'} files)", "name another folder")
+    return FoundItems([Item(file.relative_to(path).as_posix(), None, file) for file in files], source)
 
 
-def _listed(manifest: Path, inside: Path | None, column: str | None = None) -> Iterator[Item]:
+def _iter_listed(manifest: Path, inside: Path | None, column: str | None = None) -> Iterator[Item]:
     """Yield the items that a manifest lists, only those below the folder `inside` if given.
 
     A missing file or an unreadable row gives an item with a fault.
@@ -126,14 +142,20 @@ def list_items(manifest: Path, column: str | None = None) -> Iterator[tuple[Item
     column   of paths or encoded bytes; None: found by its name
     """
     for row in read_table_rows(manifest):
-        name = None if row.fault else path_in(row, manifest, column)
-        if isinstance(name, dict) and isinstance(name.get("bytes"), bytes):
-            yield Item(f"{name.get('path') or row.place}", find_speaker(row.columns), name["bytes"]), row
-            continue
-        if not isinstance(name, str) or not name:
-            fault = row.fault or f"{name!r} for a path"
-            yield Item(f"row of {manifest.name} ({row.place})", None, b"", fault=fault), row
-            continue
-        tries = [manifest.resolve().parent / folder / name for folder in CLIPS]
-        path = next(filter(os.path.isfile, tries), tries[0])  # unlike Path.is_file, False for a name too long
-        yield Item(name, find_speaker(row.columns), path), row
+        place = None if row.fault else find_row_path(row, manifest, column)
+        yield _make_item(place, row, manifest), row
+
+
+def _make_item(place: Any, row: Row, manifest: Path) -> Item:
+    """Return the clip or image of a manifest's row.
+
+    place   its path, or encoded bytes; anything else gives an item with a fault
+    """
+    if isinstance(place, dict) and isinstance(place.get("bytes"), bytes):
+        return Item(f"{place.get('path') or row.place}", find_speaker(row.columns), place["bytes"])
+    if not isinstance(place, str) or not place:
+        fault = row.fault or f"{place!r} for a path"
+        return Item(f"row of {manifest.name} ({row.place})", None, b"", fault=fault)
+    tries = [manifest.resolve().parent / folder / place for folder in CLIPS]
+    path = next(filter(os.path.isfile, tries), tries[0])  # unlike Path.is_file, False for a name too long
+    return Item(place, find_speaker(row.columns), path)

@@ -12,7 +12,7 @@ from anisoscope.data.corpora import CorpusOptions, NamedCorpus, named_corpora, o
 from anisoscope.data.documents import has_text
 from anisoscope.data.labelled import ALL, LabelledCorpus, require_usable
 from anisoscope.data.labelled_tables import open_table
-from anisoscope.data.local import find_path, modality_of
+from anisoscope.data.local import detect_modality, find_path
 from anisoscope.data.plans import Plan, find_decoder_start
 from anisoscope.data.table_rows import is_table
 from anisoscope.errors import UsageError
@@ -69,21 +69,31 @@ def open_plan(
     if modality == "image" and max_length is not None:
         raise UsageError("no --max-length for an image model", str(max_length), "leave it out")
     corpus = open_corpus(name, modality=modality, **options)
+    described = {"name": corpus.name, "fingerprint": corpus.fingerprint}
     plan: Any
     if modality == "text":
-        length = text_length(getattr(model, "config", None), processor, max_length)
-        plan = _text_plan(corpus, model, processor, length, batch_tokens)
-        plan = plan if sequences is None else plan.spread(sequences)
+        length = choose_text_length(getattr(model, "config", None), processor, max_length)
+        plan = _plan_text(corpus, model, processor, length, batch_tokens)
+        if sequences is not None:
+            plan = plan.spread(sequences)
+        described["max_length"] = length
     else:
         # By name: import statements say what every run uses, and one of texts uses neither (`provenance.code_used`).
         module, kind = PLANS[modality]
+        plan_of_modality = getattr(import_module(module), kind)
         longest = {"max_length": max_length} if modality == "speech" else {}
-        plan = getattr(import_module(module), kind)(corpus, model, processor, batch_tokens=batch_tokens, **longest)
-    described = {"name": corpus.name, "fingerprint": corpus.fingerprint}
-    described |= {"max_length": length} if modality == "text" else {"preprocessing": plan.settings}
-    count = corpus.source.get("skipped")
-    skipped = [f"{count} unreadable item{'s' * (count != 1)} of the corpus left out"] if count else []
-    return plan, {**described, "words": plan.words, **corpus.source, "warnings": [*skipped, *plan.warnings]}
+        plan = plan_of_modality(corpus, model, processor, batch_tokens=batch_tokens, **longest)
+        described["preprocessing"] = plan.settings
+    warnings = [*_describe_skipped(corpus.source.get("skipped")), *plan.warnings]
+    return plan, {**described, "words": plan.words, **corpus.source, "warnings": warnings}
+
+
+def _describe_skipped(count: int | None) -> list[str]:
+    """Return the warning that items were left out; none if there are none."""
+    if not count:
+        return []
+    plural = "" if count == 1 else "s"
+    return [f"{count} unreadable item{plural} of the corpus left out"]
 
 
 def open_texts_with_images(
@@ -104,28 +114,43 @@ def open_texts_with_images(
         return None
     # By name: import statements say what every run uses, and one of texts uses no images (`provenance.code_used`).
     module = import_module("anisoscope.data.image_texts")
-    is_set = path is None or module.is_saved_set(path)
-    reading = {field: options[field] for field in OF_SETS if field in options}
-    read = module.find_image_text_set(name, **reading) if is_set else None
-    if read is None and (is_set or not module.holds_image_texts(name)):
+    read = None
+    if path is None or module.is_saved_set(path):
+        of_sets = {option: options[option] for option in OF_SETS if option in options}
+        read = module.find_image_text_set(name, **of_sets)
+        if read is None:
+            return None
+    elif not module.holds_image_texts(name):
         return None
     if isinstance(processor, str):
         cure = "save the processor that was published with the model beside it; some want pip install torchvision"
         raise UsageError("a processor of images and texts beside the model", processor, cure)
+    options = _refuse_options_of_texts(options)
+    corpus = module.open_image_texts(name, **options) if read is None else read()
+    plan = module.ImageTextPlan(
+        corpus,
+        processor,
+        stack=find_stack(model),
+        batch_tokens=batch_tokens,
+        are_pairs=has_two_towers(model),
+    )
+    described = {"name": name, "fingerprint": plan.fingerprint, "preprocessing": plan.settings, "words": plan.words}
+    warnings = [*_describe_skipped(corpus.source["skipped"]), *plan.warnings]
+    return plan, {**described, **corpus.source, "warnings": warnings}
+
+
+def _refuse_options_of_texts(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options without those that only texts have. UsageError if one of them was given."""
+    options = dict(options)
+    given = {"sequences": options.pop("sequences", None), "max-length": options.pop("max_length", None)}
     documents = options.pop("documents", "auto")
-    refused = {"sequences": options.pop("sequences", None), "max-length": options.pop("max_length", None)}
-    refused["documents"] = None if documents == "auto" else documents
-    for option, value in refused.items():
+    if documents != "auto":
+        given["documents"] = documents
+    for option, value in given.items():
         if value is not None:
             cure = "leave it out; --limit counts images or chats"
             raise UsageError("options of texts with images", f"--{option} {value}", cure)
-    corpus = module.open_image_texts(name, **options) if read is None else read()
-    how = {"stack": find_stack(model), "batch_tokens": batch_tokens, "are_pairs": has_two_towers(model)}
-    plan = module.ImageTextPlan(corpus, processor, **how)
-    described = {"name": name, "fingerprint": plan.fingerprint, "preprocessing": plan.settings, "words": plan.words}
-    count = corpus.source["skipped"]
-    skipped = [f"{count} unreadable item{'s' * (count != 1)} of the corpus left out"] if count else []
-    return plan, {**described, **corpus.source, "warnings": [*skipped, *plan.warnings]}
+    return options
 
 
 def open_texts(texts: list[str], model: Any, processor: Any, **how: Any) -> tuple[Plan, dict[str, Any]]:
@@ -146,16 +171,22 @@ def _check_modality(name: str, modality: str, column: str | None) -> None:
     """
     row = named_corpora().get(name)
     path = None if row else find_path(name)
-    holds = row.modality if row else modality_of(path) if path else None
+    if row:
+        holds: str | None = row.modality
+    elif path:
+        holds = detect_modality(path)
+    else:
+        return
     if holds not in EXAMPLES or holds == modality:
         return
+    # a manifest of clips may have their texts beside them
     if modality == "text" and path is not None and is_table(path) and (column or has_text(path)):
         return
     cure = f"for this model name {EXAMPLES[modality]}; for this corpus measure {MODELS[holds]}"
     raise UsageError(f"a corpus that the model reads ({modality})", f"{name}, which holds {holds}", cure)
 
 
-def text_length(config: Any, tokenizer: Any, max_length: int | None) -> int:
+def choose_text_length(config: Any, tokenizer: Any, max_length: int | None) -> int:
     """Return the tokens of a window: `max_length`, or what the model reads, 512 at most.
 
     UsageError without a tokenizer, or if the model reads less than `max_length`.
@@ -163,14 +194,14 @@ def text_length(config: Any, tokenizer: Any, max_length: int | None) -> int:
     if not hasattr(tokenizer, "tokenize"):
         got = "none" if tokenizer is None else type(tokenizer).__name__
         raise UsageError("a tokenizer for a text corpus", got, "let the factory return (model, tokenizer)")
-    longest = longest_input(config, tokenizer)
+    longest = find_longest_input(config, tokenizer)
     if max_length is not None and longest is not None and max_length > longest:
         expected = f"--max-length of at most {longest}, which the model reads"
         raise UsageError(expected, str(max_length), f"use --max-length {longest}")
     return max_length or min(longest or DEFAULT_LENGTH, DEFAULT_LENGTH)
 
 
-def longest_input(config: Any, tokenizer: Any) -> int | None:
+def find_longest_input(config: Any, tokenizer: Any) -> int | None:
     """Return how many tokens the model reads at once, by its position table and its tokenizer; None if unknown."""
     limits = [getattr(tokenizer, "model_max_length", None), getattr(config, "max_length_inputs", None)]
     if not getattr(config, "relative_attention_num_buckets", None):
@@ -183,7 +214,7 @@ def longest_input(config: Any, tokenizer: Any) -> int | None:
     return min(known) if known else None
 
 
-def _text_plan(corpus: Any, model: Any, tokenizer: Any, length: int, batch_tokens: int) -> Any:
+def _plan_text(corpus: Any, model: Any, tokenizer: Any, length: int, batch_tokens: int) -> Any:
     """Batch a text corpus for a model, in tokens, or in words for a model that reads characters."""
     from anisoscope.data.text import plan_characters, plan_text
     from anisoscope.models.blocks import find_stack

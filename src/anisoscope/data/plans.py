@@ -104,7 +104,7 @@ def hash_parts(parts: Iterable[object]) -> str:
     total = hashlib.sha256()
     for part in parts:
         if isinstance(part, np.ndarray):
-            data: bytes | memoryview = _bytes_of(part)
+            data: bytes | memoryview = _to_bytes(part)
         elif isinstance(part, str):
             data = part.encode("utf-8", "surrogatepass")
         else:
@@ -114,7 +114,7 @@ def hash_parts(parts: Iterable[object]) -> str:
     return total.hexdigest()
 
 
-def _bytes_of(array: NDArray[Any]) -> bytes | memoryview:
+def _to_bytes(array: NDArray[Any]) -> bytes | memoryview:
     """Return the bytes of an array in row order, without a copy if it is contiguous."""
     if array.dtype.kind in "biufc" and array.flags.c_contiguous and array.size:
         return array.reshape(-1).view(np.uint8).data

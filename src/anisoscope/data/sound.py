@@ -37,15 +37,15 @@ def decode_samples(name: str, data: bytes, rate: int) -> Samples:
     name   of the clip, for errors
     data   the encoded bytes
     """
-    info = _header(name, data)
+    info = _read_header(name, data)
     try:
         sound, own_rate = soundfile.read(BytesIO(data), dtype="float32", always_2d=True)
     except soundfile.SoundFileError:
-        raise _bad(name, "damaged after its header") from None
+        raise _refuse_clip(name, "damaged after its header") from None
     if not np.isfinite(sound).all():
-        raise _bad(name, "NaN or Inf among its samples")
+        raise _refuse_clip(name, "NaN or Inf among its samples")
     if len(sound) < info.frames and info.frames - len(sound) > own_rate // 100:
-        raise _bad(name, f"it ends after {len(sound)} of {info.frames} samples")
+        raise _refuse_clip(name, f"it ends after {len(sound)} of {info.frames} samples")
     mono = sound.mean(axis=1)
     if own_rate != rate:
         shared = gcd(own_rate, rate)
@@ -61,38 +61,38 @@ def check(name: str, data: bytes, decode: bool) -> ClipInfo:
     name   of the clip, for errors
     data   the encoded bytes
     """
-    info = _header(name, data)
+    info = _read_header(name, data)
     if decode or not data.startswith((b"RIFF", b"fLaC")):
         info = info._replace(frames=len(decode_samples(name, data, info.rate)))
     return info
 
 
-def _header(name: str, data: bytes) -> ClipInfo:
+def _read_header(name: str, data: bytes) -> ClipInfo:
     """Read a clip's header. CorpusError if it is no sound, empty, cut short, or has an impossible sampling rate.
 
     name   of the clip, for errors
     data   the encoded bytes
     """
     if not data:
-        raise _bad(name, "an empty file")
+        raise _refuse_clip(name, "an empty file")
     try:
         info = soundfile.info(BytesIO(data))
     except soundfile.SoundFileError:
-        raise _bad(name, "it is no sound file") from None
+        raise _refuse_clip(name, "it is no sound file") from None
     declared = int.from_bytes(data[4:8], "little") + 8
     if data.startswith(b"RIFF") and len(data) < declared - 1 and declared - 8 not in (0, 0xFFFFFFFF):
-        raise _bad(name, f"it ends after {len(data)} of {declared} bytes")
+        raise _refuse_clip(name, f"it ends after {len(data)} of {declared} bytes")
     if info.frames <= 0:
-        raise _bad(name, "no samples")
+        raise _refuse_clip(name, "no samples")
     if not RATES[0] <= info.samplerate <= RATES[1]:
-        raise _bad(name, f"a header that says {info.samplerate:,} samples a second")
+        raise _refuse_clip(name, f"a header that says {info.samplerate:,} samples a second")
     if info.frames * info.channels > LARGEST:
         got = f"a header that says {info.frames:,} samples of {info.channels} channels; {LARGEST:,} at most are read"
-        raise _bad(name, got)
+        raise _refuse_clip(name, got)
     return ClipInfo(info.frames, info.samplerate, info.channels)
 
 
-def _bad(name: str, got: str) -> CorpusError:
+def _refuse_clip(name: str, got: str) -> CorpusError:
     """Make the error for an unusable clip. The caller raises it.
 
     name   of the clip

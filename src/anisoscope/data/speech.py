@@ -36,7 +36,7 @@ def open_speech(name: str, **options: Any) -> MediaCorpus:
     return replace(corpus, source={**corpus.source, "formats": dict(formats), "seconds": seconds})
 
 
-def _prompt(config: Any, processor: Any) -> list[int]:
+def _find_prompt(config: Any, processor: Any) -> list[int]:
     """Return the token ids that the decoder reads when there is no text; empty for a model without a decoder.
 
     These are the prompt of the processor's tokenizer (Whisper: start, language and task, no timestamps), else the
@@ -67,36 +67,55 @@ class SoundInput(NamedTuple):
     settings: dict[str, Any]
 
 
-def reading(config: Any, processor: Any, max_length: int | None) -> SoundInput:
+def choose_sound_input(config: Any, processor: Any, max_length: int | None) -> SoundInput:
     """Return how a model reads sound, by the checkpoint's feature extractor if `processor` has one.
 
     UsageError for a model that reads no sound, or an extractor of another window length.
     """
-    extractor = getattr(processor, "feature_extractor", processor)
-    given = hasattr(extractor, "sampling_rate")
-    features = hasattr(config, "num_mel_bins")
-    if features and not hasattr(config, "max_source_positions"):
+    reads_features = hasattr(config, "num_mel_bins")
+    if reads_features and not hasattr(config, "max_source_positions"):
         family = getattr(config, "model_type", type(config).__name__)
         raise UsageError("a model that reads samples, or Whisper", family, "name wav2vec 2.0, HuBERT, Whisper or kin")
-    extractor = extractor if given else _default_extractor(config, features)
+    extractor = getattr(processor, "feature_extractor", processor)
+    is_given = hasattr(extractor, "sampling_rate")
+    if not is_given:
+        extractor = _default_extractor(config, reads_features)
     rate = int(extractor.sampling_rate)
-    if features:
-        kind, stride, shortest = "features", 2 * getattr(extractor, "hop_length", 160), 1
-        wanted, got = 2 * int(config.max_source_positions), int(getattr(extractor, "nb_max_frames", 0))
-        if wanted != got:  # Whisper reads windows of one length only: that of its position table
-            expected = f"a feature extractor of {wanted} frames per window, which the model reads"
-            raise UsageError(expected, f"{got} frames", "use the feature extractor published with the model")
+    if reads_features:
+        _require_window(config, extractor)
+        kind = "features"
+        stride = 2 * getattr(extractor, "hop_length", 160)
+        shortest = 1
     else:
+        # a first convolution that is normalised over time knows no mask: padding would change its numbers
         kind = "padded" if getattr(config, "feat_extract_norm", None) == "layer" else "unpadded"
-        stride, shortest = prod(getattr(config, "conv_stride", (STRIDE,))), _find_receptive_field(config)
+        stride = prod(getattr(config, "conv_stride", (STRIDE,)))
+        shortest = _find_receptive_field(config)
     longest = int(getattr(extractor, "n_samples", 0)) or SECONDS * rate
-    longest = min(longest, max_length * stride) if max_length else longest
+    if max_length:
+        longest = min(longest, max_length * stride)
     if longest < shortest:
         raise UsageError(f"windows of at least {shortest} samples", f"{longest}", "raise --max-length")
-    settings: dict[str, Any] = {key: getattr(extractor, key) for key in RECORDED if hasattr(extractor, key)}
-    settings |= {"extractor": "checkpoint" if given else "default", "class": type(extractor).__name__}
-    settings |= {"rate": rate, "batching": kind, "window_seconds": longest / rate}
+    settings: dict[str, Any] = {
+        **{key: getattr(extractor, key) for key in RECORDED if hasattr(extractor, key)},
+        "extractor": "checkpoint" if is_given else "default",
+        "class": type(extractor).__name__,
+        "rate": rate,
+        "batching": kind,
+        "window_seconds": longest / rate,
+    }
     return SoundInput(kind, extractor, rate, longest, shortest, stride, settings)
+
+
+def _require_window(config: Any, extractor: Any) -> None:
+    """Raise UsageError if the extractor's window is not the model's: Whisper reads windows of one length only, that of
+    its position table.
+    """
+    wanted = 2 * int(config.max_source_positions)
+    got = int(getattr(extractor, "nb_max_frames", 0))
+    if wanted != got:
+        expected = f"a feature extractor of {wanted} frames per window, which the model reads"
+        raise UsageError(expected, f"{got} frames", "use the feature extractor published with the model")
 
 
 def _default_extractor(config: Any, features: bool) -> Any:
@@ -175,24 +194,25 @@ class SpeechPlan(Plan):
         are skipped.
         """
         config = getattr(model, "config", None)
-        self.how = how = reading(config, processor, max_length)
-        lengths = np.array([info.resampled(how.rate) for info in corpus.infos])
-        kept, bad = np.flatnonzero(lengths >= how.shortest), np.flatnonzero(lengths < how.shortest)
-        if len(bad) and (not len(kept) or not corpus.skip_bad):
-            listed = list_faulty([f"{corpus.items[k].name} ({lengths[k]} samples)" for k in bad])
-            expected = f"clips of at least {how.shortest} samples at {how.rate} Hz"
-            raise CorpusError(expected, listed, "pass --skip-bad" if len(kept) else "name another corpus")
-        notes = [f"{len(bad)} clips of fewer than {how.shortest} samples left out"] if len(bad) else []
-        self.corpus, self.prompt = corpus, _prompt(config, processor)
+        self.how = how = choose_sound_input(config, processor, max_length)
+        self.corpus = corpus
+        kept = _select_long_enough(corpus, how)
+        n_short = len(corpus.infos) - len(kept)
+        notes = [f"{n_short} clips of fewer than {how.shortest} samples left out"] if n_short else []
+        self.prompt = _find_prompt(config, processor)
         self.windows = windows = cut_into_windows(corpus, kept, how)
         self.settings = {**how.settings, "decoder_prompt": self.prompt, "batch_tokens": batch_tokens}
         self._last: tuple[int, Samples] = (-1, np.empty(0, np.float32))
-        features = how.kind == "features"
-        whole = len(np.unique(windows.clip)) == len(windows.clip)
-        words = {"position": "frame", "sequence": "clip" if whole else "window", "unit": corpus.unit_word("clip")}
-        words["counted"] = "mel frame" if features else "sample"
-        self.real = -(-windows.length // how.extractor.hop_length) if features else windows.length
-        batches = _batches(windows.length, how, batch_tokens, config)
+        reads_features = how.kind == "features"
+        are_whole_clips = len(np.unique(windows.clip)) == len(windows.clip)
+        words = {
+            "position": "frame",
+            "sequence": "clip" if are_whole_clips else "window",
+            "unit": corpus.unit_word("clip"),
+            "counted": "mel frame" if reads_features else "sample",
+        }
+        self.real = -(-windows.length // how.extractor.hop_length) if reads_features else windows.length
+        batches = _batch_windows(windows.length, how, batch_tokens, config)
         super().__init__(batches, self.real, windows.unit, [corpus.fingerprint, self.settings, *windows], words, notes)
 
     def build(self, rows: Index) -> Batch:
@@ -226,13 +246,30 @@ class SpeechPlan(Plan):
         if how.kind == "features":
             features = how.extractor(sounds, **options)["input_features"]
             return {"input_features": features}, "frames", features.shape[-1]
-        masked = how.kind == "padded"
-        values = how.extractor(sounds, padding=masked, return_attention_mask=masked, **options)
-        kept = {key: values[key] for key in ("input_values", "attention_mask") if masked or key == "input_values"}
-        return kept, "samples", kept["input_values"].shape[1]
+        has_padding = how.kind == "padded"
+        values = how.extractor(sounds, padding=has_padding, return_attention_mask=has_padding, **options)
+        inputs = {"input_values": values["input_values"]}
+        if has_padding:
+            inputs["attention_mask"] = values["attention_mask"]
+        return inputs, "samples", inputs["input_values"].shape[1]
 
 
-def _batches(lengths: Index, how: SoundInput, budget: int, config: Any) -> list[Index]:
+def _select_long_enough(corpus: MediaCorpus, how: SoundInput) -> Index:
+    """Return the numbers of the clips that are long enough for a position of the model.
+
+    CorpusError if none is, or if some are not, unless bad ones are skipped.
+    """
+    lengths = np.array([info.resampled(how.rate) for info in corpus.infos])
+    kept = np.flatnonzero(lengths >= how.shortest)
+    short = np.flatnonzero(lengths < how.shortest)
+    if len(short) and (not len(kept) or not corpus.skip_bad):
+        listed = list_faulty([f"{corpus.items[clip].name} ({lengths[clip]} samples)" for clip in short])
+        expected = f"clips of at least {how.shortest} samples at {how.rate} Hz"
+        raise CorpusError(expected, listed, "pass --skip-bad" if len(kept) else "name another corpus")
+    return kept
+
+
+def _batch_windows(lengths: Index, how: SoundInput, budget: int, config: Any) -> list[Index]:
     """Group windows of clips into batches within the budget.
 
     lengths   samples of each window
@@ -245,5 +282,9 @@ def _batches(lengths: Index, how: SoundInput, budget: int, config: Any) -> list[
     positions = np.maximum(1, lengths // how.stride)
     if how.kind == "padded":
         return pack(positions, budget)
-    alike = (np.flatnonzero(lengths == length) for length in np.unique(lengths)[::-1])
-    return [rows[inner] for rows in alike for inner in pack(positions[rows], budget)]
+    batches = []
+    longest_first = np.unique(lengths)[::-1]
+    for length in longest_first:
+        rows = np.flatnonzero(lengths == length)
+        batches += [rows[inner] for inner in pack(positions[rows], budget)]
+    return batches

@@ -44,7 +44,9 @@ class SplitText:
 
     def limited(self, limit: int | None) -> "SplitText":
         """Return the first `limit` documents only. Running text keeps all its pieces, which a plan cuts later."""
-        return self if limit is None or self.block is not None else replace(self, documents=self.documents[:limit])
+        if limit is None or self.block is not None:
+            return self
+        return replace(self, documents=self.documents[:limit])
 
 
 def check_rule(rule: str) -> str:
@@ -66,17 +68,18 @@ def split_file(read_start: Callable[[int | None], tuple[str, bool]], limit: int 
     `read_start(n)` returns the first n characters and whether that is all. With a limit the beginning is enlarged
     until it holds one document more, since the last one may be incomplete.
     """
-    size = HEAD if limit is not None and rule != "file" else None
+    if limit is None or rule == "file":
+        text, _ = read_start(None)
+        return split_text(text, None, rule).limited(limit)
+    size = HEAD
     while True:
         text, is_all = read_start(size)
         found = split_text(text, None, rule)
-        if is_all or size is None:
-            return found.limited(limit)
         if found.block is None:
-            enough = limit is not None and len(found.documents) > limit
-        else:
-            enough = limit is not None and len(text) >= limit * found.block * MOST_CHARACTERS
-        if enough:
+            is_enough = len(found.documents) > limit
+        else:  # how many tokens the text has is not known yet: as if each had many characters
+            is_enough = len(text) >= limit * found.block * MOST_CHARACTERS
+        if is_all or is_enough:
             return found.limited(limit)
         size *= 4
 
@@ -90,22 +93,29 @@ def split_text(text: str, limit: int | None = None, rule: str = "auto") -> Split
     if rule == "file":
         return SplitText([text] if text.strip() else [], "files")
     if rule == "blank-line":
-        return SplitText(_blocks(text)[:limit], "blank lines", "paragraph")
+        return SplitText(_split_blocks(text)[:limit], "blank lines", "paragraph")
     if rule == "line":
-        return SplitText(_lines(text)[:limit], "lines", "line")
+        return SplitText(_split_lines(text)[:limit], "lines", "line")
     if rule != "auto":
-        return fixed_size_blocks([text], int(rule.partition(":")[2]))
+        return cut_into_blocks([text], int(rule.partition(":")[2]))
     head = text[:HEAD]
-    first = next((line for line in head.split("\n") if line.strip()), "")
-    if is_title(first) and len(list(split_articles(head.split("\n")))) > 1:
+    if _holds_articles(head):
         return SplitText(list(split_articles(text.split("\n")))[:limit], "titles", "article")
-    blocks = _blocks(head)
+    blocks = _split_blocks(head)
+    # of long blocks each is a document; short ones are paragraphs of the same text
     if len(blocks) > 1 and statistics.median(len(block.split()) for block in blocks) >= DOCUMENT_WORDS:
-        return SplitText(_blocks(text)[:limit], "blank lines")
-    return _running_text(text, blocks, limit)
+        return SplitText(_split_blocks(text)[:limit], "blank lines")
+    return _choose_blocks(text, blocks, limit)
 
 
-def _running_text(text: str, blocks: list[str], limit: int | None) -> SplitText:
+def _holds_articles(text: str) -> bool:
+    """Return whether a text is WikiText: its first line is a title, and it has several articles."""
+    lines = text.split("\n")
+    first = next((line for line in lines if line.strip()), "")
+    return is_title(first) and len(list(split_articles(lines))) > 1
+
+
+def _choose_blocks(text: str, blocks: list[str], limit: int | None) -> SplitText:
     """Choose units for a text without marks of documents: as large as possible, yet enough for an interval.
 
     Blocks of 8,192 tokens if 20 of them fit, as in every text longer than `HEAD`; else the blocks between blank lines
@@ -114,14 +124,17 @@ def _running_text(text: str, blocks: list[str], limit: int | None) -> SplitText:
     """
     tokens = len(text) // CHARACTERS
     size = min(BLOCK, 1 << max(1, tokens // ENOUGH).bit_length() - 1)
-    if size < BLOCK and (len(blocks) >= ENOUGH or (size < MOST_SHORT and len(blocks) > 1)):
+    is_short = size < MOST_SHORT
+    if size < BLOCK and (len(blocks) >= ENOUGH or (is_short and len(blocks) > 1)):
         return SplitText(blocks[:limit], "blank lines", "paragraph", guessed=True)
-    if size < MOST_SHORT and len(lines := _lines(text)) > 1:
-        return SplitText(lines[:limit], "lines", "line", guessed=True)
-    return fixed_size_blocks([text], max(LEAST, size), guessed=True)
+    if is_short:
+        lines = _split_lines(text)
+        if len(lines) > 1:
+            return SplitText(lines[:limit], "lines", "line", guessed=True)
+    return cut_into_blocks([text], max(LEAST, size), guessed=True)
 
 
-def fixed_size_blocks(texts: Iterable[str], block: int, *, guessed: bool = False) -> SplitText:
+def cut_into_blocks(texts: Iterable[str], block: int, *, guessed: bool = False) -> SplitText:
     """Return text as running text, which a plan cuts into units of `block` tokens."""
     documents = [piece for text in texts if text.strip() for piece in cut_pieces(text)]
     return SplitText(documents, f"blocks of {block} tokens", "block", block, guessed)
@@ -133,9 +146,18 @@ def cut_pieces(text: str) -> Iterator[str]:
     while first < len(text):
         last = min(first + PIECE, len(text))
         if last < len(text):
-            last = next((cut + 1 for mark in "\n " if (cut := text.rfind(mark, first, last)) > first), last)
+            last = _find_cut(text, first, last)
         yield text[first:last]
         first = last
+
+
+def _find_cut(text: str, first: int, last: int) -> int:
+    """Return the place behind the last line end between two places, else behind the last blank, else the second."""
+    for mark in "\n ":
+        place = text.rfind(mark, first, last)
+        if place > first:
+            return place + 1
+    return last
 
 
 def is_title(line: str) -> bool:
@@ -158,11 +180,11 @@ def split_articles(lines: Iterable[str]) -> Iterator[str]:
         yield "\n".join(article).strip()
 
 
-def _blocks(text: str) -> list[str]:
+def _split_blocks(text: str) -> list[str]:
     """Split a text at blank lines."""
     return [block.strip("\n") for block in re.split(r"\n(?:[ \t]*\n)+", text) if block.strip()]
 
 
-def _lines(text: str) -> list[str]:
+def _split_lines(text: str) -> list[str]:
     """Return the lines of a text that are not blank."""
     return [line for line in text.split("\n") if line.strip()]

@@ -33,9 +33,9 @@ def open_synthetic(name: str, seed: int) -> LabelledCorpus:
     if not 2 <= classes <= 50:
         raise UsageError("planted:N with 2 to 50 classes", repr(name), "three classes are planted:3")
     draw = np.random.default_rng([seed, classes])
-    words = _words(FILLERS + classes * KEYWORDS, draw)
+    words = _draw_words(FILLERS + classes * KEYWORDS, draw)
     fillers, keywords = words[:FILLERS], [words[FILLERS + i :: classes][:KEYWORDS] for i in range(classes)]
-    splits = {split: _utterances(size, fillers, keywords, draw) for split, size in SIZES.items()}
+    splits = {split: _make_utterances(size, fillers, keywords, draw) for split, size in SIZES.items()}
     labels = tuple(f"class {i + 1}" for i in range(classes))
     return LabelledCorpus(name, labels, splits, tokenised=True, source={"kind": "generated", "seed": seed})
 
@@ -44,14 +44,14 @@ def open_synthetic(name: str, seed: int) -> LabelledCorpus:
 def open_pairs(name: str, seed: int) -> LabelledCorpus:
     """Make the corpus `planted-pairs`: pairs of texts with the classes entailment, neutral and contradiction."""
     draw = np.random.default_rng([seed, 3])
-    words = _words(FILLERS + 2 * THINGS, draw)
+    words = _draw_words(FILLERS + 2 * THINGS, draw)
     fillers, things = words[:FILLERS], list(zip(words[FILLERS:-THINGS], words[-THINGS:], strict=True))
-    splits = {split: _pairs(size, fillers, things, draw) for split, size in SIZES.items()}
+    splits = {split: _make_pairs(size, fillers, things, draw) for split, size in SIZES.items()}
     labels = ("entailment", "neutral", "contradiction")
     return LabelledCorpus(name, labels, splits, tokenised=True, source={"kind": "generated", "seed": seed})
 
 
-def _words(count: int, draw: np.random.Generator) -> list[str]:
+def _draw_words(count: int, draw: np.random.Generator) -> list[str]:
     """Draw `count` different words of two or three syllables."""
     made: dict[str, None] = {}
     while len(made) < count:
@@ -59,20 +59,20 @@ def _words(count: int, draw: np.random.Generator) -> list[str]:
     return list(made)
 
 
-def _filler(count: int, fillers: list[str], draw: np.random.Generator) -> list[str]:
+def _draw_filler(count: int, fillers: list[str], draw: np.random.Generator) -> list[str]:
     """Draw `count` words among the `fillers`, with frequencies by Zipf's law."""
-    return [fillers[i] for i in draw.choice(len(fillers), count, p=_zipf(len(fillers)))]
+    return [fillers[i] for i in draw.choice(len(fillers), count, p=_compute_zipf(len(fillers)))]
 
 
 @cache
-def _zipf(count: int) -> NDArray[np.float64]:
+def _compute_zipf(count: int) -> NDArray[np.float64]:
     """Return the probabilities of `count` words by Zipf's law."""
     weight = 1 / np.arange(1, count + 1)
     shares: NDArray[np.float64] = weight / weight.sum()
     return shares
 
 
-def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: np.random.Generator) -> Examples:
+def _make_utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: np.random.Generator) -> Examples:
     """Make `size` texts with classes in turn: fillers, one to three keywords of the class, sometimes one of another.
 
     fillers    words that say nothing of the class
@@ -87,7 +87,7 @@ def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: 
         own = int(draw.integers(1, 4))
         other = [i for i in range(len(keywords)) if i != label]
         stray = draw.choice(other, int(own > 1 and draw.random() < 0.3))
-        items = [(word, 0.0) for word in _filler(int(draw.integers(*LENGTHS)), fillers, draw)]
+        items = [(word, 0.0) for word in _draw_filler(int(draw.integers(*LENGTHS)), fillers, draw)]
         items += [(keywords[label][i], 1.0) for i in draw.integers(KEYWORDS, size=own)]
         items += [(str(draw.choice(keywords[i])), 0.0) for i in stray]
         order = draw.permutation(len(items))
@@ -96,7 +96,7 @@ def _utterances(size: int, fillers: list[str], keywords: list[list[str]], draw: 
     return tuple(made[i] for i in draw.permutation(size))
 
 
-def _pairs(size: int, fillers: list[str], things: list[tuple[str, str]], draw: np.random.Generator) -> Examples:
+def _make_pairs(size: int, fillers: list[str], things: list[tuple[str, str]], draw: np.random.Generator) -> Examples:
     """Make `size` pairs of texts that each name a thing: the same one, another one, or its opposite.
 
     fillers   words that say nothing of the class
@@ -108,14 +108,14 @@ def _pairs(size: int, fillers: list[str], things: list[tuple[str, str]], draw: n
         label = number % 3
         thing, another = draw.choice(len(things), 2, replace=False)
         named = (things[thing][0], things[another][0], things[thing][1])[label]
-        first, marks = _with(things[thing][0], fillers, draw)
-        second, more = _with(named, fillers, draw)
+        first, marks = _insert_word(things[thing][0], fillers, draw)
+        second, more = _insert_word(named, fillers, draw)
         made.append(Example(first, label, second, marks + more))
     return tuple(made[i] for i in draw.permutation(size))
 
 
-def _with(word: str, fillers: list[str], draw: np.random.Generator) -> tuple[tuple[str, ...], tuple[float, ...]]:
+def _insert_word(word: str, fillers: list[str], draw: np.random.Generator) -> tuple[tuple[str, ...], tuple[float, ...]]:
     """Make a text of fillers with `word` somewhere in it. Return it, and a rationale that marks the word."""
-    text = _filler(int(draw.integers(*PAIR_LENGTHS)), fillers, draw)
+    text = _draw_filler(int(draw.integers(*PAIR_LENGTHS)), fillers, draw)
     place = int(draw.integers(len(text) + 1))
     return (*text[:place], word, *text[place:]), tuple(float(i == place) for i in range(len(text) + 1))

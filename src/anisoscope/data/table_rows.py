@@ -62,11 +62,11 @@ def read_table_rows(path: Path, *, column: str | None = None) -> Iterator[Row]:
     """
     kind = get_ending(path)
     if kind == ".parquet":
-        yield from _parquet_rows(path, column)
+        yield from _iter_parquet_rows(path, column)
     elif kind in (".csv", ".tsv"):
-        yield from _delimited_rows(path)
+        yield from _iter_delimited_rows(path)
     elif kind in TABLES:
-        yield from _json_rows(path)
+        yield from _iter_json_rows(path)
     else:
         cure = f"write it as one of {', '.join(TABLES)}, or one of these with .gz"
         raise CorpusError(f"a table ending in {', '.join(TABLES)}", str(path), cure)
@@ -107,20 +107,26 @@ def require_column(column: str, present: Iterable[str], where: str, role: str = 
     raise CorpusError(expected, f"the columns {', '.join(present)}", suggest_names(column, present))
 
 
-def _json_rows(path: Path) -> Iterator[Row]:
+def _iter_json_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of JSON: one object per line, or the items of an array in a .json file."""
-    begun = get_ending(path) != ".json"
+    may_be_array = get_ending(path) == ".json"
     for number, line in enumerate(iter_lines(path), 1):
-        if not begun and line.lstrip().startswith("["):
-            yield from _array(path)
+        if may_be_array and line.lstrip().startswith("["):
+            yield from _iter_array(path)
             return
-        if line.strip():
-            begun, fault = True, find_fault(line)
-            found, fault = (None, fault) if fault else _parse_json(line)
-            yield _object(f"line {number}", found, fault or f"{line[:60]!r}", escaped="\\u" in line)
+        if not line.strip():
+            continue
+        may_be_array = False  # only the first line that is not blank can begin one
+        place = f"line {number}"
+        fault = find_fault(line)
+        if fault:
+            yield Row(place, {}, fault)
+            continue
+        found, fault = _parse_json(line)
+        yield _make_row(place, found, fault or f"{line[:60]!r}", escaped="\\u" in line)
 
 
-def _array(path: Path) -> Iterator[Row]:
+def _iter_array(path: Path) -> Iterator[Row]:
     """Read the rows of a JSON array."""
     text = read_text(path)
     found, fault = _parse_json(text)
@@ -128,7 +134,7 @@ def _array(path: Path) -> Iterator[Row]:
         cure = "repair it, or write it as JSON lines, of which --skip-bad can leave single ones out"
         raise CorpusError(f"{FORM['.json']} in {path}", fault or f"{text[:60]!r}", cure)
     for number, item in enumerate(found, 1):
-        yield _object(f"row {number}", item, f"{str(item)[:60]!r}", escaped="\\u" in text)
+        yield _make_row(f"row {number}", item, f"{str(item)[:60]!r}", escaped="\\u" in text)
 
 
 def _parse_json(text: str) -> tuple[Any, str]:
@@ -138,12 +144,15 @@ def _parse_json(text: str) -> tuple[Any, str]:
     except RecursionError:
         return None, "brackets nested too deep"
     except json.JSONDecodeError as error:
-        return None, f"{text[max(0, error.pos - 30) :][:60]!r} at character {error.pos}" if len(text) > 60 else ""
+        if len(text) <= 60:  # the caller shows the whole of it
+            return None, ""
+        around = text[max(0, error.pos - 30) :][:60]
+        return None, f"{around!r} at character {error.pos}"
     except ValueError:
         return None, "an integer of thousands of digits"
 
 
-def _object(place: str, found: Any, otherwise: str, *, escaped: bool) -> Row:
+def _make_row(place: str, found: Any, otherwise: str, *, escaped: bool) -> Row:
     r"""Make a row of a JSON object, or of a text alone; other values, and half a character, give a row with a fault.
 
     place       where the row is: `line 7`
@@ -164,7 +173,7 @@ def _object(place: str, found: Any, otherwise: str, *, escaped: bool) -> Row:
     return Row(place, found)
 
 
-def _parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
+def _iter_parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
     """Yield the rows of a parquet file, of one column only if it has that. CorpusError if it is damaged."""
     import pyarrow  # type: ignore[import-untyped]
     import pyarrow.parquet as parquet  # type: ignore[import-untyped]
@@ -181,7 +190,7 @@ def _parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
         raise CorpusError(f"{FORM['.parquet']} in {path}", str(error).split("\n")[0][:120], cure) from None
 
 
-def _delimited_rows(path: Path) -> Iterator[Row]:
+def _iter_delimited_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of CSV and TSV by strict rules, reading only what is asked for.
 
     A record that breaks the rules, has another number of columns than the header, or whose quotation mark stays open
@@ -190,14 +199,14 @@ def _delimited_rows(path: Path) -> Iterator[Row]:
     csv.field_size_limit(LARGEST_FIELD)
     table = _Table(path)
     while (number := table.number_of_next()) is not None:
-        record = table.record()
-        values, fault = record.values, record.fault
+        values, lines, fault = table.record()
         if not fault and len(values) != len(table.header):
             fault = f"{len(values)} columns, where the header has {len(table.header)}"
-        if len(record.lines) > 1 and table.look_like_rows(record.lines):
-            fault = f"a quotation mark open until line {number + len(record.lines) - 1}, over lines that look like rows"
-            table.put_back(record.lines[1:])
-        yield Row(f"line {number}", {} if fault else dict(zip(table.header, values, strict=True)), fault)
+        if len(lines) > 1 and table.look_like_rows(lines):
+            fault = f"a quotation mark open until line {number + len(lines) - 1}, over lines that look like rows"
+            table.put_back(lines[1:])
+        columns = {} if fault else dict(zip(table.header, values, strict=True))
+        yield Row(f"line {number}", columns, fault)
 
 
 class _Record(NamedTuple):
@@ -220,11 +229,12 @@ class _Table:
         self.rest = iter_lines(path)
         self.number = 0
         self.tabs = get_ending(path) == ".tsv"
-        self.separator, self.header = "\t" if self.tabs else ",", list[str]()
+        self.separator = "\t" if self.tabs else ","
+        self.header: list[str] = []
         if self.number_of_next() is None:
             return
-        head = self.ahead[0]
-        self.separator = "\t" if self.tabs else max(SEPARATORS, key=head.count)
+        if not self.tabs:
+            self.separator = max(SEPARATORS, key=self.ahead[0].count)
         names, _, fault = self.record()
         self.header = [name.strip() or f"column {i + 1}" for i, name in enumerate(names)]
         twice = [name for name, count in Counter(self.header).items() if count > 1]
@@ -252,42 +262,55 @@ class _Table:
         no value continues in the next line; only quotes around a whole value are removed.
         """
         line = self._take()
-        if fault := find_fault(line):
+        fault = find_fault(line)
+        if fault:
             return _Record([], [line], fault)
         if '"' not in line or self._is_literal(line):
             values = line.split(self.separator)
             if self.tabs:
-                values = [x[1:-1].replace('""', '"') if _QUOTED.fullmatch(x) else x for x in values]
+                values = list(map(_strip_quotes, values))
             return _Record(values, [line])
         taken = [line]
-
-        def following() -> Iterator[str]:
-            """Yield the lines of a record from its first line on, while its quotation mark is open."""
-            yield line + "\n"
-            size = len(line)
-            while (after := self._peek(0)) is not None:
-                size += len(after)
-                if size > LONGEST_RECORD:
-                    raise csv.Error("the record does not end")
-                taken.append(self._take())
-                yield after + "\n"
-
         try:
-            values = next(csv.reader(following(), delimiter=self.separator, strict=True))
+            values = next(csv.reader(self._iter_open_lines(taken), delimiter=self.separator, strict=True))
         except csv.Error:
-            endless = self._peek(0) is None or sum(map(len, taken)) > LONGEST_RECORD // 2
-            if endless and len(taken) > 1:
+            is_endless = self._peek(0) is None or sum(map(len, taken)) > LONGEST_RECORD // 2
+            if is_endless and len(taken) > 1:
                 self.put_back(taken[1:])
                 return _Record([], [line], "a quotation mark that is never closed")
             return _Record([], taken, "a quotation mark inside a value")
-        return _Record(values, taken, next(filter(None, map(find_fault, taken)), ""))
+        faults = filter(None, map(find_fault, taken))
+        return _Record(values, taken, next(faults, ""))
+
+    def _iter_open_lines(self, taken: list[str]) -> Iterator[str]:
+        """Yield the lines of a record from its first line on: the parser asks for the next while its quotation mark is
+        open.
+
+        taken   holds the first line, and receives the following ones
+
+        csv.Error for a record longer than `LONGEST_RECORD`.
+        """
+        line = taken[0]
+        yield line + "\n"
+        size = len(line)
+        while (after := self._peek(0)) is not None:
+            size += len(after)
+            if size > LONGEST_RECORD:
+                raise csv.Error("the record does not end")
+            taken.append(self._take())
+            yield after + "\n"
 
     def _is_literal(self, line: str) -> bool:
         """Return whether quotation marks are ordinary text in this line of a TSV file."""
-        if not self.tabs or (self.header and line.count("\t") != len(self.header) - 1):
+        if not self.tabs:
+            return False
+        if not self.header:  # this line is the header
+            return True
+        tabs = len(self.header) - 1
+        if line.count("\t") != tabs:
             return False
         after = self._peek(0)
-        goes_on = bool(self.header) and after is not None and after.strip() and after.count("\t") < len(self.header) - 1
+        goes_on = after is not None and after.strip() and after.count("\t") < tabs
         return not goes_on
 
     def look_like_rows(self, taken: list[str]) -> bool:
@@ -299,22 +322,31 @@ class _Table:
         by its columns after the value that continues, the last one only by those before it.
         """
         count = len(self.header)
-        parts = [line.split(self.separator) for line in taken]
-        runs_on = max((i for i, part in enumerate(parts[0][:count]) if part.lstrip().startswith('"')), default=0)
-        shown = [len(inner) == count and self._any_familiar(enumerate(inner)) for inner in parts[1:-1]]
-        if behind := count - 1 - runs_on:
-            last = zip(range(runs_on + 1, count), parts[0][-behind:], strict=False)
-            shown.append(len(parts[0]) >= count and self._any_familiar(last))
-        if runs_on:
-            shown.append(len(parts[-1]) >= count and self._any_familiar(enumerate(parts[-1][:runs_on])))
+        first, *between, last = (line.split(self.separator) for line in taken)
+        # the last value of the first line that begins with a quotation mark is the one that stays open
+        open_column = 0
+        for column, value in enumerate(first[:count]):
+            if value.lstrip().startswith('"'):
+                open_column = column
+        shown = [len(row) == count and self._any_familiar(enumerate(row)) for row in between]
+        behind = count - 1 - open_column
+        if behind:
+            values = zip(range(open_column + 1, count), first[-behind:], strict=False)
+            shown.append(len(first) >= count and self._any_familiar(values))
+        if open_column:
+            shown.append(len(last) >= count and self._any_familiar(enumerate(last[:open_column])))
         return any(shown) and 2 * sum(shown) >= len(shown)
 
     def _any_familiar(self, values: Iterable[tuple[int, str]]) -> bool:
         """Return whether one of the (column, value) pairs occurs in other rows too, or is a number in a column of
         numbers.
         """
-        stripped = ((self._seen[column], value.strip()) for column, value in values)
-        return any(text and (counts[text] > 1 or (numbers and is_number(text))) for (counts, numbers), text in stripped)
+        for column, value in values:
+            counts, is_numeric = self._seen[column]
+            text = value.strip()
+            if text and (counts[text] > 1 or (is_numeric and is_number(text))):
+                return True
+        return False
 
     @cached_property
     def _seen(self) -> list[tuple[Counter[str], bool]]:
@@ -323,10 +355,18 @@ class _Table:
         Lines with quotation marks are left out.
         """
         self._peek(LOOKED)
-        parts = (line.split(self.separator) for line in islice(self.ahead, LOOKED) if '"' not in line)
-        rows = [[part.strip() for part in row] for row in parts if len(row) == len(self.header)]
-        counts = [Counter(column) for column in zip(*rows, strict=True)] or [Counter[str]() for _ in self.header]
-        return [(c, sum(n for x, n in c.items() if is_number(x)) >= MOSTLY * max(1, c.total())) for c in counts]
+        counts = [Counter[str]() for _ in self.header]
+        for line in islice(self.ahead, LOOKED):
+            values = line.split(self.separator)
+            if '"' in line or len(values) != len(self.header):
+                continue
+            for counter, value in zip(counts, values, strict=True):
+                counter[value.strip()] += 1
+        seen = []
+        for counter in counts:
+            numbers = sum(times for value, times in counter.items() if is_number(value))
+            seen.append((counter, numbers >= MOSTLY * max(1, counter.total())))
+        return seen
 
     def _peek(self, places: int) -> str | None:
         """Return a line ahead without taking it: that `places` after the next one; None if there is none."""
@@ -342,6 +382,11 @@ class _Table:
         self._peek(0)
         self.number += 1
         return self.ahead.popleft()
+
+
+def _strip_quotes(value: str) -> str:
+    """Return a value of a TSV file without the quotation marks around the whole of it."""
+    return value[1:-1].replace('""', '"') if _QUOTED.fullmatch(value) else value
 
 
 def is_number(text: str) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from anisoscope.data import hub
 from anisoscope.data.corpora import CorpusOptions, HubPart, named_corpora, resolve_corpus
@@ -22,11 +23,11 @@ from anisoscope.data.table_rows import Row
 from anisoscope.data.windows import (
     Affixes,
     TextPlan,
-    affixes,
-    blocks,
     check_room,
     check_vocabulary,
-    cut,
+    cut_blocks,
+    cut_windows,
+    find_affixes,
     find_punctuation,
     tokenise,
 )
@@ -68,7 +69,7 @@ def open_text(name: str, **options: Any) -> TextCorpus:
     asked = CorpusOptions(**options)
     place = resolve_corpus(name, "text", asked)
     if isinstance(place, HubPart):
-        read, source = _hub_text(place, asked)
+        read, source = _read_hub_text(place, asked)
     elif isinstance(place, Path):
         source = {"kind": "folder" if place.is_dir() else "file", "path": str(place.resolve())}
         read = read_path(place, asked)
@@ -76,26 +77,46 @@ def open_text(name: str, **options: Any) -> TextCorpus:
         if asked.documents != "auto":
             raise UsageError("--documents with text of your own", f"it with {name}", "leave it out")
         read, source = place.made(asked.limit)
+    part, parts = asked.files
+    is_part = asked.files != (0, 1)
     if not read.documents:
         got = f"no text ({read.empty} empty and {read.skipped} unreadable documents)"
-        where = name if asked.files == (0, 1) else f"the files of shard {asked.files[0] + 1}/{asked.files[1]} of {name}"
+        where = f"the files of shard {part + 1}/{parts} of {name}" if is_part else name
         raise CorpusError(f"text in {where}", got, "name a corpus with text, or another column")
-    counts = {"column": read.column, "limit": asked.limit, "empty": read.empty, "skipped": read.skipped}
-    source |= {"documents": read.how, **counts}
+    source |= {
+        "documents": read.how,
+        "column": read.column,
+        "limit": asked.limit,
+        "empty": read.empty,
+        "skipped": read.skipped,
+    }
     fingerprint = hash_parts([True if read.block is None else read.block, *read.documents])
-    numbers, is_part = None, asked.files != (0, 1)
+    numbers = None
     if isinstance(place, Path) and read.owner is not None:
+        # numbers and fingerprint of single files, so that shards of files agree on them without seeing each other's
         files = [str(file.relative_to(place)) for file in list_texts_or_tables(place)]
         numbers = _number_by_file(read.owner, len(files))
-        held = _hash_files(read.documents, read.owner, range(len(files))[asked.files[0] :: asked.files[1]])
-        fingerprint = hash_parts(held.values())
+        hashes = _hash_files(read.documents, read.owner, range(len(files))[part::parts])
+        fingerprint = hash_parts(hashes.values())
         if is_part:
-            source |= {"files": {files[number]: hashed for number, hashed in held.items()}, "all_files": files}
-    note = f"the text marks no documents: it is split into units by {read.how}; choose otherwise with --documents"
-    limit = None if read.block is None else asked.limit
-    notes = (note,) if read.guessed else ()
-    how: dict[str, Any] = {"numbers": numbers, "is_part": is_part}
-    return TextCorpus(name, read.documents, fingerprint, source, read.block, limit, read.unit, notes, **how)
+            source["files"] = {files[number]: hashed for number, hashed in hashes.items()}
+            source["all_files"] = files
+    notes: tuple[str, ...] = ()
+    if read.guessed:
+        rule = f"it is split into units by {read.how}; choose otherwise with --documents"
+        notes = (f"the text marks no documents: {rule}",)
+    return TextCorpus(
+        name,
+        read.documents,
+        fingerprint,
+        source,
+        block=read.block,
+        limit=None if read.block is None else asked.limit,
+        unit=read.unit,
+        notes=notes,
+        numbers=numbers,
+        is_part=is_part,
+    )
 
 
 def _number_by_file(owner: Sequence[int], files: int) -> tuple[int, ...]:
@@ -130,7 +151,7 @@ def read_by_files(name: str, shard: tuple[int, int], **options: Any) -> bool:
     return path is not None and len(list_separate_files(path, asked)) >= shard[1]
 
 
-def _hub_text(part: HubPart, asked: CorpusOptions) -> tuple[SplitText, dict[str, object]]:
+def _read_hub_text(part: HubPart, asked: CorpusOptions) -> tuple[SplitText, dict[str, object]]:
     """Read the text column of a hub data set's split. Returns (documents, the manifest's entry on the source).
 
     part    the data set's name, and which part of it is wanted
@@ -170,25 +191,25 @@ def plan_text(
     """
     if padding_side not in ("right", "left"):
         raise UsageError("padding_side 'right' or 'left'", repr(padding_side))
-    own = affixes(tokenizer)
+    own = find_affixes(tokenizer)
     layouts: dict[str, Affixes] = {stack: own}
     if decoder_start_id is not None:  # the start token first, the last token of the window gone where it is special
         layouts = {"encoder": own, "decoder": Affixes((decoder_start_id, *own.prefix), own.suffix[:-1])}
     n_special = max(map(len, layouts.values()))
     check_room(max_length, n_special)
-    needed = None if corpus.block is None or corpus.limit is None else corpus.limit * corpus.block
-    units = tokenise(corpus.documents, tokenizer, needed)
-    if corpus.block is not None:
-        units = blocks(units, corpus.block, corpus.limit)
-    windows = cut([unit for unit in units if len(unit)], max_length, n_special)
+    units = _tokenise_units(corpus, tokenizer)
+    windows = cut_windows([unit for unit in units if len(unit)], max_length, n_special)
     if corpus.numbers is not None:
         kept = [number for number, unit in zip(corpus.numbers, units, strict=True) if len(unit)]
         windows = windows._replace(unit=np.array(kept, dtype=np.int64)[windows.unit])
     notes = check_vocabulary(tokenizer, windows.ids, list(layouts.values()), vocab_size)
-    pad_id = tokenizer.pad_token_id  # 0 where there is none, or one that the model cannot embed: padding is masked
-    settings: dict[str, object] = {"max_length": max_length, "batch_tokens": batch_tokens, "padding_side": padding_side}
-    settings["pad_id"] = pad_id if isinstance(pad_id, int) and (vocab_size is None or pad_id < vocab_size) else 0
-    settings["special_tokens"] = {name: [layout.prefix, layout.suffix] for name, layout in layouts.items()}
+    settings: dict[str, object] = {
+        "max_length": max_length,
+        "batch_tokens": batch_tokens,
+        "padding_side": padding_side,
+        "pad_id": _choose_pad_id(tokenizer, vocab_size),
+        "special_tokens": {name: [layout.prefix, layout.suffix] for name, layout in layouts.items()},
+    }
     if corpus.is_part:
         settings["is_part"] = True
         notes.append("bins of token frequency left out: a shard of files does not know the counts of the others")
@@ -196,6 +217,22 @@ def plan_text(
     words = {"sequence": "window", "unit": corpus.unit}
     punctuation = find_punctuation(tokenizer, windows.ids)
     return TextPlan(windows, layouts, settings, identity, words, [*corpus.notes, *notes], punctuation=punctuation)
+
+
+def _tokenise_units(corpus: TextCorpus, tokenizer: "PreTrainedTokenizerBase") -> list[NDArray[np.int32]]:
+    """Return the token ids of each unit, without special tokens: a document, or a block of running text."""
+    if corpus.block is None:
+        return tokenise(corpus.documents, tokenizer)
+    needed = None if corpus.limit is None else corpus.limit * corpus.block
+    return cut_blocks(tokenise(corpus.documents, tokenizer, needed), corpus.block, corpus.limit)
+
+
+def _choose_pad_id(tokenizer: "PreTrainedTokenizerBase", vocab_size: int | None) -> int:
+    """Return the id to pad with: 0 if the tokenizer has none, or one that the model cannot embed; it is masked."""
+    pad_id = tokenizer.pad_token_id
+    if isinstance(pad_id, int) and (vocab_size is None or pad_id < vocab_size):
+        return pad_id
+    return 0
 
 
 class _Words:

@@ -22,10 +22,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from anisoscope.data.arrays import VectorArrays, wrap_vectors
-from anisoscope.data.files import get_ending, iter_lines, list_files_below, memory_budget, refuse_large_file
+from anisoscope.data.files import get_ending, get_memory_budget, iter_lines, list_files_below, refuse_large_file
 from anisoscope.data.vector_json import read_json_vectors
 from anisoscope.data.vector_roles import Content, Roles, decide_roles, describe_roles
-from anisoscope.data.vector_tables import LARGE, content_of_arrow, is_number, read_arrow, read_delimited
+from anisoscope.data.vector_tables import LARGE, is_number, read_arrow, read_arrow_table, read_delimited
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.extras import require_extra
 from anisoscope.options import expand_home
@@ -84,7 +84,7 @@ def holds_vectors(name: str | Path) -> bool:
     """
     path = expand_home(name)
     if path.is_dir():
-        return bool(_files_of(path)) or _is_saved(path)
+        return bool(_list_vector_files(path)) or _is_saved(path)
     kind = get_ending(path)
     if not path.is_file() or kind not in ENDINGS:
         return kind in CURES and path.is_file()
@@ -100,18 +100,25 @@ def _is_saved(folder: Path) -> bool:
     return any((folder / name).is_file() for name in SAVED)
 
 
-def _files_of(folder: Path) -> list[Path]:
+def _list_vector_files(folder: Path) -> list[Path]:
     """Return the files of vectors in a folder, in numerical order; empty if it is a checkpoint or holds other files."""
-    files = [file for file in folder.iterdir() if file.is_file() and not file.name.startswith((".", "_"))]
-    files = [file for file in files if not file.name.lower().startswith(("readme", "license", "dataset_info"))]
-    if not files or any(OF_MODEL.fullmatch(file.name) for file in files):
+    files = [file for file in folder.iterdir() if file.is_file() and not _is_side_file(file)]
+    is_checkpoint = any(OF_MODEL.fullmatch(file.name) for file in files)
+    if not files or is_checkpoint:
         return []
     kinds = {get_ending(file) for file in files}
     if len(kinds) != 1 or kinds.pop() not in (*ARRAYS, *OF_TORCH, *OF_ARROW, *DELIMITED, *OF_JSON):
         return []
     ordered = sorted(files, key=lambda file: natural_sort_key(file.name))
     # texts and manifests are tables too: a folder of tables holds vectors if its first one does
-    return ordered if get_ending(ordered[0]) in ARRAYS or _reads_as_vectors(ordered[0]) else []
+    if get_ending(ordered[0]) in ARRAYS or _reads_as_vectors(ordered[0]):
+        return ordered
+    return []
+
+
+def _is_side_file(file: Path) -> bool:
+    """Return whether a file is hidden or only describes the others of its folder."""
+    return file.name.startswith((".", "_")) or file.name.lower().startswith(("readme", "license", "dataset_info"))
 
 
 def _reads_as_vectors(path: Path) -> bool:
@@ -136,23 +143,25 @@ def _holds_lines_of_numbers(path: Path) -> bool:
     except CorpusError:
         return False
     rows = [re.split(r"[,;\t|]| +", line.strip()) for line in first]
-    body = rows[1:] if len(rows) > 1 else rows
-    return bool(body) and all(map(_is_row_of_numbers, body))
+    if len(rows) > 1:
+        rows = rows[1:]  # the first line may hold names
+    return bool(rows) and all(map(_is_row_of_numbers, rows))
 
 
 def _is_row_of_numbers(cells: Sequence[str]) -> bool:
-    """Return whether cells are numbers, or a word and decimals. (A word and whole numbers are a series: `name step
-    seed`.)
-    """
-    numbers = cells if is_number(cells[0]) else cells[1:]
-    worded = len(numbers) < len(cells)
-    return len(numbers) > 1 and all(map(is_number, numbers)) and (not worded or any("." in cell for cell in numbers))
+    """Return whether cells are numbers, or a word and decimals."""
+    begins_with_word = not is_number(cells[0])
+    numbers = cells[1:] if begins_with_word else cells
+    if len(numbers) < 2 or not all(map(is_number, numbers)):
+        return False
+    # a word and whole numbers are no vector but a series of models: `name step seed`
+    return not begins_with_word or any("." in cell for cell in numbers)
 
 
 def _holds_tensors(path: Path) -> bool:
     """Return whether a PyTorch file holds vectors rather than a model's weights."""
     try:
-        content = _torch_content(path)
+        content = _read_torch(path)
     except CorpusError as error:
         return _has_two_readings(error)
     except DAMAGED:
@@ -204,30 +213,50 @@ def read_vectors_of(content: Content, name: str, source: dict[str, Any], **asked
     asked     `columns`, `unit_column`, `label_column` as for `open_vectors`
     """
     roles = decide_roles(content, name, **asked)
-    layers = _layers(content, roles)
+    layers = _build_layers(content, roles)
     first = next(iter(layers.values()))
-    beside = {}
-    for role, column in (("units", roles.units), ("labels", roles.labels)):
-        beside[role] = None if column is None else np.asarray(content.columns[column]).tolist()
-    mask = content.columns[roles.mask] if roles.mask is not None else None
-    if mask is None:
-        used = [column for names in roles.layers.values() for column in names]
-        mask = next((content.masks[column] for column in used if column in content.masks), None)
     reading = describe_roles(content, roles, name, first.shape)
-    source = {"kind": "vectors", **source, "reading": reading}
-    return wrap_vectors(layers, **beside, mask=mask, name=name, source=source)
+    return wrap_vectors(
+        layers,
+        units=_list_column(content, roles.units),
+        labels=_list_column(content, roles.labels),
+        mask=_find_mask(content, roles),
+        name=name,
+        source={"kind": "vectors", **source, "reading": reading},
+    )
 
 
-def _layers(content: Content, roles: Roles) -> dict[str, Any]:
+def _list_column(content: Content, name: str | None) -> list[Any] | None:
+    """Return the entries of a column; None without a name."""
+    if name is None:
+        return None
+    entries: list[Any] = np.asarray(content.columns[name]).tolist()
+    return entries
+
+
+def _find_mask(content: Content, roles: Roles) -> Any:
+    """Return the array that says which tokens are real: the file's own, else the one that reading made; else None."""
+    if roles.mask is not None:
+        return content.columns[roles.mask]
+    for columns in roles.layers.values():
+        for column in columns:
+            if column in content.masks:
+                return content.masks[column]
+    return None
+
+
+def _build_layers(content: Content, roles: Roles) -> dict[str, Any]:
     """Return the array of each layer; columns of numbers are put side by side into [row, dim]."""
     layers: dict[str, Any] = {}
     for layer, columns in roles.layers.items():
-        if len(columns) > 1 or content.columns[columns[0]].ndim == 1:
-            layers[layer] = np.stack([np.asarray(content.columns[column], np.float64) for column in columns], axis=1)
+        first = content.columns[columns[0]]
+        if len(columns) > 1 or first.ndim == 1:
+            numbers = [np.asarray(content.columns[column], np.float64) for column in columns]
+            layers[layer] = np.stack(numbers, axis=1)
         elif roles.places is not None:
-            layers[layer] = _as_array(content.columns[columns[0]])[:, list(roles.places)]
+            layers[layer] = _as_array(first)[:, list(roles.places)]
         else:
-            layers[layer] = content.columns[columns[0]]
+            layers[layer] = first
     return layers
 
 
@@ -236,48 +265,61 @@ def read_content(path: Path, *, split: str | None = None) -> Content:
     if split is not None and not _is_saved(path):
         raise UsageError("--split with a data set of several splits", str(path), "leave it out")
     if path.is_dir():
-        return _saved_content(path, split) if _is_saved(path) else _folder_content(path)
+        return _read_saved_data_set(path, split) if _is_saved(path) else _read_folder(path)
     kind = get_ending(path)
-    packed = path.name.lower().endswith(".gz")
-    if packed and kind not in (*DELIMITED, *PLAIN, *OF_JSON):
+    of_text = (*DELIMITED, *PLAIN, *OF_JSON)
+    if path.name.lower().endswith(".gz") and kind not in of_text:
         raise CorpusError(f"a file that is not packed, in {path}", "gzip", f"unpack it: gunzip {path.name}")
     if kind in OF_JSON:
         return read_json_vectors(path)
-    if kind in (*DELIMITED, *PLAIN):
+    if kind in of_text:
         return read_delimited(path)
     try:
         if kind in OF_ARROW:
             return read_arrow(path)
         if kind in OF_TORCH:
-            return _torch_content(path)
-        return _array_content(path)
+            return _read_torch(path)
+        return _read_arrays(path)
     except DAMAGED as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        objects = any(word in reason.lower() for word in ("pickle", "object", "weights_only", "unsupported global"))
-        reason = "a file of objects, or none of numpy's" if objects else reason
-        cure = "store numbers, not objects" if objects else "write the file again"
-        raise CorpusError(f"vectors in {path}", reason[:200], cure) from error
+        raise _explain_damage(path, error) from error
+
+
+def _explain_damage(path: Path, error: BaseException) -> CorpusError:
+    """Make the error for a file whose reader failed. The caller raises it."""
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    # numpy and torch refuse objects in words of their own, since unpickling them could run code
+    if any(word in reason.lower() for word in ("pickle", "object", "weights_only", "unsupported global")):
+        return CorpusError(f"vectors in {path}", "a file of objects, or none of numpy's", "store numbers, not objects")
+    return CorpusError(f"vectors in {path}", reason[:200], "write the file again")
 
 
 # ---- arrays ----------------------------------------------------------------------------------------------------------
 
 
-def _array_content(path: Path) -> Content:
+def _read_arrays(path: Path) -> Content:
     """Read arrays of numpy or safetensors; formats that allow it are only read when sliced."""
     if get_ending(path) == ".safetensors":
         file: Any = safe_open(path, framework="pt")
-        return _of_arrays({name: file.get_tensor(name) for name in sorted(file.keys(), key=natural_sort_key)}, path)
+        names = sorted(file.keys(), key=natural_sort_key)
+        return _build_content({name: file.get_tensor(name) for name in names}, path)
     if get_ending(path) == ".npz":
         _check_sizes(path)
     loaded = np.load(path, mmap_mode="r", allow_pickle=False)
     if not isinstance(loaded, np.ndarray):
-        names = sorted(loaded.files, key=natural_sort_key)
-        mapped = _map_large_members(path)
-        return _of_arrays({name: mapped[name] if name in mapped else loaded[name] for name in names}, path)
+        return _build_content(_read_archive(loaded, path), path)
     if loaded.dtype.names:  # a structured array: a table
         columns = {name: np.asarray(loaded[name]) for name in loaded.dtype.names}
         return Content(columns, notes=["a structured array"])
-    return _of_arrays({path.stem: loaded}, path)
+    return _build_content({path.stem: loaded}, path)
+
+
+def _read_archive(archive: Any, path: Path) -> dict[str, Any]:
+    """Return {name: array} of an opened .npz archive; large ones are only read when sliced."""
+    arrays: dict[str, Any] = {}
+    mapped = _map_large_members(path)
+    for name in sorted(archive.files, key=natural_sort_key):
+        arrays[name] = mapped[name] if name in mapped else archive[name]
+    return arrays
 
 
 def _check_sizes(path: Path) -> None:
@@ -291,12 +333,15 @@ def _check_sizes(path: Path) -> None:
         total = 0
         for info in members:
             with archive.open(info) as file:
-                announced = _announced_bytes(file)
+                announced = _count_announced_bytes(file)
             if announced > info.file_size:
                 got = f"{info.filename} of {info.file_size:,} bytes whose header says {announced:,}"
                 raise CorpusError(f"vectors in {path}", got, "write the file again")
-            total += 0 if _is_mapped(info) else info.file_size
-    packed, budget = path.stat().st_size, memory_budget()
+            if not _is_mapped(info):
+                total += info.file_size
+    packed = path.stat().st_size
+    budget = get_memory_budget()
+    # a few bytes can be made to unpack to more than any memory holds ("zip bomb")
     if total > max(SMALL, MOST_PACKED * packed):
         got = f"{packed:,} bytes that unpack to {total:,}"
         cure = "store what you mean as .npy: vectors do not pack so well"
@@ -308,7 +353,8 @@ def _check_sizes(path: Path) -> None:
 
 def _is_mapped(info: ZipInfo) -> bool:
     """Return whether an array of an archive is large and stored as it is, so that it can be read in place."""
-    return info.compress_type == ZIP_STORED and not info.flag_bits & 1 and info.file_size > LARGE
+    is_encrypted = bool(info.flag_bits & 1)
+    return info.compress_type == ZIP_STORED and not is_encrypted and info.file_size > LARGE
 
 
 def _map_large_members(path: Path) -> dict[str, NDArray[Any]]:
@@ -329,7 +375,7 @@ def _map_large_members(path: Path) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _announced_bytes(file: Any) -> int:
+def _count_announced_bytes(file: Any) -> int:
     """Return the size in bytes of the array that a numpy header announces."""
     shape, _, dtype = _read_header(file)
     return math.prod(shape) * dtype.itemsize
@@ -342,7 +388,7 @@ def _read_header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return read(file)
 
 
-def _torch_content(path: Path) -> Content:
+def _read_torch(path: Path) -> Content:
     """Read tensors from a PyTorch file: one, a list of them, or a dict. Only numbers are unpickled.
 
     ValueError for a damaged file or other objects.
@@ -354,10 +400,10 @@ def _torch_content(path: Path) -> Content:
             loaded = torch.load(path, "cpu", weights_only=True)
     except Exception as error:  # what torch raises of a damaged pickle depends on the damage
         raise ValueError(f"objects, or a damaged file ({type(error).__name__})") from error
-    return _of_arrays(dict(_tensors(loaded, path)), path)
+    return _build_content(dict(_iter_tensors(loaded, path)), path)
 
 
-def _tensors(loaded: Any, path: Path, name: str = "") -> Iterator[tuple[str, Any]]:
+def _iter_tensors(loaded: Any, path: Path, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (name, tensor) of what a PyTorch file holds: a tensor, or nested dicts and lists of them.
 
     A list of rows becomes one tensor, a list of tensors [sequence, token, dim] one layer each. CorpusError for a list
@@ -367,39 +413,51 @@ def _tensors(loaded: Any, path: Path, name: str = "") -> Iterator[tuple[str, Any
     name     the name of this part of it; `path`: the file
     """
     if isinstance(loaded, Tensor):
-        yield name or path.stem, loaded.detach().to_dense() if loaded.layout != torch.strided else loaded.detach()
+        tensor = loaded.detach()
+        if tensor.layout != torch.strided:
+            tensor = tensor.to_dense()
+        yield name or path.stem, tensor
     elif isinstance(loaded, dict):
         for key, value in loaded.items():
-            yield from _tensors(value, path, f"{name}.{key}" if name else str(key))
-    elif isinstance(loaded, list | tuple) and loaded and all(isinstance(item, Tensor) for item in loaded):
-        shapes = {tuple(item.shape) for item in loaded}
-        dims = {item.dim() for item in loaded}
-        if dims == {1} and len(shapes) == 1:
-            yield name or path.stem, torch.stack(list(loaded))
-        elif dims == {3} and len(shapes) == 1:
-            for number, item in enumerate(loaded):
-                yield f"{name}.{number}" if name else f"layer {number}", item
-        elif dims == {2} and len({shape[1] for shape in shapes}) == 1:
-            got = f"a list of {len(loaded)} matrices: layers, or sequences"
-            cure = "save layers as a dict of tensors, or sequences as one tensor [sequence, token, dim] (pad_sequence)"
-            raise CorpusError(f"one way to read {path.name}", got, cure)
-        else:
-            got = f"a list of tensors of the shapes {', '.join(map(str, sorted(shapes)[:3]))}"
-            raise CorpusError(f"tensors of one width in {path.name}", got, "save one tensor [vector, dim]")
-    elif isinstance(loaded, list | tuple):
-        array = np.asarray(loaded) if loaded and isinstance(loaded[0], int | float | str | list) else None
-        if array is not None and array.dtype.kind in "iufU":
-            yield name or path.stem, array
+            inner = f"{name}.{key}" if name else str(key)
+            yield from _iter_tensors(value, path, inner)
+    elif isinstance(loaded, list | tuple) and loaded:
+        if all(isinstance(item, Tensor) for item in loaded):
+            yield from _iter_tensors_of_list(loaded, path, name)
+        elif isinstance(loaded[0], int | float | str | list):
+            array = np.asarray(loaded)
+            if array.dtype.kind in "iufU":  # numbers or texts
+                yield name or path.stem, array
 
 
-def _of_arrays(found: dict[str, Any], path: Path) -> Content:
+def _iter_tensors_of_list(tensors: Sequence[Tensor], path: Path, name: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name, tensor) of a list of tensors: rows [dim] as one tensor, [sequence, token, dim] as a layer each.
+
+    CorpusError for matrices, which may be layers or sequences, and for tensors of different shapes.
+    """
+    shapes = {tuple(item.shape) for item in tensors}
+    n_axes = {len(shape) for shape in shapes}
+    if n_axes == {1} and len(shapes) == 1:
+        yield name or path.stem, torch.stack(list(tensors))
+    elif n_axes == {3} and len(shapes) == 1:
+        for number, item in enumerate(tensors):
+            yield f"{name}.{number}" if name else f"layer {number}", item
+    elif n_axes == {2} and len({shape[1] for shape in shapes}) == 1:
+        got = f"a list of {len(tensors)} matrices: layers, or sequences"
+        cure = "save layers as a dict of tensors, or sequences as one tensor [sequence, token, dim] (pad_sequence)"
+        raise CorpusError(f"one way to read {path.name}", got, cure)
+    else:
+        got = f"a list of tensors of the shapes {', '.join(map(str, sorted(shapes)[:3]))}"
+        raise CorpusError(f"tensors of one width in {path.name}", got, "save one tensor [vector, dim]")
+
+
+def _build_content(found: dict[str, Any], path: Path) -> Content:
     """Make the content of a file out of arrays by name; those with no axis or more than three are listed as
     unusable.
     """
     if {"indices", "indptr", "data"} <= found.keys():
-        raise CorpusError(
-            f"vectors in {path}", "a sparse matrix of scipy", "store numbers: numpy.save('x.npy', x.toarray())"
-        )
+        cure = "store numbers: numpy.save('x.npy', x.toarray())"
+        raise CorpusError(f"vectors in {path}", "a sparse matrix of scipy", cure)
     found = _split_layers_of_engine(found)
     columns: dict[str, Any] = {}
     unusable: dict[str, str] = {}
@@ -410,12 +468,18 @@ def _of_arrays(found: dict[str, Any], path: Path) -> Content:
             unusable[name] = f"{values.ndim} axes {list(values.shape)}"
         else:
             columns[name] = values
-    if len(found) == 1 and not any(values.ndim in (2, 3) for values in columns.values()):
-        name, values = next(iter(found.items()))
-        cure = "add an axis: x[None]" if values.ndim == 1 else "store numbers [vector, dim] or [sequence, token, dim]"
-        shape = f"{list(values.shape)} in {path.name}, {name!r}"
-        raise CorpusError("vectors [vector, dim] or [sequence, token, dim]", shape, cure)
+    if len(found) == 1:
+        _require_axes(*next(iter(found.items())), path)
     return Content(columns, unusable=unusable, is_table=False)
+
+
+def _require_axes(name: str, values: Any, path: Path) -> None:
+    """Raise CorpusError if the only array of a file has neither two axes nor three."""
+    if values.ndim in (2, 3):
+        return
+    cure = "add an axis: x[None]" if values.ndim == 1 else "store numbers [vector, dim] or [sequence, token, dim]"
+    got = f"{list(values.shape)} in {path.name}, {name!r}"
+    raise CorpusError("vectors [vector, dim] or [sequence, token, dim]", got, cure)
 
 
 def _split_layers_of_engine(found: dict[str, Any]) -> dict[str, Any]:
@@ -426,14 +490,16 @@ def _split_layers_of_engine(found: dict[str, Any]) -> dict[str, Any]:
     hidden, ids = found.get("hidden_states"), found.get("token_ids")
     if hidden is None or ids is None or hidden.ndim != 3 or ids.ndim != 1 or len(ids) != len(hidden):
         return found
-    layers = {f"hidden_states.{i}": hidden[:, i] for i in range(hidden.shape[1])}
-    return {**{name: values for name, values in found.items() if name != "hidden_states"}, **layers}
+    split = {name: values for name, values in found.items() if name != "hidden_states"}
+    for layer in range(hidden.shape[1]):
+        split[f"hidden_states.{layer}"] = hidden[:, layer]
+    return split
 
 
 # ---- saved data sets and folders -------------------------------------------------------------------------------------
 
 
-def _saved_content(folder: Path, split: str | None) -> Content:
+def _read_saved_data_set(folder: Path, split: str | None) -> Content:
     """Read the columns of a data set that `datasets` saved. CorpusError if it is damaged, or the split is unclear."""
     require_extra("data", f"to read {folder}, a saved data set")
     import datasets  # type: ignore[import-untyped]
@@ -443,51 +509,77 @@ def _saved_content(folder: Path, split: str | None) -> Content:
     except Exception as error:  # of many kinds: what is damaged is told by the library
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
         raise CorpusError(f"a data set saved by datasets in {folder}", got, "save it again: save_to_disk") from error
-    if hasattr(loaded, "keys"):
-        names = list(loaded.keys())
-        if split is None and len(names) > 1:
-            raise CorpusError(f"one split of {folder}", ", ".join(names), f"name it: --split {names[0]}")
-        if split is not None and split not in names:
-            raise CorpusError(f"a split of {folder}", split, f"name one of {', '.join(names)}")
-        loaded = loaded[split or names[0]]
+    has_splits = hasattr(loaded, "keys")
+    if has_splits:
+        loaded = loaded[_choose_split(list(loaded.keys()), split, folder)]
     elif split is not None:
         raise UsageError("--split with a data set of several splits", str(folder), "leave it out")
-    return content_of_dataset(loaded)
+    return read_dataset(loaded)
 
 
-def content_of_dataset(dataset: Any) -> Content:
+def _choose_split(names: list[str], split: str | None, folder: Path) -> str:
+    """Return the split to read: the one asked for, else the only one. CorpusError if it is missing or unclear."""
+    if split is None:
+        if len(names) > 1:
+            raise CorpusError(f"one split of {folder}", ", ".join(names), f"name it: --split {names[0]}")
+        return names[0]
+    if split not in names:
+        raise CorpusError(f"a split of {folder}", split, f"name one of {', '.join(names)}")
+    return split
+
+
+def read_dataset(dataset: Any) -> Content:
     """Read the columns of a `datasets.Dataset`."""
     if dataset._indices is not None:  # rows that were chosen or shuffled
         dataset = dataset.flatten_indices()
-    content = content_of_arrow(dataset.data.table)
+    content = read_arrow_table(dataset.data.table)
     content.notes.append("a data set of datasets")
     return content
 
 
-def _folder_content(folder: Path) -> Content:
+def _read_folder(folder: Path) -> Content:
     """Read the files of a folder: each is a layer, or they hold consecutive rows, as their names say."""
-    files = _files_of(folder)
+    files = _list_vector_files(folder)
     if not files:
-        found = sorted({get_ending(file) or file.name for file in list_files_below(folder)})
-        got = f"{', '.join(found[:6]) or 'nothing'} in {folder}"
-        raise CorpusError(f"a folder of files of vectors of one kind ({', '.join(ENDINGS)})", got, "name one file")
+        raise _refuse_folder(folder)
     if len(files) == 1:
         return read_content(files[0])
-    stems = [file.name.partition(".")[0] if get_ending(file) not in ARRAYS else file.stem for file in files]
-    parts = [_single_vectors(file) for file in files]
+    stems = [_strip_ending(file) for file in files]
+    parts = [_read_file_of_folder(file) for file in files]
     are_arrays = not parts[0].is_table
     if are_arrays and all(LAYERS.fullmatch(stem) for stem in stems):
         return _as_layers(parts, stems)
-    shapes = [_shape_of(part) for part in parts]
-    alike = are_arrays and len(set(shapes)) == 1 and len(shapes[0]) > 1 and shapes[0][0] > 1
-    if alike and not all(PIECES.fullmatch(stem) for stem in stems):
-        got = f"{len(files)} files of the shape {list(shapes[0])}: layers, or pieces of one table"
-        cure = "call them layer-0, layer-1 …, or part-0, part-1 …"
-        raise CorpusError(f"one way to read the files of {folder}", got, cure)
+    if are_arrays and not all(PIECES.fullmatch(stem) for stem in stems):
+        _require_one_reading(folder, parts)
     return _join_rows(parts, files)
 
 
-def _single_vectors(file: Path) -> Content:
+def _strip_ending(file: Path) -> str:
+    """Return the name of a file without its endings; the name of an array may hold dots: `layer.0.npy`."""
+    return file.stem if get_ending(file) in ARRAYS else file.name.partition(".")[0]
+
+
+def _refuse_folder(folder: Path) -> CorpusError:
+    """Make the error for a folder that holds no files of vectors of one kind. The caller raises it."""
+    found = sorted({get_ending(file) or file.name for file in list_files_below(folder)})
+    got = f"{', '.join(found[:6]) or 'nothing'} in {folder}"
+    return CorpusError(f"a folder of files of vectors of one kind ({', '.join(ENDINGS)})", got, "name one file")
+
+
+def _require_one_reading(folder: Path, parts: Sequence[Content]) -> None:
+    """Raise CorpusError if arrays are of one shape and their names do not say whether they are layers or pieces."""
+    shapes = {_get_only_shape(part) for part in parts}
+    if len(shapes) > 1:
+        return
+    shape = shapes.pop()
+    # files of one vector each are rows: a layer of one vector has nothing to measure
+    if len(shape) > 1 and shape[0] > 1:
+        got = f"{len(parts)} files of the shape {list(shape)}: layers, or pieces of one table"
+        cure = "call them layer-0, layer-1 …, or part-0, part-1 …"
+        raise CorpusError(f"one way to read the files of {folder}", got, cure)
+
+
+def _read_file_of_folder(file: Path) -> Content:
     """Read one file of a folder; an array may be a single vector [dim]."""
     if get_ending(file) == ".npy":
         loaded = np.load(file, mmap_mode="r", allow_pickle=False)
@@ -496,7 +588,7 @@ def _single_vectors(file: Path) -> Content:
     return read_content(file)
 
 
-def _shape_of(content: Content) -> tuple[int, ...]:
+def _get_only_shape(content: Content) -> tuple[int, ...]:
     """Return the shape of the only array with more than one axis; () if there is not exactly one."""
     wide = [tuple(values.shape) for values in content.columns.values() if values.ndim > 1]
     return wide[0] if len(wide) == 1 else ()
@@ -518,7 +610,8 @@ def _as_layers(parts: Sequence[Content], stems: Sequence[str]) -> Content:
     columns: dict[str, Any] = {}
     for part, stem in zip(parts, stems, strict=True):
         for name, values in part.columns.items():
-            columns[stem if len(part.columns) == 1 else f"{stem}.{name}"] = values
+            layer = stem if len(part.columns) == 1 else f"{stem}.{name}"
+            columns[layer] = values
     return Content(columns, is_table=False, notes=[f"{len(parts)} files, a layer each"])
 
 
@@ -529,22 +622,31 @@ def _join_rows(parts: Sequence[Content], files: Sequence[Path]) -> Content:
     """
     first = parts[0]
     names = list(first.columns)
-    single = not first.is_table and len(names) == 1
+    # the only array of a file is often named after the file: it is the same column whatever it is called
+    is_single = not first.is_table and len(names) == 1
     for part, file in zip(parts, files, strict=True):
-        if len(part.columns) != len(names) or (not single and list(part.columns) != names):
+        if len(part.columns) != len(names) or (not is_single and list(part.columns) != names):
             got = f"{', '.join(list(part.columns)[:6])} in {file.name}, {', '.join(names[:6])} in {files[0].name}"
             raise CorpusError("the same columns in all files of a folder", got, "measure them apart")
     columns: dict[str, Any] = {}
     for place, name in enumerate(names):
         pieces = [list(part.columns.values())[place] for part in parts]
-        widths = {piece.shape[1:] for piece in pieces}
-        if len(widths) > 1:
-            shapes = ", ".join(str(list(piece.shape)) for piece in pieces[:3])
-            raise CorpusError(f"files of vectors of one width in {files[0].parent}", shapes, "measure them apart")
-        columns["vectors" if single else name] = np.concatenate(list(map(_as_array, pieces)))
+        columns["vectors" if is_single else name] = _join_pieces(pieces, files[0].parent)
     counts = [len(next(iter(part.columns.values()))) for part in parts]
     columns[FILE] = np.repeat(np.array([file.name for file in files], object), counts)
-    index = tuple({name for part in parts for name in part.index})
-    unusable = {name: reason for part in parts for name, reason in part.unusable.items()}
+    index: set[str] = set()
+    unusable: dict[str, str] = {}
+    for part in parts:
+        index |= set(part.index)
+        unusable |= part.unusable
     notes = [f"{len(files)} files read one after the other (--unit-column {FILE} makes a unit of each)"]
-    return Content(columns, {}, unusable, index, first.named, first.is_table, notes)
+    return Content(columns, {}, unusable, tuple(index), first.named, first.is_table, notes)
+
+
+def _join_pieces(pieces: Sequence[Any], folder: Path) -> NDArray[Any]:
+    """Join the rows of one column, file after file. CorpusError if their vectors differ in width."""
+    widths = {piece.shape[1:] for piece in pieces}
+    if len(widths) > 1:
+        shapes = ", ".join(str(list(piece.shape)) for piece in pieces[:3])
+        raise CorpusError(f"files of vectors of one width in {folder}", shapes, "measure them apart")
+    return np.concatenate([_as_array(piece) for piece in pieces])

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anisoscope.data.files import iter_lines, memory_budget, read_text, refuse_large_file
+from anisoscope.data.files import get_memory_budget, iter_lines, read_text, refuse_large_file
 from anisoscope.data.vector_roles import CALLED_VECTORS, NUMBERED, PRECISIONS, Content
 from anisoscope.errors import CorpusError
 
@@ -50,7 +50,7 @@ class FoundVectors:
 def read_json_vectors(path: Path) -> Content:
     """Read the columns of a JSON file or of JSON lines. CorpusError, with the line, if it cannot be read."""
     value, note = _load(path)
-    content = content_of_json(value, path.name)
+    content = read_json_value(value, path.name)
     content.notes.insert(0, note)
     return content
 
@@ -66,12 +66,12 @@ def _load(path: Path) -> tuple[Any, str]:
         try:
             return json.loads(text), "JSON"
         except RecursionError:
-            raise _damaged(path, "brackets nested too deep") from None
+            raise _refuse_damaged(path, "brackets nested too deep") from None
         except ValueError as error:
             if "Extra data" not in str(error):
-                raise _damaged(path, str(error)) from None
+                raise _refuse_damaged(path, str(error)) from None
     values = []
-    budget, size = memory_budget(), 0
+    budget, size = get_memory_budget(), 0
     for number, line in enumerate(iter_lines(path), 1):
         if not line.strip():
             continue
@@ -81,50 +81,51 @@ def _load(path: Path) -> tuple[Any, str]:
         try:
             values.append(json.loads(line))
         except RecursionError:
-            raise _damaged(path, f"brackets nested too deep in line {number}") from None
+            raise _refuse_damaged(path, f"brackets nested too deep in line {number}") from None
         except ValueError:
-            raise _damaged(path, f"{line[:40]!r} in line {number}") from None
+            raise _refuse_damaged(path, f"{line[:40]!r} in line {number}") from None
     return values, "JSON lines"
 
 
-def _damaged(path: Path, got: str) -> CorpusError:
+def _refuse_damaged(path: Path, got: str) -> CorpusError:
     """Make the error for a JSON file that cannot be parsed; `got` says what was found (shortened). The caller raises
     it.
     """
     return CorpusError(f"JSON in {path}", got[:160], "correct the line, or write the file again")
 
 
-def content_of_json(value: Any, file: str) -> Content:
+def read_json_value(value: Any, file: str) -> Content:
     """Turn a parsed JSON value into columns. CorpusError if rows and columns cannot be told apart."""
     value = _as_records(value, file)
-    found = list(_lists_of_numbers(value, "", (), {}))
-    if not found:
-        return _scalar_content(value)
     by_path: dict[str, list[FoundVectors]] = {}
-    for each in found:
-        by_path.setdefault(each.path, []).append(each)
+    for found in _iter_lists_of_numbers(value, "", (), {}):
+        by_path.setdefault(found.path, []).append(found)
+    if not by_path:
+        return _read_scalars(value)
     _check_dict_of_lists(by_path, file)
+    stacked: dict[str, StackedLists] = {}
+    unusable: dict[str, str] = {}
+    for path, name in _name_paths(list(by_path)).items():
+        lists = _stack_lists(path, by_path[path])
+        if isinstance(lists, str):
+            unusable[name] = lists
+        else:
+            stacked[name] = lists
+    if not stacked:
+        return Content({}, unusable=unusable)
+    # the largest array decides what a row is; arrays of another number of rows belong to something else
+    main = max(stacked, key=lambda name: stacked[name].values.size)
+    count = len(stacked[main].values)
     columns: dict[str, Any] = {}
     masks: dict[str, NDArray[np.bool_]] = {}
-    unusable: dict[str, str] = {}
-    beside: dict[str, list[dict[str, Any]]] = {}
-    for path, members in by_path.items():
-        name = _name_of(path)
-        values, mask, rows, reason = _stack_lists(path, members)
-        if reason:
-            unusable[name] = reason
+    for name, lists in stacked.items():
+        if len(lists.values) != count:
+            unusable[name] = f"{len(lists.values)} of them, beside {count} of {main}"
             continue
-        columns[name], beside[name] = values, rows
-        if mask is not None:
-            masks[name] = mask
-    if not columns:
-        return Content({}, unusable=unusable)
-    main = max(columns, key=lambda name: columns[name].size)
-    count = len(columns[main])
-    for name in [name for name, values in columns.items() if len(values) != count]:
-        unusable[name] = f"{len(columns.pop(name))} of them, beside {count} of {main}"
-        masks.pop(name, None)
-    for name, values in _columns_of(beside[main]).items():
+        columns[name] = lists.values
+        if lists.mask is not None:
+            masks[name] = lists.mask
+    for name, values in _make_columns(stacked[main].beside).items():
         columns.setdefault(name, values)
     return Content(columns, masks, unusable)
 
@@ -132,7 +133,9 @@ def content_of_json(value: Any, file: str) -> Content:
 # ---- where the numbers are -------------------------------------------------------------------------------------------
 
 
-def _lists_of_numbers(value: Any, path: str, places: tuple[int, ...], beside: dict[str, Any]) -> Iterator[FoundVectors]:
+def _iter_lists_of_numbers(
+    value: Any, path: str, places: tuple[int, ...], beside: dict[str, Any]
+) -> Iterator[FoundVectors]:
     """Yield every list of numbers inside a JSON value, in order, with its path and the single values found with it.
 
     path     keys that lead to the value, with `[]` for lists
@@ -140,30 +143,46 @@ def _lists_of_numbers(value: Any, path: str, places: tuple[int, ...], beside: di
     beside   single values found on the way, by name
     """
     if isinstance(value, dict):
-        beside = beside | _scalars(value)
-        nested = {len(item) for item in value.values() if isinstance(item, list) and _is_nested(item)}
-        parallel = {k: v for k, v in value.items() if isinstance(v, list) and len(v) in nested and not _is_nested(v)}
-        for key, item in value.items():
-            if key in parallel:
-                continue
-            inner = f"{path}.{key}" if path else str(key)
-            if isinstance(item, list) and _is_nested(item):
-                alike = {name: entries for name, entries in parallel.items() if len(entries) == len(item)}
-                for place, each in enumerate(item):
-                    own = {str(name): entries[place] for name, entries in alike.items()}
-                    yield from _lists_of_numbers(each, f"{inner}[]", (*places, place), beside | own)
-            else:
-                yield from _lists_of_numbers(item, inner, places, beside)
+        yield from _iter_lists_of_object(value, path, places, beside | _collect_scalars(value))
     elif isinstance(value, list):
         if _is_nested(value):
             for place, each in enumerate(value):
-                yield from _lists_of_numbers(each, f"{path}[]", (*places, place), beside)
-        elif (numbers := _numbers(value)) is not None:
-            yield FoundVectors(path, places, numbers, beside)
-    elif isinstance(value, str) and _name_of(path).rpartition(".")[2] in IN_BASE64:
-        numbers = _from_base64(value)
+                yield from _iter_lists_of_numbers(each, f"{path}[]", (*places, place), beside)
+            return
+        numbers = _to_numbers(value)
         if numbers is not None:
             yield FoundVectors(path, places, numbers, beside)
+    elif isinstance(value, str) and _name_path(path).rpartition(".")[2] in IN_BASE64:
+        numbers = _decode_base64(value)
+        if numbers is not None:
+            yield FoundVectors(path, places, numbers, beside)
+
+
+def _iter_lists_of_object(
+    value: dict[str, Any], path: str, places: tuple[int, ...], beside: dict[str, Any]
+) -> Iterator[FoundVectors]:
+    """Yield the lists of numbers inside a JSON object, as `_iter_lists_of_numbers` does.
+
+    A plain list as long as a nested one runs parallel to it (Chroma: `ids` and `embeddings`): its entries are values of
+    the vectors, not a vector.
+    """
+    nested = {key: item for key, item in value.items() if isinstance(item, list) and _is_nested(item)}
+    lengths = {len(item) for item in nested.values()}
+    parallel: dict[str, list[Any]] = {}
+    for key, item in value.items():
+        if isinstance(item, list) and key not in nested and len(item) in lengths:
+            parallel[str(key)] = item
+    for key, item in value.items():
+        if key in parallel:
+            continue
+        inner = f"{path}.{key}" if path else str(key)
+        if key not in nested:
+            yield from _iter_lists_of_numbers(item, inner, places, beside)
+            continue
+        alike = {name: entries for name, entries in parallel.items() if len(entries) == len(item)}
+        for place, each in enumerate(item):
+            own = {name: entries[place] for name, entries in alike.items()}
+            yield from _iter_lists_of_numbers(each, f"{inner}[]", (*places, place), beside | own)
 
 
 def _is_nested(value: list[Any]) -> bool:
@@ -172,29 +191,38 @@ def _is_nested(value: list[Any]) -> bool:
     """
     first = next((item for item in value if item is not None), None)
     if isinstance(first, str):
-        return len(first) > 64 and _from_base64(first) is not None
+        return len(first) > 64 and _decode_base64(first) is not None
     return isinstance(first, list | dict)
 
 
-def _numbers(value: list[Any]) -> NDArray[Any] | None:
+def _to_numbers(value: list[Any]) -> NDArray[Any] | None:
     """Convert a list of numbers to an array, null to NaN. None if it is another kind of list."""
     try:
         numbers = np.array(value)
     except (ValueError, OverflowError):  # lists of different lengths among others
         return None
     if numbers.dtype.kind == "O" and numbers.ndim == 1:  # numbers and null, or very large ones
-        if all(item is None for item in value) or any(isinstance(item, bool | str | list | dict) for item in value):
+        converted = _to_floats(value)
+        if converted is None:
             return None
-        try:
-            numbers = np.array([np.nan if item is None else item for item in value], np.float64)
-        except (OverflowError, ValueError, TypeError):
-            return None
-    if numbers.ndim != 1 or not len(numbers) or numbers.dtype.kind not in "iuf" or isinstance(value[0], bool):
+        numbers = converted
+    if numbers.ndim != 1 or not len(numbers) or numbers.dtype.kind not in "iuf":
         return None
-    return numbers
+    # numpy counts true as 1
+    return None if isinstance(value[0], bool) else numbers
 
 
-def _from_base64(text: str) -> NDArray[Any] | None:
+def _to_floats(value: list[Any]) -> NDArray[Any] | None:
+    """Convert numbers and null to floats, null to NaN. None if all are null, or one is something else."""
+    if all(item is None for item in value) or any(isinstance(item, bool | str | list | dict) for item in value):
+        return None
+    try:
+        return np.array([np.nan if item is None else item for item in value], np.float64)
+    except (OverflowError, ValueError, TypeError):
+        return None
+
+
+def _decode_base64(text: str) -> NDArray[Any] | None:
     """Decode base64 text into float32 numbers. None if it does not hold any."""
     if len(text) < 8 or len(text) % 4:
         return None
@@ -205,24 +233,25 @@ def _from_base64(text: str) -> NDArray[Any] | None:
     if len(raw) % 4:
         return None
     numbers = np.frombuffer(raw, "<f4")
+    # many a word is valid base64: its bytes, read as floats, are huge, infinite or no numbers
     with np.errstate(invalid="ignore"):
-        sound = bool(np.isfinite(numbers).all()) and bool((np.abs(numbers) < 1e6).all())
-    return numbers if sound else None
+        is_sound = np.isfinite(numbers).all() and (np.abs(numbers) < 1e6).all()
+    return numbers if is_sound else None
 
 
-def _scalars(value: dict[str, Any], ahead: str = "") -> dict[str, Any]:
+def _collect_scalars(value: dict[str, Any], ahead: str = "") -> dict[str, Any]:
     """Return the single values (numbers, texts, true/false) of an object, and of objects inside: `metadata.label`."""
     found: dict[str, Any] = {}
     for key, item in value.items():
         name = f"{ahead}{key}"
         if isinstance(item, dict):
-            found |= _scalars(item, f"{name}.")
+            found |= _collect_scalars(item, f"{name}.")
         elif not isinstance(item, list):
             found[name] = item
     return found
 
 
-def _name_of(path: str) -> str:
+def _name_path(path: str) -> str:
     """Return the column name for a path in JSON, in which `[]` follows the key of a list.
 
     It is what follows the last list of objects: `items[].out.vec` gives `out.vec`. `vectors` if no key follows.
@@ -232,85 +261,147 @@ def _name_of(path: str) -> str:
     return path.rpartition("[].")[2] or "vectors"
 
 
+def _name_paths(paths: list[str]) -> dict[str, str]:
+    """Return {path: name of its column}; paths that end alike (`queries[].vec`, `documents[].vec`) keep their whole."""
+    short = [_name_path(path) for path in paths]
+    names = {}
+    for path, name in zip(paths, short, strict=True):
+        names[path] = name if short.count(name) == 1 else path
+    return names
+
+
 # ---- what they make together -----------------------------------------------------------------------------------------
 
 
-def _stack_lists(
-    path: str, members: list[FoundVectors]
-) -> tuple[Any, NDArray[np.bool_] | None, list[dict[str, Any]], str]:
-    """Stack the lists of one path into an array [row, dim] or [row, token, dim].
+@dataclass
+class StackedLists:
+    """The lists of one path as one array.
 
-    Returns (array, mask [row, token] if lengths differ else None, the values found with each row, ""). If they cannot
-    be stacked: (None, None, [], the reason).
+    values   [row, dim] or [row, token, dim]
+    mask     [row, token]: which tokens are real; None if all are
+    beside   the values found with each row
     """
+
+    values: NDArray[Any]
+    mask: NDArray[np.bool_] | None
+    beside: list[dict[str, Any]]
+
+
+def _stack_lists(path: str, members: list[FoundVectors]) -> StackedLists | str:
+    """Stack the lists of one path into an array [row, dim] or [row, token, dim]; or say why they cannot be stacked."""
     widths = {len(each.numbers) for each in members}
     if len(widths) > 1:
-        return None, None, [], f"lists of {min(widths)} to {max(widths)} numbers"
-    nested = len(path) - len(path.rstrip("[]"))
-    levels = nested // 2
+        return f"lists of {min(widths)} to {max(widths)} numbers"
+    # a path ends with one `[]` for each level of lists around the numbers, below the objects that hold them
+    levels = path[len(path.rstrip("[]")) :].count("[]")
     above = len(members[0].places) - levels
-    kept = [level for level in range(levels) if level == 0 or any(each.places[above + level] for each in members)]
+    kept = _find_levels(members, above, levels)
     groups: dict[tuple[int, ...], list[FoundVectors]] = {}
     for each in members:
-        place = tuple(each.places[above + level] for level in kept)
-        groups.setdefault((*each.places[:above], *place[:-1]), []).append(each)
-    alone = all(len(group) == 1 for group in groups.values())
-    name = _name_of(path)
-    if not kept or alone or (above == 0 and len(kept) == 1):
-        return np.stack([each.numbers for each in members]), None, [each.beside for each in members], ""
+        places = [each.places[level] for level in kept]
+        groups.setdefault((*each.places[:above], *places[:-1]), []).append(each)
+    each_is_alone = all(len(group) == 1 for group in groups.values())
+    is_one_list = above == 0 and len(kept) == 1
+    if not kept or each_is_alone or is_one_list:
+        return _stack_rows(members)
     if len(kept) == 1:
-        last = name.rpartition(".")[2].lower()
-        if last in PRECISIONS or SEVERAL.fullmatch(last):
-            return np.stack([each.numbers for each in members]), None, [each.beside for each in members], ""
-        if not OF_TOKENS.fullmatch(last):
-            return None, None, [], "several vectors in a record: call them embeddings, or token_embeddings"
-    longest = max(map(len, groups.values()))
-    first = members[0].numbers
-    values = np.zeros((len(groups), longest, len(first)), first.dtype if first.dtype.kind != "f" else np.float64)
+        # an object with several vectors: rows of their own, or the tokens of one sequence, as their name says
+        name = _name_path(path).rpartition(".")[2].lower()
+        if name in PRECISIONS or SEVERAL.fullmatch(name):
+            return _stack_rows(members)
+        if not OF_TOKENS.fullmatch(name):
+            return "several vectors in a record: call them embeddings, or token_embeddings"
+    return _stack_sequences(list(groups.values()))
+
+
+def _find_levels(members: list[FoundVectors], above: int, levels: int) -> list[int]:
+    """Return the levels of lists that count, outermost first: those below the first that always hold one entry do not.
+
+    above    number of lists with objects between them and the numbers
+    levels   number of lists directly around the numbers
+    """
+    kept = []
+    for level in range(above, above + levels):
+        if level == above or any(each.places[level] for each in members):
+            kept.append(level)
+    return kept
+
+
+def _stack_rows(members: list[FoundVectors]) -> StackedLists:
+    """Stack lists as rows [row, dim]."""
+    values = np.stack([each.numbers for each in members])
+    return StackedLists(values, None, [each.beside for each in members])
+
+
+def _stack_sequences(groups: list[list[FoundVectors]]) -> StackedLists:
+    """Stack groups of lists as sequences [row, token, dim], padded with zeros to the longest."""
+    first = groups[0][0].numbers
+    longest = max(map(len, groups))
+    dtype = np.float64 if first.dtype.kind == "f" else first.dtype
+    values = np.zeros((len(groups), longest, len(first)), dtype)
     mask = np.zeros((len(groups), longest), bool)
-    for row, group in enumerate(groups.values()):
+    for row, group in enumerate(groups):
         values[row, : len(group)] = np.stack([each.numbers for each in group])
         mask[row, : len(group)] = True
-    return values, None if mask.all() else mask, [group[0].beside for group in groups.values()], ""
+    beside = [group[0].beside for group in groups]
+    return StackedLists(values, None if mask.all() else mask, beside)
 
 
 def _check_dict_of_lists(by_path: dict[str, list[FoundVectors]], file: str) -> None:
     """Raise CorpusError for an object of equally long lists, whose keys may be rows or columns."""
     single = [members[0] for members in by_path.values() if len(members) == 1 and not members[0].places]
+    if len(single) < 2 or len(single) < len(by_path):
+        return
     widths = {len(each.numbers) for each in single}
-    named = any(CALLED_VECTORS.fullmatch(_name_of(each.path).lower()) for each in single)
-    if len(single) > 1 and len(single) == len(by_path) and len(widths) == 1 and not named:
-        got = f"{len(single)} lists of {widths.pop()} numbers, which may be rows or columns"
-        raise CorpusError(f"one way to read {file}", got, RECORDS)
+    names = [_name_path(each.path).lower() for each in single]
+    if len(widths) > 1 or any(CALLED_VECTORS.fullmatch(name) for name in names):
+        return
+    got = f"{len(single)} lists of {widths.pop()} numbers, which may be rows or columns"
+    raise CorpusError(f"one way to read {file}", got, RECORDS)
 
 
 def _as_records(value: Any, file: str) -> Any:
-    """Turn a table that pandas wrote as JSON into a list of objects; return any other value unchanged."""
+    """Turn a table that pandas wrote as JSON into a list of objects; return any other value unchanged.
+
+    CorpusError for objects inside an object whose keys may be rows or columns.
+    """
     if not isinstance(value, dict) or not value:
         return value
     rows, names = value.get("data"), value.get("columns")
-    if isinstance(rows, list) and isinstance(names, list) and _are_rows_of(rows, names):
+    if isinstance(rows, list) and isinstance(names, list) and _are_rows_of(rows, names):  # orient="split"
         return [dict(zip(map(str, names), row, strict=True)) for row in rows]
-    inner = [item for item in value.values() if isinstance(item, dict)]
-    if len(inner) < len(value) or not inner[0] or any(item.keys() != inner[0].keys() for item in inner):
+    if not _are_objects_alike(list(value.values())):
         return value
-    outer_keys, inner_keys = list(value), list(inner[0])
+    outer_keys = list(value)
+    first: dict[str, Any] = value[outer_keys[0]]
+    inner_keys = list(first)
     rows_inside, rows_outside = _are_rows(inner_keys), _are_rows(outer_keys)
-    holds_lists = any(isinstance(item, list) for item in inner[0].values())
-    if rows_inside and not rows_outside:
+    if rows_inside and rows_outside:
+        raise _refuse_nested_objects(file)
+    if rows_inside:  # orient="columns", which to_json writes unless asked
         return [{key: value[key][row] for key in outer_keys} for row in inner_keys]
-    if rows_outside and rows_inside:
-        raise CorpusError(
-            f"one way to read {file}", "objects inside an object, whose keys may be rows or columns", RECORDS
-        )
-    numbered = [NUMBERED.fullmatch(key) for key in inner_keys]
-    if rows_outside or holds_lists or (len(inner_keys) > 1 and all(numbered)):
+    are_numbered = len(inner_keys) > 1 and all(NUMBERED.fullmatch(key) for key in inner_keys)
+    holds_lists = any(isinstance(item, list) for item in first.values())
+    if rows_outside or holds_lists or are_numbered:  # orient="index"
         return [{"key": key} | value[key] for key in outer_keys]
-    if all(isinstance(item, int | float) for each in inner for item in each.values()):
-        raise CorpusError(
-            f"one way to read {file}", "objects inside an object, whose keys may be rows or columns", RECORDS
-        )
+    entries = [item for each in value.values() for item in each.values()]
+    if all(isinstance(item, int | float) for item in entries):
+        raise _refuse_nested_objects(file)
     return value
+
+
+def _refuse_nested_objects(file: str) -> CorpusError:
+    """Make the error for objects inside an object that can be read in two ways. The caller raises it."""
+    got = "objects inside an object, whose keys may be rows or columns"
+    return CorpusError(f"one way to read {file}", got, RECORDS)
+
+
+def _are_objects_alike(items: list[Any]) -> bool:
+    """Return whether all items are objects with the same keys, at least one."""
+    first = items[0]
+    if not isinstance(first, dict) or not first:
+        return False
+    return all(isinstance(item, dict) and item.keys() == first.keys() for item in items)
 
 
 def _are_rows_of(rows: list[Any], names: list[Any]) -> bool:
@@ -323,38 +414,41 @@ def _are_rows(keys: list[str]) -> bool:
     return keys == [str(number) for number in range(len(keys))]
 
 
-def _scalar_content(value: Any) -> Content:
+def _read_scalars(value: Any) -> Content:
     """Make columns of a list of objects of single values; empty if there is no such list, or several."""
-    lists = list(_lists_of_records(value))
+    lists = list(_iter_lists_of_records(value))
     if len(lists) != 1:
         return Content({})
-    return Content(_columns_of(list(map(_scalars, lists[0]))))
+    return Content(_make_columns(list(map(_collect_scalars, lists[0]))))
 
 
-def _lists_of_records(value: Any) -> Iterator[list[dict[str, Any]]]:
+def _iter_lists_of_records(value: Any) -> Iterator[list[dict[str, Any]]]:
     """Yield the lists of objects that have at least one number."""
     if isinstance(value, dict):
         for item in value.values():
-            yield from _lists_of_records(item)
+            yield from _iter_lists_of_records(item)
     elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        holds_numbers = any(isinstance(item, int | float) for item in _scalars(value[0]).values())
+        holds_numbers = any(isinstance(item, int | float) for item in _collect_scalars(value[0]).values())
         if holds_numbers:
             yield value
 
 
-def _columns_of(records: Iterable[dict[str, Any]]) -> dict[str, NDArray[Any]]:
+def _make_columns(records: Iterable[dict[str, Any]]) -> dict[str, NDArray[Any]]:
     """Make columns of objects without lists: numbers (NaN if missing), true/false, or texts."""
     rows = list(records)
     names = list(dict.fromkeys(name for row in rows for name in row))
-    columns: dict[str, NDArray[Any]] = {}
-    for name in names:
-        entries = [row.get(name) for row in rows]
-        there = [entry for entry in entries if entry is not None]
-        if there and all(isinstance(entry, bool) for entry in there):
-            columns[name] = np.array([bool(entry) for entry in entries])
-        elif there and all(isinstance(entry, int | float) and not isinstance(entry, bool) for entry in there):
-            numbers = _numbers(entries)
-            columns[name] = np.array(entries, object) if numbers is None else numbers
-        else:
-            columns[name] = np.array(entries, object)
-    return columns
+    return {name: _make_column([row.get(name) for row in rows]) for name in names}
+
+
+def _make_column(entries: list[Any]) -> NDArray[Any]:
+    """Make a column of the entries of one name; None is missing."""
+    present = [entry for entry in entries if entry is not None]
+    if not present:
+        return np.array(entries, object)
+    if all(isinstance(entry, bool) for entry in present):
+        return np.array([bool(entry) for entry in entries])
+    if all(isinstance(entry, int | float) and not isinstance(entry, bool) for entry in present):
+        numbers = _to_numbers(entries)
+        if numbers is not None:
+            return numbers
+    return np.array(entries, object)

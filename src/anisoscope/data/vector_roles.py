@@ -106,55 +106,75 @@ def decide_roles(
     """
     units = _find_beside(content, unit_column, UNITS)
     labels = _find_beside(content, label_column, LABELS)
-    mask = _find_beside(content, None, MASK) if not content.is_table else None
+    # a table has a row for each vector: a column called mask is one of its numbers
+    mask = None if content.is_table else _find_beside(content, None, MASK)
     taken = {name for name in (units, labels, mask) if name is not None}
+    places = None
     if columns is not None:
         layers, places = _choose(content, columns, file, taken)
         left_out = {name: "not in --columns" for name in content.columns if name not in taken}
     else:
-        left_out = _name_others(content, taken, file)
-        open_ones = [name for name in content.columns if name not in left_out and name not in taken]
-        wide = [name for name in open_ones if _is_wide(content.columns[name])]
-        if wide:
-            layers = _decide_lists(content, wide, left_out, file)
-        else:
-            layers = _decide_numbers(content, open_ones, left_out, file)
-        places = None
+        left_out = _identify_others(content, taken, file)
+        layers = _decide_layers(content, taken, left_out, file)
     used = {name for names in layers.values() for name in names}
     for name, reason in content.unusable.items():
         left_out.setdefault(name, reason)
     for name in content.columns:
-        if name not in used and name not in taken:
+        if name not in taken:
             left_out.setdefault(name, "one number a row")
     left_out = {name: why for name, why in left_out.items() if name not in used}
     return Roles(layers, places, units, labels, mask, left_out)
+
+
+def _decide_layers(
+    content: Content, taken: Iterable[str], left_out: dict[str, str], file: str
+) -> dict[str, tuple[str, ...]]:
+    """Return {layer: its columns} by the rules of this module; what the rules leave out is added to `left_out`.
+
+    taken   columns of units, labels and mask
+    """
+    candidates = [name for name in content.columns if name not in left_out and name not in taken]
+    wide = [name for name in candidates if _is_wide(content.columns[name])]
+    if wide:
+        return _decide_lists(content, wide, left_out, file)
+    return _decide_numbers(content, candidates, left_out, file)
 
 
 def describe_roles(content: Content, roles: Roles, file: str, shape: Sequence[int]) -> str:
     """Say in one line what a file was read as: vectors, units, labels, what was left out, and the header."""
     count, dim = shape[0], shape[-1]
     things = f"{count:,} vectors" if len(shape) == 2 else f"{count:,} sequences of up to {shape[1]:,} vectors"
-    if roles.places is not None:
-        what = f"columns {compress_names(list(map(str, roles.places)))}"
-    elif len(roles.layers) > 1:
-        what = f"{len(roles.layers)} layers {list_names(list(roles.layers))}"
-    else:
-        names = next(iter(roles.layers.values()))
-        what = f"column{'s' * (len(names) > 1)} {compress_names(list(names))}"
-        what = what if content.is_table else what.replace("column", "array", 1)
-    parts = [f"{file}: {things} of {dim:,} numbers, {what}"]
+    parts = [f"{file}: {things} of {dim:,} numbers, {_describe_columns(content, roles)}"]
     for role, name in (("units", roles.units), ("labels", roles.labels), ("mask", roles.mask)):
         if name is not None:
             parts.append(f"{role}: {name}")
     if roles.left_out:
-        by_reason: dict[str, list[str]] = {}
-        for name, reason in roles.left_out.items():
-            by_reason.setdefault(reason, []).append(name)
-        groups = []
-        for reason, alike in by_reason.items():
-            groups.append(reason if alike == [reason] else f"{compress_names(alike)} ({reason})")
-        parts.append(f"left out: {', '.join(groups)}")
+        parts.append(f"left out: {', '.join(_describe_left_out(roles.left_out))}")
     return "; ".join([*parts, *content.notes])
+
+
+def _describe_columns(content: Content, roles: Roles) -> str:
+    """Say which columns, arrays or layers the vectors are: `columns dim_0–dim_7`."""
+    if roles.places is not None:
+        return f"columns {compress_names(list(map(str, roles.places)))}"
+    if len(roles.layers) > 1:
+        return f"{len(roles.layers)} layers {list_names(list(roles.layers))}"
+    names = next(iter(roles.layers.values()))
+    noun = "column" if content.is_table else "array"
+    plural = "s" if len(names) > 1 else ""
+    return f"{noun}{plural} {compress_names(list(names))}"
+
+
+def _describe_left_out(left_out: Mapping[str, str]) -> list[str]:
+    """Say what was left out, a phrase for each reason: `id, year (by its name)`."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        by_reason.setdefault(reason, []).append(name)
+    phrases = []
+    for reason, names in by_reason.items():
+        # "row numbers (row numbers)" would say it twice
+        phrases.append(reason if names == [reason] else f"{compress_names(names)} ({reason})")
+    return phrases
 
 
 # ---- what is asked for -----------------------------------------------------------------------------------------------
@@ -170,7 +190,7 @@ def _find_beside(content: Content, asked: str | None, known: Sequence[str]) -> s
     """
     names = [*content.columns, *content.unusable]
     if asked is None:
-        return next((name for name in content.columns if _own_name(name) in known), None)
+        return next((name for name in content.columns if _strip_prefixes(name) in known), None)
     if asked not in content.columns:
         raise CorpusError("a column or an array of the file", repr(asked), suggest_names(asked, names))
     return asked
@@ -189,20 +209,22 @@ def _choose(
     if len(arrays) == 1 and not content.is_table and np.ndim(content.columns[arrays[0]]) == 2:
         try:
             chosen = select_names(columns, list(content.columns), file, by_place=False)
-        except CorpusError:
+        except CorpusError:  # no name of an array: it may name dimensions of the only one
             width = content.columns[arrays[0]].shape[1]
             places = select_names(columns, list(map(str, range(width))), file)
             return {arrays[0]: (arrays[0],)}, tuple(map(int, places))
     else:
         chosen = select_names(columns, [*content.columns, *content.unusable], file)
     for name in chosen:
-        reason = content.unusable.get(name) or ("" if _is_numeric(content.columns[name]) else "text")
+        reason = content.unusable.get(name)
+        if not reason and not _is_numeric(content.columns[name]):
+            reason = "text"
         if reason:
             raise CorpusError(f"numbers in the column {name!r} of {file}", reason, "leave it out of --columns")
     wide = [name for name in chosen if _is_wide(content.columns[name])]
-    if wide and len(wide) < len(chosen):
-        narrow = next(name for name in chosen if name not in wide)
-        got = f"{wide[0]!r} (lists) and {narrow!r} (one number a row)"
+    narrow = [name for name in chosen if name not in wide]
+    if wide and narrow:
+        got = f"{wide[0]!r} (lists) and {narrow[0]!r} (one number a row)"
         raise CorpusError("columns of lists or columns of numbers in --columns", got, "name columns of one kind")
     if wide:
         return {name: (name,) for name in wide}, None
@@ -221,32 +243,41 @@ def select_names(spec: str, names: Sequence[str], file: str = "the file", *, by_
         raise UsageError("names, patterns or places for --columns", repr(spec), "--columns 0-7, or --columns 'dim_*'")
     chosen: set[str] = set()
     for part in parts:
-        found = _names_of_part(part, names, by_place)
+        found = _match_names(part, names, by_place)
         if not found:
-            expected = f"a column of {file} for --columns {part}"
-            known = f"columns {compress_names(list(names))}"
-            if re.fullmatch(r"\d+(-\d+)?", part):
-                raise CorpusError(expected, known, f"places go from 0 to {len(names) - 1}")
-            raise CorpusError(expected, known, suggest_names(part, names) if len(names) < 50 else "check the names")
+            raise _refuse_unknown_part(part, names, file)
         chosen.update(found)
     return [name for name in names if name in chosen]
 
 
-def _names_of_part(part: str, names: Sequence[str], by_place: bool) -> list[str]:
+def _refuse_unknown_part(part: str, names: Sequence[str], file: str) -> CorpusError:
+    """Make the error for a part of `--columns` that matches no name. The caller raises it."""
+    if re.fullmatch(r"\d+(-\d+)?", part):
+        cure = f"places go from 0 to {len(names) - 1}"
+    elif len(names) < 50:
+        cure = suggest_names(part, names)
+    else:  # among hundreds of dimensions nearly every one is similar
+        cure = "check the names"
+    return CorpusError(f"a column of {file} for --columns {part}", f"columns {compress_names(list(names))}", cure)
+
+
+def _match_names(part: str, names: Sequence[str], by_place: bool) -> list[str]:
     """Return the names that one part of a specification means; empty if none."""
     if part in names:
         return [part]
     if set(part) & set("*?"):
         return [name for name in names if fnmatchcase(name, part)]
-    for dash in (match.start() for match in re.finditer("-", part)):
-        first, last = part[:dash], part[dash + 1 :]
+    # names may hold dashes themselves: every one is tried as the dash of a range
+    for match in re.finditer("-", part):
+        first, last = part[: match.start()], part[match.end() :]
         if first in names and last in names:
             begin, end = names.index(first), names.index(last)
             return list(names[begin : end + 1])
-    match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-    if match is None or not by_place:
+    range_of_places = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+    if range_of_places is None or not by_place:
         return []
-    first_place, last_place = int(match[1]), int(match[2] or match[1])
+    first_place = int(range_of_places[1])
+    last_place = int(range_of_places[2] or first_place)
     if last_place >= len(names):
         return []
     return list(names[first_place : last_place + 1])
@@ -255,7 +286,7 @@ def _names_of_part(part: str, names: Sequence[str], by_place: bool) -> list[str]
 # ---- what is decided by rules ----------------------------------------------------------------------------------------
 
 
-def _name_others(content: Content, taken: Iterable[str], file: str) -> dict[str, str]:
+def _identify_others(content: Content, taken: Iterable[str], file: str) -> dict[str, str]:
     """Return {column that cannot be part of a vector: what it was taken for (id, text, row numbers …)}.
 
     taken   columns of units and labels
@@ -263,25 +294,37 @@ def _name_others(content: Content, taken: Iterable[str], file: str) -> dict[str,
     CorpusError for a text among the numbers of a column.
     """
     left_out: dict[str, str] = {}
-    for name, values in content.columns.items():
+    for name in content.columns:
         if name in taken:
             continue
-        if name in content.index:
-            left_out[name] = "row numbers"
-        elif not _is_numeric(values):
-            if not _says_other(name) and (bad := _bad_cell(values, content.first_line)):
-                raise CorpusError(f"a number in every row of the column {name!r} of {file}", bad, "correct the cell")
-            left_out[name] = "yes or no" if _kind(values) == "b" else "text"
-        elif _own_name(name) in INPUTS:
-            left_out[name] = "a tokenizer's output"
-        elif not _is_wide(values) and content.named and (reason := _says_other(name)):
+        reason = _identify_other(content, name, file)
+        if reason:
             left_out[name] = reason
     return left_out
 
 
-def _says_other(name: str) -> str:
+def _identify_other(content: Content, name: str, file: str) -> str:
+    """Return what a column is if it cannot be part of a vector; empty if it can."""
+    values = content.columns[name]
+    if name in content.index:
+        return "row numbers"
+    if not _is_numeric(values):
+        # a column called id may hold `1, 2, 3a`: a text is an error only where numbers are expected
+        bad = "" if _identify_by_name(name) else _find_bad_cell(values, content.first_line)
+        if bad:
+            raise CorpusError(f"a number in every row of the column {name!r} of {file}", bad, "correct the cell")
+        return "yes or no" if _get_kind(values) == "b" else "text"
+    if _strip_prefixes(name) in INPUTS:
+        return "a tokenizer's output"
+    # without a header names are places, and say nothing
+    if content.named and not _is_wide(values):
+        return _identify_by_name(name)
+    return ""
+
+
+def _identify_by_name(name: str) -> str:
     """Say what a column is, if its name shows that it is no dimension; empty otherwise."""
-    own = _own_name(name)
+    own = _strip_prefixes(name)
     if IS_ID.fullmatch(own):
         return "an id, by its name"
     return "by its name" if own in OTHERS else ""
@@ -292,34 +335,59 @@ def _decide_lists(content: Content, wide: list[str], left_out: dict[str, str], f
 
     wide   names of the columns with more than one axis
     """
-    for name in _other_precisions(wide):
-        left_out[name] = "packed bits" if name.split(".")[-1].strip("[]") in PACKED else "the same at less precision"
+    for name in _find_lower_precisions(wide):
+        is_packed = name.split(".")[-1].strip("[]") in PACKED
+        left_out[name] = "packed bits" if is_packed else "the same at less precision"
     wide = [name for name in wide if name not in left_out]
-    if content.is_table and len(wide) > 1:
-        named = [name for name in wide if CALLED_VECTORS.fullmatch(name.lower())]
-        for name in wide if named else []:
-            if name not in named:
-                left_out[name] = "lists as well as a column named vector"
-        wide = named or wide
     if not wide:
         cure = "ask the service for embeddings of float, or unpack them: numpy.unpackbits"
         raise CorpusError(f"vectors of numbers in {file}", "packed bits only", cure)
-    if not content.is_table:
+    if content.is_table:
+        wide = _prefer_named_vectors(wide, left_out)
+        _require_alike(content, wide, file)
+    else:
         _check_arrays(content, wide, left_out, file)
         wide = [name for name in wide if name not in left_out]
-    shapes = {content.columns[name].shape[-1] for name in wide}
-    whole = [name for name in wide if _kind(content.columns[name]) != "f"]
-    if content.is_table and (len(shapes) > 1 or 0 < len(whole) < len(wide)):
-        kinds = [f"{name} ({content.columns[name].shape[-1]} {_kind_of(content.columns[name])})" for name in wide]
-        raise _refuse_two_readings(file, f"{' and '.join(kinds)} may be layers or different things", wide[:1])
     for name in wide:
-        values = content.columns[name]
-        if values.ndim == 2 and (suspect := _suspects(list(_first_rows(values).T))):
-            column, why = suspect
-            others = [str(place) for place in range(values.shape[1]) if place != column]
-            got = f"column {column} of {name!r} {why}: a dimension, or an id or a class"
-            raise _refuse_two_readings(file, got, [name] if content.is_table else others, array=not content.is_table)
+        _require_dimensions_only(content, name, file)
     return {name: (name,) for name in wide}
+
+
+def _prefer_named_vectors(wide: list[str], left_out: dict[str, str]) -> list[str]:
+    """Return the columns of lists called vector or embedding, or all if none is; add the others to `left_out`."""
+    named = [name for name in wide if CALLED_VECTORS.fullmatch(name.lower())]
+    if not named:
+        return wide
+    for name in wide:
+        if name not in named:
+            left_out[name] = "lists as well as a column named vector"
+    return named
+
+
+def _require_alike(content: Content, wide: list[str], file: str) -> None:
+    """Raise CorpusError if columns of lists differ in width or kind: then they are hardly layers."""
+    widths = {content.columns[name].shape[-1] for name in wide}
+    are_decimals = {_get_kind(content.columns[name]) == "f" for name in wide}
+    if len(widths) == 1 and len(are_decimals) == 1:
+        return
+    kinds = [f"{name} ({content.columns[name].shape[-1]} {_describe_kind(content.columns[name])})" for name in wide]
+    raise _refuse_two_readings(file, f"{' and '.join(kinds)} may be layers or different things", wide[:1])
+
+
+def _require_dimensions_only(content: Content, name: str, file: str) -> None:
+    """Raise CorpusError if one column of an array [row, dim] may be an id or a class among the dimensions."""
+    values = content.columns[name]
+    if values.ndim != 2:
+        return
+    suspect = _find_suspect(list(_get_first_rows(values).T))
+    if suspect is None:
+        return
+    column, why = suspect
+    got = f"column {column} of {name!r} {why}: a dimension, or an id or a class"
+    if content.is_table:
+        raise _refuse_two_readings(file, got, [name])
+    others = [str(place) for place in range(values.shape[1]) if place != column]
+    raise _refuse_two_readings(file, got, others, array=True)
 
 
 def _check_arrays(content: Content, wide: list[str], left_out: dict[str, str], file: str) -> None:
@@ -342,7 +410,7 @@ def _check_arrays(content: Content, wide: list[str], left_out: dict[str, str], f
         left_out.update(dict.fromkeys(narrow, "one number a row"))
 
 
-def _other_precisions(names: list[str]) -> list[str]:
+def _find_lower_precisions(names: list[str]) -> list[str]:
     """Return the columns that repeat another at lower precision, as names differing only in that show."""
     ranked: dict[str, list[tuple[int, str]]] = {}
     others = []
@@ -368,25 +436,17 @@ def _decide_numbers(
 
     CorpusError if it is unclear which columns belong to the vector.
     """
-    numbers = [name for name in names if content.columns[name].ndim == 1]
     if not content.is_table:
         raise _refuse_no_vectors(content, file)
-    if not content.named and len(numbers) > 2 and _counts_rows(content.columns[numbers[0]]):
-        rest = [content.columns[name] for name in numbers[1:]]
-        if not all(map(_is_whole, rest)):
-            left_out[numbers[0]] = "it counts the rows"
-            numbers = numbers[1:]
-    series = _numbered_series(numbers) if content.named else []
-    others = [name for name in numbers if name not in series]
-    if series and others:
-        if len(series) < MOST * len(numbers):
-            got = f"{compress_names(series)} may be the vector, or {compress_names(numbers)}"
-            raise _refuse_two_readings(file, got, series)
-        left_out.update(dict.fromkeys(others, "as well as the numbered columns"))
-        numbers = series
+    numbers = [name for name in names if content.columns[name].ndim == 1]
+    if content.named:
+        numbers = _prefer_numbered(numbers, left_out, file)
+    elif _begins_with_row_numbers(content, numbers):
+        left_out[numbers[0]] = "it counts the rows"
+        numbers = numbers[1:]
     if not numbers or (len(numbers) == 1 and left_out):  # a single number beside others is hardly a vector
         raise _refuse_no_vectors(content, file)
-    suspect = _suspects([content.columns[name] for name in numbers])
+    suspect = _find_suspect([content.columns[name] for name in numbers])
     if suspect:
         place, why = suspect
         got = f"the column {numbers[place]!r} {why}: a dimension, or an id or a class"
@@ -394,7 +454,30 @@ def _decide_numbers(
     return {Path(file).stem: tuple(numbers)}
 
 
-def _numbered_series(names: list[str]) -> list[str]:
+def _begins_with_row_numbers(content: Content, numbers: list[str]) -> bool:
+    """Return whether the first of several columns counts the rows and others hold decimals."""
+    if len(numbers) < 3 or not _counts_rows(content.columns[numbers[0]]):
+        return False
+    return not all(_is_whole(content.columns[name]) for name in numbers[1:])
+
+
+def _prefer_numbered(numbers: list[str], left_out: dict[str, str], file: str) -> list[str]:
+    """Return the numbered columns of one name (dim_0, dim_1 …), or all if there are none; add others to `left_out`.
+
+    CorpusError if the numbered ones are fewer than three quarters of the columns.
+    """
+    series = _find_numbered(numbers)
+    others = [name for name in numbers if name not in series]
+    if not series or not others:
+        return numbers
+    if len(series) < MOST * len(numbers):
+        got = f"{compress_names(series)} may be the vector, or {compress_names(numbers)}"
+        raise _refuse_two_readings(file, got, series)
+    left_out.update(dict.fromkeys(others, "as well as the numbered columns"))
+    return series
+
+
+def _find_numbered(names: list[str]) -> list[str]:
     """Return the columns with the most common name followed by a number (`dim_0`, `dim_1` …).
 
     Empty if there is only one.
@@ -408,21 +491,21 @@ def _numbered_series(names: list[str]) -> list[str]:
     return longest if len(longest) > 1 else []
 
 
-def _suspects(columns: Sequence[NDArray[Any]]) -> tuple[int, str] | None:
+def _find_suspect(columns: Sequence[NDArray[Any]]) -> tuple[int, str] | None:
     """Return (position, reason) of the first column that may be an id, an index or a class among dimensions; or None.
 
     Suspicious are whole numbers, not all equal, among columns of decimals, and a count of the rows.
     """
-    whole = [_is_whole(values) for values in columns]
-    if not all(whole):
-        for place, values in enumerate(columns):
-            if whole[place] and len(np.unique(values)) > 1:
-                why = "counts the rows" if _counts_rows(values) else "holds whole numbers among decimals"
-                return place, why
-        return None
+    are_whole = [_is_whole(values) for values in columns]
+    all_whole = all(are_whole)
     for place, values in enumerate(columns):
-        if len(columns) > 1 and _counts_rows(values):
+        if not are_whole[place] or len(columns) == 1:
+            continue
+        if _counts_rows(values):
             return place, "counts the rows"
+        # a dimension that is constant, as of a dead unit, is whole by chance
+        if not all_whole and len(np.unique(values)) > 1:
+            return place, "holds whole numbers among decimals"
     return None
 
 
@@ -441,12 +524,12 @@ def _counts_rows(values: NDArray[Any]) -> bool:
     return bool(np.array_equal(values, np.arange(len(values)) + values[0]))
 
 
-def _own_name(name: str) -> str:
+def _strip_prefixes(name: str) -> str:
     """Return the last part of a dotted name in lower case: `label` of `metadata.Label`."""
     return name.rpartition(".")[2].strip().lower()
 
 
-def _kind(values: Any) -> str:
+def _get_kind(values: Any) -> str:
     """Return the kind of an array's or tensor's numbers by numpy's letter (f, i, u, b, c, O …)."""
     if isinstance(values.dtype, np.dtype):
         return str(values.dtype.kind)
@@ -457,17 +540,17 @@ def _kind(values: Any) -> str:
     return "b" if str(values.dtype) == "torch.bool" else "i"
 
 
-def _first_rows(values: Any) -> NDArray[Any]:
+def _get_first_rows(values: Any) -> NDArray[Any]:
     """Return the first rows of an array or a tensor as a numpy array."""
     rows = values[:LOOKED]
     if isinstance(rows, np.ndarray):
         return np.asarray(rows)
-    return np.asarray(rows.float() if _kind(rows) == "f" else rows)
+    return np.asarray(rows.float() if _get_kind(rows) == "f" else rows)
 
 
 def _is_numeric(values: Any) -> bool:
     """Return whether an array or tensor holds real numbers."""
-    return _kind(values) in "fiu"
+    return _get_kind(values) in "fiu"
 
 
 def _is_wide(values: Any) -> bool:
@@ -475,9 +558,9 @@ def _is_wide(values: Any) -> bool:
     return values.ndim > 1 and _is_numeric(values)
 
 
-def _kind_of(values: Any) -> str:
+def _describe_kind(values: Any) -> str:
     """Name the kind of numbers: `decimals` or `whole numbers`."""
-    return "decimals" if _kind(values) == "f" else "whole numbers"
+    return "decimals" if _get_kind(values) == "f" else "whole numbers"
 
 
 # ---- what is said ----------------------------------------------------------------------------------------------------
@@ -497,7 +580,7 @@ def _refuse_two_readings(file: str, got: str, likely: Sequence[str], *, array: b
 
 def _refuse_no_vectors(content: Content, file: str) -> CorpusError:
     """Make the error for a file without vectors, listing what it holds. The caller raises it."""
-    seen = [f"{name} ({_what_is(values)})" for name, values in list(content.columns.items())[:SHOWN]]
+    seen = [f"{name} ({_describe_column(values)})" for name, values in list(content.columns.items())[:SHOWN]]
     seen += [f"{name} ({reason})" for name, reason in list(content.unusable.items())[:SHOWN]]
     more = len(content.columns) + len(content.unusable) - len(seen)
     got = (", ".join(seen) or "nothing") + (f" and {more} more" if more > 0 else "")
@@ -506,43 +589,51 @@ def _refuse_no_vectors(content: Content, file: str) -> CorpusError:
     return CorpusError(f"{kind} in {file}", got, cure)
 
 
-def _bad_cell(values: Any, first_line: int) -> str:
+def _find_bad_cell(values: Any, first_line: int) -> str:
     """Return the first text in a column that mostly holds numbers, and its row or line, in words; empty if there is
     none.
 
     first_line   line number of the first row; 0 if rows are not lines
     """
-    if _kind(values) not in "OUST" or values.ndim != 1:
+    if _get_kind(values) not in "OUST" or values.ndim != 1:
         return ""
-    bad, numbers = "", 0
+    first_bad, n_numbers = "", 0
     for row, value in enumerate(values[:LOOKED]):
         try:
             float(value)
-            numbers += 1
+            n_numbers += 1
         except (TypeError, ValueError):
-            place = f"line {first_line + row}" if first_line else f"row {row + 1}"
-            bad = bad or f"{str(value)[:40]!r} in {place}"
-    return bad if 2 * numbers > min(LOOKED, len(values)) else ""
+            if not first_bad:
+                place = f"line {first_line + row}" if first_line else f"row {row + 1}"
+                first_bad = f"{str(value)[:40]!r} in {place}"
+    is_mostly_numbers = 2 * n_numbers > min(LOOKED, len(values))
+    return first_bad if is_mostly_numbers else ""
 
 
-def _what_is(values: Any) -> str:
+def _describe_column(values: Any) -> str:
     """Describe a column in words: its kind of numbers and shape, or `text`."""
     if values.ndim > 1:
-        return f"{_kind_of(values)} {list(values.shape)}"
-    return _kind_of(values) if _is_numeric(values) else "text"
+        return f"{_describe_kind(values)} {list(values.shape)}"
+    return _describe_kind(values) if _is_numeric(values) else "text"
 
 
 def compress_names(names: Sequence[str]) -> str:
     """Write names in few words: consecutive numbers as `dim_0–dim_7`, many others as the first few and a count."""
     runs: list[list[str]] = []
     for name in names:
-        before = NUMBERED.fullmatch(runs[-1][-1]) if runs else None
-        match = NUMBERED.fullmatch(name)
-        if before and match and (before[1], int(before[2]) + 1) == (match[1], int(match[2])):
+        if runs and _follows(name, runs[-1][-1]):
             runs[-1].append(name)
         else:
             runs.append([name])
     return list_names([run[0] if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs])
+
+
+def _follows(name: str, before: str) -> bool:
+    """Return whether two names differ only in the number they end with, and the first is one higher."""
+    match, match_before = NUMBERED.fullmatch(name), NUMBERED.fullmatch(before)
+    if match is None or match_before is None:
+        return False
+    return match[1] == match_before[1] and int(match[2]) == int(match_before[2]) + 1
 
 
 def list_names(names: Sequence[str]) -> str:
@@ -554,14 +645,16 @@ def list_names(names: Sequence[str]) -> str:
 
 def to_spec(names: Sequence[str]) -> str:
     """Return a value of `--columns` that stands for these names: `0-7`, `dim_*`, or the names with commas."""
-    match = NUMBERED.fullmatch(names[0]) if names else None
-    parts = [NUMBERED.fullmatch(name) for name in names]
-    if match and len(names) > 1 and all(part and part[1] == match[1] for part in parts):
-        places = [int(part[2]) for part in parts if part]
+    matches = [match for name in names if (match := NUMBERED.fullmatch(name))]
+    heads = {match[1] for match in matches}
+    if len(names) > 1 and len(matches) == len(names) and len(heads) == 1:
+        head = heads.pop()
+        places = [int(match[2]) for match in matches]
         if places == list(range(places[0], places[0] + len(places))):
             return f"{names[0]}-{names[-1]}"
-        return f"{match[1]}*" if match[1] else ",".join(names)
-    return ",".join(names[:SHOWN]) + (",…" if len(names) > SHOWN else "")
+        return f"{head}*" if head else ",".join(names)
+    more = ",…" if len(names) > SHOWN else ""
+    return ",".join(names[:SHOWN]) + more
 
 
 def quote_for_shell(text: str) -> str:

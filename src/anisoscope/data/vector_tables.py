@@ -5,7 +5,9 @@ import gzip
 import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -39,17 +41,20 @@ def read_arrow(path: Path) -> Content:
         if get_ending(path) == ".parquet":
             return _read_parquet(path)
         if get_ending(path) == ".feather":
-            table = feather.read_table(path)
-        else:
-            with pyarrow.memory_map(str(path)) as source:
-                try:
-                    table = ipc.open_file(source).read_all()
-                except pyarrow.ArrowInvalid:
-                    source.seek(0)
-                    table = ipc.open_stream(source).read_all()
+            return read_arrow_table(feather.read_table(path))
+        return read_arrow_table(_read_ipc(path))
     except pyarrow.ArrowException as error:
         raise ValueError(str(error)) from error
-    return content_of_arrow(table)
+
+
+def _read_ipc(path: Path) -> Any:
+    """Return the table of an Arrow file, or of a stream of records, which has the same ending."""
+    with pyarrow.memory_map(str(path)) as source:
+        try:
+            return ipc.open_file(source).read_all()
+        except pyarrow.ArrowInvalid:
+            source.seek(0)
+            return ipc.open_stream(source).read_all()
 
 
 def _read_parquet(path: Path) -> Content:
@@ -57,13 +62,13 @@ def _read_parquet(path: Path) -> Content:
     file = parquet.ParquetFile(path)
     left = {name: StreamedVectors(path, name, *shape) for name, shape in _find_large_columns(file).items()}
     if not left:
-        return content_of_arrow(parquet.read_table(path, partitioning=None))
+        return read_arrow_table(parquet.read_table(path, partitioning=None))
     names = file.schema_arrow.names
     table = parquet.read_table(path, columns=[name for name in names if name not in left], partitioning=None)
     for place, name in enumerate(names):  # each in its place, since the order of columns decides
         if name in left:
             table = table.add_column(place, name, pyarrow.nulls(file.metadata.num_rows))
-    return content_of_arrow(table, left)
+    return read_arrow_table(table, left)
 
 
 def _find_large_columns(file: Any) -> dict[str, tuple[int, int, np.dtype[Any]]]:
@@ -71,26 +76,31 @@ def _find_large_columns(file: Any) -> dict[str, tuple[int, int, np.dtype[Any]]]:
 
     A column whose lists can be seen from outside to be missing or to differ in length is not among them.
     """
-    parts = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-    rows, found = file.metadata.num_rows, {}
+    row_groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    rows = file.metadata.num_rows
+    leaves = [path.split(".")[0] for path in _list_leaves(file)]
+    found = {}
     for field in file.schema_arrow:
-        kind = field.type
-        listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-        if not listed or not types.is_floating(kind.value_type) or "." in field.name:
+        holds_decimals = _is_list_type(field.type) and types.is_floating(field.type.value_type)
+        # a dot in its own name cannot be told from one that leads into a record
+        if not holds_decimals or "." in field.name or leaves.count(field.name) != 1:
             continue
-        places = [i for i, path in enumerate(_paths_of(file)) if path.split(".")[0] == field.name]
-        if len(places) != 1:
-            continue
-        columns = [part.column(places[0]) for part in parts]
-        numbers = sum(column.num_values for column in columns)
-        missing = any(column.statistics is not None and column.statistics.null_count for column in columns)
-        dtype = np.dtype(kind.value_type.to_pandas_dtype())
-        if numbers * dtype.itemsize > LARGE and numbers % rows == 0 and not missing:
+        place = leaves.index(field.name)
+        pieces = [row_group.column(place) for row_group in row_groups]
+        numbers = sum(piece.num_values for piece in pieces)
+        has_missing = any(piece.statistics is not None and piece.statistics.null_count for piece in pieces)
+        dtype = np.dtype(field.type.value_type.to_pandas_dtype())
+        if numbers * dtype.itemsize > LARGE and numbers % rows == 0 and not has_missing:
             found[field.name] = (rows, numbers // rows, dtype)
     return found
 
 
-def _paths_of(file: Any) -> list[str]:
+def _is_list_type(kind: Any) -> bool:
+    """Return whether an Arrow type is one of its three kinds of lists."""
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _list_leaves(file: Any) -> list[str]:
     """Return the paths of a parquet file's leaves: `id`, `embedding.list.element` …"""
     return [file.schema.column(i).path for i in range(len(file.schema))]
 
@@ -106,12 +116,17 @@ class StreamedVectors:
 
     def __init__(self, path: Path, name: str, rows: int, dim: int, dtype: np.dtype[Any]) -> None:
         """Open the file; nothing of the column is read yet."""
-        self.path, self.name, self.shape, self.dtype = path, name, (rows, dim), dtype
+        self.path = path
+        self.name = name
+        self.shape = (rows, dim)
+        self.dtype = dtype
+        # without buffering ahead, or arrow would hold whole row groups
         self._file = parquet.ParquetFile(path, buffer_size=STREAM, pre_buffer=False)
         counts = [self._file.metadata.row_group(i).num_rows for i in range(self._file.metadata.num_row_groups)]
         self._begins = np.cumsum([0, *counts[:-1]])  # of the row groups
         self._pieces: Iterator[Any] = iter(())
-        self._first, self._held = 0, np.empty((0, dim), dtype)
+        self._first = 0  # row number of the first row that is held
+        self._held = np.empty((0, dim), dtype)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -124,22 +139,32 @@ class StreamedVectors:
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         """Return consecutive rows [row, dim]. CorpusError for a row without a list of `dim` numbers."""
         start, stop, _ = rows.indices(len(self))
-        group = int(np.searchsorted(self._begins, start, "right")) - 1
-        end = self._first + len(self._held)
-        if start < self._first or self._begins[group] > end or not end:
-            groups = range(group, len(self._begins))
-            self._pieces = self._file.iter_batches(PIECE, groups, [self.name], use_threads=False)
-            self._first, self._held = int(self._begins[group]), self._held[:0]
+        self._go_to(start)
         parts = [self._held]
         end = self._first + len(self._held)
         while end < stop:
             parts.append(self._read_piece(end))
             end += len(parts[-1])
+            # pieces before the first row asked for are let go at once: only what is asked for is held
             while len(parts) > 1 and self._first + len(parts[0]) <= start:
                 self._first += len(parts.pop(0))
-        self._held = np.concatenate(parts) if len(parts) > 1 else parts[0]
-        self._held, self._first = self._held[start - self._first :], start
+        held = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        self._held = held[start - self._first :]
+        self._first = start
         return self._held[: stop - start]
+
+    def _go_to(self, start: int) -> None:
+        """Begin to read at the row group of row `start`, unless the rows held or read next come no later than it."""
+        group = int(np.searchsorted(self._begins, start, "right")) - 1
+        end = self._first + len(self._held)
+        is_behind = start < self._first
+        is_in_later_group = self._begins[group] > end
+        has_read_nothing = not end
+        if is_behind or is_in_later_group or has_read_nothing:
+            groups = range(group, len(self._begins))
+            self._pieces = self._file.iter_batches(PIECE, groups, [self.name], use_threads=False)
+            self._first = int(self._begins[group])
+            self._held = self._held[:0]
 
     def _read_piece(self, row: int) -> NDArray[Any]:
         """Read the next rows [row, dim], which begin with number `row`."""
@@ -147,9 +172,10 @@ class StreamedVectors:
         try:
             column = next(self._pieces).column(0)
         except (pyarrow.ArrowException, OSError, StopIteration) as error:
-            got = f"damaged rows from {row + 1:,} on ({str(error).splitlines()[0][:120] if str(error) else 'none'})"
+            reason = str(error).splitlines()[0][:120] if str(error) else "none"
+            got = f"damaged rows from {row + 1:,} on ({reason})"
             raise CorpusError(expected, got, "write the file again") from error
-        values, _, reason = _of_arrow_column(column)
+        values, _, reason = _convert_column(column)
         if not reason and values.shape[1] != self.shape[1]:
             reason = f"lists of {values.shape[1]} numbers"
         if reason:
@@ -158,7 +184,7 @@ class StreamedVectors:
         return np.asarray(values)
 
 
-def content_of_arrow(table: Any, left: Mapping[str, StreamedVectors] = {}) -> Content:
+def read_arrow_table(table: Any, left: Mapping[str, StreamedVectors] = {}) -> Content:
     """Read the columns of an Arrow table; those that pandas wrote as its index are marked.
 
     left   columns that are read from the file instead, when rows of them are asked for
@@ -168,21 +194,21 @@ def content_of_arrow(table: Any, left: Mapping[str, StreamedVectors] = {}) -> Co
     columns: dict[str, Any] = {}
     masks: dict[str, NDArray[np.bool_]] = {}
     unusable: dict[str, str] = {}
-    for name, column in _flat_columns(table):
+    for name, column in _iter_flat_columns(table):
         if name in left:
             columns[name] = left[name]
             continue
-        values, mask, reason = _of_arrow_column(column)
+        values, mask, reason = _convert_column(column)
         if reason:
             unusable[name] = reason
             continue
         columns[name] = values
         if mask is not None:
             masks[name] = mask
-    return Content(columns, masks, unusable, index=_index_of_pandas(table, columns))
+    return Content(columns, masks, unusable, index=_find_index(table, columns))
 
 
-def _flat_columns(table: Any) -> Iterator[tuple[str, Any]]:
+def _iter_flat_columns(table: Any) -> Iterator[tuple[str, Any]]:
     """Yield (name, column); the columns of nested records are named with dots: `metadata.label`."""
     while any(types.is_struct(field.type) for field in table.schema):
         table = table.flatten()
@@ -190,55 +216,69 @@ def _flat_columns(table: Any) -> Iterator[tuple[str, Any]]:
         yield str(name), column
 
 
-def _index_of_pandas(table: Any, columns: dict[str, Any]) -> tuple[str, ...]:
+def _find_index(table: Any, columns: dict[str, Any]) -> tuple[str, ...]:
     """Return the columns that pandas wrote as an index. ValueError if its description is damaged."""
     found = [name for name in columns if re.fullmatch(r"__index_level_\d+__", name)]
     written = (table.schema.metadata or {}).get(b"pandas")
     if written is not None:
         try:
-            described = json.loads(written)
-            listed = described["index_columns"]
-            named = [entry for entry in listed if isinstance(entry, str)]
-            if any(not isinstance(entry, str | dict) for entry in listed) or set(named) - set(table.column_names):
-                raise LookupError
-            found += [name for name in named if name in columns]
+            described = _parse_pandas_index(written, table.column_names)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError("what it says of its columns is damaged") from error
+        found += [name for name in described if name in columns]
     return tuple(dict.fromkeys(found))
 
 
-def _of_arrow_column(column: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
+def _parse_pandas_index(written: bytes, names: list[str]) -> list[str]:
+    """Return the columns that the metadata of pandas names as indices. LookupError for one that is missing.
+
+    A range of row numbers is described by a dict, and has no column.
+    """
+    entries = json.loads(written)["index_columns"]
+    described = [entry for entry in entries if isinstance(entry, str)]
+    if any(not isinstance(entry, str | dict) for entry in entries) or set(described) - set(names):
+        raise LookupError
+    return described
+
+
+def _convert_column(column: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
     """Convert an Arrow column: (array, mask [row, token] if sequences differ in length else None, why it is no vector).
 
     The last is empty if the column can be read. The array is None if it cannot.
     """
-    array = column.combine_chunks() if isinstance(column, pyarrow.ChunkedArray) else column
-    if isinstance(array, pyarrow.ChunkedArray):  # of no rows, or too large for one piece
-        array = pyarrow.concat_arrays(array.chunks) if array.num_chunks else pyarrow.array([], array.type)
+    array = _unwrap_column(column)
     if isinstance(array, pyarrow.FixedShapeTensorArray):
         return array.to_numpy_ndarray(), None, ""
     if isinstance(array, pyarrow.ExtensionArray):
         array = array.storage
+    if types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if types.is_decimal(array.type):
+        array = array.cast(pyarrow.float64())
     kind = array.type
-    if types.is_dictionary(kind):
-        array, kind = array.dictionary_decode(), kind.value_type
-    if types.is_decimal(kind):
-        array, kind = array.cast(pyarrow.float64()), pyarrow.float64()
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        return _of_arrow_lists(array)
-    if types.is_boolean(kind) and not array.null_count:
-        return array.to_numpy(zero_copy_only=False), None, ""
-    if types.is_integer(kind) or types.is_floating(kind):
+    if _is_list_type(kind):
+        return _convert_lists(array)
+    is_boolean = types.is_boolean(kind) and not array.null_count
+    if is_boolean or types.is_integer(kind) or types.is_floating(kind):
         return array.to_numpy(zero_copy_only=False), None, ""
     if types.is_null(kind):
         return None, None, "empty"
+    texts = np.array(array.to_pylist(), object)
     if types.is_string(kind) or types.is_large_string(kind):
-        texts = np.array(array.to_pylist(), object)
-        return _of_texts(texts)
-    return np.array(array.to_pylist(), object), None, ""
+        return _parse_printed_lists(texts)
+    return texts, None, ""
 
 
-def _of_arrow_lists(array: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
+def _unwrap_column(column: Any) -> Any:
+    """Return the one array of a column that Arrow holds in chunks."""
+    array = column.combine_chunks() if isinstance(column, pyarrow.ChunkedArray) else column
+    if not isinstance(array, pyarrow.ChunkedArray):
+        return array
+    # without rows, or too large for one piece
+    return pyarrow.concat_arrays(array.chunks) if array.num_chunks else pyarrow.array([], array.type)
+
+
+def _convert_lists(array: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
     """Convert an Arrow column of lists of numbers to [row, dim], or of lists of such lists to [row, token, dim].
 
     Returns (array or None, mask [row, token] if lengths differ else None, why it cannot be read; empty if it can).
@@ -247,14 +287,16 @@ def _of_arrow_lists(array: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
         return None, None, f"{array.null_count} rows without a list"
     inner = array.flatten()
     lengths = np.asarray(compute.list_value_length(array))
-    kind = inner.type
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
-        vectors, _, reason = _of_arrow_lists(inner)
-        if reason or vectors.ndim != 2:
-            return None, None, reason or "lists in lists in lists"
-        return *_in_sequences(vectors, lengths), ""
-    if not (types.is_integer(kind) or types.is_floating(kind)):
-        return None, None, f"lists of {kind}"
+    if _is_list_type(inner.type):
+        vectors, _, reason = _convert_lists(inner)
+        if reason:
+            return None, None, reason
+        if vectors.ndim != 2:
+            return None, None, "lists in lists in lists"
+        values, mask = _arrange_sequences(vectors, lengths)
+        return values, mask, ""
+    if not (types.is_integer(inner.type) or types.is_floating(inner.type)):
+        return None, None, f"lists of {inner.type}"
     if len(lengths) == 0:
         return None, None, "no lists"
     if lengths.min() != lengths.max():
@@ -265,7 +307,7 @@ def _of_arrow_lists(array: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
     return numbers.reshape(len(array), int(lengths[0])), None, ""
 
 
-def _in_sequences(vectors: NDArray[Any], lengths: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+def _arrange_sequences(vectors: NDArray[Any], lengths: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
     """Arrange the vectors [token, dim] of all sequences as [sequence, token, dim]; a mask if lengths differ, else
     None.
     """
@@ -276,7 +318,7 @@ def _in_sequences(vectors: NDArray[Any], lengths: NDArray[Any]) -> tuple[NDArray
     return values, None if mask.all() else mask
 
 
-def _of_texts(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | None, str]:
+def _parse_printed_lists(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | None, str]:
     """Turn printed lists of numbers (`[0.1, 0.2]`, `[0.1 0.2]`) into arrays; other texts are returned unchanged.
 
     Returns (array, mask [row, token] if lengths differ else None, why it cannot be read; empty if it can).
@@ -286,11 +328,13 @@ def _of_texts(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | None, str]:
         return texts, None, ""
     rows = []
     for number, text in enumerate(texts, 1):
-        if "..." in (text or ""):
+        printed = text or ""
+        if "..." in printed:
             return None, None, f"lists cut short when they were printed (row {number}: …)"
-        inner = re.sub(r"np\.\w+|[\[\](),]|array|tensor|dtype=\S+", " ", text or "")
+        # numpy 2 prints its scalars as np.float64(.1), torch a dtype behind the numbers
+        bare = re.sub(r"np\.\w+|[\[\](),]|array|tensor|dtype=\S+", " ", printed)
         try:
-            rows.append([float(part) for part in inner.split()])
+            rows.append([float(part) for part in bare.split()])
         except ValueError:
             return texts, None, ""
     widths = {len(row) for row in rows}
@@ -304,63 +348,80 @@ def _of_texts(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | None, str]:
 
 def read_delimited(path: Path) -> Content:
     """Read the columns of a text table; separator, comment lines and header are recognised by its first lines."""
-    head = list(islice(_sound_lines(path), 10 * LOOKED))
-    comments = 0
-    while comments < len(head) and (not head[comments].strip() or head[comments].startswith("#")):
-        comments += 1
+    head = list(islice(_iter_sound_lines(path), 10 * LOOKED))
+    comments = _count_comments(head)
     body = [line for line in head[comments:] if line.strip()][:LOOKED]
     if not body:
         raise CorpusError(f"rows of numbers in {path}", "none", "name another file")
-    separator = _separator(body, path)
+    separator = _choose_separator(body, path)
     rows = _split(body, separator)
     width = max(len(row) for row in rows[1:] or rows)
-    header, names, index = _header(rows, width, path)
-    notes = []
+    header, names, index = _read_header(rows, width, path)
+    notes = [f"header in line {comments + 1}" if header else "no header"]
+    skipped = comments
     if not header and comments:
-        named = _names_in_comment(head[comments - 1], separator, width)
-        names = named or names
-        notes.append(f"names in line {comments}, a comment" if named else "")
-    skipped = comments - (1 if notes and notes[0] else 0)
+        named = _parse_comment(head[comments - 1], separator, width)
+        if named:
+            names = named
+            skipped -= 1
+            notes.append(f"names in line {comments}, a comment")
     if skipped:
-        notes.append(f"{skipped} comment line{'s' * (skipped > 1)} skipped")
-    notes.insert(0, f"header in line {comments + 1}" if header else "no header")
+        plural = "s" if skipped > 1 else ""
+        notes.append(f"{skipped} comment line{plural} skipped")
     columns, unusable = _read_columns(path, separator, comments + header, names, rows[header:])
-    content = Content(columns, {}, unusable, index, header or names != _places(width))
-    content.notes = [note for note in notes if note]
-    content.first_line = comments + header + 1
-    return content
+    return Content(
+        columns,
+        unusable=unusable,
+        index=index,
+        named=header or names != _number_columns(width),
+        notes=notes,
+        first_line=comments + header + 1,
+    )
 
 
-def _sound_lines(path: Path) -> Iterator[str]:
+def _count_comments(lines: list[str]) -> int:
+    """Return how many lines are empty or comments before the first other one."""
+    for count, line in enumerate(lines):
+        if line.strip() and not line.startswith("#"):
+            return count
+    return len(lines)
+
+
+def _iter_sound_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a text file. CorpusError for a line that is not UTF-8 text."""
     for number, line in enumerate(iter_lines(path), 1):
-        if fault := find_fault(line):
+        fault = find_fault(line)
+        if fault:
             raise CorpusError(f"UTF-8 text in {path}", f"{fault} in line {number}", "write the file again as UTF-8")
         yield line
 
 
-def _places(width: int) -> list[str]:
+def _number_columns(width: int) -> list[str]:
     """Return the names of the columns of a table without a header: "0", "1", … up to `width`."""
     return [str(place) for place in range(width)]
 
 
-def _separator(body: list[str], path: Path) -> str:
+def _choose_separator(body: list[str], path: Path) -> str:
     """Return the separator that makes most cells numbers in rows of equal length."""
-    best, chosen = (0.0, 0), " "
-    spaced = [] if any(map(_is_list, body)) else [" "]  # spaces stand inside printed lists too
-    for separator in ("\t",) if get_ending(path) == ".tsv" else (*SEPARATORS, *spaced):
-        rows = _split(body, separator)[1:] or _split(body, separator)
+    if get_ending(path) == ".tsv":
+        return "\t"
+    separators = list(SEPARATORS)
+    if not any(map(_is_list, body)):  # blanks separate the numbers inside printed lists too
+        separators.append(" ")
+    best, chosen = (0.0, 0), ","  # of a single column: of lists, or of nothing that is known
+    for separator in separators:
+        rows = _split(body, separator)
+        rows = rows[1:] or rows  # the first may be a header, of text
         width = len(rows[0])
-        if width < 2 or sum(len(row) == width for row in rows) < len(rows) / 2:
+        alike = [row for row in rows if len(row) == width]
+        if width < 2 or 2 * len(alike) < len(rows):
             continue
-        numbers = sum(is_number(cell) or _is_list(cell) for row in rows for cell in row)
-        score = (round(numbers / sum(map(len, rows)), 2), width)
+        cells = [cell for row in rows for cell in row]
+        numbers = sum(is_number(cell) or _is_list(cell) for cell in cells)
+        # of equal shares the separator that makes more columns wins
+        score = (round(numbers / len(cells), 2), width)
         if score > best:
             best, chosen = score, separator
-    if best == (0.0, 0) and get_ending(path) == ".tsv":
-        return "\t"
-    if best == (0.0, 0):  # one column, of lists or of nothing that is known
-        return ","
     return chosen
 
 
@@ -385,7 +446,7 @@ def _is_list(text: str) -> bool:
     return text.lstrip().startswith("[")
 
 
-def _header(rows: list[list[str]], width: int, path: Path) -> tuple[bool, list[str], tuple[str, ...]]:
+def _read_header(rows: list[list[str]], width: int, path: Path) -> tuple[bool, list[str], tuple[str, ...]]:
     """Return (whether the first row is a header, the names of the columns, which columns are row numbers).
 
     It is a header if it holds text where the rows below hold numbers, or counts the columns (0, 1, 2 …) above decimals.
@@ -394,55 +455,79 @@ def _header(rows: list[list[str]], width: int, path: Path) -> tuple[bool, list[s
     rows    cells of the first lines
     width   number of columns
     """
-    first, below = [cell.strip() for cell in rows[0]], rows[1:]
+    first = [cell.strip() for cell in rows[0]]
+    below = rows[1:]
     if not below:
         if all(map(is_number, first)):
-            return False, _places(width), ()
+            return False, _number_columns(width), ()
         raise CorpusError(f"rows of numbers in {path}", "a header alone", "write the vectors below it")
     if len(first) == width - 1 and all(len(row) == width for row in below):  # R's write.table
         return True, ["row names", *first], ("row names",)
-    numeric = [
-        place
-        for place in range(min(width, len(first)))
-        if 2 * sum(place < len(row) and is_number(row[place]) for row in below) > len(below)
-    ]
-    filled = [place for place in numeric if first[place]]
-    is_header = any(not is_number(first[place]) for place in filled)
-    if not is_header and filled and all(re.fullmatch(r"\d+", first[place]) for place in filled):
-        counted = [int(first[place]) for place in filled]
-        decimals = [place for place in filled if any("." in row[place] for row in below if place < len(row))]
-        counts = counted in (list(range(len(counted))), list(range(1, len(counted) + 1)))
-        if counts and decimals:
-            is_header = True
-        elif len(filled) > 1 and (counts or (len(set(counted)) == len(counted) and len(decimals) == len(filled))):
-            got = f"a first line of whole numbers ({', '.join(first[:5])} …): names, or a vector"
-            cure = "write names such as dim_0 into the first line, or store .npy"
-            raise CorpusError(f"one way to read the first line of {path}", got, cure)
+    if not (_has_names_over_numbers(first, below, width, path) or _has_names_over_lists(first, below, width)):
+        return False, _number_columns(width), ()
+    names = _read_names(first, path)
+    # pandas writes its index without a name, and reads it back as `Unnamed: 0`
+    is_index = not first[0] or re.fullmatch(r"Unnamed: \d+", first[0])
+    return True, names, (names[0],) if is_index else ()
 
-    def is_listed(place: int) -> bool:
-        """Return whether every row below the first holds a printed list in this column."""
-        return all(place < len(row) and _is_list(row[place]) for row in below)
 
-    listed = [place for place in range(min(width, len(first))) if is_listed(place)]
-    if not is_header and listed:
-        is_header = not any(_is_list(first[place]) for place in listed)
-    if not is_header:
-        return False, _places(width), ()
-    names = [name or ("row numbers" if place == 0 else f"column {place}") for place, name in enumerate(first)]
-    names = [name.removeprefix("#").strip() if place == 0 else name for place, name in enumerate(names)]
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(names) < 20_000 else []
+def _has_names_over_numbers(first: list[str], below: list[list[str]], width: int, path: Path) -> bool:
+    """Return whether the first row names columns of numbers. CorpusError if it may be a vector as well.
+
+    first   its cells
+    below   cells of the rows below it
+    """
+    filled = []
+    for place in range(min(width, len(first))):
+        numbers = [row for row in below if place < len(row) and is_number(row[place])]
+        if first[place] and 2 * len(numbers) > len(below):
+            filled.append(place)
+    if any(not is_number(first[place]) for place in filled):
+        return True
+    if not filled or not all(re.fullmatch(r"\d+", first[place]) for place in filled):
+        return False
+    # whole numbers: names as pandas writes them (0, 1, 2 …), or a vector
+    written = [int(first[place]) for place in filled]
+    counts_columns = written in (list(range(len(written))), list(range(1, len(written) + 1)))
+    decimals = [place for place in filled if any("." in row[place] for row in below if place < len(row))]
+    if counts_columns and decimals:
+        return True
+    are_different = len(set(written)) == len(written)
+    all_decimals = len(decimals) == len(filled)
+    if len(filled) > 1 and (counts_columns or (are_different and all_decimals)):
+        got = f"a first line of whole numbers ({', '.join(first[:5])} …): names, or a vector"
+        cure = "write names such as dim_0 into the first line, or store .npy"
+        raise CorpusError(f"one way to read the first line of {path}", got, cure)
+    return False
+
+
+def _has_names_over_lists(first: list[str], below: list[list[str]], width: int) -> bool:
+    """Return whether the first row holds no list in any column that holds printed lists in every row below."""
+    columns_of_lists = []
+    for place in range(min(width, len(first))):
+        if all(place < len(row) and _is_list(row[place]) for row in below):
+            columns_of_lists.append(place)
+    return bool(columns_of_lists) and not any(_is_list(first[place]) for place in columns_of_lists)
+
+
+def _read_names(first: list[str], path: Path) -> list[str]:
+    """Return the names of columns in a header; those without one are numbered. CorpusError for a name that is twice."""
+    names = [name or f"column {place}" for place, name in enumerate(first)]
+    names[0] = (first[0] or "row numbers").removeprefix("#").strip()  # `# id,x0,x1` of numpy.savetxt
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         got = f"several columns {', '.join(twice[:5])}"
         raise CorpusError(f"a header of different names in {path}", got, "name every column in the first line")
-    index = (names[0],) if not first[0] or re.fullmatch(r"Unnamed: \d+", first[0]) else ()
-    return True, names, index
+    return names
 
 
-def _names_in_comment(line: str, separator: str, width: int) -> list[str]:
+def _parse_comment(line: str, separator: str, width: int) -> list[str]:
     """Return the names in a comment line above rows without a header (`# id x0 x1` of numpy.savetxt); empty if none."""
-    names = [name.strip() for name in (_split([line.lstrip("# ")], separator) or [[]])[0]]
-    unlike = len(names) != width or len(set(names)) != width or any(map(is_number, names))
-    return [] if unlike else names
+    rows = _split([line.lstrip("# ")], separator)
+    names = [name.strip() for name in rows[0]] if rows else []
+    if len(names) != width or len(set(names)) != width or any(map(is_number, names)):
+        return []
+    return names
 
 
 def _read_columns(
@@ -460,50 +545,68 @@ def _read_columns(
         return _read_spaced(path, skip, names)
     cells = [cell for row in rows for cell in row]
     comma = separator != "," and any(re.fullmatch(r"\s*-?\d*,\d+(e-?\d+)?\s*", cell, re.I) for cell in cells)
-    whole, decimal = _columns_of_numbers(names, rows, comma)
-    how = {"delimiter": separator, "newlines_in_values": any(map(_is_list, cells))}
-
-    def read(kinds: dict[str, Any], *, threads: bool = True) -> Any:
-        """Read the file as an Arrow table with these column types."""
-        with gzip.open(path, "rb") if path.name.lower().endswith(".gz") else path.open("rb") as file:
-            return reader.read_csv(
-                file,
-                reader.ReadOptions(use_threads=threads, skip_rows=skip, column_names=names, block_size=BLOCK),
-                reader.ParseOptions(**how),
-                reader.ConvertOptions(
-                    null_values=MISSING,
-                    strings_can_be_null=True,
-                    decimal_point="," if comma else ".",
-                    column_types=kinds,
-                ),
-            )
-
+    form = TextForm(path, separator, skip, names, comma, any(map(_is_list, cells)))
+    whole, decimal = _guess_types(names, rows, comma)
     # whole numbers keep every digit if they can; a column of them may go on in decimals, or as text
     decimals = dict.fromkeys(decimal, pyarrow.float64())
-    tries = [
-        decimals,
-        decimals | dict.fromkeys(whole, pyarrow.float64()),
-        decimals | dict.fromkeys(whole, pyarrow.string()),
-    ]
-    for kinds in tries:
+    as_decimals = decimals | dict.fromkeys(whole, pyarrow.float64())
+    as_texts = decimals | dict.fromkeys(whole, pyarrow.string())
+    for kinds in (decimals, as_decimals, as_texts):
         try:
-            content = content_of_arrow(read(kinds))
+            content = read_arrow_table(form.read(kinds))
             return content.columns, content.unusable
         except pyarrow.ArrowInvalid:
             continue
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise CorpusError(f"a table of numbers in {path}", str(error)[:160], "copy the file again") from None
-    try:
-        read(tries[-1], threads=False)  # one thread knows the line
-        got = "rows of another form"
-    except (pyarrow.ArrowException, OSError) as error:
-        got = re.sub(r"CSV parse error: |CSV conversion error to double: |In CSV ", "", str(error).splitlines()[0])
-        got = re.sub(r"Row #(\d+)", r"line \1", got)[:160]
     cure = "correct the line: every row has as many values as the first, and numbers in columns of numbers"
-    raise CorpusError(f"a table of numbers in {path}", got, cure)
+    raise CorpusError(f"a table of numbers in {path}", form.find_fault(as_texts), cure)
 
 
-def _columns_of_numbers(names: list[str], rows: list[list[str]], comma: bool) -> tuple[list[str], list[str]]:
+@dataclass(frozen=True)
+class TextForm:
+    """How the rows of a text table are written.
+
+    skip         lines before the first row
+    comma        whether decimals are written with a comma
+    holds_lists  whether cells hold printed lists, which may go over several lines
+    """
+
+    path: Path
+    separator: str
+    skip: int
+    names: list[str]
+    comma: bool
+    holds_lists: bool
+
+    def read(self, kinds: dict[str, Any], *, threads: bool = True) -> Any:
+        """Read the file as an Arrow table with these types by column. pyarrow.ArrowInvalid if they do not fit."""
+        is_packed = self.path.name.lower().endswith(".gz")
+        with gzip.open(self.path, "rb") if is_packed else self.path.open("rb") as file:
+            return reader.read_csv(
+                file,
+                reader.ReadOptions(use_threads=threads, skip_rows=self.skip, column_names=self.names, block_size=BLOCK),
+                reader.ParseOptions(delimiter=self.separator, newlines_in_values=self.holds_lists),
+                reader.ConvertOptions(
+                    null_values=MISSING,
+                    strings_can_be_null=True,
+                    decimal_point="," if self.comma else ".",
+                    column_types=kinds,
+                ),
+            )
+
+    def find_fault(self, kinds: dict[str, Any]) -> str:
+        """Say why the file cannot be read with these types, with the line: only a single thread knows it."""
+        try:
+            self.read(kinds, threads=False)
+        except (pyarrow.ArrowException, OSError) as error:
+            message = str(error).splitlines()[0]
+            message = re.sub(r"CSV parse error: |CSV conversion error to double: |In CSV ", "", message)
+            return re.sub(r"Row #(\d+)", r"line \1", message)[:160]
+        return "rows of another form"
+
+
+def _guess_types(names: list[str], rows: list[list[str]], comma: bool) -> tuple[list[str], list[str]]:
     """Return (names of the columns whose first rows are whole numbers, names of those with decimals).
 
     comma   whether decimals are written with a comma
@@ -512,9 +615,14 @@ def _columns_of_numbers(names: list[str], rows: list[list[str]], comma: bool) ->
     decimal: list[str] = []
     for place, name in enumerate(names):
         texts = [row[place].strip() for row in rows if place < len(row) and row[place].strip()]
-        texts = [text.replace(",", ".") for text in texts] if comma else texts
-        if texts and all(map(is_number, texts)):
-            (whole if all(re.fullmatch(r"[+-]?\d+", text) for text in texts) else decimal).append(name)
+        if comma:
+            texts = [text.replace(",", ".") for text in texts]
+        if not texts or not all(map(is_number, texts)):
+            continue
+        if all(re.fullmatch(r"[+-]?\d+", text) for text in texts):
+            whole.append(name)
+        else:
+            decimal.append(name)
     return whole, decimal
 
 
@@ -524,7 +632,7 @@ def _read_spaced(path: Path, skip: int, names: list[str]) -> tuple[dict[str, Any
     Returns (arrays by column, why others are unusable, by column).
     """
     rows: list[list[str]] = []
-    for number, line in enumerate(_sound_lines(path), 1):
+    for number, line in enumerate(_iter_sound_lines(path), 1):
         if number <= skip or not line.strip() or line.startswith("#"):
             continue
         cells = line.split()

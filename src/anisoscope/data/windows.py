@@ -49,7 +49,7 @@ class TextWindows(NamedTuple):
     start: Index
 
 
-def affixes(tokenizer: "PreTrainedTokenizerBase") -> Affixes:
+def find_affixes(tokenizer: "PreTrainedTokenizerBase") -> Affixes:
     """Find the special tokens that a tokenizer adds around one sequence, by encoding a text with and without them.
 
     In version 5 of transformers Rust tokenizers have no `build_inputs_with_special_tokens`, and the template of a
@@ -71,7 +71,7 @@ def tokenise(
 ) -> list[NDArray[np.int32]]:
     """Return the token ids of each document without special tokens; stop soon after `n_tokens` tokens."""
     tokens: list[NDArray[np.int32]] = []
-    for chunk in _chunks(documents):
+    for chunk in _iter_chunks(documents):
         tokens += (np.asarray(ids, dtype=np.int32) for ids in _encode(tokenizer, chunk, special=False))
         if n_tokens is not None and sum(map(len, tokens)) >= n_tokens:
             break
@@ -88,7 +88,7 @@ def _encode(tokenizer: "PreTrainedTokenizerBase", texts: list[str], *, special: 
     return ids
 
 
-def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
+def _iter_chunks(documents: Iterable[str]) -> Iterator[list[str]]:
     """Yield documents in lists of about `_CHUNK` characters."""
     chunk: list[str] = []
     size = 0
@@ -102,13 +102,13 @@ def _chunks(documents: Iterable[str]) -> Iterator[list[str]]:
         yield chunk
 
 
-def blocks(pieces: list[NDArray[np.int32]], size: int, limit: int | None) -> list[NDArray[np.int32]]:
+def cut_blocks(pieces: list[NDArray[np.int32]], size: int, limit: int | None) -> list[NDArray[np.int32]]:
     """Join pieces of running text and cut them into units of `size` tokens; the last one may be shorter."""
     joined = np.concatenate([np.empty(0, np.int32), *pieces])
     return [joined[first : first + size] for first in range(0, len(joined), size)][:limit]
 
 
-def cut(units: list[NDArray[np.int32]], max_length: int, n_special: int) -> TextWindows:
+def cut_windows(units: list[NDArray[np.int32]], max_length: int, n_special: int) -> TextWindows:
     """Cut units into consecutive windows of `max_length − n_special` content tokens; a unit's last one may be
     shorter.
     """
@@ -122,7 +122,7 @@ def cut(units: list[NDArray[np.int32]], max_length: int, n_special: int) -> Text
     return TextWindows(np.concatenate([np.empty(0, np.int32), *units]), unit, offset, length, rank * max_length)
 
 
-def frequency_bins(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
+def bin_by_frequency(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
     """Group token types into bins of equal total count.
 
     Return each id's bin (0 = rarest) and the labels of the bins. Types of the same count share a bin.
@@ -194,12 +194,13 @@ class TextPlan(Plan):
         self.lengths = windows.length + len(next(iter(layouts.values())))
         batches = pack(self.lengths, settings["batch_tokens"])
         super().__init__(batches, self.lengths, windows.unit, identity, words, warnings)
-        self._bin_of_id, self.frequency_bins = frequency_bins(windows.ids)
+        self._bin_of_id, self.frequency_bins = bin_by_frequency(windows.ids)
 
     def spread(self, sequences: int) -> "TextPlan":
         """Return the plan with only `sequences` windows, evenly spread over the corpus (all, if there are fewer)."""
         count = len(self.lengths)
-        rows = np.unique(np.arange(min(sequences, count)) * count // max(1, min(sequences, count)))
+        kept = min(sequences, count)
+        rows = np.unique(np.arange(kept) * count // max(1, kept))
         notes = [f"{count} windows only, {sequences} asked for"] if count < sequences else []
         return self._only(rows, {"sequences": sequences}, notes)
 
@@ -212,9 +213,11 @@ class TextPlan(Plan):
         if not len(rows):
             expected = f"texts of at least {shortest} tokens, special ones counted"
             raise CorpusError(expected, "none", "name a longer text")
-        short = len(self.lengths) - len(rows)
-        note = f"{short} windows of fewer than {shortest} tokens left out: the model cannot read them"
-        return self._only(rows, {"shortest": shortest}, [note]) if short else self
+        n_short = len(self.lengths) - len(rows)
+        if not n_short:
+            return self
+        note = f"{n_short} windows of fewer than {shortest} tokens left out: the model cannot read them"
+        return self._only(rows, {"shortest": shortest}, [note])
 
     def _only(self, rows: Index, settings: dict[str, Any], notes: list[str]) -> "TextPlan":
         """Return the plan with only these windows.
@@ -243,14 +246,18 @@ class TextPlan(Plan):
 
     def _padded(self, rows: Index, layout: Affixes) -> tuple[torch.Tensor, Stream]:
         """Return the padded ids [sequence, token] of these windows, and their stream (which positions are real)."""
-        windows, head = self.windows, len(layout.prefix)
+        windows = self.windows
+        head = len(layout.prefix)
         n_content = windows.length[rows, None]
         n_real = n_content + len(layout)
         width = int(n_real.max())
-        shift = width - n_real if self.settings["padding_side"] == "left" else np.zeros_like(n_real)
+        is_left = self.settings["padding_side"] == "left"
+        shift = width - n_real if is_left else np.zeros_like(n_real)
+        # column 0 is the first real token, whatever the padding side
         column = np.arange(width) - shift
         content = (column >= head) & (column < head + n_content)
-        found = windows.ids[np.where(content, windows.offset[rows, None] + column - head, 0)].astype(np.int64)
+        places = np.where(content, windows.offset[rows, None] + column - head, 0)
+        found = windows.ids[places].astype(np.int64)
         ids = np.where(content, found, self.settings["pad_id"])
         for place, token in enumerate(layout.prefix):
             ids[column == place] = token
@@ -279,19 +286,21 @@ def check_vocabulary(
     cure = "use the tokenizer published with the model, with all its files"
     if not len(ids):
         raise ModelError("a tokenizer that knows the text", "no token at all", cure)
-    unknown = float(np.mean(ids == tokenizer.unk_token_id)) if tokenizer.unk_token_id is not None else 0.0
-    if unknown > 0.5:
-        got = f"{unknown:.0%} unknown tokens from a vocabulary of {len(tokenizer)}"
-        raise ModelError("a tokenizer that knows the text", got, f"{cure}, or a text in its language")
+    if tokenizer.unk_token_id is not None:
+        unknown = float(np.mean(ids == tokenizer.unk_token_id))
+        if unknown > 0.5:
+            got = f"{unknown:.0%} unknown tokens from a vocabulary of {len(tokenizer)}"
+            raise ModelError("a tokenizer that knows the text", got, f"{cure}, or a text in its language")
     if vocab_size is None:
         return []
-    added = (token for layout in layouts for token in (*layout.prefix, *layout.suffix))
-    most = max(int(ids.max()) + 1, tokenizer.vocab_size, *(token + 1 for token in added))
-    if most > vocab_size or 2 * len(tokenizer) < vocab_size:
+    size = len(tokenizer)
+    special = [token for layout in layouts for token in (*layout.prefix, *layout.suffix)]
+    largest = max(int(ids.max()), tokenizer.vocab_size - 1, *special)
+    if largest >= vocab_size or 2 * size < vocab_size:
         expected = f"a tokenizer that matches the model's vocabulary of {vocab_size}"
-        raise ModelError(expected, f"a vocabulary of {max(most, len(tokenizer))}", cure)
-    if 10 * len(tokenizer) < 9 * vocab_size:
-        return [f"the tokenizer has {len(tokenizer)} tokens for a vocabulary of {vocab_size}: is it the model's own?"]
+        raise ModelError(expected, f"a vocabulary of {max(largest + 1, size)}", cure)
+    if 10 * size < 9 * vocab_size:
+        return [f"the tokenizer has {size} tokens for a vocabulary of {vocab_size}: is it the model's own?"]
     return []
 
 

@@ -24,7 +24,7 @@ from anisoscope.classes.readout import read_tokens
 from anisoscope.data.corpora import Columns
 from anisoscope.data.encoding import LabelledPlan, Padding, encode
 from anisoscope.data.labelled import ALL, LabelledCorpus, choose_split, take_balanced
-from anisoscope.data.opening import open_labelled, text_length
+from anisoscope.data.opening import choose_text_length, open_labelled
 from anisoscope.data.windows import check_vocabulary
 from anisoscope.errors import CorpusError, MeasureError, ModelError, UsageError, suggest_names
 from anisoscope.measure.settings import Panel, Settings
@@ -51,7 +51,7 @@ def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any)
     job = Job(model=classes.model, **loading, batch_tokens=classes.batch_tokens, settings=Settings(seed=classes.seed))
     subject = load_subject(job, classifier=True)
     tokenizer, stacks = tokenizer_of(subject), list_reading_stacks(subject.model)
-    length = text_length(subject.config, tokenizer, classes.max_length)
+    length = choose_text_length(subject.config, tokenizer, classes.max_length)
     classes = replace(classes, max_length=length)
     corpus = open_labelled(classes.corpus, columns=classes.by_role, seed=classes.split_seed, for_training=False)
     trained_on = _was_trained_on(classes)

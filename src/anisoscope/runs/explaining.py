@@ -10,7 +10,7 @@ from anisoscope.classes.pooling import find_neutral_padding
 from anisoscope.classes.sentence import Classifier
 from anisoscope.data.encoding import LabelledPlan, Padding, encode
 from anisoscope.data.labelled import TRAIN, Example, LabelledCorpus, take_balanced
-from anisoscope.data.opening import open_labelled, text_length
+from anisoscope.data.opening import choose_text_length, open_labelled
 from anisoscope.errors import ModelError
 from anisoscope.models.load import is_classifier
 from anisoscope.options import select_fields
@@ -47,7 +47,7 @@ def open_classifier(classes: ClassesOptions) -> tuple[Classifier, list[str]]:
         raise ModelError("a classifier of texts", f"{subject.name}, {got}", "name one that was fine-tuned on texts")
     model: Any = subject.model
     tokenizer, stack = tokenizer_of(subject), list_reading_stacks(model)
-    length = text_length(subject.config, tokenizer, classes.max_length)
+    length = choose_text_length(subject.config, tokenizer, classes.max_length)
     notes: list[str] = []
     corpus: LabelledCorpus | None = None
     if classes.corpus:

@@ -19,7 +19,7 @@ from anisoscope.capture.tap import describe_refused
 from anisoscope.data.opening import (
     DEFAULT_LENGTH,
     default_corpus,
-    longest_input,
+    find_longest_input,
     open_plan,
     open_texts_with_images,
 )
@@ -347,7 +347,7 @@ def estimate_cost_before(job: Job) -> Cost:
     if modality_of(model) != "text":
         expected, came = "--dry-run of a text model or a series", f"{job.model}, which reads {modality_of(model)}"
         raise UsageError(expected, came, "measure with --limit 1: it says what it costs before it begins")
-    longest = job.max_length or min(longest_input(model.config, None) or DEFAULT_LENGTH, DEFAULT_LENGTH)
+    longest = job.max_length or min(find_longest_input(model.config, None) or DEFAULT_LENGTH, DEFAULT_LENGTH)
     return estimate_cost(find_shapes_on_meta(model, job.settings), job.settings, longest)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from anisoscope.data.corpora import CorpusOptions, HubPart, named_corpora, resolve_corpus
 from anisoscope.data.hub import find_commit_of_set
-from anisoscope.data.local import modality_of
-from anisoscope.data.media import local_items
+from anisoscope.data.local import detect_modality
+from anisoscope.data.media import find_local_items
 from anisoscope.errors import AnisoscopeError, ModelError
 from anisoscope.models.download import place_of
 from anisoscope.models.hub import split_name
@@ -110,8 +110,8 @@ def identify_corpus_state(job: Job) -> Any:
             return find_commit_of_set(place)
         if not isinstance(place, Path):
             return "made here"
-        holds = modality_of(place)
-        items = list(local_items(place, holds, job.column).items) if holds in ("speech", "image") else []
+        holds = detect_modality(place)
+        items = list(find_local_items(place, holds, job.column).items) if holds in ("speech", "image") else []
     except AnisoscopeError:
         return None
     listed = [(item.name, item.unit, item.fault) for item in items]

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import set_seed
 
-from anisoscope.data.encoding import Encoded, collate, encode, vocabulary_tokenizer
+from anisoscope.data.encoding import Encoded, build_tokenizer, encode, pad_batch
 from anisoscope.data.labelled import TEST, TRAIN, Example, LabelledCorpus, take_balanced
 from anisoscope.data.local import find_copy
 from anisoscope.data.opening import open_labelled
@@ -114,7 +114,7 @@ class Sentences:
 
         Inputs and labels are [sequence, token] if `read` is `EACH` (a tag per token); else labels are [sequence].
         """
-        inputs = collate([self.encoded[split].rows[i] for i in chosen], int(self.tokenizer.pad_token_id))
+        inputs = pad_batch([self.encoded[split].rows[i] for i in chosen], int(self.tokenizer.pad_token_id))
         labels = inputs.pop("labels")
         if read == EACH:
             tags = [torch.tensor(self.tags[split][i]) for i in chosen]
@@ -133,7 +133,7 @@ def material(task: str, limit: int, held: int, seed: int) -> Sentences:
     classes = len(corpus.labels)
     splits = {split: take_balanced(corpus.splits[split], size, classes) for split, size in sizes.items()}
     corpus = replace(corpus, splits=splits)
-    tokenizer = vocabulary_tokenizer(corpus, max_length=LONGEST)
+    tokenizer = build_tokenizer(corpus, max_length=LONGEST)
     encoded = {split: encode(examples, tokenizer, LONGEST) for split, examples in splits.items()}
     tags = {
         split: [

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import entr, softmax
 
 from anisoscope.charts import builders as charts
-from anisoscope.data.encoding import encode, vocabulary_tokenizer
+from anisoscope.data.encoding import build_tokenizer, encode
 from anisoscope.data.labelled import TEST, take_balanced
 from anisoscope.store import as_records, select
 from anisoscope_papers.fosse2023.entry import Evidence
@@ -89,7 +89,7 @@ def _lengths(name: str, plan: Grid) -> NDArray[np.int64]:
     corpus = corpus_of(name, plan.limit)
     split = corpus.splits[SHORT if SHORT in corpus.splits else TEST]
     examples = take_balanced(split, plan.utterances, len(corpus.labels))
-    lengths = encode(examples, vocabulary_tokenizer(corpus, max_length=LONGEST), LONGEST).lengths
+    lengths = encode(examples, build_tokenizer(corpus, max_length=LONGEST), LONGEST).lengths
     return np.random.default_rng(0).permutation(np.array(lengths))
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from anisoscope.data.encoding import Encoded, collate, encode, vocabulary_tokenizer
+from anisoscope.data.encoding import Encoded, build_tokenizer, encode, pad_batch
 from anisoscope.data.labelled import TRAIN, VALIDATION, LabelledCorpus
-from anisoscope.data.opening import text_length
+from anisoscope.data.opening import choose_text_length
 from anisoscope.errors import ModelError, UsageError
 from anisoscope.models import ports
 from anisoscope.models.load import checkpoint_path, load
@@ -41,7 +41,7 @@ class Parts:
         """What `fit` trains on; validation utterances are sorted by length."""
         held = sorted(self.encoded[VALIDATION].rows, key=lambda row: len(row["input_ids"]))
         train, pad = self.encoded[TRAIN].rows, self.pad_id
-        return Material(self.model, self.tokenizer, train, held, lambda rows: collate(rows, pad))
+        return Material(self.model, self.tokenizer, train, held, lambda rows: pad_batch(rows, pad))
 
 
 def parts_of(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
@@ -49,7 +49,7 @@ def parts_of(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
     ports.register()
     model, tokenizer, vectors = _attention(recipe, corpus) if recipe.is_attention else _checkpoint(recipe, corpus)
     asked = recipe.max_length or (LONGEST if recipe.is_attention else None)
-    longest = text_length(model.config, tokenizer, asked)
+    longest = choose_text_length(model.config, tokenizer, asked)
     encoded = {split: encode(examples, tokenizer, longest) for split, examples in corpus.splits.items()}
     described = {
         "max_length": longest,
@@ -78,7 +78,7 @@ def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, A
     if recipe.tokens == "checkpoint":
         tokenizer, vectors = _whole_matrix(recipe, length)
     else:
-        tokenizer = vocabulary_tokenizer(corpus, max_length=length, separator=recipe.separator)
+        tokenizer = build_tokenizer(corpus, max_length=length, separator=recipe.separator)
         vectors = None
         if recipe.vectors != RANDOM:
             words = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))

@@ -24,7 +24,7 @@ from anisoscope.data.corpora import open_corpus
 from anisoscope.data.plans import hash_parts
 from anisoscope.data.splitting import cut_pieces
 from anisoscope.data.text import TextCorpus
-from anisoscope.data.windows import Affixes, affixes, check_room, tokenise
+from anisoscope.data.windows import Affixes, check_room, find_affixes, tokenise
 from anisoscope.errors import CorpusError, ModelError
 from anisoscope.models.hub import download, locate, split_name
 from anisoscope.provenance import make_run_id
@@ -80,7 +80,7 @@ def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str 
     make_once(folder, make, marker=IDS)
     tokenizer = Auto.from_pretrained(folder)
     tokenizer.model_max_length = window
-    around = affixes(tokenizer)
+    around = find_affixes(tokenizer)
     check_room(window, len(around))
     mask = tokenizer.mask_token_id if task == "masked-lm" else None
     tokens = Tokens(np.load(folder / IDS, mmap_mode="r"), around, window, len(tokenizer), mask)
