@@ -16,6 +16,7 @@ from anisoscope.errors import ModelError
 from anisoscope.models import hub as of_hub
 from anisoscope.models.hub import ModelPlace, _is_small, _verify_copy
 from anisoscope.models.hub_faults import Fault, classify_fault
+from anisoscope.models.series import expand
 
 MODELS, TEXTS, NEWER = "a" * 40, "c" * 40, "d" * 40
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -221,6 +222,24 @@ def test_what_is_denied_is_told_apart_from_what_does_not_answer(monkeypatch, fau
     with pytest.raises(ModelError) as told:
         of_hub._from_cache("one/two", None, "one/two", "", fault)
     assert expected in str(told.value)
+
+
+def test_a_hub_that_does_not_answer_is_not_asked_once_a_name(monkeypatch):
+    """A pattern of 441 names on a slow network: each was waited for, eight at a time."""
+    asked = []
+
+    def fail(self, name, **_):
+        asked.append(name)
+        raise TimeoutError("no answer in time")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", fail)
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_, **__: None)
+    found = expand("one/seed-{0,1,…,20}-step-{0,20,…,400}")
+    assert [checkpoint.subject for checkpoint in found][:2] == ["one/seed-0-step-0", "one/seed-0-step-20"]
+    assert 1 <= len(asked) <= 8
+    asked.clear()
+    expand("one/seed-{0,1,…,20}-step-{0,20,…,400}")
+    assert asked, "a later series asks again"
 
 
 def test_beside_a_folder_of_that_name_the_folder_is_named(monkeypatch, tmp_path):

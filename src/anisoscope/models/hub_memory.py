@@ -10,6 +10,7 @@ REFUSED = (401, 403, 404)
 """Answers of the hub by which there is no such thing, or not for this user."""
 TIMEOUT = 10.0
 _ANSWERS: list[dict[Hashable, Any]] = []
+_FAILURES: list[list[Exception]] = []
 
 
 @contextmanager
@@ -22,17 +23,38 @@ def ask_once() -> Iterator[None]:
         _ANSWERS.pop()
 
 
+@contextmanager
+def stop_asking_after_failure() -> Iterator[None]:
+    """Within a `with` block, ask the hub nothing more, in any thread, once it has failed to answer a question.
+
+    Without a network each question may take ten seconds, and a pattern can stand for thousands of names.
+    """
+    _FAILURES.append([])
+    try:
+        yield
+    finally:
+        _FAILURES.pop()
+
+
 def get_answer(question: Hashable, ask: Callable[[], Answer]) -> Answer:
     """Return what `ask` returns; within `ask_once`, the earlier answer to the same question, refusals included.
 
-    Other failures are not remembered.
+    Other failures are not remembered, except within `stop_asking_after_failure`, where the first one is raised again.
     """
+    from huggingface_hub.errors import HFValidationError
+
     known: dict[Hashable, Any] = _ANSWERS[-1] if _ANSWERS else {}
+    failures: list[Exception] = _FAILURES[-1] if _FAILURES else []
     if question not in known:
+        if failures:
+            raise failures[0]
         try:
             known[question] = ask()
+        except HFValidationError:  # a fault of the name, found before anybody was asked
+            raise
         except Exception as error:
             if getattr(getattr(error, "response", None), "status_code", 0) not in REFUSED:
+                failures.append(error)
                 raise
             known[question] = error
     if isinstance(known[question], Exception):

@@ -21,6 +21,7 @@ from pathlib import Path
 from anisoscope.errors import ModelError, UsageError, is_too_long
 from anisoscope.models.formats import ENDINGS
 from anisoscope.models.hub import does_exist, list_revisions
+from anisoscope.models.hub_memory import stop_asking_after_failure
 
 _UNIT = {"": 1, "k": 1_000, "m": 1_000_000}
 _STEP = re.compile(r"(?:step|checkpoint|ckpt|iter)s?[-_=]?(\d+)(?:([kKmM])(?![A-Za-z0-9]))?")
@@ -192,7 +193,7 @@ def _existing(spec: str) -> list[str]:
             supposed += [name for number, name in numbered if low < number < high]
         known = [name for name in supposed if name in there]
     else:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with stop_asking_after_failure(), ThreadPoolExecutor(AT_ONCE) as pool:
             known = [name for name, is_there in zip(supposed, pool.map(does_exist, supposed), strict=True) if is_there]
     return list(dict.fromkeys([*sure, *known]))
 
