@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 from test_report import synthetic_manifest, synthetic_records, write_run
@@ -80,6 +81,16 @@ def test_a_run_is_shown_on_stdout_and_all_talk_on_stderr(runs, asked):
         "report: a/report.html (open it in a browser)",
         "next: anisoscope compare a ANOTHER-RUN",
     ]
+
+
+def test_after_vectors_a_cure_is_suggested(runs, asked):
+    """It suggested to compare them, with nothing at hand to compare with."""
+    manifest = synthetic_manifest()
+    manifest["corpus"] |= {"name": "vectors"}
+    asked(functions, "measure_vectors", RunFolder(write_run(runs / "vectors", synthetic_records(layers=1), manifest)))
+    np.save(runs / "table.npy", np.eye(3))
+    _, err = typed("measure table.npy -q")
+    assert err[-1] == "next: anisoscope cure vectors"
 
 
 def test_of_several_processes_the_first_speaks(runs, asked, monkeypatch):

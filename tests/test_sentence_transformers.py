@@ -109,6 +109,22 @@ def test_a_sparse_encoder_is_measured_as_its_vectors_are(bases, tmp_path):
     assert {"hidden", "attention"} <= set(run.records["site"])
 
 
+def test_the_floor_of_sentences_is_measured_unasked(bases, tmp_path):
+    """It was measured of vectors alone: who measured the model that makes them was not told which cosine is noise."""
+    theirs = saved("dense", bases, tmp_path / "model")
+    texts = [f"{k % 80} {(k * 7) % 80} {(k * 3) % 80}" for k in range(60)]
+    run = anisoscope.measure(str(tmp_path / "model"), texts, panel="hidden")
+    vectors = theirs.encode(texts, convert_to_tensor=True)
+    expected = anisoscope.measure(vectors, panel="hidden").records
+    rows = select(run.records, stack="sentence", metric=("floor.q95", "floor.q99"))["value"]
+    right = select(expected, metric=("floor.q95", "floor.q99"))["value"]
+    assert len(rows) == 2 and rows.to_list() == pytest.approx(right.to_list(), abs=1e-6)
+    (finding,) = (each.text for each in run.findings if each.rule == "noise_floor")
+    assert "are noise in the sentence vectors: 95 %" in finding and "Encoder" not in finding
+    other = anisoscope.measure(str(tmp_path / "model"), texts, panel="attention")
+    assert not other.records["metric"].str.startswith("floor").any(), "of hidden states only"
+
+
 def test_weights_of_its_own_head_are_part_of_what_a_run_is(bases, tmp_path):
     theirs = saved("splade", bases, tmp_path / "one")
     with torch.no_grad():

@@ -113,7 +113,7 @@ def test_means_over_heads_have_the_interval_of_the_mean():
 
 def massive(layer, value, rate, **more):
     rows = [row("massive.largest", layer, value, component="1"), row("massive.rate", layer, rate)]
-    rows += [row("massive.median", layer, 0.5)]
+    rows += [row("massive.median", layer, 0.5), row("massive.over_median", layer, 1500.0)]
     return [*rows, *(row(f"massive.largest_{name}", layer, found, component="1") for name, found in more.items())]
 
 
@@ -121,7 +121,8 @@ def test_the_largest_activation_is_told_with_its_place():
     rows = massive(1, 50.0, 0.0) + massive(2, 900.0, 0.25, dimension=7, position=0, token=3) + massive(3, 500.0, 0.5)
     (found,) = [each for each in extremes.extreme_findings(records(rows), {"3": "[CLS]"}) if each.rule == "massive"]
     assert "in layers 2 and 3, in up to 50" in found.text
-    assert "900.0 at layer 2, dimension 7, position 0 (‘[CLS]’), 1,800 medians" in found.text
+    assert "900.0 at layer 2, dimension 7, position 0 (‘[CLS]’)" in found.text
+    assert "that of a sequence is on average 1,500 medians." in found.text, "as the table has it"
     (none,) = extremes.extreme_findings(records(massive(1, 50.0, 0.0)))
     assert none.rule == "massive_none" and "the largest is 50" in none.text
     table = extremes.activations_table(records([*rows, row("massive.rate", 3, 0.1, site="final")]))

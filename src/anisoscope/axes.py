@@ -24,6 +24,8 @@ TOWER_STACKS = ("vision", "audio")
 """Stacks of parts that read images or sounds, beside one that reads text."""
 PAIRS = "joint"
 """The stack of the vectors that two towers (CLIP) make of an image and its text, [sequence, 2, dim], image first."""
+SENTENCES = "sentence"
+"""The stack of the vectors that a model of sentence-transformers makes of whole texts, [sequence, 1, dim]."""
 
 FREQUENCY_BINS = 5
 POSITION_EDGES = (0, 1, 8, 32, 128)

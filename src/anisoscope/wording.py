@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from anisoscope.axes import PAIRS, pluralise
+from anisoscope.axes import PAIRS, SENTENCES, pluralise
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+NAMES_OF_VECTORS = {PAIRS: "the joint vectors", SENTENCES: "the sentence vectors"}
+"""Stacks of one vector for each input, and what these vectors are called in place of a layer."""
 
 
 def format_short(value: float, places: int = 3) -> str:
@@ -74,10 +78,21 @@ def has_interval(row: Any) -> bool:
 
 
 def name_layer(row: Any) -> str:
-    """Name the layer of a row: `layer 3`, `the final norm`."""
-    if getattr(row, "stack", "") == PAIRS:
-        return "the joint vectors"
+    """Name the layer of a row: `layer 3`, `the final norm`, `the sentence vectors`."""
+    stack = getattr(row, "stack", "")
+    if stack in NAMES_OF_VECTORS:
+        return NAMES_OF_VECTORS[stack]
     return "the final norm" if str(row.site) == "final" else f"layer {int(row.layer)}"
+
+
+def at_layer(row: Any) -> str:
+    """Say at which layer a row is: `at layer 3`, `in the sentence vectors`."""
+    return _with_preposition(name_layer(row))
+
+
+def _with_preposition(layer: str) -> str:
+    """Put a preposition before the name of a layer."""
+    return f"in {layer}" if layer in NAMES_OF_VECTORS.values() else f"at {layer}"
 
 
 def describe_layers(chosen: Sequence[int], names: Sequence[str]) -> str:
@@ -86,7 +101,7 @@ def describe_layers(chosen: Sequence[int], names: Sequence[str]) -> str:
         return "in every layer"
     if len(chosen) > 1 and list(chosen) == list(range(chosen[0], len(names))):
         return f"from {names[chosen[0]]} on"
-    return f"at {list_layers(chosen, names)}"
+    return _with_preposition(list_layers(chosen, names))
 
 
 def list_layers(chosen: Sequence[int], names: Sequence[str]) -> str:

@@ -239,6 +239,7 @@ def _log_to_trackers(records: Any, folder: Path, trackers: tuple[str, ...]) -> N
 def _show_run(done: "RunFolder", view: Format, quiet: bool, trackers: tuple[str, ...] = ()) -> None:
     """Show tables and findings, draw the report, then print notes, its place and what to do next on stderr."""
     from anisoscope.cli import printed_tables
+    from anisoscope.data.arrays import STACK
     from anisoscope.runs.differences import read_replicates
     from anisoscope.runs.findings import findings
 
@@ -261,7 +262,10 @@ def _show_run(done: "RunFolder", view: Format, quiet: bool, trackers: tuple[str,
         echo_wrapped(f"note: {warning}", err=True, indent="  ")
     echo_wrapped(page_line, err=True, indent="  ")
     _log_to_trackers(records, done.folder, trackers)
-    echo_wrapped(f"next: anisoscope compare {format_path(done.folder, typed=True)} ANOTHER-RUN", err=True, indent="  ")
+    folder = format_path(done.folder, typed=True)
+    of_vectors = done.manifest["corpus"]["name"] == STACK
+    following = f"cure {folder}" if of_vectors else f"compare {folder} ANOTHER-RUN"
+    echo_wrapped(f"next: anisoscope {following}", err=True, indent="  ")
 
 
 def _build_tables_of_run(records: Any, replicates: Any, view: Format, words: Mapping[str, str]) -> "list[Table]":

@@ -9,7 +9,7 @@ import pandas as pd
 
 from anisoscope.cli.view import Table
 from anisoscope.registry import list_added, list_entries_of
-from anisoscope.runs.findings import has_enough_pairs
+from anisoscope.runs.findings import has_enough_pairs, of_sentences_if_any
 from anisoscope.runs.short_tables import ENDS, SHORT, A, pivot_by_layer, select_layers
 from anisoscope.store import select
 from anisoscope.wording import format_interval, format_measured, format_short, iter_rows
@@ -160,6 +160,7 @@ def tabulate_beside_hidden(records: Any) -> list[Table]:
     for name in BESIDE_HIDDEN:
         rows = records[records["metric"].str.startswith(f"{name}.").fillna(False).astype(bool)]
         if name == "floor":  # of few vectors the finding says that they are too few
+            rows = of_sentences_if_any(rows)
             enough = map(has_enough_pairs, rows["n_vectors"].astype(float), rows["n_units"].astype(float))
             rows = rows[list(enough)]
         found += tabulate_named_metrics(rows) if len(rows) else []

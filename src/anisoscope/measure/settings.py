@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from anisoscope.metrics.base import Metric
     from anisoscope.reads.base import Keeper
 
-Panel = Literal["hidden", "spectrum", "attention", "alignment", "extremes", "class"]
+Panel = Literal["hidden", "spectrum", "attention", "alignment", "extremes", "floor", "class"]
 PANELS: tuple[Panel, ...] = ("hidden", "spectrum", "attention")
 """Panels that `all` means."""
-OPT_IN_PANELS: tuple[Panel, ...] = ("alignment", "extremes", "class")
+OPT_IN_PANELS: tuple[Panel, ...] = ("alignment", "extremes", "floor", "class")
 """Panels on request only: what the drift of queries and keys does (three times the cost of attention), sinks, massive
-activations and the largest logits, and the directions of classes, which labelled sequences have.
+activations and the largest logits, which cosines are noise (sentence models have it unasked), and the directions of
+classes, which labelled sequences have.
 """
 MOST_GROUPS = 1 << 16
 """The sums of a site take groups times its width."""
@@ -80,8 +81,8 @@ class Settings:
         split_names(PANELS),
         option(
             "hidden, spectrum, attention, several with commas, or all; on request only: alignment (what the drift of "
-            "queries and keys does), extremes (sinks, massive activations, largest logits), class (directions of "
-            "classes, of labelled vectors)",
+            "queries and keys does), extremes (sinks, massive activations, largest logits), floor (which cosines are "
+            "noise; sentence models have it unasked), class (directions of classes, of labelled vectors)",
             WHAT,
             shown="all",
             metavar="NAME,…",
@@ -259,7 +260,7 @@ class Settings:
         from anisoscope.models.families import family_of
 
         of_hidden = all(metric.reads.of_layers for metric in self.chosen)
-        may_be_missing = set(self.panel) == set(PANELS) or "extremes" in self.panel
+        may_be_missing = set(self.panel) - {"floor"} == set(PANELS) or "extremes" in self.panel
         if not (of_hidden if self.metrics else may_be_missing):
             return self.what, set()
         heads = self.what - set(LAYER_QUANTITIES)

@@ -9,7 +9,8 @@ Unit       none (cosine).
 Undefined  no two groups with a vector. Of fewer pairs than 1/(1 − q) it is the largest cosine. In simulation intervals
            hold the truth in 96 to 97 % of cases; that of 99.9 % in 90 % with 20 units of six vectors.
 Source     ours, of a uniform sample of vectors (`--sample`); what users of embeddings ask for as a threshold. Vectors
-           made elsewhere have it beside the panel of hidden states, unasked.
+           made elsewhere, and models that make a vector of each text, have it beside the panel of hidden states,
+           unasked.
 """
 
 import numpy as np
@@ -101,6 +102,7 @@ def reference(units: list[Array]) -> dict[str, float]:
 METRIC = Metric(
     name="floor",
     reads=Sample(),
+    panel="floor",
     compute=compute,
     reference=reference,
     bounds=dict.fromkeys(LEVELS, COSINE),

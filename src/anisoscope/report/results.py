@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from anisoscope.axes import PAIRS, POLICIES, WORDS, pluralise
+from anisoscope.axes import POLICIES, WORDS, pluralise
 from anisoscope.runs.attention import attention_layers, attention_table
-from anisoscope.wording import format_count, join_words, use_words_of_corpus
+from anisoscope.wording import NAMES_OF_VECTORS, format_count, join_words, use_words_of_corpus
 
 LAYER_SITES = ("hidden", "final")
 PANEL = "panel"
@@ -171,8 +171,8 @@ class Results:
 
     def place_name(self, row: pd.Series) -> str:
         """Return the name of a row's layer: `layer 3`, `the final norm`; with its stack first, if there are several."""
-        if row["stack"] == PAIRS:
-            return "the joint vectors"
+        if row["stack"] in NAMES_OF_VECTORS:
+            return NAMES_OF_VECTORS[row["stack"]]
         name = "the final norm" if row["site"] == "final" else f"layer {int(row['layer'])}"
         stacks = self.table.loc[self.table["site"].isin(LAYER_SITES), "stack"].nunique()
         return f"{row['stack']} {name.removeprefix('the ')}" if stacks > 1 else name

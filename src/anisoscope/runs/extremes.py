@@ -5,6 +5,7 @@ some key gets more than .3 of the attention of those that see it. The sink is of
 if the whole interval of `sinks.at` for that kind does too. Maxima are of what was measured: they have no interval.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from anisoscope.runs.finding import Finding, entry
 from anisoscope.runs.layers_of_heads import average_heads
 from anisoscope.store import select
 from anisoscope.wording import (
+    at_layer,
     count_noun,
     format_measured,
     format_number,
@@ -24,7 +26,6 @@ from anisoscope.wording import (
     format_short,
     iter_rows,
     join_words,
-    name_layer,
 )
 
 Array = NDArray[np.float64]
@@ -204,11 +205,11 @@ def _massive(rows: pd.DataFrame, before: str, words: Mapping[str, str]) -> Itera
     found = iter_rows(rates[rates["value"].gt(0)])
     top = iter_rows(largest.loc[[largest["value"].idxmax()]])[0]
     here = select(rows, layer=top.layer, site=top.site)
-    where = f"{format_number(top.value)} at {name_layer(top)}, {_place_of(here, words)}"
-    (median,) = iter_rows(select(here, metric="massive.median"))[:1] or (None,)
-    if median is not None and median.value > 0:
-        where += f", {format_number(top.value / median.value)} medians"
-    numbers = (entry(top), *map(entry, found[:10]))
+    where = f"{format_number(top.value)} {at_layer(top)}, {_place_of(here, words)}"
+    ratios = iter_rows(select(here, metric="massive.over_median"))
+    if ratios and math.isfinite(ratios[0].value):
+        where += f"; that of a sequence is on average {format_number(ratios[0].value)} medians"
+    numbers = (entry(top), *map(entry, [*ratios[:1], *found[:10]]))
     if not found:
         text = f"{before}No massive activation (above 100 and 1,000 medians): the largest is {where}."
         yield Finding("massive_none", text, numbers)
@@ -253,7 +254,7 @@ def _heavy(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
     dimension = iter_rows(select(rows, metric="kurtosis.dimension", layer=top.layer, site=top.site))
     name = f"dimension {int(dimension[0].value)}" if dimension else "one dimension"
     layers = describe_layer_numbers([int(row.layer) for row in iter_rows(heavy)])
-    text = f"{before}Heavy tails {layers}: kurtosis {format_measured(top)} of {name} at {name_layer(top)}"
+    text = f"{before}Heavy tails {layers}: kurtosis {format_measured(top)} of {name} {at_layer(top)}"
     yield Finding("heavy_tails", f"{text} (a normal law: 0).", (entry(top),))
 
 

@@ -13,11 +13,13 @@ from typing import Any
 
 import pandas as pd
 
+from anisoscope.axes import SENTENCES
 from anisoscope.runs.attention import attention_findings
 from anisoscope.runs.extremes import extreme_findings
 from anisoscope.runs.finding import Finding, entry
 from anisoscope.store import select
 from anisoscope.wording import (
+    at_layer,
     count_noun,
     describe_layers,
     format_measured,
@@ -146,10 +148,7 @@ def judge_isotropy(low: float, high: float, q95: float | None) -> str:
 def unjudged(depth: Depth) -> Iterator[Finding]:
     """Say that there is no verdict, and the highest A (anisotropy), if no layer has an interval."""
     if not any(depth.rows["verdict"]):
-        text = (
-            "No interval, hence no verdict: the highest A is "
-            f"{format_short(depth.top.value)} at {name_layer(depth.top)}."
-        )
+        text = f"No interval, hence no verdict: the highest A is {format_short(depth.top.value)} {at_layer(depth.top)}."
         yield Finding("unjudged", depth.before + text, (entry(depth.top),))
 
 
@@ -167,13 +166,13 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
         near = [i for i, row in enumerate(iter_rows(depth.rows)) if row.high >= top.low and row.Index != top.Index]
         word = "strongest" if len(rivals) == 1 < len(depth.rows) else "highest"
         tied = f"; intervals overlap with {list_layers(near, names)}" if near else ""
-        peak = f"{word} at {name_layer(top)} ({highest}{extreme}){tied}"
+        peak = f"{word} {at_layer(top)} ({highest}{extreme}){tied}"
         found_at = f"anisotropic {describe_layers(yes, names)}"
         parts = [found_at, peak] if len(names) > 1 else [f"{found_at} ({highest}{extreme})"]
     else:
         rivals = iter_rows(depth.rows)
         iso = where.get("isotropic", [])
-        at_top = f" (highest {highest} at {name_layer(top)})" if len(names) > 1 else f" ({highest})"
+        at_top = f" (highest {highest} {at_layer(top)})" if len(names) > 1 else f" ({highest})"
         everywhere = at_top if len(iso) == len(names) else ""
         parts = [f"isotropic {describe_layers(iso, names)}{everywhere}"] if iso else []
     if undecided := where.get("undecided"):
@@ -230,11 +229,11 @@ def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
     above = [i for i, low in enumerate(rows["low"]) if low > 0.5]  # chance
     top = _top(rows.iloc[above] if above else rows)
     if not above:
-        highest = f"highest {format_measured(top)} at {name_layer(top)}"
+        highest = f"highest {format_measured(top)} {at_layer(top)}"
         text = f"Directions tell the classes in no layer: AUC is at chance (.500), {highest}."
     else:
         names = [name_layer(row) for row in iter_rows(rows)]
-        best = f", best at {name_layer(top)}" if len(above) > 1 else " only" if len(names) > 1 else ""
+        best = f", best {at_layer(top)}" if len(above) > 1 else " only" if len(names) > 1 else ""
         text = f"Directions tell the classes {describe_layers(above, names)}{best} (AUC {format_measured(top)})."
     yield Finding("told_by_direction", text, (entry(top),))
 
@@ -256,7 +255,7 @@ def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
             break
         first = row
     taken = f"{format_measured(last)} dimensions of {count - 1}"
-    text = f"At {name_layer(last)} the directions of {count} classes take {taken}"
+    text = f"{at_layer(last).capitalize()} the directions of {count} classes take {taken}"
     since = f"; intervals overlap with it from {name_layer(first)} on" if first is not last else ""
     yield Finding("dimensions_taken", f"{text}{since}.", (entry(last),))
 
@@ -324,7 +323,7 @@ def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
     """Say which cosines are noise in the last layer: 95 and 99 % of pairs of unrelated units (documents, clips,
     images) lie below them.
     """
-    rows = select(records, metric=("floor.q95", "floor.q99"), component=None, site=SITES)
+    rows = select(of_sentences_if_any(records), metric=("floor.q95", "floor.q99"), component=None, site=SITES)
     rows = rows[rows["value"].notna()]
     if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1:
         return
@@ -343,11 +342,20 @@ def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
         law = iter_rows(select(records, metric=Q95, stack=stack, layer=last.layer, site=last.site, component=None))
         even = f"; of isotropic directions {format_short(law[0].value)}" if law else ""
         text = (
-            f"{before}Cosines up to {format_measured(last)} are noise at "
-            f"{name_layer(last)}: 95 % of pairs of unrelated units"
+            f"{before}Cosines up to {format_measured(last)} are noise {at_layer(last)}: "
+            f"95 % of pairs of unrelated units"
         )
         text += f" lie below (99 %: {format_measured(rare)}{even})."
         yield Finding("noise_floor", text, (entry(last), entry(rare)))
+
+
+def of_sentences_if_any(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the records of the vectors of whole texts if a model makes such vectors; else all records.
+
+    It is these vectors that people compare by cosine, not the tokens behind them.
+    """
+    of_sentences = records["stack"].eq(SENTENCES)
+    return records[of_sentences] if of_sentences.any() else records
 
 
 def has_enough_pairs(vectors: float, units: float) -> bool:

@@ -102,6 +102,7 @@ def run(
         return done
     subject = subject or load_subject(job)
     job = replace(resolve_dtype_and_device(job, subject), corpus=job.corpus or default_corpus(subject.modality))
+    job = add_floor_of_sentences(job, subject)
     with open_process_group(job.device):
         shared = replace(subject, processor=share_tokenizer(subject.processor))
         reading = reading or OpenedCorpus(*open_plan_of(job, shared))
@@ -135,6 +136,18 @@ def run(
                 finish(target, measurement, facts | {"seconds": round(time.monotonic() - clock, 2)}, more)
         _copy_to_other_hosts(target)
     return target
+
+
+def add_floor_of_sentences(job: Job, subject: Subject) -> Job:
+    """Return the job with the panel `floor` if its model makes a vector of each text, and hidden states are measured.
+
+    Who compares such vectors needs to know which cosine is noise. A job that names its metrics is returned unchanged.
+    """
+    settings = job.settings
+    chosen = not settings.metrics and "hidden" in settings.panel and settings.sample > 0
+    if not chosen or not hasattr(subject.model, "sentence"):
+        return job
+    return replace(job, settings=replace(settings, panel=tuple(dict.fromkeys([*settings.panel, "floor"]))))
 
 
 def _name_folder(job: Job, identity: dict[str, Any]) -> str:
