@@ -228,7 +228,7 @@ def test_a_hub_that_does_not_answer_is_not_asked_once_a_name(monkeypatch):
     """A pattern of 441 names on a slow network: each was waited for, eight at a time."""
     asked = []
 
-    def fail(self, name, **_):
+    def fail(_self, name, **_):
         asked.append(name)
         raise TimeoutError("no answer in time")
 
