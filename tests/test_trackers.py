@@ -10,6 +10,7 @@ from typed import invoke
 
 import anisoscope
 from anisoscope.errors import ExtraError, UsageError
+from anisoscope.monitor.scalars import summarise_layers
 from anisoscope.monitor.trackers import check_trackers, log_run
 
 
@@ -36,6 +37,16 @@ def test_tensorboard_reads_the_values_of_every_layer(run, tmp_path):
     for layer, value in zip(rows["layer"], rows["value"], strict=True):
         assert found[f"anisoscope/vectors.{layer}/A"] == [(0, pytest.approx(value))]
     assert "anisoscope/vectors.0/drift" in found
+
+
+def test_values_are_those_of_the_first_token_policy(run):
+    """They were means over all policies, which no table of the run has."""
+    policies = {"all": 1.0, "content": 3.0, "no-first": 7.0}
+    records = run.records[run.records["token_policy"] == "all"]
+    several = pd.concat([records.assign(token_policy=name, value=value) for name, value in policies.items()])
+    assert set(summarise_layers(several.astype({"token_policy": "string"})).values()) == {1.0}
+    unnamed = records.assign(token_policy=pd.NA).astype({"token_policy": "string"})
+    assert summarise_layers(unnamed) == summarise_layers(records)
 
 
 def test_a_series_is_a_run_for_each_seed_with_its_steps(run, tmp_path):

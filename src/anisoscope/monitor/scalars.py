@@ -25,6 +25,8 @@ OF_HEADS |= {"sinks.rate .3"}
 """Those of single heads: the largest of a layer's heads is logged too, as `<name>_max`."""
 OF_MAXIMA = {"logits.largest", "massive.largest 1"}
 """Those that are the largest of all heads or dimensions of a layer: they are logged as `<name>_max` alone."""
+OF_VECTORS = {"mean_cosine", "drift"}
+"""Those that queries, keys and values have as well: those of hidden states are logged."""
 SITES = ("hidden", "query.raw", "attention", "extremes")
 
 
@@ -32,13 +34,15 @@ def summarise_layers(records: pd.DataFrame, prefix: str = "anisoscope") -> dict[
     """Return the values to log from the records of one model: {"anisoscope/encoder.3/A": .21, …}.
 
     For each layer: the metrics that `LOGGED` names, averaged over heads, and the largest value of any head as
-    `<name>_max`.
+    `<name>_max`. Under several token policies (which tokens count) the values are those of the first.
     """
+    policy = records["token_policy"]
+    records = records[policy.isna() | policy.isin(policy.dropna().head(1))]
     component = records["component"].fillna("").astype(str)
     records = records.assign(metric=(records["metric"].astype(str) + " " + component).str.strip())
     rows = records[records["metric"].isin(LOGGED) & (records["kind"] != "cross") & records["site"].isin(SITES)]
     rows = rows.assign(value=rows["value"].where(rows["metric"] != "query_key.cosine", rows["value"].abs()))
-    rows = rows[(rows["metric"] != "mean_cosine") | (rows["site"] == "hidden")]
+    rows = rows[~rows["metric"].isin(OF_VECTORS) | (rows["site"] == "hidden")]
     named: dict[str, float] = {}
     for (stack, layer, metric), values in rows.groupby(["stack", "layer", "metric"], sort=False)["value"]:
         name = f"{prefix}/{stack}.{layer}/{LOGGED[str(metric)]}"
