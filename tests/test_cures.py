@@ -224,6 +224,40 @@ def test_vectors_that_are_zero_or_not_finite_are_left_out_and_counted():
     assert "2 vectors" in try_cures(x, "centre").notes[0]
 
 
+def test_what_is_left_out_of_a_trial_is_left_out_of_the_cure_to_use(tmp_path):
+    """One vector of NaN made a cure of NaN, which was saved and applied without a word."""
+    x = draw_cloud() + 3.0
+    sound = np.delete(x, [3, 5], axis=0)
+    x[3], x[5, 2] = 0, np.nan
+    found = anisoscope.cure(x, cures="centre")
+    np.testing.assert_allclose(found.fit.mean, sound.mean(axis=0), rtol=1e-12)
+    np.save(tmp_path / "x.npy", x)
+    words = ["cure", tmp_path / "x.npy", "-q", "--cures", "centre", "--save", tmp_path / "fit.safetensors"]
+    assert invoke(words).exit_code == 0
+    np.testing.assert_array_equal(Fit.load(tmp_path / "fit.safetensors").mean, found.fit.mean)
+
+
+def test_a_cure_of_pairs_is_fitted_on_both_sides(tmp_path):
+    """As in the trial: it was fitted on the first side alone."""
+    x, partner = draw_cloud() + 3.0, draw_cloud(seed=1) + 5.0
+    partner[7] = np.nan
+    both = np.concatenate([np.delete(x, 7, axis=0), np.delete(partner, 7, axis=0)])
+    found = anisoscope.cure(x, pairs=partner, cures="centre")
+    np.testing.assert_allclose(found.fit.mean, both.mean(axis=0), rtol=1e-12)
+    np.save(tmp_path / "x.npy", x), np.save(tmp_path / "y.npy", partner)
+    words = ["cure", tmp_path / "x.npy", "--pairs", tmp_path / "y.npy", "-q", "--cures", "centre"]
+    assert invoke([*words, "--save", tmp_path / "fit.safetensors"]).exit_code == 0
+    np.testing.assert_array_equal(Fit.load(tmp_path / "fit.safetensors").mean, found.fit.mean)
+
+
+def test_of_several_cures_none_is_used_that_does_not_fit():
+    """One that was left out made the other the single one, which was used though nothing chose it."""
+    x = np.abs(draw_cloud(n=300, d=3))  # so narrow a space that A needs no cure; every dimension is dominant
+    found = anisoscope.cure(x, cures="remove-top:1,drop-dims:auto")
+    assert set(found.table()["cure"]) == {"remove-top:1"} and found.chosen is None
+    assert found.fit is None
+
+
 def test_a_pair_that_is_no_nearer_than_another_is_not_found():
     """Ties count as misses: of partners that are all equal none is found."""
     x = np.eye(3)
@@ -316,7 +350,8 @@ def test_python_says_what_the_command_says_and_uses_the_cure_on_others(tmp_path)
     np.testing.assert_array_equal(of_files.table()["after"], found.table()["after"])
     found.save(tmp_path / "fit.safetensors")
     np.testing.assert_array_equal(Fit.load(tmp_path / "fit.safetensors").apply(partner), found.apply(partner))
-    np.testing.assert_array_equal(found.apply(x), fit_cure(found.chosen, x).apply(x))
+    both = np.concatenate([x, partner])
+    np.testing.assert_array_equal(found.apply(x), fit_cure(found.chosen, both).apply(x))
     assert found.text in repr(found) and "as it is" in found._repr_html_()
     run = anisoscope.measure(x, output=tmp_path / "run", quiet=True)
     assert anisoscope.cure(run, cures="centre").fit.name == "centre"

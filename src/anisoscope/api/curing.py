@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from anisoscope.api.run import Run
-from anisoscope.cures.transforms import DEFAULT, Fit, expand_cures, fit_cure
-from anisoscope.cures.trial import Trials, try_cures
+from anisoscope.cures.transforms import DEFAULT, Fit, expand_cures
+from anisoscope.cures.trial import Trials, fit_to_use, try_cures
 from anisoscope.data.vector_files import open_vectors
 from anisoscope.errors import UsageError
 from anisoscope.options import expand_home
@@ -26,14 +26,14 @@ class Cures:
     fit      that cure, or the single one that was named, fitted on all vectors; None if neither exists
     """
 
-    def __init__(self, trials: Trials, vectors: Array) -> None:
-        """Keep the trials, and fit the cure to use on all vectors: what was held out has done its work."""
+    def __init__(self, trials: Trials, named: Sequence[str], vectors: Array, partner: Array | None = None) -> None:
+        """Keep the trials of the cures that were named, and fit the one to use on all vectors and their partners."""
         self._trials = trials
         self.text: str = trials.text
         self.notes: list[str] = list(trials.notes)
         self.chosen: str | None = None if trials.chosen is None else trials.chosen.fit.name
-        wanted = trials.trials[0].fit.name if len(trials.trials) == 1 else self.chosen
-        self.fit: Fit | None = None if wanted is None else fit_cure(wanted, vectors)
+        wanted = named[0] if len(named) == 1 else self.chosen
+        self.fit: Fit | None = None if wanted is None else fit_to_use(wanted, vectors, partner)
 
     def table(self) -> pd.DataFrame:
         """Return a row for each cure and score: value before and after, difference, each with its 95 % interval."""
@@ -105,7 +105,8 @@ def cure(
     else:
         x = _read_array(vectors)
     partner = None if pairs is None else _read_array(pairs, layer)
-    return Cures(try_cures(x, names, units=units, labels=labels, partner=partner, seed=seed), x)
+    trials = try_cures(x, names, units=units, labels=labels, partner=partner, seed=seed)
+    return Cures(trials, names, x, partner)
 
 
 def _read_array(vectors: Any, layer: str | None = None) -> Array:

@@ -57,12 +57,12 @@ def cure(
     quiet: Quiet = False,
 ) -> None:
     """Try cures on vectors, and say which one fits."""
-    from anisoscope.cures.transforms import DEFAULT, expand_cures, fit_cure
+    from anisoscope.cures.transforms import DEFAULT, expand_cures
 
     names = expand_cures(cures or DEFAULT)
     given = _read_vectors_to_cure(vectors, columns, corpus, limit, layer, quiet)
     with show_spinner(f"trying cures on {vectors}", quiet=quiet):
-        from anisoscope.cures.trial import try_cures
+        from anisoscope.cures.trial import fit_to_use, try_cures
         from anisoscope.data.vector_files import open_vectors
         from anisoscope.runs.curing import read_layer_of_vectors
 
@@ -79,12 +79,11 @@ def cure(
     if write is None and save is None:
         return
     # A single cure that is named is asked for, whatever was found of it.
-    wanted = found.trials[0] if len(found.trials) == 1 else found.chosen
+    wanted = names[0] if len(names) == 1 else chosen
     if wanted is None:
         came = "none of the cures tried" if not found.text.startswith("No cure is needed") else "no need of one"
         raise UsageError("a cure that fits, to write or save", came, "name a single one: --cures centre")
-    # What is written is fitted on all vectors: the half that was held out has done its work.
-    final = fit_cure(wanted.fit.name, x)
+    final = fit_to_use(wanted, x, partner)
     if write is not None:
         _write_vectors(write, final.apply(x))
     if save is not None:
@@ -147,7 +146,7 @@ def _measure_for_cures(name: str, corpus: str | None, limit: int | None, folder:
 
 
 def apply(
-    fit: Annotated[FilePath, option("file of a cure: the fit.safetensors that `anisoscope cure --write` saved", INPUT)],
+    fit: Annotated[FilePath, option("file of a cure: the fit.safetensors that `anisoscope cure --save` wrote", INPUT)],
     vectors: Annotated[FilePath, option("file of vectors", INPUT)],
     /,
     columns: VectorColumns = COLUMNS,

@@ -116,10 +116,8 @@ def try_cures(
     units = np.arange(len(x)) if units is None else np.asarray(units)
     labels = None if labels is None else np.asarray(labels)
     _check_shapes(x, units, labels, partner)
-    kept = np.isfinite(x).all(axis=1) & (np.linalg.norm(x, axis=1) > 0)
-    if partner is not None:
-        partner = np.asarray(partner, dtype=np.float64)
-        kept &= np.isfinite(partner).all(axis=1) & (np.linalg.norm(partner, axis=1) > 0)
+    partner = None if partner is None else np.asarray(partner, dtype=np.float64)
+    kept = _find_usable(x, partner)
     left_out = int((~kept).sum())
     notes = [f"{left_out} vectors that are zero or not finite were left out"] if left_out else []
     x, units = x[kept], units[kept]
@@ -133,7 +131,7 @@ def try_cures(
         notes.append(f"neighbours among {len(sample):,} of {int(trying.sum()):,} vectors, drawn with seed {seed}")
     scorer = _Scorer(x, units, labels, partner, fitting, trying, sample, group, groups)
     before = scorer.score(None)
-    fitted_on = x[fitting] if partner is None else np.concatenate([x[fitting], partner[fitting]])
+    fitted_on = _join_sides(x, partner, fitting)
     floor = q95(x.shape[1])
     trials = []
     for fit in _fit_cures(expand_cures(cures), fitted_on, notes):
@@ -143,6 +141,29 @@ def try_cures(
     return Trials(
         trials, int(fitting.sum()), int(trying.sum()), len(np.unique(units[trying])), floor, chosen, text, notes
     )
+
+
+def fit_to_use(name: str, x: Any, partner: Any = None) -> Fit:
+    """Fit a cure on all vectors that a trial counts, to be used on others: what was held out has done its work.
+
+    x, partner   as for `try_cures`: those that are zero or not finite are left out, and both sides of pairs count
+    """
+    x = np.asarray(x, dtype=np.float64)
+    partner = None if partner is None else np.asarray(partner, dtype=np.float64)
+    return fit_cure(name, _join_sides(x, partner, _find_usable(x, partner)))
+
+
+def _find_usable(x: Array, partner: Array | None) -> NDArray[np.bool_]:
+    """Return which vectors are finite and not zero, on both sides if they are pairs."""
+    usable = np.ones(len(x), dtype=bool)
+    for side in (x,) if partner is None else (x, partner):
+        usable &= np.isfinite(side).all(axis=1) & side.any(axis=1)
+    return usable
+
+
+def _join_sides(x: Array, partner: Array | None, chosen: NDArray[np.bool_]) -> Array:
+    """Return the chosen vectors, followed by their partners if they have some."""
+    return x[chosen] if partner is None else np.concatenate([x[chosen], partner[chosen]])
 
 
 def _fit_cures(names: Sequence[str], x: Array, notes: list[str]) -> Iterator[Fit]:
