@@ -4,7 +4,7 @@ import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
 
-import kernels
+import launches
 import numpy as np
 import pytest
 import tiny
@@ -122,8 +122,8 @@ def test_sums_of_half_precision_on_a_device_are_those_of_its_numbers(dtype):
 
 def test_a_site_is_summed_in_few_kernels_and_reads():
     """Of 4,096 tokens of 4,096 dimensions in bfloat16 109 kernels moved 1.7 GB."""
-    hidden = kernels.of_site("hidden", (512,), 1024, Settings(panel=("hidden",), sample=0))
-    query = kernels.of_site("query", (4, 128), 1024, Settings(panel=("attention",), sample=0))
+    hidden = launches.of_site("hidden", (512,), 1024, Settings(panel=("hidden",), sample=0))
+    query = launches.of_site("query", (4, 128), 1024, Settings(panel=("attention",), sample=0))
     vectors = 2 * 1024 * 512  # bytes
     assert hidden.kernels <= 60 and hidden.bytes < 30 * vectors
     assert query.kernels <= 47 and query.bytes < 25 * vectors

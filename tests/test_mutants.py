@@ -5,10 +5,11 @@ the change.
 """
 
 import inspect
+import re
 import textwrap
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 
 import mutant_places
 import mutant_tests
@@ -21,6 +22,7 @@ import test_measuring
 import test_metrics
 import test_no_silent_wrong_number
 import test_sums
+from transformers.utils import import_utils
 
 from anisoscope.capture import backends, masking as visible, projections, rows
 from anisoscope.capture.heads import Heads
@@ -357,3 +359,19 @@ def test_mutants_are_drawn_in_every_package_of_both_distributions():
     assert [path.name for path in mutant_places.modules(ROOT, "papers/judge")] == ["judge.py"]
     with pytest.raises(ValueError, match="nowhere is no package"):
         mutant_places.modules(ROOT, "nowhere")
+
+
+def test_no_file_of_ours_has_the_name_of_a_package_that_libraries_look_for():
+    """`tools/kernels.py` was imported as the package of that name, and our own with it: before any mutant was made."""
+    names = set(re.findall(r'is_package_available\("([\w.]+)"', Path(import_utils.__file__).read_text("utf-8")))
+    folders = [tool.ROOT / folder for folder in mutant_tests.IMPORTED_FROM]
+    files = {path.stem for folder in folders for path in folder.glob("*.py")}
+    assert "kernels" in names and "mutants" in files and not names & files
+
+
+def test_what_is_imported_beforehand_is_not_ours(monkeypatch):
+    """A fork that finds the package imported would test that, and every mutant would live."""
+    monkeypatch.setattr(mutant_tests, "MORE", "")
+    monkeypatch.setattr(mutant_tests.importlib, "import_module", lambda _: SimpleNamespace(quick=list, IMPORTED=""))
+    with pytest.raises(RuntimeError, match="every fork would test it"):
+        mutant_tests.import_slow()

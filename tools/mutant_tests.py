@@ -22,6 +22,8 @@ transformers.models.auto.modeling_auto beartype jaxtyping IPython vl_convert sou
 ROOT = Path(__file__).parents[1]
 IMPORTED_FROM = ("src", "papers/src", "tests", "tools", "papers/tests", "papers/tools")
 """Folders of a tree that Python imports from: of the tool and of the papers."""
+OURS = ("anisoscope", "anisoscope_papers")
+"""Packages that a fork imports itself, out of its own tree."""
 TESTS_IN = ("tests", "papers/tests")
 """Folders of a tree that hold files of tests."""
 STARTING = 20
@@ -37,6 +39,8 @@ def import_slow() -> None:
             importlib.import_module(name)
         except ImportError:
             print(f"not imported beforehand: {name}")
+    if ours := sorted(name for name in sys.modules if name.partition(".")[0] in OURS):
+        raise RuntimeError(f"{ours[0]} is imported already: every fork would test it, and not the mutant")
 
 
 def in_fork(tree: Path, arguments: list[str], seconds: float, *, lines: Path | None = None) -> tuple[int | None, str]:

@@ -5,7 +5,7 @@ import json
 from functools import cache
 from typing import Any
 
-import kernels
+import launches
 import speed
 import torch
 
@@ -121,11 +121,11 @@ def page() -> str:
         windows=WINDOWS,
         flops=f"{FLOPS:.0e}",
         checked="\n".join(checked()),
-        kernels="\n".join(kernels.table(LONG)),
+        kernels="\n".join(launches.table(LONG)),
         long=f"{LONG:,}",
-        rate=f"{kernels.BYTES / 1e12:.2f}",
-        half=f"{kernels.PRODUCTS[torch.bfloat16] / 1e12:.0f}",
-        single=f"{kernels.PRODUCTS[torch.float32] / 1e12:.0f}",
+        rate=f"{launches.BYTES / 1e12:.2f}",
+        half=f"{launches.PRODUCTS[torch.bfloat16] / 1e12:.0f}",
+        single=f"{launches.PRODUCTS[torch.float32] / 1e12:.0f}",
     )
 
 
@@ -181,7 +181,7 @@ spectrum takes less time than its products suggest, because a CPU computes only 
 ### Kernels and bytes on a GPU
 
 On a GPU, most of measuring is reading and writing memory. So one layer of the 8B model was counted, in bfloat16 and for a window of {long} tokens:
-the kernels that PyTorch launches one by one (without a compiler), and the bytes that each reads and writes. `tools/kernels.py` counts them on the
+the kernels that PyTorch launches one by one (without a compiler), and the bytes that each reads and writes. `tools/launches.py` counts them on the
 meta device.
 
 The *roofline* is a lower bound of the time. Each kernel takes as long as its bytes at {rate} TB a second, or its products at {half} Tflop a second in
