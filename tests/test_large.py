@@ -1,12 +1,14 @@
 """What large models need: chosen layers, and a cost that is known before the pass."""
 
 from functools import cache
+from importlib import import_module
 
 import pytest
 import tiny
 import torch
 from safetensors import safe_open
 
+import anisoscope
 from anisoscope.axes import Site
 from anisoscope.batch import Batch, Stream
 from anisoscope.errors import UsageError
@@ -244,3 +246,18 @@ def test_every_site_that_is_too_wide_for_a_spectrum_is_counted(width, panels, wi
     assert (told.unmeasured, told.sites) == (without, 4)
     assert told.without_spectrum.startswith("no spectrum at 4 of 4 sites" if without else "")
     assert bool(told.without_spectrum) is bool(without)
+
+
+def test_the_partition_function_of_a_large_matrix_is_measured_on_request(tmp_path, monkeypatch):
+    """It took 740 seconds of a 70B model, before the first batch, in every run."""
+    monkeypatch.setattr(import_module("anisoscope.measure.loop"), "SLOW", tiny.VOCABULARY * 32**2 - 1)
+    model = tiny.model("bert")
+    assert model.get_input_embeddings().weight.shape == (tiny.VOCABULARY, 32)
+    batches = [{"input_ids": torch.arange(4, 16).reshape(2, 6)} for _ in range(3)]
+    unasked = anisoscope.measure(model, batches, panel="hidden", output=tmp_path / "unasked")
+    assert "embedding.input" not in set(unasked.records["site"])
+    (said,) = (line for line in unasked.manifest["warnings"] if "embedding.input" in line)
+    assert said.endswith("--metric partition measures it")
+    asked = anisoscope.measure(model, batches, metrics=("partition", "norms"))
+    assert "embedding.input" in set(asked.records["site"])
+    assert not any("embedding.input" in line for line in asked.manifest["warnings"])

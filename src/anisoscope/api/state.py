@@ -131,7 +131,7 @@ class State:
             cure = "leave the panel alignment out, or use anisoscope.measure"
             raise UsageError("panels that one pass gives", "alignment, which takes two", cure)
         if self.settings.summaries and not measurement.weights:
-            measurement.weights = summarise_embeddings(model, self.settings.summaries)
+            measurement.weights = summarise_embeddings(model, self.settings)
         with self._timed():
             batches = list(self._read_batches(model, inputs, units, forward))
             measure_into(model, measurement, batches, prove=measurement.proof is None)

@@ -36,7 +36,7 @@ from anisoscope.models.devices import is_out_of_memory
 from anisoscope.models.identity import gather_whole
 from anisoscope.models.modes import evaluation_mode, full_precision
 from anisoscope.progress import Progress, deferred_signals, remark
-from anisoscope.reads.weights import Summary, summarise_matrix
+from anisoscope.reads.weights import summarise_matrix
 
 SAVE_SECONDS, SAVE_RATE = 60.0, 5e6
 """A state is saved every minute, or as rarely as it takes to write so many bytes a second: large ones seldom."""
@@ -158,11 +158,10 @@ def _run_pass_in_pieces(
             measurement.refuse({EVERYWHERE: seen.moved_by})
         with capture_into(model, measurement, seen, together=steps.together) as look:
             # of a model in step every process takes part, whatever a state of this one holds already
-            summaries = settings.summaries
-            if summaries and (steps.together or not measurement.weights):
+            if settings.summaries and (steps.together or not measurement.weights):
                 if steps.together:
                     reshard(model)
-                measurement.weights = summarise_embeddings(model, summaries)
+                measurement.weights = summarise_embeddings(model, settings)
             saved = time.monotonic()
             batches = prefetch(pending_batches(plan, only, frozenset(measurement.batches)), find_device(model))
             while True:
@@ -403,13 +402,17 @@ def pending_batches(plan: Any, only: Container[int] | None, held: Container[int]
             yield index, plan[index] if indexed else item
 
 
-def summarise_embeddings(model: nn.Module, summaries: Mapping[str, Summary]) -> dict[str, dict[str, Tensor]]:
+SLOW = 3e11
+"""Rows times squared dimensions of an embedding matrix from which on what metrics need of it takes half a minute."""
+
+
+def summarise_embeddings(model: nn.Module, settings: Settings) -> dict[str, dict[str, Tensor]]:
     """Return what metrics need of the embedding matrices: {`embedding.input` or `embedding.output`: {name: array}}.
 
-    A matrix that the model does not have is left out.
-
-    summaries   functions that reduce a matrix to named arrays, by name of the metric
+    A matrix that the model does not have is left out. Of a large one (`SLOW`) only the number of its `rows` is
+    returned, unless the metrics were named: it would keep users waiting for minutes before the first batch.
     """
+    summaries = settings.summaries
     found: dict[str, dict[str, Tensor]] = {}
     for side, get in (("input", "get_input_embeddings"), ("output", "get_output_embeddings")):
         try:
@@ -417,6 +420,10 @@ def summarise_embeddings(model: nn.Module, summaries: Mapping[str, Summary]) -> 
         except (AttributeError, NotImplementedError):
             continue
         if isinstance(weight, Tensor) and weight.dim() == 2:
+            rows, dim = weight.shape
+            if rows * dim**2 > SLOW and not settings.metrics:
+                found[f"embedding.{side}"] = {"rows": torch.tensor([rows], dtype=torch.float64)}
+                continue
             matrix = gather_whole(weight.detach()).cpu()
             matrix = matrix.float() if matrix.dtype.itemsize < 4 else matrix
             found[f"embedding.{side}"] = summarise_matrix(matrix.numpy(), summaries)

@@ -414,6 +414,10 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
     if measurement.unseen:
         what = ", ".join(sorted(measurement.unseen))
         yield f"{what} not seen: this model computes them where no capture looks; the rest is measured"
+    for matrix, terms in measurement.weights.items():
+        if terms.keys() == {"rows"}:
+            cure = "takes minutes at this size and was left out; --metric partition measures it"
+            yield f"I(W), the isotropy of {matrix}, {cure}"
     yield from _towers_without_final(measurement)
     if measurement.proof is not None and measurement.proof.moved:
         moved = measurement.proof.outputs
