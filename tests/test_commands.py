@@ -16,7 +16,7 @@ from test_report import synthetic_manifest, synthetic_records, write_run
 from typed import invoke
 
 import anisoscope
-from anisoscope.api import functions, working
+from anisoscope.api import classifiers, functions, working
 from anisoscope.api.run import Run
 from anisoscope.cli import measure_commands, view
 from anisoscope.cli.comparing import CONDITION_MET
@@ -207,7 +207,7 @@ def test_vectors_stand_for_a_model_and_their_columns_are_handed_on(runs, asked, 
 
 
 def test_classes_hands_on_what_is_asked(runs, asked):
-    calls = asked(functions, "measure_classes", RunFolder(runs / "a"))
+    calls = asked(classifiers, "measure_classes", RunFolder(runs / "a"))
     typed("classes folder -c planted --limit 7 --parts directions --dtype float64 -o new --overwrite -q")
     (((look, place, quiet), _),) = calls
     assert (look.model, look.dtype, look.corpus, look.limit, look.parts) == (
@@ -285,7 +285,7 @@ def test_the_version_is_printed():
 
 
 def test_classes_and_series_hand_on_their_keywords(runs, asked):
-    calls = asked(functions, "measure_classes", RunFolder(runs / "a"))
+    calls = asked(classifiers, "measure_classes", RunFolder(runs / "a"))
     run = anisoscope.classes("folder", "planted", limit=7, dtype="float64", output="new", overwrite=True)
     (((look, place, quiet), _),) = calls
     assert (look.model, look.dtype, look.corpus, look.limit) == ("folder", "float64", "planted", 7)

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import anisoscope
-from anisoscope.api import functions
+from anisoscope.api import classifiers
 from anisoscope.data import items, opening
 from anisoscope.data.corpora import HubPart
 from anisoscope.data.encoding import Encoded, LabelledPlan, build_tokenizer, encode
@@ -590,6 +590,6 @@ def test_progress_of_classes_says_on_which_corpus(monkeypatch, corpus, told):
     def stop(title, **_):
         raise Stop(title)
 
-    monkeypatch.setattr(functions, "show_progress", stop)
+    monkeypatch.setattr(classifiers, "show_progress", stop)
     with pytest.raises(Stop, match=f"^{told}$"):
         anisoscope.classes("a/model", corpus, quiet=True)

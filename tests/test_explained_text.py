@@ -1,6 +1,7 @@
 """One text explained: word by word, in Python and on the command line."""
 
 import json
+import re
 import shutil
 import time
 
@@ -303,3 +304,60 @@ def test_a_classifier_of_tokens_is_refused_with_the_reason(tmp_path):
 
     with pytest.raises(ModelError, match="names a class for each token"):
         open_classifier(ClassesOptions(str(classifier_of_kind("tokens", tmp_path)), corpus="planted"))
+
+
+@pytest.fixture(scope="module")
+def in_memory(folder):
+    """The model and the tokenizer of `folder`, in training mode, and labelled texts in a table."""
+    model = transformers.BertForSequenceClassification.from_pretrained(folder).train()
+    examples = open_labelled("planted").splits["test"][:40]
+    table = pd.DataFrame(
+        {"text": [" ".join(e.words) for e in examples], "label": [f"class {e.label + 1}" for e in examples]}
+    )
+    return model, transformers.AutoTokenizer.from_pretrained(folder), table
+
+
+def test_a_classifier_in_memory_is_measured_as_its_folder_is(folder, in_memory, tmp_path):
+    """`classes` and `explain` took names alone: a model in a notebook had to be saved first."""
+    model, tokenizer, table = in_memory
+    table.to_csv(tmp_path / "texts.csv", index=False)
+    ours = anisoscope.classes(model, table, processor=tokenizer, few=4, limit=20)
+    pairs = anisoscope.classes(
+        model, list(table.itertuples(index=False, name=None)), processor=tokenizer, few=4, limit=20
+    )
+    named = anisoscope.classes(folder, str(tmp_path / "texts.csv"), few=4, limit=20)
+    assert model.training and all(module.training for module in model.modules())
+    same = ["stack", "kind", "layer", "head", "site", "token_policy", "metric", "component", "value", "low", "high"]
+    pd.testing.assert_frame_equal(ours.records[same], named.records[same])
+    pd.testing.assert_frame_equal(ours.records, pairs.records)
+    assert set(ours.records["corpus"]) == {"texts"} and ours.manifest["corpus"]["name"] == "texts"
+    text = table["text"][0]
+    with torch.no_grad():  # where it stopped: gradients were asked for outside of what turns them on
+        expected = named.explain(text)
+    for found in (ours.explain(text), anisoscope.explain(model, text, processor=tokenizer, corpus=table)):
+        pd.testing.assert_frame_equal(found.words, expected.words)
+        assert found.notes == expected.notes
+    several = anisoscope.explain(str(folder), table["text"][:2])
+    assert [one.found for one in several] == [anisoscope.explain(folder, one).found for one in table["text"][:2]]
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "got"),
+    [
+        ("memory", {}, "give processor="),
+        ("folder", {"processor": True}, "leave processor out"),
+        (
+            "memory",
+            {"processor": True, "corpus": ["a text", "another"]},
+            "a list of (text, label); got 'a text' at place 0",
+        ),
+        ("memory", {"processor": True, "corpus": 7}, "a list of (text, label); got int"),
+        ("memory", {"processor": True, "output": "there"}, "an explanation, which is returned"),
+        ("memory", {"processor": True, "corups": "x"}, "corpus"),
+    ],
+)
+def test_what_cannot_be_explained_is_refused_with_the_cure(folder, in_memory, model, given, got):
+    ours, tokenizer, _ = in_memory
+    given = {name: tokenizer if value is True else value for name, value in given.items()}
+    with pytest.raises(UsageError, match=re.escape(got)):
+        anisoscope.explain(ours if model == "memory" else str(folder), "a text", **given)

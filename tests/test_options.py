@@ -209,7 +209,7 @@ def measured(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     got = []
     monkeypatch.setattr("anisoscope.api.functions.measure_job", lambda job, *_: got.append(job))
-    monkeypatch.setattr("anisoscope.api.functions.measure_classes", lambda asked, *_: got.append(asked))
+    monkeypatch.setattr("anisoscope.api.classifiers.measure_classes", lambda asked, *_: got.append(asked))
     monkeypatch.setattr(measure_commands, "_show_run", lambda *_: None)
 
     def run(words):

@@ -16,9 +16,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anisoscope.api.classifiers import classes as classes, explain as explain
     from anisoscope.api.comparison import Comparison as Comparison
     from anisoscope.api.curing import Cures as Cures, cure as cure
-    from anisoscope.api.functions import classes as classes, measure as measure, series as series
+    from anisoscope.api.functions import measure as measure, series as series
     from anisoscope.api.run import Run as Run
     from anisoscope.api.state import State as State
     from anisoscope.api.working import compare as compare, report as report
@@ -37,9 +38,10 @@ __version__ = "0.1.0"
 warnings.filterwarnings("ignore", "IProgress not found")  # of a notebook without widgets; no bar of ours needs any
 
 _MODULES = {
+    "api.classifiers": ("classes", "explain"),
     "api.comparison": ("Comparison",),
     "api.curing": ("Cures", "cure"),
-    "api.functions": ("classes", "measure", "series"),
+    "api.functions": ("measure", "series"),
     "api.run": ("Run",),
     "api.state": ("State",),
     "api.working": ("compare", "report"),

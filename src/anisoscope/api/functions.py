@@ -1,4 +1,4 @@
-"""`measure`, `series` and `classes`, and the functions behind them that the command line shares.
+"""`measure` and `series`, and the functions behind them that the command line shares.
 
 They accept a model and data in many forms, show progress, and return a `Run`.
 """
@@ -15,16 +15,14 @@ from anisoscope.api.objects import is_table, read_texts_of_table, read_vectors_o
 from anisoscope.api.run import Run, run_to_folder_or_memory
 from anisoscope.data.check_names import check_corpus, check_model, require_for_model
 from anisoscope.errors import UsageError
-from anisoscope.extras import require_extra
 from anisoscope.options import list_field_names, select_fields
-from anisoscope.progress import interrupt_hint, show_progress, show_spinner
-from anisoscope.runs.job import ClassesOptions, Job, LoadOptions, OutputOptions, ReadOptions, VectorColumns
+from anisoscope.progress import interrupt_hint, show_progress
+from anisoscope.runs.job import Job, LoadOptions, OutputOptions, ReadOptions, VectorColumns
 
 if TYPE_CHECKING:
     from torch import nn
 
     from anisoscope.batch import BatchPlan
-    from anisoscope.classes.sentence import Explanation
     from anisoscope.models.load import Subject
     from anisoscope.runs.run import OpenedCorpus
     from anisoscope.runs.series import Series
@@ -314,46 +312,3 @@ def measure_checkpoints(job: Job, place: OutputOptions, quiet: bool) -> "Series"
 
         with interrupt_hint(kept):
             return measure_series(found, job, folder, skip_bad=job.skip_bad, **more)
-
-
-def classes(model: str | Path = "builtin:minilm", corpus: str = "", **options: Any) -> Run:
-    """Measure how a classifier decides: do texts' vectors point in class directions, is attention used, which words
-    matter?
-
-    model    a classifier, or any other text model (then less is measured)
-    corpus   labelled: a name, a table, a folder of them, a hub data set; none: what the model was trained on
-
-    Other keywords are the options of `anisoscope classes`; the run is in memory if no `output` is named.
-    """
-    asked, place, quiet = read_keywords(ClassesOptions, options | {"model": str(model), "corpus": corpus})
-    found = run_to_folder_or_memory(lambda where: measure_classes(asked, where, quiet), place)
-    found.options_of_classes = asked
-    return found
-
-
-def explain_text(asked: ClassesOptions, text: str, quiet: bool) -> "tuple[Explanation, list[str]]":
-    """Explain the class that a classifier gives to a text. Returns (explanation, notes on the classifier).
-
-    asked   the classifier and how it reads texts
-    """
-    require_for_model(asked.model)
-    with show_spinner(f"loading {asked.model}", quiet=quiet):
-        from anisoscope.classes.sentence import explain
-        from anisoscope.runs.explaining import open_classifier
-
-        opened, notes = open_classifier(asked)
-    return explain(opened, text), notes
-
-
-def measure_classes(asked: ClassesOptions, place: OutputOptions, quiet: bool) -> "RunFolder":
-    """Measure a classifier on a labelled corpus and return the run folder, with progress shown unless `quiet`.
-
-    asked   the model, the corpus and what to measure
-    place   the folder to write, and what to do if it exists
-    """
-    require_for_model(asked.model)
-    require_extra("data", "to measure classes")
-    with show_progress(f"{asked.model} × {asked.corpus or 'what it was trained on'}", quiet=quiet) as progress:
-        from anisoscope.runs.classes import run_classes
-
-        return run_classes(asked, **asdict(place), progress=progress)

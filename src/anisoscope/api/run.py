@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from anisoscope.classes.sentence import Classifier, Explanation
     from anisoscope.report.parts import Figure
-    from anisoscope.runs.job import ClassesOptions
 
 MOST_SAMPLED = 1 << 28
 """Bytes of sampled vectors that a run in memory keeps; a larger sample is kept in folders alone."""
@@ -83,7 +82,7 @@ class Run:
         self.replicates = replicates
         self.records: pd.DataFrame = records
         self.manifest: dict[str, Any] = manifest
-        self.options_of_classes: ClassesOptions | None = None  # of a run of `classes` in memory
+        self.open_classifier: Callable[[], tuple[Classifier, list[str]]] | None = None  # of a run of `classes`
         self.sample: Mapping[str, Any] | None = None  # of a run in memory
 
     @property
@@ -239,14 +238,13 @@ class Run:
         from anisoscope.runs.explaining import open_classifier
         from anisoscope.runs.job import ClassesOptions
 
-        asked = self.options_of_classes
-        if asked is None:
-            identity = (None if self.folder is None else RunFolder(self.folder).identity()) or {}
-            if "classes" not in identity:
-                raise UsageError("a run of anisoscope.classes", repr(self), "measure the classes of a classifier")
-            given = {"model": self.manifest["model"]} | identity["classes"]
-            asked = ClassesOptions(**(given | Columns.as_fields(given.pop("columns", None))))
-        return open_classifier(asked)
+        if self.open_classifier is not None:
+            return self.open_classifier()
+        identity = (None if self.folder is None else RunFolder(self.folder).identity()) or {}
+        if "classes" not in identity:
+            raise UsageError("a run of anisoscope.classes", repr(self), "measure the classes of a classifier")
+        given = {"model": self.manifest["model"]} | identity["classes"]
+        return open_classifier(ClassesOptions(**(given | Columns.as_fields(given.pop("columns", None)))))
 
     def _draw_first_figure(self) -> str:
         """Return the first figure as SVG; empty if there is none."""

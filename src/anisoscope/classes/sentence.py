@@ -218,14 +218,14 @@ def _gradient_times_input(classifier: Classifier, encoded: Encoded, counts: list
         try:
             with evaluation_mode(classifier.model), torch.enable_grad():
                 logits = get_logits(classifier.model(**batch.inputs)).float()
+                others = [c for c in range(logits.shape[1]) if c != found]
+                contrast = (logits[:, found] - (logits[:, others].mean(1) if others else 0.0)).sum()
         finally:
             handle.remove()
         tokens = batch.inputs["input_ids"].shape[1]
         if len(made) != 1 or made[0].dim() != 3 or made[0].shape[1] != tokens:
             return None  # of an encoder–decoder, whose decoder reads the words too
-        others = [c for c in range(logits.shape[1]) if c != found]
-        contrast = logits[:, found] - (logits[:, others].mean(1) if others else 0.0)
-        (gradient,) = torch.autograd.grad(contrast.sum(), made)
+        (gradient,) = torch.autograd.grad(contrast, made)
         of_token = (gradient.double() * made[0].detach().double()).sum(-1).cpu().numpy()
         mask = batch.inputs["attention_mask"].bool().cpu().numpy()
         for row, number in enumerate(batch.unit.tolist()):

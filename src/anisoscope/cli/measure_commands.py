@@ -187,14 +187,14 @@ def classes(
     if text is not None:
         _show_explained_text(asked, text, view, quiet)
         return
-    from anisoscope.api.functions import measure_classes
+    from anisoscope.api.classifiers import measure_classes
 
     _show_run(measure_classes(asked, place, quiet), view, quiet)
 
 
 def _show_explained_text(asked: ClassesOptions, text: str, view: Format, quiet: bool) -> None:
     """Show the class given to a text, its words coloured on a terminal, and tables of what explains it."""
-    from anisoscope.api.functions import explain_text
+    from anisoscope.api.classifiers import explain_text
     from anisoscope.cli.words import colour_words, describe_explained_text, tabulate_explained_text
 
     found, notes = explain_text(asked, text, quiet)

@@ -41,19 +41,31 @@ TITLES = {"directions": "directions of classes", "replaced": "attention replaced
 """What goes on in each part."""
 
 
-def run_classes(classes: ClassesOptions, output: Path | None = None, **how: Any) -> RunFolder:
+def run_classes(
+    classes: ClassesOptions,
+    output: Path | None = None,
+    *,
+    subject: Subject | None = None,
+    corpus_file: str | None = None,
+    **how: Any,
+) -> RunFolder:
     """Measure a classifier on a labelled corpus; `how` are keyword arguments of `run`.
+
+    subject       the model, if it is in memory; None: it is loaded by its name
+    corpus_file   where the corpus is, if the name in `classes` is no place
 
     ModelError, CorpusError or UsageError if model and corpus do not fit together.
     """
     classes = fill_from_training(classes)
     loading = select_fields(classes, LoadOptions)
     job = Job(model=classes.model, **loading, batch_tokens=classes.batch_tokens, settings=Settings(seed=classes.seed))
-    subject = load_subject(job, classifier=True)
+    subject = subject or load_subject(job, classifier=True)
     tokenizer, stacks = tokenizer_of(subject), list_reading_stacks(subject.model)
     length = choose_text_length(subject.config, tokenizer, classes.max_length)
     classes = replace(classes, max_length=length)
-    corpus = open_labelled(classes.corpus, columns=classes.by_role, seed=classes.split_seed, for_training=False)
+    place = corpus_file or classes.corpus
+    corpus = open_labelled(place, columns=classes.by_role, seed=classes.split_seed, for_training=False)
+    corpus = replace(corpus, name=classes.corpus)
     trained_on = _was_trained_on(classes)
     corpus, split, remarks = choose_split(corpus, classes.split, trained_on=trained_on, limit=classes.limit)
     classes = replace(classes, split=split)

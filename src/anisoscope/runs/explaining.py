@@ -12,7 +12,7 @@ from anisoscope.data.encoding import LabelledPlan, Padding, encode
 from anisoscope.data.labelled import TRAIN, Example, LabelledCorpus, take_balanced
 from anisoscope.data.opening import choose_text_length, open_labelled
 from anisoscope.errors import ModelError
-from anisoscope.models.load import is_classifier
+from anisoscope.models.load import Subject, is_classifier
 from anisoscope.options import select_fields
 from anisoscope.runs.classes import (
     choose_pad,
@@ -29,8 +29,13 @@ TRIAL = (("a",), ("a", "b", "a", "b", "a", "b"))
 """Words on which padding is tried if there is no corpus."""
 
 
-def open_classifier(classes: ClassesOptions) -> tuple[Classifier, list[str]]:
+def open_classifier(
+    classes: ClassesOptions, subject: Subject | None = None, corpus_file: str | None = None
+) -> tuple[Classifier, list[str]]:
     """Open a classifier to explain texts. Returns (the classifier, notes for the user).
+
+    subject       the model, if it is in memory; None: it is loaded by its name
+    corpus_file   where the corpus is, if the name in `classes` is no place
 
     The directions of its classes are computed on the named corpus, or on the one that the model was trained on. Without
     a corpus there are none. ModelError for a model without a classification head.
@@ -38,7 +43,7 @@ def open_classifier(classes: ClassesOptions) -> tuple[Classifier, list[str]]:
     recipe = read_training(classes.model).get("recipe", {})
     classes = fill_from_training(classes) if classes.corpus or recipe.get("corpus") else classes
     job = Job(model=classes.model, **select_fields(classes, LoadOptions))
-    subject = load_subject(job, classifier=True)
+    subject = subject or load_subject(job, classifier=True)
     if not is_classifier(subject.config):
         of_tokens = any(
             name.endswith("ForTokenClassification") for name in getattr(subject.config, "architectures", None) or ()
@@ -51,8 +56,9 @@ def open_classifier(classes: ClassesOptions) -> tuple[Classifier, list[str]]:
     notes: list[str] = []
     corpus: LabelledCorpus | None = None
     if classes.corpus:
+        place = corpus_file or classes.corpus
         given = open_labelled(
-            classes.corpus, columns=classes.by_role, seed=classes.split_seed, limit=DIRECTED, for_training=False
+            place, columns=classes.by_role, seed=classes.split_seed, limit=DIRECTED, for_training=False
         )
         given, usable, notes = match_class_order(subject.config, given)
         corpus = given if usable else None

@@ -1,0 +1,221 @@
+"""`classes` and `explain`: how a classifier decides, on a corpus and on single texts.
+
+The model is a name or in memory, and so are the texts. The command line shares the functions behind them.
+"""
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import pandas as pd
+
+from anisoscope.api.keywords import read_keywords
+from anisoscope.api.run import Run, list_texts, run_to_folder_or_memory
+from anisoscope.data.check_names import require_for_model
+from anisoscope.errors import UsageError
+from anisoscope.extras import require_extra
+from anisoscope.progress import show_progress, show_spinner
+from anisoscope.runs.job import ClassesOptions, OutputOptions
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from anisoscope.classes.sentence import Classifier, Explanation
+    from anisoscope.models.load import Subject
+    from anisoscope.store import RunFolder
+
+    Model = str | Path | nn.Module | Subject
+    Labelled = str | pd.DataFrame | Iterable[tuple[str, str | int]]
+
+
+def classes(
+    model: "Model" = "builtin:minilm", corpus: "Labelled" = "", *, processor: Any = None, **options: Any
+) -> Run:
+    """Measure how a classifier decides: do texts' vectors point in class directions, is attention used, which words
+    matter?
+
+    model      a classifier, or any other text model (then less is measured): a name, a torch module, or what
+               `anisoscope.load` returned
+    corpus     labelled: a name, a table, a folder of them, a hub data set; a `DataFrame`, or a list of (text, label);
+               none: what the model was trained on
+    processor  tokenizer of a torch module
+
+    Other keywords are the options of `anisoscope classes`; the run is in memory if no `output` is named.
+    """
+    name, subject = _name_model(model, processor)
+    given = options | {"model": name, "corpus": _name_corpus(corpus)}
+    asked, place, quiet = read_keywords(ClassesOptions, given)
+
+    def measure(where: OutputOptions) -> "RunFolder":
+        """Measure the classes and return the run folder; texts in memory lie in a file until that is done."""
+        with _in_file(corpus) as path:
+            return measure_classes(asked, where, quiet, subject, path)
+
+    def reopen() -> "tuple[Classifier, list[str]]":
+        """Open the classifier once more, to explain texts."""
+        return _open(asked, corpus, subject)
+
+    found = run_to_folder_or_memory(measure, place)
+    found.open_classifier = reopen
+    return found
+
+
+@overload
+def explain(
+    model: "Model", text: str, *, corpus: "Labelled" = "", processor: Any = None, **options: Any
+) -> "Explanation": ...
+
+
+@overload
+def explain(
+    model: "Model",
+    text: "list[str] | tuple[str, ...] | pd.Series[str]",
+    *,
+    corpus: "Labelled" = "",
+    processor: Any = None,
+    **options: Any,
+) -> "list[Explanation]": ...
+
+
+def explain(
+    model: "Model",
+    text: "str | list[str] | tuple[str, ...] | pd.Series[str]",
+    *,
+    corpus: "Labelled" = "",
+    processor: Any = None,
+    **options: Any,
+) -> "Explanation | list[Explanation]":
+    """Explain, word by word, the class that a classifier gives to a text, or to each of several.
+
+    model      a classifier of texts: a name, a torch module, or what `anisoscope.load(…, classifier=True)` returned
+    text       a text; several, as a list or a column of a DataFrame, give a list in the same order
+    corpus     labelled texts as for `classes`, for the directions of classes; none: values along them are left out,
+               unless the model was trained here
+    processor  tokenizer of a torch module
+
+    Other keywords are the options of `anisoscope classes`. Shown are attention, values along the direction of the
+    class, gradient × input and erasure, and how far they agree; the `notes` say what is left out or assumed. ModelError
+    for a model without a head for classes, UsageError for a text without words.
+    """
+    name, subject = _name_model(model, processor)
+    asked, place, _ = read_keywords(ClassesOptions, options | {"model": name, "corpus": _name_corpus(corpus)})
+    if place != OutputOptions():
+        raise UsageError("an explanation, which is returned", "a folder for output", "leave it out")
+    if subject is None:
+        require_for_model(name)
+    opened, known = _open(asked, corpus, subject)
+    if isinstance(text, str):
+        return _explain_one(opened, text, known)
+    return [_explain_one(opened, one, known) for one in list_texts(text)]
+
+
+def explain_text(asked: ClassesOptions, text: str, quiet: bool) -> "tuple[Explanation, list[str]]":
+    """Explain the class that a classifier gives to a text. Returns (explanation, notes on the classifier).
+
+    asked   the classifier and how it reads texts
+    """
+    require_for_model(asked.model)
+    with show_spinner(f"loading {asked.model}", quiet=quiet):
+        from anisoscope.classes.sentence import explain as explain_opened
+        from anisoscope.runs.explaining import open_classifier
+
+        opened, notes = open_classifier(asked)
+    return explain_opened(opened, text), notes
+
+
+def measure_classes(
+    asked: ClassesOptions,
+    place: OutputOptions,
+    quiet: bool,
+    subject: "Subject | None" = None,
+    corpus_file: str | None = None,
+) -> "RunFolder":
+    """Measure a classifier on a labelled corpus and return the run folder, with progress shown unless `quiet`.
+
+    asked         the model, the corpus and what to measure
+    place         the folder to write, and what to do if it exists
+    subject       the model, if it is in memory; None: it is loaded by its name
+    corpus_file   where the corpus is, if the name in `asked` is no place
+    """
+    if subject is None:
+        require_for_model(asked.model)
+    require_extra("data", "to measure classes")
+    with show_progress(f"{asked.model} × {asked.corpus or 'what it was trained on'}", quiet=quiet) as progress:
+        from anisoscope.runs.classes import run_classes
+
+        how: dict[str, Any] = {"subject": subject, "corpus_file": corpus_file, "progress": progress}
+        return run_classes(asked, **asdict(place), **how)
+
+
+def _name_model(model: "Model", processor: Any) -> "tuple[str, Subject | None]":
+    """Return (the model's name, the model itself if it is in memory).
+
+    UsageError for a module without a tokenizer, and for a tokenizer beside a name.
+    """
+    if isinstance(model, str | Path):
+        if processor is not None:
+            raise UsageError("processor with a torch.nn.Module", "a name", "leave processor out")
+        return str(model), None
+    from anisoscope.measure.calls import check_module
+    from anisoscope.models.families import class_of
+    from anisoscope.models.identity import hash_weights
+    from anisoscope.models.load import Subject
+
+    if isinstance(model, Subject):
+        return model.name, model if processor is None else replace(model, processor=processor)
+    check_module(model)
+    if processor is None:
+        raise UsageError("a tokenizer beside a model in memory", "none", "give processor=, the model's tokenizer")
+    return class_of(model).__name__, Subject(model, processor, class_of(model).__name__, None, hash_weights(model))
+
+
+def _name_corpus(corpus: "Labelled") -> str:
+    """Return the name of a labelled corpus; `texts` if it is in memory."""
+    return corpus if isinstance(corpus, str) else "texts"
+
+
+@contextmanager
+def _in_file(corpus: "Labelled") -> Iterator[str | None]:
+    """Give the file in which labelled texts in memory lie within the `with` block; None for a corpus with a name.
+
+    UsageError for anything but a name, a DataFrame, or pairs of a text and its label.
+    """
+    if isinstance(corpus, str):
+        yield None
+        return
+    table = corpus if isinstance(corpus, pd.DataFrame) else _tabulate_pairs(corpus)
+    with tempfile.TemporaryDirectory(prefix="anisoscope-") as folder:
+        path = Path(folder, "texts.parquet")
+        table.to_parquet(path, index=False)
+        yield str(path)
+
+
+def _tabulate_pairs(corpus: Any) -> pd.DataFrame:
+    """Return pairs of a text and its label as a table. UsageError for anything else."""
+    expected, cure = "a corpus: a name, a DataFrame, or a list of (text, label)", "see help(anisoscope.classes)"
+    if not isinstance(corpus, Iterable):
+        raise UsageError(expected, type(corpus).__name__, cure)
+    pairs = list(corpus)
+    for number, pair in enumerate(pairs):
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise UsageError(expected, f"{str(pair)[:60]!r} at place {number}", cure)
+    return pd.DataFrame(pairs, columns=["text", "label"])
+
+
+def _open(asked: ClassesOptions, corpus: "Labelled", subject: "Subject | None") -> "tuple[Classifier, list[str]]":
+    """Open a classifier to explain texts. Returns (the classifier, notes on it)."""
+    from anisoscope.runs.explaining import open_classifier
+
+    with _in_file(corpus) as path:
+        return open_classifier(asked, subject, path)
+
+
+def _explain_one(opened: "Classifier", text: str, known: list[str]) -> "Explanation":
+    """Explain one text, with the notes on the classifier (`known`) before those on the text."""
+    from anisoscope.classes.sentence import explain as explain_opened
+
+    found = explain_opened(opened, text)
+    return replace(found, notes=[*known, *found.notes])
