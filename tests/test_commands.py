@@ -287,8 +287,9 @@ def test_the_version_is_printed():
 def test_classes_and_series_hand_on_their_keywords(runs, asked):
     calls = asked(classifiers, "measure_classes", RunFolder(runs / "a"))
     run = anisoscope.classes("folder", "planted", limit=7, dtype="float64", output="new", overwrite=True)
-    (((look, place, quiet), _),) = calls
+    (((look, place, quiet, *in_memory), _),) = calls
     assert (look.model, look.dtype, look.corpus, look.limit) == ("folder", "float64", "planted", 7)
+    assert in_memory == [None, None]
     assert (str(place.output), place.overwrite, quiet, run.folder) == ("new", True, True, runs / "a")
     calls = asked(functions, "measure_checkpoints", RunFolder(runs / "a"))
     anisoscope.series("step-*", "text.txt", output="of", keep=4, overwrite=True, quiet=False, seed=4)
