@@ -22,7 +22,6 @@ from anisoscope.capture import capture
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.loop import summarise_embeddings
 from anisoscope.measure.settings import Settings
-from anisoscope.metrics import partition
 from anisoscope.models.load import Subject, load
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import open_plan_of
@@ -113,7 +112,7 @@ def compared(model: Any, windows: str, batches: list[list[Batch]], pairs: int) -
 def once(model: Any, measurement: Measurement) -> Iterator[dict[str, object]]:
     """Seconds of what a run does once."""
     for what, do in (
-        ("partition of the embeddings", lambda: summarise_embeddings(model, {"partition": partition.sum_partition})),
+        ("partition of the embeddings", lambda: summarise_embeddings(model, Settings(metrics=("partition",)))),
         ("table of records", measurement.records),
     ):
         spent = {clock: round(s, 2) for clock, s in seconds(do).items()}
