@@ -13,7 +13,7 @@ from anisoscope.cli.atlas import tabulate_atlas
 from anisoscope.errors import UsageError
 from anisoscope.report.atlas import HEAD, describe_atlas, tabulate
 from anisoscope.runs.atlas import COLUMNS, _summarise_depth, read_csv, read_list
-from anisoscope.runs.findings import depths
+from anisoscope.runs.findings import judge_stacks
 from anisoscope.store import as_records
 
 LIST = """
@@ -146,7 +146,7 @@ def summarise(shift):
     for layer in range(3):
         rows.append(row("calibrated.centred", layer, 0.01 + layer / 100, 0.005))
         rows.append(row("mean_cosine.top_share", layer, 0.6 + layer / 10, component="1"))
-    (depth,) = depths(as_records(pd.DataFrame(rows)))
+    (depth,) = judge_stacks(as_records(pd.DataFrame(rows)))
     return _summarise_depth(depth)
 
 

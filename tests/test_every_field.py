@@ -553,7 +553,7 @@ def test_what_was_measured_is_kept_where_what_follows_it_fails(small_series, tmp
         run(job, tmp_path / "run", subject=subject, reading=run_module.OpenedCorpus(plan, described, more=fails))
     assert not RunFolder(tmp_path / "run").complete
     monkeypatch.setattr(type(plan), "build", lambda *_: pytest.fail("a batch was made again"))
-    monkeypatch.setattr(run_module, "_cost_of", lambda *_: None)
+    monkeypatch.setattr(run_module, "_estimate_cost_of_pass", lambda *_: None)
     done = run(job, tmp_path / "run", subject=subject, reading=run_module.OpenedCorpus(plan, described), resume=True)
     assert set(done.records["metric"]) == {"drift", "drift.share"}
 

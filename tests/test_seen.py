@@ -27,7 +27,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.models.identity import hash_weights
 from anisoscope.models.load import load
 from anisoscope.runs.job import NOT_IN_IDENTITY, Job
-from anisoscope.runs.run import _kept, run
+from anisoscope.runs.run import _describe_kept, run
 from anisoscope.runs.series import measure_series
 from anisoscope.store import RunFolder
 
@@ -294,7 +294,7 @@ def test_what_is_kept_of_a_run_that_is_interrupted(done, state, complete, tmp_pa
         target.state_path().write_bytes(b"before")
     if complete:
         target.manifest_path.write_text("{}")
-    told = _kept(target, [SimpleNamespace(save=lambda path: path.write_bytes(b"whole"))] * len(done))
+    told = _describe_kept(target, [SimpleNamespace(save=lambda path: path.write_bytes(b"whole"))] * len(done))
     saved = bool(done) and not complete and not state
     assert [path.read_bytes() for path in target.states()] == [b"before"] * state + [b"whole"] * saved
     held = f"{tmp_path} holds what is measured" + " (the whole pass)" * bool(done)

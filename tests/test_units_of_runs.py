@@ -235,13 +235,13 @@ def test_a_metric_of_several_values_is_told_with_them():
 def test_half_widths_of_differences():
     ours, theirs = np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])
     error = np.sqrt(2 / 3 * 2)  # of 1, 2, 3
-    assert differences._jackknife_error(ours) == (pytest.approx(error), 3)
+    assert differences._estimate_error(ours) == (pytest.approx(error), 3)
     assert differences.half_width_paired(2.0, 4.0, ours, theirs) == pytest.approx(4.302653 * error)
     assert differences.half_width_paired(2.0, 4.0, ours, ours + 1) == pytest.approx(0)
     assert np.isnan(differences.half_width_paired(2.0, 4.0, ours[:2], theirs[:2]))
     gap = np.array([NAN, 4.0, 6.0])  # where a group holds nothing of one run, it changes nothing there
     assert differences.half_width_paired(2.0, 3.0, ours, gap) == pytest.approx(
-        4.302653 * differences._jackknife_error(np.array([3.0, 4.0, 6.0]) - ours)[0]
+        4.302653 * differences._estimate_error(np.array([3.0, 4.0, 6.0]) - ours)[0]
     )
     variance = error**2 * 5
     freedom = variance**2 / (error**4 * 17 / 2)
@@ -474,7 +474,7 @@ def test_a_training_fills_in_what_was_not_said(tmp_path):
 def test_stamps_change_with_size_and_time(tmp_path):
     (tmp_path / "b").write_text("x")
     (tmp_path / "a").write_text("yy")
-    found = run_cache._stamps([tmp_path])
+    found = run_cache._list_stamps([tmp_path])
     assert [(Path(name).name, size) for name, size, _ in found] == [("a", 2), ("b", 1)]
     assert run_cache.identify_model_state(str(tmp_path)) is None
     (tmp_path / "config.json").write_text("{}")
@@ -524,10 +524,10 @@ def test_layers_of_two_runs_need_the_same_tokens():
 
 def test_policies_that_vectors_have():
     single, tokens = (types.SimpleNamespace(are_sequences=which) for which in (False, True))
-    assert of_vectors._policies(single, ("all", "content", "no-first")) == ("all",)
-    assert of_vectors._policies(tokens, ("no-first", "all", "content")) == ("no-first", "all")
+    assert of_vectors._choose_policies(single, ("all", "content", "no-first")) == ("all",)
+    assert of_vectors._choose_policies(tokens, ("no-first", "all", "content")) == ("no-first", "all")
     with pytest.raises(UsageError):
-        of_vectors._policies(single, ("content",))
+        of_vectors._choose_policies(single, ("content",))
 
 
 # ---- charts ----------------------------------------------------------------------------------------------------------

@@ -424,10 +424,10 @@ def test_only_fast_tokenizers_of_text_say_which_word_a_token_is_of():
         return SimpleNamespace(name="m", modality=modality, processor=SimpleNamespace(**known | tokenizer))
 
     whole = subject()
-    assert runs_of_classes.tokenizer_of(whole) is whole.processor
+    assert runs_of_classes.require_tokenizer(whole) is whole.processor
     for other in (subject("image"), subject(is_fast=False)):
         with pytest.raises(ModelError, match="a text model with a fast tokenizer; got m"):
-            runs_of_classes.tokenizer_of(other)
+            runs_of_classes.require_tokenizer(other)
 
 
 @pytest.mark.parametrize(

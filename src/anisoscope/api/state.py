@@ -36,7 +36,7 @@ from anisoscope.options import build_settings
 from anisoscope.provenance import json_roundtrip, make_run_id
 from anisoscope.runs.job import Job, OutputOptions
 from anisoscope.runs.run import finish
-from anisoscope.runs.vectors import settings_of_vectors
+from anisoscope.runs.vectors import limit_settings
 from anisoscope.store import RunFolder
 
 VECTORS = "vectors"
@@ -99,7 +99,7 @@ class State:
         UsageError for vectors that do not fit the state, or for a metric that needs more than vectors.
         """
         given = wrap_vectors(vectors, mask=mask)
-        measurement = self._open(self._describe_vectors(given), lambda: settings_of_vectors(given, self.settings))
+        measurement = self._open(self._describe_vectors(given), lambda: limit_settings(given, self.settings))
         numbers = self._number(units, given.shape[0])
         start = self._place(numbers)
         with self._timed():

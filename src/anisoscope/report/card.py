@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from anisoscope.runs.findings import depths, findings
+from anisoscope.runs.findings import findings, judge_stacks
 from anisoscope.runs.short_tables import short_table
 from anisoscope.wording import format_count, format_short, name_layer
 
@@ -41,7 +41,7 @@ def draw_badge(records: pd.DataFrame) -> str:
     It says `not measured` if the records hold no anisotropy.
     """
     shown, verdict = "not measured", ""
-    if found := depths(records):
+    if found := judge_stacks(records):
         top = max((depth.top for depth in found), key=lambda row: row.value)
         shown, verdict = f"A {format_short(top.value)}, {name_layer(top)}", str(top.verdict)
     left = round(len("anisotropy") * CHARACTER + 2 * MARGIN)

@@ -19,7 +19,7 @@ from anisoscope.progress import Progress
 from anisoscope.registry import list_entries_of
 from anisoscope.runs.attention import attention_heads, count_heads
 from anisoscope.runs.differences import read_replicates
-from anisoscope.runs.findings import FEW, HALF, Depth, depths, judge_isotropy
+from anisoscope.runs.findings import FEW, HALF, Depth, judge_isotropy, judge_stacks
 from anisoscope.runs.job import Job
 from anisoscope.runs.layers_of_heads import average_heads
 from anisoscope.runs.run import run
@@ -252,7 +252,7 @@ def summarise_run(done: RunFolder, listed: Listed) -> Iterator[dict[str, Any]]:
     """
     records, manifest = done.records, done.manifest
     replicates = read_replicates(done.folder, len(records))
-    found = depths(records)
+    found = judge_stacks(records)
     stacks = [str(depth.rows["stack"].iloc[0]) for depth in found]
     wanted = listed.declared.get("stack")
     if wanted is not None and wanted not in stacks:

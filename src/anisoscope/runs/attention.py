@@ -84,16 +84,26 @@ def attention_table(records: pd.DataFrame, *, heads: bool = False, replicates: A
         table.insert(1, "low", entropy["low"].reindex(table.index))
         table.insert(2, "high", entropy["high"].reindex(table.index))
     if heads:
-        kinds: dict[Any, list[str]] = {}
-        for rule, row in _named_heads(records):
-            kinds.setdefault((*_place(row), row.head), []).append(rule.name)
-        table["kind of head"] = [", ".join(kinds.get(place, [])) for place in table.index]
-        return table.reset_index()
-    counts = count_heads(records)
-    table.insert(0, "heads", [counts[place]["heads"] for place in table.index])
-    for rule in RULES:
-        table[f"{rule.name} heads"] = [counts[place][rule.name] for place in table.index]
+        _add_kinds(table, records)
+    else:
+        _add_counts(table, records)
     return table.reset_index()
+
+
+def _add_kinds(table: pd.DataFrame, records: pd.DataFrame) -> None:
+    """Add to a table of heads the kinds that rules name each head as: `sink, one-hot`."""
+    kinds: dict[Any, list[str]] = {}
+    for rule, row in _named_heads(records):
+        kinds.setdefault((*_place(row), row.head), []).append(rule.name)
+    table["kind of head"] = [", ".join(kinds.get(place, [])) for place in table.index]
+
+
+def _add_counts(table: pd.DataFrame, records: pd.DataFrame) -> None:
+    """Add to a table of layers how many heads each has, and how many of them each rule names."""
+    counts = [count_heads(records)[place] for place in table.index]
+    table.insert(0, "heads", [count["heads"] for count in counts])
+    for rule in RULES:
+        table[f"{rule.name} heads"] = [count[rule.name] for count in counts]
 
 
 def count_heads(records: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, int]]:

@@ -60,7 +60,7 @@ def run_classes(
     loading = select_fields(classes, LoadOptions)
     job = Job(model=classes.model, **loading, batch_tokens=classes.batch_tokens, settings=Settings(seed=classes.seed))
     subject = subject or load_subject(job, classifier=True)
-    tokenizer, stacks = tokenizer_of(subject), list_reading_stacks(subject.model)
+    tokenizer, stacks = require_tokenizer(subject), list_reading_stacks(subject.model)
     length = choose_text_length(subject.config, tokenizer, classes.max_length)
     classes = replace(classes, max_length=length)
     place = corpus_file or classes.corpus
@@ -70,7 +70,7 @@ def run_classes(
     corpus, split, remarks = choose_split(corpus, classes.split, trained_on=trained_on, limit=classes.limit)
     classes = replace(classes, split=split)
     corpus, usable, warned = match_class_order(subject.config, corpus)
-    encoded = encode(_examples(corpus, classes, classes.limit), tokenizer, length)
+    encoded = encode(_take_examples(corpus, classes, classes.limit), tokenizer, length)
     ids = np.concatenate([row["input_ids"] for row in encoded.rows]).astype(np.int32)
     warnings: list[str] = [
         *filter(None, [remarks]),
@@ -159,7 +159,7 @@ class _AfterPass:
         """
         if not self.heads:
             return []
-        chosen = _examples(self.corpus, self.classes, self._few)
+        chosen = _take_examples(self.corpus, self.classes, self._few)
         few = encode(chosen, self.tokenizer, self.classes.max_length or 0)
         plan = LabelledPlan(few, self.plan.padding, stack=self.plan.stacks, device=self.plan.device)
         return [ablations(self.subject.model, plan, **shown)]
@@ -251,7 +251,7 @@ def _is_same_corpus(one: str, other: str) -> bool:
     return one == other or expand_home(one).resolve() == expand_home(other).resolve()
 
 
-def tokenizer_of(subject: Subject) -> Any:
+def require_tokenizer(subject: Subject) -> Any:
     """Return the model's tokenizer. ModelError unless it is a text model with a fast tokenizer."""
     tokenizer = subject.processor
     if subject.modality != "text" or not hasattr(tokenizer, "tokenize") or not getattr(tokenizer, "is_fast", False):
@@ -272,17 +272,21 @@ def choose_pad(tokenizer: Any, config: Any, rows: list[dict[str, Any]]) -> int:
     own = getattr(of_text, "pad_token_id", None)
     if isinstance(own, int) and own >= 0:
         return own
-    used = {token for row in rows for token in row["input_ids"]}
-    marks = (getattr(tokenizer, name, None) for name in ("pad_token_id", "eos_token_id"))
     size = int(getattr(of_text, "vocab_size", 0) or 1)
-    candidates = [*(token for token in marks if isinstance(token, int) and token < size), *range(size)]
-    chosen: int = next((token for token in candidates if token not in used), candidates[0])
-    for part in {id(part): part for part in (config, of_text)}.values():
-        part.pad_token_id = chosen
+    candidates = []
+    for name in ("pad_token_id", "eos_token_id"):
+        token = getattr(tokenizer, name, None)
+        if isinstance(token, int) and token < size:
+            candidates.append(token)
+    candidates += range(size)
+    used = {token for row in rows for token in row["input_ids"]}
+    chosen = next((token for token in candidates if token not in used), candidates[0])
+    config.pad_token_id = chosen
+    of_text.pad_token_id = chosen
     return chosen
 
 
-def _examples(corpus: LabelledCorpus, classes: ClassesOptions, limit: int) -> Any:
+def _take_examples(corpus: LabelledCorpus, classes: ClassesOptions, limit: int) -> Any:
     """Take `limit` examples of the chosen split, balanced over classes. CorpusError if there is no such split."""
     if classes.split not in corpus.splits:
         got = f"{classes.split!r} of {corpus.name}"
@@ -309,9 +313,20 @@ def match_class_order(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorp
     if set(place) != {name.lower() for name in corpus.labels}:
         reason = f"the model's classes ({', '.join(own)}) are not called as the corpus' ({', '.join(corpus.labels)})"
         return corpus, False, [f"{reason}: its head is not used"]
-    new = [place[name.lower()] for name in corpus.labels]
-    names = tuple(corpus.labels[new.index(i)] for i in range(len(new)))
-    every = {id(e): e for part in corpus.splits.values() for e in part}
-    renamed = {key: replace(e, label=new[e.label]) for key, e in every.items()}  # one of two splits stays one
-    splits = {s: tuple(renamed[id(e)] for e in part) for s, part in corpus.splits.items()}
-    return replace(corpus, labels=names, splits=splits), True, []
+    return _renumber_classes(corpus, [place[name.lower()] for name in corpus.labels]), True, []
+
+
+def _renumber_classes(corpus: LabelledCorpus, new: list[int]) -> LabelledCorpus:
+    """Return the corpus with each class under its new number.
+
+    new   the new number of each class, by the old one
+    """
+    labels = tuple(corpus.labels[new.index(number)] for number in range(len(new)))
+    renumbered: dict[int, Any] = {}
+    splits = {}
+    for split, examples in corpus.splits.items():
+        for example in examples:
+            if id(example) not in renumbered:  # one of two splits stays one
+                renumbered[id(example)] = replace(example, label=new[example.label])
+        splits[split] = tuple(renumbered[id(example)] for example in examples)
+    return replace(corpus, labels=labels, splits=splits)

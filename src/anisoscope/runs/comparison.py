@@ -154,97 +154,110 @@ def compare(
 def list_cautions(first: KeptRun, second: KeptRun, differences: Sequence[Difference] = ()) -> list[str]:
     """List, a sentence each, what else could explain a difference between two runs; first how they are paired."""
     notes = [explain_pairing(first, second)]
-    ours, theirs = _corpus_of(first), _corpus_of(second)
+    ours, theirs = _get_corpus(first), _get_corpus(second)
     same_corpus = ours.get("fingerprint") == theirs.get("fingerprint") and ours.get("name") == theirs.get("name")
     if ours.get("name") != theirs.get("name"):
-        notes.append(f"Another corpus ({_names(first, second, ours.get('name'), theirs.get('name'))}).")
+        notes.append(f"Another corpus ({_write_both(first, second, ours.get('name'), theirs.get('name'))}).")
     elif not same_corpus:
         notes.append(f"Not the same part or version of the corpus {ours.get('name')}.")
     for name, words in (("limit", "--limit"), ("split", "--split"), ("n_units", "numbers of units")):
         if ours.get(name) != theirs.get(name) and same_corpus:
-            notes.append(f"Other {words} ({_names(first, second, ours.get(name), theirs.get(name))}).")
-    notes += _cautions_of_tokens(first, second, same_corpus)
+            notes.append(f"Other {words} ({_write_both(first, second, ours.get(name), theirs.get(name))}).")
+    notes += _warn_of_tokens(first, second, same_corpus)
     if first.manifest.get("dtype") != second.manifest.get("dtype"):
-        found = _names(first, second, first.manifest.get("dtype"), second.manifest.get("dtype"))
+        found = _write_both(first, second, first.manifest.get("dtype"), second.manifest.get("dtype"))
         notes.append(f"Another dtype ({found}).")
-    notes += _cautions_of_settings(first, second)
-    notes += _cautions_of_layers(first, second, differences)
+    notes += _warn_of_settings(first, second)
+    notes += _warn_of_layers(first, second, differences)
     return notes
 
 
-def _corpus_of(run: KeptRun) -> Mapping[str, Any]:
+def _get_corpus(run: KeptRun) -> Mapping[str, Any]:
     """Return the manifest's entry on the corpus; old manifests hold only its name."""
     found = run.manifest.get("corpus")
     return found if isinstance(found, Mapping) else {"name": found}
 
 
-def _names(first: KeptRun, second: KeptRun, ours: Any, theirs: Any) -> str:
+def _write_both(first: KeptRun, second: KeptRun, ours: Any, theirs: Any) -> str:
     """Write what two runs have each, for a caution: `NAME: value; NAME: value`.
 
     ours, theirs   the value of the first and of the second run
     """
-    return f"{first.name}: {_worded(ours)}; {second.name}: {_worded(theirs)}"
+    return f"{first.name}: {_write_value(ours)}; {second.name}: {_write_value(theirs)}"
 
 
-def _worded(value: Any) -> str:
+def _write_value(value: Any) -> str:
     """Write a value as text: `none` for None, thousands separated by commas."""
-    return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    if value is None:
+        return "none"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _cautions_of_tokens(first: KeptRun, second: KeptRun, same_corpus: bool) -> Iterator[str]:
+def _warn_of_tokens(first: KeptRun, second: KeptRun, same_corpus: bool) -> Iterator[str]:
     """Yield a sentence if the same text was split into other tokens or windows in the two runs, and why.
 
     same_corpus   whether both runs read the same corpus; if not, nothing is yielded
     """
-    ours, theirs = first.manifest.get("plan"), second.manifest.get("plan")
-    of_text = _corpus_of(first).get("max_length") is not None
-    if not (same_corpus and of_text) or ours is None or theirs is None or ours == theirs:
+    length, other_length = (_get_corpus(run).get("max_length") for run in (first, second))
+    is_text = length is not None
+    if not same_corpus or not is_text:
         return
-    settings, others = (run.manifest.get("settings", {}) for run in (first, second))
+    plan, other_plan = first.manifest.get("plan"), second.manifest.get("plan")
+    if plan is None or other_plan is None or plan == other_plan:
+        return
     parts = []
-    lengths = [_corpus_of(run).get("max_length") for run in (first, second)]
-    if lengths[0] != lengths[1]:
-        parts.append(f"windows of {lengths[0]:,} and {lengths[1]:,} tokens")
+    if length != other_length:
+        parts.append(f"windows of {length:,} and {other_length:,} tokens")
+    settings, others = (run.manifest.get("settings", {}) for run in (first, second))
     for name in ("documents", "sequences", "batch_tokens"):
         if settings.get(name) != others.get(name):
-            parts.append(f"--{name.replace('_', '-')} {_worded(settings.get(name))} and {_worded(others.get(name))}")
+            parts.append(
+                f"--{name.replace('_', '-')} {_write_value(settings.get(name))} and {_write_value(others.get(name))}"
+            )
     if not parts:
         parts = ["another tokenizer"]
     yield f"The same text as other tokens ({join_words(parts)})."
 
 
-def _cautions_of_settings(first: KeptRun, second: KeptRun) -> Iterator[str]:
+def _warn_of_settings(first: KeptRun, second: KeptRun) -> Iterator[str]:
     """Say which settings differ between the runs, whether one is a shard, and whether the code differs."""
     ours, theirs = (run.manifest.get("settings", {}).get("settings", {}) for run in (first, second))
     for name, words in SETTINGS_TO_TELL.items():
         if name in ours and name in theirs and ours[name] != theirs[name]:
-            yield f"{words[0].upper()}{words[1:]} ({_names(first, second, ours[name], theirs[name])})."
+            yield f"{words[0].upper()}{words[1:]} ({_write_both(first, second, ours[name], theirs[name])})."
     for run in (first, second):
         part, parts = run.manifest.get("settings", {}).get("shard") or (0, 1)
         if parts > 1:
             yield f"{run.name} is shard {part + 1} of {parts}; merge the shards first."
-    code = [run.manifest.get("code") or {} for run in (first, second)]
-    versions = [found.get("version") for found in code]
-    if all(versions) and versions[0] != versions[1]:
-        yield f"Measured by other versions ({_names(first, second, *versions)})."
-    elif all(found.get("sources") for found in code) and code[0]["sources"] != code[1]["sources"]:
+    yield from _warn_of_code(first, second)
+
+
+def _warn_of_code(first: KeptRun, second: KeptRun) -> Iterator[str]:
+    """Say whether the runs were measured by other versions, or by other code of the same version."""
+    code, other_code = (run.manifest.get("code") or {} for run in (first, second))
+    version, other_version = code.get("version"), other_code.get("version")
+    sources, other_sources = code.get("sources"), other_code.get("sources")
+    if version and other_version and version != other_version:
+        yield f"Measured by other versions ({_write_both(first, second, version, other_version)})."
+    elif sources and other_sources and sources != other_sources:
         yield "Measured by other code of the same version; if that matters, measure both again."
 
 
-def _cautions_of_layers(first: KeptRun, second: KeptRun, differences: Sequence[Difference]) -> Iterator[str]:
+def _warn_of_layers(first: KeptRun, second: KeptRun, differences: Sequence[Difference]) -> Iterator[str]:
     """Say if layers were matched by depth, if stacks (encoder, decoder) of different names were matched, or if no
     layer matches.
     """
-    moved = [one for one in differences if not pd.isna(one.layer_other) and one.layer_other != one.where["layer"]]
-    if moved:
-        deepest = max(int(one.where["layer"]) for one in differences if not pd.isna(one.where["layer"]))
-        other = max(int(one.layer_other) for one in differences if not pd.isna(one.layer_other))
-        yield f"Layers are matched by relative depth ({deepest} and {other} layers)."
-    stacks = [set(run.records["stack"].dropna().unique()) for run in (first, second)]
-    if differences and len(stacks[0]) == len(stacks[1]) == 1 and stacks[0] != stacks[1]:
-        yield f"Stacks of other kinds ({_names(first, second, *(next(iter(each)) for each in stacks))})."
     if not differences:
         yield "No layer in common."
+        return
+    others = [one for one in differences if not pd.isna(one.layer_other)]
+    if any(one.layer_other != one.where["layer"] for one in others):
+        deepest = max(int(one.where["layer"]) for one in differences if not pd.isna(one.where["layer"]))
+        deepest_other = max(int(one.layer_other) for one in others)
+        yield f"Layers are matched by relative depth ({deepest} and {deepest_other} layers)."
+    stacks, other_stacks = (list(run.records["stack"].dropna().unique()) for run in (first, second))
+    if len(stacks) == len(other_stacks) == 1 and stacks != other_stacks:
+        yield f"Stacks of other kinds ({_write_both(first, second, stacks[0], other_stacks[0])})."
 
 
 def differs(first: KeptRun, second: KeptRun, differences: Sequence[Difference], metric: str) -> Iterator[Finding]:
@@ -260,13 +273,16 @@ def differs(first: KeptRun, second: KeptRun, differences: Sequence[Difference], 
     for one in differences:
         place = tuple(None if pd.isna(one.where[name]) else one.where[name] for name in ("stack", "kind", "component"))
         parts.setdefault(place, []).append(one)
-    stacks, components = {place[:2] for place in parts}, {place[2] for place in parts}
+    n_stacks = len({place[:2] for place in parts})
+    n_components = len({place[2] for place in parts})
+    if n_components > 6:  # a sentence on each dimension or class would bury the others
+        return
     for (stack, kind, component), own in parts.items():
-        before = f"{str(stack).capitalize()}, {kind}-attention: " if kind == "cross" else f"{str(stack).capitalize()}: "
-        before = before if len(stacks) > 1 else ""
-        of_component = f" ({component})" if len(components) > 1 else ""
-        if len(components) <= 6:
-            yield _tell_difference(f"{before}{beginning}{of_component}", own, metric, paired)
+        before = ""
+        if n_stacks > 1:
+            before = f"{str(stack).capitalize()}{', cross-attention' if kind == 'cross' else ''}: "
+        of_component = f" ({component})" if n_components > 1 else ""
+        yield _tell_difference(f"{before}{beginning}{of_component}", own, metric, paired)
 
 
 def _tell_difference(beginning: str, differences: Sequence[Difference], metric: str, paired: str) -> Finding:
@@ -275,29 +291,35 @@ def _tell_difference(beginning: str, differences: Sequence[Difference], metric: 
     beginning   the words that begin the sentence
     paired      how the runs were paired, in words
     """
-    of_heads = any(not pd.isna(one.where["head"]) for one in differences)
+    are_heads = any(not pd.isna(one.where["head"]) for one in differences)
     words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
-    found = [[one for one in differences if one.low > 0], [one for one in differences if one.high < 0]]
+    higher = [one for one in differences if one.low > 0]
+    lower = [one for one in differences if one.high < 0]
+    # a difference without an interval is neither higher nor lower: comparing with NaN is False
+    unclear = [one for one in differences if not (one.low > 0 or one.high < 0)]
     parts = []
     numbers: list[dict[str, Any]] = []
-    for word, own in zip(words, found, strict=True):
+    for word, own in zip(words, (higher, lower), strict=True):
         if not own:
             continue
         top = max(own, key=lambda one: abs(one.value))
         numbers.append(_number_of(top))
         by = f"{format_signed_interval(top.value, top.low, top.high)}{paired}"
         values = f"{format_short(top.second)} against {format_short(top.first)}"
-        if of_heads:
+        most = ""
+        if are_heads:
             where = f"in {count_noun(len(own), 'head')} of {len(differences)}"
             most = f", most in head {top.where['head']} of layer {top.where['layer']}"
         else:
-            where, most = _where(own, differences), f", most at {_place_name(top)}" if len(own) > 1 else ""
+            where = _where(own, differences)
+            if len(own) > 1:
+                most = f", most at {_place_name(top)}"
         parts.append(f"{word} {where}{most} ({values}: {by})")
-    rest = [one for one in differences if not (one.low > 0 or one.high < 0)]
-    if rest:
-        where = f"in {count_noun(len(rest), 'head')}" if of_heads else _where(rest, differences)
-        kind = "head" if of_heads else "layer"
-        parts.append(f"no clear difference {where}" if parts else f"no clear difference in any {kind}")
+    if unclear and parts:
+        where = f"in {count_noun(len(unclear), 'head')}" if are_heads else _where(unclear, differences)
+        parts.append(f"no clear difference {where}")
+    elif unclear:
+        parts.append(f"no clear difference in any {'head' if are_heads else 'layer'}")
     return Finding("differs", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))
 
 

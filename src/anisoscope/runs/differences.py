@@ -215,13 +215,13 @@ def compare_runs(
     ours = _select(first, metric, heads, tokens)
     theirs = _select(second, metric, heads, tokens)
     paired = are_paired(first, second)
-    by_number = bool(_chosen_layers(first) or _chosen_layers(second))
+    by_number = bool(_get_chosen_layers(first) or _get_chosen_layers(second))
     found: list[Difference] = []
     pairs = list(_match(ours.rows, theirs.rows, by_number))
     if heads:
         pairs.sort(key=lambda pair: pair[0].row)  # layer by layer, as in the records, not head by head
     for row, other in pairs:
-        found.append(_difference(ours, theirs, row, other, paired))
+        found.append(_subtract(ours, theirs, row, other, paired))
     return found
 
 
@@ -254,7 +254,7 @@ def are_same_units(first: KeptRun, second: KeptRun) -> bool:
     return first.units is not None and first.units == second.units
 
 
-def _chosen_layers(run: KeptRun) -> Any:
+def _get_chosen_layers(run: KeptRun) -> Any:
     """Return the layers that the run was limited to by its settings; None if it measured all."""
     return run.manifest.get("settings", {}).get("settings", {}).get("layers")
 
@@ -332,20 +332,23 @@ def _match(ours: pd.DataFrame, theirs: pd.DataFrame, by_number: bool) -> Iterato
         theirs = theirs.assign(stack=stacks[0])
     other_places = {place: list(part.itertuples()) for place, part in theirs.groupby(_places(theirs), sort=False)}
     for place, part in ours.groupby(_places(ours), sort=False):
-        rows, others = list(part.itertuples()), other_places.get(place, [])
-        if not others:
-            continue
-        by_layer = {_layer(row): row for row in others}
-        deepest, other_deepest = max(map(_layer, rows)), max(by_layer)
-        is_final = rows[0].site == "final"  # it stands after the last block, whatever its number
-        if (deepest == other_deepest or by_number) and not is_final:
-            for row in rows:
-                if _layer(row) in by_layer:
-                    yield row, by_layer[_layer(row)]
-            continue
+        if place in other_places:
+            yield from _match_layers(list(part.itertuples()), other_places[place], by_number)
+
+
+def _match_layers(rows: list[Any], others: list[Any], by_number: bool) -> Iterator[tuple[Any, Any]]:
+    """Yield (row of the first run, row of the second): layers of the same number, or of the nearest relative depth."""
+    by_layer = {_layer(row): row for row in others}
+    deepest, deepest_other = max(map(_layer, rows)), max(by_layer)
+    is_final = rows[0].site == "final"  # it stands after the last block, whatever its number
+    if (deepest == deepest_other or by_number) and not is_final:
         for row in rows:
-            depth = _layer(row) / max(deepest, 1)
-            yield row, min(others, key=lambda other: abs(_layer(other) / max(other_deepest, 1) - depth))
+            if _layer(row) in by_layer:
+                yield row, by_layer[_layer(row)]
+        return
+    for row in rows:
+        depth = _layer(row) / max(deepest, 1)
+        yield row, min(others, key=lambda other: abs(_layer(other) / max(deepest_other, 1) - depth))
 
 
 def _places(rows: pd.DataFrame) -> pd.Series:
@@ -362,7 +365,7 @@ def _layer(row: Any) -> float:
     return 0.0 if pd.isna(row.layer) else float(row.layer)
 
 
-def _difference(ours: _Selection, theirs: _Selection, row: Any, other: Any, paired: bool) -> Difference:
+def _subtract(ours: _Selection, theirs: _Selection, row: Any, other: Any, paired: bool) -> Difference:
     """Return the difference of two matched rows, with an interval if both runs kept replicates.
 
     ours, theirs   the records of each run, with replicates (values with one group of units left out)
@@ -394,7 +397,7 @@ def half_width_paired(value: float, other_value: float, ours: Array, theirs: Arr
     present = ~(np.isnan(ours) & np.isnan(theirs))
     # A group that holds nothing of a place in one run changes nothing there if it is left out.
     left_out = np.where(np.isnan(theirs), other_value, theirs) - np.where(np.isnan(ours), value, ours)
-    error, groups = _jackknife_error(left_out[present])
+    error, groups = _estimate_error(left_out[present])
     return float(special.stdtrit(groups - 1, 0.975) * error) if groups >= FEWEST else np.nan
 
 
@@ -405,7 +408,7 @@ def half_width_unpaired(ours: Array, theirs: Array) -> float:
 
     Squared errors are added, and the degrees of freedom are Welch's. NaN if a run has fewer than three groups.
     """
-    (error, groups), (other_error, other_groups) = (_jackknife_error(x[~np.isnan(x)]) for x in (ours, theirs))
+    (error, groups), (other_error, other_groups) = (_estimate_error(x[~np.isnan(x)]) for x in (ours, theirs))
     if min(groups, other_groups) < FEWEST:
         return np.nan
     variance = error**2 + other_error**2
@@ -415,7 +418,7 @@ def half_width_unpaired(ours: Array, theirs: Array) -> float:
     return float(special.stdtrit(freedom, 0.975) * np.sqrt(variance))
 
 
-def _jackknife_error(left_out: Array) -> tuple[float, int]:
+def _estimate_error(left_out: Array) -> tuple[float, int]:
     """Return (standard error by the delete-a-group jackknife, number of groups), from values with one group left out
     [group].
     """
@@ -475,7 +478,7 @@ class Condition:
         Its whole interval must lie beyond; a difference without an interval is judged by its value. MeasureError if
         there is nothing to judge, so that a comparison that failed is not mistaken for one that passed.
         """
-        ordered = sorted(differences, key=_depth_of)
+        ordered = sorted(differences, key=_get_depth)
         defined = [one for one in ordered if not np.isnan(one.value)]
         if not defined:
             came = "no value that is defined in both" if ordered else "no layer in common"
@@ -495,8 +498,8 @@ class Condition:
         if self.where == "any":
             return list(ordered)
         if self.where in ("first", "last"):
-            end = _depth_of(ordered[0 if self.where == "first" else -1])
-            return [one for one in ordered if _depth_of(one) == end]
+            end = _get_depth(ordered[0 if self.where == "first" else -1])
+            return [one for one in ordered if _get_depth(one) == end]
         if self.where in ("max", "min"):
             pick = max if self.where == "max" else min
             return [pick(ordered, key=lambda one: one.value)]
@@ -513,7 +516,7 @@ class Condition:
         return (one.value if np.isnan(one.high) else one.high) < self.limit
 
 
-def _depth_of(one: Difference) -> tuple[float, bool]:
+def _get_depth(one: Difference) -> tuple[float, bool]:
     """Return the sort key of a difference from input to output; the final norm comes after the last block.
 
     The key is (number of the layer, whether it is the final norm).

@@ -20,7 +20,7 @@ from anisoscope.runs.classes import (
     list_reading_stacks,
     match_class_order,
     read_training,
-    tokenizer_of,
+    require_tokenizer,
 )
 from anisoscope.runs.job import ClassesOptions, Job, LoadOptions
 from anisoscope.runs.run import load_subject, resolve_dtype_and_device
@@ -41,36 +41,52 @@ def open_classifier(
     a corpus there are none. ModelError for a model without a classification head.
     """
     recipe = read_training(classes.model).get("recipe", {})
-    classes = fill_from_training(classes) if classes.corpus or recipe.get("corpus") else classes
+    if classes.corpus or recipe.get("corpus"):
+        classes = fill_from_training(classes)
     job = Job(model=classes.model, **select_fields(classes, LoadOptions))
     subject = subject or load_subject(job, classifier=True)
     if not is_classifier(subject.config):
-        of_tokens = any(
-            name.endswith("ForTokenClassification") for name in getattr(subject.config, "architectures", None) or ()
-        )
-        got = "which names a class for each token" if of_tokens else "which has no head for classes"
-        raise ModelError("a classifier of texts", f"{subject.name}, {got}", "name one that was fine-tuned on texts")
+        raise _refuse_model(subject)
     model: Any = subject.model
-    tokenizer, stack = tokenizer_of(subject), list_reading_stacks(model)
+    tokenizer = require_tokenizer(subject)
+    stack = list_reading_stacks(model)
     length = choose_text_length(subject.config, tokenizer, classes.max_length)
-    notes: list[str] = []
-    corpus: LabelledCorpus | None = None
-    if classes.corpus:
-        place = corpus_file or classes.corpus
-        given = open_labelled(
-            place, columns=classes.by_role, seed=classes.split_seed, limit=DIRECTED, for_training=False
-        )
-        given, usable, notes = match_class_order(subject.config, given)
-        corpus = given if usable else None
+    corpus, notes = _open_corpus(classes, subject, corpus_file)
     examples = take_balanced(corpus.splits[TRAIN], DIRECTED, len(corpus.labels)) if corpus else ()
     rows = encode(examples or [Example(words, 0) for words in TRIAL], tokenizer, length).rows
     padding: Padding = find_neutral_padding(model, rows, choose_pad(tokenizer, subject.config, rows))
-    own = tuple(str(subject.config.id2label[i]) for i in range(subject.config.num_labels))
-    nameless = all(re.fullmatch(r"LABEL_\d+", name) for name in own)
-    names = corpus.labels if corpus and nameless else own
+    names = tuple(str(subject.config.id2label[i]) for i in range(subject.config.num_labels))
+    are_nameless = all(re.fullmatch(r"LABEL_\d+", name) for name in names)
+    if corpus is not None and are_nameless:
+        names = corpus.labels
     opened = Classifier(model, tokenizer, names, length, padding, stack)
-    if corpus is not None:
-        device = resolve_dtype_and_device(job, subject).device
-        plan = LabelledPlan(encode(examples, tokenizer, length), padding, stack=stack, device=device)
-        opened = replace(opened, directions=measure_class_directions(model, plan, len(names)))
-    return opened, notes
+    if corpus is None:
+        return opened, notes
+    device = resolve_dtype_and_device(job, subject).device
+    plan = LabelledPlan(encode(examples, tokenizer, length), padding, stack=stack, device=device)
+    return replace(opened, directions=measure_class_directions(model, plan, len(names))), notes
+
+
+def _refuse_model(subject: Subject) -> ModelError:
+    """Make the error for a model that names no class of a whole text. The caller raises it."""
+    architectures = getattr(subject.config, "architectures", None) or ()
+    of_tokens = any(name.endswith("ForTokenClassification") for name in architectures)
+    got = "which names a class for each token" if of_tokens else "which has no head for classes"
+    return ModelError("a classifier of texts", f"{subject.name}, {got}", "name one that was fine-tuned on texts")
+
+
+def _open_corpus(
+    classes: ClassesOptions, subject: Subject, corpus_file: str | None
+) -> tuple[LabelledCorpus | None, list[str]]:
+    """Return (the corpus for the directions of the classes, notes for the user).
+
+    corpus_file   where the corpus is, if the name in `classes` is no place
+
+    None if no corpus is named, or its classes are not those of the model.
+    """
+    if not classes.corpus:
+        return None, []
+    place = corpus_file or classes.corpus
+    corpus = open_labelled(place, columns=classes.by_role, seed=classes.split_seed, limit=DIRECTED, for_training=False)
+    corpus, is_usable, notes = match_class_order(subject.config, corpus)
+    return corpus if is_usable else None, notes

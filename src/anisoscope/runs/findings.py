@@ -60,7 +60,7 @@ class Depth:
     @property
     def top(self) -> Any:
         """Return the row of the highest A (anisotropy)."""
-        return _top(self.rows)
+        return _find_top(self.rows)
 
     def at(self, row: Any, metric: str, component: str | None = None) -> Any:
         """Return the record of another metric at the same layer and site as `row`; None if there is none."""
@@ -77,12 +77,12 @@ def findings(records: pd.DataFrame, words: Mapping[str, str] | None = None) -> l
     words  texts of tokens by id, as in the manifest (`tokens`); None: tokens are not quoted
     """
     found = [finding for rule in RULES_OF_CLASSES for finding in rule(records)]
-    found += [finding for depth in depths(records) for rule in RULES for finding in rule(depth)]
+    found += [finding for depth in judge_stacks(records) for rule in RULES for finding in rule(depth)]
     found += [finding for rule in RULES_OF_RUNS for finding in rule(records)]
     return [*found, *attention_findings(records), *extreme_findings(records, words)]
 
 
-def depths(records: pd.DataFrame) -> list[Depth]:
+def judge_stacks(records: pd.DataFrame) -> list[Depth]:
     """Return A (anisotropy) by layer with verdicts, one `Depth` per stack, under the first token policy (which tokens
     count).
     """
@@ -92,22 +92,30 @@ def depths(records: pd.DataFrame) -> list[Depth]:
     if not len(rows):
         return []
     records = select(records, token_policy=[select_lead_policy(rows), None])
-    found, stacks = [], list(dict.fromkeys(rows["stack"]))
-    for before, part in _checkpoints(records):
+    stacks = list(dict.fromkeys(rows["stack"]))
+    found = []
+    for before, part in _iter_checkpoints(records):
         for stack in stacks:
             own = select(part, stack=stack)
-            of_stack = sort_by_depth(select(own, metric="mean_cosine", component=None))
-            of_stack = of_stack[of_stack["value"].notna()]
-            law = select(own, metric=Q95, component=None)[["layer", "site", "value"]].rename(columns={"value": "q95"})
-            judged = of_stack.merge(law.drop_duplicates(["layer", "site"]), on=["layer", "site"], how="left")
-            ends = zip(judged["low"], judged["high"], judged["q95"], strict=True)
-            judged["verdict"] = [judge_isotropy(*row) for row in ends]
+            judged = _judge_layers(own)
             if len(judged):
-                found.append(Depth(judged, own, f"{before}{stack.capitalize()}: " if len(stacks) > 1 else before))
+                beginning = f"{before}{stack.capitalize()}: " if len(stacks) > 1 else before
+                found.append(Depth(judged, own, beginning))
     return found
 
 
-def _checkpoints(records: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+def _judge_layers(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of A of one stack from input to output, with the columns `q95` and `verdict`."""
+    rows = sort_by_depth(select(records, metric="mean_cosine", component=None))
+    rows = rows[rows["value"].notna()]
+    law = select(records, metric=Q95, component=None)[["layer", "site", "value"]].rename(columns={"value": "q95"})
+    judged = rows.merge(law.drop_duplicates(["layer", "site"]), on=["layer", "site"], how="left")
+    ends = zip(judged["low"], judged["high"], judged["q95"], strict=True)
+    judged["verdict"] = [judge_isotropy(*row) for row in ends]
+    return judged
+
+
+def _iter_checkpoints(records: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield for each seed (text that begins its sentences, records of its last step); a single run yields all
     records.
     """
@@ -142,7 +150,9 @@ def judge_isotropy(low: float, high: float, q95: float | None) -> str:
     """
     if q95 is None or not all(map(math.isfinite, (low, high, q95))):
         return ""
-    return "isotropic" if high <= q95 else "anisotropic" if low > q95 else "undecided"
+    if high <= q95:
+        return "isotropic"
+    return "anisotropic" if low > q95 else "undecided"
 
 
 def unjudged(depth: Depth) -> Iterator[Finding]:
@@ -154,31 +164,61 @@ def unjudged(depth: Depth) -> Iterator[Finding]:
 
 def where_anisotropic(depth: Depth) -> Iterator[Finding]:
     """Say which layers are anisotropic, where A is highest, and which layers' intervals overlap with the highest."""
-    if not any(depth.rows["verdict"]):
+    layers = iter_rows(depth.rows)
+    if not any(row.verdict for row in layers):
         return
-    found = list(depth.rows["verdict"])
-    where = {word: [i for i, own in enumerate(found) if own == word] for word in found}
-    top, names, parts = depth.top, [name_layer(row) for row in iter_rows(depth.rows)], []
-    highest = f"A {format_measured(top)}"
-    if yes := where.get("anisotropic"):
-        extreme = f", extreme: at least {format_short(EXTREME, 1)}" if top.low >= EXTREME else ""
-        rivals = [row for row in iter_rows(depth.rows) if row.high >= top.low]
-        near = [i for i, row in enumerate(iter_rows(depth.rows)) if row.high >= top.low and row.Index != top.Index]
-        word = "strongest" if len(rivals) == 1 < len(depth.rows) else "highest"
-        tied = f"; intervals overlap with {list_layers(near, names)}" if near else ""
-        peak = f"{word} {at_layer(top)} ({highest}{extreme}){tied}"
-        found_at = f"anisotropic {describe_layers(yes, names)}"
-        parts = [found_at, peak] if len(names) > 1 else [f"{found_at} ({highest}{extreme})"]
+    names = [name_layer(row) for row in layers]
+    anisotropic = [i for i, row in enumerate(layers) if row.verdict == "anisotropic"]
+    undecided = [i for i, row in enumerate(layers) if row.verdict == "undecided"]
+    if anisotropic:
+        behind = [row for row in layers if row.high >= depth.top.low]
+        parts = _describe_anisotropic(depth, anisotropic, names)
     else:
-        rivals = iter_rows(depth.rows)
-        iso = where.get("isotropic", [])
-        at_top = f" (highest {highest} {at_layer(top)})" if len(names) > 1 else f" ({highest})"
-        everywhere = at_top if len(iso) == len(names) else ""
-        parts = [f"isotropic {describe_layers(iso, names)}{everywhere}"] if iso else []
-    if undecided := where.get("undecided"):
+        behind = layers
+        parts = _describe_isotropic(depth, names)
+    if undecided:
         parts.append(f"undecided {describe_layers(undecided, names)}")
     text = "; ".join(parts)
-    yield Finding("where_anisotropic", f"{depth.before}{text[0].upper()}{text[1:]}.", tuple(map(entry, rivals)))
+    yield Finding("where_anisotropic", f"{depth.before}{text[0].upper()}{text[1:]}.", tuple(map(entry, behind)))
+
+
+def _describe_anisotropic(depth: Depth, anisotropic: list[int], names: list[str]) -> list[str]:
+    """Say which layers are anisotropic, and in which A is highest.
+
+    anisotropic   places of these layers
+    names         of all layers
+    """
+    top = depth.top
+    layers = iter_rows(depth.rows)
+    highest = f"A {format_measured(top)}"
+    if top.low >= EXTREME:
+        highest += f", extreme: at least {format_short(EXTREME, 1)}"
+    found = f"anisotropic {describe_layers(anisotropic, names)}"
+    if len(names) == 1:
+        return [f"{found} ({highest})"]
+    reaching = [i for i, row in enumerate(layers) if row.high >= top.low]  # the highest itself among them
+    overlapping = [i for i in reaching if layers[i].Index != top.Index]
+    # "strongest" is said only of a layer that no other's interval reaches
+    word = "strongest" if len(reaching) == 1 else "highest"
+    tied = f"; intervals overlap with {list_layers(overlapping, names)}" if overlapping else ""
+    return [found, f"{word} {at_layer(top)} ({highest}){tied}"]
+
+
+def _describe_isotropic(depth: Depth, names: list[str]) -> list[str]:
+    """Say which layers are isotropic, and the highest A if all are; empty if none is.
+
+    names   of all layers
+    """
+    isotropic = [i for i, row in enumerate(iter_rows(depth.rows)) if row.verdict == "isotropic"]
+    if not isotropic:
+        return []
+    found = f"isotropic {describe_layers(isotropic, names)}"
+    if len(isotropic) < len(names):
+        return [found]
+    highest = f"A {format_measured(depth.top)}"
+    if len(names) == 1:
+        return [f"{found} ({highest})"]
+    return [f"{found} (highest {highest} {at_layer(depth.top)})"]
 
 
 def carried_by_few(depth: Depth) -> Iterator[Finding]:
@@ -187,22 +227,30 @@ def carried_by_few(depth: Depth) -> Iterator[Finding]:
     if top.verdict != "anisotropic":
         return
     width = len(select(depth.records, metric="mean_cosine.contribution", layer=top.layer, site=top.site))
-    out_of = f" of {width:,}" if width else ""
     for k in FEW:
         share = depth.at(top, "mean_cosine.top_share", str(k))
         if share is None or not has_interval(share):
             continue
-        dims = f"{k}{out_of} dimensions" if k > 1 or out_of else "1 dimension"
-        if share.low >= HALF:
-            found = f"More than half of it lies in {dims}"
-        elif share.high >= HALF and share.low >= HALF - AROUND and share.high <= HALF + AROUND:
-            found = f"About half of it lies in {dims}"
-        elif k == FEW[-1] and share.high < HALF:
-            found = f"Not carried by a few dimensions: less than half of it lies in {dims}"
-        else:
-            continue
-        yield Finding("carried_by_few", f"{depth.before}{found} (share {format_measured(share, 2)}).", (entry(share),))
-        return
+        found = _judge_share(share, is_last=k == FEW[-1])
+        if found:
+            dims = "1 dimension" if k == 1 and not width else f"{k}{f' of {width:,}' if width else ''} dimensions"
+            text = f"{depth.before}{found} in {dims} (share {format_measured(share, 2)})."
+            yield Finding("carried_by_few", text, (entry(share),))
+            return
+
+
+def _judge_share(share: Any, *, is_last: bool) -> str:
+    """Say whether a share of A is half of it or more; empty if the next number of dimensions is to be looked at.
+
+    is_last   no larger number of dimensions is recorded
+    """
+    if share.low >= HALF:
+        return "More than half of it lies"
+    if share.low >= HALF - AROUND and HALF <= share.high <= HALF + AROUND:
+        return "About half of it lies"
+    if is_last and share.high < HALF:
+        return "Not carried by a few dimensions: less than half of it lies"
+    return ""
 
 
 def removed_by_centring(depth: Depth) -> Iterator[Finding]:
@@ -227,7 +275,7 @@ def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
     if not len(rows):
         return
     above = [i for i, low in enumerate(rows["low"]) if low > 0.5]  # chance
-    top = _top(rows.iloc[above] if above else rows)
+    top = _find_top(rows.iloc[above] if above else rows)
     if not above:
         highest = f"highest {format_measured(top)} {at_layer(top)}"
         text = f"Directions tell the classes in no layer: AUC is at chance (.500), {highest}."
@@ -275,24 +323,29 @@ def attention_used(records: pd.DataFrame) -> Iterator[Finding]:
     """Say how much accuracy a classifier loses if its attention weights are replaced by uniform ones."""
     rows = select(records, metric="replaced.accuracy", component="uniform")
     rows = rows[rows["low"].notna()]
-    of_all = iter_rows(rows[rows["layer"].isna()])
-    if not of_all:
+    in_all_layers = iter_rows(rows[rows["layer"].isna()])
+    if not in_all_layers:
         return
-    whole = of_all[0]
-    if whole.high < 0:
-        judgement = "Attention of this classifier is used"
-    elif whole.low > -POINTS and whole.high < POINTS:
-        judgement = "Attention of this classifier is of no use within two points"
-    elif whole.low > 0:
-        judgement = "Attention of this classifier does harm"
-    else:
-        judgement = "Whether attention of this classifier is used is undecided"
-    text = f"{judgement}: with uniform weights instead, accuracy changes by {format_measured(whole)}"
-    alone = [row for row in iter_rows(rows[rows["layer"].notna()].sort_values("layer")) if row.high < 0]
-    if whole.high < 0 and alone and len(rows) > 2:  # of one layer, it and all are the same
-        layers = ", ".join(str(row.layer) for row in alone)
-        text += f"; alone in layer{'s' * (len(alone) > 1)} {layers} that loses accuracy too"
-    yield Finding("attention_used", f"{text} (n = {whole.n_units}).", (entry(whole), *map(entry, alone)))
+    whole = in_all_layers[0]
+    text = f"{_judge_change(whole)}: with uniform weights instead, accuracy changes by {format_measured(whole)}"
+    in_one_layer = iter_rows(rows[rows["layer"].notna()].sort_values("layer"))
+    losing = [row for row in in_one_layer if row.high < 0]
+    if whole.high < 0 and losing and len(rows) > 2:  # of one layer, it and all are the same
+        layers = ", ".join(str(row.layer) for row in losing)
+        plural = "s" if len(losing) > 1 else ""
+        text += f"; alone in layer{plural} {layers} that loses accuracy too"
+    yield Finding("attention_used", f"{text} (n = {whole.n_units}).", (entry(whole), *map(entry, losing)))
+
+
+def _judge_change(change: Any) -> str:
+    """Say what a change of accuracy without attention means, by its interval."""
+    if change.high < 0:
+        return "Attention of this classifier is used"
+    if change.low > -POINTS and change.high < POINTS:
+        return "Attention of this classifier is of no use within two points"
+    if change.low > 0:
+        return "Attention of this classifier does harm"
+    return "Whether attention of this classifier is used is undecided"
 
 
 def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
@@ -303,7 +356,7 @@ def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
     maps = rows[~rows["component"].isin(["random", "rare"])]
     if not chance or not len(maps):
         return
-    best, random = _top(maps), chance[0]
+    best, random = _find_top(maps), chance[0]
     named = f"{best.component} of layer {best.layer}"
     if best.low > random.high:
         text = f"The words that decide are those that {named} ranks first: without them the probability of the class "
@@ -375,6 +428,6 @@ RULES_OF_RUNS = (noise_floor,)
 """Rules that read all records."""
 
 
-def _top(rows: pd.DataFrame) -> Any:
+def _find_top(rows: pd.DataFrame) -> Any:
     """Return the row with the highest value."""
     return iter_rows(rows.iloc[[int(rows["value"].argmax())]])[0]

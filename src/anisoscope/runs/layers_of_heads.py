@@ -56,19 +56,17 @@ def average_heads(
         defined = part[part["value"].notna()]
         if not len(defined):
             continue
-        own = None if left_out is None else left_out[defined.index.to_numpy()]
         metric = str(defined["metric"].iloc[0])
-        row: dict[str, Any] = {str(name): value for name, value in defined.iloc[0].items()}
-        row["head"] = pd.NA
-        values = defined["value"].to_numpy(dtype=np.float64)
-        if metric in OF_SIZES:
-            values = np.abs(values)
-            own = None if own is None else np.abs(own)
-        mean = None if own is None else own.mean(axis=0)
-        row |= _estimate(float(values.mean()), mean, RANGES.get(metric, UNBOUNDED))
-        found.append(row)
-        if mean is not None:
+        # heads of opposite signs would cancel where only the size counts
+        size = np.abs if metric in OF_SIZES else np.asarray
+        value = float(size(defined["value"].to_numpy(dtype=np.float64)).mean())
+        mean = None
+        if left_out is not None:
+            mean = size(left_out[defined.index.to_numpy()]).mean(axis=0)
             replicates.append(mean)
+        row: dict[str, Any] = {str(name): entry for name, entry in defined.iloc[0].items()}
+        row["head"] = pd.NA
+        found.append(row | _estimate(value, mean, RANGES.get(metric, UNBOUNDED)))
     frame = pd.DataFrame(found, columns=rows.columns).astype(rows.dtypes.to_dict())
     if left_out is None:
         return frame, None

@@ -30,9 +30,13 @@ def expand_series(names: Sequence[Any]) -> list[Any]:
     """
     folders = [name for name in names if isinstance(name, str) and (expand_home(name) / SERIES).exists()]
     if len(folders) > 1:
-        cure = f"name one checkpoint of each: {_list_checkpoints(folders[0])[-1]} {_list_checkpoints(folders[1])[-1]}"
-        raise UsageError("one series of checkpoints", f"{len(folders)} ({', '.join(folders)})", cure)
-    if len(names) == 1 and isinstance(names[0], str) and not folders and not Path(names[0]).is_file():
+        one, other = (_list_checkpoints(folder)[-1] for folder in folders[:2])
+        raise UsageError(
+            "one series of checkpoints",
+            f"{len(folders)} ({', '.join(folders)})",
+            f"name one checkpoint of each: {one} {other}",
+        )
+    if not folders and len(names) == 1 and isinstance(names[0], str) and not Path(names[0]).is_file():
         refuse_unmeasured_series(names[0])
     found: list[Any] = []
     for name in names:
@@ -66,18 +70,24 @@ def name_checkpoints(runs: "Sequence[KeptRun]", names: Sequence[str]) -> "list[K
 
     names   how each run was named by the user
     """
-    paths = [expand_home(name) for name in names]
-    found = [_OF_CHECKPOINT.fullmatch(path.name) if (path.parent / SERIES).exists() else None for path in paths]
-    seeds = {match[1] for match in found if match}
-    folders = {path.parent for path, match in zip(paths, found, strict=True) if match}
-    short = []
-    for kept, path, match in zip(runs, paths, found, strict=True):
-        if match is None:
-            short.append(kept)
+    places: list[tuple[Path, str, str] | None] = []
+    for name in names:
+        path = expand_home(name)
+        match = _OF_CHECKPOINT.fullmatch(path.name) if (path.parent / SERIES).exists() else None
+        places.append((path.parent, match[1], match[2]) if match else None)
+    several_series = len({place[0] for place in places if place}) > 1
+    several_seeds = len({place[1] for place in places if place}) > 1
+    named = []
+    for kept, place in zip(runs, places, strict=True):
+        if place is None:
+            named.append(kept)
             continue
-        name = f"{match[1]}-{match[2]}" if len(seeds) > 1 else match[2]
-        short.append(replace(kept, name=f"{path.parent.name}/{name}" if len(folders) > 1 else name))
-    return short
+        folder, seed, step = place
+        short = f"{seed}-{step}" if several_seeds else step
+        if several_series:
+            short = f"{folder.name}/{short}"
+        named.append(replace(kept, name=short))
+    return named
 
 
 def refuse_unmeasured_series(name: str) -> None:

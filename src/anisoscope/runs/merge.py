@@ -25,39 +25,52 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
     """
     parts = [RunFolder(folder) for folder in folders]
     manifests = [part.manifest for part in parts]
-    of_files = all("files" in manifest.get("corpus", {}) for manifest in manifests)
-    # shards of files have a plan each, of their own files
-    identities = [_identity(part, *(["plan"] if of_files else [])) for part in parts]
-    for folder, identity in zip(folders, identities, strict=True):
-        differ = ", ".join(list_changed_fields(identities[0], identity))
-        if differ:
-            got = f"{folder}, whose {differ} differs from {folders[0]}"
-            raise MeasureError("shards of one run", got, "merge shards with the same settings (only --shard differs)")
-    if of_files:
+    first = manifests[0]
+    are_of_files = all("files" in manifest.get("corpus", {}) for manifest in manifests)
+    identity = _require_one_run(parts, are_of_files=are_of_files)
+    facts = dict(first)
+    if are_of_files:
         corpus = _join_files(parts, manifests)
         whole = _add_files(parts, manifests)
-        facts = manifests[0] | {"plan": "", "units": identify_units(corpus, None, whole.settings)}
+        identity["files"] = corpus["fingerprint"]
+        facts |= {"plan": "", "units": identify_units(corpus, None, whole.settings)}
     else:
-        whole = _add_shards(parts, identities[0]["plan"], manifests)
-        facts, corpus = manifests[0], manifests[0]["corpus"]
-    identity = identities[0] | {"shard": [0, 1]} | ({"files": corpus["fingerprint"]} if of_files else {})
+        corpus = first["corpus"]
+        whole = _add_shards(parts, identity["plan"], manifests)
     target = RunFolder.start(output, identity, resume=False)
-    facts = facts | {
+    notes = dict.fromkeys(note for manifest in manifests for note in manifest["notes"])
+    facts |= {
         "run": make_run_id(identity),
         "asked": None,
         "merged": [manifest["run"] for manifest in manifests],
-        "settings": manifests[0]["settings"] | {"shard": [0, 1]},
-        "notes": list(dict.fromkeys(note for manifest in manifests for note in manifest["notes"])),
+        "settings": first["settings"] | {"shard": [0, 1]},
+        "notes": list(notes),
         "started": min(manifest["started"] for manifest in manifests),
         "seconds": round(sum(manifest["seconds"] for manifest in manifests), 2),
         "processes": sum(manifest["processes"] for manifest in manifests),
+        "corpus": corpus | {"n_tokens": sum(manifest["corpus"]["n_tokens"] for manifest in manifests)},
     }
-    facts["corpus"] = corpus | {"n_tokens": sum(manifest["corpus"]["n_tokens"] for manifest in manifests)}
     finish(target, whole, facts)
     return target
 
 
-def _identity(part: RunFolder, *left_out: str) -> dict[str, Any]:
+def _require_one_run(parts: Sequence[RunFolder], *, are_of_files: bool) -> dict[str, Any]:
+    """Return the identity of the run whose shards these are. MeasureError if they are of different runs.
+
+    parts   the shards' folders
+    """
+    # shards of files have a plan each, of their own files
+    left_out = ["plan"] if are_of_files else []
+    identities = [_read_identity(part, *left_out) for part in parts]
+    for part, identity in zip(parts, identities, strict=True):
+        differ = ", ".join(list_changed_fields(identities[0], identity))
+        if differ:
+            got = f"{part.folder}, whose {differ} differs from {parts[0].folder}"
+            raise MeasureError("shards of one run", got, "merge shards with the same settings (only --shard differs)")
+    return identities[0] | {"shard": [0, 1]}
+
+
+def _read_identity(part: RunFolder, *left_out: str) -> dict[str, Any]:
     """Return the identity of a shard's run, without the number of the shard. MeasureError if the shard cannot be
     merged.
 
@@ -83,31 +96,42 @@ def _join_files(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]])
     read by none.
     """
     first = manifests[0]["corpus"]
+    files = first["all_files"]
     owner: dict[str, Path] = {}
     hashes: dict[str, str] = {}
     for part, manifest in zip(parts, manifests, strict=True):
         corpus = manifest["corpus"]
-        if changed := {*corpus["all_files"]} ^ {*first["all_files"]}:
+        changed = {*corpus["all_files"]} ^ {*files}
+        if changed:
             got = f"{min(changed)}, which was there for only one of {parts[0].folder} and {part.folder}"
             raise MeasureError("a corpus of the same files for all shards", got, "measure all shards of the same files")
-        if twice := sorted(corpus["files"].keys() & owner.keys()):
+        twice = sorted(corpus["files"].keys() & owner.keys())
+        if twice:
             got = f"{_name_some(twice)}, in {owner[twice[0]]} and in {part.folder}"
             raise MeasureError("shards that have no file in common", got, "name each shard of one division once")
         owner |= dict.fromkeys(corpus["files"], part.folder)
         hashes |= corpus["files"]
-    shards = manifests[0]["settings"]["shard"][1]
-    missing = [index for index, file in enumerate(first["all_files"]) if file not in owner]
+    _require_all_files(files, owner, manifests[0]["settings"]["shard"][1])
+    whole = {name: value for name, value in first.items() if name not in ("files", "all_files")}
+    for name in ("n_batches", "empty", "skipped"):
+        whole[name] = sum(manifest["corpus"][name] for manifest in manifests)
+    whole["fingerprint"] = hash_parts([hashes[file] for file in files])
+    return whole
+
+
+def _require_all_files(files: Sequence[str], owner: dict[str, Path], shards: int) -> None:
+    """Raise MeasureError, with the missing shards, if some files of the corpus were read by none.
+
+    owner    the shard that read each file
+    shards   how many the corpus was divided into
+    """
+    missing = [index for index, file in enumerate(files) if file not in owner]
     if missing:
         lacking = sorted({index % shards for index in missing})
         named = ", ".join(f"{shard + 1}/{shards}" for shard in lacking)
-        got = f"{len(owner)}; missing: {named} ({_name_some([first['all_files'][index] for index in missing])})"
+        got = f"{len(owner)}; missing: {named} ({_name_some([files[index] for index in missing])})"
         cure = f"measure with --shard {lacking[0] + 1}/{shards}, and name its folder too"
-        raise MeasureError(f"shards that hold all {len(first['all_files'])} files", got, cure)
-    counts = {
-        name: sum(manifest["corpus"][name] for manifest in manifests) for name in ("n_batches", "empty", "skipped")
-    }
-    kept = {name: value for name, value in first.items() if name not in ("files", "all_files")}
-    return kept | counts | {"fingerprint": hash_parts([hashes[file] for file in first["all_files"]])}
+        raise MeasureError(f"shards that hold all {len(files)} files", got, cure)
 
 
 def _name_some(files: Sequence[str]) -> str:

@@ -41,12 +41,17 @@ def is_model(name: str) -> bool:
         return not _is_run(path) and (has_files or is_series(name))
     if path.exists():
         return True
-    if near := suggest_path(name, surely=True):
-        raise OutputError("a run folder or a model", f"{name}, which is not there", f"did you mean {near}?")
-    beside = sorted(each.name for each in path.parent.glob("*") if _is_run(each)) if "/" in name else []
-    if beside:
-        several = f"{path.parent} has {', '.join(beside[:5])}{' …' if len(beside) > 5 else ''}"
-        raise OutputError("a run folder or a model", f"{name}, which is not there", several)
+    similar = suggest_path(name, surely=True)
+    if similar:
+        raise OutputError("a run folder or a model", f"{name}, which is not there", f"did you mean {similar}?")
+    if "/" not in name:
+        return True
+    # `runs/x` is sooner a run that is not there than a model of the owner "runs"
+    runs = sorted(each.name for each in path.parent.glob("*") if _is_run(each))
+    if runs:
+        more = " …" if len(runs) > 5 else ""
+        cure = f"{path.parent} has {', '.join(runs[:5])}{more}"
+        raise OutputError("a run folder or a model", f"{name}, which is not there", cure)
     return True
 
 

@@ -97,9 +97,14 @@ def run(
     """
     if output is not None:
         check_output(output)
-    key = make_key(job) if subject is None and reading is None and rank_and_world()[1] == 1 else None
-    if resume and (done := find_finished(key, [output] if output else sorted(root.glob(f"{make_slug(job.model)}-*")))):
-        return done
+    key = None
+    if subject is None and reading is None and rank_and_world()[1] == 1:
+        key = make_key(job)
+    if resume:
+        folders = [output] if output else sorted(root.glob(f"{make_slug(job.model)}-*"))
+        finished_run = find_finished(key, folders)
+        if finished_run is not None:
+            return finished_run
     subject = subject or load_subject(job)
     job = replace(resolve_dtype_and_device(job, subject), corpus=job.corpus or default_corpus(subject.modality))
     job = add_floor_of_sentences(job, subject)
@@ -109,31 +114,13 @@ def run(
         set_counted_unit(progress, pluralise(reading.corpus.get("words", WORDS)["counted"]))
         identity = job.identity(subject, reading.plan, reading.more) | reading.identity
         target = RunFolder(output or root / _name_folder(job, identity))
-        rank, _ = rank_and_world()
-        if rank == 0:
+        if rank_and_world()[0] == 0:
             RunFolder.start(target.folder, identity, resume=resume, overwrite=overwrite)
         if broadcast_from_first(target.complete and resume):
             if key is not None:  # as it will be asked for from now on
                 write_json(target.manifest_path, target.manifest | {"asked": key})
             return target
-        cost = _announce_cost(subject, job, reading.plan, progress) if rank == 0 else None
-        clock, started = time.monotonic(), datetime.now(UTC).isoformat(timespec="seconds")
-        part: list[Measurement] = []
-        with interrupt_hint(lambda: _kept(target, part)):
-            try:
-                part.append(_part(target, subject, job, reading, progress))
-                measurement = gather_parts(part[0])
-            finally:
-                if rank == 0:
-                    target.note(identity)  # somebody may have removed the folder
-            if rank == 0:
-                if keep_sums or job.shard[1] > 1:
-                    measurement.save(target.sums_path)
-                more, warnings = reading.more(progress) if reading.more is not None else (None, [])
-                facts = _facts(subject, job, reading, measurement.batches) | {"asked": key}
-                facts |= _words_of(measurement, subject.processor) | ({} if cost is None else {"cost": asdict(cost)})
-                facts |= {"run": make_run_id(identity), "started": started, "notes": [*facts["notes"], *warnings]}
-                finish(target, measurement, facts | {"seconds": round(time.monotonic() - clock, 2)}, more)
+        _measure_into(target, identity, subject, job, reading, progress, keep_sums=keep_sums, key=key)
         _copy_to_other_hosts(target)
     return target
 
@@ -150,6 +137,56 @@ def add_floor_of_sentences(job: Job, subject: Subject) -> Job:
     return replace(job, settings=replace(settings, panel=tuple(dict.fromkeys([*settings.panel, "floor"]))))
 
 
+def _measure_into(
+    target: RunFolder,
+    identity: dict[str, Any],
+    subject: Subject,
+    job: Job,
+    reading: OpenedCorpus,
+    progress: Progress | None,
+    *,
+    keep_sums: bool,
+    key: str | None,
+) -> None:
+    """Measure a job in all processes, and write its records and manifest in the first one.
+
+    target     the run folder, begun
+    identity   everything that the numbers depend on, as it is written there
+    key        by which the finished run is found again before anything is loaded; None: not
+    """
+    is_first = rank_and_world()[0] == 0
+    cost = _announce_cost(subject, job, reading.plan, progress) if is_first else None
+    clock = time.monotonic()
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    part: list[Measurement] = []
+    with interrupt_hint(lambda: _describe_kept(target, part)):
+        try:
+            part.append(_measure_share(target, subject, job, reading, progress))
+            measurement = gather_parts(part[0])
+        finally:
+            if is_first:
+                target.note(identity)  # somebody may have removed the folder
+        if not is_first:
+            return
+        if keep_sums or job.shard[1] > 1:
+            measurement.save(target.sums_path)
+        more, warnings = None, list[str]()
+        if reading.more is not None:
+            more, warnings = reading.more(progress)
+        facts = _collect_facts(subject, job, reading, measurement.batches)
+        facts["asked"] = key
+        facts |= _decode_tokens(measurement, subject.processor)
+        if cost is not None:
+            facts["cost"] = asdict(cost)
+        facts |= {
+            "run": make_run_id(identity),
+            "started": started,
+            "notes": [*facts["notes"], *warnings],
+            "seconds": round(time.monotonic() - clock, 2),
+        }
+        finish(target, measurement, facts, more)
+
+
 def _name_folder(job: Job, identity: dict[str, Any]) -> str:
     """Return the name of a run's folder: model, corpus, and the first eight digits of the identity's hash."""
     return f"{make_slug(job.model)}-{make_slug(job.corpus)}-{make_run_id(identity)[:8]}"
@@ -157,14 +194,14 @@ def _name_folder(job: Job, identity: dict[str, Any]) -> str:
 
 def _announce_cost(subject: Subject, job: Job, plan: BatchPlan, progress: Progress | None) -> Cost | None:
     """Print the estimated cost of the pass above the progress bar, and return it; None if it cannot be estimated."""
-    cost = _cost_of(subject, job, plan)
+    cost = _estimate_cost_of_pass(subject, job, plan)
     if cost is not None:
         remark(progress, cost.line)
         remark(progress, cost.without_spectrum)
     return cost
 
 
-def _words_of(measurement: Measurement, processor: Any) -> dict[str, dict[str, str]]:
+def _decode_tokens(measurement: Measurement, processor: Any) -> dict[str, dict[str, str]]:
     """Return the manifest entry {"tokens": {token id: text}} for the tokens at which the largest values were found.
 
     Empty if no token ids were kept or the processor cannot decode them.
@@ -194,7 +231,7 @@ def _copy_to_other_hosts(target: RunFolder) -> None:
         target.finish(*finished_run)
 
 
-def _kept(target: RunFolder, part: list[Measurement]) -> str:
+def _describe_kept(target: RunFolder, part: list[Measurement]) -> str:
     """Say in which folder the measured part of an interrupted run is kept; empty if nothing is kept.
 
     If this process had finished its whole pass, it is saved first.
@@ -208,7 +245,9 @@ def _kept(target: RunFolder, part: list[Measurement]) -> str:
     return f"{target.folder} holds what is measured{held}" if target.states() else ""
 
 
-def _part(target: RunFolder, subject: Subject, job: Job, reading: OpenedCorpus, shown: Progress | None) -> Measurement:
+def _measure_share(
+    target: RunFolder, subject: Subject, job: Job, reading: OpenedCorpus, shown: Progress | None
+) -> Measurement:
     """Measure this process's share of the batches and return the measurement. All processes must call it.
 
     Of the job's shard, the batches that no saved state holds are distributed over all processes in turn.
@@ -217,18 +256,28 @@ def _part(target: RunFolder, subject: Subject, job: Job, reading: OpenedCorpus, 
     shown     the progress to show, or None
     """
     rank, world = rank_and_world()
-    plan, own = reading.plan, target.state_path(rank)
-    held = broadcast_from_first(
-        take_over_states(target.states(), job.settings, plan.fingerprint, own) if rank == 0 else frozenset()
-    )
+    is_first = rank == 0
+    plan = reading.plan
+    own = target.state_path(rank)
+    # an interrupted run may have had another number of processes: the first one takes over what they all measured
+    held: frozenset[int] = frozenset()
+    if is_first:
+        held = take_over_states(target.states(), job.settings, plan.fingerprint, own)
+    held = broadcast_from_first(held)
     # a shard of files has a plan of its own, all of which it measures
     first, step = (0, 1) if "files" in reading.corpus else job.shard
-    of_shard = range(first, len(plan), step)
-    todo = [i for i in of_shard if i not in held][rank::world]
-    only = frozenset(todo) | (held if rank == 0 else frozenset())
-    progress = shown if rank == 0 else None
-    how: dict[str, Any] = {"state": own, "resume": rank == 0, "progress": progress, "only": only, "prove": True}
-    part = run_pass(subject.model, plan, job.settings, **how)
+    todo = [batch for batch in range(first, len(plan), step) if batch not in held]
+    only = frozenset(todo[rank::world])
+    part = run_pass(
+        subject.model,
+        plan,
+        job.settings,
+        state=own,
+        resume=is_first,
+        progress=shown if is_first else None,
+        only=only | held if is_first else only,
+        prove=True,
+    )
     if world > 1 or reading.more is not None:  # what is measured is not lost if what follows fails
         part.save(own)
     return part
@@ -249,29 +298,41 @@ def finish(
     """
     _check_counted(measurement)
     settings = facts["settings"]
-    seed = settings["settings"]["seed"] if settings["train_seed"] is None else settings["train_seed"]
-    given = {name: facts[name] for name in ("run", "model", "revision")}
-    given |= {"seed": seed, "corpus": settings["corpus"], "step": settings["step"]}
+    seed = settings["train_seed"]
+    given = {
+        "run": facts["run"],
+        "model": facts["model"],
+        "revision": facts["revision"],
+        "seed": settings["settings"]["seed"] if seed is None else seed,
+        "corpus": settings["corpus"],
+        "step": settings["step"],
+    }
     replicates = Replicates(measurement.settings.groups)
     parts = [part for part in (measurement.records(replicates), more) if part is not None and len(part)]
     records = pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
-    reservoirs = measurement.reservoirs.items()
-    tensors = {name: x for stack, sample in reservoirs for name, x in sample.tensors(f"{stack} ").items()}
-    rows, left_out = replicates.arrays()
-    keeps_state = not settings.get("no_state", False)
-    if len(tensors) and keeps_state:
-        write_atomic(target.folder / SAMPLE, lambda path: save_file(tensors, path))
-    if len(rows) and keeps_state:
-        write_replicates(target.folder / REPLICATES, rows, left_out)
+    if not settings.get("no_state", False):
+        _write_state(target.folder, measurement, replicates)
     manifest = facts | {
         "state_bytes": _measure_state(target.folder),
         "corpus": facts["corpus"] | {"n_units": len(measurement.sums.units)},
         "excluded": measurement.excluded(),
         "capture": None if measurement.proof is None else measurement.proof.described(),
-        "warnings": [*facts["notes"], *_warnings(measurement)],
+        "warnings": [*facts["notes"], *_iter_warnings(measurement)],
         **describe_environment(),
     }
     target.finish(as_records(records.drop(columns=list(given)), **given), manifest)
+
+
+def _write_state(folder: Path, measurement: Measurement, replicates: Replicates) -> None:
+    """Write what later comparisons need: the vector sample, and the replicates, as far as there are any."""
+    sample: dict[str, Any] = {}
+    for stack, reservoir in measurement.reservoirs.items():
+        sample |= reservoir.tensors(f"{stack} ")
+    if sample:
+        write_atomic(folder / SAMPLE, lambda path: save_file(sample, path))
+    rows, left_out = replicates.arrays()
+    if len(rows):
+        write_replicates(folder / REPLICATES, rows, left_out)
 
 
 def _measure_state(folder: Path) -> dict[str, int]:
@@ -286,14 +347,18 @@ def _measure_state(folder: Path) -> dict[str, int]:
 def _check_counted(measurement: Measurement) -> None:
     """Raise MeasureError if every vector of a pass was left out (all were zero, NaN or Inf)."""
     excluded = measurement.excluded()
+    if not excluded or not set(measurement.sums.sites()) <= excluded.keys():  # some site left nothing out
+        return
     terms = measurement.sums.terms
-    counts = {site: next(int(terms[site, n].sum()) for n in COUNTS if (site, n) in terms) for site in excluded}
-    if excluded and not any(counts.values()) and set(measurement.sums.sites()) <= counts.keys():
-        site, left_out = next(iter(excluded.items()))
-        kinds = zip(left_out.values(), ("zero", "NaN or Inf"), strict=True)
-        came = " and ".join(f"{n} with {kind}" for n, kind in kinds if n)
-        cure = "look at the vectors or weights; a model that overflows may do with --dtype float32"
-        raise MeasureError("vectors that are finite and not zero", f"none at any site ({came} at {site})", cure)
+    for site in excluded:
+        counts = next(terms[site, name] for name in COUNTS if (site, name) in terms)
+        if int(counts.sum()):
+            return
+    site, left_out = next(iter(excluded.items()))
+    kinds = zip(left_out.values(), ("zero", "NaN or Inf"), strict=True)
+    came = " and ".join(f"{n} with {kind}" for n, kind in kinds if n)
+    cure = "look at the vectors or weights; a model that overflows may do with --dtype float32"
+    raise MeasureError("vectors that are finite and not zero", f"none at any site ({came} at {site})", cure)
 
 
 def load_subject(job: Job, *, classifier: bool = False) -> Subject:
@@ -305,9 +370,11 @@ def resolve_dtype_and_device(job: Job, subject: Subject) -> Job:
     """Return the job with dtype and device taken from the loaded model where they were "auto"."""
     weights = [p for p in subject.model.parameters() if p.is_floating_point() and not p.is_meta]
     if not weights:
-        return job if job.device != "auto" else replace(job, device="cpu")
-    kept = job.dtype if job.dtype != "auto" and not hasattr(subject.model, "quantization_method") else weights[0].dtype
-    dtype: Any = str(kept).removeprefix("torch.")
+        return replace(job, device="cpu") if job.device == "auto" else job
+    dtype: Any = job.dtype
+    # quantised weights have a type of their own, whatever was asked for
+    if job.dtype == "auto" or hasattr(subject.model, "quantization_method"):
+        dtype = str(weights[0].dtype).removeprefix("torch.")
     return replace(job, dtype=dtype, device=str(weights[0].device))
 
 
@@ -340,7 +407,7 @@ def reads_own_files(job: Job, corpus: str, modality: str) -> bool:
     return read_by_files(corpus, job.shard, **{name: getattr(job, name) for name in names})
 
 
-def _cost_of(subject: Subject, job: Job, plan: BatchPlan) -> Cost | None:
+def _estimate_cost_of_pass(subject: Subject, job: Job, plan: BatchPlan) -> Cost | None:
     """Estimate what the pass costs by a short call of the model.
 
     None if the inputs may be read only once (not a plan of this package), if there is no model (vectors), or if only
@@ -364,7 +431,7 @@ def estimate_cost_before(job: Job) -> Cost:
     return estimate_cost(find_shapes_on_meta(model, job.settings), job.settings, longest)
 
 
-def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collection[int]) -> dict[str, Any]:
+def _collect_facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collection[int]) -> dict[str, Any]:
     """Return the manifest entries on model, settings, corpus and device, for `finish`; run id and times are added
     later.
 
@@ -391,24 +458,12 @@ def _facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: Collectio
     }
 
 
-def _warnings(measurement: Measurement) -> Iterator[str]:
+def _iter_warnings(measurement: Measurement) -> Iterator[str]:
     """Yield the sentences for the manifest's `warnings`: few units, missing intervals, vectors left out, and the
     like.
     """
-    units = len(measurement.sums.units)
-    if not measurement.batches:
-        yield "no batch fell to this shard: it is empty, and merges as such"
-    elif missing := jackknife.explain_no_interval(min(units, measurement.settings.groups)):
-        yield f"{missing}; measure more documents, or with more --groups"
-    elif units < FEW_UNITS:
-        yield f"{units} units only: each forms its own group, so the intervals are rough"
-    groups = measurement.moments.groups
-    if groups is not None and (missing := jackknife.explain_no_interval(min(units, groups))):
-        yield f"spectrum: {missing}; --spectrum-groups 8 gives them"
-    spectra = [s for s in measurement.sites.values() if s.quantity in LAYER_QUANTITIES]
-    wide = [s for s in spectra if (s.name, "moment") not in measurement.sums.terms]
-    if "moment" in measurement.settings.terms_at("hidden") and measurement.settings.flatten != "image":
-        yield from filter(None, [explain_missing_spectrum(len(wide), len(spectra))])
+    yield from _warn_of_units(measurement)
+    yield from _warn_of_spectrum(measurement)
     if measurement.pieces > 1:
         yield f"out of memory: each batch was measured in {measurement.pieces} parts; the results are the same"
     if measurement.unseen:
@@ -418,7 +473,7 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
         if terms.keys() == {"rows"}:
             cure = "takes minutes at this size and was left out; --metric partition measures it"
             yield f"I(W), the isotropy of {matrix}, {cure}"
-    yield from _towers_without_final(measurement)
+    yield from _warn_of_towers(measurement)
     if measurement.proof is not None and measurement.proof.moved:
         moved = measurement.proof.outputs
         yield f"the outputs of this model move by {moved:.1e} of the largest while its hidden states are looked at"
@@ -431,7 +486,36 @@ def _warnings(measurement: Measurement) -> Iterator[str]:
             yield f"{counts['zero']} zero vectors left out at {site}"
 
 
-def _towers_without_final(measurement: Measurement) -> Iterator[str]:
+def _warn_of_units(measurement: Measurement) -> Iterator[str]:
+    """Yield a sentence if there are too few units for an interval, or for one that is more than rough."""
+    units = len(measurement.sums.units)
+    if not measurement.batches:
+        yield "no batch fell to this shard: it is empty, and merges as such"
+        return
+    missing = jackknife.explain_no_interval(min(units, measurement.settings.groups))
+    if missing:
+        yield f"{missing}; measure more documents, or with more --groups"
+    elif units < FEW_UNITS:
+        yield f"{units} units only: each forms its own group, so the intervals are rough"
+
+
+def _warn_of_spectrum(measurement: Measurement) -> Iterator[str]:
+    """Yield a sentence if the spectrum has no intervals, and one if some layers have no spectrum."""
+    groups = measurement.moments.groups
+    if groups is not None:
+        missing = jackknife.explain_no_interval(min(len(measurement.sums.units), groups))
+        if missing:
+            yield f"spectrum: {missing}; --spectrum-groups 8 gives them"
+    is_asked_for = "moment" in measurement.settings.terms_at("hidden")
+    if is_asked_for and measurement.settings.flatten != "image":
+        layers = [site for site in measurement.sites.values() if site.quantity in LAYER_QUANTITIES]
+        without = [site for site in layers if (site.name, "moment") not in measurement.sums.terms]
+        explained = explain_missing_spectrum(len(without), len(layers))
+        if explained:
+            yield explained
+
+
+def _warn_of_towers(measurement: Measurement) -> Iterator[str]:
     """Yield a sentence on each tower of a model without a `final` site, where another stack has one."""
     stacks = {site.stack: False for site in measurement.sites.values() if site.quantity == "hidden"}
     stacks |= {site.stack: True for site in measurement.sites.values() if site.quantity == "final"}

@@ -9,6 +9,7 @@ from typing import Any
 
 from anisoscope.data.corpora import CorpusOptions, HubPart, named_corpora, resolve_corpus
 from anisoscope.data.hub import find_commit_of_set
+from anisoscope.data.items import Item
 from anisoscope.data.local import detect_modality
 from anisoscope.data.media import find_local_items
 from anisoscope.errors import AnisoscopeError, ModelError
@@ -80,7 +81,7 @@ def identify_model_state(name: str) -> Any:
     folder = Path(name)
     if folder.is_dir():
         alone = (folder / "config.json").exists() and not (folder / ADAPTER).exists()
-        return _stamps([folder]) if alone else None
+        return _list_stamps([folder]) if alone else None
     if ":" in name:
         return None
     try:
@@ -111,15 +112,23 @@ def identify_corpus_state(job: Job) -> Any:
         if not isinstance(place, Path):
             return "made here"
         holds = detect_modality(place)
-        items = list(find_local_items(place, holds, job.column).items) if holds in ("speech", "image") else []
+        items: list[Item] = []
+        if holds in ("speech", "image"):
+            items = list(find_local_items(place, holds, job.column).items)
     except AnisoscopeError:
         return None
-    listed = [(item.name, item.unit, item.fault) for item in items]
-    return [_stamps([place]), listed, _stamps([item.place for item in items if isinstance(item.place, Path)])]
+    names = [(item.name, item.unit, item.fault) for item in items]
+    files = [item.place for item in items if isinstance(item.place, Path)]
+    return [_list_stamps([place]), names, _list_stamps(files)]
 
 
-def _stamps(paths: list[Path]) -> list[tuple[str, int, int]]:
+def _list_stamps(paths: list[Path]) -> list[tuple[str, int, int]]:
     """Return (path, bytes, time of change in ns) of each file, and of all files below each folder."""
-    files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
-    stats = ((str(file.resolve()), file.stat()) for file in files if file.is_file())
-    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
+    stamps = []
+    for path in paths:
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        for file in files:
+            if file.is_file():
+                stat = file.stat()
+                stamps.append((str(file.resolve()), stat.st_size, stat.st_mtime_ns))
+    return stamps

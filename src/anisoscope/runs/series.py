@@ -107,39 +107,41 @@ class _SeriesInProgress:
         import transformers  # noqa: F401  # once, before several threads want it
 
         self.corpus = identify_corpus_state(self.job_of(checkpoints[0])) if checkpoints else None
-
-        def look(checkpoint: Checkpoint) -> tuple[dict[str, Any], Path]:
-            """Return a checkpoint's form {architecture, sizes, vocabulary}, and its run folder.
-
-            The form is read from that folder if the checkpoint is measured already.
-            """
-            try:
-                place = place_of(checkpoint.subject)
-            except ModelError:  # it may have been here once, and be measured
-                folder = self._folder(checkpoint, recall_commit("model", *split_name(checkpoint.subject)) or "")
-                if (folder / self.marker).exists() and (folder / SHAPE).exists():
-                    return json.loads((folder / SHAPE).read_text()), folder
-                raise
-            folder = self._folder(checkpoint, stamp(checkpoint.subject, place))
-            if (folder / self.marker).exists() and (folder / SHAPE).exists():
-                return json.loads((folder / SHAPE).read_text()), folder
-            return shape(checkpoint.subject, place, self.job_of(checkpoint).trust_remote_code), folder
-
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            looks = {checkpoint: pool.submit(look, checkpoint) for checkpoint in checkpoints}
-        some, known = any(found.exception() is None for found in looks.values()), dict[str, Any]()
-        for checkpoint, found in looks.items():
-            if some and isinstance(error := found.exception(), ModelError):
+            looks = {checkpoint: pool.submit(self._look, checkpoint) for checkpoint in checkpoints}
+        # if none can be found, the reason is hardly a single bad checkpoint
+        is_any_there = any(look.exception() is None for look in looks.values())
+        known: dict[str, Any] = {}
+        for checkpoint, look in looks.items():
+            error = look.exception()
+            if is_any_there and isinstance(error, ModelError):
                 self.bad(checkpoint, error)
                 continue
-            form, folder = found.result()
+            form, folder = look.result()
             known = known or form
-            for name in sorted(known.keys() & form.keys()):
-                if known[name] != form[name]:
-                    expected = f"checkpoints of one architecture and vocabulary ({name} {known[name]})"
-                    got = f"{name} {form[name]} in {checkpoint.subject}"
-                    raise ModelError(expected, got, "measure them as two series")
+            _require_same_form(checkpoint, form, known)
             self.folders[checkpoint], self.forms[checkpoint] = folder, form
+
+    def _look(self, checkpoint: Checkpoint) -> tuple[dict[str, Any], Path]:
+        """Return a checkpoint's form {architecture, sizes, vocabulary}, and its run folder.
+
+        The form is read from that folder if the checkpoint is measured already.
+        """
+        try:
+            place = place_of(checkpoint.subject)
+        except ModelError:  # it may have been here once, and be measured
+            folder = self._folder(checkpoint, recall_commit("model", *split_name(checkpoint.subject)) or "")
+            if not self._is_measured(folder):
+                raise
+            return json.loads((folder / SHAPE).read_text()), folder
+        folder = self._folder(checkpoint, stamp(checkpoint.subject, place))
+        if self._is_measured(folder):
+            return json.loads((folder / SHAPE).read_text()), folder
+        return shape(checkpoint.subject, place, self.job_of(checkpoint).trust_remote_code), folder
+
+    def _is_measured(self, folder: Path) -> bool:
+        """Return whether a run folder is finished and knows the form of its checkpoint."""
+        return (folder / self.marker).exists() and (folder / SHAPE).exists()
 
     def _folder(self, checkpoint: Checkpoint, state: str) -> Path:
         """Return a checkpoint's run folder, whose name holds seed, step, and a hash of everything the numbers depend
@@ -195,28 +197,39 @@ class _SeriesInProgress:
         MeasureError if the checkpoints were measured on different tokens.
         """
         runs = {checkpoint: RunFolder(folder) for checkpoint, folder in self.folders.items()}
-        weights = {checkpoint: done.manifest["weights_sha256"] for checkpoint, done in runs.items()}
         plans = {(done.identity() or {}).get("plan") for done in runs.values()}
         if len(plans) > 1:
             cure = "measure checkpoints of one vocabulary as one series"
             raise MeasureError("the same tokens for every checkpoint", f"{len(plans)} different ones", cure)
-        same = [[c.subject for c, own in weights.items() if own == found] for found in dict.fromkeys(weights.values())]
-        series = Series(self.output, runs, self.skipped, [names for names in same if len(names) > 1])
+        weights = {checkpoint: done.manifest["weights_sha256"] for checkpoint, done in runs.items()}
+        same: dict[str, list[str]] = {}
+        for checkpoint, own in weights.items():
+            same.setdefault(own, []).append(checkpoint.subject)
+        series = Series(self.output, runs, self.skipped, [names for names in same.values() if len(names) > 1])
         if rank_and_world()[0] == 0:
-            for checkpoint, folder in self.folders.items():
-                if not (folder / SHAPE).exists():  # where a process was killed between a run and its shape
-                    write_json(folder / SHAPE, self.forms[checkpoint])
-            rows = [asdict(c) | {"folder": done.folder.name, "weights_sha256": weights[c]} for c, done in runs.items()]
-            described = {
-                "model": self.name,
-                "checkpoints": rows,
-                "skipped": series.skipped,
-                "repeated": series.repeated,
-            }
-            if not self._is_written(described):
-                write_table(self.output / "records.parquet", series.records)
-                write_json(self.output / "series.json", described | describe_environment())
+            self._write(series, weights)
         return series
+
+    def _write(self, series: Series, weights: dict[Checkpoint, str]) -> None:
+        """Write the records and the list of checkpoints of a series, unless they are written already.
+
+        weights   hash of the weights of each checkpoint
+        """
+        for checkpoint, folder in self.folders.items():
+            if not (folder / SHAPE).exists():  # where a process was killed between a run and its shape
+                write_json(folder / SHAPE, self.forms[checkpoint])
+        rows = []
+        for checkpoint, done in series.runs.items():
+            rows.append(asdict(checkpoint) | {"folder": done.folder.name, "weights_sha256": weights[checkpoint]})
+        described = {
+            "model": self.name,
+            "checkpoints": rows,
+            "skipped": series.skipped,
+            "repeated": series.repeated,
+        }
+        if not self._is_written(described):
+            write_table(self.output / "records.parquet", series.records)
+            write_json(self.output / "series.json", described | describe_environment())
 
     def _is_written(self, described: dict[str, Any]) -> bool:
         """Return whether the output folder already holds the records of exactly these runs, so that nothing is left to
@@ -228,6 +241,15 @@ class _SeriesInProgress:
             written = json.loads((self.output / "series.json").read_text("utf-8"))
             return (self.output / "records.parquet").exists() and described == {k: written.get(k) for k in described}
         return False
+
+
+def _require_same_form(checkpoint: Checkpoint, form: dict[str, Any], known: dict[str, Any]) -> None:
+    """Raise ModelError if a checkpoint's architecture, sizes or vocabulary are not those of the first one."""
+    for name in sorted(known.keys() & form.keys()):
+        if known[name] != form[name]:
+            expected = f"checkpoints of one architecture and vocabulary ({name} {known[name]})"
+            got = f"{name} {form[name]} in {checkpoint.subject}"
+            raise ModelError(expected, got, "measure them as two series")
 
 
 @ask_once()
@@ -255,15 +277,18 @@ def measure_series(
     """
     if keep < 1:
         raise UsageError("--keep of at least 1 checkpoint", str(keep), "raise it")
-    of_all, name = ((lambda _: job), job.model) if isinstance(job, Job) else (job, output.name)
-    work = _SeriesInProgress(of_all, output, derived, skip_bad, name)
+    if isinstance(job, Job):
+        same_job = job
+        work = _SeriesInProgress(lambda _: same_job, output, derived, skip_bad, job.model)
+    else:
+        work = _SeriesInProgress(job, output, derived, skip_bad, output.name)
     work.examine(checkpoints)
     if overwrite:
         work.begin_anew()
     todo = [c for c, folder in work.folders.items() if not (folder / work.marker).exists()]
-    shelf = _CheckpointStore(
-        [c.subject for c in todo], keep, [c.subject for c in work.folders if c not in todo] if todo else []
-    )
+    # with nothing left to measure, nothing is downloaded, and nobody's files need be looked at
+    done = [c.subject for c in work.folders if c not in todo] if todo else []
+    shelf = _CheckpointStore([c.subject for c in todo], keep, done)
 
     def attempt(i: int, wait: bool) -> None:
         """Get checkpoint number `i` and measure it, unless it is finished.

@@ -4,6 +4,7 @@ them.
 
 from collections.abc import Iterable, Iterator, Mapping
 from math import nan
+from typing import Any
 
 import pandas as pd
 
@@ -34,25 +35,39 @@ def pivot_by_layer(
     known, with columns `(metric, value | low | high)` and `verdict`. `tokens` is the token policy (which tokens
     count); None means the run's first. UsageError for a policy that the run lacks.
     """
+    metrics = list(metrics)
     rows = select(records, site=SITES, metric=(*metrics, Q95), head=None)
-    known = list(dict.fromkeys(rows["token_policy"].dropna()))
-    if tokens is not None and tokens not in known:
-        raise UsageError("a token policy of this run", repr(tokens), suggest_names(tokens, known))
+    _require_policy(rows, tokens)
     rows = select(rows, token_policy=[tokens or select_lead_policy(rows), None])
-    top = rows["metric"].eq("mean_cosine.top_share")
-    rows = rows[top & rows["component"].eq("3").fillna(False) | ~top & rows["component"].isna()]
-    index = ["step", "seed"] if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1 else []
+    # of the shares of the largest dimensions the table shows that of three; of other metrics whole values
+    is_top_share = rows["metric"].eq("mean_cosine.top_share")
+    is_of_three = rows["component"].eq("3").fillna(False)
+    rows = rows[is_top_share & is_of_three | ~is_top_share & rows["component"].isna()]
+    is_series = rows["step"].nunique() > 1 or rows["seed"].nunique() > 1
+    index = ["step", "seed"] if is_series else []
     keys = [*index, *PLACE]
     parts = {m: part.drop_duplicates(keys).set_index(keys) for m, part in rows.groupby("metric", sort=False)}
     a = rows[rows["metric"].eq(A) & rows["value"].notna()]
     ordered = [sort_by_depth(part) for _, part in a.groupby([*index, "stack"], sort=False, dropna=False)]
     places = pd.concat(ordered) if ordered else a
-    there = [m for m in dict.fromkeys((*metrics, A, Q95)) if m in parts or m in (A, Q95)]
-    found = {(m, end): parts[m][end] if m in parts else nan for m in there for end in ENDS}
-    table = pd.DataFrame(found, index=places.set_index(keys).index, dtype="float64")
-    judged = zip(table[A, "low"], table[A, "high"], table[Q95, "value"], strict=True)
-    table["verdict"] = pd.Series([judge_isotropy(*ends) or None for ends in judged], table.index, dtype="string")
+    columns: dict[tuple[str, str], Any] = {}
+    for metric in dict.fromkeys((*metrics, A, Q95)):
+        if metric in parts or metric in (A, Q95):
+            for end in ENDS:
+                columns[metric, end] = parts[metric][end] if metric in parts else nan
+    table = pd.DataFrame(columns, index=places.set_index(keys).index, dtype="float64")
+    ends = zip(table[A, "low"], table[A, "high"], table[Q95, "value"], strict=True)
+    verdicts = [judge_isotropy(*row) or None for row in ends]
+    table["verdict"] = pd.Series(verdicts, table.index, dtype="string")
     return table, rows
+
+
+def _require_policy(rows: pd.DataFrame, tokens: str | None) -> list[str]:
+    """Return the token policies (which tokens count) of the rows. UsageError if the one asked for is not among them."""
+    known = list(dict.fromkeys(rows["token_policy"].dropna()))
+    if tokens is not None and tokens not in known:
+        raise UsageError("a token policy of this run", repr(tokens), suggest_names(tokens, known))
+    return known
 
 
 def short_table(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFrame:
@@ -76,9 +91,7 @@ def select_layers(records: pd.DataFrame, tokens: str | None = None) -> pd.DataFr
     tokens  the token policy (which tokens count); None: the run's first. UsageError for one that the run lacks
     """
     rows = select(records, head=None)
-    known = list(dict.fromkeys(rows["token_policy"].dropna()))
-    if tokens is not None and tokens not in known:
-        raise UsageError("a token policy of this run", repr(tokens), suggest_names(tokens, known))
+    known = _require_policy(rows, tokens)
     if known:
         rows = select(rows, token_policy=[tokens or known[0], None])
     return rows
@@ -161,10 +174,10 @@ def told_apart(one: tuple[str, pd.DataFrame], other: tuple[str, pd.DataFrame], m
     several = judged["stack"].nunique() > 1
     for stack, rows in judged.groupby("stack", sort=False):
         before = f"{str(stack).capitalize()}: " if several else ""
-        yield _apart(f"{before}{beginning}", rows.reset_index(drop=True), metric)
+        yield _describe_gaps(f"{before}{beginning}", rows.reset_index(drop=True), metric)
 
 
-def _apart(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
+def _describe_gaps(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
     """Return the finding on one stack: in which layers the intervals of two runs do not overlap, and where most.
 
     beginning   the words that begin the sentence
@@ -172,21 +185,24 @@ def _apart(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
     """
     names = [name_layer(row) for row in rows.itertuples()]
     words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
-    gaps = dict(zip(words, (rows["low_2"] - rows["high"], rows["low"] - rows["high_2"]), strict=True))
+    # the gap between the intervals, negative if they overlap
+    gaps = (rows["low_2"] - rows["high"], rows["low"] - rows["high_2"])
     parts, numbers = [], []
-    for word, gap in gaps.items():
-        where = [i for i, width in enumerate(gap) if width > 0]
-        if where:
-            most = int(gap.argmax())
-            top = rows.loc[most]
-            second = top[[*PLACE, *(f"{name}_2" for name in ENTRIES if name not in PLACE)]]
-            second.index = second.index.str.removesuffix("_2")
-            by = f"{format_short(abs(second['value'] - top['value']))} apart, at least {format_short(gap.max())}"
-            parts.append(
-                f"{word} {describe_layers(where, names)}" + (f", most at {names[most]}" if len(where) > 1 else "")
-            )
-            parts[-1] += f" ({format_measured(second)} against {format_measured(top)}: {by})"
-            numbers += [entry(top), entry(second)]
-    same = [i for i in range(len(rows)) if all(gap[i] <= 0 for gap in gaps.values())]
-    parts += [f"intervals overlap {describe_layers(same, names) if parts else 'in every layer'}"] if same else []
+    for word, gap in zip(words, gaps, strict=True):
+        apart = [i for i, width in enumerate(gap) if width > 0]
+        if not apart:
+            continue
+        widest = int(gap.argmax())
+        top = rows.loc[widest]
+        second = top[[*PLACE, *(f"{name}_2" for name in ENTRIES if name not in PLACE)]]
+        second.index = second.index.str.removesuffix("_2")
+        most = f", most at {names[widest]}" if len(apart) > 1 else ""
+        by = f"{format_short(abs(second['value'] - top['value']))} apart, at least {format_short(gap.max())}"
+        values = f"{format_measured(second)} against {format_measured(top)}"
+        parts.append(f"{word} {describe_layers(apart, names)}{most} ({values}: {by})")
+        numbers += [entry(top), entry(second)]
+    same = [i for i in range(len(rows)) if all(gap[i] <= 0 for gap in gaps)]
+    if same:
+        where = describe_layers(same, names) if parts else "in every layer"
+        parts.append(f"intervals overlap {where}")
     return Finding("told_apart", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))

@@ -34,7 +34,7 @@ def run_vectors(vectors: VectorArrays, job: Job, output: Path | None = None, **h
     `how` are keyword arguments of `run`. UsageError for metrics and token policies (which tokens count) that vectors
     do not have.
     """
-    settings = settings_of_vectors(vectors, job.settings)
+    settings = limit_settings(vectors, job.settings)
     plan = VectorPlan(vectors)
     described = {"name": STACK, "layers": list(vectors.layers), "warnings": plan.warnings, "words": plan.words}
     described |= vectors.source
@@ -42,41 +42,43 @@ def run_vectors(vectors: VectorArrays, job: Job, output: Path | None = None, **h
     dtype = dtype if dtype in ("float64", "float16", "bfloat16") else "float32"  # others are computed in float32
     given: dict[str, Any] = {"model": vectors.name, "corpus": STACK, "dtype": dtype, "device": "cpu"}
     job = replace(job, settings=settings, **given)
-    more = None if vectors.labels is None else lambda _progress: _separability(vectors, job)
+    more = None if vectors.labels is None else lambda _progress: _measure_separability(vectors, job)
     reading = OpenedCorpus(plan, described, more=more)
     remark(how.get("progress"), str(vectors.source.get("reading", "")))
     return run(job, output, subject=Subject(Arrays(), None, vectors.name), reading=reading, **how)
 
 
-def settings_of_vectors(vectors: VectorArrays, settings: Settings) -> Settings:
+def limit_settings(vectors: VectorArrays, settings: Settings) -> Settings:
     """Return the settings limited to metrics and token policies (which tokens count) that vectors have.
 
     UsageError if another was named.
     """
-    return replace(settings, metrics=_metrics(vectors, settings), tokens=_policies(vectors, settings.tokens))
+    return replace(
+        settings, metrics=_choose_metrics(vectors, settings), tokens=_choose_policies(vectors, settings.tokens)
+    )
 
 
-def _metrics(vectors: VectorArrays, settings: Settings) -> tuple[str, ...]:
+def _choose_metrics(vectors: VectorArrays, settings: Settings) -> tuple[str, ...]:
     """Return the names of the chosen metrics that can be measured on these vectors. UsageError if none can."""
     found = metrics.find_all()
-    have = [name for name, metric in found.items() if not _missing(metric, vectors)]
+    have = [name for name, metric in found.items() if not _explain_missing(metric, vectors)]
     for name in settings.metrics:
-        why = _missing(metrics.find_metric_by_name(name), vectors)
+        why = _explain_missing(metrics.find_metric_by_name(name), vectors)
         if why:
             raise UsageError(f"metrics of vectors ({', '.join(have)})", repr(name), why)
-    chosen = settings.metrics
+    chosen = list(settings.metrics)
     if not chosen:
-        chosen = tuple(m.name for m in metrics.choose_metrics((), settings.panel) if m.name in have)
+        chosen = [metric.name for metric in metrics.choose_metrics((), settings.panel) if metric.name in have]
         if "hidden" in settings.panel:
-            chosen += tuple(name for name in UNASKED if name in have and name not in chosen)
-    of_classes = (name for name, metric in found.items() if metric.reads.labelled)
-    chosen += tuple(name for name in of_classes if name in have and name not in chosen)
+            chosen += [name for name in UNASKED if name in have and name not in chosen]
+    of_classes = [name for name, metric in found.items() if metric.reads.labelled]
+    chosen += [name for name in of_classes if name in have and name not in chosen]
     if not chosen:
         raise UsageError("the panels hidden and spectrum of vectors", ", ".join(settings.panel), "leave it out")
-    return chosen
+    return tuple(chosen)
 
 
-def _missing(metric: metrics.Metric, vectors: VectorArrays) -> str:
+def _explain_missing(metric: metrics.Metric, vectors: VectorArrays) -> str:
     """Say what to do so that a metric can be measured on these vectors; empty if it can already."""
     if not metric.reads.of_layers:
         return "measure the model for the others"
@@ -89,7 +91,7 @@ def _missing(metric: metrics.Metric, vectors: VectorArrays) -> str:
     return ""
 
 
-def _policies(vectors: VectorArrays, asked: Sequence[TokenPolicy]) -> tuple[TokenPolicy, ...]:
+def _choose_policies(vectors: VectorArrays, asked: Sequence[TokenPolicy]) -> tuple[TokenPolicy, ...]:
     """Return the chosen token policies (which tokens count) that vectors have: `all`, and `no-first` if they are
     sequences.
 
@@ -102,23 +104,31 @@ def _policies(vectors: VectorArrays, asked: Sequence[TokenPolicy]) -> tuple[Toke
     return chosen
 
 
-def _separability(vectors: VectorArrays, job: Job) -> tuple[pd.DataFrame, list[str]]:
+def _measure_separability(vectors: VectorArrays, job: Job) -> tuple[pd.DataFrame, list[str]]:
     """Return (records of how well classes are separated in each layer, warnings for layers that were left out)."""
     assert vectors.labels is not None
+    empty = as_records(pd.DataFrame())
     if len(vectors.classes) < 2:
-        return as_records(pd.DataFrame()), ["one class only: nothing to tell apart"]
+        return empty, ["one class only: nothing to tell apart"]
     if job.shard[1] > 1:
         reason = "AUC and nearest directions of classes left out of a shard: they are no sums and need all vectors"
-        return as_records(pd.DataFrame()), [reason]
-    parts, warnings, groups = [], [], job.settings.groups
-    for number, layer in enumerate(vectors.layers):
-        count, width = vectors.shape[0], vectors.layers[layer].shape[-1]
-        if 8 * count * width > LABELLED_BYTES:
+        return empty, [reason]
+    parts = []
+    warnings = []
+    count = vectors.shape[0]
+    for number, (layer, values) in enumerate(vectors.layers.items()):
+        if 8 * count * values.shape[-1] > LABELLED_BYTES:
             warnings.append(f"no AUC of classes in layer {number}: {count:,} vectors are too many to hold at once")
             continue
         x = vectors.block(layer, np.arange(count))[:, 0].double().numpy()
-        usable = np.isfinite(x).all(1)
-        labels, units = vectors.labels[usable], vectors.units[usable]
-        found = separability_records(x[usable, None], labels, vectors.classes, stack=STACK, units=units, groups=groups)
+        is_finite = np.isfinite(x).all(1)
+        found = separability_records(
+            x[is_finite, None],
+            vectors.labels[is_finite],
+            vectors.classes,
+            stack=STACK,
+            units=vectors.units[is_finite],
+            groups=job.settings.groups,
+        )
         parts.append(found.assign(layer=number).astype({"layer": "Int64"}))
-    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame()), warnings
+    return pd.concat(parts, ignore_index=True) if parts else empty, warnings
