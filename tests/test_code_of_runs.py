@@ -229,6 +229,9 @@ def with_name_of_another(totals): return np.linalg.norm(totals)
 def with_object(totals): return unused
 made_inside = outer({scale})
 with_argument = partial(half, by={scale})
+def scaled(totals, by): return totals / by
+with_keyword_alone = partial(scaled, by={scale})
+with_place_alone = partial(scaled, {scale})
 """
 
 
@@ -242,6 +245,8 @@ with_argument = partial(half, by={scale})
         ("with_function", True),
         ("made_inside", True),
         ("with_argument", True),
+        ("with_keyword_alone", True),
+        ("with_place_alone", True),
     ],
 )
 def test_what_a_function_of_a_session_uses_counts(name, changes):

@@ -9,7 +9,7 @@ from typed import invoke
 import anisoscope
 from anisoscope.cures import tasks
 from anisoscope.cures.transforms import Fit, expand_cures, find_dominant_dimensions, fit_cure
-from anisoscope.cures.trial import _split_units, try_cures
+from anisoscope.cures.trial import _compare, _split_units, try_cures
 from anisoscope.errors import MeasureError, OutputError, UsageError
 from anisoscope.metrics.spectrum import isoscore
 from anisoscope.runs.curing import read_layer_of_run
@@ -147,6 +147,22 @@ def test_a_cure_that_harms_the_task_is_said_to():
     table = found.table().set_index(["cure", "score"])
     assert table.loc[("remove-top:1", "retrieval"), "harmed"]
     assert table.loc[("remove-top:1", "retrieval"), "difference_high"] < 0
+
+
+def test_a_fall_or_rise_that_chance_may_make_is_neither_harm_nor_help():
+    """Of a probe that is 1 % worse or better, give or take 10 %, nothing is said; of 10 %, give or take 1 %, it is."""
+
+    def tried(change, spread):
+        probe = np.full(17, 0.8)
+        after = probe + change + spread * np.resize([0.0, 1, -1], 17)
+        of_a = {"A": np.linspace(0.9, 0.91, 17)}
+        return _compare(Fit("centre", np.zeros(4)), of_a | {"probe": probe}, of_a | {"probe": after}, 0.1, 16)
+
+    for change in (-0.01, 0.01):
+        unsure = tried(change, 0.1)
+        assert unsure.scores["probe"].difference.value == pytest.approx(change)
+        assert (unsure.harmed, unsure.helped) == ((), ())
+    assert (tried(-0.1, 0.001).harmed, tried(0.1, 0.001).helped) == (("probe",), ("probe",))
 
 
 def test_pairs_are_found_better_without_a_common_direction():

@@ -87,6 +87,22 @@ def test_each_number_of_a_text_is_its_definition(classifier):
     assert np.allclose(np.diag(found.agreement), 1)
 
 
+@pytest.mark.parametrize(("weights", "beyond"), [([9, 4, 3, 2, 1, 1, 1, 1, 1, 1], True), ([1] * 10, False)])
+def test_an_attribution_is_beyond_chance_if_no_random_order_takes_more(weights, beyond):
+    """Of ten words, one decides, or all are alike: then the first words of any order take the same."""
+    weights = np.array(weights, dtype=float)
+    erased = object.__new__(sentence._ErasedTexts)
+    erased.count, erased.whole = len(weights), float(weights.sum())
+    erased.probability = lambda kept: np.array([weights[each].sum() for each in kept])
+    scores = {"by weight": weights, "of no order": np.array([3, 9, 1, 7, 5, 10, 2, 8, 4, 6.0]), "against it": -weights}
+    by_weight, of_no_order, against = erased.of_shares(scores).to_dict("records")
+    assert by_weight["beyond_chance"] == beyond
+    assert not of_no_order["beyond_chance"] and not against["beyond_chance"]
+    assert by_weight["comprehensiveness_low"] <= against["comprehensiveness_high"]
+    if beyond:
+        assert by_weight["comprehensiveness"] > by_weight["comprehensiveness_high"] > against["comprehensiveness"]
+
+
 def test_a_long_text_is_cut_between_words_and_its_class_is_that_of_the_mean(classifier):
     from dataclasses import replace
 

@@ -1,15 +1,17 @@
 """The laws that metrics undergo can fail: each of these mistakes is caught by the law named beside it, in words."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
 import pytest
+import torch
 
 from anisoscope import metrics
 from anisoscope.errors import UsageError
 from anisoscope.metrics import Classes, Metric, QueryKey, Sample, Vectors, Weights, drift, norms
 from anisoscope.metrics.base import ratio
+from anisoscope.reads.base import Keeper
 from anisoscope.registry import list_entries_of, registered
 from anisoscope.testing import LAWS, LawBroken, check_metric, laws_of
 
@@ -136,6 +138,35 @@ def test_a_mistake_breaks_its_law_and_is_told(name, mistake, words):
         law.hold(replace(FOREIGN, **mistake))
     assert str(broken.value).startswith(f"foreign breaks the law “{name}”: ")
     assert str(broken.value).endswith(f". Cure: {law.cure}")
+
+
+@dataclass(frozen=True)
+class MultipliedSums(Keeper):
+    """Multiplies padding by 0, which leaves nothing of a number and NaN of NaN."""
+
+    def join(self, other):
+        return self
+
+    def takes(self, site):
+        return site.quantity == "hidden"
+
+    def add(self, site, value, done):
+        real = done.positions_of(site, value).real.double()
+        length = torch.linalg.vector_norm(value, dim=-1) * real
+        done.add_sums(site.name, {"n": real.sum(1)[:, None, None], "norm": length.sum(1)[:, None, None]})
+
+
+class MultipliedVectors(Vectors):
+    def keepers(self, needs):
+        yield MultipliedSums()
+
+
+def test_padding_is_tried_with_what_no_mask_of_zeros_takes_away():
+    law = next(law for law in LAWS if law.name == "padding never counts")
+    length = {"name": "foreign", "needs": {"n", "norm"}, "compute": lambda totals: {"": totals["norm"] / totals["n"]}}
+    law.hold(Metric(reads=Vectors(("hidden",)), **length))
+    with pytest.raises(LawBroken, match=r"its value is nan with three positions of nan behind each sequence"):
+        law.hold(Metric(reads=MultipliedVectors(("hidden",)), **length))
 
 
 def test_every_law_has_a_mistake_that_breaks_it():

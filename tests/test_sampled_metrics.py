@@ -10,9 +10,11 @@ from scipy.spatial import cKDTree
 from scipy.special import hyp0f1
 
 import anisoscope
+from anisoscope.axes import Site
 from anisoscope.errors import UsageError
-from anisoscope.metrics import cka, twonn, uniformity
+from anisoscope.metrics import cka, mean_cosine, neighbours, twonn, uniformity
 from anisoscope.reads.pairs import SampledPair
+from anisoscope.reads.run_pairs import RunPair, SampledStack, read_across
 from anisoscope.reads.sample import SampledVectors
 
 
@@ -95,6 +97,49 @@ def test_twonn_without_a_group_is_that_of_the_other_vectors():
         slope, likelihood = by_tree(x if left_out is None else x[group != left_out])
         assert got[""][index] == pytest.approx(slope, rel=1e-9)
         assert got["likelihood"][index] == pytest.approx(likelihood, rel=1e-9)
+
+
+def test_neighbours_without_a_group_are_those_of_the_other_vectors():
+    """A vector beside a dense group of 60 remembers 48 of them: without that group it is compared with all the others."""
+    rng = np.random.default_rng(5)
+    dense = rng.standard_normal((60, 4)) * 0.01 + [3, 0, 0, 0]
+    beside = rng.standard_normal((6, 4)) * 0.01 + [3, 0.5, 0, 0]
+    x = np.concatenate([dense, beside, rng.standard_normal((40, 4))])
+    group = np.repeat([0, 1, 2, 3], [60, 6, 20, 20])
+    sample = SampledVectors(x, group, 4, x.mean(0))
+    got = neighbours.compute(sample)
+    for index in range(4):
+        alone = neighbours.compute(sample.without(index))
+        for name, values in got.items():
+            assert values[1 + index] == pytest.approx(alone[name][0], rel=1e-12), (index, name)
+
+
+def test_centring_takes_away_the_mean_of_all_vectors_not_that_of_the_sample():
+    x = np.random.default_rng(6).standard_normal((400, 5)) + 1
+    run = anisoscope.measure(x, metrics=("calibrated",), sample=12)
+    sampled = run.sample["vectors at vectors.0.hidden"].double().numpy()
+    assert len(sampled) == 12
+    (row,) = run.records[run.records["metric"] == "calibrated.centred"].itertuples()
+    assert row.value == pytest.approx(mean_cosine.reference([sampled - x.mean(0)])[""], rel=1e-6)
+    assert row.value != pytest.approx(mean_cosine.reference([sampled - sampled.mean(0)])[""], rel=0.01)
+
+
+# ---- two runs --------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_of_two_runs_are_in_the_group_of_their_own_unit():
+    """The second run lacks some tokens, so that a token's place differs in the two samples."""
+    rng = np.random.default_rng(7)
+    hashes, units = np.arange(40) * 3, rng.permutation(np.repeat(np.arange(8), 5))
+    x, y = rng.standard_normal((40, 4)), rng.standard_normal((40, 6))
+    site = Site("encoder", 1, "hidden")
+    kept = np.flatnonzero(np.arange(40) % 3)
+    first = SampledStack(hashes, units, {site: x})
+    second = SampledStack(hashes[kept], units[kept], {site: y[kept]})
+    for one, other, vectors in ((first, second, x), (second, first, y)):
+        (reading,) = read_across(RunPair(), one, other, groups=8)
+        assert np.array_equal(reading.data.first.group, units[kept] % 8)
+        assert np.array_equal(reading.data.first.vectors, vectors[kept])
 
 
 # ---- alignment of layers ---------------------------------------------------------------------------------------------

@@ -136,6 +136,15 @@ def test_a_state_is_saved_loaded_and_sent_to_another_process(tmp_path):
     assert empty.merge(a) is a and a.merge(empty) is a
 
 
+def test_units_without_names_go_on_being_numbered_after_loading(tmp_path):
+    """A worker that was begun anew would put its vectors into the units that it had before."""
+    whole = anisoscope.State("a").add(VECTORS[:300]).add(VECTORS[300:])
+    begun = anisoscope.State("a").add(VECTORS[:300])
+    gone_on = anisoscope.State.load(begun.save(tmp_path / "a.state")).add(VECTORS[300:])
+    assert gone_on.n_units == whole.n_units == 700
+    assert_same(gone_on.finish(), whole.finish())
+
+
 def test_a_finished_state_is_a_run_folder_with_a_page(tmp_path):
     (state,) = parts_of_vectors()
     run = state.finish(tmp_path / "run", corpus="my stream")
