@@ -144,7 +144,7 @@ def test_a_mistake_breaks_its_law_and_is_told(name, mistake, words):
 class MultipliedSums(Keeper):
     """Multiplies padding by 0, which leaves nothing of a number and NaN of NaN."""
 
-    def join(self, other):
+    def join(self, other):  # noqa: ARG002
         return self
 
     def takes(self, site):
@@ -157,7 +157,7 @@ class MultipliedSums(Keeper):
 
 
 class MultipliedVectors(Vectors):
-    def keepers(self, needs):
+    def keepers(self, needs):  # noqa: ARG002
         yield MultipliedSums()
 
 

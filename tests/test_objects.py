@@ -2,6 +2,7 @@
 
 import json
 import time
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -12,6 +13,8 @@ import torch
 import transformers
 
 import anisoscope
+from anisoscope.api.comparison import Comparison
+from anisoscope.api.objects import unwrap_model
 from anisoscope.data.check_names import check_corpus, check_model
 from anisoscope.data.text import open_text
 from anisoscope.errors import CorpusError, ModelError, UsageError
@@ -103,6 +106,22 @@ def test_a_text_in_the_place_of_a_corpus_is_told_as_one():
 def test_a_pipeline_is_its_model_and_its_tokenizer(minilm):
     pipeline = transformers.pipeline("feature-extraction", model=minilm.model, tokenizer=minilm.processor)
     same(anisoscope.measure(pipeline, TEXTS, **QUICK), anisoscope.measure(minilm, TEXTS, **QUICK))
+
+
+def test_a_processor_that_is_given_goes_before_that_of_a_pipeline():
+    pipeline = SimpleNamespace(model="its model", preprocess=None, tokenizer="its tokenizer", image_processor=None)
+    for given, used in ((None, "its tokenizer"), ("mine", "mine")):
+        with unwrap_model(pipeline, given) as opened:
+            assert opened == ("its model", used)
+
+
+def test_columns_of_a_comparison_are_those_that_tell_its_rows_apart():
+    """A value of the whole beside one of a part: their place is known by the part alone, or by none."""
+    found = object.__new__(Comparison)
+    rows = {"run": "b", "stack": "encoder", "layer": [1, 1], "layer_other": 1, "head": None, "site": "hidden"}
+    rows |= {"component": [None, "3"], **dict.fromkeys(("first", "second", "difference", "low", "high"), 0.5)}
+    found.differences = pd.DataFrame(rows)
+    assert list(found.table())[:3] == ["run", "layer", "component"]
 
 
 def test_a_model_of_sentence_transformers_is_measured_and_left_as_it_was(tmp_path, minilm):

@@ -100,7 +100,7 @@ def test_twonn_without_a_group_is_that_of_the_other_vectors():
 
 
 def test_neighbours_without_a_group_are_those_of_the_other_vectors():
-    """A vector beside a dense group of 60 remembers 48 of them: without that group it is compared with all the others."""
+    """A vector beside a dense group of 60 remembers 48 of them: without that group it is compared with all others."""
     rng = np.random.default_rng(5)
     dense = rng.standard_normal((60, 4)) * 0.01 + [3, 0, 0, 0]
     beside = rng.standard_normal((6, 4)) * 0.01 + [3, 0.5, 0, 0]

@@ -10,14 +10,48 @@ from torch import nn
 
 from anisoscope.axes import Site
 from anisoscope.batch import Batch, Stream
+from anisoscope.capture.heads import _merge_windows
 from anisoscope.errors import CorpusError, MeasureError, OutputError, UsageError
 from anisoscope.measure import accumulator, calls, cost, distributed, functional, inputs
 from anisoscope.measure.settings import Settings
+from anisoscope.measure.tabulate import Replicates
 from anisoscope.report import atlas, card, comparison, figures, pushing, sections
 from anisoscope.report.results import Results, describe_extent, sort_by_keys
 from anisoscope.store import as_records
 
 NAN = float("nan")
+
+
+# ---- what a pass keeps -----------------------------------------------------------------------------------------------
+
+
+def test_windows_of_a_sequence_are_averaged_added_or_joined():
+    """Two sequences of two windows each: of one window nothing is known of how alike its rows are."""
+    per_row = torch.arange(16.0).view(4, 2, 2)  # [sequence · window, head, query]
+    alike = torch.tensor([[0.2, 0.3], [0.4, 0.1], [torch.nan, 0.5], [0.6, 0.7]])
+    counts = torch.ones(4, 2, 3)
+    merged = _merge_windows({"entropy": per_row, "row_similarity": alike, "score_histogram": counts}, 2)
+    torch.testing.assert_close(merged["row_similarity"], torch.tensor([[0.3, 0.2], [0.6, 0.6]]))
+    assert merged["entropy"][0].tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]] and (merged["score_histogram"] == 2).all()
+
+
+def test_values_without_a_group_stand_under_the_number_of_that_group():
+    """Groups 1 and 3 of five hold nothing of the first two rows."""
+    kept = Replicates(5)
+    kept.add(0, np.array([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]), np.array([0, 2, 4]))
+    kept.add(2, np.arange(5.0)[None], np.arange(5))
+    rows, values = kept.arrays()
+    assert rows.tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(values[:2], [[0.1, NAN, 0.2, NAN, 0.3], [0.4, NAN, 0.5, NAN, 0.6]])
+
+
+def test_tokens_of_a_batch_are_the_real_ones_of_its_first_stack():
+    def stream(*lengths):
+        mask = torch.arange(5) < torch.tensor(lengths)[:, None]
+        return Stream(mask, torch.zeros_like(mask), torch.zeros(len(lengths), dtype=torch.int64))
+
+    batch = Batch({}, torch.arange(2), {"encoder": stream(5, 2), "decoder": stream(1, 1)})
+    assert (batch.n_tokens, Batch({}, torch.arange(2)).n_tokens) == (7, 2)
 
 
 # ---- what a pass is given --------------------------------------------------------------------------------------------
@@ -403,5 +437,7 @@ def test_a_badge_has_the_highest_layer_of_all_stacks():
         row("mean_cosine.isotropic_q95", layer, 0.1, stack=stack) for layer, stack in ((5, "encoder"), (4, "decoder"))
     ]
     badge = card.draw_badge(as_records(pd.DataFrame(rows)))
+    narrow = [each | {"low": 0.05} if each["value"] == 0.2 else each for each in rows]  # of the first stack: undecided
+    assert card.draw_badge(as_records(pd.DataFrame(narrow))) == badge
     assert "anisotropy: A .500, layer 4, anisotropic" in badge and card.COLOURS["anisotropic"] in badge
     assert "not measured" in card.draw_badge(as_records(pd.DataFrame()))

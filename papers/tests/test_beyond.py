@@ -359,6 +359,14 @@ def test_a_cell_that_learnt_nothing_says_nothing():
     assert {v.outcome for v in causes.judge("drift", as_records(pd.DataFrame()))} == {"undecided"}
 
 
+@pytest.mark.parametrize("arm", ["base", "queries-centred"])
+def test_a_pair_says_nothing_if_either_of_its_cells_learnt_nothing(arm):
+    found = table(0.5)
+    found.loc[(found["metric"] == SKILL) & (found["model"] == arm) & (found["seed"] < 2), "value"] = 0.01
+    verdict = causes.judge("drift", found)[0]
+    assert verdict.n == 2 and "2 of 4 seeds say nothing" in verdict.reason
+
+
 def test_cells_are_asked_and_one_that_was_not_is_trained_again(tmp_path):
     looked, asked = (Experiment(("sigmoid",), 1, RECIPE, asked=asked) for asked in (False, True))
     context = Context(tmp_path, tmp_path)

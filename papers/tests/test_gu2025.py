@@ -13,6 +13,7 @@ from anisoscope.models.modes import evaluation_mode
 from anisoscope.store import as_records
 from anisoscope_papers.beyond.trained import SKILL
 from anisoscope_papers.gu2025 import sinks, small_models
+from anisoscope_papers.study import claims
 from anisoscope_papers.training.recipe import ModelSize
 
 SIZE = ModelSize(layers=2, width=16, heads=2, vocabulary=50, window=16, batch=2, rate=1e-3, steps=2)
@@ -119,6 +120,17 @@ def test_claims_hold_where_they_are_true_and_fail_where_they_are_false() -> None
     assert false["sigmoid has none"] == false["a sink gives nothing"] == false["sinks come late"] == "contrary"
     assert false["a key bias takes the sink"] == "too small"
     assert words(planted({"base": 0.02, "sigmoid": 0.02}))["sinks emerge"] == "too small"
+
+
+def test_a_tenth_of_training_is_the_look_nearest_to_it() -> None:
+    """Not the second look, nor the one in the middle: of 2,000 steps it is that at 250."""
+    claim = claims("gu2025", "sinks")["sinks come late"]
+    rates = {0: 0.0, 1: 0.1, 250: 0.3, 1000: 0.4, 2000: 0.5}
+    rows = [
+        {"model": "base", "seed": 0, "step": step, "layer": 1, "head": 0, "metric": sinks.RATE, "value": rate}
+        for step, rate in rates.items()
+    ]
+    assert sinks.values_of(claim, as_records(pd.DataFrame(rows)), "base").tolist() == pytest.approx([0.5 - 0.3])
 
 
 def test_where_there_are_no_sinks_nothing_is_said_of_what_removes_them() -> None:

@@ -54,6 +54,27 @@ def test_a_model_that_fine_tuning_left_as_it_was_shows_no_convergence():
     assert set(found) == set(claims("beyond", "reactions"))
 
 
+def test_claims_are_on_the_last_layer_and_what_they_compare():
+    """Every layer of both models has a number of its own, in one replicate."""
+
+    def curves(alike, auc):
+        return {reactions.ALIKE: np.array([alike]), reactions.DIRECTION: np.array([auc])}
+
+    before = curves([0.1, 0.2, 0.3, 0.4], [0.5, 0.55, 0.6, 0.65])
+    after = curves([0.1, 0.25, 0.4, 0.8], [0.5, 0.6, 0.7, 0.95])
+    found = {name: float(value[0]) for name, value in reactions.asked(before, after).items()}
+    assert found == pytest.approx(
+        {
+            "tokens converge by fine-tuning": 0.8 - 0.4,
+            "grows with depth": 0.8 - 0.1,
+            "most in the last layers": (0.8 - 0.4) / (0.8 - 0.1),
+            "the direction separates": 0.95 - 0.65,
+            "not before fine-tuning": 0.65 - 0.5,
+            "the direction comes last": 1 - (0.7 - 0.6) / (0.95 - 0.65),
+        }
+    )
+
+
 @pytest.mark.parametrize(
     ("ends", "word"),
     [((0.2, 0.15, 0.25), "holds"), ((0.06, 0.0, 0.12), "undecided"), ((-0.2, -0.25, -0.15), "contrary")],

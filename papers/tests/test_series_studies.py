@@ -862,6 +862,16 @@ def test_which_of_two_courses_leads():
     assert np.isnan(courses.lead(first, still, (0.1, 0.1))[0]).all()
 
 
+def test_a_rise_goes_to_the_step_where_the_other_seeds_are_highest():
+    """A seed's own highest value is a chance one: one that jumps at the second step alone has made no such rise."""
+    first = np.array([[0.0, 0.5, 0.9, 1.0], [0.0, 0.5, 0.9, 1.0], [0.0, 4.0, 0.9, 1.0]])
+    second = np.array([[0.0, 0.2, 0.6, 1.0]] * 3)
+    ahead, at = courses.lead(first, second, (0.1, 0.1))
+    assert at.tolist() == [1, 1, 1]
+    # of the first two the other seeds are highest at the second step, through the jump
+    np.testing.assert_allclose(ahead, [1 - 0.2, 1 - 0.2, 4.0 - 0.2])
+
+
 @pytest.mark.parametrize(
     ("early", "late", "words"),
     [
