@@ -13,7 +13,7 @@ import torch
 from huggingface_hub import HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from tiny_models import build
-from transformers import WhisperConfig, WhisperFeatureExtractor
+from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperModel
 
 from anisoscope.data import hub, sound
 from anisoscope.data.corpora import list_corpora
@@ -22,6 +22,8 @@ from anisoscope.data.opening import default_corpus, open_plan
 from anisoscope.data.sound import decode_samples
 from anisoscope.data.speech import SpeechPlan, open_speech
 from anisoscope.errors import CorpusError, UsageError
+from anisoscope.measure.loop import run_pass
+from anisoscope.measure.settings import Settings
 
 RATE = 16_000
 
@@ -366,3 +368,116 @@ def test_a_clip_may_end_a_hundredth_of_a_second_early(monkeypatch, missing, whol
     else:
         with pytest.raises(CorpusError, match=f"it ends after {1000 - missing} of 1000 samples"):
             sound.decode_samples("a.wav", data.getvalue(), 16_000)
+
+
+class Letters:
+    """A tokenizer of letters: a is 10, b is 11, …; the prompt of a decoder is 7, 3."""
+
+    prefix_tokens = (7, 3)
+
+    def __call__(self, text, add_special_tokens):
+        assert not add_special_tokens  # the prompt is put before the text by the plan
+        return {"input_ids": [10 + ord(letter) - ord("a") for letter in text]}
+
+
+EARS = SimpleNamespace(feature_extractor=WhisperFeatureExtractor(chunk_length=1), tokenizer=Letters())
+SAID = {"a.wav": "abcd", "b/b.flac": "ba", "c.WAV": "c", "d.wav": "dad"}
+
+
+def transcribed(folder, said=None, name="text"):
+    """A manifest of the clips in `folder` with what is said in them."""
+    rows = [{"path": path, name: text, "speaker": "xxyy"[k]} for k, (path, text) in enumerate((said or SAID).items())]
+    return table(folder / "said.csv", rows)
+
+
+@pytest.mark.parametrize("name", ["text", "sentence", "transcription", "transcript", "normalized_text"])
+def test_the_decoder_reads_the_transcripts(folder, name):
+    """Whisper's decoder read its prompt alone, the same with every clip, although the manifest said what is spoken."""
+    plan = SpeechPlan(open_speech(transcribed(folder, name=name)), WHISPER, EARS)
+    (batch,) = plan
+    decoder = batch.streams["decoder"]
+    asked = {
+        tuple(ids[real].tolist()) for ids, real in zip(batch.inputs["decoder_input_ids"], decoder.mask, strict=True)
+    }
+    assert asked == {(7, 3, *(10 + ord(x) - ord("a") for x in text)) for text in SAID.values()}
+    assert torch.equal(batch.inputs["decoder_attention_mask"], decoder.mask.long())
+    assert decoder.special.sum(1).tolist() == [2] * 4 and not (decoder.special & ~decoder.mask).any()
+    starts = dict(zip(decoder.mask.sum(1).tolist(), decoder.start.tolist(), strict=True))
+    assert starts == {6: 0, 4: 6, 3: 0, 5: 3}  # of the first clip of each speaker 0, then behind its prompt and words
+    assert plan.settings["decoder_reads"] == "transcripts" and plan.warnings == []
+
+
+def test_transcripts_are_part_of_what_is_measured(folder):
+    """Other words are other inputs: a finished run on them must not be taken for one on these."""
+    plans = [
+        SpeechPlan(open_speech(transcribed(folder, said)), WHISPER, EARS) for said in (SAID, {**SAID, "d.wav": "mum"})
+    ]
+    assert plans[0].fingerprint != plans[1].fingerprint
+    encoder_only = [
+        SpeechPlan(open_speech(transcribed(folder, said)), GROUP) for said in (SAID, {**SAID, "d.wav": "mum"})
+    ]
+    assert encoder_only[0].fingerprint == encoder_only[1].fingerprint
+
+
+def test_when_the_decoder_reads_its_prompt_alone_it_is_said_why(folder):
+    some = SpeechPlan(open_speech(transcribed(folder, {**SAID, "c.WAV": " "})), WHISPER, EARS)
+    assert some.warnings == [
+        "the decoder reads the same prompt with every clip, so that its numbers say little about the corpus: "
+        "1 of 4 clips have no transcript"
+    ]
+    assert some[0].inputs["decoder_input_ids"].tolist() == [[7, 3]] * 4 and "decoder_reads" not in some.settings
+    none = SpeechPlan(open_speech(str(folder)), WHISPER, EARS)
+    assert none.warnings[0].endswith("no clip has a transcript")
+    clip(folder / "a.wav", tone(2.6))
+    cut = SpeechPlan(open_speech(transcribed(folder)), WHISPER, EARS)
+    assert cut.warnings[0].endswith("transcripts of clips that are cut into several windows cannot be cut")
+    untold = SpeechPlan(open_speech(transcribed(folder, {"c.WAV": "c"})), WHISPER, EARS.feature_extractor)
+    assert untold.warnings[0].endswith("the checkpoint has no tokenizer for the transcripts")
+    assert SpeechPlan(open_speech(transcribed(folder)), GROUP, EARS).warnings == []  # no decoder, nothing to say
+
+
+def test_a_transcript_longer_than_the_decoder_is_cut_and_counted(folder):
+    short = SimpleNamespace(config=WhisperConfig(**SIZES, max_source_positions=50, max_target_positions=5))
+    plan = SpeechPlan(open_speech(transcribed(folder)), short, EARS)
+    assert plan.warnings == ["1 transcripts cut to the 3 tokens that the decoder has room for"]
+    assert plan[0].streams["decoder"].mask.sum(1).max() == 5
+
+
+def test_the_decoder_of_transcripts_is_measured_as_of_each_clip_alone(folder):
+    """Padding of shorter transcripts must not enter: against forward passes of single clips, in float64."""
+    torch.manual_seed(0)
+    config = WhisperConfig(
+        **SIZES, max_source_positions=50, max_target_positions=16, decoder_attention_heads=2, decoder_ffn_dim=32
+    )
+    network = WhisperModel(config).double().eval()
+    plan = SpeechPlan(open_speech(transcribed(folder)), network, EARS)
+    batches = list(plan)
+    for batch in batches:
+        batch.inputs["input_features"] = batch.inputs["input_features"].double()
+    found = run_pass(network, batches, Settings(metrics=("mean_cosine",), tokens=("all", "content"))).records()
+    alone = {True: [], False: []}
+    for row, real in enumerate(batches[0].streams["decoder"].mask):
+        ids = batches[0].inputs["decoder_input_ids"][row, real][None]
+        features = batches[0].inputs["input_features"][row][None]
+        states = network(features, decoder_input_ids=ids, output_hidden_states=True).decoder_hidden_states[0][0]
+        alone[True].append(states)
+        alone[False].append(states[2:])
+    for name, with_prompt in (("all", True), ("content", False)):
+        vectors = torch.cat(alone[with_prompt])
+        units = torch.nn.functional.normalize(vectors, dim=1)
+        count = len(vectors)
+        expected = float(((units.sum(0) ** 2).sum() - count) / (count * (count - 1)))
+        rows = found[(found["stack"] == "decoder") & (found["layer"] == 0) & (found["site"] == "hidden")]
+        measured = rows[(rows["token_policy"] == name) & (rows["metric"] == "mean_cosine")]["value"]
+        assert float(measured.iloc[0]) == pytest.approx(expected, abs=1e-9)
+
+
+def test_transcripts_of_a_hub_data_set_are_kept_with_its_clips(folder, monkeypatch):
+    paths = [str(folder / name) for name in SAID]
+    rows = {"audio": paths, "speaker_id": [7, 7, 8, 9], "text": list(SAID.values())}
+    split = datasets.Dataset.from_dict(rows).cast_column("audio", datasets.Audio()).to_iterable_dataset()
+    monkeypatch.setattr(hub, "find_set", lambda part: HubSet(part.id, "c0ffee"))
+    monkeypatch.setattr(hub, "load_splits", lambda *_: {"test": split})
+    streamed = [item.text for item in open_speech("some/set").items]
+    monkeypatch.setattr(hub, "load_splits", lambda *_: pytest.fail("all of it is here"))
+    assert [item.text for item in open_speech("some/set").items] == streamed == list(SAID.values())

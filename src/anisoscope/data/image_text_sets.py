@@ -150,14 +150,16 @@ def _open_hub(part: HubPart, asked: CorpusOptions) -> SetOfRows | None:
         if kept:
             kept.begin(about)
 
-    def stream(after: int) -> Iterator[tuple[str, str | None, bytes]]:
-        """Yield (what a row says as JSON, None, its images one after the other) of the rows after the first `after`."""
+    def stream(after: int) -> Iterator[Item]:
+        """Yield an item for each row after the first `after`: named by what the row says as JSON, with its images one
+        after the other.
+        """
         rows, columns, _ = opened()
         if columns is not None:
             for place, row in hub.number_rows(rows, found.id, after):
                 yield _pack(place, row, columns)
 
-    items = kept.items(stream) if kept else (Item(*entry) for entry in stream(0))
+    items = kept.items(stream) if kept else stream(0)
     source = {"id": found.id, "revision": part.revision, **found.notes}
     source |= {name: value for name, value in about.items() if name != "chats"}
     return SetOfRows(map(_unpack, items), bool(about["chats"]), source)
@@ -215,8 +217,8 @@ def _leave_encoded(rows: Any, columns: _Columns) -> Any:
     return rows.select_columns([columns.images, columns.text]).cast_column(columns.images, encoded)
 
 
-def _pack(place: str, row: dict[str, Any], columns: _Columns) -> tuple[str, str | None, bytes]:
-    """Return a row as (everything but its images in JSON, None, its images one after the other)."""
+def _pack(place: str, row: dict[str, Any], columns: _Columns) -> Item:
+    """Return a row as an item: its name is everything but the images in JSON, its bytes the images in order."""
     images = row[columns.images]
     if not isinstance(images, list):
         images = [] if images is None else [images]
@@ -232,7 +234,7 @@ def _pack(place: str, row: dict[str, Any], columns: _Columns) -> tuple[str, str 
         "sizes": [len(body) for body in bodies],
         "fault": fault,
     }
-    return json.dumps(says), None, b"".join(bodies)
+    return Item(json.dumps(says), None, b"".join(bodies))
 
 
 def _unpack(item: Item) -> SetRow:

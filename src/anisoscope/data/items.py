@@ -14,9 +14,8 @@ from anisoscope.data.corpora import HubPart
 from anisoscope.errors import CorpusError, suggest_names
 
 SPEAKER_COLUMNS = ("speaker", "speaker_id", "client_id")
-
-Stream = Callable[[int], Iterator[tuple[str, str | None, bytes]]]
-"""From the number of items that are here already to the (name, unit, encoded bytes) of the next ones."""
+TRANSCRIPT_COLUMNS = ("transcript", "transcription", "sentence", "text", "normalized_text")
+"""Columns that say what is spoken in a clip, as data sets of speech recognition name them."""
 
 
 class Item(NamedTuple):
@@ -24,6 +23,7 @@ class Item(NamedTuple):
 
     unit    name of its unit (a speaker); None: it is its own unit
     fault   why its bytes cannot be read; empty if they can
+    text    what is spoken in a clip; empty if nothing says it
     """
 
     name: str
@@ -32,6 +32,7 @@ class Item(NamedTuple):
     offset: int = 0
     size: int = -1
     fault: str = ""
+    text: str = ""
 
     def read(self) -> bytes:
         """Read the encoded bytes. CorpusError if that fails."""
@@ -48,6 +49,10 @@ class Item(NamedTuple):
             raise CorpusError(f"a readable file {self.name}", got) from None
 
 
+Stream = Callable[[int], Iterator[Item]]
+"""From the number of items that are here already to the next ones, which hold their encoded bytes."""
+
+
 class FoundItems(NamedTuple):
     """The items of a source in order, and the manifest's entry on the source."""
 
@@ -60,6 +65,12 @@ def find_speaker(row: dict[str, Any]) -> str | None:
     return next((str(row[name]) for name in SPEAKER_COLUMNS if row.get(name) not in (None, "")), None)
 
 
+def find_transcript(row: dict[str, Any]) -> str:
+    """Return what is spoken in the clip of a row, from one of `TRANSCRIPT_COLUMNS`; empty if the row has no text."""
+    texts = (row.get(name) for name in TRANSCRIPT_COLUMNS)
+    return next((text.strip() for text in texts if isinstance(text, str) and text.strip()), "")
+
+
 def find_hub_items(part: HubPart, column: str | None) -> FoundItems:
     """Return the items of a hub data set.
 
@@ -70,6 +81,8 @@ def find_hub_items(part: HubPart, column: str | None) -> FoundItems:
     """
     found = hub.find_set(part)
     asked = {"id": found.id, "modality": part.modality, "config": part.config, "split": part.split, "column": column}
+    if part.modality == "speech":
+        asked["texts"] = "kept"  # what was cached before transcripts were kept has none
     folder = cache_folder(asked, found.commit)
     kept = None if folder is None else StreamCache(folder)
     opened = cache(lambda: _open_encoded(found, part, column))
@@ -80,12 +93,12 @@ def find_hub_items(part: HubPart, column: str | None) -> FoundItems:
             kept.begin(about)
     source = {"kind": "hub", "id": found.id, "revision": part.revision, **about, **found.notes}
 
-    def stream(after: int) -> Iterator[tuple[str, str | None, bytes]]:
-        """Yield (name, unit, encoded bytes) of the items after the first `after`."""
-        return _iter_bytes(hub.number_rows(opened()[0], found.id, after), str(about["column"]), found.id)
+    def stream(after: int) -> Iterator[Item]:
+        """Yield the items after the first `after`."""
+        return _iter_encoded(hub.number_rows(opened()[0], found.id, after), str(about["column"]), found.id)
 
     if kept is None:  # no commit is known: what the library has in its own cache
-        return FoundItems([Item(*entry) for entry in stream(0)], source)
+        return FoundItems(list(stream(0)), source)
     return FoundItems(kept.items(stream), source)
 
 
@@ -124,17 +137,18 @@ def _open_encoded(found: hub.HubSet, part: HubPart, column: str | None) -> tuple
         got = f"the columns {', '.join(features) or 'unknown'}"
         raise CorpusError(expected, got, f"name a data set of {part.modality}")
     chosen = column or fitting[0]
-    speakers = [key for key in SPEAKER_COLUMNS if key in features]
+    wanted = (*SPEAKER_COLUMNS, *TRANSCRIPT_COLUMNS) if part.modality == "speech" else SPEAKER_COLUMNS
+    others = [key for key in wanted if key in features and key != chosen]
     # encoded, not decoded: a clip is hashed as it is stored, and decoded where its rate is known
-    encoded = rows.select_columns([chosen, *speakers]).cast_column(chosen, kind(decode=False))
+    encoded = rows.select_columns([chosen, *others]).cast_column(chosen, kind(decode=False))
     return encoded, {**about, "column": chosen}
 
 
-def _iter_bytes(rows: Any, column: str, name: str) -> Iterator[tuple[str, str | None, bytes]]:
-    """Yield (name, speaker, encoded bytes) of each row."""
+def _iter_encoded(rows: Any, column: str, name: str) -> Iterator[Item]:
+    """Yield the item of each row: its name, speaker, encoded bytes and transcript."""
     for place, row in rows:
         place = f"{name}, {place}"
-        yield place, find_speaker(row), read_encoded(row[column], place)
+        yield Item(place, find_speaker(row), read_encoded(row[column], place), text=find_transcript(row))
 
 
 def read_encoded(value: Any, name: str) -> bytes:
@@ -211,7 +225,8 @@ class StreamCache:
                 begin = end + len(line)
                 if entry is None or begin + entry[2] > room:
                     return items, end, line == b"null\n"
-                items.append(Item(entry[0], entry[1], self.body, begin, entry[2]))
+                text = entry[3] if len(entry) > 3 else ""
+                items.append(Item(entry[0], entry[1], self.body, begin, entry[2], text=text))
                 end = file.seek(begin + entry[2])
         return items, end, False
 
@@ -220,10 +235,12 @@ class StreamCache:
         with self.body.open("r+b") as file:
             file.truncate(end)
             file.seek(end)
-            for name, unit, data in stream(after):
-                line = json.dumps([name, unit, len(data)]).encode() + b"\n"
+            for item in stream(after):
+                data = item.read()
+                entry = [item.name, item.unit, len(data), *([item.text] if item.text else [])]
+                line = json.dumps(entry).encode() + b"\n"
                 file.write(line + data)
                 file.flush()
-                yield Item(name, unit, self.body, end + len(line), len(data))
+                yield item._replace(place=self.body, offset=end + len(line), size=len(data))
                 end += len(line) + len(data)
             file.write(b"null\n")

@@ -11,7 +11,7 @@ import numpy as np
 
 from anisoscope.data.corpora import CorpusOptions, HubPart, resolve_corpus
 from anisoscope.data.files import get_ending, list_files_below
-from anisoscope.data.items import FoundItems, Item, find_hub_items, find_speaker
+from anisoscope.data.items import FoundItems, Item, find_hub_items, find_speaker, find_transcript
 from anisoscope.data.local import ENDINGS, MANIFESTS, detect_modality, find_encoded_column, find_manifest, find_row_path
 from anisoscope.data.plans import Index, hash_parts
 from anisoscope.data.table_rows import Row, list_faulty, read_table_rows
@@ -151,11 +151,12 @@ def _make_item(place: Any, row: Row, manifest: Path) -> Item:
 
     place   its path, or encoded bytes; anything else gives an item with a fault
     """
+    text = find_transcript(row.columns)
     if isinstance(place, dict) and isinstance(place.get("bytes"), bytes):
-        return Item(f"{place.get('path') or row.place}", find_speaker(row.columns), place["bytes"])
+        return Item(f"{place.get('path') or row.place}", find_speaker(row.columns), place["bytes"], text=text)
     if not isinstance(place, str) or not place:
         fault = row.fault or f"{place!r} for a path"
         return Item(f"row of {manifest.name} ({row.place})", None, b"", fault=fault)
     tries = [manifest.resolve().parent / folder / place for folder in CLIPS]
     path = next(filter(os.path.isfile, tries), tries[0])  # unlike Path.is_file, False for a name too long
-    return Item(place, find_speaker(row.columns), path)
+    return Item(place, find_speaker(row.columns), path, text=text)

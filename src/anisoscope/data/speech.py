@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.corpora import CorpusOptions
 from anisoscope.data.media import MediaCorpus, open_media
-from anisoscope.data.plans import Index, Plan, find_decoder_start, pack
+from anisoscope.data.plans import Index, Plan, find_decoder_start, hash_parts, pack
 from anisoscope.data.sound import Samples, check, decode_samples
 from anisoscope.data.table_rows import list_faulty
 from anisoscope.errors import CorpusError, UsageError
@@ -22,6 +23,8 @@ RATE = 16_000  # samples per second where the checkpoint does not say
 STRIDE = 320  # samples per position of a model that does not say; what every wav2vec 2.0 has
 RECORDED = ("do_normalize", "feature_size", "padding_value", "n_fft", "hop_length", "chunk_length")
 """Settings of a feature extractor that a manifest names."""
+TRANSCRIPTS = "transcripts"
+"""What the manifest calls the text that the decoder reads, if it reads any."""
 
 
 def open_speech(name: str, **options: Any) -> MediaCorpus:
@@ -37,7 +40,7 @@ def open_speech(name: str, **options: Any) -> MediaCorpus:
 
 
 def _find_prompt(config: Any, processor: Any) -> list[int]:
-    """Return the token ids that the decoder reads when there is no text; empty for a model without a decoder.
+    """Return the token ids that the decoder reads before any text; empty for a model without a decoder.
 
     These are the prompt of the processor's tokenizer (Whisper: start, language and task, no timestamps), else the
     start token alone.
@@ -46,6 +49,51 @@ def _find_prompt(config: Any, processor: Any) -> list[int]:
         return []
     prefix = getattr(getattr(processor, "tokenizer", None), "prefix_tokens", None)
     return [int(token) for token in prefix] if prefix else [find_decoder_start(config)]
+
+
+def _read_transcripts(
+    corpus: MediaCorpus, windows: "ClipWindows", processor: Any, config: Any, prompt: int
+) -> tuple[list[list[int]], str]:
+    """Return (the token ids of each window's transcript, a note to the user); no ids if the decoder reads none.
+
+    Transcripts are read if every clip has one and none is cut into several windows: nobody knows which words of a
+    transcript belong to a window, and clips with and without words must not be mixed.
+
+    prompt   how many tokens the decoder reads before the transcript
+    """
+    alone = "the decoder reads the same prompt with every clip, so that its numbers say little about the corpus"
+    clips = windows.clip.tolist()
+    texts = [corpus.items[clip].text for clip in clips]
+    n_without = texts.count("")
+    tokenizer = getattr(processor, "tokenizer", None)
+    if n_without == len(texts):
+        return [], f"{alone}: no clip has a transcript"
+    if n_without:
+        return [], f"{alone}: {n_without} of {len(texts)} clips have no transcript"
+    if len(set(clips)) < len(clips):
+        return [], f"{alone}: transcripts of clips that are cut into several windows cannot be cut"
+    if tokenizer is None:
+        return [], f"{alone}: the checkpoint has no tokenizer for the transcripts"
+    ids = [list(map(int, tokenizer(text, add_special_tokens=False)["input_ids"])) for text in texts]
+    room = int(getattr(config, "max_target_positions", 0) or max(map(len, ids)) + prompt) - prompt
+    n_long = sum(len(text) > room for text in ids)
+    note = f"{n_long} transcripts cut to the {room} tokens that the decoder has room for" if n_long else ""
+    return [text[:room] for text in ids], note
+
+
+def _find_decoder_starts(unit: Index, prompt: int, texts: list[list[int]]) -> Index:
+    """Return where what the decoder reads with each window begins within its unit, in tokens [window].
+
+    unit     number of each window's unit
+    prompt   length of the prompt
+    texts    token ids of each window's transcript; empty if it reads the prompt alone
+    """
+    reached: Counter[int] = Counter()
+    starts = []
+    for window, number in enumerate(unit.tolist()):
+        starts.append(reached[number])
+        reached[number] += prompt + (len(texts[window]) if texts else 0)
+    return np.array(starts, np.int64)
 
 
 class SoundInput(NamedTuple):
@@ -177,8 +225,8 @@ class SpeechPlan(Plan):
     processor   the checkpoint's feature extractor, alone or inside a processor; None: the defaults of its family
     max_length  positions of a window, if fewer than 30 seconds have
 
-    Streams: `samples` [window, sample]; for Whisper `frames` [window, mel frame] and `decoder` [window, token], whose
-    decoder reads a fixed prompt of special tokens.
+    Streams: `samples` [window, sample]; for Whisper `frames` [window, mel frame] and `decoder` [window, token]. The
+    decoder reads a fixed prompt of special tokens and, if every clip has a transcript and none is cut, the transcript.
     """
 
     def __init__(
@@ -202,6 +250,13 @@ class SpeechPlan(Plan):
         self.prompt = _find_prompt(config, processor)
         self.windows = windows = cut_into_windows(corpus, kept, how)
         self.settings = {**how.settings, "decoder_prompt": self.prompt, "batch_tokens": batch_tokens}
+        self.texts: list[list[int]] = []
+        if self.prompt:
+            self.texts, note = _read_transcripts(corpus, windows, processor, config, len(self.prompt))
+            notes.append(note)
+        if self.texts:
+            self.settings |= {"decoder_reads": TRANSCRIPTS, "transcripts": hash_parts([self.texts])}
+        self._decoder_start = _find_decoder_starts(windows.unit, len(self.prompt), self.texts)
         self._last: tuple[int, Samples] = (-1, np.empty(0, np.float32))
         reads_features = how.kind == "features"
         are_whole_clips = len(np.unique(windows.clip)) == len(windows.clip)
@@ -213,7 +268,14 @@ class SpeechPlan(Plan):
         }
         self.real = -(-windows.length // how.extractor.hop_length) if reads_features else windows.length
         batches = _batch_windows(windows.length, how, batch_tokens, config)
-        super().__init__(batches, self.real, windows.unit, [corpus.fingerprint, self.settings, *windows], words, notes)
+        super().__init__(
+            batches,
+            self.real,
+            windows.unit,
+            [corpus.fingerprint, self.settings, *windows],
+            words,
+            list(filter(None, notes)),
+        )
 
     def build(self, rows: Index) -> Batch:
         """Build the batch of these windows: the model's inputs, units, and streams (which positions are real)."""
@@ -221,12 +283,27 @@ class SpeechPlan(Plan):
         real = torch.from_numpy(np.arange(width) < self.real[rows, None])
         streams = {name: Stream(real, torch.zeros_like(real), torch.from_numpy(self.windows.start[rows]))}
         if self.prompt:
-            ids = torch.tensor(self.prompt).expand(len(rows), -1)
+            ids, mask = self._decoder_ids(rows)
             inputs["decoder_input_ids"] = ids
-            every = torch.ones_like(ids, dtype=torch.bool)
-            start = streams[name].start // self.how.extractor.nb_max_frames * len(self.prompt)
-            streams["decoder"] = Stream(every, every, start)
+            if not mask.all():
+                inputs["decoder_attention_mask"] = mask.long()
+            special = mask & (torch.arange(ids.shape[1]) < len(self.prompt))
+            streams["decoder"] = Stream(mask, special, torch.from_numpy(self._decoder_start[rows]))
         return Batch(inputs, torch.from_numpy(self.unit[rows]), streams)
+
+    def _decoder_ids(self, rows: Index) -> tuple[Tensor, Tensor]:
+        """Return (token ids [window, token] that the decoder reads, which of them are real [window, token]).
+
+        Transcripts of different lengths are padded on the right with the prompt's first token.
+        """
+        texts = [self.texts[row] if self.texts else [] for row in rows.tolist()]
+        lengths = torch.tensor([len(self.prompt) + len(text) for text in texts])
+        width = int(lengths.max())
+        mask = torch.arange(width) < lengths[:, None]
+        ids = torch.full((len(texts), width), self.prompt[0])
+        for row, text in enumerate(texts):
+            ids[row, : lengths[row]] = torch.tensor([*self.prompt, *text])
+        return ids, mask
 
     def _window(self, row: int) -> Samples:
         """Return the samples of a window; the last decoded clip is remembered."""

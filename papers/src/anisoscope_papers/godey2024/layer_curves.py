@@ -28,11 +28,12 @@ from anisoscope.metrics import drift, mean_cosine
 from anisoscope.provenance import make_run_id
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
-from anisoscope.store import as_records, make_records_once, select
+from anisoscope.store import as_records, make_once, make_records_once, select
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 from anisoscope_papers.judge import Array, Test, of_units, verdict_without_test
 from anisoscope_papers.needs import Need, needed
+from anisoscope_papers.networks import transcripts
 from anisoscope_papers.origin import measuring_code
 from anisoscope_papers.study import WITHHELD, Claim, Context, Verdict
 from anisoscope_papers.training.kinds import KINDS
@@ -44,6 +45,8 @@ TRAINED, UNTRAINED = ", trained", ", untrained"
 SKIPPED = "skipped"
 """Metric of a row that says why a system (`model`) was not measured (`component`)."""
 LEFT_OUT = ".left_out"
+TRANSCRIBING = ("builtin:whisper-tiny.en",)
+"""Packaged networks whose decoder writes what it hears; the clips at hand have no transcripts."""
 Item = TypeVar("Item")
 _LEFT_OUT = {"mean_cosine": (mean_cosine, ("n", "unit")), "drift": (drift, ("n", "vector", "norm"))}
 
@@ -159,28 +162,37 @@ def reads_prompt_only(manifest: Mapping[str, Any]) -> bool:
     """
     corpus = manifest.get("corpus")
     preprocessing = corpus.get("preprocessing", {}) if isinstance(corpus, Mapping) else {}
-    return bool(preprocessing.get("decoder_prompt"))
+    return bool(preprocessing.get("decoder_prompt")) and not preprocessing.get("decoder_reads")
 
 
 def _packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
     """Yield the records of the network `name` from a package or file, trained and untrained, on the corpus of
     `systems`.
 
-    If it is unavailable, that is noted in the context.
+    The decoder of a network of `TRANSCRIBING` reads what the trained network hears in each clip, the untrained one
+    too. If a network is unavailable, that is noted in the context.
     """
     corpus = Path(systems.corpus)
     corpus = corpus.parent if corpus.suffix else corpus
     label = f"{_label(name)}{', ReLUs' if systems.relus else ''} on {corpus.name}"
     try:
         where = name if name.startswith("builtin:") else str(find_path(name) or name)
+        read = _transcribed(name, systems, context) if name in TRANSCRIBING else systems.corpus
         for untrained, state in ((True, UNTRAINED), (False, TRAINED)):
-            job = Job(
-                where, corpus=systems.corpus, settings=systems.settings(), limit=systems.limit, untrained=untrained
-            )
+            job = Job(where, corpus=read, settings=systems.settings(), limit=systems.limit, untrained=untrained)
             rows = _around_relus(job, systems.relus, context) if systems.relus else measured(job, context)
             yield rows.assign(model=label + state, seed=0).astype(rows.dtypes.to_dict())
     except (ModelError, CorpusError) as error:
         context.withhold(label, error)
+
+
+def _transcribed(name: str, systems: Systems, context: Context) -> str:
+    """Return the path of a manifest of the corpus of `systems` with what the network `name` hears in each clip."""
+    where = find_path(systems.corpus)
+    made_by = {"name": name, "corpus": str(where), "limit": systems.limit, "code": measuring_code(transcripts.__name__)}
+    path = context.cache / "transcripts" / f"{_label(name)}-{make_run_id(made_by)[:8]}" / "manifest.csv"
+    make_once(path, lambda: transcripts.write_transcripts(name, str(where), path, limit=systems.limit))
+    return str(path)
 
 
 def _around_relus(job: Job, relus: tuple[str, str], context: Context) -> pd.DataFrame:

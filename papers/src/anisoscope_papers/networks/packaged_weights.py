@@ -35,10 +35,12 @@ class Source:
 
     files    name used by `convert` → path inside the distribution
     convert  writes a folder in hub format from those files
+    edition  counts the forms of that folder: one that an earlier `convert` wrote is not used
     """
 
     files: Mapping[str, str]
     convert: Callable[[Mapping[str, Path], Path], None]
+    edition: int = 1
 
 
 def find_cache() -> Path:
@@ -55,12 +57,12 @@ def convert_checkpoint(name: str, cache: Path | None = None) -> Path:
 
     ModelError if the distribution is not installed, has another version, or holds other weights.
     """
-    package = TRAINED[name]
+    package, source = TRAINED[name], SOURCES[name]
     cache = find_cache() if cache is None else cache
-    folder = cache / f"{name.removeprefix('builtin:')}-{package.version}"
+    edition = f"-{source.edition}" if source.edition > 1 else ""
+    folder = cache / f"{name.removeprefix('builtin:')}-{package.version}{edition}"
     if (folder / "config.json").is_file():
         return folder
-    source = SOURCES[name]
     files = _find_files(name, package, source)
     cache.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=cache))
@@ -324,10 +326,10 @@ def _name_whisper_weights(variables: Mapping[str, np.ndarray[Any, Any]]) -> dict
 
 def _write_whisper_tokenizer(path: Path, folder: Path) -> None:
     """Write Whisper's tokenizer in hub format into `folder`."""
-    from transformers import PreTrainedTokenizerFast
+    from transformers import WhisperTokenizer
 
     end = "<|endoftext|>"
-    make_tokenizer: Any = PreTrainedTokenizerFast
+    make_tokenizer: Any = WhisperTokenizer  # its own class, which knows the prompt that the decoder reads
     tokenizer = make_tokenizer(
         tokenizer_file=str(path), bos_token=end, eos_token=end, unk_token=end, pad_token=end, model_max_length=448
     )
@@ -420,7 +422,7 @@ def _reaction_bert(state: str, architecture: str, **changes: Any) -> Source:
 
 SOURCES: dict[str, Source] = {
     "builtin:whisper-tiny.en": Source(
-        {"weights": f"{_WHISPER}/model.bin", "tokenizer": f"{_WHISPER}/tokenizer.json"}, _convert_whisper
+        {"weights": f"{_WHISPER}/model.bin", "tokenizer": f"{_WHISPER}/tokenizer.json"}, _convert_whisper, edition=2
     ),
     "builtin:rxnfp-pretrained": _reaction_bert("bert_pretrained", "BertForMaskedLM"),
     "builtin:rxnfp-finetuned": _reaction_bert("bert_ft", "BertModel"),
