@@ -4,8 +4,10 @@ of the same tokens.
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -160,3 +162,20 @@ def test_runs_of_equal_depth_show_the_same_layer_with_its_interval(runs):
     table = tabulate_layers(found)
     assert table.head == ("cka: a", "same layer", "a (2) 0", "1", "2")
     assert [row[1] for row in table.rows] == ["1.000"] * 3  # every replicate is 1
+
+
+@pytest.mark.parametrize(("width", "shown"), [(None, 14), (60, 14), (40, 4)])
+def test_of_many_layers_the_last_is_always_shown(width, shown):
+    """Of 33 layers every third or a few, counted from the end."""
+    layers = [*range(32), None]
+    rows = []
+    for ours, theirs in product(layers, layers):
+        place = {"layer": ours, "site": "final" if ours is None else "hidden", "stack": "encoder"}
+        other = {"layer_other": theirs, "site_other": "final" if theirs is None else "hidden"}
+        rows.append(place | other | {"stack_other": "encoder", "run": "b", "against": "a", "metric": "cka"})
+    found = pd.DataFrame(rows).assign(value=0.5, low=0.4, high=0.6).astype({"layer": "Int64", "layer_other": "Int64"})
+    table = tabulate_layers(found, width)
+    names = [name.removeprefix("b ") for name in table.head[2:]]
+    assert names[-1] == "final" and len(names) <= shown and len(table.rows) == 33
+    numbers = [int(name) for name in names[:-1]]
+    assert {*np.diff([*numbers, 32]).tolist()} == {32 - numbers[-1]}

@@ -13,7 +13,7 @@ import torch
 import transformers
 from torch import nn
 
-from anisoscope.capture import WHAT, capture, rows
+from anisoscope.capture import WHAT, capture, rows, vectors
 from anisoscope.capture.counting import list_ranges
 from anisoscope.capture.heads import Heads
 from anisoscope.capture.masking import Masking
@@ -303,6 +303,22 @@ def test_some_layers_have_windows_and_some_do_not():
         case = seen(name, "none")
         widest = {float(case.tap[f"{tiny.stack_names(name)[0]}.{i}.attention"]["keys"].max()) for i in (1, 2, 3)}
         assert widest == {float(12), float(tiny.WINDOW + (name == "modernbert"))}, name
+
+
+@pytest.mark.parametrize("name", sorted(tiny.TWO_STACKS))
+def test_means_of_cross_attention_are_of_its_own_queries_and_keys(name):
+    """Its keys are of the encoder's tokens, and not those of the decoder's own attention."""
+    inputs, real = tiny.padded(name, "right")
+    model = tiny.build(name)
+    records = tiny.measure(model, [inputs], ["query_key"], tokens=("all",), sample=0)
+    with torch.no_grad(), capture(model, ("query", "key")) as tap:
+        model(**inputs)
+    for kind, stack in (("self", "decoder"), ("cross", "encoder")):
+        sides = (("query", real["decoder"]), ("key", real[stack]))
+        place = "decoder.1." + "cross." * (kind == "cross")
+        query, key = (tap[f"{place}head.{side}.raw"].transpose(0, 1)[:, mask].mean(1) for side, mask in sides)
+        rows = records.query("metric == 'query_key.dot' and stack == 'decoder' and layer == 1 and kind == @kind")
+        assert rows["value"].tolist() == pytest.approx((query * key).sum(-1).tolist(), rel=1e-9), kind
 
 
 @pytest.mark.parametrize("name", sorted(tiny.TWO_STACKS))
@@ -891,6 +907,41 @@ def test_every_place_can_be_asked_for():
     }
 
 
+class Rectified(nn.Module):
+    """A residual block that ends with its ReLU."""
+
+    def __init__(self, inplace):
+        super().__init__()
+        self.linear, self.relu = nn.Linear(6, 6), nn.ReLU(inplace)
+
+    def forward(self, x):
+        return self.relu(x + self.linear(x))
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_what_a_last_relu_was_given_is_kept_though_it_works_in_place(inplace):
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Rectified(inplace) for _ in range(2))).eval()
+    expected, x = [], torch.randn(3, 5, 6)
+    with torch.no_grad():
+        hidden = x
+        for block in model:
+            expected.append(hidden + block.linear(hidden))
+            hidden = expected[-1].relu()
+        with capture(model, ("hidden", "unrectified"), blocks=("Rectified",)) as tap:
+            model(x)
+    for layer, before in enumerate(expected, 1):
+        assert (before < 0).any() and torch.equal(tap[f"encoder.{layer}.unrectified"], before)
+        assert torch.equal(tap[f"encoder.{layer}.hidden"], before.relu())
+
+
+def test_positions_of_maps_are_those_of_height_and_width():
+    """Of 2 maps, 3 high and 5 wide, of 8 channels; whichever axis the channels are."""
+    last, first = nn.Sequential(nn.LayerNorm(8)), nn.Sequential(nn.Conv2d(8, 8, 1))
+    assert vectors.count_positions(last, torch.zeros(2, 3, 5, 8), tokens_first=False) == (2, 15)
+    assert vectors.count_positions(first, torch.zeros(2, 8, 3, 5), tokens_first=False) == (2, 15)
+
+
 # ---- attention of newer kinds
 
 
@@ -898,6 +949,7 @@ LATENT = {
     "deepseek_v2": {"q_lora_rank": 12},
     "deepseek_v3": {"q_lora_rank": None},
     "minicpm3": {"q_lora_rank": 12},
+    "deepseek_v3, narrow values": {"q_lora_rank": None, "v_head_dim": 6},
 }
 
 
@@ -906,7 +958,7 @@ def test_raw_queries_and_keys_of_latent_attention(name):
     """They were given as rotated only. Before rotation a key is its own part, then the part that all heads share."""
     from families import _LATENT
 
-    config = transformers.AutoConfig.for_model(name, **_LATENT | LATENT[name])
+    config = transformers.AutoConfig.for_model(name.partition(",")[0], **_LATENT | LATENT[name])
     model = transformers.AutoModel.from_config(config).eval()
     attention, seen = model.layers[1].self_attn, {}
     for part in ("q_b_proj", "q_proj", "kv_a_proj_with_mqa", "kv_b_proj"):
@@ -915,7 +967,7 @@ def test_raw_queries_and_keys_of_latent_attention(name):
     with torch.no_grad(), capture(model, ("query", "key")) as tap:
         model(input_ids=torch.randint(3, 90, (2, 9), generator=torch.Generator().manual_seed(1)))
     query = seen["q_b_proj" if LATENT[name]["q_lora_rank"] else "q_proj"].view(2, 9, 4, 12).transpose(1, 2)
-    own = seen["kv_b_proj"].reshape(2, 9, 4, 16).transpose(1, 2)[..., :8]
+    own = seen["kv_b_proj"].reshape(2, 9, 4, -1).transpose(1, 2)[..., :8]
     shared = seen["kv_a_proj_with_mqa"][:, None, :, 8:].expand(2, 4, 9, 4)
     assert torch.equal(tap["decoder.2.head.query.raw"], query)
     assert torch.equal(tap["decoder.2.head.key.raw"], torch.cat((own, shared), -1))

@@ -16,8 +16,9 @@ from torch import nn
 from anisoscope.batch import Batch, Stream
 from anisoscope.classes.ablation import find_seen_pairs, outcome_of_utterances, replace_weights
 from anisoscope.classes.attributions import compute_attributions, iter_seen, measure_class_directions
+from anisoscope.classes.cls_entropy import measure_entropies
 from anisoscope.classes.pooling import find_neutral_padding, predict_logits
-from anisoscope.classes.readout import read_tokens
+from anisoscope.classes.readout import _decide_reading, read_tokens
 from anisoscope.data.encoding import Encoded, LabelledPlan, Padding
 from anisoscope.errors import MeasureError
 from anisoscope.runs import classes as classes_module
@@ -255,6 +256,28 @@ def test_the_last_real_token_is_found_whatever_side_is_padded(family, side):
     last = mask.flip(1).int().cumsum(1).flip(1)
     assert reading.at == "last"
     assert torch.equal(reading.weights, (mask & (last == 1)).double())
+
+
+def test_the_row_of_the_first_token_needs_padding_behind_it():
+    """Before it the first row is that of padding: its entropy was given as that of [CLS]."""
+    batches = {side: one_batch(texts(), side) for side in ("right", "left")}
+    found = measure_entropies(build("bert"), [batches["right"]])
+    assert {*found} >= {"row", "again", "columns"} and all(bool(x.isfinite().all()) for x in found.values())
+    with pytest.raises(MeasureError, match="padding behind the tokens; got padding before them"):
+        measure_entropies(build("bert"), [batches["left"]])
+
+
+@pytest.mark.parametrize("way", ["first", "last", "mean"])
+def test_of_a_text_whose_logits_are_flat_the_tokens_are_those_that_the_others_tell(way):
+    """The second text's gradient is 0 everywhere, as where a tanh is saturated."""
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [1, 1, 1, 1]]).bool()
+    ends = {"first": [0, 0, 0], "last": [2, 1, 3]}
+    read = mask.double() if way == "mean" else torch.nn.functional.one_hot(torch.tensor(ends[way]), 4).double()
+    gradient = read.unsqueeze(-1).repeat(1, 1, 5)
+    gradient[1] = 0
+    reading = _decide_reading("encoder", gradient, mask, torch.zeros(3, CLASSES), "Model")
+    assert reading.at == way
+    torch.testing.assert_close(reading.weights, read / read.sum(1, keepdim=True))
 
 
 def test_a_head_that_takes_the_end_for_padding_reads_the_token_before_it():

@@ -3,17 +3,18 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from typed import invoke
 
 import anisoscope
 from anisoscope.cures import tasks
 from anisoscope.cures.transforms import Fit, expand_cures, find_dominant_dimensions, fit_cure
-from anisoscope.cures.trial import _compare, _split_units, try_cures
+from anisoscope.cures.trial import CureTrial, Score, _choose, _compare, _split_units, try_cures
 from anisoscope.errors import MeasureError, OutputError, UsageError
 from anisoscope.metrics.spectrum import isoscore
 from anisoscope.runs.curing import read_layer_of_run
-from anisoscope.sums.jackknife import wilson_interval
+from anisoscope.sums.jackknife import Estimate, wilson_interval
 
 NAMES = ("centre", "standardise", "whiten", "remove-top:1", "remove-top:3", "drop-dims:auto", "drop-dims:0,3")
 
@@ -184,6 +185,40 @@ def test_a_share_of_all_or_none_has_an_interval(noise, share):
     assert found.value == share
     low, high = wilson_interval(share, trials.units_tried)
     assert (found.low, found.high) == (pytest.approx(float(low)), pytest.approx(float(high)))
+
+
+def test_the_interval_of_a_share_of_all_counts_units_and_not_vectors():
+    """Of 20 units of 12 vectors each, half are tried: ten answers, not 120."""
+    units = np.repeat(np.arange(20), 12)
+    x = np.random.default_rng(3).normal(size=(240, 10))
+    trials = try_cures(x, "centre", partner=x + 1e-3, units=units)
+    found = trials.trials[0].scores["pairs found"].before
+    assert (trials.units_tried, found.value) == (10, 1)
+    assert found.low == pytest.approx(float(wilson_interval(1.0, 10)[0]))
+
+
+def test_the_probe_is_trained_on_what_the_cure_gives():
+    rng = np.random.default_rng(7)
+    labels = rng.integers(0, 3, 300)
+    x = rng.normal(size=(300, 6)) * [9, 1, 1, 1, 1, 5] + 2 * np.eye(6)[labels] + 1
+    fitting, _ = _split_units(np.arange(300), 0, 32)
+    for trial in try_cures(x, "drop-dims:0,whiten,remove-top:1", labels=labels).trials:
+        y = trial.fit.apply(x)
+        right = tasks.probe_correct(y[fitting], labels[fitting], y[~fitting], labels[~fitting], 3)
+        assert trial.scores["probe"].after.value == pytest.approx(right.mean()), trial.fit.name
+
+
+def test_a_later_cure_is_chosen_if_it_clearly_keeps_more_neighbours():
+    def of(low, high, **how):
+        kept = Estimate((low + high) / 2, low, high)
+        score = Score("neighbours kept", kept, kept, kept)
+        return CureTrial(Fit("centre", np.zeros(2)), {"neighbours kept": score}, **({"isotropic": True} | how))
+
+    first, overlapping, clear = of(0.5, 0.6), of(0.55, 0.8), of(0.61, 0.7)
+    assert _choose([first, overlapping]) is first and _choose([first, overlapping, clear]) is clear
+    assert _choose([clear, first]) is clear
+    assert _choose([of(0.9, 1, isotropic=False), of(0.9, 1, harmed=("probe",)), first]) is first
+    assert _choose([of(0.9, 1, isotropic=False)]) is None
 
 
 def test_nothing_is_fitted_on_the_units_it_is_tried_on():
@@ -371,6 +406,24 @@ def test_python_says_what_the_command_says_and_uses_the_cure_on_others(tmp_path)
     assert found.text in repr(found) and "as it is" in found._repr_html_()
     run = anisoscope.measure(x, output=tmp_path / "run", quiet=True)
     assert anisoscope.cure(run, cures="centre").fit.name == "centre"
+
+
+def test_units_labels_and_layers_of_files_are_those_of_the_arrays(tmp_path):
+    """Twelve vectors of a unit are not twelve units, and the pairs are of the layer that is asked for."""
+    units, labels = np.repeat(np.arange(20), 12), np.arange(240) % 3
+    layers = {name: draw_cloud(240, 8, seed) + 2 for seed, name in enumerate(("first", "second"))}
+    pairs = {name: x + draw_cloud(240, 8, 7) for name, x in layers.items()}
+    np.savez(tmp_path / "x.npz", **layers, units=units, labels=labels)
+    np.savez(tmp_path / "pairs.npz", **pairs)
+    for name in layers:
+        expected = anisoscope.cure(layers[name], pairs=pairs[name], units=units, labels=labels, cures="centre").table()
+        assert {"retrieval", "pairs found"} <= {*expected["score"]}
+        found = anisoscope.cure(tmp_path / "x.npz", pairs=tmp_path / "pairs.npz", layer=name, cures="centre").table()
+        pd.testing.assert_frame_equal(found, expected)
+        files = [tmp_path / "x.npz", "--pairs", tmp_path / "pairs.npz", "--layer", name]
+        told = invoke(["cure", *files, "--cures", "centre", "--format", "json", "-q"])
+        records = pd.DataFrame(json.loads(told.stdout)["records"])
+        np.testing.assert_allclose(records["after_low"].astype(float), expected["after_low"], atol=1e-9)
 
 
 def test_a_cure_that_cannot_be_fitted_does_not_end_the_others():

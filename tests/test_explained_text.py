@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers
-from test_class_maps import WIDE, texts, widen
+from test_class_maps import WIDE, build, texts, widen
 from tokenizers.processors import TemplateProcessing
 from typed import invoke
 
@@ -199,23 +199,37 @@ def test_what_is_known_of_the_classifier_is_said_beside_its_answer(folder, tmp_p
     assert any(told in note for note in run.explain(" ".join(text_of())).notes)
 
 
+class Words:
+    """One token a word: its number."""
+
+    def __call__(self, texts_, _second=None, **_options):
+        rows = [[*map(int, text.split()), 2] for text in texts_]
+        spans = []
+        for text in texts_:
+            starts = np.cumsum([0, *(len(w) + 1 for w in text.split())])
+            spans.append([*((int(s), int(s) + len(w)) for s, w in zip(starts, text.split(), strict=False)), (0, 0)])
+        numbers = [[*[0] * (len(row) - 1), None] for row in rows]
+        given = {"input_ids": rows, "offset_mapping": spans}
+        return type("Encoding", (dict,), {"sequence_ids": lambda _self, i: numbers[i]})(given)
+
+
+def test_gradient_times_input_is_of_the_class_less_the_mean_of_all_others():
+    """Of three classes; of two the mean of the others is the other."""
+    model, row = build("bert"), texts()[0]["input_ids"]
+    opened = sentence.Classifier(model, Words(), ("a", "b", "c"), 40, Padding(0))
+    found = sentence.explain(opened, " ".join(map(str, row)))
+    label = opened.names.index(found.found)
+    ids = torch.tensor([[*row, 2]])
+    embedded = model.get_input_embeddings()(ids).detach().requires_grad_()
+    logits = model(inputs_embeds=embedded).logits[0]
+    contrast = 1.5 * logits[label] - logits.sum() / 2
+    (gradient,) = torch.autograd.grad(contrast, embedded)
+    expected = (gradient * embedded).sum(-1)[0, :-1].detach().numpy()
+    np.testing.assert_allclose(found.words["gradient × input"], expected, atol=1e-9)
+
+
 def test_what_is_not_shown_is_left_out_and_told():
     """BART's decoder reads the words too, so that their embeddings are not the only way to the logits."""
-    from test_class_maps import build
-
-    class Words:
-        """One token a word: its number."""
-
-        def __call__(self, texts_, _second=None, **_options):
-            rows = [[*map(int, text.split()), 2] for text in texts_]
-            spans = []
-            for text in texts_:
-                starts = np.cumsum([0, *(len(w) + 1 for w in text.split())])
-                spans.append([*((int(s), int(s) + len(w)) for s, w in zip(starts, text.split(), strict=False)), (0, 0)])
-            numbers = [[*[0] * (len(row) - 1), None] for row in rows]
-            given = {"input_ids": rows, "offset_mapping": spans}
-            return type("Encoding", (dict,), {"sequence_ids": lambda _self, i: numbers[i]})(given)
-
     stack = ("encoder", "decoder")
     opened = sentence.Classifier(build("bart"), Words(), ("a", "b", "c"), 40, Padding(0), stack)
     found = sentence.explain(opened, " ".join(map(str, texts()[0]["input_ids"])))

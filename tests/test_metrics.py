@@ -99,6 +99,37 @@ def test_spectrum_of_a_constant_cloud_is_undefined():
         assert got["effective_rank_uncentred"] == pytest.approx(1, abs=-16 * noise * np.log(noise))
 
 
+def test_a_spread_that_rounding_may_give_is_no_spectrum():
+    """Vectors that are equal but for 1e-5 of their length, as float32 leaves them, have no rank; of 1e-2 they have."""
+    rng = np.random.default_rng(4)
+    for spread, defined in ((1e-5, False), (1e-2, True)):
+        units = [1 + spread * rng.standard_normal((40, 6)) for _ in range(3)]
+        for dtype in (torch.float32, torch.float64):
+            got = values(METRICS["spectrum"], units, dtype=dtype)
+            for key in ("effective_rank", "effective_rank_eigenvalues", "participation_ratio", "isoscore"):
+                assert np.isfinite(got[key]) == defined, (spread, key)
+
+
+def test_dimensions_that_do_not_vary_have_no_kurtosis():
+    """However far from 0 they are: that their last bit differs is rounding."""
+    rng = np.random.default_rng(5)
+    units = cloud(3, sizes=(40, 33, 27), d=5)
+    for constant in (1000.1, 1e-3, 7.7):
+        ends = np.array([constant, np.nextafter(constant, np.inf)])
+        given = [np.column_stack([unit, rng.choice(ends, len(unit))]) for unit in units]
+        got, expected = (values(METRICS["kurtosis"], each) for each in (given, units))
+        for key in ("", "largest", "dimension"):
+            assert got[key] == pytest.approx(expected[key], rel=1e-9), (constant, key)
+
+
+def test_partition_functions_are_over_all_rows_of_a_large_matrix():
+    """It is read in blocks of 1,024 rows; the last is here another cloud than the first."""
+    rng = np.random.default_rng(6)
+    rows = np.concatenate([rng.standard_normal((1400, 4)) + 1, 0.3 * rng.standard_normal((700, 4))])
+    for units in ([rows], [rows[::-1]], [-rows]):
+        assert values(METRICS["partition"], units)[""] == pytest.approx(METRICS["partition"].reference(units)[""])
+
+
 # ---- closed forms ----------------------------------------------------------------------------------------------------
 
 E = np.eye(4)

@@ -137,3 +137,13 @@ def test_options_of_measuring_are_refused_for_runs_alone(folder):
         (folder / "begun").mkdir(exist_ok=True)
         (folder / "begun/identity.json").write_text("{}")
         typed("compare one begun -q")
+
+
+def test_a_condition_is_measured_for_too(tmp_path, monkeypatch):
+    """It may be on a metric that the comparison alone would not measure."""
+    monkeypatch.chdir(tmp_path)
+    for seed, name in enumerate("ab"):
+        np.save(f"{name}.npy", np.random.default_rng(seed).normal(size=(120, 6)))
+    for bound, code in (("+9", 0), ("-9", 8)):
+        done = invoke(["compare", "a.npy", "b.npy", "--fail-if", f"spectrum.participation_ratio.last > {bound}", "-q"])
+        assert done.exit_code == code, done.output

@@ -34,7 +34,11 @@ class Watch:
     def __init__(self, mask: Shaped[Tensor, "sequence token"], layers: Layers, *, columns: bool) -> None:
         """Prepare for a forward call with these real tokens; no `layers` means all, `columns` also keeps column
         sums.
+
+        MeasureError for padding on the left, where the first row is not that of the first token.
         """
+        if bool((mask[:, 1:].bool() & ~mask[:, :1].bool()).any()):
+            raise MeasureError("padding behind the tokens", "padding before them", "set the tokenizer's padding side")
         self.mask, self.layers, self.columns, self._called = mask.bool(), layers, columns, 0
         self.nats: dict[int, Float[Tensor, "sequence head"]] = {}
         self.firsts: dict[int, Float[Tensor, "sequence head key"]] = {}
@@ -92,8 +96,9 @@ class Watch:
         """Return the entropy of a softmax over weights without [CLS] and padding, divided by ln(n − 1); mean over
         heads.
         """
-        first = self.mask & (self.mask.long().cumsum(1) == 1)
-        weights = weights.masked_fill((~self.mask | first).unsqueeze(1), HIDDEN)
+        left_out = ~self.mask
+        left_out[:, 0] = True
+        weights = weights.masked_fill(left_out.unsqueeze(1), HIDDEN)
         return _normalised(_entropy(weights).mean(1), self.tokens - 1)
 
     def _looked_at(self, found: dict[int, Tensor]) -> dict[int, Tensor]:

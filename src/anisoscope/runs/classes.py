@@ -129,7 +129,7 @@ class _AfterPass:
         found = [part for part in parts if len(part)]
         return pd.concat(found, ignore_index=True) if found else as_records(pd.DataFrame()), warnings
 
-    def _directions(self, _notes: list[str], **_shown: Progress) -> list[pd.DataFrame]:
+    def _directions(self, notes: list[str], **_shown: Progress) -> list[pd.DataFrame]:
         """Return records on how well directions separate the classes, on accuracy, and on the entropy of the [CLS]
         row.
         """
@@ -143,6 +143,9 @@ class _AfterPass:
             found.append(accuracy_records(np.array(predict_classes(model, plan.encoded, plan.padding)), labels, names))
         # the row of the first token of a decoder is that token alone
         if has_attention(model) and self.classes.at == "first" and find_stack(model) == "encoder":
+            if plan.padding.side == "left":
+                notes.append("H of the first token left out: the model wants padding before it")
+                return found
             rows = []
             for name, values in measure_entropies(model, plan).items():  # H of the [CLS] row by layer
                 kind, _, layer = name.partition(".")
