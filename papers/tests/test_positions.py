@@ -147,11 +147,17 @@ def test_cells_are_measured_once_and_taken_from_earlier_records(tmp_path, monkey
 
 # judging
 
-CALLS = count()
+CALLS = [count()]
+
+
+@pytest.fixture(autouse=True)
+def same_noise():
+    """Noise that does not depend on which tests ran before."""
+    CALLS[0] = count()
 
 
 def noisy(value, noise=0.001):
-    return value + noise * np.sin(3 * value + 2.4 * next(CALLS))
+    return value + noise * np.sin(3 * value + 2.4 * next(CALLS[0]))
 
 
 def row(cell, metric, value, **place):
@@ -199,11 +205,29 @@ def test_positions_are_judged_recipe_by_recipe():
             assert found[claim, f"{corpus}, L = 1, no positions"] == "holds"
             assert found[claim, f"{corpus}, L = 1, sinusoids"] == "fails"
         assert found["keys converge", f"{corpus}, L = 1, sinusoids"] == "holds"
-    assert {claim for claim, _ in found} == {claim.name for claim in STUDIES["positions"].claims}
+    of_several_layers = {"nearly uniform in every layer"}
+    assert {claim for claim, _ in found} | of_several_layers == {claim.name for claim in STUDIES["positions"].claims}
     same = outcomes("positions", rows_of_positions(lambda _: 0.5, lambda _: 0.0, lambda _: 0.0))
     assert same["positions make attention sharp", "YelpHat, L = 1"] == "fails"
     assert same["positions make attention used", "YelpHat, L = 1"] == "fails"
     assert set(STUDIES["positions"].draw(records)) == {"positions_1", "positions_2"}
+
+
+@pytest.mark.parametrize(("entropies", "expected"), [((1.0, 0.05), "fails"), ((1.0, 0.97), "holds")])
+def test_models_of_several_layers_are_judged_by_their_sharpest_too(entropies, expected):
+    """The first layer stays as it was drawn, and was all that was looked at: sharp layers above it were not seen."""
+    rows = []
+    for seed, corpus in product(range(4), grid.REAL):
+        cell = Cell(corpus, seed=seed, layers=2, positions="none")
+        rows.append(row(cell, "accuracy", noisy(0.8), component="test"))
+        for layer, entropy in enumerate(entropies, 1):
+            rows.append(row(cell, "cls_entropy", noisy(entropy), component="reported", layer=layer))
+            untrained = {"suffix": grid.UNTRAINED, "component": "reported", "layer": layer}
+            rows.append(row(cell, "cls_entropy", noisy(0.02), **untrained))
+    found = outcomes("positions", as_records(pd.DataFrame(rows)))
+    for corpus in ("YelpHat", "HateXplain", "e-SNLI"):
+        assert found["nearly uniform", f"{corpus}, L = 2, no positions"] == "holds"
+        assert found["nearly uniform in every layer", f"{corpus}, L = 2, no positions"] == expected
 
 
 @pytest.mark.parametrize(("gain", "expected"), [(0.0, "holds"), (0.2, "fails")])

@@ -11,10 +11,11 @@ from committed import RESULTS, word
 from pages import table_row
 from svg import draw_svg, write_text
 
+from anisoscope.store import select
 from anisoscope.sums.jackknife import estimate_over_seeds
-from anisoscope_papers.beyond.positions import Quantities
+from anisoscope_papers.beyond.positions import ENTROPY, NONE, Quantities, named
 from anisoscope_papers.fosse2023.entry import Evidence
-from anisoscope_papers.fosse2023.grid import LEARNED, RECIPES, TITLES, with_options
+from anisoscope_papers.fosse2023.grid import CONTROL, LEARNED, RECIPES, TITLES, with_options
 from anisoscope_papers.judge import Array
 
 PLACE = RESULTS / "beyond" / "finished" / "positions"
@@ -137,3 +138,30 @@ def means_table() -> str:
             means = [float(np.nanmean(every[corpus, recipe][panel])) for recipe in shown]
             rows.append((f"{name}, {title}", *(f"{mean:.{digits}f}".replace("-", "−") for mean in means)))
     return "\n".join(map(table_row, rows))
+
+
+def depths_table() -> str:
+    """Return a table in Markdown: H by layer, and the points lost without attention, of models without positions, by
+    their number of layers; means over seeds.
+    """
+    records = with_options(pd.read_parquet(PLACE / "records.parquet"))
+    columns = ("H of layer 1", "layer 2", "layer 3", "points lost: taken away afterwards", "trained without")
+    rows = [("without positions", *columns), ("---",) * (1 + len(columns))]
+    for here in Evidence("positions", records, paper="beyond").corpora:
+        found = Quantities(here)
+        by_layer = here.by(select_learned(here), "layers", "recipe", "layer")
+        for layers in found.depths:
+            means = {layer: np.nanmean(by_layer[layers, NONE, layer]) for layer in (1.0, 2.0, 3.0) if layer <= layers}
+            entropies = [f"{means[layer]:.2f}" if layer in means else "" for layer in (1.0, 2.0, 3.0)]
+            used = -100 * np.nanmean(found.used[layers, NONE])
+            learned, without = (found.accuracy[layers, NONE, arm] for arm in (LEARNED, "uniform"))
+            needed = 100 * np.nanmean(learned - without)
+            points = [f"{round(float(lost)):d}".replace("-", "−") for lost in (used, needed)]
+            rows.append((f"{TITLES[here.corpus]}, {layers:g} layer{'s' * (layers > 1)}", *entropies, *points))
+    return "\n".join(map(table_row, rows))
+
+
+def select_learned(here: Evidence) -> pd.DataFrame:
+    """Return the records of H, by layer, of the trained models of one corpus whose attention is learned."""
+    rows = named(here.sound)
+    return select(rows[rows["family"] != CONTROL], arm=LEARNED, **ENTROPY)

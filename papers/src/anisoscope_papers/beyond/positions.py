@@ -25,7 +25,8 @@ NONE, QUARTER, SINUSOIDS, OWN_VECTORS = RECIPES
 FROZEN = "frozen"
 TESTED: dict[str, Any] = {"metric": "accuracy", "component": "test"}
 MADE_UNIFORM: dict[str, Any] = {"metric": "accuracy", "component": AFTERWARDS}
-ENTROPY: dict[str, Any] = {"metric": "cls_entropy", "component": "reported", "layer": 1}
+ENTROPY: dict[str, Any] = {"metric": "cls_entropy", "component": "reported"}
+OF_FIRST = {**ENTROPY, "layer": 1}
 ALIKE: dict[str, Any] = {"metric": "intra_sequence", "token_policy": "all"}
 
 
@@ -35,6 +36,7 @@ class Quantities:
     accuracy         of every model, including those that learnt nothing, since that is the outcome of their recipe
     used             accuracy after attention was made uniform, minus that of the model as it is
     entropy          H of the [CLS] row in the first layer, as the paper reports it
+    lowest_entropy   the same of each model's layer of the lowest H
     keys, values     similarity in the last layer (`…_at_start`: at step 0)
     """
 
@@ -48,7 +50,8 @@ class Quantities:
         afterwards = here.by(select(trained, **MADE_UNIFORM), "layers", "recipe")
         as_it_is = here.by(select(trained, **TESTED), "layers", "recipe")
         self.used = Seeds({key: afterwards[key] - as_it_is[key] for key in afterwards}, afterwards.nothing)
-        self.entropy = here.by(select(trained, **ENTROPY), "layers", "recipe")
+        self.entropy = here.by(select(trained, **OF_FIRST), "layers", "recipe")
+        self.lowest_entropy = here.by(sharpest_layer(trained), "layers", "recipe")
         self.keys = here.by(last_layer(trained, KEYS), "layers", "recipe")
         self.values = here.by(last_layer(trained, VALUES), "layers", "recipe")
         self.keys_at_start = here.by(last_layer(start, KEYS), "layers", "recipe")
@@ -71,6 +74,13 @@ def last_layer(rows: pd.DataFrame, site: str) -> pd.DataFrame:
     """Return the records of the mean cosine at a site (keys or values) in each model's last layer."""
     rows = select(rows, site=site, **ALIKE)
     return rows[rows["layer"] == rows["layers"]]
+
+
+def sharpest_layer(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return, of each model, the record of H (as the paper reports it) in its layer of the lowest H."""
+    rows = select(rows, **ENTROPY)
+    lowest = rows.groupby(["corpus", "model", "seed"], observed=True)["value"].idxmin()
+    return rows.loc[lowest.sort_values()]
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
@@ -100,6 +110,8 @@ def _of_recipes(here: Evidence, found: Quantities, layers: float) -> Iterator[Te
         which, key = f"L = {layers:g}, {recipe}", (layers, recipe)
         learned = found.accuracy[layers, recipe, LEARNED]
         yield here.test("nearly uniform", found.entropy[key], which)
+        if layers > 1:
+            yield here.test("nearly uniform in every layer", found.lowest_entropy[key], which)
         yield here.test("not used", found.used[key], which)
         yield here.test("not needed", found.accuracy[layers, recipe, "uniform"] - learned, which)
         yield here.test("as it was drawn is enough", found.accuracy[layers, recipe, FROZEN] - learned, which)
@@ -143,7 +155,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     drawn = _bars(whole, accuracy, "positions_1", "accuracy")
     learned = select(trained, arm=LEARNED)
     others = {
-        "H of [CLS]": select(learned, **ENTROPY),
+        "H of [CLS]": select(learned, **OF_FIRST),
         "sim(K)": last_layer(learned, KEYS),
         "sim(V)": last_layer(learned, VALUES),
     }
