@@ -164,6 +164,20 @@ def test_runs_of_equal_depth_show_the_same_layer_with_its_interval(runs):
     assert [row[1] for row in table.rows] == ["1.000"] * 3  # every replicate is 1
 
 
+def test_intervals_of_runs_with_unequal_groups_are_over_the_fewer(runs, tmp_path):
+    how = {"max_length": 32, "metrics": ("neighbours", "drift"), "sample": 64, "quiet": True}
+    for groups in (4, 6):
+        anisoscope.measure(runs / "model-b", TEXTS, output=tmp_path / f"b{groups}", groups=groups, **how)
+    anisoscope.measure(runs / "model-a", TEXTS, output=tmp_path / "a4", groups=4, **how)
+    a4, b4, b6 = (open_kept_run(tmp_path / name) for name in ("a4", "b4", "b6"))
+    ends = ["value", "low", "high"]
+    expected = compare_layers([a4, b4], "cka")[ends]
+    for pair in ([open_kept_run(runs / "a"), b4], [a4, b6]):
+        pd.testing.assert_frame_equal(compare_layers(pair, "cka")[ends], expected)
+    more = compare_layers([open_kept_run(runs / "a"), b6], "cka")[ends]
+    assert not np.allclose(more["low"], expected["low"]) and np.allclose(more["value"], expected["value"])
+
+
 @pytest.mark.parametrize(("width", "shown"), [(None, 14), (60, 14), (40, 4)])
 def test_of_many_layers_the_last_is_always_shown(width, shown):
     """Of 33 layers every third or a few, counted from the end."""

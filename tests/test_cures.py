@@ -8,6 +8,7 @@ import pytest
 from typed import invoke
 
 import anisoscope
+from anisoscope.cli.answers import _tabulate_cures
 from anisoscope.cures import tasks
 from anisoscope.cures.transforms import Fit, expand_cures, find_dominant_dimensions, fit_cure
 from anisoscope.cures.trial import CureTrial, Score, _choose, _compare, _split_units, try_cures
@@ -148,6 +149,8 @@ def test_a_cure_that_harms_the_task_is_said_to():
     table = found.table().set_index(["cure", "score"])
     assert table.loc[("remove-top:1", "retrieval"), "harmed"]
     assert table.loc[("remove-top:1", "retrieval"), "difference_high"] < 0
+    shown = {row[0]: row[-1] for row in _tabulate_cures(found).rows}
+    assert shown == {"as it is": "", "remove-top:1": f"harms {', '.join(removed.harmed)}", "centre": "isotropic ←"}
 
 
 def test_a_fall_or_rise_that_chance_may_make_is_neither_harm_nor_help():

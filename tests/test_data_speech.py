@@ -122,6 +122,14 @@ def test_channels_are_averaged_and_the_rate_is_changed(folder):
     assert np.array_equal(decode_samples("a", (folder / "a.wav").read_bytes(), RATE).shape, (8000,))
 
 
+@pytest.mark.parametrize("frames", [441, 1001, 4411])
+def test_a_clip_has_as_many_samples_as_its_header_promises(folder, frames):
+    """Where another rate cuts a sample in two as well: 1,001 at 44.1 kHz are 363.2 at 16 kHz."""
+    path = clip(folder / "odd.wav", tone(1.0, 44_100)[:frames], 44_100)
+    sound = decode_samples("odd", path.read_bytes(), RATE)
+    assert len(sound) == open_speech(str(path)).infos[0].resampled(RATE) == -(-frames * 160 // 441)
+
+
 @pytest.mark.usefixtures("data_folder")
 def test_the_stereo_clip_of_1961():
     """The real JFK clip, 44.1 kHz stereo: 11 seconds, and the same words at both rates."""

@@ -18,7 +18,7 @@ from anisoscope.errors import ModelError, UsageError
 from anisoscope.models import adapters
 from anisoscope.models.blocks import Layout, find_blocks
 from anisoscope.models.identity import hash_weights
-from anisoscope.models.load import load
+from anisoscope.models.load import _tower, load
 
 TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40, "vocab_size": 100}
 VISION = {**TEXT, "num_hidden_layers": 3, "image_size": 32, "patch_size": 8}
@@ -54,6 +54,15 @@ def test_images_go_through_the_vision_tower(towers):
     run = anisoscope.measure(str(folder), corpus="builtin:digits", limit=30, tower="vision")
     layers = run.records[run.records["site"] == "hidden"]["layer"]
     assert set(layers) == {0, 1, 2, 3} and "attention" in set(run.records["site"])
+
+
+@pytest.mark.parametrize("side", ["vision", "text", "both"])
+def test_weights_that_a_tower_lacks_are_named_as_in_the_tower(towers, side):
+    """So that they are left out of its hash: they are drawn anew every time."""
+    missing = ["text_model.final.weight", "vision_model.head.bias", "vision_model.head.weight"]
+    part, found = _tower(towers[0], missing, side, "clip")
+    own = {"vision": ["head.bias", "head.weight"], "text": ["final.weight"], "both": missing}
+    assert found == own[side] and part is (towers[0] if side == "both" else getattr(towers[0], f"{side}_model"))
 
 
 def test_two_towers_want_one_named(towers):

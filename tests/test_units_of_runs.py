@@ -367,6 +367,14 @@ def test_cautions_tell_what_else_may_differ():
     ]
 
 
+@pytest.mark.parametrize(("ends", "shown"), [((-0.3, -0.1), True), ((-0.1, 0.1), False), ((0.1, 0.3), True)])
+def test_shares_of_an_anisotropy_that_may_be_none_are_not_shown(ends, shown):
+    """Of a clear one they are, below 0 too."""
+    rows = [row("mean_cosine", 0, sum(ends) / 2, *ends, token_policy="all")]
+    rows.append(row("mean_cosine.top_share", 0, 0.4, component="3", token_policy="all"))
+    assert short_tables.short_table(records(rows))["top-3 share"].notna().tolist() == [shown]
+
+
 def test_the_short_table_chooses_its_rows():
     rows = [
         row("mean_cosine", 1, 0.2, 0.1, 0.3, token_policy="all"),
@@ -789,6 +797,28 @@ def test_an_answer_is_asked_for_once():
                     hub_memory.get_answer(str(error), fail)
             assert len(seen) == times
     assert hub_memory.get_answer("q", ask) == 4
+
+
+def test_who_stops_after_a_failure_asks_nothing_more():
+    """A hub that is not reached is not asked for each of a thousand names; that one is not there is no failure."""
+    asked = []
+
+    def answer(status):
+        def ask():
+            asked.append(status)
+            error = ValueError(status)
+            error.response = types.SimpleNamespace(status_code=status)
+            raise error
+
+        return ask
+
+    with hub_memory.stop_asking_after_failure():
+        for place, status in enumerate((404, 503, 404, 500)):
+            with pytest.raises(ValueError, match="404" if place == 0 else "503"):
+                hub_memory.get_answer(f"q{place}", answer(status))
+    assert asked == [404, 503]
+    with pytest.raises(ValueError, match="500"):
+        hub_memory.get_answer("q3", answer(500))
 
 
 def test_weights_have_a_hash_of_all_that_they_are():

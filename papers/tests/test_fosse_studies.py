@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from itertools import count, product
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -299,6 +300,36 @@ def test_every_correct_utterance_is_a_representative():
     medians = [np.median(np.cos(angle[[j for j in range(3) if j != i]] - angle[i])) for i in (0, 1)]
     assert rows["representative.mean", "a → a"] == pytest.approx(np.mean(medians))
     assert rows["first.1", "a → a"] == 1 and rows["first.1", "a → b"] == pytest.approx(np.cos(3.0))
+
+
+def test_how_well_a_class_tells_two_others_does_not_depend_on_which_comes_first():
+    """Of three classes on a circle the first is nearer to the second than to the third."""
+    angle = np.array([0.0, 0.1, 1.0, 1.1, 2.0, 2.1])
+    unit = np.stack([np.cos(angle), np.sin(angle)], 1)
+    every = np.ones(6, bool)
+    for labels in (np.array([0, 0, 1, 1, 2, 2]), np.array([0, 0, 2, 2, 1, 1])):
+        found = fig2_directions.each_direction(unit, labels, every, ("a", "b", "c"))
+        assert {r["value"] for r in found if r["metric"] == "others.mean" and r["component"] == "a"} == {1}
+
+
+def test_utterances_that_were_misclassified_represent_no_class(monkeypatch):
+    unit = np.random.default_rng(0).normal(size=(8, 3))
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    labels, named = np.array([0, 0, 0, 0, 1, 1, 1, 1]), np.array([1, 0, 0, 0, 1, 1, 0, 1])
+    monkeypatch.setattr(fig2_directions, "load", lambda _name: SimpleNamespace(model=None))
+    monkeypatch.setattr(fig2_directions, "kept", lambda _trained, _name, make: make())
+    trained = SimpleNamespace(
+        cell=SimpleNamespace(model="m"),
+        corpus=SimpleNamespace(labels=("a", "b")),
+        directions=lambda *_model: unit,
+        classes=(labels, named),
+    )
+    rows = fig2_directions.directions(trained)
+    found = rows[rows["site"].eq("tuned")].set_index(["metric", "component"])["value"]
+    able = [i for i in range(4) if i]
+    medians = [np.median([unit[i] @ unit[j] for j in range(4) if j != i]) for i in able]
+    assert found["representative.mean", "a → a"] == pytest.approx(np.mean(medians))
+    assert found["first.1", "a → b"] == pytest.approx(max(unit[1] @ unit[j] for j in range(4, 8)))
 
 
 def test_examples_and_overlap():

@@ -13,8 +13,9 @@ import torch
 from anisoscope.errors import UsageError
 from anisoscope.store import as_records, select
 from anisoscope_papers import runner
-from anisoscope_papers.beyond import cells, crossed
+from anisoscope_papers.beyond import cells, crossed, frozen, positions
 from anisoscope_papers.fosse2023 import grid
+from anisoscope_papers.fosse2023.entry import Seeds
 from anisoscope_papers.fosse2023.grid import PAPER, RECIPES, Cell, Grid
 from anisoscope_papers.networks.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 from anisoscope_papers.study import FEWEST, Context
@@ -168,11 +169,11 @@ def row(cell, metric, value, **place):
 def rows_of_positions(entropy, used, needed):
     """One layer of four seeds of every recipe: H, and what uniform attention changes, by recipe."""
     rows = []
-    for seed, corpus, (name, (positions, scale)) in product(range(4), grid.REAL, RECIPES.items()):
+    for seed, corpus, (name, (kind, scale)) in product(range(4), grid.REAL, RECIPES.items()):
         place = {"layer": 1, "token_policy": "all"}
         for arm in ("learned", "uniform", "frozen"):
             after = 0 if arm == "frozen" else None
-            cell = Cell(corpus, seed=seed, arm=arm, positions=positions, scale=scale, freeze_after=after)
+            cell = Cell(corpus, seed=seed, arm=arm, positions=kind, scale=scale, freeze_after=after)
             accuracy = 0.8 + (needed(name) if arm != "learned" else 0)
             rows.append(row(cell, "accuracy", noisy(accuracy), component="test"))
             if arm != "learned":
@@ -244,6 +245,26 @@ def test_frozen_attention_is_judged_by_its_steps(gain, expected):
     trend = found["more steps of attention, more accuracy", "HateXplain, sinusoids"]
     assert trend == ("fails" if gain == 0 else "holds")
     assert set(STUDIES["frozen"].draw(records)) == {"frozen_1"}
+
+
+def test_the_trend_of_frozen_attention_is_over_its_steps_alone():
+    """Uniform attention (−1) is no attention of fewer steps than none."""
+    rising, falling = np.linspace(0.6, 0.9, 4), np.linspace(0.9, 0.6, 4)
+    for uniform in (0.1, 0.75, 1.0):
+        table = {-1.0: np.full(2, uniform)}
+        for step, of_seeds in zip((0, 38, 240, 480), np.stack([rising, falling], 1), strict=True):
+            table[step] = of_seeds
+        found = frozen.trend(Seeds(table, np.full(2, np.nan)))
+        np.testing.assert_allclose(found, [1, -1])
+
+
+def test_the_last_layer_of_a_model_is_that_of_its_own_depth():
+    depths = [(layer, layers) for layers in (1, 3, 2) for layer in range(layers + 1)]
+    rows = pd.DataFrame(depths, columns=["layer", "layers"]).astype(float)
+    rows = rows.assign(metric="intra_sequence", token_policy="all", site=positions.KEYS, value=range(len(rows)))
+    found = positions.last_layer(rows, positions.KEYS)
+    assert found[["layer", "layers"]].to_numpy().tolist() == [[1, 1], [3, 3], [2, 2]]
+    assert positions.last_layer(rows, positions.VALUES).empty
 
 
 def test_bits_survive():
