@@ -16,7 +16,7 @@ from anisoscope.axes import POLICIES
 from anisoscope.charts import builders as charts, export, style
 from anisoscope.charts.style import format_compact
 from anisoscope.errors import OutputError, UsageError
-from anisoscope.report import build_page, figures, page as pages, sections
+from anisoscope.report import build_page, figures, head_map, page as pages, sections
 from anisoscope.report.page import list_notices
 from anisoscope.report.results import PANEL, Results
 from anisoscope.report.sections import build_sections
@@ -229,8 +229,8 @@ def test_every_section_is_there(hostile: Path) -> None:
     page = Page(hostile.read_text())
     slugs = page.attributes("section", "id")
     assert slugs[:4] == ["anisotropy", "drift", "dimensions", "groups"]
-    assert slugs[4:8] == ["spectrum", "attention", "alignment", "likeness"]
-    assert slugs[8:] == ["embeddings", "table", "definitions", "provenance"]
+    assert slugs[4:7] == ["spectrum", "attention", "likeness"]
+    assert slugs[7:] == ["embeddings", "table", "definitions", "provenance"]
     assert set(page.attributes("a", "href")) >= {f"#{slug}" for slug in slugs}
     assert page.open == []
 
@@ -238,18 +238,21 @@ def test_every_section_is_there(hostile: Path) -> None:
 def test_every_figure_has_caption_alt_and_files(hostile: Path) -> None:
     html = hostile.read_text()
     figures = re.findall(r"<figure.*?</figure>", html, flags=re.S)
-    assert len(figures) == 18
+    assert len(figures) == 14
     for position, figure in enumerate(figures, start=1):
         page = Page(figure)
         assert f"Figure {position}." in page.words("figcaption")
         assert "n = 238,412" in page.words("figcaption")
+        for link in page.attributes("a", "href"):
+            assert (hostile.parent / link).stat().st_size > 500
+        if 'class="heads"' in figure:
+            assert all(len(label) > 30 for label in page.attributes("table", "aria-label"))
+            continue
         choices = max(1, len(page.attributes("input", "value")))
         assert choices == (3 if position == 1 else 1)
         assert page.attributes("div", "role") == ["img"] * choices
         assert all(len(label) > 30 for label in page.attributes("div", "aria-label"))
         assert len([tag for tag, _ in page.elements if tag == "svg"]) == 2 * choices
-        for link in page.attributes("a", "href"):
-            assert (hostile.parent / link).stat().st_size > 500
 
 
 def test_tooltips_say_value_and_interval_as_recorded(tmp_path: Path) -> None:
@@ -314,15 +317,14 @@ def test_every_cell_of_the_table_of_layers_is_its_record(tmp_path: Path) -> None
 )
 def test_cells_of_heads_say_what_was_recorded(tmp_path: Path, figure: str, metric: str) -> None:
     records = small(metric, layers=3, heads=4)
-    html = figure_of(build_page(write_run(tmp_path, records, synthetic_manifest())).read_text(), figure)
-    wide = re.search(r'<div class="wide">(.*?)</div>', html, flags=re.S)
-    assert wide
+    build_page(write_run(tmp_path, records, synthetic_manifest()))
+    drawn = (tmp_path / "figures" / f"{figure}.svg").read_text()
     rows = {(int(row.layer), int(row.head)): row for row in records.itertuples()}
     expected = [
         f"layer {layer} · head {head}: {row.value:.4g} [{row.low:.3g}, {row.high:.3g}]"
         for (layer, head), row in rows.items()
     ]
-    assert sorted(re.findall(r"<title>(.*?)</title>", wide[1])) == sorted(expected) and len(expected) == 12
+    assert sorted(re.findall(r"<title>(.*?)</title>", drawn)) == sorted(expected) and len(expected) == 12
 
 
 def large_map() -> str:
@@ -372,9 +374,8 @@ def test_a_page_shows_the_extremes_of_every_head(tmp_path: Path) -> None:
     for figure, metric, component in (("sink-rate", "sinks.rate", ".3"), ("largest-logit", "logits.largest", None)):
         rows = select(records, metric=metric, component=component)
         expected = {f"layer {row.layer} · head {row.head}: {row.value:.4g}" for row in rows.itertuples()}
-        wide = re.search(r'<div class="wide">(.*?)</div>', figure_of(html, figure), flags=re.S)
-        assert wide
-        told = re.findall(r"<title>(layer \d+ · head \d+: [^ <]*)", wide[1])
+        drawn = (tmp_path / "figures" / f"{figure}.svg").read_text()
+        told = re.findall(r"<title>(layer \d+ · head \d+: [^ <]*)", drawn)
         assert set(told) == expected and len(told) == len(expected) == 6
     assert 'id="figure-massive"' in html and "dimension 138" in html
 
@@ -399,8 +400,7 @@ def test_n_under_a_figure_is_that_of_its_own_rows(tmp_path: Path) -> None:
         ("top-dimensions", "mean_cosine.contribution", "vectors"),
         ("groups-kind", "group_cosine", "vectors"),
         ("explained-variance", "spectrum.explained", "vectors"),
-        ("attention-first", "attention.first_mass", "rows"),
-        ("query-key-dot", "query_key.dot", "vectors"),
+        ("heads", "attention.entropy_normalised", "rows"),
         ("queries-keys-values", "mean_cosine", "vectors"),
     ):
         assert f"{n(metric, what)}" in Page(figure_of(html, figure)).words("figcaption"), figure
@@ -419,8 +419,13 @@ def test_counts_that_differ_from_layer_to_layer_are_told_from_where_to_where(tmp
 
 
 def test_hostile_names_are_text(hostile: Path) -> None:
-    page = Page(hostile.read_text())
-    assert not [tag for tag, _ in page.elements if tag in ("script", "iframe", "object", "img", "link")]
+    html = hostile.read_text()
+    page = Page(html)
+    assert not [tag for tag, _ in page.elements if tag in ("iframe", "object", "img", "link")]
+    scripts = re.findall(r"<script([^>]*)>(.*?)</script>", html, flags=re.S)
+    assert [attributes for attributes, _ in scripts] == [' type="application/json"', ""]
+    assert scripts[1][1] == head_map.read_script(), "the one script that runs is the package's, to the last character"
+    assert not re.search(r"[<>&'\u2028\u2029]", scripts[0][1]) and json.loads(scripts[0][1])["panels"]
     assert not [name for _, attrs in page.elements for name in attrs if name.startswith("on")]
     assert page.words("h1") == HOSTILE
     assert HOSTILE in page.words("aside")
@@ -458,12 +463,12 @@ def test_rebuild_gives_the_same_bytes(tmp_path: Path) -> None:
     ("metrics", "expected"),
     [
         ((), []),
-        (("mean_cosine",), ["anisotropy", "likeness", "table"]),
+            (("mean_cosine",), ["anisotropy", "attention", "likeness", "table"]),
         (("spectrum.isoscore",), ["spectrum", "table"]),
         (("drift.share",), ["drift", "table"]),
         (("mean_cosine.top_share",), ["dimensions"]),
         (("attention.first_mass",), ["attention"]),
-        (("query_key.dot",), ["alignment"]),
+        (("query_key.dot",), ["attention"]),
         (("partition",), ["embeddings"]),
     ],
 )

@@ -104,8 +104,8 @@ def heatmap(
     size          the whole width, and the height of one row
     """
     across, down = _sort_levels(frame[x]), _sort_levels(frame[y])
-    largest = float(frame["value"].abs().max()) or 1.0
-    bounds = (-largest, largest) if diverging else (float(frame["value"].min()), float(frame["value"].max()))
+    bounds = style.find_bounds(frame["value"], diverging)
+    largest = max(abs(bounds[0]), abs(bounds[1]))
     share = size[0] / (len(across) * min(columns, frame[panel].nunique() if panel else 1))
     data = _keep_columns(frame, x, y, "value", panel).astype({x: str, y: str})
     data["tooltip"] = style.make_tooltips(frame, panel, y, x)

@@ -258,6 +258,22 @@ def luminance(colour: str) -> float:
     return total
 
 
+def find_bounds(values: pd.Series, diverging: bool) -> tuple[float, float]:
+    """Return the ends of the scale of colours of a heat map; with `diverging`, 0 is its middle."""
+    if not diverging:
+        return float(values.min()), float(values.max())
+    largest = float(values.abs().max()) or 1.0
+    return -largest, largest
+
+
+def mix_evenly(colours: Sequence[str], count: int) -> list[str]:
+    """Return `count` colours between the given ones (`#0072b2`), evenly spaced, as a gradient of CSS mixes them."""
+    channels = [[int(colour[i : i + 2], 16) for colour in colours] for i in (1, 3, 5)]
+    places = np.linspace(0, len(colours) - 1, count)
+    mixed = [np.rint(np.interp(places, range(len(colours)), channel)).astype(int) for channel in channels]
+    return [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in zip(*mixed, strict=True)]
+
+
 def needs_white_ink(share: pd.Series, shades: Sequence[str]) -> pd.Series:
     """Return for each cell of a heat map whether white text on it is easier to read than black text.
 

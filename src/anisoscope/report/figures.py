@@ -8,7 +8,7 @@ import pandas as pd
 from anisoscope.axes import PAIRS, SUBSET_FAMILIES, TOWER_STACKS
 from anisoscope.charts import builders as charts
 from anisoscope.report.parts import Draw, Entry, Figure, describe_span, find_extremes, make_drawing, make_figure
-from anisoscope.report.results import LAYER_SITES, PANEL, Results, describe_extent, sort_by_keys
+from anisoscope.report.results import LAYER_SITES, PANEL, SHARED_SITES, Results, describe_extent, sort_by_keys
 from anisoscope.wording import (
     count_noun,
     format_count,
@@ -212,23 +212,54 @@ def heads(results: Results, entry: Entry) -> list[Figure]:
 
     entry   the figure's entry in page.toml. No figure is returned if the metric was not measured
     """
-    frame = results.heads(entry["metric"], component=entry.get("component"))
-    if frame.empty or ("instead_of" in entry and len(results.heads(entry["instead_of"]))):
+    frame = select_heads(results, entry)
+    if frame.empty:
         return []
-
-    def name(row: pd.Series) -> str:
-        """Describe a head and its value, for the figure's text alternative."""
-        stack = f"{row[PANEL]} " if frame[PANEL].nunique() > 1 else ""
-        text = f"{format_number(row['value'])} {format_ends(row)} ({stack}layer {row['layer']}, head {row['head']})"
-        return text.replace("  ", " ")
-
     depth = frame["layer"].nunique()
     height = (12, 12) if depth >= TALL else ROWS
-    facts = dict(zip(("lowest", "highest"), map(name, find_extremes(frame)), strict=True))
-    facts |= {"layers": count_noun(depth, "layer"), "heads": count_noun(frame["head"].nunique(), "head")}
-    facts["unit"] = entry["draw"]["title"]
+    lowest, highest = find_extremes(frame)
+    several = frame[PANEL].nunique() > 1
+    facts = {
+        "lowest": _name_head(lowest, several),
+        "highest": _name_head(highest, several),
+        "layers": count_noun(depth, "layer"),
+        "heads": count_noun(frame["head"].nunique(), "head"),
+        "unit": entry["draw"]["title"],
+    }
     drawn = make_drawing(charts.heatmap, frame, {"columns": 1, "height": height, **entry})
     return [make_figure(results, {"alt": HEADS_ALT, **entry}, frame, drawn, **facts)]
+
+
+def select_heads(results: Results, entry: Entry) -> pd.DataFrame:
+    """Return the rows of a quantity, one per head; none if it was not measured, or another one is shown instead of it.
+
+    entry   the figure's entry in page.toml
+
+    Keys and values that several heads share have a row for each of these heads.
+    """
+    frame = results.heads(entry["metric"], entry.get("site", ""), entry.get("component"))
+    if "instead_of" in entry and len(results.heads(entry["instead_of"])):
+        return frame[:0]
+    if frame.empty or entry.get("site") not in SHARED_SITES:
+        return frame
+    counts = results.head_places.groupby([PANEL, "layer"])["head"].nunique()
+    keys = pd.MultiIndex.from_frame(frame[[PANEL, "layer"]])
+    queries = counts.reindex(keys).to_numpy()
+    own = frame.groupby([PANEL, "layer"])["head"].transform("nunique").to_numpy()
+    if not (queries % own == 0).all():  # of no known model: then heads are counted as they were recorded
+        return frame
+    # Neighbouring heads of queries share one head of keys: 8 over 2 are 0 0 0 0 1 1 1 1.
+    shared = (queries // own).astype(int)
+    spread = frame.loc[frame.index.repeat(shared)]
+    within = spread.groupby([PANEL, "layer", "head"]).cumcount()
+    return spread.assign(head=spread["head"] * shared.repeat(shared) + within).reset_index(drop=True)
+
+
+def _name_head(row: pd.Series, several: bool) -> str:
+    """Describe a head and its value, for the words of a figure; with its panel if there are `several`."""
+    panel = f"{row[PANEL]} " if several else ""
+    text = f"{format_number(row['value'])} {format_ends(row)} ({panel}layer {row['layer']}, head {row['head']})"
+    return text.replace("  ", " ")
 
 
 def head_range(results: Results, entry: Entry) -> list[Figure]:

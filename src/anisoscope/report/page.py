@@ -2,36 +2,44 @@
 fetched.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from altair.typing import ChartType
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from anisoscope.axes import PAIRS, TOWER_STACKS, pluralise
 from anisoscope.charts.export import shorten_tiles, to_svgs, write
 from anisoscope.charts.style import escape_control
+from anisoscope.report.head_map import read_script, write_shades
 from anisoscope.report.parts import NARROW, WIDE, Figure, find_extremes
 from anisoscope.report.results import Results
-from anisoscope.report.sections import build_sections
+from anisoscope.report.sections import Section, build_sections
 from anisoscope.runs.attention import INDEX, uniform_line
 from anisoscope.runs.findings import findings
 from anisoscope.store import write_atomic
 from anisoscope.wording import count_noun, format_count, format_duration, format_ends, format_number, format_percent
 
 FIGURES = "figures"
+ON_PHONES = "-narrow"
+"""What the names of drawings for narrow screens end with."""
 HERE = files("anisoscope.report")
 
 
 def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
     """Write the page of a run and its figure files (svg, pdf, png, by `formats`), and return the page's path."""
     built = build_sections(results)
-    drawn = draw_figures([figure for section in built for figure in section.figures], folder / FIGURES, formats)
+    single = [figure for section in built for figure in section.drawn]
+    mapped = [figure for section in built for figure in section.mapped]
+    drawn = draw_figures(single, folder / FIGURES, formats, files_only=mapped)
     sentences = [finding.text for finding in findings(results.records, results.manifest.get("tokens"))]
     return write_page(
         folder,
@@ -42,7 +50,7 @@ def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
         tiles=list_tiles(results.last),
         facts=[*_describe_checkpoints(results.manifest), *describe_run(results.last)],
         sections=built,
-        numbers={name: i for i, name in enumerate(drawn, start=1)},
+        numbers=number_figures(built),
         drawn=drawn,
         formats=formats,
         notices=list_notices(results.manifest),
@@ -50,6 +58,8 @@ def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
         about="series.json" if (folder / "series.json").exists() else "manifest.json",
         sample=(folder / "reservoir.safetensors").exists(),
         command=str(results.manifest.get("command") or ""),
+        script=Markup(read_script()) if mapped else "",
+        shades=Markup(write_shades()) if mapped else "",
     )
 
 
@@ -57,29 +67,64 @@ def write_page(folder: Path, template: Traversable, **content: Any) -> Path:
     """Render a template with its content in the common style, write it as `report.html`, and return its path."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     style = Markup(HERE.joinpath("style.css").read_text("utf-8"))
-    page = environment.from_string(template.read_text("utf-8")).render(**content, style=style)
+    content |= {"style": style, "policy": write_policy(content.get("script", ""))}
+    page = environment.from_string(template.read_text("utf-8")).render(**content)
     path = folder / "report.html"
     write_atomic(path, lambda temporary: temporary.write_text(escape_control(page), encoding="utf-8"))
     return path
 
 
-def draw_figures(figures: Sequence[Figure], folder: Path, formats: tuple[str, ...]) -> dict[str, list[dict[str, str]]]:
+def write_policy(script: str) -> str:
+    """Return what a page allows its browser (a content security policy): its own style, no network, and of scripts
+    this one alone, known by its hash; none if it is empty.
+    """
+    allowed = "'none'"
+    if script:
+        digest = sha256(script.encode()).digest()
+        allowed = f"'sha256-{b64encode(digest).decode()}'"
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; base-uri 'none'; form-action 'none'"
+
+
+def number_figures(built: Sequence[Section]) -> dict[str, int]:
+    """Return the number of each figure on the page, by name; a map of heads is one."""
+    names: list[str] = []
+    for section in built:
+        if section.head_map:
+            names.append(section.head_map.name)
+        names += [figure.name for figure in section.drawn]
+    return {name: number for number, name in enumerate(names, start=1)}
+
+
+def draw_figures(
+    figures: Sequence[Figure], folder: Path, formats: tuple[str, ...], *, files_only: Sequence[Figure] = ()
+) -> dict[str, list[dict[str, str]]]:
     """Draw figures wide and narrow, and write the wide ones as files into `folder`.
 
-    Returns for each figure, by name, its drawings: {`label`, `file`, `wide` (SVG), `narrow` (SVG)}.
+    files_only   further figures, which are only written as files
+
+    Returns for each of `figures`, by name, its drawings: {`label`, `file`, `wide` (SVG), `narrow` (SVG)}.
     """
-    draws = {file: draw for figure in figures for file, (_, draw) in figure.files.items()}
-    widths = {"": WIDE, "-narrow": NARROW}
-    svgs = to_svgs({file + end: partial(draw, width) for file, draw in draws.items() for end, width in widths.items()})
-    svgs = {name: shorten_tiles(svg, merge=name.endswith("-narrow")) for name, svg in svgs.items()}
-    for file in draws:
+    asked: dict[str, Callable[[], ChartType]] = {}
+    files = []
+    for figure in (*figures, *files_only):
+        for file, (_, draw) in figure.files.items():
+            files.append(file)
+            asked[file] = partial(draw, WIDE)
+    for figure in figures:
+        for file, (_, draw) in figure.files.items():
+            asked[f"{file}{ON_PHONES}"] = partial(draw, NARROW)
+    svgs = {}
+    for name, svg in to_svgs(asked).items():
+        svgs[name] = shorten_tiles(svg, merge=name.endswith(ON_PHONES))
+    for file in files:
         write(svgs[file], folder / file, formats)
-
-    def choice(file: str, label: str) -> dict[str, str]:
-        """Return the entry of one drawing in a figure's menu: file, label, and both SVGs."""
-        return {"label": label, "file": file, "wide": Markup(svgs[file]), "narrow": Markup(svgs[f"{file}-narrow"])}
-
-    return {figure.name: [choice(file, label) for file, (label, _) in figure.files.items()] for figure in figures}
+    drawn = {}
+    for figure in figures:
+        drawn[figure.name] = [
+            {"label": label, "file": file, "wide": Markup(svgs[file]), "narrow": Markup(svgs[f"{file}{ON_PHONES}"])}
+            for file, (label, _) in figure.files.items()
+        ]
+    return drawn
 
 
 def make_title(manifest: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The parts of a report page: sections with text, figures and tables. A figure can be drawn at any width."""
+"""The parts of a section of a report page: figures and tables. A figure can be drawn at any width."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -55,17 +55,6 @@ class PageTable:
     caption: str
     head: tuple[str, ...]
     rows: tuple[tuple[tuple[str, str], ...], ...]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A section of a page: a question about the model in a sentence or two, and the figures that answer it."""
-
-    slug: str
-    title: str
-    lead: str
-    figures: tuple[Figure, ...] = ()
-    table: PageTable | None = None
 
 
 def make_figure(

@@ -15,6 +15,10 @@ from anisoscope.wording import NAMES_OF_VECTORS, format_count, join_words, use_w
 LAYER_SITES = ("hidden", "final")
 PANEL = "panel"
 """Column that names the small multiple a row belongs to: its stack, and cross-attention apart."""
+CROSSED = ", cross-attention"
+"""What the name of a panel of cross-attention ends with."""
+SHARED_SITES = ("key", "value")
+"""Sites where several heads may share one vector."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,19 @@ class Results:
         numbers = ("value", "low", "high", "layer", "head", "n_vectors", "n_units")
         frame = frame.assign(**{name: frame[name].astype(object).where(frame[name].notna(), None) for name in text})
         frame = frame.assign(**{name: pd.to_numeric(frame[name]).astype(float) for name in numbers})
-        crossed = frame["kind"].eq("cross").map({True: ", cross-attention", False: ""})
-        return frame.assign(**{PANEL: frame["stack"].fillna("").astype(str) + crossed}).reset_index(drop=True)
+        return frame.assign(**{PANEL: name_panels(frame)}).reset_index(drop=True)
+
+    @cached_property
+    def head_places(self) -> pd.DataFrame:
+        """Return the panel, layer and number of every head, also of those whose values are all undefined.
+
+        Heads are those of queries: keys and values may be shared, so that there are fewer of them.
+        """
+        rows = self.records[self.records["head"].notna() & self.records["layer"].notna()]
+        rows = rows[~rows["site"].str.split(".").str[0].isin(SHARED_SITES)]
+        places = rows[["stack", "kind", "layer", "head"]].drop_duplicates()
+        places = places.assign(**{PANEL: name_panels(places)})
+        return places[[PANEL, "layer", "head"]].astype({"layer": int, "head": int})
 
     @property
     def last(self) -> "Results":
@@ -193,6 +208,12 @@ class Results:
             parts.append(f"in {units} {self.words['unit'] if units == '1' else pluralise(self.words['unit'])}")
         policies = join_words(list(dict.fromkeys(frame["token_policy"].dropna()))) if vectors else ""
         return "; ".join(filter(None, (" ".join(parts), f"tokens: {policies}" if policies else "")))
+
+
+def name_panels(rows: pd.DataFrame) -> pd.Series:
+    """Return the name of each row's panel, from its `stack` and its `kind` of attention (self or cross)."""
+    crossed = rows["kind"].eq("cross").fillna(False).astype(bool).map({True: CROSSED, False: ""})
+    return rows["stack"].astype(object).fillna("").astype(str) + crossed
 
 
 def sort_by_keys(frame: pd.DataFrame, *keys: pd.Series) -> pd.DataFrame:

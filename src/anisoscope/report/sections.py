@@ -1,12 +1,14 @@
 """Build the sections of a report page in the order of page.toml (for a series: series.toml), and their tables."""
 
 import tomllib
+from dataclasses import dataclass
 from importlib.resources import files
 
 import pandas as pd
 
-from anisoscope.report.figures import FIGURES
-from anisoscope.report.parts import Entry, PageTable, Section
+from anisoscope.report.figures import FIGURES, select_heads
+from anisoscope.report.head_map import HeadMap, build_head_map
+from anisoscope.report.parts import Entry, Figure, PageTable
 from anisoscope.report.results import Results, describe_extent
 from anisoscope.runs.extremes import activations_table, sinks_table
 from anisoscope.wording import format_count, format_ends, format_number
@@ -14,15 +16,51 @@ from anisoscope.wording import format_count, format_ends, format_number
 NOTHING = ("–", "")
 
 
+@dataclass(frozen=True)
+class Section:
+    """A section of a page: a question about the model in a sentence or two, and the figures that answer it.
+
+    figures    all of them can be drawn alone, and have files
+    head_map   shows the figures of heads as one map; None without heads
+    """
+
+    slug: str
+    title: str
+    lead: str
+    figures: tuple[Figure, ...] = ()
+    table: PageTable | None = None
+    head_map: HeadMap | None = None
+
+    @property
+    def mapped(self) -> list[Figure]:
+        """Return the figures that the map of heads shows."""
+        return [quantity.figure for quantity in self.head_map.quantities] if self.head_map else []
+
+    @property
+    def drawn(self) -> list[Figure]:
+        """Return the figures that are drawn on the page one by one."""
+        mapped = {figure.name for figure in self.mapped}
+        return [figure for figure in self.figures if figure.name not in mapped]
+
+
 def build_sections(results: Results) -> list[Section]:
     """Build the sections of a report page; a section is left out if the run or series has no numbers for it."""
-    found, page = [], "series.toml" if "checkpoints" in results.manifest else "page.toml"
-    for entry in tomllib.loads(files("anisoscope.report").joinpath(page).read_text("utf-8"))["section"]:
-        figures = [made for one in entry.get("figure", ()) for made in FIGURES[one["by"]](results, one)]
-        table = TABLES[entry["table"]["by"]](results, entry["table"]) if "table" in entry else None
+    page = "series.toml" if "checkpoints" in results.manifest else "page.toml"
+    content = tomllib.loads(files("anisoscope.report").joinpath(page).read_text("utf-8"))
+    found = []
+    for entry in content["section"]:
+        figures: list[Figure] = []
+        heads = []
+        for one in entry.get("figure", ()):
+            drawn = FIGURES[one["by"]](results, one)
+            figures += drawn
+            heads += [(one, select_heads(results, one), figure) for figure in drawn if one["by"] == "heads"]
+        table = None
+        if "table" in entry:
+            table = TABLES[entry["table"]["by"]](results, entry["table"])
         if figures or table:
             title, lead = results.worded(entry["title"]), results.worded(entry["lead"])
-            found.append(Section(entry["slug"], title, lead, tuple(figures), table))
+            found.append(Section(entry["slug"], title, lead, tuple(figures), table, build_head_map(results, heads)))
     return found
 
 

@@ -1,0 +1,377 @@
+"""The map of heads of a report page: one table of heads, coloured by the quantity that the reader chooses.
+
+The numbers of all quantities stand in the page once, as text that is ready to be shown; `head_map.js` puts them into
+the table and computes nothing. Without the script the page shows the first quantity.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jinja2.utils import htmlsafe_json_dumps
+from markupsafe import Markup
+
+from anisoscope.charts import style
+from anisoscope.report.parts import Entry, Figure
+from anisoscope.report.results import CROSSED, PANEL, Results, name_panels
+from anisoscope.runs.attention import attention_table
+from anisoscope.wording import count_noun, format_ends, format_measured, format_number, iter_rows
+
+DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy"
+"""One character for each shade, from the lowest value to the highest; an odd number, so that 0 has a shade."""
+UNDEFINED, NO_HEAD = "-", " "
+"""What stands for a shade if a head has no value, and if a layer has no such head."""
+NEGATIVE, DOUBTFUL, PLAIN = "−", "·", " "
+"""Marks of heads where numbers do not fit: below 0, and an interval that holds 0."""
+SEPARATOR = ";"
+"""Between the texts of heads; no number holds it."""
+FITS_PHONE, FITS_SCREEN = 8, 20
+"""Up to so many heads a number fits a cell on a phone, and on a wide screen."""
+TALL = 24
+"""From this many layers on, rows are low enough to fit a screen."""
+LABEL_STEP = 8
+"""Of heads whose numbers do not fit, every eighth column bears its number."""
+PLACE = [PANEL, "layer", "head"]
+NOTHING = "–"
+MARK_CLASSES = {NEGATIVE: " minus", DOUBTFUL: " doubt", PLAIN: ""}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Heads of one stack and kind of attention: a table of layers down and heads across.
+
+    name     empty if there is only one
+    layers   their numbers, from the first
+    heads    numbers of heads of any layer
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+
+    @property
+    def places(self) -> list[tuple[str, int, int]]:
+        """Return the cells row by row, as (panel, layer, head)."""
+        return [(self.name, layer, head) for layer in self.layers for head in self.heads]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One quantity of all heads, as texts in the order of the cells.
+
+    figure      its title, caption and drawing
+    group       words of the menu above quantities of its kind
+    unit        what the scale of colours shows
+    diverging   the scale has its middle at 0
+    scale       words below the scale of colours: lowest, middle, highest
+    texts       values as text; empty if a layer has no such head
+    ends        intervals as text; empty if there is none
+    cells       values in the few characters that fit a cell
+    shades      a character of `DIGITS`, `UNDEFINED` or `NO_HEAD` for each cell
+    marks       `NEGATIVE`, `DOUBTFUL` or `PLAIN` for each cell
+    ranks       place of each value among those of its panel, highest first
+    layers      for each row of each panel, the lowest and the highest value of the layer
+    """
+
+    figure: Figure
+    group: str
+    unit: str
+    diverging: bool
+    scale: tuple[str, ...]
+    texts: tuple[str, ...]
+    ends: tuple[str, ...]
+    cells: tuple[str, ...]
+    shades: str
+    marks: str
+    ranks: tuple[str, ...]
+    layers: tuple[str, ...]
+
+    def list_classes(self) -> list[str]:
+        """Return the style class of every cell."""
+        return [name_shade(shade, mark, self.diverging) for shade, mark in zip(self.shades, self.marks, strict=True)]
+
+
+@dataclass(frozen=True)
+class HeadMap:
+    """The map of heads of a run.
+
+    kinds    for each cell the kinds of its head by the rules of `runs.attention` (`sink, aligned`)
+    layers   for each row of each panel a sentence on its layer
+    """
+
+    panels: tuple[Panel, ...]
+    quantities: tuple[Quantity, ...]
+    kinds: tuple[str, ...]
+    layers: tuple[str, ...]
+    name: str = "heads"
+
+    @property
+    def tables(self) -> list[dict[str, Any]]:
+        """Return the tables as the template writes them, in the colours of the first quantity."""
+        first = self.quantities[0]
+        cells = iter(zip(first.list_classes(), first.cells, strict=True))
+        drawn = []
+        for panel in self.panels:
+            rows = [(layer, [next(cells) for _ in panel.heads]) for layer in panel.layers]
+            dense = len(panel.heads) > FITS_SCREEN
+            labels = ["" if dense and head % LABEL_STEP else str(head) for head in panel.heads]
+            drawn.append({"name": _title_panel(panel, self.panels), "labels": labels, "rows": rows, "look": _choose_look(panel)})
+        return drawn
+
+    @property
+    def payload(self) -> Markup:
+        """Return all numbers as JSON that no text in it can end: `<`, `>`, `&`, `'` and line separators are escaped."""
+        content = {
+            "digits": DIGITS,
+            "panels": [_pack_panel(panel, self.panels) for panel in self.panels],
+            "kinds": self.kinds,
+            "layers": self.layers,
+            "quantities": [_pack(quantity) for quantity in self.quantities],
+        }
+        # The line separators of Unicode end a line of a script in older engines.
+        separators = {0x2028: "\\u2028", 0x2029: "\\u2029"}
+        written = htmlsafe_json_dumps(
+            style.escape_control_in(content), json.dumps, ensure_ascii=False, separators=(",", ":")
+        )
+        return Markup(str(written).translate(separators))
+
+
+def read_script() -> str:
+    """Return the script that makes the map of heads respond; it is the same on every page."""
+    return files("anisoscope.report").joinpath("head_map.js").read_text("utf-8")
+
+
+def build_head_map(results: Results, parts: Sequence[tuple[Entry, pd.DataFrame, Figure]]) -> HeadMap | None:
+    """Build the map of heads of a run; None without a quantity of heads.
+
+    parts   of each quantity its entry in page.toml, its rows (one per head), and its figure
+    """
+    if not parts:
+        return None
+    heads = _find_heads(results, [frame for _, frame, _ in parts])
+    panels = _list_panels(heads)
+    places = pd.DataFrame([place for panel in panels for place in panel.places], columns=PLACE)
+    places = places.merge(heads.assign(exists=1), how="left", on=PLACE)
+    places["exists"] = places["exists"].eq(1)
+    quantities = tuple(_write_quantity(places, panels, *part) for part in parts)
+    kinds = _name_kinds(results, places)
+    return HeadMap(panels, quantities, kinds, _describe_layers(results, places, kinds))
+
+
+def _find_heads(results: Results, frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return panel, layer and head of every head, those without any defined value too, in order of depth."""
+    measured = [results.head_places, *(frame[PLACE] for frame in frames)]
+    heads = pd.concat(measured).astype({"layer": int, "head": int}).drop_duplicates()
+    ranks = {name: i for i, name in enumerate(dict.fromkeys(pd.concat(frame[PANEL] for frame in frames)))}
+    order = heads[PANEL].map(ranks).fillna(len(ranks))
+    return heads.assign(order=order).sort_values(["order", PANEL, "layer", "head"], kind="stable")[PLACE]
+
+
+def _list_panels(heads: pd.DataFrame) -> tuple[Panel, ...]:
+    """Return the tables that the heads fill, in their order."""
+    panels = []
+    for name, part in heads.groupby(PANEL, sort=False):
+        layers = dict.fromkeys(part["layer"].tolist())
+        panels.append(Panel(str(name), tuple(layers), tuple(sorted(set(part["head"].tolist())))))
+    return tuple(panels)
+
+
+def _title_panel(panel: Panel, panels: tuple[Panel, ...]) -> str:
+    """Return the name of a panel as the page shows it: none if it is the only one."""
+    return panel.name if len(panels) > 1 else ""
+
+
+def _write_quantity(
+    places: pd.DataFrame, panels: tuple[Panel, ...], entry: Entry, frame: pd.DataFrame, figure: Figure
+) -> Quantity:
+    """Write the values of one quantity as the texts of all cells.
+
+    places   the cells: panel, layer, head, and whether there `exists` such a head
+    frame    the rows of the quantity, one per head
+    """
+    own = frame[[*PLACE, "value", "low", "high"]].drop_duplicates(PLACE)
+    cells = places.merge(own, how="left", on=PLACE)
+    diverging = bool(entry["draw"].get("diverging", False))
+    bounds = style.find_bounds(frame["value"], diverging)
+    marks = _mark_values(cells, diverging)
+    dense = {panel.name for panel in panels if len(panel.heads) > FITS_SCREEN}
+    texts, ends, numbers = [], [], []
+    for row, mark in zip(iter_rows(cells), marks, strict=True):
+        texts.append(format_number(row.value) if row.exists else "")
+        ends.append(format_ends(row))
+        numbers.append(_write_cell(row, mark) if row.exists and getattr(row, PANEL) not in dense else "")
+    return Quantity(
+        figure=figure,
+        group=entry["group"],
+        unit=entry["draw"]["title"],
+        diverging=diverging,
+        scale=_write_scale(bounds),
+        texts=tuple(texts),
+        ends=tuple(ends),
+        cells=tuple(numbers),
+        shades=_choose_shades(cells, bounds),
+        marks=marks,
+        ranks=_write_ranks(cells),
+        layers=_write_ranges(cells),
+    )
+
+
+def _mark_values(cells: pd.DataFrame, diverging: bool) -> str:
+    """Return a mark for each cell; on a scale with its middle at 0 colour alone would tell the sign."""
+    if not diverging:
+        return PLAIN * len(cells)
+    marks = np.where(cells["value"] < 0, NEGATIVE, PLAIN)
+    holds_zero = (cells["low"] < 0) & (cells["high"] > 0)
+    return "".join(np.where(holds_zero, DOUBTFUL, marks))
+
+
+def _write_cell(row: Any, mark: str) -> str:
+    """Return the text of a cell with room for a number, in brackets if its interval holds 0."""
+    if math.isnan(row.value):
+        return NOTHING
+    text = style.format_compact(float(row.value))
+    return f"({text})" if mark == DOUBTFUL else text
+
+
+def _write_scale(bounds: tuple[float, float]) -> tuple[str, ...]:
+    """Return the words below the scale of colours; a single one if all values are equal."""
+    low, high = bounds
+    if low == high:
+        return (format_number(low),)
+    return format_number(low), format_number((low + high) / 2), format_number(high)
+
+
+def _choose_shades(cells: pd.DataFrame, bounds: tuple[float, float]) -> str:
+    """Return the shade of each cell as one character."""
+    low, high = bounds
+    shades = []
+    for value, exists in zip(cells["value"], cells["exists"], strict=True):
+        if not exists:
+            shades.append(NO_HEAD)
+        elif math.isnan(value):
+            shades.append(UNDEFINED)
+        else:
+            share = (value - low) / (high - low) if high > low else 0.0
+            shades.append(DIGITS[round(share * (len(DIGITS) - 1))])
+    return "".join(shades)
+
+
+def _write_ranks(cells: pd.DataFrame) -> tuple[str, ...]:
+    """Return the place of each value among those of its panel, the highest first: `3 of 72`."""
+    by_panel = cells.groupby(PANEL, sort=False)["value"]
+    ranks = by_panel.rank(ascending=False, method="min")
+    counts = by_panel.transform("count")
+    texts = []
+    for rank, count in zip(ranks, counts, strict=True):
+        texts.append("" if math.isnan(rank) else f"{int(rank):,} of {count:,}")
+    return tuple(texts)
+
+
+def _write_ranges(cells: pd.DataFrame) -> tuple[str, ...]:
+    """Return for each layer its lowest and its highest value in words; empty if it has none."""
+    ends = cells.groupby([PANEL, "layer"], sort=False)["value"].agg(["min", "max"])
+    texts = []
+    for low, high in zip(ends["min"], ends["max"], strict=True):
+        if math.isnan(low):
+            texts.append("")
+        elif low == high:
+            texts.append(format_number(low))
+        else:
+            texts.append(f"{format_number(low)} to {format_number(high)}")
+    return tuple(texts)
+
+
+def _name_kinds(results: Results, places: pd.DataFrame) -> tuple[str, ...]:
+    """Return for each cell the kinds of its head, by the rules for findings: `sink, aligned`; empty for no kind."""
+    table = attention_table(results.records, heads=True)
+    if table.empty:
+        return ("",) * len(places)
+    named = {}
+    for panel, row in zip(name_panels(table), iter_rows(table.rename(columns={"kind of head": "kinds"})), strict=True):
+        named[panel, row.layer, row.head] = row.kinds
+    return tuple(named.get(place, "") for place in places[PLACE].itertuples(index=False, name=None))
+
+
+def _describe_layers(results: Results, places: pd.DataFrame, kinds: Sequence[str]) -> tuple[str, ...]:
+    """Return for each layer of each panel a sentence: how many heads of which kind it has, and A of its output."""
+    outputs = results.layers("mean_cosine")
+    outputs = outputs[outputs["site"].eq("hidden")]
+    measured = {(row.stack, int(row.layer)): format_measured(row, None) for row in iter_rows(outputs)}
+    heads = places.assign(kinds=kinds)
+    heads = heads[heads["exists"]]
+    sentences = []
+    for (panel, layer), part in heads.groupby([PANEL, "layer"], sort=False):
+        counts = Counter(kind for each in part["kinds"] if each for kind in each.split(", "))
+        listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        sentence = f"Layer {layer} has {count_noun(len(part), 'head')}"
+        sentence += f", among them {listed}." if listed else "."
+        output = measured.get((str(panel).removesuffix(CROSSED), layer))
+        if output:
+            sentence += f" A of its output: {output}."
+        sentences.append(sentence)
+    return tuple(sentences)
+
+
+def name_shade(shade: str, mark: str, diverging: bool) -> str:
+    """Return the style class of a cell; `head_map.js` has the same rule."""
+    if shade == NO_HEAD:
+        return "none"
+    if shade == UNDEFINED:
+        return "undefined"
+    name = f"{'d' if diverging else 's'}{DIGITS.index(shade)}"
+    return name + MARK_CLASSES[mark]
+
+
+def write_shades() -> str:
+    """Return the style rules of all shades, with ink that can be read on each, and of both scales."""
+    rules = []
+    for letter, colours in (("s", style.SEQUENTIAL), ("d", style.DIVERGING)):
+        for number, colour in enumerate(style.mix_evenly(colours, len(DIGITS))):
+            ink = "#fff" if style.luminance(colour) < style.WHITE_BELOW else "#000"
+            rules.append(f".{letter}{number}{{background:{colour};color:{ink}}}")
+        rules.append(f".scale-{letter} .bar{{background:linear-gradient(to right,{','.join(colours)})}}")
+    return "\n".join(rules)
+
+
+def _choose_look(panel: Panel) -> str:
+    """Return the style classes of a table, by its size."""
+    names = []
+    if len(panel.heads) <= FITS_PHONE:
+        names.append("roomy")
+    elif len(panel.heads) > FITS_SCREEN:
+        names.append("dense")
+    if len(panel.layers) >= TALL:
+        names.append("tall")
+    return " ".join(names)
+
+
+def _pack_panel(panel: Panel, panels: tuple[Panel, ...]) -> dict[str, Any]:
+    """Return a table as the script reads it."""
+    return {"name": _title_panel(panel, panels), "layers": panel.layers, "heads": panel.heads}
+
+
+def _pack(quantity: Quantity) -> dict[str, Any]:
+    """Return a quantity as the script reads it: lists of texts as one text each, empty if all of them are."""
+    figure = quantity.figure
+    packed = {"texts": quantity.texts, "ends": quantity.ends, "cells": quantity.cells, "ranks": quantity.ranks}
+    packed |= {"layers": quantity.layers}
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "group": quantity.group,
+        "caption": figure.caption,
+        "basis": figure.basis,
+        "alt": figure.alt,
+        "unit": quantity.unit,
+        "diverging": quantity.diverging,
+        "scale": quantity.scale,
+        "shades": quantity.shades,
+        "marks": quantity.marks if quantity.marks.strip() else "",
+        **{name: SEPARATOR.join(texts) if any(texts) else "" for name, texts in packed.items()},
+    }
