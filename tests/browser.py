@@ -20,8 +20,7 @@ from typing import Any, Self
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SECONDS = 60.0
 """How long an answer may take on a machine with other work."""
-FLAGS = ("--headless=new", "--disable-gpu", "--no-sandbox", "--no-first-run", "--hide-scrollbars", "--disable-extensions")
-ONE_FRAME = "await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));"
+FLAGS = ("--headless=new", "--disable-gpu", "--no-sandbox", "--no-first-run", "--hide-scrollbars")
 
 
 def find_chromium() -> str | None:

@@ -1,4 +1,4 @@
-"""The map of heads of a page: every number is its record, whatever is undefined or shared, and the one script responds."""
+"""The map of heads of a page: every number is its record, undefined or shared; and the one script responds."""
 
 import base64
 import hashlib
@@ -205,7 +205,7 @@ def test_shades_begin_and_end_with_the_colours_of_the_scale() -> None:
 ENDINGS = ("</script>", "<!--<script>", "\u2028\u2029", "\x00", "\ud800", '"];alert(1)//', "&lt;")
 
 
-def test_no_name_ends_the_data_of_the_map(tmp_path: Path) -> None:
+def test_no_name_ends_the_data_of_the_map() -> None:
     """In a script's text `</script>` ends it and `<!--<script>` hides what follows; line separators end a line."""
     for number, ending in enumerate(ENDINGS):
         records = synthetic_records(layers=1, heads=2, stacks=(f"a{ending}b", "decoder"))
@@ -266,9 +266,10 @@ CELL = "document.querySelectorAll('.map td')[{}]"
 
 def center(browser: Browser, cell: int) -> tuple[float, float]:
     """The middle of a cell, scrolled into sight."""
-    scrolled = f"(cell => {{ cell.scrollIntoView({{block: 'center', behavior: 'instant'}}); return cell }})"
-    box = browser.evaluate(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({scrolled}({CELL.format(cell)})"
-                           ".getBoundingClientRect())")
+    scrolled = "(cell => { cell.scrollIntoView({block: 'center', behavior: 'instant'}); return cell })"
+    box = browser.evaluate(
+        f"(b => [b.x + b.width / 2, b.y + b.height / 2])({scrolled}({CELL.format(cell)}).getBoundingClientRect())"
+    )
     return box[0], box[1]
 
 

@@ -268,7 +268,7 @@ def test_tooltips_say_value_and_interval_as_recorded(tmp_path: Path) -> None:
 
 
 def figure_of(html: str, name: str) -> str:
-    found = re.search(rf'<figure id="figure-{re.escape(name)}">.*?</figure>', html, flags=re.S)
+    found = re.search(rf'<figure id="figure-{re.escape(name)}"[^>]*>.*?</figure>', html, flags=re.S)
     assert found, name
     return found[0]
 
@@ -463,7 +463,7 @@ def test_rebuild_gives_the_same_bytes(tmp_path: Path) -> None:
     ("metrics", "expected"),
     [
         ((), []),
-            (("mean_cosine",), ["anisotropy", "attention", "likeness", "table"]),
+        (("mean_cosine",), ["anisotropy", "attention", "likeness", "table"]),
         (("spectrum.isoscore",), ["spectrum", "table"]),
         (("drift.share",), ["drift", "table"]),
         (("mean_cosine.top_share",), ["dimensions"]),

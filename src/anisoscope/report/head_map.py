@@ -121,7 +121,8 @@ class HeadMap:
             rows = [(layer, [next(cells) for _ in panel.heads]) for layer in panel.layers]
             dense = len(panel.heads) > FITS_SCREEN
             labels = ["" if dense and head % LABEL_STEP else str(head) for head in panel.heads]
-            drawn.append({"name": _title_panel(panel, self.panels), "labels": labels, "rows": rows, "look": _choose_look(panel)})
+            table = {"name": _title_panel(panel, self.panels), "labels": labels, "rows": rows}
+            drawn.append({**table, "look": _choose_look(panel)})
         return drawn
 
     @property
@@ -311,7 +312,7 @@ def _describe_layers(results: Results, places: pd.DataFrame, kinds: Sequence[str
         listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())
         sentence = f"Layer {layer} has {count_noun(len(part), 'head')}"
         sentence += f", among them {listed}." if listed else "."
-        output = measured.get((str(panel).removesuffix(CROSSED), layer))
+        output = measured.get((str(panel).removesuffix(CROSSED), int(part["layer"].iloc[0])))
         if output:
             sentence += f" A of its output: {output}."
         sentences.append(sentence)
