@@ -8,10 +8,12 @@
 """
 
 import base64
+import fcntl
 import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,6 +23,12 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 SECONDS = 60.0
 """How long an answer may take on a machine with other work."""
 FLAGS = ("--headless=new", "--disable-gpu", "--no-sandbox", "--no-first-run", "--hide-scrollbars")
+LAUNCH = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 def find_chromium() -> str | None:
@@ -34,9 +42,15 @@ class Browser:
     def __init__(self, width: int = 1400, height: int = 900, *, dark: bool = False) -> None:
         self.size, self.dark = (width, height), dark
         self.errors: list[str] = []
-        self.requests: list[str] = []
+        self.blocked: list[str] = []
+        self._asked: dict[str, str] = {}
         self._count = 0
         self._rest = b""
+
+    @property
+    def requests(self) -> list[str]:
+        """What the page has asked for and its policy has not blocked."""
+        return list(self._asked.values())
 
     def __enter__(self) -> Self:
         program = find_chromium()
@@ -44,14 +58,14 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
-        # Chromium reads commands from descriptor 3 and writes answers to 4: a shell puts the pipes there.
+        # Chromium reads commands from descriptor 3 and writes answers to 4. A shell need not know numbers above 9, so
+        # that Python puts the pipes there, from numbers above both.
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (to_read, to_write)]
         flags = [*FLAGS, f"--user-data-dir={self._profile.name}", "--remote-debugging-pipe", "about:blank"]
-        shell = ["/bin/sh", "-c", f'exec "$@" 3<&{to_read} 4>&{to_write}', "sh", program, *flags]
-        self._process = subprocess.Popen(
-            shell, pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        os.close(to_read)
-        os.close(to_write)
+        launcher = [sys.executable, "-c", LAUNCH, *map(str, ends), program, *flags]
+        self._process = subprocess.Popen(launcher, pass_fds=ends, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for end in (to_read, to_write, *ends):
+            os.close(end)
         self._session = ""
         targets = self.send("Target.getTargets")["targetInfos"]
         page = next(one["targetId"] for one in targets if one["type"] == "page")
@@ -141,5 +155,7 @@ class Browser:
         elif found.get("method") == "Log.entryAdded":
             self.errors.append(given["entry"]["text"])
         elif found.get("method") == "Network.requestWillBeSent":
-            self.requests.append(given["request"]["url"])
+            self._asked[given["requestId"]] = given["request"]["url"]
+        elif found.get("method") == "Network.loadingFailed" and given.get("blockedReason"):
+            self.blocked.append(self._asked.pop(given["requestId"]))
         return dict(found)
