@@ -75,6 +75,13 @@
     return (quantity.diverging ? "d" : "s") + data.digits.indexOf(shade) + mark;
   };
 
+  // The name of a cell holds the text that is seen in it, so that it can be called by it.
+  const labelOf = (quantity, place) => {
+    const seen = textOf(quantity, "cells", place.index);
+    const value = valueOf(quantity, place);
+    return nameOf(place) + ": " + (seen && seen !== "–" ? seen + ", in full " + value : value);
+  };
+
   const tell = (place) => {
     readout.textContent = place ? nameOf(place) + ": " + valueOf(shown, place) : hint;
   };
@@ -85,7 +92,7 @@
       place.cell.className = classOf(quantity, place);
       place.cell.textContent = textOf(quantity, "cells", place.index);
       if (exists(place)) {
-        place.cell.setAttribute("aria-label", nameOf(place) + ": " + valueOf(quantity, place));
+        place.cell.setAttribute("aria-label", labelOf(quantity, place));
       }
     }
     for (const table of tables) {
