@@ -32,7 +32,7 @@ NEGATIVE, DOUBTFUL, PLAIN = "−", "·", " "
 SEPARATOR = ";"
 """Between the texts of heads; no number holds it."""
 FITS_PHONE, FITS_SCREEN = 8, 20
-"""Up to so many heads a number fits a cell on a phone, and on a wide screen."""
+"""The most heads of a layer whose numbers fit their cells: on a phone, and on a wide screen."""
 TALL = 24
 """From this many layers on, rows are low enough to fit a screen."""
 LABEL_STEP = 8
