@@ -36,7 +36,7 @@ FITS_PHONE, FITS_SCREEN = 8, 20
 TALL = 24
 """From this many layers on, rows are low enough to fit a screen."""
 LABEL_STEP = 8
-"""Of heads whose numbers do not fit, every eighth column bears its number."""
+"""Every eighth column bears its number if heads are so many that their numbers do not fit."""
 PLACE = [PANEL, "layer", "head"]
 NOTHING = "–"
 MARK_CLASSES = {NEGATIVE: " minus", DOUBTFUL: " doubt", PLAIN: ""}
