@@ -58,6 +58,12 @@ def test_models_are_measured_once_and_drawn_in_one_figure(folder, measured):
     assert "relative depth" in svg and all(name in svg for name in MODELS.split())
 
 
+def test_what_a_measurement_costs_is_told_once(measured):
+    told = typed(f"compare {MODELS} --corpus text.txt --limit 7").stderr
+    assert measured == MODELS.split()
+    assert told.count("memory ") == 1, told
+
+
 def test_a_run_of_all_panels_serves_and_a_run_folder_stands_beside_a_model(measured):
     anisoscope.measure("new-decoder", corpus="text.txt", limit=9, panel="hidden", output="own-run")
     whole = anisoscope.measure("new-encoder", corpus="text.txt", limit=9, output="runs/new-encoder-as-measured")

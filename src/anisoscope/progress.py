@@ -34,8 +34,11 @@ class Shown:
         unit   what is counted
         show   draws (done, total, name, unit)
         say    prints a line above the progress
+
+        `brief` is set where the same work is repeated with other models: what it costs is then said of the first.
         """
         self.what, self.unit, self.show, self.say = what, unit, show, say
+        self.brief = False
 
     def __call__(self, done: int, total: int) -> None:
         """Show that `done` of `total` units are done; a total of 0 means unknown."""

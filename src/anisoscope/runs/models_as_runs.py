@@ -1,7 +1,7 @@
 """Turn what a comparison names into run folders: a run is taken as it is, a model or a file of vectors is measured."""
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.metrics import find_metric_by_name, resolve_alias
 from anisoscope.models.series import is_series
 from anisoscope.options import expand_home, select_fields
-from anisoscope.progress import Progress
+from anisoscope.progress import Progress, Shown
 from anisoscope.runs.differences import SHORT_NAMES, KeptRun, open_kept_run
 from anisoscope.runs.job import Job, ModelsOptions, VectorColumns
 from anisoscope.runs.measured_series import SERIES, name_checkpoints, refuse_unmeasured_series
@@ -80,14 +80,31 @@ def open_or_measure(names: Sequence[str], measuring: ModelsOptions, wanted: Iter
     check_corpus(measuring.corpus)
     settings = choose_settings(wanted)
     job = Job(**select_fields(measuring, ModelsOptions))
+    show_once = _tell_costs_once(show)
     found = []
     for name in names:
         if name not in models:
             found.append(open_kept_run(expand_home(name)))
             continue
-        folder = find_or_measure(replace(job, model=name), settings, show)
+        folder = find_or_measure(replace(job, model=name), settings, show_once)
         found.append(replace(open_kept_run(folder), name=name_model(name)))
     return name_checkpoints(found, names)
+
+
+def _tell_costs_once(show: Show) -> Show:
+    """Return `show` with progress that is brief after the first time."""
+    shown: list[str] = []
+
+    @contextmanager
+    def show_briefly(title: str) -> Iterator[Progress]:
+        """Show progress; what the measurement costs is told the first time."""
+        with show(title) as progress:
+            if isinstance(progress, Shown):
+                progress.brief = bool(shown)
+            shown.append(title)
+            yield progress
+
+    return show_briefly
 
 
 def find_or_measure(job: Job, settings: Settings, show: Show) -> Path:

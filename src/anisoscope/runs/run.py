@@ -47,7 +47,7 @@ from anisoscope.models.hub_memory import ask_once
 from anisoscope.models.load import Subject, load, load_on_meta, modality_of
 from anisoscope.models.processors import reads_images_and_texts
 from anisoscope.options import select_fields
-from anisoscope.progress import Progress, interrupt_hint, remark, set_counted_unit
+from anisoscope.progress import Progress, Shown, interrupt_hint, remark, set_counted_unit
 from anisoscope.provenance import describe_environment, json_roundtrip, make_run_id
 from anisoscope.runs.differences import NAME as REPLICATES, SAMPLE, identify_units, write_replicates
 from anisoscope.runs.job import Job, LoadOptions, ReadOptions
@@ -196,7 +196,8 @@ def _announce_cost(subject: Subject, job: Job, plan: BatchPlan, progress: Progre
     """Print the estimated cost of the pass above the progress bar, and return it; None if it cannot be estimated."""
     cost = _estimate_cost_of_pass(subject, job, plan)
     if cost is not None:
-        remark(progress, cost.line)
+        if not (isinstance(progress, Shown) and progress.brief):
+            remark(progress, cost.line)
         remark(progress, cost.without_spectrum)
     return cost
 
