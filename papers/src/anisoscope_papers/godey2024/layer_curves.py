@@ -181,7 +181,8 @@ def _packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.Data
         for untrained, state in ((True, UNTRAINED), (False, TRAINED)):
             job = Job(where, corpus=read, settings=systems.settings(), limit=systems.limit, untrained=untrained)
             rows = _around_relus(job, systems.relus, context) if systems.relus else measured(job, context)
-            yield rows.assign(model=label + state, seed=0).astype(rows.dtypes.to_dict())
+            rows = rows.assign(model=label + state, seed=0, corpus=systems.corpus).astype(rows.dtypes.to_dict())
+            yield tell_stacks_apart(rows) if name in TRANSCRIBING else rows
     except (ModelError, CorpusError) as error:
         context.withhold(label, error)
 
@@ -193,6 +194,16 @@ def _transcribed(name: str, systems: Systems, context: Context) -> str:
     path = context.cache / "transcripts" / f"{_label(name)}-{make_run_id(made_by)[:8]}" / "manifest.csv"
     make_once(path, lambda: transcripts.write_transcripts(name, str(where), path, limit=systems.limit))
     return str(path)
+
+
+def tell_stacks_apart(rows: pd.DataFrame) -> pd.DataFrame:
+    """Name the stack in the column `model` of records of one network: its encoder and its decoder are two systems.
+
+    They read different things, sound and text; training can raise A in one and lower it in the other.
+    """
+    parts = rows["model"].astype(str).str.partition(" on ")
+    model = parts[0] + ", " + rows["stack"].astype(str) + parts[1] + parts[2]
+    return rows.assign(model=model.astype(rows["model"].dtype))
 
 
 def _around_relus(job: Job, relus: tuple[str, str], context: Context) -> pd.DataFrame:
