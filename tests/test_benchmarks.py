@@ -12,6 +12,8 @@ import torch
 from quick import WARM, quick
 from transformers import GPT2LMHeadModel
 
+from anisoscope.capture.masking import Masking
+from anisoscope.capture.rows import attention_rows
 from anisoscope.models.load import load
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -28,11 +30,12 @@ MINIATURES = {
     "peers": [*SMALL, *PEERS],
     "limit": ["--seconds", "0.01"],
     "sizes": [*SMALL, "--models", "gpt2", "--lengths", "8", "--sides", "left", "--layers", "1"],
+    "fused_rows": ["--lengths", "16", "--pairs", "1"],
     "vectors": ["--count", "200", "--dim", "8"],
     "coverage": ["--units", "3", "--corpora", "4"],
     "paired": ["--units", "4", "--corpora", "3"],
 }
-KEPT = {"overhead", "modalities", "monitor", "scale", "peers", "limit", "sizes", "vectors"}
+KEPT = {"overhead", "modalities", "monitor", "scale", "peers", "limit", "sizes", "vectors", "fused_rows"}
 BY_HAND = {"pairs", "first_answer"}
 """Modules that are no benchmark, or one of the program on a terminal (tests/test_terminal.py runs that)."""
 
@@ -169,3 +172,17 @@ def test_intervals_of_differences_of_heads_cover_in_simulation(benchmark, how):
     assert 0.93 <= np.mean([row["coverage"] for row in own]) <= 0.97
     assert all(0.90 <= row["coverage"] <= 0.985 for row in own)
     assert all((row["width"] < 0.5) == (how != "other units") for row in own)
+
+
+@pytest.mark.parametrize("name", ["minilm", "llama-like"])
+def test_rows_of_fused_products_are_those_of_blocks(benchmark, name):
+    """What is timed beside our blocks says the same of rows, so that the comparison is one."""
+    module = benchmark("fused_rows")
+    query, key = module.heads_of(name, 40, torch.float32)
+    query, key, causal, scale = query[:2], key[:2], module.MODELS[name][3], query.shape[-1] ** -0.5
+    wanted = attention_rows(query.double(), key.double(), Masking(None, causal, None), scale=scale)
+    repeated = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+    rows = module.fused_rows(query, repeated, scale, causal=causal)
+    torch.testing.assert_close(rows["entropy"].double(), wanted["entropy"], rtol=0, atol=1e-5)
+    similarity = (rows["received"].double().square().sum(-1) - 40) / (40 * 39)
+    torch.testing.assert_close(similarity, wanted["row_similarity"], rtol=1e-5, atol=0)

@@ -30,11 +30,22 @@ def page() -> str:
         rates=_table(("operation", "in a processor second"), _rates(held["limit"])),
         limits=_table(LIMITS, _limits(held["overhead"], rates)),
         others="\n\n".join(_others(held)),
+        **_fused_rows(held["fused_rows"]),
     )
 
 
 SHORT = ("panels", "one thread", "two threads")
 OVERHEAD = ("threads", "windows", "panels", "processor time", "wall", "bare against bare", "aim", "load")
+FUSED_ROWS = (
+    "heads of",
+    "length",
+    "dtype",
+    "three products",
+    "one product",
+    "blocks, output",
+    "products apart",
+    "blocks apart",
+)
 LIMITS = ("window", "panel", "cannot do without", "at the rates above", "measured", "measured / limit")
 
 
@@ -120,6 +131,29 @@ def _least(window: int, rates: dict[str, float]) -> dict[str, tuple[str, float]]
         "hidden": (f"{hidden:.2f} GB of vectors, read once", 2 * hidden / rates["read and write"]),
         "spectrum": (f"{spectrum:.0f} Gflop of two symmetric products", spectrum / rates["symmetric"]),
         "attention": (needs, rows + 2 * heads / rates["read and write"]),
+    }
+
+
+def _fused_rows(rows: Rows) -> dict[str, str]:
+    """Return the table of fused products, and the numbers that the text takes from it."""
+    places = {(row["model"], row["length"], row["dtype"]): row["apart"] for row in rows}
+    ratio = {(row["model"], row["length"], row["dtype"], row["products"]): row["processor"] for row in rows}
+    cells = [
+        [
+            *place,
+            *(_told(ratio[*place, products]) for products in ("three", "one", "output")),
+            *(f"{x:.1e}" for x in apart),
+        ]
+        for place, apart in places.items()
+    ]
+    three, one = ([row["processor"][0] for row in rows if row["products"] == products] for products in ("three", "one"))
+    return {
+        "fused_rows": _table(FUSED_ROWS, cells),
+        "fused_least": f"{min(three):.1f}",
+        "fused_most": f"{max(three):.1f}",
+        "one_least": f"{min(one):.2f}",
+        "one_most": f"{max(one):.2f}",
+        "fused_apart": f"{max(apart[0] for apart in places.values()):.4f}",
     }
 
 
@@ -239,10 +273,28 @@ Times of single operations are the best of five on a busy machine. They show wha
 - **Attention.** One weight takes 1.4 ns in a block alone: .75 for its score, .16 for its power of 2, .09 for its product with the score, and
   .05 to .08 for each of six sums and extremes. Each sum is an operation of its own. One kernel for all of them is not written.
 - **Fused.** It saves the model's own call, 1.7 ns a weight, and adds .8 ns for weights times values.
-- **Fused products of torch.** Entropy could come from the log-sum-exp of three fused products. On this CPU that takes two to three times as
-  long as our blocks, and gives neither the largest nor the smallest weight. It was not tried on a GPU.
+- **Fused products of torch** are no way round the blocks on this CPU: see the next section.
 - **Training.** The model takes more than nine tenths of a step, except in the smallest one. Of the 10 ms of the attention-only classifier,
   the library's loop takes a tenth, batches a thirtieth and the optimiser an eighth.
+
+## Rows from fused products
+
+Without any map of weights, three fused products of torch give entropy (from the log-sum-exp of attention with keys as values), the length of
+each row (from the log-sum-exp at twice the scale) and what each key receives (with queries and keys exchanged). They give neither the largest
+nor the smallest weight. The table says how long they take, as a multiple of our blocks of rows, which give all of it (one thread, processor
+time, `benchmarks/fused_rows.py`).
+
+- *three products*: with the model's own call these replace `--attention model`.
+- *one product*: the first of them. The model's own call takes as long.
+- *blocks, output*: blocks that also give the output of attention (`--attention fused`), so that the model's own call is saved.
+- *products apart*, *blocks apart*: the largest difference of an entropy from that of float64, in nats.
+
+{fused_rows}
+
+The three products take {fused_least} to {fused_most} times as long as the blocks, at every length and in both dtypes. So attention rows are
+computed in blocks, always. Even one product, which gives entropy alone, takes {one_least} to {one_most} times as long. In bfloat16 a fused
+product rounds weights before it multiplies them, and the entropy is wrong by up to {fused_apart} nats. The blocks make queries and keys float32
+first. None of this was tried on a GPU.
 
 ## Other measurements
 
