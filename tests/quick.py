@@ -111,6 +111,7 @@ def _run(asked, path):
         setattr(sys, name, open(number, mode, closefd=False, buffering=1 if number == 2 else -1))  # noqa: SIM115
     first, *sys.argv = told["words"] if told["words"][0] in ("-c", "-m") else ("", *told["words"])
     sys.path[:] = ["", *filter(None, told["variables"].get("PYTHONPATH", "").split(os.pathsep)), *path]
+    _answer_before_exit(asked)
     code = 0
     gc.set_threshold(100_000, 50, 100)  # as the program does
     try:
@@ -132,8 +133,19 @@ def _run(asked, path):
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
-    asked.sendall(struct.pack("i", code))
     os._exit(code)
+
+
+def _answer_before_exit(asked):
+    """From now on `os._exit` of this process sends its code to the client first; that of its own forks does not."""
+    own, leave = os.getpid(), os._exit
+
+    def answer_and_leave(code):
+        if os.getpid() == own:
+            asked.sendall(struct.pack("i", code))
+        leave(code)
+
+    os._exit = answer_and_leave
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from quick import quick
+from quick import WARM, quick
 from transformers import BertConfig, BertForMaskedLM
 
 import anisoscope
@@ -102,9 +102,9 @@ def other_fails(folder, model, rank):
 def test_records_are_those_of_one_process(world, tmp_path):
     alone = {count: measured(model_of(), count) for count in (1, world + 1)}
     (tmp_path / "weights").write_text(alone[1].manifest["weights_sha256"])
-    launcher = [*quick(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+    launcher = [*quick(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world), "--no-python"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [*launcher, str(Path(__file__)), str(tmp_path)]
+    words = [*launcher, *quick(WARM), str(Path(__file__)), str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=False, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     for count, run in alone.items():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from quick import quick
+from quick import WARM, quick
 from test_in_step import batches, model_of, spread
 
 import anisoscope
@@ -56,9 +56,9 @@ def in_each_process(folder):
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_a_watched_training_ends_with_the_losses_of_the_unwatched_one(world, tmp_path):
-    launcher = [*quick(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+    launcher = [*quick(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world), "--no-python"]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [*launcher, str(Path(__file__)), str(tmp_path)]
+    words = [*launcher, *quick(WARM), str(Path(__file__)), str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=280, check=False, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     for rank in range(world):
