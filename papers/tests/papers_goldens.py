@@ -21,7 +21,7 @@ def settings() -> dict[str, Any]:
     """Every settings of every study, field by field, and what it needs from a hub; those of several studies once; and
     every small model and size.
     """
-    from anisoscope_papers.runner import found
+    from anisoscope_papers.runner import find_studies
     from anisoscope_papers.training.kinds import KINDS, MEASURED
     from anisoscope_papers.training.photographs_and_speech import RATE, SECONDS
     from anisoscope_papers.training.recipe import SIZES
@@ -30,7 +30,7 @@ def settings() -> dict[str, Any]:
     told |= {"small models are measured on": MEASURED, "clips": {"rate": RATE, "seconds": SECONDS}}
     told |= {f"size {name}": asdict(size) for name, size in SIZES.items()}
     first: dict[str, str] = {}
-    for study in found():
+    for study in find_studies():
         each = {name: asdict(one) if is_dataclass(one) else one for name, one in study.settings.items()}
         each["needs"] = [asdict(need) for need in study.needs]
         for name, one in each.items():
@@ -43,25 +43,25 @@ def settings() -> dict[str, Any]:
 
 def studies() -> dict[str, str]:
     """A folder of committed records for every study that has any, by its name: that of the golden, or the least."""
-    from anisoscope_papers.runner import reproductions
+    from anisoscope_papers.runner import list_reproductions
 
     folders = {
         path.stem: goldens.golden(path.stem, FOLDER)["of"]
         for path in FOLDER.glob("*.json")
         if "of" in goldens.golden(path.stem, FOLDER)
     }
-    for folder in sorted(reproductions(RESULTS), key=lambda path: (path / "records.parquet").stat().st_size):
+    for folder in sorted(list_reproductions(RESULTS), key=lambda path: (path / "records.parquet").stat().st_size):
         folders.setdefault(f"{folder.parts[-3]}-{folder.name}", folder.relative_to(RESULTS).as_posix())
     return dict(sorted(folders.items()))
 
 
 def charts_of(folder: str) -> dict[str, Any]:
     """The charts of a study, drawn from its records."""
-    from anisoscope_papers.runner import finished
+    from anisoscope_papers.runner import open_finished
 
     with no_corpora():
         return {"of": folder} | {
-            name: goldens.described(chart) for name, chart in finished(RESULTS / folder).charts.items()
+            name: goldens.described(chart) for name, chart in open_finished(RESULTS / folder).charts.items()
         }
 
 
@@ -74,11 +74,11 @@ def no_corpora() -> Iterator[None]:
     def gone(name: str) -> None:
         raise CorpusError(f"{name} at hand", "none")
 
-    before, examples.corpus_of = examples.corpus_of, gone
+    before, examples.open_corpus = examples.open_corpus, gone
     try:
         yield
     finally:
-        examples.corpus_of = before
+        examples.open_corpus = before
 
 
 @contextmanager

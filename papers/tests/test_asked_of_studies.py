@@ -62,7 +62,7 @@ def test_settings_and_context_reach_the_runs_of_points_and_of_norms_beside_the_b
 
 def test_a_piece_of_the_block_is_of_the_type_and_the_device_asked_for(monkeypatch, context):
     asked = []
-    monkeypatch.setattr(biased_block, "untrained", lambda *given: asked.append(given) or stop())
+    monkeypatch.setattr(biased_block, "build_untrained", lambda *given: asked.append(given) or stop())
     with pytest.raises(Stop):
         biased_block.piece("bert:raw-table", biased_block.Size(), 3, (0.0,), context)
     assert asked == [("bert:raw-table", biased_block.Size(), 3, "cuda", "bfloat16")]
@@ -78,7 +78,7 @@ def test_settings_and_context_reach_every_checkpoint_of_a_series(monkeypatch, co
         jobs.extend(job_of(each) for each in checkpoints_)
         raise Stop
 
-    monkeypatch.setattr(checkpoints, "found", lambda *_: found)
+    monkeypatch.setattr(checkpoints, "list_checkpoints", lambda *_: found)
     monkeypatch.setattr(checkpoints, "measure_series", measure_series)
     monkeypatch.setattr(checkpoints, "load_subject", lambda job: job)
     monkeypatch.setattr(checkpoints, "open_plan_of", lambda *_: [SimpleNamespace(tokens=[30, 10])])

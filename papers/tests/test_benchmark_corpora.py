@@ -39,7 +39,7 @@ def test_public_formats_are_read(tmp_path):
         "rationales": [[1, 0], [1, 1, 0]],
     }
     tie = post | {"annotators": [{"label": x} for x in ("normal", "offensive", "hatespeech")]}
-    read = benchmarks.hatexplain_rows({"1": post, "2": tie}, {"train": ["1", "2"], "val": [], "test": ["1"]})
+    read = benchmarks.convert_hatexplain({"1": post, "2": tie}, {"train": ["1", "2"], "val": [], "test": ["1"]})
     assert (
         read["train"] == read["test"] == [{"tokens": ["a", "b"], "label": "offensive", "rationales": [[1, 0], [1, 1]]}]
     )
@@ -47,12 +47,12 @@ def test_public_formats_are_read(tmp_path):
     path = tmp_path / "esnli.csv"
     pairs = ('neutral,A man sits,A man rests,{},"0,2"', "neutral,,x,{},{}", "-,A man,A dog,{},{}", ",A,B,{},{}")
     path.write_text("\n".join((head, *pairs)))
-    (pair,) = benchmarks.esnli_rows(path)
+    (pair,) = benchmarks.read_esnli(path)
     assert pair["annotations"] == [{"premise_highlight": [], "hypothesis_highlight": [0, 2]}]
     page = '"<span class=""active"">Good</span> <span>food</span> <span></span>"'
     other = '"<span>Good</span> <span class=""active""><i class=""x y"">food</i></span>"'  # as of browsers
     path.write_text(f"Input.label,Input.text,Answer.html_output\n1,Good food,{page}\n1,Good food,{other}\n")
-    (review,) = benchmarks.yelphat_rows(path)
+    (review,) = benchmarks.read_yelphat(path)
     assert review["tokens"] == ["Good", "food"] and review["human_attention"] == [1, 1] and review["n_hams"] == 2
 
 
@@ -86,7 +86,7 @@ def test_a_benchmark_comes_from_its_public_home_once(tmp_path, monkeypatch):
 def test_words_of_an_annotator_s_page_are_marked_by_its_class_active():
     page = """<p>x</p><span class="w active">two &amp; <b>three</b></span><SPAN id='a' class='inactive'>four</SPAN>
     <span>five</span><span data-x="active">six</span><span class = 'active'></span>"""
-    assert benchmarks._spans(page) == (["two", "&", "three", "four", "five", "six"], [1, 1, 1, 0, 0, 0])
+    assert benchmarks._parse_spans(page) == (["two", "&", "three", "four", "five", "six"], [1, 1, 1, 0, 0, 0])
 
 
 def test_a_damaged_line_of_a_copy_is_named(tmp_path, monkeypatch):
@@ -112,4 +112,4 @@ def test_a_name_that_is_nearly_right_is_told():
 def test_highlights_behind_the_last_word_of_a_sentence_are_no_rationale(premise, hypothesis, shares):
     notes = [{"premise_highlight": premise, "hypothesis_highlight": hypothesis}]
     row = {"premise": "a cat", "hypothesis": "it sleeps", "label": "neutral", "annotations": notes}
-    assert benchmarks._pair(row, ("entailment", "neutral")).rationale == shares
+    assert benchmarks._make_pair_example(row, ("entailment", "neutral")).rationale == shares

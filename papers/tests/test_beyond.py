@@ -26,7 +26,7 @@ class Tokenizer:
 
 
 def made(arm, tokenizer=Tokenizer):
-    return arms.untrained(arm, SIZE, tokenizer(), seed=1)
+    return arms.build_untrained(arm, SIZE, tokenizer(), seed=1)
 
 
 @pytest.fixture(autouse=True)
@@ -123,16 +123,16 @@ def test_output_embeddings_of_their_own_learn_alone():
 def test_the_penalty_pulls_a_to_where_it_is_held():
     """Its gradient against finite differences, and its sign."""
     hidden = torch.randn(2, 5, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: (arms.mean_cosine(x) - 0.2) ** 2, hidden)
+    assert torch.autograd.gradcheck(lambda x: (arms.compute_mean_cosine(x) - 0.2) ** 2, hidden)
     u = torch.nn.functional.normalize(hidden.flatten(0, 1), dim=-1)
     pairs = (u @ u.T)[~torch.eye(10, dtype=torch.bool)]
-    assert torch.isclose(arms.mean_cosine(hidden), pairs.mean())
+    assert torch.isclose(arms.compute_mean_cosine(hidden), pairs.mean())
     held = {name: made(name) for name in ("held-0", "held-.5")}
     plain = made(arms.BASE)(IDS, LABELS).loss
     for name, model in held.items():
         loss = model(IDS, LABELS).loss
         states = model.bert(IDS, output_hidden_states=True).hidden_states[1:]
-        off = sum((arms.mean_cosine(h) - arms.CHANGES[name].held) ** 2 for h in states) / 2
+        off = sum((arms.compute_mean_cosine(h) - arms.CHANGES[name].held) ** 2 for h in states) / 2
         assert torch.isclose(loss, plain + arms.HOLDING * off) and torch.isclose(
             model.eval()(IDS, LABELS).loss, plain
         ), "the loss that is reported is the plain one"
@@ -143,13 +143,13 @@ def test_errors_are_weighted_by_token_in_training_alone():
     model.token_weights.zero_()
     assert model(IDS, LABELS).loss == 0 and torch.isclose(model.eval()(IDS, LABELS).loss, plain)
     shares = np.array([0.7, 0.2, 0.1])
-    weights = trained.balancing(shares)
+    weights = trained.compute_balancing(shares)
     assert (shares * weights).sum() == pytest.approx(1) and weights[2] / weights[0] == pytest.approx(7**0.5)
 
 
 def test_an_arm_that_is_none_is_told_with_those_near_it():
     with pytest.raises(UsageError, match="did you mean queries-centred"):
-        arms.changes_of("querys-centred")
+        arms.list_changes("querys-centred")
 
 
 def test_a_decoder_predicts_each_token_from_those_before_it():
@@ -169,8 +169,8 @@ def test_a_form_of_attention_weighs_keys_as_it_says_and_is_not_read_as_a_softmax
     scores = torch.randn(1, 2, 3, 4, dtype=torch.float64)
     each = scores.exp()
     expected = {"softmax1": each / (1 + each.sum(-1, keepdim=True)), "sigmoid": 1 / (1 + 4 / each)}[form]
-    assert torch.allclose(forms.weights(form, scores), expected)
-    assert torch.allclose(forms.weights("", scores), each / each.sum(-1, keepdim=True))
+    assert torch.allclose(forms.compute_weights(form, scores), expected)
+    assert torch.allclose(forms.compute_weights("", scores), each / each.sum(-1, keepdim=True))
     model = made(form).eval()
     states = {}
     attention = model.bert.encoder.layer[0].attention.self
@@ -180,7 +180,7 @@ def test_a_form_of_attention_weighs_keys_as_it_says_and_is_not_read_as_a_softmax
         )
     attention.register_forward_hook(lambda _m, _i, y: states.update(out=y[0]))
     model(IDS)
-    own = forms.weights(form, states["query"] @ states["key"].transpose(2, 3) / 8**0.5) @ states["value"]
+    own = forms.compute_weights(form, states["query"] @ states["key"].transpose(2, 3) / 8**0.5) @ states["value"]
     assert torch.allclose(own.transpose(1, 2).flatten(2), states["out"], atol=1e-6)
 
 
@@ -193,7 +193,7 @@ def test_a_sink_is_a_share_of_what_a_row_gives_whatever_its_form():
         for layer in model.bert.encoder.layer:  # equal scores: equal weights
             torch.nn.init.zeros_(layer.attention.self.query.weight)
         plan = Plan([Batch({"input_ids": IDS}, torch.arange(3))])
-        shares = [row["value"] for row in outcomes._attended(model, plan)]
+        shares = [row["value"] for row in outcomes._measure_sinks(model, plan)]
         assert len(shares) == 4 and shares == pytest.approx([1 / 12] * 4)
 
 
@@ -206,7 +206,7 @@ def test_the_first_row_has_no_choice_and_counts_for_no_sink():
     model = made(arms.BASE, Causal).eval()
     for layer in model.bert.encoder.layer:
         torch.nn.init.zeros_(layer.attention.self.query.weight)
-    shares = [row["value"] for row in outcomes._attended(model, [Batch({"input_ids": IDS}, torch.arange(3))])]
+    shares = [row["value"] for row in outcomes._measure_sinks(model, [Batch({"input_ids": IDS}, torch.arange(3))])]
     assert shares == pytest.approx([sum(1 / i for i in range(2, 13)) / 11] * 4)
 
 
@@ -226,14 +226,16 @@ def test_a_word_is_read_off_its_last_token_as_far_as_the_window_holds_it(tmp_pat
         return {"input_ids": [[ord(letter) for letter in word.strip()] for word in given]}
 
     model = SimpleNamespace(bert=lambda ids: SimpleNamespace(last_hidden_state=ids[..., None].float()))
-    states, tags = outcomes._words(model, tokenizer, path, 3, window=5)
+    states, tags = outcomes._read_words(model, tokenizer, path, 3, window=5)
     found = [(chr(int(x)), tag) for (x,), tag in zip(states, tags, strict=True)]
     assert sorted(found) == sorted([("b", "X"), ("c", "Y"), ("a", "Y"), ("d", "Z")])
 
 
 def test_precision_counts_windows_whose_nearest_is_of_their_document():
     vectors = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 3.0], [1.0, 0.05]])
-    assert outcomes.precision(vectors, torch.tensor([0, 0, 1, 1, 2])) == 3 / 4  # the last is alone; one is lured by it
+    assert (
+        outcomes.compute_precision(vectors, torch.tensor([0, 0, 1, 1, 2])) == 3 / 4
+    )  # the last is alone; one is lured by it
 
 
 RECIPE = Recipe("causal-lm", SIZE, 4, looks=(2,), probe=4)
@@ -427,7 +429,7 @@ def test_heads_that_end_opposite_are_counted_against_the_bound():
         for metric, values in (("query_key.cosine", (-0.5, -0.36, -0.3, 0.9)), (SKILL, (0.3,)))
         for head, value in enumerate(values)
     ]
-    assert set(causes.ends(as_records(pd.DataFrame(rows)), causes.OPPOSITE)) == {0.5}  # 2.5 % lie below −.346
+    assert set(causes.average_cells(as_records(pd.DataFrame(rows)), causes.OPPOSITE)) == {0.5}  # 2.5 % lie below −.346
 
 
 @pytest.mark.parametrize("name", causes.ARMS)

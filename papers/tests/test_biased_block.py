@@ -19,7 +19,7 @@ from anisoscope.store import COLUMNS, select
 from anisoscope_papers import processes
 from anisoscope_papers.godey2024 import biased_block, row_scores
 from anisoscope_papers.godey2024.biased_block import BlockSettings, Pass, experiment, piece
-from anisoscope_papers.godey2024.untrained_models import FAMILIES, READINGS, Size, untrained
+from anisoscope_papers.godey2024.untrained_models import FAMILIES, READINGS, Size, build_untrained
 from anisoscope_papers.processes import side_by_side
 from anisoscope_papers.study import Context
 
@@ -42,7 +42,7 @@ def hidden(ran: Pass) -> dict[int, dict[str, np.ndarray]]:
 
 @pytest.fixture(scope="module")
 def raw() -> dict[int, dict[str, np.ndarray]]:
-    return hidden(Pass(untrained(RAW, Size(sequences=4), 0), (0.0, 1.0, 27.7), 1024, norms_only=True).run())
+    return hidden(Pass(build_untrained(RAW, Size(sequences=4), 0), (0.0, 1.0, 27.7), 1024, norms_only=True).run())
 
 
 def test_raw_table_agrees_with_the_reference_ranges(raw: dict[int, dict[str, np.ndarray]]) -> None:
@@ -62,7 +62,7 @@ def test_raw_table_keeps_the_mean_at_its_fixed_point(raw: dict[int, dict[str, np
 
 
 def test_full_embedding_agrees_with_the_reference_ranges() -> None:
-    ran = hidden(Pass(untrained(FULL, Size(sequences=4), 0), (0.0, 5.5), 1024, norms_only=True).run())
+    ran = hidden(Pass(build_untrained(FULL, Size(sequences=4), 0), (0.0, 5.5), 1024, norms_only=True).run())
     assert 0.32 < ran[0]["mean_cosine"][0] < 0.36
     assert 0.005 < ran[1]["mean_cosine"][0] - ran[0]["mean_cosine"][0] < 0.03
     assert ran[0]["norms.mean"][0] == pytest.approx(768**0.5, rel=1e-5)
@@ -71,7 +71,7 @@ def test_full_embedding_agrees_with_the_reference_ranges() -> None:
 
 @pytest.mark.parametrize(("reading", "query"), zip(READINGS, (0.0, 0.768, 0.0013, 0.339), strict=True))
 def test_queries_without_bias_tell_the_readings_apart(reading: str, query: float) -> None:
-    ran = Pass(untrained(reading, Size(sequences=2, tokens=256), 1), (0.0, 1.0), 1024).run()
+    ran = Pass(build_untrained(reading, Size(sequences=2, tokens=256), 1), (0.0, 1.0), 1024).run()
     rows = pd.DataFrame(ran.rows())
     found = rows[(rows["site"] == "query.raw") & (rows["metric"] == "mean_cosine") & rows["head"].isna()]
     assert found["value"].iloc[0] == pytest.approx(query, abs=0.03)
@@ -79,9 +79,9 @@ def test_queries_without_bias_tell_the_readings_apart(reading: str, query: float
 
 def test_float32_blocks_resolve_differences_of_a_millionth() -> None:
     grid, size = (0.0, 31.62, 316.2), Size(sequences=2, tokens=128)
-    one = untrained(RAW, size, 2)
+    one = build_untrained(RAW, size, 2)
     precise = replace(
-        one, model=untrained(RAW, size, 2).model.double(), fed=one.fed.double(), direction=one.direction.double()
+        one, model=build_untrained(RAW, size, 2).model.double(), fed=one.fed.double(), direction=one.direction.double()
     )
     differences = [
         layers[1]["mean_cosine"] - layers[0]["mean_cosine"]
@@ -96,7 +96,7 @@ def test_float32_blocks_resolve_differences_of_a_millionth() -> None:
 
 @pytest.mark.parametrize("system", (*READINGS, *FAMILIES))
 def test_first_block_reads_input_plus_bias(system: str) -> None:
-    subject = untrained(system, SMALL, 0)
+    subject = build_untrained(system, SMALL, 0)
     with capture(subject.model, {"hidden"}) as tap, torch.no_grad():
         biased = subject.fed + 3 * subject.direction
         subject.run(slice(None), biased)
@@ -109,7 +109,7 @@ def test_first_block_reads_input_plus_bias(system: str) -> None:
 
 
 def test_feeding_nothing_else_leaves_the_model_as_it_is() -> None:
-    subject = untrained(FULL, SMALL, 0)
+    subject = build_untrained(FULL, SMALL, 0)
     with torch.no_grad():
         plain = subject.model(**subject.inputs).last_hidden_state
         fed = subject.run(slice(None), subject.fed).last_hidden_state
@@ -118,7 +118,7 @@ def test_feeding_nothing_else_leaves_the_model_as_it_is() -> None:
 
 
 def test_readings_differ_where_they_should() -> None:
-    made = {reading: untrained(reading, SMALL, 0) for reading in READINGS}
+    made = {reading: build_untrained(reading, SMALL, 0) for reading in READINGS}
     linear = {reading: subject.model.encoder.layer[0].attention.self.query for reading, subject in made.items()}
     assert all((linear[r].bias == 0).all() for r in (RAW, FULL))
     assert all((linear[r].bias != 0).all() for r in READINGS[1:3])
@@ -212,7 +212,7 @@ def test_pieces_share_a_device_one_after_the_other(
 @pytest.mark.parametrize("family", [FULL, *FAMILIES])
 def test_what_is_recorded_of_a_block(family: str) -> None:
     """Hidden states, and heads before any rotation; of each the metrics that its sums give."""
-    ran = Pass(untrained(family, replace(SMALL, sequences=2), 0, "cpu", "float32"), (0.0, 1.0), 1024).run()
+    ran = Pass(build_untrained(family, replace(SMALL, sequences=2), 0, "cpu", "float32"), (0.0, 1.0), 1024).run()
     found: dict[str, set[str]] = {}
     for row in ran.rows():
         found.setdefault(row["site"], set()).add(row["metric"])
@@ -235,13 +235,13 @@ def test_initial_scale_multiplies_the_weights_of_the_blocks() -> None:
         (FULL, lambda m: m.encoder.layer[0].output.dense),
         ("t5", lambda m: m.encoder.block[0].layer[0].SelfAttention.o),
     ):
-        plain, wide = (of(untrained(system, replace(SMALL, scale=s), 0).model).weight for s in (1.0, 3.0))
+        plain, wide = (of(build_untrained(system, replace(SMALL, scale=s), 0).model).weight for s in (1.0, 3.0))
         torch.testing.assert_close(3 * plain, wide)
 
 
 def test_unknown_systems_and_odd_heads_are_explained() -> None:
     with pytest.raises(UsageError, match=re.escape("did you mean bert:raw-table")):
-        untrained("bert:raw-tabel", SMALL, 0)
+        build_untrained("bert:raw-tabel", SMALL, 0)
     with pytest.raises(UsageError, match="even multiple of the number of heads"):
         Size(width=64, heads=3)
 
@@ -346,7 +346,7 @@ def test_fixed_point_of_the_block_itself(tmp_path: Path) -> None:
     size = Size(sequences=2, tokens=64, width=64, heads=4)
     records = piece(RAW, size, 0, (0.0, 1.0, 4.0, 16.0), context(tmp_path))
     values = {name: rows["value"].tolist() for name, rows in records.groupby("metric") if name.startswith("fixed")}
-    subject = untrained(RAW, size, 0)
+    subject = build_untrained(RAW, size, 0)
     trivial = np.sqrt(64 - subject.fed.square().sum(-1).mean().item())
     assert values["fixed_point.token_norm"] == pytest.approx([trivial], rel=5e-3)
     token, mean = Pass(subject, (values["fixed_point.mean_norm"][0],), 1024, norms_only=True).run().norm_pairs()

@@ -51,12 +51,12 @@ def synthetic(metric: str, site: str, curve: Callable[[float], float], noise: fl
 
 
 def trend(*given, **more):
-    (verdict,) = judge.judged(list(norm_claims.trend(*given, **more)))
+    (verdict,) = judge.judge_tests(list(norm_claims.trend(*given, **more)))
     return verdict
 
 
 def judged_above(*given):
-    (verdict,) = judge.judged(list(norm_claims.above(*given)))
+    (verdict,) = judge.judge_tests(list(norm_claims.above(*given)))
     return verdict
 
 
@@ -95,7 +95,7 @@ def test_trends_hold_fail_or_stay_open(
 def test_the_onset_is_where_significance_begins_to_last(right: str, start: str) -> None:
     tests = [Check(ANY, "x", where=name) for name in "abcd"]
     outcomes: list[Outcome] = ["holds" if mark == "1" else "undecided" for mark in right]
-    assert judge._course(tests, outcomes) == start
+    assert judge._describe_course(tests, outcomes) == start
 
 
 def test_a_falling_quantity_is_judged_the_other_way_round() -> None:
@@ -136,7 +136,7 @@ def test_what_is_left_of_the_distance_is_judged_where_all_is_nearly_anisotropic(
     for level, outcome in ((1 - 1e-4, "holds"), (0.5, "fails")):
         lower, upper = (norm_claims.Curves("block", NORMS[:1], np.full((SEEDS, 1), level + x)) for x in (0, 1e-5))
         upper = replace(upper, values=upper.values + noise)
-        (verdict,) = judge.judged(list(norm_claims.closed(replace(ANY, floor=0.001), lower, upper)))
+        (verdict,) = judge.judge_tests(list(norm_claims.closed(replace(ANY, floor=0.001), lower, upper)))
         assert verdict.outcome == outcome
 
 
@@ -160,7 +160,7 @@ def test_what_must_hold_at_every_norm_is_one_test_and_its_contrary_is_many() -> 
     assert judged_above(ANY, alone, zero[0]).outcome == "fails"
     assert judged_above(ANY, five, zero[1]).outcome == "undecided"
     others = [one for k in range(5) for one in norm_claims.above(ANY, zero[0], replace(alone, system=f"block {k}"))]
-    assert {v.outcome for v in judge.judged(others)} == {"undecided"}, "five systems are five questions"
+    assert {v.outcome for v in judge.judge_tests(others)} == {"undecided"}, "five systems are five questions"
 
 
 def test_one_seed_decides_nothing() -> None:
@@ -216,7 +216,7 @@ def test_norms_at_the_fixed_point_are_compared_per_dimension(scale: float, outco
     trained = as_records(pd.DataFrame(rows), model="trained", site="hidden")
     records = pd.concat([crossings([1, 1, 1], [8 * scale, 8.1 * scale, 7.9 * scale]), trained], ignore_index=True)
     share = fig06_bias._trained_share(records, "drift")
-    (verdict,) = judge.judged([fig06_bias._order(records, "block", share)])
+    (verdict,) = judge.judge_tests([fig06_bias._order(records, "block", share)])
     assert verdict.value == pytest.approx(scale, rel=0.01)
     assert verdict.outcome == outcome
 

@@ -57,8 +57,8 @@ def test_what_is_only_looked_up_loads_nothing_heavy(words: list[str]) -> None:
 
 def test_what_is_listed_is_what_there_is() -> None:
     """The list is read from files, without importing what it study_names."""
-    studies = [(s.paper, s.name, s.title, list(s.settings)) for s in runner.found()]
-    assert study_names.listed() == studies, "settings = [...] of a study stand in its published.toml"
+    studies = [(s.paper, s.name, s.title, list(s.settings)) for s in runner.find_studies()]
+    assert study_names.list_studies() == studies, "settings = [...] of a study stand in its published.toml"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

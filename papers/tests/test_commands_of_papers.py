@@ -29,7 +29,7 @@ def reproduced(runs, asked):
     runner = import_module("anisoscope_papers.runner")
     (runs / "out/godey2024/paper").mkdir(parents=True)
     (runs / "out/godey2024/paper/report.html").touch()
-    asked(runner, "without", {"gated": "imagenet (in fig3b)"})
+    asked(runner, "explain_lacking", {"gated": "imagenet (in fig3b)"})
     asked(runner, "describe", ["fig1  a title", "fig2  another"])
     return asked(api, "verdicts", lambda *_: iter(["fig1 HOLDS"]))
 
@@ -48,7 +48,7 @@ def test_a_reproduction_prints_verdicts_and_on_stderr_what_it_is_without(reprodu
 
 @pytest.mark.usefixtures("reproduced")
 def test_a_reproduction_that_lacks_nothing_ends_well(asked):
-    asked(import_module("anisoscope_papers.runner"), "without", {})
+    asked(import_module("anisoscope_papers.runner"), "explain_lacking", {})
     assert typed("reproduce godey2024 --only fig1 -q") == (["fig1 HOLDS"], [])
 
 
@@ -139,10 +139,10 @@ def test_a_table_of_verdicts_has_a_row_for_each(asked, monkeypatch):
     monkeypatch.setattr(runner, "choose", lambda *_: studies)
     table = api.reproduce("fosse2023", "table1,sec5", settings="finished", output=RESULTS, device="cuda")
     assert table["study"].value_counts().to_dict() == {
-        study.name: len(runner.finished(RESULTS / "fosse2023/finished" / study.name).verdicts) for study in studies
+        study.name: len(runner.open_finished(RESULTS / "fosse2023/finished" / study.name).verdicts) for study in studies
     }
     assert {"claim", "outcome", "value", "low", "high", "n", "p", "reason"} <= set(table)
-    assert table.attrs["without"] == runner.without(studies, RESULTS / "fosse2023/finished")
+    assert table.attrs["without"] == runner.explain_lacking(studies, RESULTS / "fosse2023/finished")
     assert calls[0][0][1:] == (RESULTS / "fosse2023/finished", "cuda", True)
 
 
@@ -155,7 +155,7 @@ def test_what_was_finished_has_its_page_where_a_later_study_fails(runs, asked, m
         raise UsageError("a corpus", "none")
 
     monkeypatch.setattr(runner, "reproduce", broken)
-    monkeypatch.setattr(runner, "reproductions", lambda _folder: finished)
+    monkeypatch.setattr(runner, "list_reproductions", lambda _folder: finished)
     pages = asked(import_module("anisoscope_papers.studies_page"), "build_studies")
     told = api.verdicts([SimpleNamespace(name="fig1")], runs / "out", "cpu", True)
     assert next(told) == "fig1 HOLDS"

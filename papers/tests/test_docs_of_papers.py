@@ -66,7 +66,7 @@ def test_files_that_pages_name_are_there() -> None:
 
 
 def test_every_study_has_claims_settings_and_needs() -> None:
-    for study in runner.found():
+    for study in runner.find_studies():
         assert study.claims, study.name
         assert {"quick", "paper"} <= set(study.settings), study.name
         assert study.title and study.caption, study.name

@@ -17,7 +17,7 @@ from anisoscope_papers.fosse2023 import grid, trained_cells
 from anisoscope_papers.fosse2023.grid import Cell
 from anisoscope_papers.study import Context
 
-(STUDY,) = (study for study in runner.found() if study.name == "erased")
+(STUDY,) = (study for study in runner.find_studies() if study.name == "erased")
 PLAN = replace(grid.QUICK, corpora=("planted",), seeds=1, limit=600, epochs=12, patience=4)
 
 

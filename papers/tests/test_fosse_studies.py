@@ -35,14 +35,14 @@ from anisoscope_papers.fosse2023 import (
     table2_examples,
     trained_cells,
 )
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, correlation, over
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, compute_correlation, over
 from anisoscope_papers.fosse2023.grid import Cell, Grid
-from anisoscope_papers.judge import BOUNDS, by_place
+from anisoscope_papers.judge import BOUNDS, judge_by_place
 from anisoscope_papers.origin import measuring_code
 from anisoscope_papers.study import Compared, Context, counted, published
 from anisoscope_papers.training.entropy_forms import FORMS, definition, of_row
 
-STUDIES = {s.name: s for s in runner.found() if s.paper == "fosse2023"}
+STUDIES = {s.name: s for s in runner.find_studies() if s.paper == "fosse2023"}
 KEYS, VALUES = "key.raw", "value"
 FORMS_C = ("reported", "again")
 ENCODER = "fine-tuned encoder"
@@ -96,12 +96,12 @@ def test_a_label_is_read_back():
 
 def test_a_cell_s_folder_follows_how_it_is_trained(tmp_path):
     cell, plan = Cell("planted"), Grid()
-    folder = trained_cells.folder_of(cell, plan, tmp_path)
-    assert folder == trained_cells.folder_of(cell, replace(plan, train=False, utterances=10), tmp_path)
+    folder = trained_cells.name_folder(cell, plan, tmp_path)
+    assert folder == trained_cells.name_folder(cell, replace(plan, train=False, utterances=10), tmp_path)
     changed = [
-        trained_cells.folder_of(replace(cell, seed=1), plan, tmp_path),
-        trained_cells.folder_of(replace(cell, weight=0.1), plan, tmp_path),
-        trained_cells.folder_of(cell, replace(plan, epochs=7), tmp_path),
+        trained_cells.name_folder(replace(cell, seed=1), plan, tmp_path),
+        trained_cells.name_folder(replace(cell, weight=0.1), plan, tmp_path),
+        trained_cells.name_folder(cell, replace(plan, epochs=7), tmp_path),
     ]
     assert len({folder, *changed}) == 4
 
@@ -168,7 +168,7 @@ def test_a_study_keeps_the_norms_of_keys_alone(learnt, context):
 
 def test_another_version_of_a_corpus_is_no_corpus_of_a_finished_cell(learnt, monkeypatch):
     other = open_labelled("planted", seed=1)
-    monkeypatch.setattr(trained_cells, "corpus_of", lambda *_place: other)
+    monkeypatch.setattr(trained_cells, "open_corpus", lambda *_place: other)
     with pytest.raises(OutputError, match="another version"):
         _ = trained_cells.Trained(learnt.cell, learnt.plan, learnt.folder).corpus
 
@@ -178,7 +178,7 @@ def test_what_another_process_measures_comes_last(context, held):
     cells, plan = [Cell("planted"), Cell("planted", seed=1)], replace(SMALL, limit=60, epochs=1)
     for cell in cells:
         assert list(trained_cells.each([cell], plan, context, measurements.accuracies))
-    folder = trained_cells.folder_of(cells[0], plan, context.cache)
+    folder = trained_cells.name_folder(cells[0], plan, context.cache)
     code = measuring_code(measurements.__name__, __name__)
     path = folder / f"slow-{make_run_id([code, plan.utterances, plan.erased])[:8]}.parquet"
     seen = []
@@ -194,7 +194,7 @@ def test_what_another_process_measures_comes_last(context, held):
 
 def test_what_another_process_trains_is_not_finished(context, held):
     cell = Cell("planted", seed=11)
-    with held(trained_cells.folder_of(cell, SMALL, context.cache)):
+    with held(trained_cells.name_folder(cell, SMALL, context.cache)):
         assert not list(trained_cells.each([cell], replace(SMALL, train=False), context, lambda t: t))
 
 
@@ -294,7 +294,7 @@ def test_every_correct_utterance_is_a_representative():
     angle = np.array([0.0, 0.1, 0.2, 3.0, 3.1])
     unit = np.stack([np.cos(angle), np.sin(angle)], 1)
     labels, right = np.array([0, 0, 0, 1, 1]), np.array([True, True, False, True, True])
-    found = fig2_directions.each_direction(unit, labels, right, ("a", "b"))
+    found = fig2_directions.compare_directions(unit, labels, right, ("a", "b"))
     rows = {(r["metric"], r["component"]): r["value"] for r in found}
     assert rows["auc.mean", "a"] == rows["auc.0", "b"] == 1
     medians = [np.median(np.cos(angle[[j for j in range(3) if j != i]] - angle[i])) for i in (0, 1)]
@@ -308,7 +308,7 @@ def test_how_well_a_class_tells_two_others_does_not_depend_on_which_comes_first(
     unit = np.stack([np.cos(angle), np.sin(angle)], 1)
     every = np.ones(6, bool)
     for labels in (np.array([0, 0, 1, 1, 2, 2]), np.array([0, 0, 2, 2, 1, 1])):
-        found = fig2_directions.each_direction(unit, labels, every, ("a", "b", "c"))
+        found = fig2_directions.compare_directions(unit, labels, every, ("a", "b", "c"))
         assert {r["value"] for r in found if r["metric"] == "others.mean" and r["component"] == "a"} == {1}
 
 
@@ -324,7 +324,7 @@ def test_utterances_that_were_misclassified_represent_no_class(monkeypatch):
         directions=lambda *_model: unit,
         classes=(labels, named),
     )
-    rows = fig2_directions.directions(trained)
+    rows = fig2_directions.measure_directions(trained)
     found = rows[rows["site"].eq("tuned")].set_index(["metric", "component"])["value"]
     able = [i for i in range(4) if i]
     medians = [np.median([unit[i] @ unit[j] for j in range(4) if j != i]) for i in able]
@@ -344,7 +344,7 @@ def test_examples_and_overlap():
 def test_the_text_of_an_example_is_escaped_and_no_record_holds_it(monkeypatch):
     bad = Example(("<script>alert(1)</script>", "&"), 0)
     corpus = LabelledCorpus("yelphat", ("a",), {"test": (Example(("x",), 0), bad)})
-    monkeypatch.setattr(table2_examples, "corpus_of", lambda _name: corpus)
+    monkeypatch.setattr(table2_examples, "open_corpus", lambda _name: corpus)
     given = {"metric": "example", "component": "representative | a | 1", "value": 1.0}
     frame = as_records(pd.DataFrame([given]), model="m", corpus="yelphat", seed=0)
     svg = export.to_svg(STUDIES["table2"].draw(frame)["table2"])
@@ -559,7 +559,7 @@ def test_replaced_attention(effect, expected):
 )
 def test_needed_is_judged_by_what_is_trained_without_it(lost, expected):
     """Collapsed models count: what became of their arm is the answer."""
-    (study,) = (s for s in runner.found() if s.name == "needed")
+    (study,) = (s for s in runner.find_studies() if s.name == "needed")
     rows = []
     for s, corpus, n in product(range(4), grid.REAL, (1, 2)):
         for arm in grid.ARMS:
@@ -717,11 +717,13 @@ def test_a_prediction_interval_holds_one_more_run():
 
 @pytest.mark.parametrize("inside", [None, (0.0, 1.0)])
 def test_two_seeds_decide_nothing(inside):
-    from anisoscope_papers.judge import judged, of_seeds
+    from anisoscope_papers.judge import judge_tests, make_test_of_seeds
     from anisoscope_papers.study import Claim
 
     two, three = (np.array([0.5, 0.5001, 0.4999][:n]) for n in (2, 3))
-    (of_two,), (of_three,) = (judged([of_seeds(Claim("c", "C", ""), x, "x", inside=inside)]) for x in (two, three))
+    (of_two,), (of_three,) = (
+        judge_tests([make_test_of_seeds(Claim("c", "C", ""), x, "x", inside=inside)]) for x in (two, three)
+    )
     assert (of_two.outcome, of_three.outcome) == ("undecided", "holds")
     assert "two seeds decide nothing" in of_two.reason and of_two.low is not None
 
@@ -747,9 +749,9 @@ def test_a_rank_correlation_of_three_cells_is_none():
     cells = [(1, 1), (2, 1), (2, 2), (3, 1)]
     nothing = np.array([np.nan])
     three, four = (Seeds({c: np.array([float(n)]) for n, c in enumerate(cells[:count])}, nothing) for count in (3, 4))
-    assert np.isnan(correlation(three, three, 4)) and correlation(four, four, 4) == pytest.approx(1)
-    assert np.isnan(correlation(four, Seeds({**four, (3, 1): nothing}, nothing), 4))
-    assert np.isnan(correlation(Seeds({}, nothing), four)).all()
+    assert np.isnan(compute_correlation(three, three, 4)) and compute_correlation(four, four, 4) == pytest.approx(1)
+    assert np.isnan(compute_correlation(four, Seeds({**four, (3, 1): nothing}, nothing), 4))
+    assert np.isnan(compute_correlation(Seeds({}, nothing), four)).all()
 
 
 @pytest.mark.parametrize(("metric", "ends"), [bound for bound in BOUNDS.items() if bound[1] != UNBOUNDED])
@@ -798,7 +800,9 @@ def test_a_published_form_of_h_is_brought_back_to_the_plain_one(context):
         assert value == pytest.approx(each[:, 0].mean()) and len(each) == simulated_forms.DRAWS
         assert (each[:, 1] >= low).mean() >= 0.95 and (each[:, 2] <= high).mean() >= 0.95
         held = {
-            t.claim.name: by_place(t.low, t.high, t.inside) for t in simulated_forms.tests(here) if "law" in t.subject
+            t.claim.name: judge_by_place(t.low, t.high, t.inside)
+            for t in simulated_forms.tests(here)
+            if "law" in t.subject
         }
         assert held["not uniform behind form C"] == ("holds" if near else "fails")
         assert held["a change of form"] != "fails" or not near  # few short rows: draws differ

@@ -50,7 +50,7 @@ def test_a_cell_is_found_again_by_its_recipe(monkeypatch, tmp_path):
     folders = []
     for more in ({}, *OTHER_RECIPES):
         monkeypatch.setattr(Grid, "recipe", lambda _plan, _cell, more=more: ClassifierRecipe(**more))
-        folders.append(trained_cells.folder_of(Cell("planted"), Grid(), tmp_path))
+        folders.append(trained_cells.name_folder(Cell("planted"), Grid(), tmp_path))
     assert apart(folders)
 
 
@@ -207,7 +207,7 @@ def test_a_series_of_a_figure_is_kept_by_all_its_settings(monkeypatch, tmp_path)
         raise Enough
 
     at = SimpleNamespace(subject="x", step=1, seed=0)
-    monkeypatch.setattr(checkpoints, "found", lambda *_: [at])
+    monkeypatch.setattr(checkpoints, "list_checkpoints", lambda *_: [at])
     monkeypatch.setattr(checkpoints, "measure_series", measure_series)
     monkeypatch.setattr(checkpoints, "open_plan_of", lambda *_: [SimpleNamespace(tokens=[3])])
     monkeypatch.setattr(checkpoints, "load_subject", lambda _: None)

@@ -10,15 +10,15 @@ from scipy import stats
 from anisoscope_papers.judge import (
     LEVEL,
     Test,
-    _corrected,
-    _decided,
-    by_place,
-    judged,
-    means_over_seeds,
-    of_replicates,
-    of_seeds,
-    of_units,
-    sided,
+    _correct_p,
+    _decide,
+    average_over_seeds,
+    compute_p_of_replicates,
+    compute_p_of_units,
+    compute_sided_p,
+    judge_by_place,
+    judge_tests,
+    make_test_of_seeds,
     verdict_without_test,
 )
 from anisoscope_papers.study import SHARE, SIGNED, Claim
@@ -29,7 +29,7 @@ SURE, CONTRARY, OPEN = {"up": 1e-9, "down": 1.0}, {"up": 1.0, "down": 1e-9}, {"u
 
 def outcome(*kinds, over):
     tests = [Test(CLAIM, "A", i, i - 1, i + 1, 9, **kind, over=over, where=f"{i}") for i, kind in enumerate(kinds)]
-    (verdict,) = judged(tests)
+    (verdict,) = judge_tests(tests)
     return verdict.outcome
 
 
@@ -54,7 +54,7 @@ def test_the_number_beside_most_is_the_one_it_hangs_on():
         Test(CLAIM, "A", x, x - 0.01, x + 0.01, 9, **(SURE if x < 0.2 else CONTRARY), over="most", margin=0.2 - x)
         for x in values
     ]
-    (verdict,) = judged(tests)
+    (verdict,) = judge_tests(tests)
     assert verdict.outcome == "holds" and verdict.value == 0.15 and verdict.statistic.startswith("middle")
 
 
@@ -67,15 +67,15 @@ def test_the_last_alone_may_hold_where_none_fails():
     [(1, 2, "holds"), (0, 3, "holds"), (-1, 1, "undecided"), (4, 5, "fails"), (-2, -1, "fails"), (-1, 4, "undecided")],
 )
 def test_an_interval_lies_inside_outside_or_neither(low, high, expected):
-    assert by_place(low, high, (0, 3)) == expected
-    assert by_place(float("nan"), float("nan"), (0, 3)) == "undecided"
+    assert judge_by_place(low, high, (0, 3)) == expected
+    assert judge_by_place(float("nan"), float("nan"), (0, 3)) == "undecided"
 
 
 def test_what_is_decided_by_place_is_no_part_of_the_family():
     values = np.array([1.0, 1.2, 0.9])
-    alone, *_ = judged([of_seeds(CLAIM, values, "x")])
+    alone, *_ = judge_tests([make_test_of_seeds(CLAIM, values, "x")])
     placed = Test(CLAIM, "x", 1.0, 0.5, 1.5, 9, inside=(0, 2))
-    beside, *others = judged([of_seeds(CLAIM, values, "x"), *[placed] * 9])
+    beside, *others = judge_tests([make_test_of_seeds(CLAIM, values, "x"), *[placed] * 9])
     assert alone.p == beside.p and alone.outcome == "holds"
     assert {v.outcome for v in others} == {"holds"}
 
@@ -87,11 +87,11 @@ def test_what_is_decided_by_place_is_no_part_of_the_family():
 def test_equivalences_are_corrected_for_each_other(shift, alone, among_nine):
     """One equivalence of nine was said to hold by an interval that nine chances had made."""
     values = shift + np.array([-0.5, 0.3, 0.6, -0.4])
-    test = of_seeds(CLAIM, values, "x", inside=(-1.0, 1.0))
-    assert [v.outcome for v in judged([test])] == [alone]
-    assert {v.outcome for v in judged([test] * 9)} == {among_nine}
-    clear = of_seeds(CLAIM, values, "x", inside=(-9.0, 9.0))
-    assert {v.outcome for v in judged([clear] * 9)} == {"holds"}
+    test = make_test_of_seeds(CLAIM, values, "x", inside=(-1.0, 1.0))
+    assert [v.outcome for v in judge_tests([test])] == [alone]
+    assert {v.outcome for v in judge_tests([test] * 9)} == {among_nine}
+    clear = make_test_of_seeds(CLAIM, values, "x", inside=(-9.0, 9.0))
+    assert {v.outcome for v in judge_tests([clear] * 9)} == {"holds"}
 
 
 @pytest.mark.parametrize("inside", [(0.0, 2.0), (-1.0, 1.0), (1.4, 9.0), (-9.0, 0.7)])
@@ -99,15 +99,15 @@ def test_p_of_an_equivalence_says_what_its_interval_says(inside):
     generator = np.random.default_rng(0)
     for _ in range(200):
         values = generator.normal(1.0, 0.3, 5)
-        test = of_seeds(CLAIM, values, "x", inside=inside)
-        (verdict,) = judged([test])
-        assert verdict.outcome == by_place(test.low, test.high, inside)
+        test = make_test_of_seeds(CLAIM, values, "x", inside=inside)
+        (verdict,) = judge_tests([test])
+        assert verdict.outcome == judge_by_place(test.low, test.high, inside)
 
 
 def test_an_end_that_a_number_cannot_pass_is_no_test():
     share = replace(CLAIM, bounds=(0.0, 1.0))
     values = np.array([0.97, 0.99, 0.98, 0.99])
-    (verdict,) = judged([of_seeds(share, values, "x", inside=(0.9, 1.0))])
+    (verdict,) = judge_tests([make_test_of_seeds(share, values, "x", inside=(0.9, 1.0))])
     assert verdict.outcome == "holds"
 
 
@@ -117,7 +117,9 @@ def test_an_identity_that_holds_is_no_evidence_and_one_that_fails_is_seen():
         verdict_without_test(known, True, "x").outcome == "identity"
         and verdict_without_test(known, False, "x").outcome == "fails"
     )
-    assert [v.outcome for v in judged([Test(known, "x", 1, 0, 2, 3, **kind) for kind in (SURE, CONTRARY, OPEN)])] == [
+    assert [
+        v.outcome for v in judge_tests([Test(known, "x", 1, 0, 2, 3, **kind) for kind in (SURE, CONTRARY, OPEN)])
+    ] == [
         "identity",
         "fails",
         "undecided",
@@ -128,7 +130,7 @@ def test_a_mean_over_seeds_is_decided_by_a_one_sided_t_test():
     from scipy import stats
 
     values = np.array([0.4, 0.5, 0.7, np.nan])
-    (verdict,) = judged([of_seeds(CLAIM, values, "x", 0.1)])
+    (verdict,) = judge_tests([make_test_of_seeds(CLAIM, values, "x", 0.1)])
     expected = stats.ttest_1samp(values[:3], 0.1, alternative="greater")
     assert (
         verdict.p == pytest.approx(expected.pvalue) and verdict.n == 3 and "1 of 4 seeds say nothing" in verdict.reason
@@ -143,15 +145,17 @@ def test_p_and_the_interval_never_contradict_each_other(bounds, threshold):
     """A correlation of .87 [−.46, 1.00] came out above 0 with p = .007: p was of another scale than the interval."""
     drawn = np.random.default_rng(5).beta(4 * threshold, 4 * (1 - threshold), (300, 3))
     claim = replace(CLAIM, bounds=bounds)
-    tests = [of_seeds(claim, values, "x", threshold) for values in drawn]
+    tests = [make_test_of_seeds(claim, values, "x", threshold) for values in drawn]
     assert {t.up < LEVEL for t in tests} == {t.down < LEVEL for t in tests} == {True, False}
     assert all((t.up < LEVEL, t.down < LEVEL) == (t.low > threshold, t.high < threshold) for t in tests)
 
 
 def test_the_primary_claim_is_corrected_for_no_other():
     main, values = replace(CLAIM, name="main", primary=True), np.array([1.0, 1.2, 0.9])
-    alone, *_ = judged([of_seeds(main, values, "x")])
-    beside, *others = judged([of_seeds(main, values, "x"), *[of_seeds(CLAIM, values, "x")] * 9])
+    alone, *_ = judge_tests([make_test_of_seeds(main, values, "x")])
+    beside, *others = judge_tests(
+        [make_test_of_seeds(main, values, "x"), *[make_test_of_seeds(CLAIM, values, "x")] * 9]
+    )
     assert alone.p == beside.p and all(v.p == pytest.approx(9 * alone.p) for v in others)
     assert others[0].outcome == "undecided" and "corrected" in others[0].reason and not beside.reason
 
@@ -160,35 +164,48 @@ def test_an_effect_below_the_floor_is_none_however_significant():
     """A growth of 5e-7 held."""
     tiny, clear = np.array([5.0e-7, 5.1e-7, 4.9e-7]), np.array([0.50, 0.51, 0.49])
     grows, falls = replace(CLAIM, floor=0.1), replace(CLAIM, below=0.0, floor=0.1)
-    assert [judged([of_seeds(c, x)])[0].outcome for c in (CLAIM, grows) for x in (tiny, clear)] == [
+    assert [judge_tests([make_test_of_seeds(c, x)])[0].outcome for c in (CLAIM, grows) for x in (tiny, clear)] == [
         *("holds", "holds"),
         *("fails", "holds"),
     ]
-    assert [judged([of_seeds(falls, x)])[0].outcome for x in (-tiny, -clear, clear)] == ["fails", "holds", "fails"]
-    assert "> 0 by 0.1" in of_seeds(grows, clear).statistic and "< 0 by 0.1" in of_seeds(falls, clear).statistic
+    assert [judge_tests([make_test_of_seeds(falls, x)])[0].outcome for x in (-tiny, -clear, clear)] == [
+        "fails",
+        "holds",
+        "fails",
+    ]
+    assert (
+        "> 0 by 0.1" in make_test_of_seeds(grows, clear).statistic
+        and "< 0 by 0.1" in make_test_of_seeds(falls, clear).statistic
+    )
 
 
 @pytest.mark.parametrize("inside", [None, (0.0, 1.0)])
 def test_what_does_not_vary_over_seeds_decides_nothing(inside):
     for value in (0.7, 0.1 + 0.2, 0.0):
-        (verdict,) = judged([of_seeds(CLAIM, np.full(4, value), inside=inside)])
+        (verdict,) = judge_tests([make_test_of_seeds(CLAIM, np.full(4, value), inside=inside)])
         assert verdict.outcome == "undecided" and verdict.low is None and "no variance" in verdict.reason
-        (known,) = judged([of_seeds(replace(CLAIM, identity=True), np.full(4, value), threshold=-1, inside=inside)])
+        (known,) = judge_tests(
+            [make_test_of_seeds(replace(CLAIM, identity=True), np.full(4, value), threshold=-1, inside=inside)]
+        )
         assert known.outcome == "identity"  # it need not vary
-    assert np.isnan(sided(0.5, 0.5, 0.5, 3)).all()
+    assert np.isnan(compute_sided_p(0.5, 0.5, 0.5, 3)).all()
 
 
 def test_nothing_measured_decides_nothing():
     nothing = np.array([np.nan, np.nan])
-    for test in (of_seeds(CLAIM, nothing, "x"), of_seeds(CLAIM, nothing, "x", inside=(0, 1)), Test(CLAIM, "x")):
-        (verdict,) = judged([test])
+    for test in (
+        make_test_of_seeds(CLAIM, nothing, "x"),
+        make_test_of_seeds(CLAIM, nothing, "x", inside=(0, 1)),
+        Test(CLAIM, "x"),
+    ):
+        (verdict,) = judge_tests([test])
         assert verdict.outcome == "undecided" and verdict.value is verdict.p is verdict.low is None
-    assert judged([]) == []
+    assert judge_tests([]) == []
 
 
 def test_two_seeds_decide_nothing_however_near_they_are():
     for n, outcome in ((2, "undecided"), (3, "holds")):
-        (verdict,) = judged([of_seeds(CLAIM, 100 + np.arange(n) / 1e3)])
+        (verdict,) = judge_tests([make_test_of_seeds(CLAIM, 100 + np.arange(n) / 1e3)])
         assert verdict.outcome == outcome, n
 
 
@@ -197,11 +214,11 @@ def test_p_is_student_s_with_one_degree_less_than_there_are_groups():
     frame = pd.DataFrame({"value": 1.0, "low": 0.5, "high": 1.5, "n_units": [5, 12, 500]})
     freedom = np.array([4, 11, 31])
     expected = stats.t.sf(2 * stats.t.ppf(0.975, freedom), freedom)
-    up, down = of_units(frame, 0.0)
+    up, down = compute_p_of_units(frame, 0.0)
     np.testing.assert_allclose(up, expected, rtol=1e-12)
     np.testing.assert_allclose(down, 1 - expected, rtol=1e-12)
     theta = np.array([1.0, 0.7, 0.9, 1.1, 1.3])
-    value, low, high, up, down = of_replicates(theta)
+    value, low, high, up, down = compute_p_of_replicates(theta)
     t = value / ((value - low) / stats.t.ppf(0.975, 3))
     assert high > value > low and up == pytest.approx(stats.t.sf(t, 3)) and down == pytest.approx(1 - up)
 
@@ -209,35 +226,35 @@ def test_p_is_student_s_with_one_degree_less_than_there_are_groups():
 @pytest.mark.parametrize(("over", "shown"), [("any", 0.3), ("all", 0.1)])
 def test_beside_any_stands_the_strongest_and_beside_all_the_weakest(over, shown):
     tests = [Test(CLAIM, "A", x, x - 0.01, x + 0.01, 9, **SURE, over=over, margin=x) for x in (0.2, 0.3, 0.1)]
-    (verdict,) = judged(tests)
+    (verdict,) = judge_tests(tests)
     assert verdict.value == shown
 
 
 def test_an_identity_that_does_not_vary_is_decided_by_its_side():
     claim = replace(CLAIM, identity=True)
     for value, sides in ((1.0, (0, 1)), (0.0, (1, 1)), (-1.0, (1, 0))):
-        test = of_seeds(claim, np.full(3, value))
+        test = make_test_of_seeds(claim, np.full(3, value))
         assert (test.up, test.down) == sides
 
 
 def test_an_identity_below_a_number_is_decided_by_the_other_side():
     claim = replace(CLAIM, identity=True, below=0.0)
     for value, sides in ((-1.0, (0, 1)), (0.0, (1, 1)), (1.0, (1, 0))):
-        test = of_seeds(claim, np.full(3, value))
+        test = make_test_of_seeds(claim, np.full(3, value))
         assert (test.up, test.down) == sides
 
 
 def test_values_that_differ_by_rounding_alone_do_not_vary():
     """.1 + .2 is not .3 by one part in 10¹⁶: an interval of no width left everything out."""
     for values in (np.array([0.1 + 0.2, 0.3, 0.3]), 7 + 1e-13 * np.arange(3)):
-        assert "no variance" in of_seeds(CLAIM, values).note
-    assert "no variance" not in of_seeds(CLAIM, 7 + 1e-9 * np.arange(3)).note
+        assert "no variance" in make_test_of_seeds(CLAIM, values).note
+    assert "no variance" not in make_test_of_seeds(CLAIM, 7 + 1e-9 * np.arange(3)).note
 
 
 def test_p_of_few_groups_has_their_freedom_however_many_units():
     frame = pd.DataFrame({"value": 1.0, "low": 0.5, "high": 1.5, "n_units": [500, 5], "groups": [8.0, np.nan]})
     freedom = np.array([7, 4])
-    up, _ = of_units(frame, 0.0)
+    up, _ = compute_p_of_units(frame, 0.0)
     np.testing.assert_allclose(up, stats.t.sf(2 * stats.t.ppf(0.975, freedom), freedom), rtol=1e-12)
 
 
@@ -295,7 +312,7 @@ def whole_number(tests, i, side, expected, got):
 def test_p_is_holm_s_over_primary_claims_identities_and_all_others(side):
     for seed in range(60):
         tests = drawn_tests(seed)
-        got, expected = _corrected(tests, side), by_hand(tests, side)
+        got, expected = _correct_p(tests, side), by_hand(tests, side)
         for i in range(len(tests)):
             assert got[i] == pytest.approx(expected[i], rel=1e-9), whole_number(tests, i, side, expected, got)
 
@@ -317,13 +334,13 @@ def test_verdicts_are_those_of_every_seed_and_their_number_is_the_one_they_hang_
     seen = set()
     for seed in range(120):
         tests = drawn_tests(seed)
-        up, down = _corrected(tests, "up"), _corrected(tests, "down")
+        up, down = _correct_p(tests, "up"), _correct_p(tests, "down")
         groups = {}
         for i, t in enumerate(tests):
             groups.setdefault(i if t.over is None else (t.claim.name, t.subject), []).append(i)
-        for verdict, members in zip(judged(tests), groups.values(), strict=True):
+        for verdict, members in zip(judge_tests(tests), groups.values(), strict=True):
             over, seeds = tests[members[0]].over, sorted({tests[i].seed for i in members})
-            outcome = {i: _decided(tests[i], up[i], down[i]) for i in members}
+            outcome = {i: _decide(tests[i], up[i], down[i]) for i in members}
             each = {
                 counted_by_hand([outcome[i] for i in members if tests[i].seed == s], over) if over else outcome[i]
                 for s in seeds
@@ -346,14 +363,14 @@ def test_verdicts_are_those_of_every_seed_and_their_number_is_the_one_they_hang_
 
 
 def test_an_interval_that_ends_at_an_end_lies_inside_and_one_that_touches_from_outside_is_open():
-    assert by_place(0, 1, (0, 3)) == by_place(2, 3, (0, 3)) == "holds"
-    assert by_place(3, 4, (0, 3)) == by_place(-1, 0, (0, 3)) == "undecided"
+    assert judge_by_place(0, 1, (0, 3)) == judge_by_place(2, 3, (0, 3)) == "holds"
+    assert judge_by_place(3, 4, (0, 3)) == judge_by_place(-1, 0, (0, 3)) == "undecided"
 
 
 @pytest.mark.parametrize("side", ["up", "down"])
 def test_what_would_be_decided_alone_and_is_not_says_so(side):
     one = Test(CLAIM, "A", 1, 0, 2, 9, **{"up": 0.98, "down": 0.98} | {side: 0.02})
-    (alone,), (beside, *_) = judged([one]), judged([one, replace(one, subject="another")])
+    (alone,), (beside, *_) = judge_tests([one]), judge_tests([one, replace(one, subject="another")])
     assert alone.outcome == {"up": "holds", "down": "fails"}[side] and not alone.reason
     assert beside.outcome == "undecided" and "corrected for the others' tests" in beside.reason
 
@@ -361,7 +378,7 @@ def test_what_would_be_decided_alone_and_is_not_says_so(side):
 @pytest.mark.parametrize(("over", "shown"), [("any", 1e-9), ("all", 0.9), ("most", 0.3)])
 def test_without_margins_the_number_is_found_by_p(over, shown):
     tests = [Test(CLAIM, "A", p, p - 1, p + 1, 9, up=p, down=1 - p, over=over) for p in (0.3, 0.9, 1e-9)]
-    (verdict,) = judged(tests)
+    (verdict,) = judge_tests(tests)
     assert verdict.value == shown
 
 
@@ -370,7 +387,7 @@ def test_a_means_interval_stays_in_the_bounds_of_its_own_metric():
     values = {"mean_cosine": (0.97, 0.99, 1.0), "norms.mean": (1.0, 5.0, 9.0)}
     rows = pd.DataFrame([{"metric": m, "seed": s, "value": x} for m, of in values.items() for s, x in enumerate(of)])
     for ordered in (rows, rows[::-1]):
-        found = means_over_seeds(ordered, "metric").set_index("metric")
+        found = average_over_seeds(ordered, "metric").set_index("metric")
         assert found.loc["mean_cosine", "high"] <= 1 < found.loc["norms.mean", "high"]
         assert found.loc["norms.mean", "low"] >= 0 and found.loc["norms.mean", "value"] == 5
 
@@ -380,7 +397,7 @@ def test_rows_of_a_group_need_not_lie_together():
     rows = pd.DataFrame(
         {"metric": ["norms.mean"] * 6, "layer": [0, 1, 2] * 2, "value": [1.0, 2.0, 9.0, 3.0, 6.0, 11.0]}
     )
-    found = means_over_seeds(rows, "metric", "layer").set_index("layer")["value"]
+    found = average_over_seeds(rows, "metric", "layer").set_index("layer")["value"]
     assert found.to_dict() == {0: 2.0, 1: 4.0, 2: 10.0}
 
 
@@ -411,22 +428,22 @@ SPREAD = np.array([-0.011, 0.004, 0.007, 0.0])
 )
 def test_a_claim_that_fails_says_how(claim, value, word):
     """*Fails* was said of the contrary, of an effect below the floor, and of one beyond a margin."""
-    (verdict,) = judged([of_seeds(claim, value + SPREAD)])
+    (verdict,) = judge_tests([make_test_of_seeds(claim, value + SPREAD)])
     assert verdict.word == word
     assert (verdict.failing == "") == (verdict.outcome != "fails")
 
 
 def test_the_contrary_is_corrected_for_the_others_tests_as_all_is():
     below = Test(GROWS, "A", -0.1, -0.2, 0.0, 9, up=1.0, down=1e-6, against=0.02)
-    assert judged([below])[0].word == "contrary"
-    assert {v.word for v in judged([below] * 2)} == {"too small"}
+    assert judge_tests([below])[0].word == "contrary"
+    assert {v.word for v in judge_tests([below] * 2)} == {"too small"}
 
 
 @pytest.mark.parametrize(("over", "word"), [("any", "too small"), ("all", "contrary"), ("most", "contrary")])
 def test_of_several_tests_any_is_told_by_the_nearest_and_all_by_the_farthest(over, word):
     small = Test(GROWS, "A", 0.01, 0.0, 0.02, 9, up=1.0, down=1e-9, against=0.9, over=over)
     other_way = replace(small, value=-1.0, against=1e-9)
-    assert judged([small, other_way])[0].word == word
+    assert judge_tests([small, other_way])[0].word == word
 
 
 def test_what_follows_without_a_test_is_contrary_or_beyond():
@@ -444,15 +461,15 @@ def test_beside_several_trainings_stands_the_weakest_of_them():
         for seed, layers in enumerate([(0.1, 0.5), (0.2, 0.3), (0.05, 0.4)])
         for x in layers
     ]
-    (verdict,) = judged(tests)
+    (verdict,) = judge_tests(tests)
     assert verdict.value == 0.3 and verdict.n == 3 and verdict.statistic.startswith("largest A, of the weakest seed")
     assert "n counts seeds, the interval is over 60 documents" in verdict.reason
-    (alone,) = judged(tests[:2])
+    (alone,) = judge_tests(tests[:2])
     assert alone.value == 0.5 and alone.n == 60 and "n counts documents" in alone.reason
 
 
 def test_what_was_asked_afterwards_changes_no_other_verdict():
     one = Test(CLAIM, "A", 1, 0, 2, 9, up=0.02, down=0.98)
     later = replace(one, claim=replace(CLAIM, name="later", afterwards=True))
-    alone, *others = judged([one, *[later] * 5])
+    alone, *others = judge_tests([one, *[later] * 5])
     assert alone.outcome == "holds" and alone.p == 0.02 and {v.outcome for v in others} == {"undecided"}

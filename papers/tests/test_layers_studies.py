@@ -20,10 +20,10 @@ from anisoscope.store import as_records, select
 from anisoscope.sums.isotropic import q95
 from anisoscope_papers import runner
 from anisoscope_papers.godey2024 import fig05_16_drift, layer_curves
-from anisoscope_papers.judge import Test as Check, judged, of_replicates
+from anisoscope_papers.judge import Test as Check, compute_p_of_replicates, judge_tests
 from anisoscope_papers.study import Claim, Context, published
 
-STUDIES = {s.name: s for s in runner.found() if s.paper == "godey2024"}
+STUDIES = {s.name: s for s in runner.find_studies() if s.paper == "godey2024"}
 LAYERED = ("fig1", "fig2", "fig3a", "fig3b", "fig4")
 GROUPS, DIM = 32, 768
 BOUND = q95(DIM)
@@ -109,7 +109,7 @@ def test_made_up_intervals_are_those_of_the_left_out_values():
     records = system("m", HIGH, error=0.01)
     layers = layer_curves.curves(records)
     theta = _layers_replicates(records, layers)[:, 1]
-    value, low, high, *_ = of_replicates(theta)
+    value, low, high, *_ = compute_p_of_replicates(theta)
     assert (value, low, high) == pytest.approx(tuple(layers.loc[1, ["value", "low", "high"]]))
 
 
@@ -211,8 +211,8 @@ def test_tests_of_a_figure_are_one_family():
     claim = Claim("c", "Any claim", "")
     check = Check(claim, "A", 1.0, 0.9, 1.1, 60, up=0.02, down=0.98, margin=0.1)
     others = [Check(claim, "A", 0.0, -1.0, 1.0, 60, 0.5, 0.5, subject=f"s{i}", margin=0.0) for i in range(40)]
-    assert judged([check])[0].outcome == "holds"
-    assert judged([check, *others])[0].outcome == "undecided"
+    assert judge_tests([check])[0].outcome == "holds"
+    assert judge_tests([check, *others])[0].outcome == "undecided"
 
 
 @pytest.mark.parametrize("name", [*LAYERED, "fig5", "fig16"])
@@ -244,7 +244,7 @@ def test_permutation_p_against_brute_force(kind, n):
     ranked = stats.rankdata if kind == "spearman" else np.array  # Pearson's coefficient of ranks is Spearman's
     orders = np.array([ranked(order) for order in permutations(y)])
     sizes = np.abs(stats.pearsonr(np.broadcast_to(ranked(x), orders.shape), orders, axis=1).statistic)
-    found = fig05_16_drift.permutation_test(kind, x, y)
+    found = fig05_16_drift.run_permutation_test(kind, x, y)
     assert found.exact
     assert found.p == pytest.approx((sizes >= abs(statistic(x, y).statistic) - 1e-12).mean())
     assert found.smallest == pytest.approx((sizes >= sizes.max() - 1e-12).mean())
@@ -253,7 +253,7 @@ def test_permutation_p_against_brute_force(kind, n):
 @pytest.mark.parametrize(("n", "smallest"), [(3, 1 / 3), (4, 1 / 12), (5, 1 / 60)])
 def test_smallest_attainable_p(n, smallest):
     x = np.arange(n, dtype=float)
-    found = fig05_16_drift.permutation_test("spearman", x, x**3)
+    found = fig05_16_drift.run_permutation_test("spearman", x, x**3)
     assert found.smallest == found.p == pytest.approx(smallest)
 
 
@@ -261,7 +261,7 @@ def test_many_layers_are_drawn_at_random_and_repeatably():
     rng = np.random.default_rng(0)
     x = rng.standard_normal(13)
     y = x + rng.standard_normal(13)
-    first, second = (fig05_16_drift.permutation_test("pearson", x, y) for _ in range(2))
+    first, second = (fig05_16_drift.run_permutation_test("pearson", x, y) for _ in range(2))
     assert first == second
     assert not first.exact
     law = stats.permutation_test(
@@ -276,20 +276,20 @@ def test_many_layers_are_drawn_at_random_and_repeatably():
 
 
 def test_constant_layers_have_no_p():
-    assert np.isnan(fig05_16_drift.permutation_test("spearman", np.ones(5), np.arange(5.0)).p)
+    assert np.isnan(fig05_16_drift.run_permutation_test("spearman", np.ones(5), np.arange(5.0)).p)
     assert np.isnan(fig05_16_drift.default_p("pearson", np.ones(5), np.arange(5.0)))
 
 
 @pytest.mark.parametrize("kind", fig05_16_drift.KINDS)
 def test_independent_random_walks_come_out_significant_a_third_of_the_time(kind):
-    share, low, high = fig05_16_drift.false_positive_rate(kind)
+    share, low, high = fig05_16_drift.estimate_false_positive_rate(kind)
     assert 0.25 < share < 0.45
     assert low < share < high < low + 0.05
 
 
 def correlated(*parts, kind="spearman"):
     records = pd.concat(parts, ignore_index=True)
-    return pd.concat([records, as_records(fig05_16_drift.correlations(records, kind))], ignore_index=True)
+    return pd.concat([records, as_records(fig05_16_drift.compute_correlations(records, kind))], ignore_index=True)
 
 
 def test_correlation_of_drift_and_anisotropy():
@@ -356,7 +356,7 @@ def test_coefficients_over_seeds_decide_where_layers_are_few():
 @pytest.mark.parametrize("kind", fig05_16_drift.KINDS)
 def test_random_walks_pass_the_test_of_walks_once_in_twenty(kind):
     x, y = np.random.default_rng(7).standard_normal((2, 2000, 9)).cumsum(-1)
-    r = fig05_16_drift.coefficient(kind, x, y)
+    r = fig05_16_drift.compute_coefficient(kind, x, y)
     passed = np.mean([fig05_16_drift.walk_p(kind, 9, one) < 0.05 for one in r])
     assert 0.02 < passed < 0.065, "ranks come in steps, which keeps p above what it could be"
     assert np.isnan(fig05_16_drift.walk_p(kind, 2, 1.0)) and np.isnan(fig05_16_drift.walk_p(kind, 9, np.nan))
@@ -365,7 +365,7 @@ def test_random_walks_pass_the_test_of_walks_once_in_twenty(kind):
 @pytest.mark.parametrize("power", [1, 3])
 def test_coefficient_has_an_interval_over_units(power):
     """It is one of correlations: of a coefficient of 1 it ended at 1.27."""
-    rows = fig05_16_drift.correlations(
+    rows = fig05_16_drift.compute_correlations(
         system("m", np.linspace(0.1, 0.7, 9), error=0.05, drift=np.arange(9.0) ** power), "pearson"
     )
     r = rows[rows["metric"] == "correlation.pearson"].iloc[0]

@@ -83,18 +83,18 @@ def network(name: str, inside: float, end: float) -> list[dict[str, object]]:
     return rows
 
 
-def judged(*rows: list[dict[str, object]]) -> dict[str, str]:
+def judge_tests(*rows: list[dict[str, object]]) -> dict[str, str]:
     records = as_records(pd.DataFrame([row for several in rows for row in several]))
     return {verdict.claim: verdict.word for verdict in networks.judge(records)}
 
 
 def test_both_papers_are_judged_on_the_same_networks() -> None:
     one, other, flat = network("one", 0.6, 0.1), network("other", 0.5, 0.4), network("flat", 0.1, 0.1)
-    assert judged(one, other) == {
+    assert judge_tests(one, other) == {
         "isotropic ones exist": "holds",
         "all are isotropic": "contrary",
         "anisotropic inside": "holds",
     }
-    assert judged(other)["isotropic ones exist"] == "contrary"
-    assert judged(one, flat)["anisotropic inside"] == "too small"
+    assert judge_tests(other)["isotropic ones exist"] == "contrary"
+    assert judge_tests(one, flat)["anisotropic inside"] == "too small"
     assert {v.outcome for v in networks.judge(as_records(pd.DataFrame({"model": [], "metric": []})))} == {"undecided"}

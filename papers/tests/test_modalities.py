@@ -72,16 +72,16 @@ def test_queries_and_keys_of_any_encoder_are_changed(name, monkeypatch):
     changed = {"queries-centred": ("q", arms.Centred), "keys-centred": ("k", arms.Centred)}
     for arm, (letter, made) in changed.items():
         model = material(kind, 0).model
-        arms.changes_of(arm)[0].model(model)
+        arms.list_changes(arm)[0].model(model)
         found = {path.rpartition(".")[2] for path, module in model.named_modules() if isinstance(module, made)}
         count = sum(isinstance(module, made) for module in model.modules())
         assert count == 2 and {place[0] for place in found} == {letter}
     model = material(kind, 0).model
-    arms.changes_of("no-qk-bias")[0].model(model)
+    arms.list_changes("no-qk-bias")[0].model(model)
     gone = [path for path, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m.bias is None]
     assert len(gone) == 4 and {path.rpartition(".")[2][0] for path in gone} == {"q", "k"}
     model = material(kind, 0).model
-    arms.changes_of("qk-norm")[0].model(model)
+    arms.list_changes("qk-norm")[0].model(model)
     assert sum(isinstance(module, arms.Normed) for module in model.modules()) == 4
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from anisoscope.data import check_names
 from anisoscope.errors import ModelError, UsageError
-from anisoscope_papers.study_names import chosen
+from anisoscope_papers.study_names import choose_names
 
 
 @pytest.mark.parametrize("name", ["bert-bas", "bert-base-b"])
@@ -29,9 +29,9 @@ def test_names_and_what_is_far_from_them_pass(name):
 )
 def test_studies_are_chosen_by_name_number_and_range(only, studies):
     """A range holds both its ends; a number all parts of its figure."""
-    assert chosen("godey2024", only) == studies
+    assert choose_names("godey2024", only) == studies
 
 
 def test_what_no_study_is_called_is_told():
     with pytest.raises(UsageError, match="figures or tables of godey2024"):
-        chosen("godey2024", "fig1,fig3b-3")
+        choose_names("godey2024", "fig1,fig3b-3")

@@ -109,7 +109,7 @@ def test_classifiers_of_a_corpus_that_cannot_be_had_are_left_out(tmp_path, monke
         asked_for.append(name)
         raise CorpusError(f"to download {name}", "no network")
 
-    monkeypatch.setattr(trained_cells, "corpus_of", gone)
+    monkeypatch.setattr(trained_cells, "open_corpus", gone)
     (study,) = runner.choose("fosse2023", "table1")
     context = Context(tmp_path, tmp_path / "cache")
     found = study.measure(study.settings["paper"], context)
@@ -169,7 +169,7 @@ def test_data_that_names_no_folder_is_refused(given):
 
 
 def test_the_dry_run_counts_everything_once(monkeypatch):
-    monkeypatch.setattr(runner, "speed", lambda: 0.1)
+    monkeypatch.setattr(runner, "measure_speed", lambda: 0.1)
     told = runner.describe(runner.choose("godey2024"), "paper")
     names = [line.strip() for line in told if line.startswith("         ") and "/" in line and ";" not in line]
     assert len(names) == len(set(names)) and "google-bert/bert-base-uncased" in names
@@ -184,14 +184,16 @@ def test_the_dry_run_counts_everything_once(monkeypatch):
 
 def test_a_dry_run_counts_what_studies_share_for_the_first_of_them(monkeypatch):
     """A model to load, and runs to compute: the second study was said to compute them once more."""
-    monkeypatch.setattr(runner, "speed", lambda: 1 / (3600 * runner.EFFICIENCY))  # an operation of 1e12 is an hour
+    monkeypatch.setattr(
+        runner, "measure_speed", lambda: 1 / (3600 * runner.EFFICIENCY)
+    )  # an operation of 1e12 is an hour
     model, both, own = Need("org/model", 2.0, work={"a": 3.0}), Need(work={"b": 4.0}), Need(work={"c": 20.0})
     kept = Need("org/large", 9.0, kept=1.0)
     studies = [
         SimpleNamespace(name=name, title=name, needs=needs)
         for name, needs in (("one", (model, both)), ("two", (model, both)), ("three", (both, own, kept, model)))
     ]
-    told = [line.strip() for line in runner._costs(studies)]
+    told = [line.strip() for line in runner._describe_costs(studies)]
     assert [line for line in told if "hour" in line or "compute" in line] == [
         "2.0 GB to download; about 7.0 hours",
         "what one loads; nothing more to compute",

@@ -22,7 +22,7 @@ from anisoscope_papers.study import FEWEST, Context
 from anisoscope_papers.training.classifier import train_classifier
 from anisoscope_papers.training.recipe import ClassifierRecipe
 
-STUDIES = {study.name: study for study in runner.found() if study.paper == "beyond"}
+STUDIES = {study.name: study for study in runner.find_studies() if study.paper == "beyond"}
 SMALL = ClassifierRecipe(corpus="planted", limit=96, vectors="random", dim=16, epochs=2)
 
 

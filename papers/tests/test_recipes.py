@@ -342,12 +342,12 @@ def test_shares_of_tokens_are_of_the_windows_that_are_trained_on():
     tokens = SimpleNamespace(vocabulary=4, room=2, affixes=SimpleNamespace(prefix=[9]))
     ids = np.array([[9, 1, 1, 9], [9, 2, 1, 9], [9, 3, 3, 9]])
     tokens.rows = lambda windows: ids[windows]
-    assert trained.unigrams(tokens, np.array([0, 1])).tolist() == [1 / 8, 4 / 8, 2 / 8, 1 / 8]
-    balance = trained.balancing(np.array([0.25, 0.75]))
+    assert trained.count_unigrams(tokens, np.array([0, 1])).tolist() == [1 / 8, 4 / 8, 2 / 8, 1 / 8]
+    balance = trained.compute_balancing(np.array([0.25, 0.75]))
     assert balance[0] / balance[1] == pytest.approx(3**0.5) and balance @ [0.25, 0.75] == pytest.approx(1)
 
 
 def test_the_loss_of_the_unigrams_is_of_what_is_to_be_found():
     examples = [{"labels": torch.tensor([-100, 0])}, {"labels": torch.tensor([1, 1])}]
-    found = trained.unigram_loss(np.array([0.5, 0.25, 0.25]), examples)
+    found = trained.compute_unigram_loss(np.array([0.5, 0.25, 0.25]), examples)
     assert found == pytest.approx(-(np.log(0.5) + 2 * np.log(0.25)) / 3)

@@ -18,12 +18,12 @@ import verdicts
 from anisoscope.errors import OutputError
 from anisoscope.store import as_records, write_table
 from anisoscope_papers import reproduce, runner
-from anisoscope_papers.runner import COMPARED, Finished, finished, found, reproductions
+from anisoscope_papers.runner import COMPARED, Finished, find_studies, list_reproductions, open_finished
 from anisoscope_papers.studies_page import build_studies
 from anisoscope_papers.study import Compared
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
-FOLDERS = reproductions(RESULTS)
+FOLDERS = list_reproductions(RESULTS)
 
 
 def same(ours, theirs):
@@ -41,7 +41,7 @@ def differing(ours, theirs):
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.relative_to(RESULTS).as_posix().replace("/", "-"))
 def test_records_are_judged_as_the_verdicts_beside_them_say(folder):
-    done = finished(folder)
+    done = open_finished(folder)
     verdicts = json.loads((folder / "verdicts.json").read_text())
     assert not differing([asdict(v) for v in done.verdicts], verdicts)
     if (folder / COMPARED).exists():
@@ -56,7 +56,7 @@ def test_records_are_judged_as_the_verdicts_beside_them_say(folder):
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.relative_to(RESULTS).as_posix().replace("/", "-"))
 def test_intervals_lie_where_their_number_can_be(folder):
     """Spearman's ρ of 1 stood with [.73, 1.27], a share of .96 with [.87, 1.05], cosines with [−1.90, 1.02]."""
-    bounds = {claim.name: claim.bounds for claim in finished(folder).study.claims}
+    bounds = {claim.name: claim.bounds for claim in open_finished(folder).study.claims}
     for verdict in json.loads((folder / "verdicts.json").read_text()):
         if verdict["low"] is not None and "orrelation" in verdict["statistic"] + verdict["claim"]:
             assert -1 <= verdict["low"] <= verdict["high"] <= 1, verdict
@@ -76,7 +76,7 @@ def test_intervals_lie_where_their_number_can_be(folder):
 
 def test_a_claim_is_data_that_can_be_judged():
     """A threshold at a bound would hold whatever is measured: no interval reaches a bound."""
-    of_paper = {claim for study in found() for claim in study.claims}
+    of_paper = {claim for study in find_studies() for claim in study.claims}
     for claim in of_paper:
         least, most = claim.bounds or (float("-inf"), float("inf"))
         ends = claim.inside or (() if claim.limit == "q95" else (claim.limit,))
@@ -96,7 +96,7 @@ COUNTED |= {"seeds-differ-in-direction", "alike values, dispensable attention"}
 
 @pytest.mark.parametrize("paper", ["godey2024", "beyond"])
 def test_a_figure_is_judged_by_one_claim_and_every_floor_has_a_reason(paper):
-    for study in (study for study in found() if study.paper == paper):
+    for study in (study for study in find_studies() if study.paper == paper):
         assert [claim.primary for claim in study.claims].count(True) == 1, study.name
         for claim in study.claims:
             by_p = not (claim.identity or claim.inside or claim.within or claim.name in COUNTED)
@@ -183,7 +183,7 @@ def test_every_study_of_the_paper_s_records_has_a_figure(paper):
             folders.setdefault(folder.name, folder)
     assert len(folders) > 8
     for folder in folders.values():
-        assert finished(folder).charts, folder
+        assert open_finished(folder).charts, folder
 
 
 def test_a_committed_folder_is_drawn_anew(tmp_path):
@@ -233,7 +233,7 @@ def test_records_of_other_settings_are_told(tmp_path, monkeypatch, changes, name
     described = json.loads((folder / "study.json").read_text())
     described["settings"] |= changes
     (folder / "study.json").write_text(json.dumps(described))
-    (study,) = (s for s in found() if s.name == "fig18")
+    (study,) = (s for s in find_studies() if s.name == "fig18")
     told = [text for text in runner.reproduce([study], "quick", tmp_path) if "other settings" in text]
     line = "fig18  As it was measured with other settings ({}); to measure it anew remove {}"
     assert told == [line.format(name, folder) for name in named]
@@ -244,7 +244,7 @@ def test_a_study_is_done_that_says_so_itself(tmp_path, monkeypatch, lost):
     """`study.json` is written last: records and verdicts without it are of one that was cut off."""
     folder = tmp_path / "godey2024/quick/fig18"
     shutil.copytree(RESULTS / "godey2024/quick/fig18", folder)
-    (study,) = (s for s in found() if s.name == "fig18")
+    (study,) = (s for s in find_studies() if s.name == "fig18")
     before = list(runner.reproduce([study], "quick", tmp_path))  # which writes the verdicts that are not committed
     kept, asked = shutil.copytree(folder, tmp_path / "kept"), []
 
@@ -256,7 +256,7 @@ def test_a_study_is_done_that_says_so_itself(tmp_path, monkeypatch, lost):
     if lost:
         (folder / lost).unlink()
     is_done = lost != "study.json"
-    assert runner.reproductions(tmp_path / "godey2024") == [folder] * is_done
+    assert runner.list_reproductions(tmp_path / "godey2024") == [folder] * is_done
     if lost == "records.parquet":
         with pytest.raises(OutputError, match="a study of this version"):
             list(runner.reproduce([study], "quick", tmp_path))
@@ -283,11 +283,11 @@ def test_damaged_records_are_told(tmp_path):
 def test_published_numbers_stand_beside_ours_on_the_page(tmp_path, monkeypatch):
     from anisoscope_papers import studies_page
 
-    (study,) = (s for s in found() if s.name == "table3")
+    (study,) = (s for s in find_studies() if s.name == "table3")
     rows = (Compared("<b>HateXplain", 0.683, 0.7, 0.69, 0.71, 3, spread=0.001), Compared("YelpHat", 0.5))
     records = pd.read_parquet(RESULTS / "fosse2023/finished/table3/records.parquet").head(0)
     monkeypatch.setattr(Finished, "compared", rows)
-    monkeypatch.setattr(studies_page, "finished", lambda _: Finished(study, {"settings_name": "quick"}, records))
+    monkeypatch.setattr(studies_page, "open_finished", lambda _: Finished(study, {"settings_name": "quick"}, records))
     (tmp_path / "table3").mkdir()
     (tmp_path / "table3" / "study.json").touch()
     page = build_studies(tmp_path).read_text()
@@ -317,14 +317,14 @@ def test_a_study_that_is_not_declared_is_told_and_a_part_of_studies_is_none(
     monkeypatch.setattr(fosse2023, "__path__", [*fosse2023.__path__, str(tmp_path)])
     if refused:
         with pytest.raises(MeasureError, match=f"fosse2023/{name}.py"):
-            runner.found.__wrapped__()
+            runner.find_studies.__wrapped__()
     else:
-        assert len(runner.found.__wrapped__()) == len(found())
+        assert len(runner.find_studies.__wrapped__()) == len(find_studies())
 
 
 def test_the_speed_of_this_machine_is_measured():
     """Hours of a dry run are what is to be computed over it: it could be nothing at all."""
-    assert 1e-4 < runner.speed() < 1e3  # 0.1 Gflop to 1 Pflop a second
+    assert 1e-4 < runner.measure_speed() < 1e3  # 0.1 Gflop to 1 Pflop a second
 
 
 def test_records_hold_no_path_of_a_machine():
@@ -458,13 +458,13 @@ def test_every_change_of_a_verdict_has_a_reason():
 def test_a_fresh_clone_judges_the_committed_records(tmp_path, monkeypatch, trained):
     """`--settings finished` where nothing was trained said of every claim that no seed has it."""
     from anisoscope_papers.fosse2023.grid import SETTINGS
-    from anisoscope_papers.fosse2023.trained_cells import TOLD, folder_of
+    from anisoscope_papers.fosse2023.trained_cells import TOLD, name_folder
 
     (study,) = runner.choose("fosse2023", "table4")
     plan, asked = SETTINGS["finished"], []
     monkeypatch.setattr(runner, "_run", lambda *given: asked.append(given[2]))
     if trained:
-        cell = folder_of(plan.by_weight()[0], plan, tmp_path / "cache")
+        cell = name_folder(plan.by_weight()[0], plan, tmp_path / "cache")
         cell.mkdir(parents=True)
         (cell / TOLD).write_text("{}")
         with pytest.raises(OutputError):  # `_run` would have made the records

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anisoscope_papers.judge import LEVEL, judged, of_seeds
+from anisoscope_papers.judge import LEVEL, judge_tests, make_test_of_seeds
 from anisoscope_papers.study import Claim
 from anisoscope_papers.training.text import open_training_corpus, prepare
 
@@ -32,7 +32,7 @@ def test_the_level_is_two_and_a_half_percent_on_one_side(below):
     for p, outcome in ((0.03, "undecided"), (0.02, "holds")):
         away = stats.t.isf(p, len(spread) - 1) * error
         values = spread + away if below is None else below - away + spread
-        (verdict,) = judged([of_seeds(claim, values)])
+        (verdict,) = judge_tests([make_test_of_seeds(claim, values)])
         assert verdict.outcome == outcome and verdict.p == pytest.approx(p)
-        (contrary,) = judged([of_seeds(claim, -values if below is None else 2 * below - values)])
+        (contrary,) = judge_tests([make_test_of_seeds(claim, -values if below is None else 2 * below - values)])
         assert contrary.outcome == {"undecided": "undecided", "holds": "fails"}[outcome]

@@ -24,10 +24,10 @@ from anisoscope.sums.isotropic import q95
 from anisoscope_papers import runner
 from anisoscope_papers.godey2024 import checkpoints, courses, fig11_12_trajectories as planes, fig13_14_alignment
 from anisoscope_papers.godey2024.fig13_14_alignment import Alignment, table
-from anisoscope_papers.judge import judged, of_seeds
+from anisoscope_papers.judge import judge_tests, make_test_of_seeds
 from anisoscope_papers.study import Claim
 
-STUDIES = {s.name: s for s in runner.found() if s.paper == "godey2024"}
+STUDIES = {s.name: s for s in runner.find_studies() if s.paper == "godey2024"}
 STEPS = (0, 10, 12, 20, 22, 80, 84, 100, 104, 200, 480, 500, 1000)
 SEEDS, LAYERS, HEADS, DIM = 3, 4, 4, 64
 BOUND = float(q95(DIM))
@@ -294,9 +294,9 @@ def test_layers_that_are_hardly_alike_are_not_alike():
     layers, steps = 4, 4000
     drawn = np.random.default_rng(0).standard_normal((3, layers, steps))
     common = np.random.default_rng(1).standard_normal((1, layers, steps))
-    (verdict,) = judged([fig13_14_alignment._permuted(claim, 0.5 * common + drawn)])
+    (verdict,) = judge_tests([fig13_14_alignment._permuted(claim, 0.5 * common + drawn)])
     assert 0.1 < verdict.value < 0.3 and verdict.outcome == "undecided" and "too small" in verdict.reason
-    (verdict,) = judged([fig13_14_alignment._permuted(claim, common + drawn)])
+    (verdict,) = judge_tests([fig13_14_alignment._permuted(claim, common + drawn)])
     assert verdict.outcome == "holds"
 
 
@@ -336,7 +336,7 @@ def test_trends_over_seeds_can_fail():
 
 
 def test_one_seed_decides_nothing():
-    one = judged([of_seeds(ANY, np.array([1.0]), "x")])[0]
+    one = judge_tests([make_test_of_seeds(ANY, np.array([1.0]), "x")])[0]
     assert one.outcome == "undecided" and "one seed" in one.reason and one.low is None
     assert _place(ANY, np.array([0.08, 0.081, 0.079]), (0.04, 0.16), "x").outcome == "holds"
     assert _place(ANY, np.array([0.5, 0.51, 0.5]), (0.04, 0.16), "x").outcome == "fails"
@@ -345,8 +345,8 @@ def test_one_seed_decides_nothing():
 
 def test_holm_is_over_the_claims_of_a_figure():
     values = np.array([1.0, 1.2, 0.9])
-    alone = judged([of_seeds(ANY, values, "x")])[0]
-    many = judged([of_seeds(ANY, values, "x")] * 8)[0]
+    alone = judge_tests([make_test_of_seeds(ANY, values, "x")])[0]
+    many = judge_tests([make_test_of_seeds(ANY, values, "x")] * 8)[0]
     assert many.p == pytest.approx(8 * alone.p)
 
 
@@ -380,7 +380,7 @@ ANY = Claim("any", "Any claim", "")
 
 
 def _place(claim, values, inside, statistic):
-    (verdict,) = judged([of_seeds(claim, values, statistic, inside=inside)])
+    (verdict,) = judge_tests([make_test_of_seeds(claim, values, statistic, inside=inside)])
     return verdict
 
 
@@ -433,7 +433,7 @@ def test_signs_follow_the_last_mean_query(tmp_path):
 
 def test_signs_where_the_mean_says_nothing():
     moment = np.diag([1.0, 4.0, 9.0])
-    plane = planes.plane(moment, np.zeros(3))
+    plane = planes.find_plane(moment, np.zeros(3))
     np.testing.assert_allclose(plane, [[0, 0], [0, 1], [1, 0]], atol=1e-12)
 
 
@@ -589,10 +589,10 @@ def test_an_interval_of_paired_entropies_is_narrower_than_that_of_either():
 
 def test_shown_steps_are_nearest_by_ratio():
     powers = [0, *(2**k for k in range(11)), 1400]
-    assert checkpoints.shown_steps(powers, checkpoints.CheckpointSettings().shown) == [0, 32, 128, 1400]
+    assert checkpoints.choose_shown_steps(powers, checkpoints.CheckpointSettings().shown) == [0, 32, 128, 1400]
     paper = [0, *range(20, 200, 20), *range(200, 2001, 100)]
-    assert checkpoints.shown_steps(paper, checkpoints.CheckpointSettings().shown) == [0, 40, 200, 2000]
-    assert checkpoints.shown_steps([0, 10, 30, 100], [0.19]) == [30], "10 is nearer to 19, 30 by ratio"
+    assert checkpoints.choose_shown_steps(paper, checkpoints.CheckpointSettings().shown) == [0, 40, 200, 2000]
+    assert checkpoints.choose_shown_steps([0, 10, 30, 100], [0.19]) == [30], "10 is nearer to 19, 30 by ratio"
 
 
 def test_the_table_of_a_metric():
@@ -651,7 +651,7 @@ def test_a_step_of_a_series_is_what_measure_gives(series, measured, tmp_path):
     )
     plain = run(job, tmp_path / "plain").records
     metrics = ("query_key.cosine", "attention.entropy", "score_terms.mean_query_share")
-    ours = checkpoints.records_of(pieces[-1:], metrics)
+    ours = checkpoints.read_records(pieces[-1:], metrics)
     keys = ["layer", "head", "site", "metric"]
     of_plain = plain[plain["token_policy"].fillna("all") == "all"]
     both = ours.merge(of_plain, on=keys, suffixes=("", "_plain"))
@@ -707,7 +707,7 @@ def test_heads_of_a_vision_model_along_training(tmp_path):
     assert STUDIES["fig11"].draw(as_records(clouds)) and STUDIES["fig11"].judge(as_records(clouds))
     (last,) = (tmp_path / "cache" / "small").glob("vit-1-*/step-2")
     last.rename(last.with_name("step-3"))
-    assert [c.step for c in checkpoints.found(series, context(tmp_path))] == [0, 1, 0, 1]
+    assert [c.step for c in checkpoints.list_checkpoints(series, context(tmp_path))] == [0, 1, 0, 1]
 
 
 def test_a_series_of_spoken_digits_needs_them(monkeypatch, tmp_path):
@@ -745,9 +745,9 @@ def test_seeds_of_a_given_series_end_together_and_share_two_steps(steps, expecte
     series = checkpoints.CheckpointSettings(f"{tmp_path}/seed-*/step-*")
     if isinstance(expected, str):
         with pytest.raises(UsageError, match=expected):
-            checkpoints.found(series, context(tmp_path))
+            checkpoints.list_checkpoints(series, context(tmp_path))
     else:
-        assert [(c.seed, c.step) for c in checkpoints.found(series, context(tmp_path))] == expected
+        assert [(c.seed, c.step) for c in checkpoints.list_checkpoints(series, context(tmp_path))] == expected
 
 
 def test_seeds_that_are_trained_on_the_spot_may_stop_each_at_its_own_step(monkeypatch, tmp_path):
@@ -755,8 +755,8 @@ def test_seeds_that_are_trained_on_the_spot_may_stop_each_at_its_own_step(monkey
 
     places = [(0, 0), (0, 10), (0, 100), (1, 0), (1, 10), (1, 100), (1, 1000)]
     uneven = [Checkpoint("x", step, seed) for seed, step in places]
-    monkeypatch.setattr(checkpoints, "_trained", lambda *_: uneven)
-    kept = checkpoints.found(checkpoints.CheckpointSettings(), context(tmp_path))
+    monkeypatch.setattr(checkpoints, "_train_small", lambda *_: uneven)
+    kept = checkpoints.list_checkpoints(checkpoints.CheckpointSettings(), context(tmp_path))
     assert [(c.seed, c.step) for c in kept] == [place for place in places if place[1] < 1000]
 
 
@@ -770,22 +770,22 @@ def test_what_has_fallen_of_the_loss_is_of_its_lowest_and_never_given_back(tmp_p
         told = {"validation_loss": [[step, loss + seed] for step, loss in losses.items()]}
         (folder / "training.json").write_text(json.dumps(told))
         pieces += [checkpoints.Piece(step, seed, folder, subject=str(folder / f"step-{step}")) for step in (0, *losses)]
-    records = checkpoints.losses(pieces)
+    records = checkpoints.read_losses(pieces)
     assert records.set_index(["seed", "step"])["value"].to_dict() == {
         (seed, step): loss + seed for seed in (0, 1) for step, loss in losses.items()
     }
-    found = checkpoints.fallen(records, (0, 1), (0, *losses))
+    found = checkpoints.compute_fall(records, (0, 1), (0, *losses))
     np.testing.assert_allclose(found, [[0, 0, 2 / 3, 2 / 3, 1, 1]] * 2)
-    assert checkpoints.fallen(records[records["step"] != 20], (0, 1), (0, *losses)) is None
+    assert checkpoints.compute_fall(records[records["step"] != 20], (0, 1), (0, *losses)) is None
 
 
 def test_a_head_reads_the_keys_of_its_own_group():
     """Four heads of queries, two of keys: the first two read the first."""
     moments = {f"1 {side} moment": torch.arange(1.0, n + 1)[:, None, None] * torch.eye(3) for side, n in SHARED}
-    keys = planes.moment_of(moments, 1, "key")[:, 0, 0]
-    assert keys.tolist() == [1, 1, 2, 2] and planes.moment_of(moments, 1, "union")[:, 0, 0].tolist() == [2, 3, 5, 6]
+    keys = planes.read_moment(moments, 1, "key")[:, 0, 0]
+    assert keys.tolist() == [1, 1, 2, 2] and planes.read_moment(moments, 1, "union")[:, 0, 0].tolist() == [2, 3, 5, 6]
     means = [{f"1 {side} mean": torch.arange(1.0, n + 1)[:, None] * torch.ones(n, 3) for side, n in SHARED}] * 2
-    paths = planes._paths(means, 1, np.tile(np.eye(3)[:, :2], (4, 1, 1)))
+    paths = planes._project_paths(means, 1, np.tile(np.eye(3)[:, :2], (4, 1, 1)))
     assert paths["key"][0, :, 0].tolist() == [1, 1, 2, 2] and paths["query"][0, :, 0].tolist() == [1, 2, 3, 4]
 
 

@@ -20,14 +20,14 @@ from anisoscope_papers.beyond.small_models import (
     TREEBANK,
     SmallCell,
     SmallGrid,
-    material,
-    untrained,
+    build_untrained,
+    open_material,
 )
 from anisoscope_papers.fosse2023.entry import Seeds
 from anisoscope_papers.study import Context
 
 PLAN = SmallGrid((("planted:3", FIRST),), dims=(8,), seeds=1, steps=60, limit=90, held=60, rate=3e-2)
-STUDIES = {s.name: s for s in runner.found() if s.name in ("pooling", "dimension", "whole")}
+STUDIES = {s.name: s for s in runner.find_studies() if s.name in ("pooling", "dimension", "whole")}
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def context(tmp_path):
 
 
 def batch(read, task="planted:3"):
-    made = material(task, 90, 60, 0)
+    made = open_material(task, 90, 60, 0)
     return made, *made.batch("test", [3, 11, 12], read)
 
 
@@ -64,7 +64,7 @@ def test_the_treebank_has_genres_and_tags(tmp_path, monkeypatch):
         text = "\n".join(json.dumps(row) for row in rows)
         (tmp_path / "ud_ewt" / f"{split}.jsonl.gz").write_bytes(gzip.compress(text.encode()))
     monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
-    made = small_models.material.__wrapped__(TREEBANK, 100, 100, 0)
+    made = small_models.open_material.__wrapped__(TREEBANK, 100, 100, 0)
     assert made.corpus.labels == ("a", "b") and made.names == ("A", "B", "X")
     assert len(made.encoded["train"]) == 8 and made.tags["train"][0] == [-100, 2, 0, 1, 0, 2]
 
@@ -73,7 +73,7 @@ def test_the_treebank_has_genres_and_tags(tmp_path, monkeypatch):
 def test_what_is_read_is_what_is_said_and_padding_changes_nothing(read):
     made, inputs, labels = batch(read)
     cell = SmallCell("planted:3", read, layers=2, dim=8)
-    model = untrained(cell, made).eval()
+    model = build_untrained(cell, made).eval()
     with torch.no_grad():
         states = model.states(**inputs)
         whole = model.attention_classifier(**inputs).last_hidden_state
@@ -88,8 +88,8 @@ def test_what_is_read_is_what_is_said_and_padding_changes_nothing(read):
 
 @pytest.mark.parametrize("blocks", small_models.BLOCKS)
 def test_blocks_are_what_their_names_say(blocks):
-    made = material("planted:3", 90, 60, 0)
-    model = untrained(SmallCell("planted:3", EACH, blocks, 1, 8), made).eval()
+    made = open_material("planted:3", 90, 60, 0)
+    model = build_untrained(SmallCell("planted:3", EACH, blocks, 1, 8), made).eval()
     norm, width = small_models.BLOCKS[blocks]
     block = model.attention_classifier.blocks[0]
     with torch.no_grad():

@@ -106,7 +106,7 @@ def test_the_built_in_encoder_counts_with_its_tokenizer_and_configuration(monkey
 def test_a_cached_cell_of_other_contents_is_refused(monkeypatch, tmp_path):
     """Where contents were not noted yet, the corpus is compared alone, as before."""
     corpus = open_labelled("planted", limit=30)
-    monkeypatch.setattr(trained_cells, "corpus_of", lambda *_: corpus)
+    monkeypatch.setattr(trained_cells, "open_corpus", lambda *_: corpus)
     plan, cell = replace(Grid(), limit=30), Cell("planted")
     told = {"corpus": {"fingerprint": corpus.fingerprint}}
     read = contents.hash_read(plan.recipe(cell).filled())

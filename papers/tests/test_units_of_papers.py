@@ -72,8 +72,8 @@ def test_what_was_lacking_is_noted_once(tmp_path):
 
 
 def test_studies_are_chosen_by_spans_and_letters():
-    known = [name for paper, name, *_ in study_names.listed() if paper == "godey2024"]
-    chosen = study_names.chosen
+    known = [name for paper, name, *_ in study_names.list_studies() if paper == "godey2024"]
+    chosen = study_names.choose_names
     assert chosen("godey2024") == known and known.index("fig2") < known.index("fig10")
     assert chosen("godey2024", "fig3") == ["fig3a", "fig3b"] and chosen("godey2024", "fig3b") == ["fig3b"]
     assert chosen("godey2024", "fig1-2") == ["fig1", "fig2"] == chosen("godey2024", " fig2-fig2, fig1 ")[::-1]
@@ -121,11 +121,11 @@ def test_checkpoints_that_every_seed_has():
     def of(seed, *steps):
         return [Checkpoint(f"{seed}-{step}", step, seed) for step in steps]
 
-    found = checkpoints.common([*of(1, 10, 0, 20), *of(0, 0, 20, 30)])
+    found = checkpoints.select_common([*of(1, 10, 0, 20), *of(0, 0, 20, 30)])
     assert [(c.seed, c.step) for c in found] == [(0, 0), (0, 20), (1, 0), (1, 20)]
-    assert checkpoints.common([*of(0, 0, 5), *of(1, 5)]) == [] and checkpoints.common([]) == []
-    assert checkpoints.shown_steps([0, 10, 100, 1000], (0.0, 0.02, 0.1, 1.0)) == [0, 10, 100, 1000]
-    assert checkpoints.shown_steps([0, 400, 1000], (0.0, 0.3)) == [0, 400]
+    assert checkpoints.select_common([*of(0, 0, 5), *of(1, 5)]) == [] and checkpoints.select_common([]) == []
+    assert checkpoints.choose_shown_steps([0, 10, 100, 1000], (0.0, 0.02, 0.1, 1.0)) == [0, 10, 100, 1000]
+    assert checkpoints.choose_shown_steps([0, 400, 1000], (0.0, 0.3)) == [0, 400]
 
 
 def test_the_fall_of_the_loss_is_counted_from_the_first_checkpoint():
@@ -135,16 +135,19 @@ def test_the_fall_of_the_loss_is_counted_from_the_first_checkpoint():
         for step, value in zip((1, 2, 3, 4), values, strict=True)
     ]
     records = as_records(pd.DataFrame(rows))
-    share = checkpoints.fallen(records, (0, 1), (0, 1, 2, 3, 4))
+    share = checkpoints.compute_fall(records, (0, 1), (0, 1, 2, 3, 4))
     np.testing.assert_allclose(share, [[0, 0, 0.5, 1, 1], [0, 0, 1, 1, 1]])
-    assert checkpoints.fallen(records, (0, 1), (1, 4)).shape == (2, 2)
-    assert checkpoints.fallen(records, (0, 2), (1, 2)) is None and checkpoints.fallen(records[:0], (0,), (1,)) is None
+    assert checkpoints.compute_fall(records, (0, 1), (1, 4)).shape == (2, 2)
+    assert (
+        checkpoints.compute_fall(records, (0, 2), (1, 2)) is None
+        and checkpoints.compute_fall(records[:0], (0,), (1,)) is None
+    )
 
 
 def test_losses_lie_beside_the_checkpoint(tmp_path):
     (tmp_path / "training.json").write_text(json.dumps({"validation_loss": [[10, 2.5]]}))
     pieces = [checkpoints.Piece(step, 3, tmp_path, subject=str(tmp_path / f"step-{step}")) for step in (0, 10)]
-    rows = checkpoints.losses(pieces)
+    rows = checkpoints.read_losses(pieces)
     assert rows[["step", "seed", "value"]].values.tolist() == [[10, 3, 2.5]]
 
 
@@ -153,11 +156,11 @@ def test_losses_lie_beside_the_checkpoint(tmp_path):
 
 def test_correlations_over_layers():
     x, y = np.array([1.0, 2, 3, 5]), np.array([1.0, 4, 3, 9])
-    assert fig05_16_drift.coefficient("spearman", x, y) == pytest.approx(0.8)
-    assert fig05_16_drift.coefficient("pearson", x, y) == pytest.approx(np.corrcoef(x, y)[0, 1])
-    exact = fig05_16_drift.permutation_test("spearman", x, y)
+    assert fig05_16_drift.compute_coefficient("spearman", x, y) == pytest.approx(0.8)
+    assert fig05_16_drift.compute_coefficient("pearson", x, y) == pytest.approx(np.corrcoef(x, y)[0, 1])
+    exact = fig05_16_drift.run_permutation_test("spearman", x, y)
     assert (exact.p, exact.smallest, exact.exact, exact.n) == (pytest.approx(8 / 24), pytest.approx(2 / 24), True, 4)
-    constant = fig05_16_drift.permutation_test("spearman", np.ones(3), x[:3])
+    constant = fig05_16_drift.run_permutation_test("spearman", np.ones(3), x[:3])
     assert np.isnan(constant.p) and constant.n == 3
     assert np.isnan(fig05_16_drift.default_p("pearson", x[:2], y[:2])) and fig05_16_drift.default_p("pearson", x, y) < 1
     assert np.isnan(fig05_16_drift.walk_p("spearman", 2, 0.5)) and fig05_16_drift.walk_p("spearman", 5, 0.0) == 1
@@ -167,13 +170,13 @@ def test_correlations_over_layers():
 def test_norms_that_are_pinned_make_a_correlation_an_identity():
     free, pinned = (fig05_16_drift.Norms(spread, (1.0, 2.0)) for spread in (0.1, 0.09))
     verdict = Verdict(fig05_16_drift.TEXT.name, "holds", "r", reason="x")
-    assert fig05_16_drift._beside_norms(verdict, free).outcome == "holds"
-    assert fig05_16_drift._beside_norms(verdict, pinned).outcome == "identity"
-    assert fig05_16_drift._beside_norms(verdict, pinned).reason.endswith("one number; x")
+    assert fig05_16_drift._add_norms(verdict, free).outcome == "holds"
+    assert fig05_16_drift._add_norms(verdict, pinned).outcome == "identity"
+    assert fig05_16_drift._add_norms(verdict, pinned).reason.endswith("one number; x")
     unknown = fig05_16_drift.Norms(NAN, (NAN, NAN))
-    assert fig05_16_drift._beside_norms(verdict, unknown) == verdict
+    assert fig05_16_drift._add_norms(verdict, unknown) == verdict
     speech = Verdict(fig05_16_drift.SPEECH.name, "undecided", "r")
-    assert fig05_16_drift._beside_norms(speech, pinned).outcome == "undecided"
+    assert fig05_16_drift._add_norms(speech, pinned).outcome == "undecided"
     rows = [
         {
             "model": "m",
@@ -189,7 +192,7 @@ def test_norms_that_are_pinned_make_a_correlation_an_identity():
         for layer, norm in enumerate(norms)
         for metric, value in (("norms.mean", norm), ("drift", 2.0), ("mean_cosine", 0.5 + 0.5 * layer))
     ]
-    found = fig05_16_drift.norms_of(as_records(pd.DataFrame(rows)), "m")
+    found = fig05_16_drift.measure_norms(as_records(pd.DataFrame(rows)), "m")
     assert found.spread == pytest.approx(1.0) and found.ratio == (4.0, 8.0)
 
 
@@ -259,7 +262,7 @@ def test_the_dimension_of_a_head(monkeypatch):
 
 
 def test_one_crossing_a_seed_is_a_fixed_point():
-    def judged(*crossings):
+    def judge_tests(*crossings):
         rows = [
             {"model": "s", "seed": i, "metric": "fixed_point.mean_norm.crossings", "value": float(n)}
             for i, n in enumerate(crossings)
@@ -281,8 +284,11 @@ def test_one_crossing_a_seed_is_a_fixed_point():
             Claim("c", "", "", metric="mean_norm"), as_records(pd.DataFrame(rows)), "s"
         ), claim
 
-    assert [judged(*given)[0].outcome for given in ((1, 1, 1), (0, 0), (1, 0), (2, 2), (1, 2))] == [
+    assert [judge_tests(*given)[0].outcome for given in ((1, 1, 1), (0, 0), (1, 0), (2, 2), (1, 2))] == [
         *("holds", "fails", "undecided", "fails", "undecided"),
     ]
-    assert "one in 2 seeds, none in 1 seeds" in judged(1, 1, 0)[0].reason and judged(0, 0)[0].statistic == "no N*"
-    assert judged(1, 1, 1)[0].value == pytest.approx(3.0)
+    assert (
+        "one in 2 seeds, none in 1 seeds" in judge_tests(1, 1, 0)[0].reason
+        and judge_tests(0, 0)[0].statistic == "no N*"
+    )
+    assert judge_tests(1, 1, 1)[0].value == pytest.approx(3.0)

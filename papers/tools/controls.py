@@ -34,7 +34,7 @@ from scipy import stats
 from anisoscope.store import as_records, write_json
 from anisoscope_papers import runner
 from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED
-from anisoscope_papers.judge import bounds_of, judged, nothing_of, of_seeds
+from anisoscope_papers.judge import find_no_effect, judge_tests, look_up_bounds, make_test_of_seeds
 from anisoscope_papers.study import Claim, Verdict
 
 CONTROLS = RESULTS / "controls.json"
@@ -80,7 +80,7 @@ def as_found(records: pd.DataFrame, random: Random) -> pd.DataFrame:
     apart = np.nan_to_num(wide - mean)
     mixing = random.standard_normal((len(seeds), len(seeds))) / np.sqrt(len(seeds) - 1)
     new = (mean + apart @ mixing)[group, seed]
-    least, most = np.array([bounds_of(str(metric)) for metric in numbered["metric"]]).T
+    least, most = np.array([look_up_bounds(str(metric)) for metric in numbered["metric"]]).T
     drawn = records.copy()
     drawn.loc[numbered.index, "value"] = np.clip(new, least, most)
     return as_records(drawn)
@@ -130,7 +130,7 @@ def _with_steps(
             if shuffled:
                 spread = float(np.nanstd(found)) or 1e-6
                 here["value"] = here["value"] + 0.02 * spread * random.standard_normal(len(here))
-                least, most = bounds_of(str(metric))
+                least, most = look_up_bounds(str(metric))
                 here["value"] = here["value"].clip(least, most)
             parts.append(here)
     return as_records(pd.concat(parts, ignore_index=True))
@@ -283,7 +283,7 @@ class Told:
             limit, floor = float(claim.limit), claim.floor
         else:
             return None
-        nothing = nothing_of(claim, limit)
+        nothing = find_no_effect(claim, limit)
         if claim.below is not None:
             return mean < limit - floor - open_by, mean > nothing + open_by
         return mean > limit + floor + open_by, mean < nothing - open_by
@@ -296,7 +296,7 @@ def control(
 
     Returns {claim name: claim}, and what the judge said by (claim, subject).
     """
-    done = runner.finished(RESULTS / "godey2024" / settings / study_name)
+    done = runner.open_finished(RESULTS / "godey2024" / settings / study_name)
     claims = {claim.name: claim for claim in done.study.claims}
     told: dict[tuple[str, str], Told] = {}
     records = done.records
@@ -352,7 +352,7 @@ def at_the_edge(draws: int) -> Iterator[dict[str, Any]]:
     for paper in ("godey2024", "fosse2023", "beyond"):
         seen = set()
         for path in sorted(RESULTS.glob(f"{paper}/*/*/study.json")):
-            claims = {claim.name: claim for claim in runner.finished(path.parent).study.claims}
+            claims = {claim.name: claim for claim in runner.open_finished(path.parent).study.claims}
             for verdict in read_verdicts(path):
                 claim, key = claims[verdict["claim"]], (path.parent.name, verdict["claim"])
                 side = SIDE.search(verdict["statistic"]) or BETWEEN.search(verdict["statistic"])
@@ -373,7 +373,7 @@ def _edge(claim: Claim, verdict: dict[str, Any], draws: int) -> dict[str, Any]:
     inside = (float(between[1]), float(between[2])) if between else None
     limit = float(side[2]) if side else float("nan")
     threshold = inside[1] if inside else claim.threshold(limit)
-    nothing = float(np.mean(inside)) if inside else nothing_of(claim, limit)
+    nothing = float(np.mean(inside)) if inside else find_no_effect(claim, limit)
     least, most = claim.bounds or (-np.inf, np.inf)
 
     def said(centre: float) -> list[str]:
@@ -384,8 +384,8 @@ def _edge(claim: Claim, verdict: dict[str, Any], draws: int) -> dict[str, Any]:
             if least < centre < most:  # inside of its bounds a number varies less near them
                 reach = min(centre - least, most - centre)
                 values = centre + np.clip(values - centre, -reach, reach)
-            test = of_seeds(claim, values, threshold=None if inside else limit, inside=inside)
-            words.append(judged([test])[0].word)
+            test = make_test_of_seeds(claim, values, threshold=None if inside else limit, inside=inside)
+            words.append(judge_tests([test])[0].word)
         return words
 
     at_threshold, at_nothing = said(threshold), said(nothing)

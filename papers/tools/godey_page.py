@@ -141,7 +141,7 @@ def _with_a_hub() -> list[str]:
 def _shared_work() -> list[list[Study]]:
     """Group the studies of the paper by what they download."""
     together: dict[str, list[Study]] = {}
-    for study in runner.found():
+    for study in runner.find_studies():
         if study.paper == "godey2024" and study.needs:
             systems = sorted(need.name for need in study.needs if need.name)
             together.setdefault(repr(systems), []).append(study)
@@ -184,7 +184,7 @@ def draw() -> None:
     for row in tomllib.loads(TEXT.read_text("utf-8"))["row"]:
         for shown in row["shown"]:
             settings, study, chart = shown.split("/")
-            done = runner.finished(RESULTS / "godey2024" / settings / study)
+            done = runner.open_finished(RESULTS / "godey2024" / settings / study)
             trained_only = study in ("fig5", "fig16") or shown == REAL_SPEECH
             made = replace(done, records=_one_row_a_model(done.records)) if trained_only else done
             png = vl_convert.vegalite_to_png(made.charts[chart].to_dict(format="vega-lite"), scale=1)

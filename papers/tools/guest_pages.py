@@ -9,7 +9,7 @@ import findings
 from committed import RESULTS, read_verdicts, word
 from pages import Makers, table_row
 
-from anisoscope_papers.runner import found
+from anisoscope_papers.runner import find_studies
 from anisoscope_papers.study import Claim, Study
 
 TEXT = Path(__file__).with_name("guests.toml")
@@ -18,7 +18,7 @@ PAPERS: dict[str, Any] = tomllib.loads(TEXT.read_text("utf-8"))
 
 def page(paper: str) -> str:
     """Return the page of a paper: what it says in five sentences, its claims and ours, what only a hub can decide."""
-    told, studies = PAPERS[paper], [study for study in found() if study.paper == paper]
+    told, studies = PAPERS[paper], [study for study in find_studies() if study.paper == paper]
     lines = [f"# {told['title']}", "", told["of"], ""]
     lines += [f"{i}. {findings.fill(sentence)}" for i, sentence in enumerate(told["five"], start=1)]
     for study in studies:

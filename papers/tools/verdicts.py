@@ -150,15 +150,15 @@ def find_changes(before: pd.DataFrame, now: pd.DataFrame, why: str) -> pd.DataFr
 
 def judge_records() -> None:
     """Judge all committed records again, and write verdicts, comparisons and claims."""
-    for folder in runner.reproductions(RESULTS):
-        read = runner.finished(folder)
+    for folder in runner.list_reproductions(RESULTS):
+        read = runner.open_finished(folder)
         done = round_records(read)
         if not done.records.equals(read.records):
             write_table(folder / "records.parquet", done.records)
         write_json(folder / "verdicts.json", [asdict(v) for v in done.verdicts])
         if (folder / COMPARED).exists():
             write_json(folder / COMPARED, [asdict(c) | {"verdict": c.verdict} for c in done.compared])
-        write_json(folder / "study.json", done.described | {"claims": runner.described_claims(done.study)})
+        write_json(folder / "study.json", done.described | {"claims": runner.describe_claims(done.study)})
     write_json(REPEATED, find_repeated())
     read_repeated.cache_clear()
 

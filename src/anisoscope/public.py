@@ -117,12 +117,14 @@ NAMES: dict[str, tuple[str, ...]] = {
         "check_labelled",
         "check_model",
     ),
+    "anisoscope.data.media": ("MediaCorpus",),
     "anisoscope.data.opening": (
         "choose_text_length",
         "open_labelled",
         "open_plan",
     ),
     "anisoscope.data.plans": ("hash_parts",),
+    "anisoscope.data.speech": ("SpeechPlan", "open_speech"),
     "anisoscope.data.splitting": ("cut_pieces",),
     "anisoscope.data.table_rows": ("read_rows_strict",),
     "anisoscope.data.text": (

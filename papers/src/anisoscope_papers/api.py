@@ -98,7 +98,7 @@ def reproduce(
         for _ in verdicts(studies, folder, device, quiet):
             pass
     table = verdict_table(studies, folder)
-    table.attrs = {"without": runner.without(studies, folder)}
+    table.attrs = {"without": runner.explain_lacking(studies, folder)}
     return table
 
 
@@ -121,7 +121,7 @@ def verdicts(studies: Any, folder: Path, device: str, quiet: bool) -> Iterator[s
         with interrupt_hint(kept, again=""), ask_once():
             yield from runner.reproduce(studies, folder.name, folder.parents[1], device=device, quiet=quiet)
     except Exception:
-        if runner.reproductions(folder):
+        if runner.list_reproductions(folder):
             build_studies(folder)
         raise
     with show_spinner("drawing the report", quiet=quiet):

@@ -54,7 +54,7 @@ def open_benchmark(name: str, seed: int) -> LabelledCorpus:
     return LabelledCorpus(name, known.labels, splits, known.tokenised, source)
 
 
-def fetched(url: str) -> Path:
+def fetch(url: str) -> Path:
     """Download the file at `url` once and return its local copy. CorpusError if it cannot be downloaded."""
     from sklearn.datasets import fetch_file  # type: ignore[import-untyped]
 
@@ -68,7 +68,7 @@ def fetched(url: str) -> Path:
         raise CorpusError(f"to download {url}", got, cure) from None
 
 
-def _review(row: Row, _labels: tuple[str, ...]) -> Example:
+def _make_review_example(row: Row, _labels: tuple[str, ...]) -> Example:
     """Make an example from a YELP-HAT review: each word with the share of annotators who marked it.
 
     If the number of annotators is unknown, marks are divided by the largest one.
@@ -78,15 +78,15 @@ def _review(row: Row, _labels: tuple[str, ...]) -> Example:
     return Example(tuple(row["tokens"]), int(row["label"]), None, tuple(min(m / annotators, 1.0) for m in marks))
 
 
-def yelphat_home() -> dict[str, Rows]:
+def download_yelphat() -> dict[str, Rows]:
     """Download YELP-HAT and return {split: rows}, one row per review."""
     return {
-        split: [row for part in parts for row in yelphat_rows(fetched(f"{YELPHAT}/ham_part{part}.csv"))]
+        split: [row for part in parts for row in read_yelphat(fetch(f"{YELPHAT}/ham_part{part}.csv"))]
         for split, parts in YELPHAT_PARTS.items()
     }
 
 
-def yelphat_rows(path: Path) -> Rows:
+def read_yelphat(path: Path) -> Rows:
     """Read the reviews of one published table of YELP-HAT, which has a row per annotator.
 
     Rows with the same text are one review. Annotations with another number of words than the first are left out.
@@ -94,7 +94,7 @@ def yelphat_rows(path: Path) -> Rows:
     reviews: dict[str, Row] = {}
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
         for row in csv.DictReader(file):
-            words, marks = _spans(row["Answer.html_output"])
+            words, marks = _parse_spans(row["Answer.html_output"])
             key = row.get("Input.text") or " ".join(words)
             review: Row = {"tokens": words, "label": int(float(row["Input.label"])), "hams": []}
             reviews.setdefault(key, review)["hams"].append(marks)
@@ -108,7 +108,7 @@ def yelphat_rows(path: Path) -> Rows:
     return rows
 
 
-def _spans(page: str) -> tuple[list[str], list[int]]:
+def _parse_spans(page: str) -> tuple[list[str], list[int]]:
     """Read an annotator's HTML page: (words, 1 for each marked word (span of class `active`), else 0)."""
     words, marks = list[str](), list[int]()
     for attributes, inside in re.findall(r"<span\b([^>]*)>(.*?)</span>", page, re.DOTALL | re.IGNORECASE):
@@ -118,20 +118,20 @@ def _spans(page: str) -> tuple[list[str], list[int]]:
     return words, marks
 
 
-def _post(row: Row, labels: tuple[str, ...]) -> Example:
+def _make_post_example(row: Row, labels: tuple[str, ...]) -> Example:
     """Make an example from a HateXplain post, with its label and the share of annotators who marked each word."""
     words, maps = tuple(row["tokens"]), row.get("rationales") or []
     marks = tuple(sum(column) / len(maps) for column in zip(*maps, strict=True)) if maps else row.get("evidence")
     return Example(words, labels.index(row["label"]), None, None if marks is None else tuple(map(float, marks)))
 
 
-def hatexplain_home() -> dict[str, Rows]:
+def download_hatexplain() -> dict[str, Rows]:
     """Download HateXplain and return {split: rows} of its official splits."""
-    files = (fetched(f"{HATEXPLAIN}/{name}.json") for name in ("dataset", "post_id_divisions"))
-    return hatexplain_rows(*(json.loads(file.read_text("utf-8")) for file in files))
+    files = (fetch(f"{HATEXPLAIN}/{name}.json") for name in ("dataset", "post_id_divisions"))
+    return convert_hatexplain(*(json.loads(file.read_text("utf-8")) for file in files))
 
 
-def hatexplain_rows(posts: dict[str, Any], divisions: dict[str, list[str]]) -> dict[str, Rows]:
+def convert_hatexplain(posts: dict[str, Any], divisions: dict[str, list[str]]) -> dict[str, Rows]:
     """Return {split: rows} of the published JSON of HateXplain: its posts, and `divisions`, {split: ids of posts}.
 
     The label is the majority of three annotators; posts without one are left out. A rationale longer than its post is
@@ -150,7 +150,7 @@ def hatexplain_rows(posts: dict[str, Any], divisions: dict[str, list[str]]) -> d
     return splits
 
 
-def _pair(row: Row, labels: tuple[str, ...]) -> Example:
+def _make_pair_example(row: Row, labels: tuple[str, ...]) -> Example:
     """Make an example from an e-SNLI pair (premise, hypothesis), with the share of annotators who marked each word.
 
     It has no marks if a highlight lies behind the last word, a defect of the corpus.
@@ -166,13 +166,13 @@ def _pair(row: Row, labels: tuple[str, ...]) -> Example:
     return Example(first, labels.index(row["label"]), second, shares)
 
 
-def esnli_home() -> dict[str, Rows]:
+def download_esnli() -> dict[str, Rows]:
     """Download e-SNLI and return {split: rows} of its official splits."""
     files = {TRAIN: ("train_1", "train_2"), VALIDATION: ("dev",), TEST: ("test",)}
-    return {s: [r for f in names for r in esnli_rows(fetched(f"{ESNLI}/esnli_{f}.csv"))] for s, names in files.items()}
+    return {s: [r for f in names for r in read_esnli(fetch(f"{ESNLI}/esnli_{f}.csv"))] for s, names in files.items()}
 
 
-def esnli_rows(path: Path) -> Rows:
+def read_esnli(path: Path) -> Rows:
     """Read the rows of one published e-SNLI table; those without a text or a gold label are left out."""
     rows = []
     with path.open(encoding="utf-8", newline="") as file:
@@ -181,7 +181,7 @@ def esnli_rows(path: Path) -> Rows:
                 continue
             marked = [[row.get(f"Sentence{side}_Highlighted_{i}") for side in (1, 2)] for i in (1, 2, 3)]
             notes = [
-                {"premise_highlight": _indices(first), "hypothesis_highlight": _indices(second)}
+                {"premise_highlight": _parse_indices(first), "hypothesis_highlight": _parse_indices(second)}
                 for first, second in marked
                 if first and second
             ]
@@ -190,7 +190,7 @@ def esnli_rows(path: Path) -> Rows:
     return rows
 
 
-def _indices(text: str) -> list[int]:
+def _parse_indices(text: str) -> list[int]:
     """Parse word indices: `3,4,5` → [3, 4, 5]; `{}` (nothing marked) → []."""
     return [int(i) for i in re.findall(r"\d+", text)]
 
@@ -209,18 +209,20 @@ class Benchmark(NamedTuple):
 
 
 BENCHMARKS = {
-    "yelphat": Benchmark(("negative", "positive"), {part: part for part in YELPHAT_PARTS}, yelphat_home, _review),
+    "yelphat": Benchmark(
+        ("negative", "positive"), {part: part for part in YELPHAT_PARTS}, download_yelphat, _make_review_example
+    ),
     "hatexplain": Benchmark(
         ("normal", "hatespeech", "offensive"),
         {TRAIN: "train", VALIDATION: "val", TEST: "test"},
-        hatexplain_home,
-        _post,
+        download_hatexplain,
+        _make_post_example,
         tokenised=True,
     ),
     "esnli": Benchmark(
         ("neutral", "entailment", "contradiction"),
         {TRAIN: "snli_train18k", VALIDATION: "dev", TEST: "test"},  # 18,000 training pairs, without highlights
-        esnli_home,
-        _pair,
+        download_esnli,
+        _make_pair_example,
     ),
 }

@@ -3,7 +3,7 @@ heavy).
 """
 
 from anisoscope.cli.command import Command, Group
-from anisoscope_papers.study_names import listed
+from anisoscope_papers import study_names
 
 REPRODUCE = Command(
     "anisoscope_papers.commands:reproduce",
@@ -39,4 +39,7 @@ TRAIN = Group(
 
 def list_studies() -> list[tuple[str, str]]:
     """Return (name, one-line description) of every study."""
-    return [(f"{paper} {name}", f"{title} (settings: {', '.join(how)})") for paper, name, title, how in listed()]
+    return [
+        (f"{paper} {name}", f"{title} (settings: {', '.join(how)})")
+        for paper, name, title, how in study_names.list_studies()
+    ]

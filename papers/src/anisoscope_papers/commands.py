@@ -74,7 +74,7 @@ def reproduce(
     finally:
         if (folder / "report.html").exists():
             echo_wrapped(f"report: {format_path(folder / 'report.html')} (open it in a browser)", err=True)
-    missing = runner.without(studies, folder)
+    missing = runner.explain_lacking(studies, folder)
     _hand_on(studies, folder, export, view, missing)
     for reason, what in missing.items():
         echo_wrapped(f"left out: {what}: {reason}", err=True, indent="  ")

@@ -15,7 +15,7 @@ import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
 from anisoscope.store import write_atomic
-from anisoscope_papers.runner import finished
+from anisoscope_papers.runner import open_finished
 from anisoscope_papers.study import Study, published
 
 STATUS: dict[str, str] = {
@@ -36,7 +36,7 @@ def verdict_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
     rows = []
     for study in studies:
         if (folder / study.name / "study.json").exists():
-            rows += [{"study": study.name} | asdict(verdict) for verdict in finished(folder / study.name).verdicts]
+            rows += [{"study": study.name} | asdict(verdict) for verdict in open_finished(folder / study.name).verdicts]
     table = pd.DataFrame(rows)
     return table.astype({"n": "Int64"}) if rows else table
 

@@ -90,7 +90,7 @@ class Test:
     apart: str = ""
 
 
-def sided(
+def compute_sided_p(
     value: Array | float,
     low: Array | float,
     high: Array | float,
@@ -110,7 +110,7 @@ def sided(
     return np.asarray(stats.t.sf(t, freedom)), np.asarray(stats.t.cdf(t, freedom))
 
 
-def equivalence(
+def compute_equivalence_p(
     value: float, low: float, high: float, freedom: float, inside: tuple[float, float], bounds: Bounds = UNBOUNDED
 ) -> tuple[float, float]:
     """Test whether a number lies between two ends (`inside`), by two one-sided tests on its 95 % interval (`low`,
@@ -121,14 +121,14 @@ def equivalence(
     freedom of Student's t.
     """
     least, most = inside
-    above_least, below_least = (float(p) for p in sided(value, low, high, freedom, least))
-    above_most, below_most = (float(p) for p in sided(value, low, high, freedom, most))
+    above_least, below_least = (float(p) for p in compute_sided_p(value, low, high, freedom, least))
+    above_most, below_most = (float(p) for p in compute_sided_p(value, low, high, freedom, most))
     ends = [above_least] * (least > bounds[0]) + [below_most] * (most < bounds[1])
     beyond = [below_least] * (least > bounds[0]) + [above_most] * (most < bounds[1])
     return max(ends, default=np.nan), min(beyond, default=np.nan)
 
 
-def of_units(frame: pd.DataFrame, threshold: Array | float) -> tuple[Array, Array]:
+def compute_p_of_units(frame: pd.DataFrame, threshold: Array | float) -> tuple[Array, Array]:
     """Test each row of records against a threshold, by its jackknife interval.
 
     Student's t with groups − 1 degrees of freedom. Without a column `groups`, that is 32 groups, or all units
@@ -136,20 +136,20 @@ def of_units(frame: pd.DataFrame, threshold: Array | float) -> tuple[Array, Arra
     """
     groups = np.fmin(frame["n_units"].to_numpy(float), frame["groups"].to_numpy(float) if "groups" in frame else GROUPS)
     value, low, high = (frame[end].to_numpy(float) for end in ("value", "low", "high"))
-    return sided(value, low, high, np.maximum(groups - 1, 1), threshold)
+    return compute_sided_p(value, low, high, np.maximum(groups - 1, 1), threshold)
 
 
-def of_replicates(theta: Array, threshold: float = 0.0) -> tuple[float, float, float, float, float]:
+def compute_p_of_replicates(theta: Array, threshold: float = 0.0) -> tuple[float, float, float, float, float]:
     """Test one number from its jackknife replicates `theta` [1 + group]; the first is the full estimate.
 
     Returns (value, low, high, p of > threshold, p of < threshold), with a 95 % interval.
     """
     value, low, high = (float(x) for x in jackknife_interval(theta))
-    up, down = sided(value, low, high, max(len(theta) - 2, 1), threshold)
+    up, down = compute_sided_p(value, low, high, max(len(theta) - 2, 1), threshold)
     return value, low, high, float(up), float(down)
 
 
-def of_seeds(
+def make_test_of_seeds(
     claim: Claim,
     values: Array,
     statistic: str = "",
@@ -176,7 +176,7 @@ def of_seeds(
         return test
     value, low, high = (float(x) for x in estimate_over_seeds(known, bounds=claim.bounds or UNBOUNDED))
     limit = np.nan if inside is not None else float(claim.limit if threshold is None else threshold)
-    words = f"{statistic or claim.statistic} (claim: {_side(claim, limit, inside)}):"
+    words = f"{statistic or claim.statistic} (claim: {_describe_side(claim, limit, inside)}):"
     test = replace(test, statistic=words, value=value)
     if n > 1 and np.ptp(known) <= SAME * np.abs(known).max() and not claim.identity:
         return replace(test, note="; ".join(filter(None, (test.note, f"{n} seeds, no variance: decides nothing"))))
@@ -185,10 +185,10 @@ def of_seeds(
         two = "two seeds decide nothing" * (n > 1)
         return replace(test, note="; ".join(filter(None, (test.note, two))))
     if inside is not None:
-        up, down = equivalence(value, low, high, n - 1, inside, claim.bounds or UNBOUNDED)
+        up, down = compute_equivalence_p(value, low, high, n - 1, inside, claim.bounds or UNBOUNDED)
         return replace(test, inside=inside, up=up, down=down)
-    up, down = (float(p) for p in sided(value, low, high, n - 1, claim.threshold(limit)))
-    above_none, below_none = (float(p) for p in sided(value, low, high, n - 1, nothing_of(claim, limit)))
+    up, down = (float(p) for p in compute_sided_p(value, low, high, n - 1, claim.threshold(limit)))
+    above_none, below_none = (float(p) for p in compute_sided_p(value, low, high, n - 1, find_no_effect(claim, limit)))
     if claim.identity and np.isnan(up):  # what holds by construction need not vary
         up, down = float(value <= claim.threshold(limit)), float(value >= claim.threshold(limit))
     if claim.below is not None:
@@ -196,7 +196,7 @@ def of_seeds(
     return replace(test, up=up, down=down, against=below_none)
 
 
-def nothing_of(claim: Claim, limit: float | None = None) -> float:
+def find_no_effect(claim: Claim, limit: float | None = None) -> float:
     """Return the number that means "no effect" for a claim: its `none` if given, else its limit.
 
     `limit`: in place of the claim's own limit.
@@ -206,7 +206,7 @@ def nothing_of(claim: Claim, limit: float | None = None) -> float:
     return float(claim.limit if limit is None else limit)
 
 
-def _side(claim: Claim, limit: float, inside: tuple[float, float] | None) -> str:
+def _describe_side(claim: Claim, limit: float, inside: tuple[float, float] | None) -> str:
     """Describe in words where the claim says that its number lies: `> 0 by 0.05` (limit and floor), or `0.1 to 0.3`
     (`inside`).
     """
@@ -215,12 +215,12 @@ def _side(claim: Claim, limit: float, inside: tuple[float, float] | None) -> str
     return f"{'<>'[claim.below is None]} {limit:.3g}" + (f" by {claim.floor:.3g}" if claim.floor else "")
 
 
-def bounds_of(metric: str) -> Bounds:
+def look_up_bounds(metric: str) -> Bounds:
     """Return (smallest, largest) value that a metric, and means of it, can have; infinite if not known."""
     return next((bounds for begin, bounds in BOUNDS.items() if metric.startswith(begin)), UNBOUNDED)
 
 
-def means_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
+def average_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
     """Average each metric over seeds, with an interval that stays inside the metric's bounds.
 
     One row for each combination of the columns `keys`, with the columns `value`, `low`, `high`.
@@ -230,7 +230,7 @@ def means_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
     begins = np.flatnonzero(np.diff(group[order], prepend=-1))
     first = rows.iloc[order[begins]]
     values = np.split(rows["value"].to_numpy(float)[order], begins[1:]) if len(rows) else ()
-    bounds = {str(metric): bounds_of(str(metric)) for metric in first["metric"].unique()}
+    bounds = {str(metric): look_up_bounds(str(metric)) for metric in first["metric"].unique()}
     found = [
         estimate_over_seeds(x, bounds=bounds[str(metric)]) for x, metric in zip(values, first["metric"], strict=True)
     ]
@@ -238,7 +238,7 @@ def means_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
     return pd.concat([first[list(keys)], ends], axis=1).reset_index(drop=True)
 
 
-def judged(tests: Sequence[Test]) -> list[Verdict]:
+def judge_tests(tests: Sequence[Test]) -> list[Verdict]:
     """Turn tests into verdicts, after a Holm correction of their p (`_corrected`).
 
     Tests of the same claim and subject whose field `over` is set (all, any, most, last: how many of them must hold)
@@ -246,22 +246,22 @@ def judged(tests: Sequence[Test]) -> list[Verdict]:
     seed, fails only if it fails with every seed, and is undecided otherwise. The verdict then shows the value measured
     with the seed that supports it least, and n counts seeds.
     """
-    up, down, against = (_corrected(tests, side) for side in ("up", "down", "against"))
-    outcomes = [_decided(*each) for each in zip(tests, up, down, strict=True)]
-    ways = [way_of_failing(*each) for each in zip(tests, outcomes, against, strict=True)]
+    up, down, against = (_correct_p(tests, side) for side in ("up", "down", "against"))
+    outcomes = [_decide(*each) for each in zip(tests, up, down, strict=True)]
+    ways = [find_way_of_failing(*each) for each in zip(tests, outcomes, against, strict=True)]
     members: dict[object, list[int]] = {}
     for i, test in enumerate(tests):
         members.setdefault(i if test.over is None else (test.claim, test.subject), []).append(i)
     verdicts = []
     for m in members.values():
-        verdict = _verdict([tests[i] for i in m], [outcomes[i] for i in m], up[m])
+        verdict = _make_verdict([tests[i] for i in m], [outcomes[i] for i in m], up[m])
         if verdict.outcome == "fails":
-            verdict = replace(verdict, failing=_worst([ways[i] for i in m], tests[m[0]].over))
+            verdict = replace(verdict, failing=_pick_worst([ways[i] for i in m], tests[m[0]].over))
         verdicts.append(verdict)
     return verdicts
 
 
-def way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing | Literal[""]:
+def find_way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing | Literal[""]:
     """Return how a test with this outcome fails, or "" if it does not fail: `beyond`, `contrary` or `too small`.
 
     `against`: its corrected p in the opposite direction.
@@ -273,7 +273,7 @@ def way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing | Li
     return "contrary" if against < LEVEL else "too small"
 
 
-def _worst(ways: Sequence[Failing | Literal[""]], over: Over | None) -> Failing:
+def _pick_worst(ways: Sequence[Failing | Literal[""]], over: Over | None) -> Failing:
     """Return the one way of failing of a verdict from the `ways` in which its tests fail.
 
     It is the worst way among them. If any one of them would have been enough (`over` = "any"), it is the mildest.
@@ -284,7 +284,7 @@ def _worst(ways: Sequence[Failing | Literal[""]], over: Over | None) -> Failing:
     return next(way for way in order if way in ways)
 
 
-def _corrected(tests: Sequence[Test], side: Literal["up", "down", "against"]) -> Array:
+def _correct_p(tests: Sequence[Test], side: Literal["up", "down", "against"]) -> Array:
     """Return the Holm-corrected p [test] of one direction: `up`, `down` or `against`, as in `Test` (`side`).
 
     Each family is corrected apart: tests of primary claims, of identities, of claims added afterwards, of claims on how
@@ -306,14 +306,14 @@ def _corrected(tests: Sequence[Test], side: Literal["up", "down", "against"]) ->
     return p
 
 
-def _decided(test: Test, up: float, down: float) -> Outcome:
+def _decide(test: Test, up: float, down: float) -> Outcome:
     """Return the outcome of one test from its corrected p (up, down); by its interval if it has no p."""
     if test.inside is not None and np.isnan(test.up):
-        return by_place(test.low, test.high, test.inside)
+        return judge_by_place(test.low, test.high, test.inside)
     return "holds" if up < LEVEL else "fails" if down < LEVEL else "undecided"
 
 
-def by_place(low: float, high: float, inside: tuple[float, float]) -> Outcome:
+def judge_by_place(low: float, high: float, inside: tuple[float, float]) -> Outcome:
     """Return "holds" if the interval (low, high) lies between the two ends `inside`, "fails" if outside, else
     "undecided".
     """
@@ -347,12 +347,12 @@ def verdict_without_test(
     return Verdict(claim.name, outcome, statistic, value, low, high, n, p, reason, subject, failing)
 
 
-def _agreed(outcomes: Sequence[Outcome]) -> bool | None:
+def _find_agreement(outcomes: Sequence[Outcome]) -> bool | None:
     """Return True if all outcomes are "holds", False if all are "fails"; else None."""
     return {"holds": True, "fails": False}.get(outcomes[0]) if len(set(outcomes)) == 1 else None
 
 
-def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
+def _make_verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
     """Make one verdict from the tests that decide it together, with a reason in words.
 
     `outcomes` and `p` (corrected) are those of the tests, in the same order. The numbers shown are those of the
@@ -360,7 +360,7 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
     """
     first = tests[0]
     seeds = sorted({t.seed for t in tests})
-    i = _decisive_of_seeds(tests, p) if first.over else 0
+    i = _find_decisive_of_seeds(tests, p) if first.over else 0
     t = tests[i]
     n = len(seeds) if t.units and len(seeds) > 1 else t.n
     numbers = (t.value, t.low, t.high, n, float(p[i]))
@@ -372,11 +372,13 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
         corrected = "its interval alone would decide, corrected for the others' tests it does not"
         note = "; ".join(filter(None, (t.note, corrected)))
         return verdict_without_test(
-            t.claim, _agreed(outcomes), t.statistic, *numbers, note if alone else t.note, t.subject
+            t.claim, _find_agreement(outcomes), t.statistic, *numbers, note if alone else t.note, t.subject
         )
-    each = [_together([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], first.over) for s in seeds]
+    each = [
+        _combine_outcomes([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], first.over) for s in seeds
+    ]
     reason = f"{outcomes.count('holds')} of {len(tests)} {t.words}"
-    reason += _course(tests, outcomes) if first.over == "last" else ""
+    reason += _describe_course(tests, outcomes) if first.over == "last" else ""
     several = len(seeds) > 1
     reason += f"; {len(seeds)} seeds, each: {', '.join(each)}" if several else ""
     if t.units and t.n is not None:
@@ -387,10 +389,10 @@ def _verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
     whose = ", of the weakest seed" if several else ""
     place = f", at {t.where}" if t.where else ""
     words = f"{which}{t.statistic.rstrip(':')}{whose}{place}:"
-    return verdict_without_test(t.claim, _agreed(each), words, *numbers, reason, t.subject)
+    return verdict_without_test(t.claim, _find_agreement(each), words, *numbers, reason, t.subject)
 
 
-def _course(tests: list[Test], outcomes: list[Outcome]) -> str:
+def _describe_course(tests: list[Test], outcomes: list[Outcome]) -> str:
     """Describe how the outcomes change along a series of tests (layers, norms): from which on all hold, and which
     fail.
     """
@@ -401,7 +403,7 @@ def _course(tests: list[Test], outcomes: list[Outcome]) -> str:
     return onset + (f"; against the claim at {against}" if against else "")
 
 
-def _decisive_of_seeds(tests: list[Test], p: Array) -> int:
+def _find_decisive_of_seeds(tests: list[Test], p: Array) -> int:
     """Return the index of the test whose numbers a verdict shows: the decisive test of the weakest seed.
 
     `p`: of each [test].
@@ -409,14 +411,14 @@ def _decisive_of_seeds(tests: list[Test], p: Array) -> int:
     by_seed: dict[int, list[int]] = {}
     for i, test in enumerate(tests):
         by_seed.setdefault(test.seed, []).append(i)
-    decisive = [members[_decisive([tests[i] for i in members], p[members])] for members in by_seed.values()]
+    decisive = [members[_find_decisive([tests[i] for i in members], p[members])] for members in by_seed.values()]
     margins = np.array([tests[i].margin for i in decisive])
     if np.isnan(margins).all():
         margins = -np.nan_to_num(p[decisive], nan=1.0)
     return decisive[int(np.nanargmin(margins))]
 
 
-def _decisive(tests: list[Test], p: Array) -> int:
+def _find_decisive(tests: list[Test], p: Array) -> int:
     """Return the index of the test whose numbers a verdict shows, among the tests of one seed.
 
     For "last" it is the last one. Else it is the one with the largest ("any"), the middle ("most") or the smallest
@@ -432,7 +434,7 @@ def _decisive(tests: list[Test], p: Array) -> int:
     return int(np.nanargmax(margins) if tests[0].over == "any" else np.nanargmin(margins))
 
 
-def _together(outcomes: list[Outcome], over: Over) -> Outcome:
+def _combine_outcomes(outcomes: list[Outcome], over: Over) -> Outcome:
     """Combine the outcomes (holds, fails, undecided) of several tests of one model with one seed into one outcome.
 
     A test is, for example, of one layer. `over` says how many of them must hold: any, all, most, or the last one; for

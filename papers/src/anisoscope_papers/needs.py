@@ -35,12 +35,12 @@ class Need:
         return (self.gigabytes or 0.0) if self.kept is None else self.kept
 
 
-def parameters(preset: PaperModel) -> float | None:
+def count_parameters(preset: PaperModel) -> float | None:
     """Return the number of parameters of a published model (`preset`); None if its authors do not say."""
     return float(preset.size[:-1]) * _UNITS[preset.size[-1]] if preset.size[-1] in _UNITS else None
 
 
-def needed(systems: Sequence[tuple[str, str]], how: str = "") -> tuple[Need, ...]:
+def list_needs(systems: Sequence[tuple[str, str]], how: str = "") -> tuple[Need, ...]:
     """List the needs of (model, corpus) pairs: each published model and each corpus once.
 
     `how` distinguishes runs of the same pair.
@@ -48,14 +48,14 @@ def needed(systems: Sequence[tuple[str, str]], how: str = "") -> tuple[Need, ...
     found: dict[str, Need] = {}
     for model, corpus in systems:
         preset, data = PRESETS[model], named_corpora()[corpus]
-        size = parameters(preset)
+        size = count_parameters(preset)
         positions = data.millions * OF_MODEL.get(model, POSITIONS[preset.modality])
         work = {f"{model} × {corpus} {how}": 2e-6 * (size or 0.0) * positions}
         found[model] = Need(preset.hub_id, size and size * 4e-9, preset.licence, work=work)
-    return (*found.values(), *(of_corpus(corpus) for corpus in dict.fromkeys(corpus for _, corpus in systems)))
+    return (*found.values(), *(make_corpus_need(corpus) for corpus in dict.fromkeys(corpus for _, corpus in systems)))
 
 
-def of_corpus(name: str) -> Need:
+def make_corpus_need(name: str) -> Need:
     """Return what must be downloaded for the corpus `name`: size, split and licence, and its stand-in if it has one."""
     row = named_corpora()[name]
     instead = f"; {row.stand_in} stands in" if row.stand_in else ""

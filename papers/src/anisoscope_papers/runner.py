@@ -24,7 +24,7 @@ from anisoscope.wording import list_first
 from anisoscope_papers.judge import verdict_without_test
 from anisoscope_papers.origin import provenance
 from anisoscope_papers.study import STANDS_IN, WITHHELD, Compared, Context, Study, Verdict
-from anisoscope_papers.study_names import chosen, folder_of, number_of, packages
+from anisoscope_papers.study_names import choose_names, find_folder, find_packages, number_of
 
 COMPARED = "compared.json"
 """Beside the verdicts: published numbers and ours, one by one."""
@@ -35,14 +35,14 @@ EFFICIENCY = 0.4
 
 
 @cache
-def found() -> tuple[Study, ...]:
+def find_studies() -> tuple[Study, ...]:
     """Import and return every study of every paper, in order. A module declares `STUDY`, or `STUDIES` if it holds
     several.
 
     MeasureError if a module named like a figure, table or section declares none, or something else.
     """
     studies: list[Study] = []
-    papers = packages()
+    papers = find_packages()
     for paper, package in papers.items():
         for name in (module.name for module in iter_modules(package.__path__) if module.name != "__main__"):
             content = vars(import_module(f"{package.__name__}.{name}"))
@@ -59,9 +59,9 @@ def found() -> tuple[Study, ...]:
 
 def choose(paper: str, only: str = "") -> list[Study]:
     """Return the studies of a paper that `only` names, such as `fig1-5,table3` (see `chosen`); all if it is empty."""
-    folder_of(paper)
-    studies = {study.name: study for study in found() if study.paper == paper}
-    return [studies[name] for name in chosen(paper, only)]
+    find_folder(paper)
+    studies = {study.name: study for study in find_studies() if study.paper == paper}
+    return [studies[name] for name in choose_names(paper, only)]
 
 
 def describe(studies: Sequence[Study], settings: str) -> list[str]:
@@ -70,34 +70,34 @@ def describe(studies: Sequence[Study], settings: str) -> list[str]:
     UsageError if a study has no such settings.
     """
     for study in studies:
-        _settings_of(study, settings)
+        _require_settings(study, settings)
     if settings != "paper":
         return [f"{study.name:8s} {study.title}" for study in studies]
-    return list(_costs(studies))
+    return list(_describe_costs(studies))
 
 
-def _costs(studies: Sequence[Study]) -> Iterator[str]:
+def _describe_costs(studies: Sequence[Study]) -> Iterator[str]:
     """Yield the lines of a dry run: what each study downloads and computes that no earlier one does, and the total."""
     known: dict[str, str] = {}
     runs: dict[str, float] = {}
     loaded = disk = 0.0
     unknown: list[str] = []
-    pace = speed() * EFFICIENCY * 3600 if any(study.needs for study in studies) else 1.0
+    pace = measure_speed() * EFFICIENCY * 3600 if any(study.needs for study in studies) else 1.0
     for study in studies:
         yield f"{study.name:8s} {study.title}"
         new = [need for need in study.needs if need.name and need.name not in known]
         for need in new:
             yield f"         {need.name}"
-            size = "size unknown" if need.gigabytes is None else _gigabytes(need.gigabytes)
+            size = "size unknown" if need.gigabytes is None else _format_gigabytes(need.gigabytes)
             yield f"           {size}; {need.note}" if need.note else f"           {size}"
         again = dict.fromkeys(known[need.name] for need in study.needs if need.name in known)
         work = {run: cost for need in study.needs for run, cost in need.work.items() if run not in runs}
         load = sum(need.gigabytes or 0.0 for need in new)
         parts = [f"what {', '.join(again)} load{'s' * (len(again) == 1)}"] if again else []
-        parts += [f"{_gigabytes(load)} to download"] if new else []
+        parts += [f"{_format_gigabytes(load)} to download"] if new else []
         hours = sum(work.values()) / pace
         if study.needs:
-            parts.append(f"about {_hours(hours)}" if work else "nothing more to compute")
+            parts.append(f"about {_format_hours(hours)}" if work else "nothing more to compute")
             yield f"         {'; '.join(parts)}"
         known |= {need.name: study.name for need in new}
         unknown += [need.name for need in new if need.gigabytes is None]
@@ -106,22 +106,22 @@ def _costs(studies: Sequence[Study]) -> Iterator[str]:
     if known:
         more = f", and {len(unknown)} of unknown size" if unknown else ""
         hours = sum(runs.values()) / pace
-        sizes = f"{_gigabytes(loaded)} to download{more}; {_gigabytes(disk)} of disk space"
-        yield f"in all   {sizes}; about {_hours(hours)} on this machine"
+        sizes = f"{_format_gigabytes(loaded)} to download{more}; {_format_gigabytes(disk)} of disk space"
+        yield f"in all   {sizes}; about {_format_hours(hours)} on this machine"
         yield "         what is in the hub's cache, or at hand as a local copy, is not downloaded"
 
 
-def _gigabytes(x: float) -> str:
+def _format_gigabytes(x: float) -> str:
     """Format a size in gigabytes: `1.5 GB`."""
     return f"{x:.1f} GB" if x >= 0.05 else "under 0.1 GB"
 
 
-def _hours(x: float) -> str:
+def _format_hours(x: float) -> str:
     """Format a duration, given in hours, in hours; under an hour, in minutes."""
     return f"{x:,.0f} hours" if x >= 10 else f"{x:.1f} hours" if x >= 0.95 else f"{max(60 * x, 1):.0f} minutes"
 
 
-def speed() -> float:
+def measure_speed() -> float:
     """Measure the speed of this machine in a plain matrix product, in 1e12 operations per second."""
     import torch
 
@@ -134,7 +134,7 @@ def speed() -> float:
     return done * 2e-12 * 768**3 / (time.monotonic() - began)
 
 
-def _settings_of(study: Study, name: str) -> Any:
+def _require_settings(study: Study, name: str) -> Any:
     """Return the study's settings of this name. UsageError if it has none."""
     if name not in study.settings:
         raise UsageError(f"settings of {study.name}", repr(name), suggest_names(name, study.settings))
@@ -153,13 +153,13 @@ def reproduce(
         folder = output / study.paper / settings / study.name
         if kept := _as_committed(study, settings, folder, output / "cache"):
             yield f"{study.name}  Nothing of it was trained here: judged from the records in {kept}"
-        elif not (folder / "study.json").exists() or finished(folder).lacking:
+        elif not (folder / "study.json").exists() or open_finished(folder).lacking:
             _run(study, settings, folder, output / "cache", device, quiet)
-        others = "" if kept else _other_settings(folder, _settings_of(study, settings))
+        others = "" if kept else _name_other_settings(folder, _require_settings(study, settings))
         if others:
             yield f"{study.name}  As it was measured with other settings ({others}); to measure it anew remove {folder}"
-        for verdict in _concluded(Finished(study, {}, read_table(folder / "records.parquet")), folder):
-            yield line(study, verdict)
+        for verdict in _conclude(Finished(study, {}, read_table(folder / "records.parquet")), folder):
+            yield format_verdict(study, verdict)
 
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results"
@@ -173,7 +173,7 @@ def _as_committed(study: Study, settings: str, folder: Path, cache_folder: Path)
     finished, or has no committed records.
     """
     kept = COMMITTED / study.paper / settings / study.name
-    if settings != FINISHED or study.at_hand is None or study.at_hand(_settings_of(study, settings), cache_folder):
+    if settings != FINISHED or study.at_hand is None or study.at_hand(_require_settings(study, settings), cache_folder):
         return None
     if (folder / "study.json").exists() or not (kept / "study.json").exists():
         return None
@@ -181,13 +181,13 @@ def _as_committed(study: Study, settings: str, folder: Path, cache_folder: Path)
     return kept
 
 
-def _other_settings(folder: Path, asked: Any) -> str:
+def _name_other_settings(folder: Path, asked: Any) -> str:
     """Name the settings in which the finished study in `folder` differs from those asked for, comma-separated; "" if
     none.
 
     Only settings that both program versions have are compared.
     """
-    then, now = finished(folder).described["settings"], json.loads(json.dumps(asdict(asked), default=str))
+    then, now = open_finished(folder).described["settings"], json.loads(json.dumps(asdict(asked), default=str))
     return ", ".join(name for name in now if name in then and then[name] != now[name])
 
 
@@ -198,15 +198,15 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
 
     If the same things are unavailable as in the last run, nothing is written.
     """
-    asked = _settings_of(study, settings)
+    asked = _require_settings(study, settings)
     with flush_denormals(), show_progress(f"{study.paper} {study.name}", "steps", quiet=quiet) as progress:
         context = Context(folder, cache_folder, device, progress=lambda _text, done, total: progress(done, total))
-        records = _measured(study, asked, context)
+        records = _measure(study, asked, context)
     done = Finished(study, {}, records)
-    if (folder / "study.json").exists() and finished(folder).lacking == done.lacking:
+    if (folder / "study.json").exists() and open_finished(folder).lacking == done.lacking:
         return  # what could not be had then cannot be had now
     write_table(folder / "records.parquet", records)
-    _concluded(done, folder)
+    _conclude(done, folder)
     for name, chart in done.charts.items():
         save(chart, folder / name, formats=("svg", "pdf", "png"))
     described = {
@@ -216,20 +216,20 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
         "caption": study.caption_under(settings),
         "settings_name": settings,
         "settings": asdict(asked),
-        "claims": described_claims(study),
+        "claims": describe_claims(study),
         **provenance(),
         "command": f"anisoscope reproduce {study.paper} --only {study.name} --settings {settings}",
     }
     write_json(folder / "study.json", described)
 
 
-def described_claims(study: Study) -> list[dict[str, Any]]:
+def describe_claims(study: Study) -> list[dict[str, Any]]:
     """Return the fields of a study's claims that are saved with its records, by name, one dict per claim."""
     kept = ("name", "statement", "source", "published", "primary", "identity", "floor", "because")
     return [{name: getattr(claim, name) for name in kept} for claim in study.claims]
 
 
-def _measured(study: Study, asked: Any, context: Context) -> pd.DataFrame:
+def _measure(study: Study, asked: Any, context: Context) -> pd.DataFrame:
     """Measure a study by its settings (`asked`) and return its records, with rows for what was unavailable."""
     try:
         parts = [study.measure(asked, context)]
@@ -279,7 +279,7 @@ class Finished:
         return dict(zip(rows["model"].where(rows["metric"] == WITHHELD, instead), rows["component"], strict=True))
 
 
-def _concluded(done: Finished, folder: Path) -> Sequence[Verdict]:
+def _conclude(done: Finished, folder: Path) -> Sequence[Verdict]:
     """Judge a finished study, and write verdicts.json and compared.json (published numbers next to ours) into `folder`.
 
     Returns the verdicts.
@@ -290,25 +290,25 @@ def _concluded(done: Finished, folder: Path) -> Sequence[Verdict]:
     return verdicts
 
 
-def finished(folder: Path) -> Finished:
+def open_finished(folder: Path) -> Finished:
     """Open the finished study in a folder. OutputError if it is damaged, or not written by this version."""
     about, table = folder / "study.json", folder / "records.parquet"
     try:
         described = json.loads(about.read_text("utf-8"))
-        (study,) = (s for s in found() if (s.paper, s.name) == (described["paper"], described["study"]))
+        (study,) = (s for s in find_studies() if (s.paper, s.name) == (described["paper"], described["study"]))
         return Finished(study, described, read_table(table))
     except (ValueError, KeyError, TypeError, OSError) as error:
         cure = "reproduce it again into another --output"
         raise OutputError(f"a study of this version in {folder}", f"{type(error).__name__}: {error}", cure) from error
 
 
-def reproductions(folder: Path) -> list[Path]:
+def list_reproductions(folder: Path) -> list[Path]:
     """List the folders of finished studies in `folder`, which may hold one study, settings, a paper, or all papers."""
     files = (path for depth in range(4) for path in folder.glob("*/" * depth + "study.json"))
     return sorted((path.parent for path in files), key=lambda path: (path.parent, number_of(path.name)))
 
 
-def line(study: Study, verdict: Verdict) -> str:
+def format_verdict(study: Study, verdict: Verdict) -> str:
     """Format a verdict on one line: study, outcome, claim, statistic with interval, n, p and reason."""
     v = verdict
     numbers = "" if v.value is None else f" {v.value:.4g}"
@@ -319,11 +319,11 @@ def line(study: Study, verdict: Verdict) -> str:
     return f"{study.name:7s} {v.word.upper():9s} {v.claim}{subject}: {v.statistic}{numbers}{reason}"
 
 
-def without(studies: Iterable[Study], folder: Path) -> dict[str, str]:
+def explain_lacking(studies: Iterable[Study], folder: Path) -> dict[str, str]:
     """Return {reason: the names that were unavailable, and in which studies}, for finished studies in `folder`."""
     found: dict[str, tuple[str, dict[str, None], dict[str, None]]] = {}
     for study in (study for study in studies if (folder / study.name / "study.json").exists()):
-        for name, reason in finished(folder / study.name).lacking.items():
+        for name, reason in open_finished(folder / study.name).lacking.items():
             _, names, where = found.setdefault(reason.replace(name, ""), (reason, {}, {}))
             names[name] = where[study.name] = None
     return {reason: f"{list_first([*names])} (in {', '.join(where)})" for reason, names, where in found.values()}

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from anisoscope.charts.export import to_svg
 from anisoscope.errors import OutputError
 from anisoscope.report.page import write_page
-from anisoscope_papers.runner import Finished, finished, reproductions
+from anisoscope_papers.runner import Finished, list_reproductions, open_finished
 from anisoscope_papers.study import FAILING, WORDS, counted, published
 
 HERE = files("anisoscope_papers")
@@ -20,7 +20,7 @@ HERE = files("anisoscope_papers")
 
 def page_of(folder: Path) -> Path | None:
     """Write the page of a folder of reproductions again; return None for a folder of another kind."""
-    return build_studies(folder) if reproductions(folder) else None
+    return build_studies(folder) if list_reproductions(folder) else None
 
 
 def build_studies(folder: Path) -> Path:
@@ -29,7 +29,7 @@ def build_studies(folder: Path) -> Path:
     `folder` may also be one of them, or a single study. Returns the page to open. OutputError if no study is finished
     there.
     """
-    found = reproductions(folder)
+    found = list_reproductions(folder)
     if not found:
         raise OutputError(f"finished studies below {folder}", "none", "run anisoscope reproduce first")
     if found == [folder]:
@@ -45,7 +45,7 @@ def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
     """Write the page of some studies (their folders) of one paper and settings; return (its path, its entry in the
     list of pages).
     """
-    done = [finished(path) for path in studies]
+    done = [open_finished(path) for path in studies]
     shown = [_shown(one) for one in done]
     paper, settings = done[0].study.paper, done[0].described["settings_name"]
     words = [verdict["word"] for study in shown for verdict in study["verdicts"]]

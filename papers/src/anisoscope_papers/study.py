@@ -14,7 +14,7 @@ from scipy import stats
 
 from anisoscope.errors import MeasureError
 from anisoscope_papers.needs import Need
-from anisoscope_papers.study_names import PUBLISHED, folder_of
+from anisoscope_papers.study_names import PUBLISHED, find_folder
 
 Outcome = Literal["holds", "fails", "undecided", "identity", "not comparable"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -287,10 +287,10 @@ class Study:
 @cache
 def published(paper: str) -> dict[str, Any]:
     """Return the published.toml of a paper as {study: its claims and published numbers}."""
-    return tomllib.loads((folder_of(paper) / PUBLISHED).read_text("utf-8"))
+    return tomllib.loads((find_folder(paper) / PUBLISHED).read_text("utf-8"))
 
 
-def _entry(paper: str, study: str) -> dict[str, Any]:
+def _read_entry(paper: str, study: str) -> dict[str, Any]:
     """Return the part of a paper's published.toml for one study. MeasureError if there is none."""
     if study not in published(paper):
         raise MeasureError(f"[{study}] in {paper}/published.toml", "none", "write it; see docs/adding.md")
@@ -302,7 +302,7 @@ def claims(paper: str, study: str) -> dict[str, Claim]:
 
     A statement may insert its claim's numbers in braces.
     """
-    entry, several, found = _entry(paper, study), published(paper).get("shared", {"claims": ()}), {}
+    entry, several, found = _read_entry(paper, study), published(paper).get("shared", {"claims": ()}), {}
     shared = [row for row in several["claims"] if row["name"] in entry.get("shared", ())]
     for row in [*entry.get("claims", ()), *shared]:
         given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
@@ -315,6 +315,6 @@ def declare(paper: str, name: str, **code: Any) -> Study:
     """Create the study `name` of a paper from its functions (`code`) and its title, caption and claims in
     published.toml.
     """
-    entry = _entry(paper, name)
+    entry = _read_entry(paper, name)
     words = {key: entry.get(key, "") for key in ("title", "caption", "small")}
     return Study(name, paper, claims=tuple(claims(paper, name).values()), **words, **code)

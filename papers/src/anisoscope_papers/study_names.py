@@ -16,7 +16,7 @@ PUBLISHED = "published.toml"
 """What makes a folder a paper: titles, claims and settings of its studies."""
 
 
-def packages() -> dict[str, ModuleType]:
+def find_packages() -> dict[str, ModuleType]:
     """Return the packages of studies by paper: ours first, then plug-ins (entry point `anisoscope.studies`)."""
     ours = [path.parent.name for path in sorted(HERE.glob(f"*/{PUBLISHED}"))]
     found = {name: import_module(f"{__package__}.{name}") for name in sorted(ours, key=_rank)}
@@ -28,15 +28,15 @@ def _rank(paper: str) -> tuple[int, str]:
     return (FIRST.index(paper) if paper in FIRST else len(FIRST), paper)
 
 
-def folder_of(paper: str) -> Path:
+def find_folder(paper: str) -> Path:
     """Return the folder of a paper's studies. UsageError for an unknown paper."""
-    known = packages()
+    known = find_packages()
     if paper not in known:
         raise UsageError("a paper", repr(paper), suggest_names(paper, known))
     return Path(str(known[paper].__file__)).parent
 
 
-PAPERS = tuple(packages())
+PAPERS = tuple(find_packages())
 """Names of the papers, when the program starts."""
 
 
@@ -44,21 +44,21 @@ def check(paper: str, only: str, settings: str) -> None:
     """Raise UsageError if there is no such paper, or it has no study that `only` names (as in `fig1,fig3-5`), or no
     settings of this name.
     """
-    folder_of(paper)
-    chosen(paper, only)
-    if settings not in (named := {name for known, _, _, how in listed() if known == paper for name in how}):
+    find_folder(paper)
+    choose_names(paper, only)
+    if settings not in (named := {name for known, _, _, how in list_studies() if known == paper for name in how}):
         cure = f"{suggest_names(settings, named)} (anisoscope list studies names those of each)"
         raise UsageError(f"settings of {paper}", repr(settings), cure)
 
 
-def chosen(paper: str, only: str = "") -> list[str]:
+def choose_names(paper: str, only: str = "") -> list[str]:
     """Return the names of the studies that `only` asks for, as in `fig1,fig3-5,table2`; all if it is empty.
 
     `fig3` also selects fig3a, fig3b …. UsageError for a name that fits no study.
     """
     if only and not only.strip(" ,"):
         raise UsageError(f"figures or tables of {paper} for --only", repr(only), "leave it out for all")
-    studies = [name for known, name, *_ in listed() if known == paper]
+    studies = [name for known, name, *_ in list_studies() if known == paper]
     found = dict.fromkeys(() if only else studies)
     for part in filter(None, (part.strip() for part in only.split(","))):
         span = re.fullmatch(r"([a-z]+)(\d+)-(?:\1)?(\d+)", part)
@@ -70,13 +70,13 @@ def chosen(paper: str, only: str = "") -> list[str]:
     return list(found)
 
 
-def listed() -> list[tuple[str, str, str, list[str]]]:
+def list_studies() -> list[tuple[str, str, str, list[str]]]:
     """List (paper, name, title, names of settings) of every study, from its published.toml, in the order of the
     papers.
     """
     found = []
-    for paper in packages():
-        entries = tomllib.loads((folder_of(paper) / PUBLISHED).read_text("utf-8"))
+    for paper in find_packages():
+        entries = tomllib.loads((find_folder(paper) / PUBLISHED).read_text("utf-8"))
         usual = entries.get("settings", ["quick", "paper"])
         studies = [(name, entry) for name, entry in entries.items() if isinstance(entry, dict) and "title" in entry]
         for name, entry in sorted(studies, key=lambda study: number_of(study[0])):

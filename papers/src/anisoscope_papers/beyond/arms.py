@@ -86,13 +86,13 @@ def _centre(side: str) -> Callable[[Any], None]:
     return lambda model: _replace(model, (side,), Centred)
 
 
-def _norm(model: Any) -> None:
+def _normalise_heads(model: Any) -> None:
     """Replace the query and key projections of a model by ones that normalise each head."""
     heads = model.config.num_attention_heads
     _replace(model, ("query", "key"), lambda linear: Normed(linear, heads))
 
 
-def _without_bias(linear: nn.Linear) -> nn.Module:
+def _remove_bias(linear: nn.Linear) -> nn.Module:
     """Remove the bias of a projection, in place, and return it."""
     linear.bias = None  # type: ignore[assignment]
     return linear
@@ -104,7 +104,7 @@ def _untie(model: Any) -> None:
     model.cls.predictions.decoder.weight = nn.Parameter(words.detach().clone())
 
 
-def _no_type(model: Any) -> None:
+def _remove_type(model: Any) -> None:
     """Set the type vectors to 0 and do not train them.
 
     All tokens share a type vector; with it, A (mean cosine) is 1/3 in all layers of an untrained model.
@@ -133,8 +133,8 @@ class Change:
 CHANGES = {
     "queries-centred": Change("queries less their mean, in training and after", _centre("query")),
     "keys-centred": Change("keys less their mean: a placebo, no softmax can see it", _centre("key")),
-    "qk-norm": Change("queries and keys of unit root mean square, with a learnt gain", _norm),
-    "no-qk-bias": Change("no bias in queries and keys", lambda model: _replace(model, ("query", "key"), _without_bias)),
+    "qk-norm": Change("queries and keys of unit root mean square, with a learnt gain", _normalise_heads),
+    "no-qk-bias": Change("no bias in queries and keys", lambda model: _replace(model, ("query", "key"), _remove_bias)),
     "untied": Change("output embeddings of their own", _untie),
     "decay": Change("weight decay .1 (else 0)", decay=0.1),
     "type": Change("a type vector that all tokens share, as BERT has"),
@@ -150,7 +150,7 @@ HOLDING = 1.0
 """Weight of the penalty, in nats of loss for A a whole unit off: the error of the mean square over layers."""
 
 
-def changes_of(arm: str) -> list[Change]:
+def list_changes(arm: str) -> list[Change]:
     """Return the changes that an arm's (changed model's) name lists. UsageError for an unknown one,
     with similar names.
     """
@@ -162,9 +162,9 @@ def changes_of(arm: str) -> list[Change]:
     return [CHANGES[name] for name in names]
 
 
-def form_of(arm: str) -> str:
+def find_form(arm: str) -> str:
     """Return the form of attention (a key of `forms.FORMS`) of an arm (changed model); empty for softmax."""
-    return next((change.form for change in changes_of(arm) if change.form), "")
+    return next((change.form for change in list_changes(arm) if change.form), "")
 
 
 class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types in its __init_subclass__
@@ -177,10 +177,10 @@ class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types i
 
     def __init__(self, config: Any) -> None:
         """Build the model, then apply the changes of `config.arm` to it."""
-        changes = changes_of(config.arm)
+        changes = list_changes(config.arm)
         super().__init__(config)
         if "type" not in config.arm.split("+"):
-            _no_type(self)
+            _remove_type(self)
         for change in changes:
             change.model(self)
         self.held = next((change.held for change in changes if change.held is not None), None)
@@ -209,12 +209,12 @@ class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types i
         each = functional.cross_entropy(self.cls(hidden[at]).float(), labels[at], reduction="none")
         loss = (each * self.token_weights[labels[at]]).mean() if self.training else each.mean()
         if held is not None:
-            off = [(mean_cosine(hidden) - held) ** 2 for hidden in out.hidden_states[1:]]
+            off = [(compute_mean_cosine(hidden) - held) ** 2 for hidden in out.hidden_states[1:]]
             loss = loss + HOLDING * torch.stack(off).mean()
         return MaskedLMOutput(loss=loss)
 
 
-def mean_cosine(hidden: Float[Tensor, "sequence token dim"]) -> Float[Tensor, ""]:
+def compute_mean_cosine(hidden: Float[Tensor, "sequence token dim"]) -> Float[Tensor, ""]:
     """Return A, the mean cosine over all distinct pairs of vectors of a batch, hidden [sequence, token, dim]; it has
     a gradient.
     """
@@ -223,7 +223,7 @@ def mean_cosine(hidden: Float[Tensor, "sequence token dim"]) -> Float[Tensor, ""
     return (directions.sum(0).square().sum() - n) / (n * (n - 1))
 
 
-def untrained(arm: str, size: ModelSize, tokenizer: Any, seed: int) -> ArmedBert:
+def build_untrained(arm: str, size: ModelSize, tokenizer: Any, seed: int) -> ArmedBert:
     """Build a BERT of this size and arm (its changes) in training mode, with weights drawn from `seed`.
 
     If the tokenizer has no mask token, each token sees only those before it.
@@ -243,6 +243,6 @@ def untrained(arm: str, size: ModelSize, tokenizer: Any, seed: int) -> ArmedBert
         use_cache=False,
         tie_word_embeddings="untied" not in arm.split("+"),
     )
-    config.arm, config._attn_implementation = arm, form_of(arm) or None
+    config.arm, config._attn_implementation = arm, find_form(arm) or None
     model: ArmedBert = ArmedBert(config).train()
     return model

@@ -8,7 +8,7 @@ A cell that has learnt little more than word frequencies (skill over the unigram
 trained models: it is counted and left out.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -22,7 +22,7 @@ from anisoscope.sums.isotropic import cosine_quantile
 from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers.beyond.arms import BASE
 from anisoscope_papers.beyond.trained import LOSS, SKILL, Experiment, Recipe, measure
-from anisoscope_papers.judge import judged, means_over_seeds, of_seeds, verdict_without_test
+from anisoscope_papers.judge import Test, average_over_seeds, judge_tests, make_test_of_seeds, verdict_without_test
 from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
 from anisoscope_papers.training.recipe import SIZES, ModelSize
 
@@ -66,17 +66,20 @@ more.
 """
 
 
-def kept(name: str, experiment: Experiment, context: Context) -> pd.DataFrame:
+def select_kept(name: str, experiment: Experiment, context: Context) -> pd.DataFrame:
     """Return the records that claims and figures of the study `name` need, of all cells (trained models) of an
     experiment.
     """
     records = measure(experiment, context)
     read = {*SHOWN, *(claim.metric for claim in claims("beyond", name).values())}
-    of_heads = (records["metric"] == "mean_cosine") & ~records["site"].isin(["hidden"])
-    return records[records["metric"].isin(read) & ~of_heads].reset_index(drop=True)
+    # A is also measured of queries and keys, head by head; no figure shows those rows
+    is_of_heads = (records["metric"] == "mean_cosine") & ~records["site"].isin(["hidden"])
+    return records[records["metric"].isin(read) & ~is_of_heads].reset_index(drop=True)
 
 
-def ends(records: pd.DataFrame, metric: str, site: str = "", *, last: bool = False, start: bool = False) -> pd.Series:
+def average_cells(
+    records: pd.DataFrame, metric: str, site: str = "", *, last: bool = False, start: bool = False
+) -> pd.Series:
     """Return one number of a metric per cell (trained model), by (arm, seed), at the last step, or at the first with
     `start`.
 
@@ -84,15 +87,21 @@ def ends(records: pd.DataFrame, metric: str, site: str = "", *, last: bool = Fal
     absolute value. For hidden states, the input of the blocks is left out; `last` takes only the last layer.
     """
     cosine = "query_key.cosine"
-    rows = select(records, metric=cosine if metric == OPPOSITE else metric, **({"site": site} if site else {}))
-    rows = rows[rows["step"] == (rows["step"].min() if start else rows["step"].max())]
+    rows = select(records, metric=cosine if metric == OPPOSITE else metric)
+    if site:
+        rows = select(rows, site=site)
+    step = rows["step"].min() if start else rows["step"].max()
+    rows = rows[rows["step"] == step]
     if site == "hidden":
         rows = rows[rows["layer"] == rows["layer"].max()] if last else rows[rows["layer"] > 0]
-    values = rows["value"].abs() if metric == cosine else rows["value"]
-    if metric == OPPOSITE:
+    values = rows["value"]
+    if metric == cosine:
+        values = values.abs()
+    elif metric == OPPOSITE:
+        # below what chance gives two directions of this many dimensions
         values = (values < -float(cosine_quantile(0.975, SIZE.width // SIZE.heads))).astype(float)
-    found: pd.Series = values.groupby([rows["model"].astype(str), rows["seed"].astype(int)]).mean()
-    return found
+    by_cell: pd.Series = values.groupby([rows["model"].astype(str), rows["seed"].astype(int)]).mean()
+    return by_cell
 
 
 def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> list[Verdict]:
@@ -101,45 +110,57 @@ def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> li
 
     Claims without a finished pair are undecided. `over`: what skill is relative to, in words.
     """
-    stated_ones = claims("beyond", name)
+    of_study = list(claims("beyond", name).values())
     if records.empty:
-        return [
-            verdict_without_test(claim, None, "not trained", reason="no finished cell")
-            for claim in stated_ones.values()
-        ]
-    skill = ends(records, SKILL)
+        return [verdict_without_test(claim, None, "not trained", reason="no finished cell") for claim in of_study]
+    skill = average_cells(records, SKILL)
+    tests = []
+    untrained = []
+    for claim in of_study:
+        for arm in claim.systems:
+            subject = arm if len(claim.systems) > 1 else ""
+            pairs = subtract_paired(claim, records, arm)
+            if len(pairs):
+                tests.append(_make_test(claim, records, arm, pairs, skill, over, subject))
+            else:
+                why = f"no seed of {arm} beside {claim.against} is finished"
+                untrained.append(verdict_without_test(claim, None, "not trained", reason=why, subject=subject))
+    return [*_mark_unmade(of_study, judge_tests(tests)), *untrained]
+
+
+def _make_test(
+    claim: Claim, records: pd.DataFrame, arm: str, pairs: pd.Series, skill: pd.Series, over: str, subject: str
+) -> Test:
+    """Make the test of a claim on one arm (changed model).
+
+    pairs     differences of the arm to what the claim compares it with, by seed
+    skill     of every cell, by (arm, seed)
+    over      what skill is relative to, in words
+    subject   the arm, if the claim has several
+    """
     learnt = skill[skill >= LEARNT].index
-    tests, untrained = [], []
-    for claim, arm in [(each, arm) for each in stated_ones.values() for arm in each.systems]:
-        subject = arm if len(claim.systems) > 1 else ""
-        pairs, other = paired(claim, records, arm), claim.against if claim.against in skill else arm
-        if not len(pairs):
-            why = f"no seed of {arm} beside {claim.against} is finished"
-            untrained.append(verdict_without_test(claim, None, "not trained", reason=why, subject=subject))
-            continue
-        known = [(arm, seed) in learnt and (other, seed) in learnt for seed in pairs.index]
-        reason = f"skill over {over} {skill[arm].mean():.2f}, of {BASE} {skill[BASE].mean():.2f}"
-        reason += "" if all(known) else f"; a cell whose skill is below {LEARNT:g} says nothing"
-        values = np.where(known, pairs.to_numpy(float), np.nan)
-        nothing = _nothing_to_lose(claim, records)
-        test = of_seeds(claim, values, reason="; ".join(filter(None, (nothing, reason))), subject=subject)
-        tests.append(replace(test, up=np.nan, down=np.nan) if nothing else test)
-    return [*_unmade(list(stated_ones.values()), judged(tests)), *untrained]
+    other = claim.against if claim.against in skill else arm
+    # a model that has learnt nothing is no evidence on trained models: its pair is left out
+    is_known = [(arm, seed) in learnt and (other, seed) in learnt for seed in pairs.index]
+    values = np.where(is_known, pairs.to_numpy(float), np.nan)
+    reasons = [f"skill over {over} {skill[arm].mean():.2f}, of {BASE} {skill[BASE].mean():.2f}"]
+    if not all(is_known):
+        reasons.append(f"a cell whose skill is below {LEARNT:g} says nothing")
+    nothing = _explain_nothing_to_lose(claim, records)
+    if not nothing:
+        return make_test_of_seeds(claim, values, reason="; ".join(reasons), subject=subject)
+    test = make_test_of_seeds(claim, values, reason="; ".join([nothing, *reasons]), subject=subject)
+    return replace(test, up=np.nan, down=np.nan)
 
 
-def _unmade(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[Verdict]:
+def _mark_unmade(of_study: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[Verdict]:
     """Make verdicts undecided if they rest on an arm (changed model) that does not do what its name says.
 
-    `stated_ones`: all claims of the study; those with `makes` say what an arm must do.
+    `of_study`: all claims of the study; those with `makes` say what an arm must do.
     """
-    not_made: dict[str, str] = {}
-    for claim in stated_ones:
-        for verdict in verdicts if claim.makes else ():
-            if verdict.claim == claim.name and verdict.outcome != "holds":
-                number = "" if verdict.value is None else f": {claim.statistic} {verdict.value:.3g}"
-                not_made[claim.systems[0]] = f"`{claim.systems[0]}` is not what its name says{number}"
-    by_name = {claim.name: claim for claim in stated_ones}
-    found = []
+    by_name = {claim.name: claim for claim in of_study}
+    not_made = _find_unmade(by_name, verdicts)
+    marked = []
     for verdict in verdicts:
         claim = by_name[verdict.claim]
         arms = {verdict.subject} if verdict.subject else {*claim.systems, claim.against}
@@ -147,46 +168,65 @@ def _unmade(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict]) -> list[V
         if why and not claim.makes:
             reason = "; ".join(filter(None, (f"{why}: no conclusion", verdict.reason)))
             verdict = replace(verdict, outcome="undecided", failing="", reason=reason)
-        found.append(verdict)
-    return found
+        marked.append(verdict)
+    return marked
 
 
-def _nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
+def _find_unmade(by_name: Mapping[str, Claim], verdicts: Sequence[Verdict]) -> dict[str, str]:
+    """Return {arm: why it is not what its name says}, from the verdicts on how models were made."""
+    not_made: dict[str, str] = {}
+    for name, claim in by_name.items():
+        if not claim.makes:
+            continue
+        for verdict in verdicts:
+            if verdict.claim == name and verdict.outcome != "holds":
+                number = "" if verdict.value is None else f": {claim.statistic} {verdict.value:.3g}"
+                not_made[claim.systems[0]] = f"`{claim.systems[0]}` is not what its name says{number}"
+    return not_made
+
+
+def _explain_nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
     """Return why a claim cannot be tested: in these records the model it compares with lacks the effect. "" if it
     can.
     """
+
+    def average(*, start: bool) -> float:
+        """Return the claim's number of the model that it compares with, at the first step or the last; NaN if none."""
+        by_cell = average_cells(records, claim.metric, claim.site, start=start)
+        return float(by_cell.get(claim.against, pd.Series(dtype=float)).mean())
+
+    if claim.lost is None and claim.premise is None:
+        return ""
+    now = average(start=False)
     if claim.lost is not None:
-        now, start = (
-            ends(records, claim.metric, claim.site, start=first).get(claim.against, pd.Series(dtype=float)).mean()
-            for first in (False, True)
-        )
-        lost = 1 - now / start
-        if not lost >= claim.lost:
+        lost = 1 - now / average(start=True)
+        if not lost >= claim.lost:  # NaN too
             return f"training took {lost:.1%} off {claim.against}, not {claim.lost:.0%}: nothing to lose"
-    if claim.premise is None:
+    if claim.premise is None or now > claim.premise:
         return ""
-    value = ends(records, claim.metric, claim.site).get(claim.against, pd.Series(dtype=float)).mean()
-    if value > claim.premise:
-        return ""
-    return f"{claim.against} has {value:.3f}, not above {claim.premise:g}: nothing to lose"
+    return f"{claim.against} has {now:.3f}, not above {claim.premise:g}: nothing to lose"
 
 
-def paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
-    """Return the differences, by seed, between an arm (changed model) at the end and what the claim
-    compares it with.
+def subtract_paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
+    """Return the differences, by seed, between an arm (changed model) at the end and what the claim compares it
+    with.
     """
     last = "last layer" in claim.statement
-    found = ends(records, claim.metric, claim.site, last=last)
-    none = pd.Series(dtype=float)
-    if arm not in found:
-        return none
-    own: pd.Series = found[arm]
+    at_end = average_cells(records, claim.metric, claim.site, last=last)
+    if arm not in at_end:
+        return pd.Series(dtype=float)
+    own: pd.Series = at_end[arm]
     if claim.against == "zero":
         return own
-    first = claim.against == "start"
-    other = ends(records, claim.metric, claim.site, last=last, start=True) if first else found
-    against = arm if first else claim.against
-    return (own - other[against]).dropna() if against in other else none
+    # a claim compares the arm with another arm at the end, or with itself before training
+    others, against = at_end, claim.against
+    if claim.against == "start":
+        others = average_cells(records, claim.metric, claim.site, last=last, start=True)
+        against = arm
+    if against not in others:
+        return pd.Series(dtype=float)
+    paired: pd.Series = (own - others[against]).dropna()
+    return paired
 
 
 def draw(name: str, records: pd.DataFrame, *, loss: str = "loss (nats)") -> dict[str, ChartType]:
@@ -198,36 +238,42 @@ def draw(name: str, records: pd.DataFrame, *, loss: str = "loss (nats)") -> dict
     if records.empty:
         return {}
     charted = {
-        f"{name}_entropy": charts.trajectory(_course(records, "attention.entropy"), titles=("step", "entropy (nats)")),
-        f"{name}_loss": charts.trajectory(_course(records, LOSS), titles=("step", loss)),
+        f"{name}_entropy": charts.trajectory(
+            _average_course(records, "attention.entropy"), titles=("step", "entropy (nats)")
+        ),
+        f"{name}_loss": charts.trajectory(_average_course(records, LOSS), titles=("step", loss)),
     }
     rows = select(records, metric="mean_cosine", site="hidden")
     rows = rows[rows["step"] == rows["step"].max()]
-    charted[f"{name}_layers"] = charts.layer_curve(means_over_seeds(rows, "metric", "model", "layer"))
+    charted[f"{name}_layers"] = charts.layer_curve(average_over_seeds(rows, "metric", "model", "layer"))
     of_metric = {claim.metric: claim for claim in claims("beyond", name).values() if claim.against == BASE}
     for metric, claim in of_metric.items():
-        if len(bars := effects(claim, records)):
+        bars = compute_effects(claim, records)
+        if len(bars):
             drawn = charts.bars(bars, category="arm", titles=(claim.statistic, ""), size=(420, 17))
             charted[f"{name}_{metric.replace('.', '_')}"] = drawn
     return charted
 
 
-def effects(claim: Claim, records: pd.DataFrame) -> pd.DataFrame:
+def compute_effects(claim: Claim, records: pd.DataFrame) -> pd.DataFrame:
     """Return how every arm (changed model) differs from `base` in the number of a claim: arm, value, low, high (over
     seeds).
     """
     rows = []
     for arm in dict.fromkeys(records["model"].astype(str)):
-        if arm != BASE and len(pairs := paired(claim, records, arm)) > 1:
+        if arm == BASE:
+            continue
+        pairs = subtract_paired(claim, records, arm)
+        if len(pairs) > 1:  # one seed has no interval
             rows.append({"arm": arm, **estimate_over_seeds(pairs.to_numpy(float))._asdict()})
     return pd.DataFrame(rows)
 
 
-def _course(records: pd.DataFrame, metric: str) -> pd.DataFrame:
+def _average_course(records: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return a metric by arm (changed model) and step: averaged over heads and layers, then over seeds."""
     rows = select(records, metric=metric)
     cells = rows.groupby(["metric", "model", "step", "seed"], sort=False)["value"].mean().reset_index()
-    return means_over_seeds(cells, "metric", "model", "step")
+    return average_over_seeds(cells, "metric", "model", "step")
 
 
 STUDIES = tuple(
@@ -235,7 +281,7 @@ STUDIES = tuple(
         "beyond",
         name,
         settings=of_name,
-        measure=partial(kept, name),
+        measure=partial(select_kept, name),
         judge=partial(judge, name),
         draw=partial(draw, name),
     )

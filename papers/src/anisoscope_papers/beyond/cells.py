@@ -27,7 +27,7 @@ from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.provenance import describe_code_version, make_run_id
 from anisoscope.store import as_records, make_once, read_table, select, visit_busy_last, write_json, write_table
-from anisoscope_papers.fosse2023.entry import Evidence, entry
+from anisoscope_papers.fosse2023.entry import Evidence, declare_entry
 from anisoscope_papers.fosse2023.grid import LEARNED, NEEDS, PAPER, QUICK, SHORT, Cell, Grid
 from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, entropy_records
 from anisoscope_papers.fosse2023.trained_cells import (
@@ -35,8 +35,8 @@ from anisoscope_papers.fosse2023.trained_cells import (
     TOLD,
     CellAtStart,
     Trained,
-    corpus_of,
-    folder_of,
+    name_folder,
+    open_corpus,
     train_cell,
 )
 from anisoscope_papers.judge import Test
@@ -79,12 +79,12 @@ def cell_study(
         return any(table_of(cell, plan, cache).exists() for cell in cells(plan))
 
     code: dict[str, Any] = {"measure": measure, "tests": tests, "draw": draw, "at_hand": at_hand}
-    return entry(name, **code, paper="beyond", settings=settings, needs=NEEDS)
+    return declare_entry(name, **code, paper="beyond", settings=settings, needs=NEEDS)
 
 
 def table_of(cell: Cell, plan: Grid, cache: Path) -> Path:
     """Return the path, in the folder `cache`, of the records of a cell (classifier) trained as `plan` says."""
-    return cache / "cells" / f"{folder_of(cell, plan, cache).name}.parquet"
+    return cache / "cells" / f"{name_folder(cell, plan, cache).name}.parquet"
 
 
 def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFrame:
@@ -143,7 +143,7 @@ def read_by(cell: Cell, plan: Grid) -> dict[str, str]:
     CorpusError or ModelError if it is unavailable.
     """
     recipe = plan.recipe(cell).filled()
-    corpus = corpus_of(recipe.corpus, recipe.limit, recipe.split_seed)
+    corpus = open_corpus(recipe.corpus, recipe.limit, recipe.split_seed)
     return {"corpus": corpus.fingerprint, **hash_read(recipe)}
 
 

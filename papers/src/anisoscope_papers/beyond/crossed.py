@@ -19,7 +19,7 @@ from anisoscope_papers.beyond.cells import AFTERWARDS, RIGHT, cell_study, unpack
 from anisoscope_papers.beyond.positions import named
 from anisoscope_papers.fosse2023.entry import Evidence
 from anisoscope_papers.fosse2023.grid import LEARNED, TITLES, Grid
-from anisoscope_papers.judge import Test, equivalence
+from anisoscope_papers.judge import Test, compute_equivalence_p
 from anisoscope_papers.study import FEWEST
 
 Table = Float[np.ndarray, "row utterance"]
@@ -144,7 +144,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
                 yield test
                 continue
             inside = (-margin, margin)
-            up, down = equivalence(value, low, high, freedom, inside)
+            up, down = compute_equivalence_p(value, low, high, freedom, inside)
             yield replace(test, low=low, high=high, inside=inside, up=up, down=down)
 
 

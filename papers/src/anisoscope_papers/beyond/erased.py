@@ -37,7 +37,7 @@ from anisoscope.data.labelled import SPLITS, TEST, VALIDATION, Example, Labelled
 from anisoscope.errors import DivergedError
 from anisoscope.runs.run import make_slug
 from anisoscope.store import as_records, make_records_once
-from anisoscope_papers.fosse2023.entry import Evidence, entry, over
+from anisoscope_papers.fosse2023.entry import Evidence, declare_entry, over
 from anisoscope_papers.fosse2023.explained_words import ONE_LAYER, VALUES
 from anisoscope_papers.fosse2023.grid import PUBLISHED, Cell, Grid
 from anisoscope_papers.fosse2023.measurements import accuracies, gather
@@ -202,4 +202,4 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return whole.chart(charts.bars, over(rows, "corpus", "component", bounds=(0, 1)), **settings, size=(660, 20))
 
 
-STUDY = entry("erased", measure=measure, tests=tests, draw=draw, paper="beyond")
+STUDY = declare_entry("erased", measure=measure, tests=tests, draw=draw, paper="beyond")

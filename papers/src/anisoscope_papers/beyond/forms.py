@@ -31,12 +31,12 @@ def sigmoid(scores: Scores) -> Scores:
 FORMS: dict[str, Callable[[Scores], Scores]] = {"softmax1": softmax1, "sigmoid": sigmoid}
 
 
-def weights(form: str, scores: Scores) -> Scores:
+def compute_weights(form: str, scores: Scores) -> Scores:
     """Turn scores into weights by a form of attention (a key of `FORMS`; empty: softmax)."""
     return FORMS[form](scores) if form else scores.softmax(-1)
 
 
-def _attention(
+def _attend(
     form: str,
     module: nn.Module,
     query: Tensor,
@@ -55,11 +55,11 @@ def _attention(
     [sequence, query, head, dim], weights [sequence, head, query, key]).
     """
     scores = query @ key.transpose(2, 3) * scaling
-    given = weights(form, scores if attention_mask is None else scores + attention_mask)
+    given = compute_weights(form, scores if attention_mask is None else scores + attention_mask)
     given = functional.dropout(given, dropout, module.training)
     return (given @ value).transpose(1, 2).contiguous(), given
 
 
 for _form in FORMS:
-    AttentionInterface.register(_form, partial(_attention, _form))
+    AttentionInterface.register(_form, partial(_attend, _form))
     AttentionMaskInterface.register(_form, eager_mask)

@@ -13,7 +13,7 @@ from anisoscope.charts import builders as charts
 from anisoscope.store import select
 from anisoscope_papers.beyond.cells import cell_study
 from anisoscope_papers.beyond.positions import TESTED, named
-from anisoscope_papers.fosse2023.entry import Evidence, Seeds, over, spearman
+from anisoscope_papers.fosse2023.entry import Evidence, Seeds, compute_spearman, over
 from anisoscope_papers.fosse2023.grid import CONTROL, LEARNED, Grid
 from anisoscope_papers.judge import Array, Test
 
@@ -59,7 +59,7 @@ def trend(accuracy: Seeds) -> Array:
     """
     steps = sorted(step for step in accuracy if step >= 0)
     table = np.array([accuracy[step] for step in steps] or [accuracy.nothing]).T
-    return np.array([spearman(np.array(steps, dtype=float), values, FEWEST_STEPS) for values in table])
+    return np.array([compute_spearman(np.array(steps, dtype=float), values, FEWEST_STEPS) for values in table])
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:

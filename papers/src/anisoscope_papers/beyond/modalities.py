@@ -21,7 +21,7 @@ from anisoscope.data.opening import open_plan
 from anisoscope.errors import CorpusError
 from anisoscope.provenance import make_run_id
 from anisoscope_papers.beyond import arms
-from anisoscope_papers.beyond.causes import ARMS, draw, judge, kept
+from anisoscope_papers.beyond.causes import ARMS, draw, judge, select_kept
 from anisoscope_papers.beyond.trained import VERSION, Experiment, follow
 from anisoscope_papers.study import declare
 from anisoscope_papers.training import kinds
@@ -73,7 +73,7 @@ class KindRecipe:
                 f"what {kind.label} is trained on", kind.missing, "set ANISOSCOPE_DATA to a folder with it"
             )
         made = material(kind, seed)
-        for change in arms.changes_of(arm):
+        for change in arms.list_changes(arm):
             change.model(made.model)
         plan, _ = open_plan(kind.corpus, made.model, made.processor, modality=kind.modality, limit=self.probe)
         how = fitting(kind, seed, self.steps)
@@ -143,7 +143,7 @@ STUDIES = tuple(
         "beyond",
         name,
         settings=SETTINGS[name],
-        measure=partial(kept, name),
+        measure=partial(select_kept, name),
         judge=partial(judge, name, over=over),
         draw=partial(draw, name, loss=loss),
     )

@@ -14,7 +14,7 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, correlation, entry, over
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, compute_correlation, declare_entry, over
 from anisoscope_papers.fosse2023.grid import LEARNED, OTHER_ARM, OWN, TITLES, Grid
 from anisoscope_papers.fosse2023.measurements import VALUES, geometry, separated
 from anisoscope_papers.judge import Test
@@ -69,7 +69,7 @@ def predicted(whole: Evidence) -> np.ndarray:
     cells = sorted({key[:2] for key in accuracy})
     lost = {c: accuracy[*c, LEARNED] - accuracy[*c, "uniform"] for c in cells}
     alike = {c: values[*c, LEARNED] for c in cells}
-    return correlation(Seeds(alike, accuracy.nothing), Seeds(lost, accuracy.nothing), FEWEST)
+    return compute_correlation(Seeds(alike, accuracy.nothing), Seeds(lost, accuracy.nothing), FEWEST)
 
 
 FEWEST = 6
@@ -91,4 +91,6 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return drawn
 
 
-STUDY = entry("needed", measure=Measure(Grid.by_arm, (geometry, separated)), tests=tests, draw=draw, paper="beyond")
+STUDY = declare_entry(
+    "needed", measure=Measure(Grid.by_arm, (geometry, separated)), tests=tests, draw=draw, paper="beyond"
+)

@@ -41,27 +41,27 @@ Rows = Iterator[dict[str, Any]]
 
 
 @torch.no_grad()
-def asked(model: Any, tokenizer: Any, plan: Any, texts: Any) -> pd.DataFrame:
+def measure_outcomes(model: Any, tokenizer: Any, plan: Any, texts: Any) -> pd.DataFrame:
     """Measure all outcomes of a trained model: sinks, outliers, retrieval, and a probe of parts of speech.
 
     `plan`: batches of windows of text; `texts`: batches of windows for retrieval. Without a treebank on disk the probe
     is left out.
     """
     with evaluation_mode(model):
-        rows = [*_attended(model, plan), *_held(model, plan), *_retrieved(model, texts)]
+        rows = [*_measure_sinks(model, plan), *_measure_outliers(model, plan), *_measure_retrieval(model, texts)]
         folder = find_path(TREEBANK)
-        rows += _probed(model, tokenizer, folder) if folder else []
+        rows += _probe_words(model, tokenizer, folder) if folder else []
     return as_records(pd.DataFrame(rows))
 
 
-def _attended(model: Any, plan: Any) -> Rows:
+def _measure_sinks(model: Any, plan: Any) -> Rows:
     """Yield rows with the share of attention that goes to the first key, by layer and head, over the batches `plan`."""
     sums: dict[int, list[Tensor]] = defaultdict(list)
-    form = arms.form_of(model.config.arm)
+    form = arms.find_form(model.config.arm)
 
     def look(call: Call) -> None:
         """Compute the share of attention that one attention call gives to the first key, and keep it."""
-        weights = forms.weights(form, call.scores())[:, :, 1:].double()  # the first row has no choice
+        weights = forms.compute_weights(form, call.scores())[:, :, 1:].double()  # the first row has no choice
         first = weights[..., 0] / weights.sum(-1)
         sums[int(call.module.layer_idx)].append(first.mean(-1))  # type: ignore[arg-type]
 
@@ -74,7 +74,7 @@ def _attended(model: Any, plan: Any) -> Rows:
         yield from (named | {"head": head, "value": share} for head, share in enumerate(shares))
 
 
-def _held(model: Any, plan: Any) -> Rows:
+def _measure_outliers(model: Any, plan: Any) -> Rows:
     """Yield a row for each layer: the largest dimension's share of the mean square of hidden states.
 
     plan   the batches that the model is run on, by number
@@ -86,14 +86,17 @@ def _held(model: Any, plan: Any) -> Rows:
         yield {"metric": "outliers.top_share", "site": "hidden", "stack": "encoder", "layer": layer, "value": share}
 
 
-def _retrieved(model: Any, texts: Any) -> Rows:
+def _measure_retrieval(model: Any, texts: Any) -> Rows:
     """Yield a row with the precision of retrieval by the mean last hidden states of windows (`texts`: batches)."""
     batches = [texts[i] for i in range(len(texts))]
     last = torch.cat([model.bert(**batch.inputs).last_hidden_state.mean(1) for batch in batches])
-    yield {"metric": "retrieval.precision", "value": precision(last, torch.cat([batch.unit for batch in batches]))}
+    yield {
+        "metric": "retrieval.precision",
+        "value": compute_precision(last, torch.cat([batch.unit for batch in batches])),
+    }
 
 
-def precision(vectors: Float[Tensor, "window dim"], unit: Tensor) -> float:
+def compute_precision(vectors: Float[Tensor, "window dim"], unit: Tensor) -> float:
     """Return the share of windows whose nearest other window by cosine is of the same unit (document).
 
     Windows whose unit has no other are left out. `unit`: number of the document of each [window].
@@ -104,19 +107,19 @@ def precision(vectors: Float[Tensor, "window dim"], unit: Tensor) -> float:
     return float((unit[cosine.argmax(1)] == unit)[several].double().mean())
 
 
-def _probed(model: Any, tokenizer: Any, folder: Path) -> Rows:
+def _probe_words(model: Any, tokenizer: Any, folder: Path) -> Rows:
     """Yield a row with the accuracy of a linear discriminant that reads parts of speech from the last hidden states.
 
     `folder`: of the treebank UD English EWT.
     """
     window = model.config.max_position_embeddings
-    parts = [_words(model, tokenizer, folder / f"{split}.jsonl.gz", n, window) for split, n in SENTENCES.items()]
+    parts = [_read_words(model, tokenizer, folder / f"{split}.jsonl.gz", n, window) for split, n in SENTENCES.items()]
     (seen, tags), (words, right) = parts
     found = LinearDiscriminantAnalysis().fit(seen, tags).predict(words)
     yield {"metric": "probing.accuracy", "value": float((found == right).mean())}
 
 
-def _words(model: Any, tokenizer: Any, path: Path, sentences: int, window: int) -> tuple[Any, Any]:
+def _read_words(model: Any, tokenizer: Any, path: Path, sentences: int, window: int) -> tuple[Any, Any]:
     """Return (last hidden states [word, dim], part-of-speech tags [word]) of some sentences of a treebank file.
 
     sentences   how many are read, evenly spread over the file

@@ -28,7 +28,7 @@ from anisoscope.models.load import load
 from anisoscope.models.modes import evaluation_mode
 from anisoscope.store import as_records, select
 from anisoscope.sums.jackknife import UNBOUNDED, jackknife_interval
-from anisoscope_papers.judge import GROUPS, Test, equivalence, judged, of_units
+from anisoscope_papers.judge import GROUPS, Test, compute_equivalence_p, compute_p_of_units, judge_tests
 from anisoscope_papers.needs import Need
 from anisoscope_papers.study import SHARE, SIGNED, Claim, Context, claims, declare
 
@@ -226,12 +226,12 @@ def test_of(claim: Claim, row: pd.DataFrame) -> Test:
     freedom = min(n, GROUPS) - 1
     if claim.within is not None:
         inside = (-claim.within, claim.within)
-        up, down = equivalence(value, low, high, freedom, inside, claim.bounds or UNBOUNDED)
+        up, down = compute_equivalence_p(value, low, high, freedom, inside, claim.bounds or UNBOUNDED)
         words = f"{claim.statistic} (claim: {inside[0]:g} to {inside[1]:g}):"
         return Test(claim, words, inside=inside, up=up, down=down, **common)
     limit = float(claim.limit)
-    above, below = (float(p[0]) for p in of_units(row, claim.threshold(limit)))
-    against = float(of_units(row, limit)[1][0])
+    above, below = (float(p[0]) for p in compute_p_of_units(row, claim.threshold(limit)))
+    against = float(compute_p_of_units(row, limit)[1][0])
     words = f"{claim.statistic} (claim: > {limit:g}" + (f" by {claim.floor:g}" if claim.floor else "") + "):"
     return Test(claim, words, up=above, down=below, against=against, **common)
 
@@ -259,6 +259,6 @@ STUDY = declare(
     settings=SETTINGS,
     needs=NEEDS,
     measure=measure,
-    judge=lambda records: judged(list(tests(records))),
+    judge=lambda records: judge_tests(list(tests(records))),
     draw=draw,
 )

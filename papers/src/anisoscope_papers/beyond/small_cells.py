@@ -37,11 +37,11 @@ from anisoscope_papers.beyond.small_models import (
     Sentences,
     SmallCell,
     SmallGrid,
-    material,
+    build_untrained,
+    open_material,
     train,
-    untrained,
 )
-from anisoscope_papers.fosse2023.entry import Evidence, entry
+from anisoscope_papers.fosse2023.entry import Evidence, declare_entry
 from anisoscope_papers.study import Context
 from anisoscope_papers.training.contents import check_noted, hash_corpora
 
@@ -125,8 +125,8 @@ def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -
     def make() -> pd.DataFrame:
         """Train the model and measure it before and after."""
         write_json(noted, read)
-        made = material(cell.task, plan.limit, plan.held, cell.seed)
-        model = untrained(cell, made)
+        made = open_material(cell.task, plan.limit, plan.held, cell.seed)
+        model = build_untrained(cell, made)
         before = looked_at(model, cell, made)
         train(model, cell, made, plan)
         after, same = looked_at(model, cell, made), {"corpus": cell.task, "seed": cell.seed}
@@ -182,6 +182,10 @@ class OfSmall(Evidence):
 
 
 small_study = partial(
-    entry, measure=measure, needs=(), paper="beyond", read=lambda name, records: OfSmall(name, with_axes(records))
+    declare_entry,
+    measure=measure,
+    needs=(),
+    paper="beyond",
+    read=lambda name, records: OfSmall(name, with_axes(records)),
 )
 """A study whose records are those of a grid of small models."""

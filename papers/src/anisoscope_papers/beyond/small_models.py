@@ -123,12 +123,12 @@ class Sentences:
 
 
 @cache
-def material(task: str, limit: int, held: int, seed: int) -> Sentences:
+def open_material(task: str, limit: int, held: int, seed: int) -> Sentences:
     """Open the corpus `task` as sentences with classes and word tags, tokenized.
 
     `limit`, `held`: numbers of sentences for training and for testing. `seed` is for generated corpora.
     """
-    corpus, words, names = _treebank() if task == TREEBANK else _generated(task, seed)
+    corpus, words, names = _open_treebank() if task == TREEBANK else _open_generated(task, seed)
     sizes = {TRAIN: limit, TEST: held}
     classes = len(corpus.labels)
     splits = {split: take_balanced(corpus.splits[split], size, classes) for split, size in sizes.items()}
@@ -149,7 +149,7 @@ Tagged = tuple[LabelledCorpus, dict[int, list[int]], tuple[str, ...]]
 """A corpus, the tags of every example (by identity), and the names of tags."""
 
 
-def _treebank() -> Tagged:
+def _open_treebank() -> Tagged:
     """Open UD English EWT as (corpus, tags of each example, names of tags).
 
     The class of a sentence is its genre, the tag of a word its part of speech.
@@ -168,7 +168,7 @@ def _treebank() -> Tagged:
     return LabelledCorpus(TREEBANK, genres, splits, tokenised=True), tags, names
 
 
-def _generated(task: str, seed: int) -> Tagged:
+def _open_generated(task: str, seed: int) -> Tagged:
     """Open the corpus `task` as (corpus, tags of each example, names of tags).
 
     The tag of a word is the class that it indicates (from rationales), else `none`. `seed` is for generated corpora.
@@ -230,7 +230,7 @@ class Reader(AttentionClassifier):  # type: ignore[no-untyped-call]  # as above
         return (x[:, 1:] * words).sum(1) / words.sum(1)
 
 
-def untrained(cell: SmallCell, made: Sentences) -> Reader:
+def build_untrained(cell: SmallCell, made: Sentences) -> Reader:
     """Build the model at step 0 for the sentences `made`, with weights drawn from the seed of `cell`."""
     set_seed(cell.seed)
     return Reader(cell, len(made.tokenizer), len(made.labels(cell.read)))
@@ -243,7 +243,7 @@ def train(model: Reader, cell: SmallCell, made: Sentences, plan: SmallGrid) -> N
     warm = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: min(1.0, (step + 1) / (plan.steps / 10)))
     draw = torch.Generator().manual_seed(cell.seed)
     model.train()
-    for chosen in _batches(len(made.encoded[TRAIN]), plan.batch, plan.steps, draw):
+    for chosen in _draw_batches(len(made.encoded[TRAIN]), plan.batch, plan.steps, draw):
         inputs, labels = made.batch(TRAIN, chosen, cell.read)
         logits = model.classifier(model.states(**inputs))
         loss = nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=UNTAGGED)
@@ -254,7 +254,7 @@ def train(model: Reader, cell: SmallCell, made: Sentences, plan: SmallGrid) -> N
         warm.step()
 
 
-def _batches(n: int, batch: int, steps: int, draw: torch.Generator) -> Iterator[list[int]]:
+def _draw_batches(n: int, batch: int, steps: int, draw: torch.Generator) -> Iterator[list[int]]:
     """Yield `steps` batches of `batch` indices from a shuffled corpus of n sentences, shuffled again when it ends.
 
     `draw`: the random generator.

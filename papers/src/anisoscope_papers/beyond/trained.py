@@ -175,10 +175,10 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
     tokenizer, tokens = prepare(open_training_corpus(named), recipe.task, size.vocabulary, size.window)
     windows, held = tokens.parts()
     training = Training(task=recipe.task, own_size=size, steps=recipe.steps, seed=seed, device=device)
-    model, changes = arms.untrained(arm, size, tokenizer, seed), arms.changes_of(arm)
-    shares = unigrams(tokens, windows)
+    model, changes = arms.build_untrained(arm, size, tokenizer, seed), arms.list_changes(arm)
+    shares = count_unigrams(tokens, windows)
     if any(change.balanced for change in changes):
-        model.token_weights.copy_(torch.from_numpy(balancing(shares)))
+        model.token_weights.copy_(torch.from_numpy(compute_balancing(shares)))
     validation = Examples(tokens, held, len(held), 0, shuffled=False)
     sizes = (recipe.probe, outcomes.WINDOWS)
     plan, texts = (open_plan(probed, model, tokenizer, modality="text", sequences=n)[0] for n in sizes)
@@ -186,10 +186,12 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
     made = Material(model, tokenizer, Examples(tokens, windows, recipe.steps * size.batch, seed), validation, dict)
     settings = settings_of(training) | {"weight_decay": max((change.decay for change in changes), default=0.0)}
     cell: dict[str, Any] = {"model": arm, "seed": seed, "corpus": probed}
-    guess = unigram_loss(shares, validation)
+    guess = compute_unigram_loss(shares, validation)
     follow(made, Fitting(settings, share=training.share), plan, recipe.seen, guess, folder, cell)
     given = cell | {"step": recipe.steps}
-    make_records_once(folder / ASKED, lambda: as_records(outcomes.asked(model, tokenizer, plan, texts).assign(**given)))
+    make_records_once(
+        folder / ASKED, lambda: as_records(outcomes.measure_outcomes(model, tokenizer, plan, texts).assign(**given))
+    )
     shutil.rmtree(folder / "resume", ignore_errors=True)
 
 
@@ -235,13 +237,13 @@ def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
             measurement = run_pass(model.base_model, plan, settings)
     else:
         measurement = measure_probe(model.base_model, batches, settings)
-    form = arms.form_of(getattr(model.config, "arm", arms.BASE))
+    form = arms.find_form(getattr(model.config, "arm", arms.BASE))
     sites = [site for site in SITES if not (form and site in OF_SOFTMAX)]
     rows = select(measurement.records(), site=sites, component=None)
     return as_records(rows.assign(low=np.nan, high=np.nan))  # intervals are over seeds
 
 
-def unigrams(tokens: Tokens, windows: NDArray[np.int64]) -> NDArray[np.float64]:
+def count_unigrams(tokens: Tokens, windows: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the share of each token in the training windows, [token], with one added to every count.
 
     `tokens`: the tokenised corpus; `windows`: indices of the windows for training.
@@ -253,7 +255,7 @@ def unigrams(tokens: Tokens, windows: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(counts / counts.sum(), dtype=np.float64)
 
 
-def balancing(shares: NDArray[np.float64]) -> NDArray[np.float32]:
+def compute_balancing(shares: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return weights proportional to share^−½, [token]; their mean over tokens as they occur is 1. `shares`: of
     tokens, [token].
     """
@@ -261,7 +263,7 @@ def balancing(shares: NDArray[np.float64]) -> NDArray[np.float32]:
     return np.asarray(weights / (shares * weights).sum(), dtype=np.float32)
 
 
-def unigram_loss(shares: NDArray[np.float64], examples: Examples) -> float:
+def compute_unigram_loss(shares: NDArray[np.float64], examples: Examples) -> float:
     """Return the cross-entropy, in nats, of the hidden tokens of `examples`, each predicted by its share in training.
 
     `shares`: of tokens in training, [token].

@@ -19,8 +19,8 @@ from anisoscope.store import select
 from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, TITLES, Cell, Grid, with_options
 from anisoscope_papers.fosse2023.measurements import KEYS, Look, accuracies, gather
-from anisoscope_papers.fosse2023.trained_cells import TOLD, folder_of, untrained
-from anisoscope_papers.judge import Array, Test, bounds_of, judged, of_seeds
+from anisoscope_papers.fosse2023.trained_cells import TOLD, name_folder, untrained
+from anisoscope_papers.judge import Array, Test, judge_tests, look_up_bounds, make_test_of_seeds
 from anisoscope_papers.study import Compared, Context, Study, claims, declare, published
 
 LOST = {
@@ -146,7 +146,7 @@ class Evidence:
         inside = None if claim.within is None else (around - claim.within, around + claim.within)
         subject = ", ".join(filter(None, (self.title, which)))
         reason = self.note if of_several else self.note_on(values)
-        return of_seeds(claim, values, reason=reason, subject=subject, inside=inside)
+        return make_test_of_seeds(claim, values, reason=reason, subject=subject, inside=inside)
 
     @property
     def apart(self) -> str:
@@ -221,12 +221,12 @@ def _mean(rows: pd.DataFrame, bounds: tuple[float, float] | None = None) -> tupl
     values = rows["value"].dropna().to_numpy(float)
     if not len(values):
         return np.nan, np.nan, np.nan, 0
-    ends = bounds or bounds_of(str(rows["metric"].iloc[0]))
+    ends = bounds or look_up_bounds(str(rows["metric"].iloc[0]))
     value, low, high = (float(x) for x in estimate_over_seeds(values, bounds=ends))
     return value, low, high, len(values)
 
 
-def growth(table: Seeds, start: Seeds | None = None) -> Array:
+def compute_growth(table: Seeds, start: Seeds | None = None) -> Array:
     """Return how much a quantity grows over the layers of a model, [seed]: its value in the last layer less that in the
     first.
 
@@ -238,7 +238,7 @@ def growth(table: Seeds, start: Seeds | None = None) -> Array:
     return pd.DataFrame(grown or [table.nothing]).mean().to_numpy(float)
 
 
-def spearman(x: Array, y: Array, fewest: int = 3) -> float:
+def compute_spearman(x: Array, y: Array, fewest: int = 3) -> float:
     """Return the rank correlation of x and y, both [point]; NaN for fewer than `fewest` points or no variation."""
     usable = ~(np.isnan(x) | np.isnan(y))
     x, y = x[usable], y[usable]
@@ -247,13 +247,13 @@ def spearman(x: Array, y: Array, fewest: int = 3) -> float:
     return float(stats.spearmanr(x, y).statistic)
 
 
-def correlation(x: Seeds, y: Seeds, fewest: int = 3) -> Array:
+def compute_correlation(x: Seeds, y: Seeds, fewest: int = 3) -> Array:
     """Return the rank correlation of two quantities over the keys that both have, [seed]; NaN for fewer than
     `fewest` keys.
     """
     keys = [key for key in x if key in y]
     both = zip(*(np.array([table[key] for key in keys] or [table.nothing]).T for table in (x, y)), strict=True)
-    return np.array([spearman(a, b, fewest) for a, b in both])
+    return np.array([compute_spearman(a, b, fewest) for a, b in both])
 
 
 @dataclass(frozen=True)
@@ -280,10 +280,10 @@ class Measure:
         """Return whether any of the study's cells (classifiers) was trained in this cache. `plan`: the grid of
         classifiers.
         """
-        return any((folder_of(cell, plan, cache) / TOLD).exists() for cell in self.cells(plan))
+        return any((name_folder(cell, plan, cache) / TOLD).exists() for cell in self.cells(plan))
 
 
-def entry(
+def declare_entry(
     name: str,
     *,
     measure: Callable[[Any, Context], pd.DataFrame],
@@ -315,7 +315,7 @@ def entry(
         name,
         **{"settings": SETTINGS, "needs": NEEDS, "at_hand": trained} | others,
         measure=measure,
-        judge=lambda records: judged(list(tests(whole(records)))),
+        judge=lambda records: judge_tests(list(tests(whole(records)))),
         draw=lambda records: draw(whole(records)),
         compare=lambda records: [c for e in whole(records).corpora if compare and e.numbers for c in compare(e)],
     )

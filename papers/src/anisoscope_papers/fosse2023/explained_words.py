@@ -12,7 +12,7 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts
 from anisoscope.classes.faithfulness import explanations
 from anisoscope.store import select
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, entry, growth, over, panels
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, compute_growth, declare_entry, over, panels
 from anisoscope_papers.fosse2023.grid import OWN, TUNED
 from anisoscope_papers.fosse2023.measurements import kept
 from anisoscope_papers.fosse2023.trained_cells import Trained
@@ -59,7 +59,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
             better = erased[VALUES] - attention
             yield here.test("directions are more faithful than attention", better, which)
         deep = here.table("layers", "layer", family=OWN, weight=0.0, metric="explains.auprc", component="attention")
-        yield here.test("the first layer, if any", -growth(deep), of_several=True)
+        yield here.test("the first layer, if any", -compute_growth(deep), of_several=True)
 
 
 def _last_layer(here: Evidence, measure: str, where: dict[str, Any]) -> Seeds:
@@ -98,7 +98,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return found
 
 
-STUDY = entry(
+STUDY = declare_entry(
     "explained",
     measure=Measure(lambda plan: [*plan.by_depth(), *plan.fine_tuned()], (explained,)),
     tests=tests,

@@ -13,7 +13,7 @@ from altair.typing import ChartType
 from anisoscope.metrics.class_direction import auc, separability
 from anisoscope.models.load import load
 from anisoscope.store import as_records, select
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, correlation, entry, over
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, compute_correlation, declare_entry, over
 from anisoscope_papers.fosse2023.grid import PUBLISHED, Grid
 from anisoscope_papers.fosse2023.measurements import kept
 from anisoscope_papers.fosse2023.trained_cells import Labels, Trained
@@ -26,7 +26,7 @@ QUANTILES = (0.0, 0.025, 0.25, 0.5, 0.75, 0.975, 1.0)
 DRAWN = {"least": 0.025, "lower": 0.25, "middle": 0.5, "upper": 0.75, "most": 0.975}
 
 
-def directions(trained: Trained) -> pd.DataFrame:
+def measure_directions(trained: Trained) -> pd.DataFrame:
     """Measure how well the direction of the final [CLS] vector tells the class, from any representative utterance.
 
     In the records, `site` is the stage (`tuned`, `pretrained`), `component` the classes by name.
@@ -46,7 +46,7 @@ def directions(trained: Trained) -> pd.DataFrame:
         names = trained.corpus.labels
         parts = []
         for stage, unit in stages.items():
-            rows = each_direction(unit, labels, labels == found, names)
+            rows = compare_directions(unit, labels, labels == found, names)
             for name, (value, low, high) in separability(unit, labels, len(names)).items():
                 quantity, _, index = name.partition(".")
                 ends = {"value": float(value), "low": float(low), "high": float(high)}
@@ -58,7 +58,7 @@ def directions(trained: Trained) -> pd.DataFrame:
     return kept(trained, "directions", make)
 
 
-def each_direction(unit: Array, labels: Labels, right: np.ndarray, names: tuple[str, ...]) -> list[dict[str, Any]]:
+def compare_directions(unit: Array, labels: Labels, right: np.ndarray, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """Return rows on cosines to representatives: the first correct utterance of each class, and all correct ones.
 
     The first is compared with itself too, as in the authors' notebook. Rows have the keys `metric` (first,
@@ -106,21 +106,23 @@ def tests(whole: Evidence) -> Iterator[Test]:
     corpora; a test has one number per seed.
     """
     for here in whole.corpora:
-        tuned, before = (_mean_over_classes(here, "auc.mean", stage) for stage in STAGES)
+        tuned, before = (_average_over_classes(here, "auc.mean", stage) for stage in STAGES)
         yield here.test("the direction separates", tuned - before)
-        yield _before(here)
-        yield here.test("no luck of the draw", _mean_over_classes(here, "auc.0.025"))
+        yield _make_test_before(here)
+        yield here.test("no luck of the draw", _average_over_classes(here, "auc.0.025"))
         if PUBLISHED[here.corpus] == "esnli":
-            alike = _mean_over_classes(here, "others.mean", component="contradiction")
+            alike = _average_over_classes(here, "others.mean", component="contradiction")
             yield here.test("contradiction sees two classes alike", alike)
     own = whole.find(metric="representative.mean", site="tuned")
     both = own["component"].astype(str).str.split(" → ", expand=True).reindex(columns=[0, 1])
     own = own.assign(component=both[0])[both[0] == both[1]]
     right = whole.table("corpus", "component", metric="class_accuracy")
-    yield whole.test("closer classes are better classified", correlation(whole.by(own, "corpus", "component"), right))
+    yield whole.test(
+        "closer classes are better classified", compute_correlation(whole.by(own, "corpus", "component"), right)
+    )
 
 
-def _mean_over_classes(here: Evidence, metric: str, stage: str = "tuned", **where: Any) -> Array:
+def _average_over_classes(here: Evidence, metric: str, stage: str = "tuned", **where: Any) -> Array:
     """Return a metric averaged over classes, [seed]. `here`: the evidence on one corpus; `stage`: `tuned` or
     `pretrained`.
     """
@@ -128,7 +130,7 @@ def _mean_over_classes(here: Evidence, metric: str, stage: str = "tuned", **wher
     return np.asarray(np.mean(list(table.values()) or [table.nothing], axis=0))
 
 
-def _before(here: Evidence) -> Test:
+def _make_test_before(here: Evidence) -> Test:
     """Make the test that the encoder does not separate the classes before fine-tuning, on one corpus (`here`).
 
     The encoder is the same for all seeds, so the interval is over utterances.
@@ -177,4 +179,6 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return drawn
 
 
-STUDY = entry("fig2", measure=Measure(Grid.fine_tuned, (directions,)), tests=tests, draw=draw, compare=compare)
+STUDY = declare_entry(
+    "fig2", measure=Measure(Grid.fine_tuned, (measure_directions,)), tests=tests, draw=draw, compare=compare
+)

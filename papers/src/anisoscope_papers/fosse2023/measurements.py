@@ -16,7 +16,7 @@ from anisoscope.models.load import load
 from anisoscope.provenance import make_run_id
 from anisoscope.store import as_records, make_records_once
 from anisoscope_papers.fosse2023.grid import PRETRAINED, SHORT, Cell, Grid
-from anisoscope_papers.fosse2023.trained_cells import DIVERGED, CellAtStart, Trained, corpus_of, each, folder_of
+from anisoscope_papers.fosse2023.trained_cells import DIVERGED, CellAtStart, Trained, each, name_folder, open_corpus
 from anisoscope_papers.origin import measuring_code
 from anisoscope_papers.study import Context
 from anisoscope_papers.training.classifier import result
@@ -45,7 +45,7 @@ def gather(cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look) ->
 
     parts: list[pd.DataFrame] = list(each(cells, plan, context, look))
     for c in (c for c in cells if c not in seen):
-        lost = "diverged" if (folder_of(c, plan, context.cache) / DIVERGED).exists() else "missing"
+        lost = "diverged" if (name_folder(c, plan, context.cache) / DIVERGED).exists() else "missing"
         row = pd.DataFrame([{"metric": lost, "value": 1.0}])
         parts.append(as_records(row, model=c.label, corpus=c.corpus, seed=c.seed))
     return pd.concat(parts, ignore_index=True)
@@ -98,7 +98,7 @@ def _tested(trained: Trained) -> pd.DataFrame:
 
     def make() -> pd.DataFrame:
         """Test the classifier on the common test split."""
-        corpus = corpus_of(trained.cell.corpus, limit)
+        corpus = open_corpus(trained.cell.corpus, limit)
         found = result(corpus, TEST, trained.predicted(trained.encoded(corpus.splits[TEST])))
         return as_records(pd.DataFrame(_shares(TEST, found)))
 

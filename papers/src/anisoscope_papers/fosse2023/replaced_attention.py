@@ -8,7 +8,7 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.classes.ablation import ablations
-from anisoscope_papers.fosse2023.entry import CELL, Evidence, Measure, correlation, entry, over
+from anisoscope_papers.fosse2023.entry import CELL, Evidence, Measure, compute_correlation, declare_entry, over
 from anisoscope_papers.fosse2023.grid import OTHER_START, OWN, STARTS, TITLES, TUNED
 from anisoscope_papers.fosse2023.measurements import VALUES, geometry, kept
 from anisoscope_papers.fosse2023.trained_cells import Trained
@@ -56,7 +56,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
             for family, which in ((OWN, ""), (TUNED, "layers of the fine-tuned encoder")):
                 similar = here.table("model", "layer", family=family, **SIMILAR)
                 kept_so = here.table("model", "layer", family=family, metric=f"replaced.{metric}", component="another")
-                yield here.test(claim, correlation(similar, kept_so), which, of_several=True)
+                yield here.test(claim, compute_correlation(similar, kept_so), which, of_several=True)
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
@@ -84,7 +84,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return found | whole.chart(charts.layer_curve, by_layer, "replaced_encoder", series="attention", **settings)
 
 
-STUDY = entry(
+STUDY = declare_entry(
     "replaced",
     measure=Measure(lambda plan: [*plan.to_replace(), *plan.fine_tuned()], (geometry, replaced)),
     tests=tests,

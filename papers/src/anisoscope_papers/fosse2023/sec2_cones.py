@@ -18,7 +18,7 @@ from anisoscope.axes import Site
 from anisoscope.capture.tap import capture
 from anisoscope.charts import builders as charts
 from anisoscope.store import as_records
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, entry, panels, spearman
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, compute_spearman, declare_entry, panels
 from anisoscope_papers.fosse2023.grid import OWN, TITLES
 from anisoscope_papers.fosse2023.measurements import kept
 from anisoscope_papers.fosse2023.trained_cells import Trained
@@ -47,7 +47,7 @@ def cones(trained: Trained) -> pd.DataFrame:
         """Measure the statistics on cones of one classifier and average them over utterances."""
         found = _each(trained)
         similar, plain = (found[name].to_numpy(float) for name in ("keys.similarity", "keys.plain"))
-        means = {**found.mean(), "keys.correlation": spearman(similar, plain)}
+        means = {**found.mean(), "keys.correlation": compute_spearman(similar, plain)}
         rows = [{"metric": f"cones.{name}", "value": value} for name, value in means.items()]
         return as_records(pd.DataFrame(rows), layer=1, n_units=len(found))
 
@@ -164,4 +164,6 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return whole.chart(charts.bars, frame, category="what", panel="quantity", size=(620, 18))
 
 
-STUDY = entry("sec2", measure=Measure(lambda plan: plan.by_weight(large=False), (cones,)), tests=tests, draw=draw)
+STUDY = declare_entry(
+    "sec2", measure=Measure(lambda plan: plan.by_weight(large=False), (cones,)), tests=tests, draw=draw
+)

@@ -8,7 +8,7 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, entry, over
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, declare_entry, over
 from anisoscope_papers.fosse2023.grid import BEFORE, CONTROL, TUNED, Grid
 from anisoscope_papers.fosse2023.measurements import geometry
 from anisoscope_papers.judge import Array, Test
@@ -92,4 +92,6 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return whole.chart(charts.layer_curve, frame, panel="corpus", title=words, size=(680, 220), columns=3)
 
 
-STUDY = entry("sec3", measure=Measure(Grid.fine_tuned, (geometry,), geometry), tests=tests, draw=draw, compare=compare)
+STUDY = declare_entry(
+    "sec3", measure=Measure(Grid.fine_tuned, (geometry,), geometry), tests=tests, draw=draw, compare=compare
+)

@@ -10,7 +10,7 @@ import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, correlation, entry, over
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, compute_correlation, declare_entry, over
 from anisoscope_papers.fosse2023.grid import OTHER_SIZE, Grid
 from anisoscope_papers.fosse2023.measurements import VALUES, geometry
 from anisoscope_papers.judge import Test
@@ -58,7 +58,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
         for claim, where, _ in MEASURES.values():
             change = changes(here, where)
             sizes = Seeds({size: np.full_like(change.nothing, inner(size)) for size in change}, change.nothing)
-            yield here.test(claim, correlation(sizes, change), of_several=True)
+            yield here.test(claim, compute_correlation(sizes, change), of_several=True)
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
@@ -80,4 +80,4 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return whole.chart(charts.bars, frame, category="size", panel="quantity", titles=titles, size=(560, 24))
 
 
-STUDY = entry("sec5", measure=Measure(Grid.by_size, (geometry,)), tests=tests, draw=draw)
+STUDY = declare_entry("sec5", measure=Measure(Grid.by_size, (geometry,)), tests=tests, draw=draw)

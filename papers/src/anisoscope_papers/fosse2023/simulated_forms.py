@@ -19,8 +19,8 @@ from anisoscope.data.labelled import TEST, take_balanced
 from anisoscope.store import as_records, select
 from anisoscope_papers.fosse2023.entry import Evidence
 from anisoscope_papers.fosse2023.grid import NEEDS, SETTINGS, SHORT, TITLES, Grid
-from anisoscope_papers.fosse2023.trained_cells import corpus_of
-from anisoscope_papers.judge import Array, Test, judged
+from anisoscope_papers.fosse2023.trained_cells import open_corpus
+from anisoscope_papers.judge import Array, Test, judge_tests
 from anisoscope_papers.study import Context, Study, declare
 from anisoscope_papers.training.classifier_parts import LONGEST
 from anisoscope_papers.training.entropy_forms import FORMS, ends
@@ -86,7 +86,7 @@ def _lengths(name: str, plan: Grid) -> NDArray[np.int64]:
     """Return the numbers of tokens, with [CLS], of the utterances of table 4 in one corpus (`name`), shuffled,
     [utterance].
     """
-    corpus = corpus_of(name, plan.limit)
+    corpus = open_corpus(name, plan.limit)
     split = corpus.splits[SHORT if SHORT in corpus.splits else TEST]
     examples = take_balanced(split, plan.utterances, len(corpus.labels))
     lengths = encode(examples, build_tokenizer(corpus, max_length=LONGEST), LONGEST).lengths
@@ -163,6 +163,6 @@ STUDY: Study = declare(
     settings=SETTINGS,
     needs=NEEDS,
     measure=measure,
-    judge=lambda records: judged([test for here in Evidence("forms", records).corpora for test in tests(here)]),
+    judge=lambda records: judge_tests([test for here in Evidence("forms", records).corpora for test in tests(here)]),
     draw=draw,
 )

@@ -9,7 +9,7 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, entry, over
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, declare_entry, over
 from anisoscope_papers.fosse2023.grid import FEWER, OWN, PUBLISHED, SHORT, TUNED
 from anisoscope_papers.judge import Array, Test
 from anisoscope_papers.study import Compared
@@ -126,7 +126,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return whole.chart(charts.bars, frame, category="what", panel="panel", titles=titles, size=(560, 20))
 
 
-STUDY = entry(
+STUDY = declare_entry(
     "table1",
     measure=Measure(
         lambda plan: [*plan.fine_tuned(), *(c for c in plan.by_depth() if c.layers == 1), *plan.by_examples()]

@@ -9,9 +9,9 @@ from altair.typing import ChartType
 from anisoscope.data.labelled import TEST
 from anisoscope.errors import CorpusError
 from anisoscope.store import as_records, select
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, entry, spearman
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, compute_spearman, declare_entry
 from anisoscope_papers.fosse2023.measurements import kept
-from anisoscope_papers.fosse2023.trained_cells import Labels, Trained, corpus_of
+from anisoscope_papers.fosse2023.trained_cells import Labels, Trained, open_corpus
 from anisoscope_papers.judge import Array, Test
 from anisoscope_papers.study_charts import texts
 
@@ -37,7 +37,7 @@ def examples(trained: Trained) -> pd.DataFrame:
         first = int(able[0])
         cosine = unit @ unit[first]
         utterances, names = trained.examples(trained.plan.utterances), trained.corpus.labels
-        whole = corpus_of(trained.cell.corpus).splits[TEST]
+        whole = open_corpus(trained.cell.corpus).splits[TEST]
         rows = [
             {
                 "metric": "example",
@@ -80,7 +80,7 @@ def overlap_correlation(unit: Array, labels: Labels, able: Labels, words: list[f
     for r in able:
         same = np.array([i for i in np.flatnonzero(labels == labels[r]) if i != r])
         overlap = [len(words[i] & words[r]) / max(len(words[i] | words[r]), 1) for i in same]
-        found.append(spearman(unit[same] @ unit[r], np.array(overlap)))
+        found.append(compute_spearman(unit[same] @ unit[r], np.array(overlap)))
     return float(np.nanmean(found))
 
 
@@ -121,14 +121,14 @@ def _texts(corpus: str, places: list[int]) -> list[str]:
     corpus is unavailable.
     """
     try:
-        split = corpus_of(corpus).splits[TEST]
+        split = open_corpus(corpus).splits[TEST]
     except CorpusError:
         return [f"test utterance {place} (its text needs the corpus)" for place in places]
     found = [" / ".join(filter(None, (split[i].text, " ".join(split[i].second or ())))) for i in places]
     return [text if len(text) <= SNIPPET else text[: SNIPPET - 1].rstrip() + "…" for text in found]
 
 
-STUDY = entry(
+STUDY = declare_entry(
     "table2",
     measure=Measure(lambda plan: [cell for cell in plan.fine_tuned() if cell.corpus == plan.names()[0]], (examples,)),
     tests=tests,

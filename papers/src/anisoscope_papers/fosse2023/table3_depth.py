@@ -8,7 +8,15 @@ import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, correlation, entry, growth, over
+from anisoscope_papers.fosse2023.entry import (
+    Evidence,
+    Measure,
+    Seeds,
+    compute_correlation,
+    compute_growth,
+    declare_entry,
+    over,
+)
 from anisoscope_papers.fosse2023.grid import CONTROL, OWN, Grid
 from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, geometry
 from anisoscope_papers.judge import Array, Test
@@ -32,15 +40,15 @@ def tests(whole: Evidence) -> Iterator[Test]:
         tables = {name: here.table("layers", "layer", site=site, **SIMILAR) for name, site in SITES.items()}
         drawn = {name: here.table("layers", "layer", site=site, **AT_FIRST) for name, site in SITES.items()}
         for name, table in tables.items():
-            yield here.test(f"{name} converge", growth(table), of_several=True)
-            yield here.test(f"{name} converge by training", growth(table, drawn[name]), of_several=True)
+            yield here.test(f"{name} converge", compute_growth(table), of_several=True)
+            yield here.test(f"{name} converge by training", compute_growth(table, drawn[name]), of_several=True)
             yield here.test(f"one layer leaves {name} as drawn", table[1, 1] - drawn[name][1, 1])
             if here.numbers:
                 published = here.numbers[name][0][0]
                 yield here.test(f"{name} of one layer as published", table[1, 1], around=published)
         keys, values = tables.values()
         yield here.test("deeper models converge more", deeper(values), of_several=True)
-        yield here.test("keys and values together", correlation(keys, values, FEWEST), of_several=True)
+        yield here.test("keys and values together", compute_correlation(keys, values, FEWEST), of_several=True)
 
 
 def deeper(table: Seeds) -> Array:
@@ -89,4 +97,6 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return drawn
 
 
-STUDY = entry("table3", measure=Measure(Grid.by_depth, (geometry,), geometry), tests=tests, draw=draw, compare=compare)
+STUDY = declare_entry(
+    "table3", measure=Measure(Grid.by_depth, (geometry,), geometry), tests=tests, draw=draw, compare=compare
+)

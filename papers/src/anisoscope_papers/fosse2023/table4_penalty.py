@@ -7,7 +7,7 @@ import numpy as np
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, entry, panels
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, declare_entry, panels
 from anisoscope_papers.fosse2023.grid import CONTROL, OTHER_START, OWN, STARTS
 from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, of_population
 from anisoscope_papers.judge import Test
@@ -117,7 +117,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     )
 
 
-STUDY = entry(
+STUDY = declare_entry(
     "table4",
     measure=Measure(lambda plan: [*plan.by_weight(), *plan.by_start()], (of_population,), of_population),
     tests=tests,

@@ -36,7 +36,7 @@ Labels = NDArray[np.int64]
 
 
 @cache
-def corpus_of(name: str, limit: int | None = None, split: int = 0) -> LabelledCorpus:
+def open_corpus(name: str, limit: int | None = None, split: int = 0) -> LabelledCorpus:
     """Open the corpus `name`, once for all seeds and depths; at most `limit` examples of each split, None: all.
 
     `split` seeds the random split if the corpus has none of its own.
@@ -61,7 +61,7 @@ class Trained:
     @cached_property
     def corpus(self) -> LabelledCorpus:
         """The corpus it was trained on. OutputError if the corpus or the files it read have changed since."""
-        corpus = corpus_of(self.cell.corpus, self.plan.recipe(self.cell).limit, self.cell.split)
+        corpus = open_corpus(self.cell.corpus, self.plan.recipe(self.cell).limit, self.cell.split)
         if corpus.fingerprint != self.found.training["corpus"]["fingerprint"]:
             expected = f"the {corpus.name} that the classifiers in {self.folder.parent} were trained on"
             raise OutputError(expected, "another version of it", "choose another --output, or the data of then")
@@ -136,7 +136,7 @@ class CellAtStart(Trained):
     @cached_property
     def corpus(self) -> LabelledCorpus:
         """The corpus that the classifier would be trained on."""
-        return corpus_of(self.cell.corpus, self.plan.recipe(self.cell).limit, self.cell.split)
+        return open_corpus(self.cell.corpus, self.plan.recipe(self.cell).limit, self.cell.split)
 
     @cached_property
     def classifier(self) -> tuple[Any, Any]:
@@ -168,14 +168,14 @@ def untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[C
     """
     same = dict.fromkeys(replace(cell, weight=0.0, arm=LEARNED) for cell in cells if cell.start == SCALED)
     for done, cell in enumerate(same, 1):
-        at_start = CellAtStart(cell, plan, context.cache / "untrained" / folder_of(cell, plan, context.cache).name)
+        at_start = CellAtStart(cell, plan, context.cache / "untrained" / name_folder(cell, plan, context.cache).name)
         with suppress(CorpusError, ModelError):  # what cannot be had is told where it is trained
             _ = at_start.corpus, at_start.classifier
             yield at_start
         context.progress("models at step 0", done, len(same))
 
 
-def folder_of(cell: Cell, plan: Grid, cache_folder: Path) -> Path:
+def name_folder(cell: Cell, plan: Grid, cache_folder: Path) -> Path:
     """Return the folder of a cell (classifier) in `cache_folder`; its name depends on how the plan trains it."""
     name = f"{make_slug(cell.corpus)}-{make_slug(cell.model)}-L{cell.layers}-s{cell.seed}"
     return cache_folder / "classifiers" / f"{name}-{make_run_id(plan.recipe(cell).filled().described())[:8]}"
@@ -193,7 +193,7 @@ def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Tr
         """Train a cell (classifier) if needed and look at it; None if it is unavailable. `wait`: wait for another
         process that trains it.
         """
-        folder = folder_of(cell, plan, context.cache)
+        folder = name_folder(cell, plan, context.cache)
         if lost & {cell.corpus, cell.model}:
             return None
         try:
@@ -220,7 +220,7 @@ def train_cell(cell: Cell, plan: Grid, folder: Path, device: str) -> None:
         return
     recipe = plan.recipe(cell)
     try:
-        corpus = corpus_of(recipe.corpus, recipe.limit, recipe.split_seed)
+        corpus = open_corpus(recipe.corpus, recipe.limit, recipe.split_seed)
         train_classifier(recipe, folder, resume=True, device=device, corpus=corpus)
     except DivergedError as error:  # reported, and not tried again
         write_json(folder / DIVERGED, {"cell": asdict(cell), "error": str(error)})

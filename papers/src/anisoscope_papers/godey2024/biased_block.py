@@ -36,7 +36,14 @@ from anisoscope.provenance import make_run_id
 from anisoscope.store import as_records, make_records_once
 from anisoscope.sums.groups import Sums, Totals, sum_vectors
 from anisoscope_papers.godey2024 import row_scores
-from anisoscope_papers.godey2024.untrained_models import FAMILIES, READINGS, WITHOUT_TYPE, Size, Untrained, untrained
+from anisoscope_papers.godey2024.untrained_models import (
+    FAMILIES,
+    READINGS,
+    WITHOUT_TYPE,
+    Size,
+    Untrained,
+    build_untrained,
+)
 from anisoscope_papers.judge import Array
 from anisoscope_papers.needs import Need
 from anisoscope_papers.origin import measuring_code
@@ -124,7 +131,7 @@ def piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Co
 
     `context`: the device, the dtype and the size of batches.
     """
-    subject = untrained(system, size, seed, context.device, context.dtype)
+    subject = build_untrained(system, size, seed, context.device, context.dtype)
     ran = Pass(subject, grid, context.batch_tokens).run()
     rows = list(ran.rows())
 

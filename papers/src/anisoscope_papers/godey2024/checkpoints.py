@@ -31,7 +31,7 @@ from anisoscope.store import RunFolder, as_records, select
 from anisoscope_papers.beyond.arms import BASE
 from anisoscope_papers.beyond.causes import FULL
 from anisoscope_papers.beyond.trained import Experiment, measure as measure_cells
-from anisoscope_papers.needs import Need, of_corpus
+from anisoscope_papers.needs import Need, make_corpus_need
 from anisoscope_papers.origin import measuring_code
 from anisoscope_papers.study import Context
 from anisoscope_papers.training.kinds import KINDS, TEXT
@@ -75,7 +75,7 @@ STEPS = (*range(0, 200, 20), *range(200, 2001, 100))
 PAPER = f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, STEPS))}}}k"
 
 
-def _of_kind(name: str, recipe: SmallModelRecipe = LONG) -> CheckpointSettings:
+def _make_settings(name: str, recipe: SmallModelRecipe = LONG) -> CheckpointSettings:
     """Return settings for the checkpoints of a kind of small model that figures 1 to 4 train (`KINDS[name]`)."""
     kind = KINDS[name]
     limit = min(kind.limit or PROBED, PROBED)
@@ -84,11 +84,11 @@ def _of_kind(name: str, recipe: SmallModelRecipe = LONG) -> CheckpointSettings:
 
 SETTINGS = {
     "quick": CheckpointSettings(corpus=BUILTIN, limit=60),
-    "bytes": _of_kind("byte-lm"),
-    "vision": _of_kind("vit"),
-    "speech": _of_kind("speech-transformer"),
-    "photographs": _of_kind("vit-masked", PART),
-    "clips": _of_kind("speech-masked", PART),
+    "bytes": _make_settings("byte-lm"),
+    "vision": _make_settings("vit"),
+    "speech": _make_settings("speech-transformer"),
+    "photographs": _make_settings("vit-masked", PART),
+    "clips": _make_settings("speech-masked", PART),
     "small": CheckpointSettings(os.environ.get("ANISOSCOPE_SERIES", "runs/series/small")),
     "paper": CheckpointSettings(PAPER, corpus="wikitext-103"),
     "paper-sampled": CheckpointSettings(PAPER, corpus="wikitext-103", share=0.2),
@@ -109,7 +109,7 @@ NEEDS = (
         kept=0.88,
         work={"multiberts": 5 * len(STEPS) * _TOKENS * _PANELS * 2e-12 * 110e6},
     ),
-    of_corpus("wikitext-103"),
+    make_corpus_need("wikitext-103"),
 )
 SERIES: dict[str, Any] = {"settings": SETTINGS, "needs": NEEDS}
 """What every study of a series has."""
@@ -140,8 +140,8 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
 
     ModelError if fewer than two steps are left that every seed has. `context`: cache, device and progress of the study.
     """
-    checkpoints = found(series, context)
-    shown = shown_steps(sorted({c.step for c in checkpoints}), series.shown)
+    checkpoints = list_checkpoints(series, context)
+    shown = choose_shown_steps(sorted({c.step for c in checkpoints}), series.shown)
     job = Job(
         checkpoints[0].subject,
         corpus=series.corpus or (WIKITEXT if find_path(WIKITEXT) else BUILTIN),
@@ -175,14 +175,14 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
     done = measure_series(checkpoints, job_of, output, derived=derived, progress=progress, skip_bad=published)
     for name, reason in done.skipped.items():
         context.withhold(name, reason)
-    pieces = [Piece(c.step, c.seed, done.runs[c].folder, named, c.subject) for c in common(done.runs)]
+    pieces = [Piece(c.step, c.seed, done.runs[c].folder, named, c.subject) for c in select_common(done.runs)]
     if not pieces:
         got = f"fewer ({len(done.skipped)} could not be had)"
         raise ModelError(f"two steps that every seed of {series.checkpoints} has", got, "begin again")
     return pieces
 
 
-def common(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+def select_common(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     """Select the checkpoints at steps that every seed has, sorted by seed and step; none if fewer than two steps are
     common.
     """
@@ -192,13 +192,13 @@ def common(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     return [c for c in ordered if c.step in shared] if len(shared) > 1 else []
 
 
-def found(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
+def list_checkpoints(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
     """List the checkpoints of the series, training them first if they are small models.
 
     Steps that some seed lacks are left out. UsageError if fewer than two steps are left, or if given seeds end at
     different steps: then one is still being trained.
     """
-    every = expand(series.checkpoints) if series.checkpoints else _trained(series, context)
+    every = expand(series.checkpoints) if series.checkpoints else _train_small(series, context)
     steps = {seed: {c.step for c in every if c.seed == seed} for seed in sorted({c.seed for c in every})}
     last = {seed: max(of_seed) for seed, of_seed in steps.items()}
     end = max(last.values(), default=0)
@@ -206,7 +206,7 @@ def found(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
     if series.checkpoints and short:
         cure = "wait until it is trained, or name the finished ones with a pattern, as in seed-[01]/step-*"
         raise UsageError(f"every seed of {series.checkpoints} at the same last step", ", ".join(short), cure)
-    kept = common(every)
+    kept = select_common(every)
     if not kept:
         got = f"fewer, of {len(steps)} seeds"
         cure = "train one (anisoscope train masked-lm --help), or name its folder in ANISOSCOPE_SERIES"
@@ -214,7 +214,7 @@ def found(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
     return kept
 
 
-def _trained(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
+def _train_small(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
     """Train the small models of the series, or find them in the cache. UsageError if their data are missing."""
     missing = KINDS[series.kind].missing
     if missing:
@@ -225,7 +225,7 @@ def _trained(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
     return [Checkpoint(str(t.checkpoint(step)), step, t.seed) for t in trained for step in t.steps]
 
 
-def shown_steps(steps: Sequence[int], shares: Sequence[float]) -> list[int]:
+def choose_shown_steps(steps: Sequence[int], shares: Sequence[float]) -> list[int]:
     """Return the steps nearest to each of some shares (0 to 1) of training, measured on a logarithmic scale of
     steps.
     """
@@ -259,7 +259,7 @@ def _write_heads(sums: Path, settings: Settings, path: Path, *, sampled: bool) -
     save_file(out, path)
 
 
-def losses(pieces: Sequence[Piece]) -> pd.DataFrame:
+def read_losses(pieces: Sequence[Piece]) -> pd.DataFrame:
     """Return the validation loss of every measured checkpoint (`training.loss`), from the `training.json` next to it.
 
     Checkpoints without one have no row.
@@ -273,7 +273,7 @@ def losses(pieces: Sequence[Piece]) -> pd.DataFrame:
     return as_records(pd.DataFrame(rows))
 
 
-def fallen(records: pd.DataFrame, seeds: Sequence[int], steps: Sequence[int]) -> NDArray[np.float64] | None:
+def compute_fall(records: pd.DataFrame, seeds: Sequence[int], steps: Sequence[int]) -> NDArray[np.float64] | None:
     """Return how much of the total fall of the loss each of the given steps has behind it, [seed, step] from 0 to 1.
 
     The fall is counted from the first checkpoint with a loss to the lowest loss. Step 0 has no loss and gets 0. None if
@@ -289,7 +289,7 @@ def fallen(records: pd.DataFrame, seeds: Sequence[int], steps: Sequence[int]) ->
     return np.asarray(np.hstack([np.zeros((len(share), 1)), share]) if 0 in steps else share)
 
 
-def records_of(pieces: Sequence[Piece], metrics: Sequence[str]) -> pd.DataFrame:
+def read_records(pieces: Sequence[Piece], metrics: Sequence[str]) -> pd.DataFrame:
     """Return the records of the named metrics, for every head of the first stack at every measured checkpoint."""
     where = {"kind": "self", "component": None, "site": SITES, "metric": metrics}
     rows = pd.concat([select(RunFolder(piece.folder).records, **where) for piece in pieces], ignore_index=True)
@@ -303,6 +303,6 @@ def measure_heads(metrics: Sequence[str], series: CheckpointSettings, context: C
     `context`: cache, device and progress of the study.
     """
     if series.cells is None:
-        return records_of(measure(series, context), metrics)
+        return read_records(measure(series, context), metrics)
     cells = measure_cells(series.cells, context)
     return select(cells, kind="self", component=None, site=SITES, metric=metrics).reset_index(drop=True)

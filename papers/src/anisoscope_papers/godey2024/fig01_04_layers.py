@@ -10,7 +10,14 @@ import pandas as pd
 
 from anisoscope_papers.godey2024 import layer_curves
 from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED, Systems, per_system, replicates, settings
-from anisoscope_papers.judge import Array, Test, judged, nothing_of, of_replicates, verdict_without_test
+from anisoscope_papers.judge import (
+    Array,
+    Test,
+    compute_p_of_replicates,
+    find_no_effect,
+    judge_tests,
+    verdict_without_test,
+)
 from anisoscope_papers.study import Claim, Compared, Expected, Verdict, claims, declare, published
 from anisoscope_papers.training.kinds import KINDS, TEXT
 from anisoscope_papers.training.train_small import PART
@@ -91,7 +98,7 @@ def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
             tests += layer_curves.layer_tests(claim, here[~here["model"].str.endswith(UNTRAINED)])
         elif claim.name in COMPARISONS:
             tests += COMPARISONS[claim.name](claim, records, about)
-    verdicts = judged(tests)
+    verdicts = judge_tests(tests)
     verdicts += [_several(claim, verdicts) for claim in stated_ones if claim.name == SEVERAL]
     return verdicts + layer_curves.unmeasured((c for c in stated_ones if c.name != TRAINING), verdicts, records)
 
@@ -198,8 +205,8 @@ def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: 
 
     `theta`: its jackknife replicates [1 + group]; `layers`: rows of the layers that it was computed from.
     """
-    value, low, high, up, down = of_replicates(theta, claim.threshold())
-    *_, against = of_replicates(theta, nothing_of(claim))
+    value, low, high, up, down = compute_p_of_replicates(theta, claim.threshold())
+    *_, against = compute_p_of_replicates(theta, find_no_effect(claim))
     first = layers.iloc[0]
     numbers, note = (
         (value, low, high, int(first["n_units"]), up, down, against),

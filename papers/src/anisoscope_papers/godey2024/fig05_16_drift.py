@@ -22,7 +22,7 @@ from anisoscope.store import as_records, select
 from anisoscope.sums.jackknife import holm, jackknife_interval
 from anisoscope_papers.godey2024 import fig01_04_layers, layer_curves
 from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED
-from anisoscope_papers.judge import Array, Test, judged, of_seeds, verdict_without_test
+from anisoscope_papers.judge import Array, Test, judge_tests, make_test_of_seeds, verdict_without_test
 from anisoscope_papers.study import SIGNED, Claim, Context, Verdict, claims, declare
 from anisoscope_papers.study_charts import p_values
 
@@ -65,7 +65,7 @@ class Permuted:
     n: int
 
 
-def coefficient(kind: Kind, x: Array, y: Array) -> Array:
+def compute_coefficient(kind: Kind, x: Array, y: Array) -> Array:
     """Return the correlation ("spearman" or "pearson") of x and y [..., layer] over layers, [...]; NaN if one side
     is constant.
     """
@@ -84,7 +84,7 @@ def _scores(kind: Kind, x: Array) -> Array:
         return np.asarray(z / np.sqrt((z * z).sum(-1, keepdims=True)), dtype=np.float64)
 
 
-def permutation_test(kind: Kind, x: Array, y: Array) -> Permuted:
+def run_permutation_test(kind: Kind, x: Array, y: Array) -> Permuted:
     """Return the two-sided permutation p of a correlation ("spearman" or "pearson") of x and y, both [layer].
 
     Exact up to 9 layers, else by 100,000 seeded draws: (hits + 1) / (draws + 1). NaN if one side is constant.
@@ -118,7 +118,9 @@ def default_p(kind: Kind, x: Array, y: Array) -> float:
     return float(stats.spearmanr(x, y).pvalue if kind == "spearman" else stats.pearsonr(x, y).pvalue)
 
 
-def false_positive_rate(kind: Kind, layers: int = 13, walks: int = 4000, seed: int = 0) -> tuple[float, float, float]:
+def estimate_false_positive_rate(
+    kind: Kind, layers: int = 13, walks: int = 4000, seed: int = 0
+) -> tuple[float, float, float]:
     """Simulate how often two independent random walks over `layers` steps correlate with p < .05: (share, low, high).
 
     The interval is the exact binomial one. Each layer adds to the one before it, so curves over layers are like walks,
@@ -126,7 +128,7 @@ def false_positive_rate(kind: Kind, layers: int = 13, walks: int = 4000, seed: i
     """
     rng = np.random.default_rng(seed)
     x, y = rng.standard_normal((2, walks, layers)).cumsum(-1)
-    r = coefficient(kind, x, y)
+    r = compute_coefficient(kind, x, y)
     with np.errstate(divide="ignore"):
         t = np.abs(r) * np.sqrt((layers - 2) / (1 - r**2))
     hits = int((2 * stats.t.sf(t, layers - 2) < 0.05).sum())
@@ -138,9 +140,12 @@ def measure(settings: Correlated, context: Context) -> pd.DataFrame:
     """Return the records of the figures, each system's correlation, and how often random walks correlate by chance."""
     parts = [layer_curves.measure(without_relus(systems), context) for systems in settings.figures]
     records = pd.concat(parts, ignore_index=True).drop_duplicates(ignore_index=True)
-    value, low, high = false_positive_rate(settings.kind)
+    value, low, high = estimate_false_positive_rate(settings.kind)
     walks = {"model": "random walks", "metric": f"false_positive_rate.{settings.kind}", "component": "13 steps"}
-    found = (correlations(records, settings.kind), pd.DataFrame([walks | {"value": value, "low": low, "high": high}]))
+    found = (
+        compute_correlations(records, settings.kind),
+        pd.DataFrame([walks | {"value": value, "low": low, "high": high}]),
+    )
     return pd.concat([records, *map(as_records, found)], ignore_index=True)
 
 
@@ -149,7 +154,7 @@ def without_relus(systems: layer_curves.Systems) -> layer_curves.Systems:
     return replace(systems, others=tuple(other for other in systems.others if not other.relus))
 
 
-def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
+def compute_correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     """Return rows on the correlation of drift ‖x̄‖ and A (mean cosine) over layers, for each system (model).
 
     They hold the coefficient with its interval over units (documents, images), p, the smallest possible p, scipy's p,
@@ -158,8 +163,8 @@ def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     rows = []
     for model, seed, layers in layer_curves.per_system(layer_curves.curves(records)):
         a, drift = (layer_curves.replicates(records, layers, metric) for metric in ("mean_cosine", "drift"))
-        estimate = jackknife_interval(coefficient(kind, drift, a), bounds=SIGNED)._asdict()
-        test = permutation_test(kind, drift[0], a[0])
+        estimate = jackknife_interval(compute_coefficient(kind, drift, a), bounds=SIGNED)._asdict()
+        test = run_permutation_test(kind, drift[0], a[0])
         values = (test.p, test.smallest, default_p(kind, drift[0], a[0]), float(test.n))
         numbers = [{end: float(x) for end, x in estimate.items()}, *({"value": value} for value in values)]
         given = {"model": model, "seed": seed, "n_units": int(layers["n_units"].iloc[0]), "site": "hidden"}
@@ -168,7 +173,7 @@ def correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def table(records: pd.DataFrame) -> pd.DataFrame:
+def make_table(records: pd.DataFrame) -> pd.DataFrame:
     """Return the correlations in the records as a table, a row per system (model) and seed.
 
     Columns: model, seed, r (coefficient), low, high, p, p_smallest (possible), p_scipy, layers (number of layers),
@@ -190,24 +195,24 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     Systems trained with several seeds are tested by their coefficients over seeds. Single systems are compared with
     random walks, which resemble curves over layers (Holm over these systems).
     """
-    rows = table(records)
+    rows = make_table(records)
     rows = rows[~rows["model"].astype(str).str.endswith(UNTRAINED)]
     systems = [group for _, group in rows.groupby("model", sort=False)]
     single = [group.iloc[0] for group in systems if len(group) == 1]
     kind: Kind = "pearson" if records["metric"].eq("correlation.pearson").any() else "spearman"
-    norms = {str(model): norms_of(records, str(model)) for model in rows["model"].unique()}
+    norms = {str(model): measure_norms(records, str(model)) for model in rows["model"].unique()}
     free = [not norms[str(row.model)].spread < PINNED for row in single]
     of_walks = [walk_p(kind, int(row.layers), float(row.r)) for row in single]
     corrected = holm(np.where(free, np.array(of_walks, dtype=np.float64), np.nan))
-    found = judged([_of_seeds(group, norms[str(group.iloc[0].model)]) for group in systems if len(group) > 1])
-    found += [_of_one(row, float(p)) for row, p in zip(single, corrected, strict=True)]
+    found = judge_tests([_make_test(group, norms[str(group.iloc[0].model)]) for group in systems if len(group) > 1])
+    found += [_judge_one(row, float(p)) for row, p in zip(single, corrected, strict=True)]
     by_subject = {model.removesuffix(TRAINED): of_model for model, of_model in norms.items()}
-    found = [_beside_norms(verdict, by_subject[verdict.subject]) for verdict in found]
+    found = [_add_norms(verdict, by_subject[verdict.subject]) for verdict in found]
     walks = records[records["metric"].str.startswith("false_positive_rate").fillna(False)]
     above, note = (float(np.nextafter(LEVEL, 1)), 1.0), "4,000 pairs of walks; 0.05 would be right"
     ends = zip(walks["value"], walks["low"], walks["high"], strict=True)
     rates = [Test(WALKS, WALKS.statistic, v, low, high, inside=above, note=note) for v, low, high in ends]
-    return found + layer_curves.unmeasured((TEXT, VISION, NONE), found, records) + judged(rates)
+    return found + layer_curves.unmeasured((TEXT, VISION, NONE), found, records) + judge_tests(rates)
 
 
 @dataclass(frozen=True)
@@ -222,7 +227,7 @@ class Norms:
     ratio: tuple[float, float]
 
 
-def norms_of(records: pd.DataFrame, model: str) -> Norms:
+def measure_norms(records: pd.DataFrame, model: str) -> Norms:
     """Return how far the norms of a system (model) vary over its layers."""
     if not len(select(records, model=model, site="hidden", metric="norms.mean")):
         return Norms(float("nan"), (float("nan"), float("nan")))
@@ -236,7 +241,7 @@ def norms_of(records: pd.DataFrame, model: str) -> Norms:
     return Norms(float(spread), (float(ratio.min()), float(ratio.max())))
 
 
-def _beside_norms(verdict: Verdict, norms: Norms) -> Verdict:
+def _add_norms(verdict: Verdict, norms: Norms) -> Verdict:
     """Add the spread of a system's norms to its verdict's reason; if norms are pinned, the correlation is an
     identity.
     """
@@ -252,41 +257,45 @@ def _beside_norms(verdict: Verdict, norms: Norms) -> Verdict:
     return replace(verdict, outcome="identity", failing="")
 
 
-def _claim_of(model: str) -> Claim:
+def _find_claim(model: str) -> Claim:
     """Return the paper's claim about a system (model)."""
     return next((claim for claim in (NONE, SPEECH, VISION) if model.startswith(claim.systems)), TEXT)
 
 
-def _of_seeds(rows: pd.DataFrame, norms: Norms) -> Test:
+def _make_test(rows: pd.DataFrame, norms: Norms) -> Test:
     """Make the test of the correlation of one system (model) from its coefficients over seeds.
 
     `rows`: of `table`, one per seed. Without a correlation either sign is equally likely, however layers depend on each
     other. If norms are pinned, there is nothing to test.
     """
     model = str(rows.iloc[0].model)
-    subject, claim = model.removesuffix(TRAINED), _claim_of(model)
+    subject, claim = model.removesuffix(TRAINED), _find_claim(model)
     if claim == SPEECH:
-        return Test(claim, "coefficient:", float(rows["r"].mean()), n=len(rows), note=_papers_p(rows), subject=subject)
-    test = of_seeds(claim, rows["r"].to_numpy(float), "coefficient", reason=_papers_p(rows), subject=subject)
+        return Test(
+            claim, "coefficient:", float(rows["r"].mean()), n=len(rows), note=_describe_papers_p(rows), subject=subject
+        )
+    test = make_test_of_seeds(
+        claim, rows["r"].to_numpy(float), "coefficient", reason=_describe_papers_p(rows), subject=subject
+    )
     return replace(test, up=np.nan, down=np.nan, against=np.nan, inside=None) if norms.spread < PINNED else test
 
 
-def _of_one(row: Any, p: float) -> Verdict:
+def _judge_one(row: Any, p: float) -> Verdict:
     """Judge one system's correlation against random walks: a small p shows a correlation; a large p never shows its
     absence.
 
     `row`: of `table`; `p`: that of random walks, corrected for all systems.
     """
-    claim = _claim_of(str(row.model))
+    claim = _find_claim(str(row.model))
     found = None if claim == SPEECH or not p < LEVEL else claim != NONE
     numbers = (float(row.r), float(row.low), float(row.high), int(row.n_units), p)
-    papers = _papers_p(row.to_frame().T)
+    papers = _describe_papers_p(row.to_frame().T)
     reason = f"{papers}; p here is of walks, which are as autocorrelated, corrected for all systems"
     subject = str(row.model).removesuffix(TRAINED)
     return verdict_without_test(claim, found, "coefficient, with its interval over units:", *numbers, reason, subject)
 
 
-def _papers_p(rows: pd.DataFrame) -> str:
+def _describe_papers_p(rows: pd.DataFrame) -> str:
     """Describe the p of the paper's own test, which treats layers as exchangeable (they are not), from `rows` of
     `table`.
     """
@@ -298,7 +307,7 @@ def _papers_p(rows: pd.DataFrame) -> str:
 def _walk_sizes(kind: Kind, layers: int) -> Array:
     """Return the sorted |coefficients| of 20,000 pairs of independent random walks over this many layers."""
     x, y = np.random.default_rng(0).standard_normal((2, 20_000, layers)).cumsum(-1)
-    return np.sort(np.abs(coefficient(kind, x, y)))
+    return np.sort(np.abs(compute_coefficient(kind, x, y)))
 
 
 def walk_p(kind: Kind, layers: int, r: float) -> float:
@@ -317,7 +326,7 @@ def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
 
     `name`: the figure. Returns {chart name: chart}.
     """
-    rows = table(records)
+    rows = make_table(records)
     if rows.empty:
         return {}
     several = rows.groupby("model")["seed"].transform("nunique") > 1

@@ -16,7 +16,7 @@ from anisoscope.sums.isotropic import q95
 from anisoscope_papers import study_charts
 from anisoscope_papers.godey2024 import biased_block, norm_claims
 from anisoscope_papers.godey2024.norm_claims import Curves
-from anisoscope_papers.judge import Test, of_seeds
+from anisoscope_papers.judge import Test, make_test_of_seeds
 from anisoscope_papers.study import Claim, Context, declare
 
 SIDES = {"query.raw": "queries", "key.raw": "keys"}
@@ -91,7 +91,7 @@ def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
         known = at[inside]
         where = f"N* {known.min():.3g} to {known.max():.3g}" if len(known) else "no N*"
         reason = "; ".join(filter(None, (f"ratio to N = 0; {where}", norm_claims.one_more(values[inside]))))
-        yield of_seeds(claim, values, "at N*", reason=reason, subject=curve.system)
+        yield make_test_of_seeds(claim, values, "at N*", reason=reason, subject=curve.system)
 
 
 def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:

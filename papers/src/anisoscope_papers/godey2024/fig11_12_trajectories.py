@@ -28,7 +28,7 @@ from anisoscope_papers import series_charts
 from anisoscope_papers.godey2024 import checkpoints
 from anisoscope_papers.godey2024.checkpoints import Piece
 from anisoscope_papers.godey2024.fig13_14_alignment import COSINES, Alignment, per_seed, table
-from anisoscope_papers.judge import Array, judged, of_seeds, verdict_without_test
+from anisoscope_papers.judge import Array, judge_tests, make_test_of_seeds, verdict_without_test
 from anisoscope_papers.study import Context, Study, Verdict, claims, declare
 
 Over = Literal["union", "key", "query"]
@@ -38,7 +38,7 @@ NEGLIGIBLE = 1e-9
 """Share of a mean's norm below which it does not touch a direction."""
 
 
-def plane(moment: Array, mean: Array) -> Array:
+def find_plane(moment: Array, mean: Array) -> Array:
     """Return the two main directions [..., dim, 2] of vectors with the second moments `moment` [..., dim, dim].
 
     Their signs are such that `mean` [..., dim] lies on the positive side of both.
@@ -50,18 +50,18 @@ def plane(moment: Array, mean: Array) -> Array:
     return np.asarray(directions * np.where(np.where(touched, along, largest) < 0, -1.0, 1.0)[..., None, :])
 
 
-def moment_of(heads: dict[str, Any], layer: int, over: Over) -> Array:
+def read_moment(heads: dict[str, Any], layer: int, over: Over) -> Array:
     """Return the second moment of a layer's queries, keys or both of one checkpoint, [head, dim, dim].
 
     `heads`: the checkpoint's numbers of heads (`Piece.heads`); `over`: `query`, `key` or `union` (both). Keys that
     several heads share count once for each of them.
     """
-    moments = [_of(heads, layer, side, "moment") for side in SIDES]
+    moments = [_read_tensor(heads, layer, side, "moment") for side in SIDES]
     moments[1] = np.repeat(moments[1], len(moments[0]) // len(moments[1]), axis=0)
     return moments[0] + moments[1] if over == "union" else moments[SIDES.index(over)]
 
 
-def _of(heads: dict[str, Any], layer: int, side: str, what: str) -> Array:
+def _read_tensor(heads: dict[str, Any], layer: int, side: str, what: str) -> Array:
     """Return one tensor of a checkpoint's `heads` as float64, for a layer and `side` (query or key): its moment,
     mean or points (`what`).
     """
@@ -80,35 +80,35 @@ def measure_planes(pieces: Sequence[Piece], overs: Iterable[Over]) -> pd.DataFra
         of_seed = [piece for piece in pieces if piece.seed == seed]
         heads = [piece.heads() for piece in of_seed]
         for layer in sorted({int(name.split()[0]) for name in heads[0]}):
-            planes = {over: _common(heads, layer, over) for over in wanted}
-            paths = {over: _paths(heads, layer, planes[over]) for over in wanted}
+            planes = {over: _find_common_plane(heads, layer, over) for over in wanted}
+            paths = {over: _project_paths(heads, layer, planes[over]) for over in wanted}
             for over in wanted:
-                parts += _rows(over, of_seed, layer, planes, paths)
+                parts += _make_frames(over, of_seed, layer, planes, paths)
     return as_records(pd.concat(parts, ignore_index=True))
 
 
-def _common(heads: Sequence[dict[str, Any]], layer: int, over: Over) -> Array:
+def _find_common_plane(heads: Sequence[dict[str, Any]], layer: int, over: Over) -> Array:
     """Return the plane of each head of a layer (two directions) over all steps, [head, dim, 2].
 
     `heads`: the numbers of heads of each checkpoint, by step; `over`: whose SVD it is (query, key, union).
     """
-    total = reduce(np.add, (moment_of(step, layer, over) for step in heads))
-    return plane(total, _of(heads[-1], layer, "query", "mean"))
+    total = reduce(np.add, (read_moment(step, layer, over) for step in heads))
+    return find_plane(total, _read_tensor(heads[-1], layer, "query", "mean"))
 
 
-def _paths(heads: Sequence[dict[str, Any]], layer: int, directions: Array) -> dict[str, Array]:
+def _project_paths(heads: Sequence[dict[str, Any]], layer: int, directions: Array) -> dict[str, Array]:
     """Return {"query", "key": coordinates [step, head, 2] of the mean query and the mean key of a layer in a plane}.
 
     The entry `norm` holds the squared norms of both means at the last step, added, [head]. `heads`: the numbers of
     heads of each checkpoint; `directions`: the planes [head, dim, 2].
     """
-    means = {side: np.stack([_of(step, layer, side, "mean") for step in heads]) for side in SIDES}
+    means = {side: np.stack([_read_tensor(step, layer, side, "mean") for step in heads]) for side in SIDES}
     means["key"] = np.repeat(means["key"], means["query"].shape[1] // means["key"].shape[1], axis=1)
     paths = {side: np.einsum("shd,hdk->shk", mean, directions) for side, mean in means.items()}
     return paths | {"norm": sum((mean[-1] ** 2).sum(-1) for mean in means.values())}
 
 
-def _rows(
+def _make_frames(
     over: Over, pieces: Sequence[Piece], layer: int, planes: dict[Over, Array], paths: dict[Over, dict[str, Array]]
 ) -> Iterable[pd.DataFrame]:
     """Yield the records of one layer's paths in the plane `over`, and of its agreement with the plane of both sides
@@ -127,14 +127,14 @@ def _rows(
     of_heads = {
         "drift_share": sum(path[side][-1, :, 0] ** 2 for side in SIDES) / path["norm"],
         "agreement": np.abs(np.einsum("hd,hd->h", planes[over][..., 0], planes["union"][..., 0])),
-        "path_agreement": _correlation(*joined),
+        "path_agreement": _compute_correlation(*joined),
     }
     for name, value in of_heads.items():
         columns = {"step": steps[-1], "head": np.arange(len(value))}
         yield pd.DataFrame({"metric": f"svd.{over}.{name}", "value": value, **columns, **given})
 
 
-def _correlation(a: Array, b: Array) -> Array:
+def _compute_correlation(a: Array, b: Array) -> Array:
     """Return |Pearson correlation| of a and b [row, head] over rows, [head]."""
     a, b = a - a.mean(0), b - b.mean(0)
     return np.asarray(np.abs((a * b).sum(0)) / np.sqrt((a * a).sum(0) * (b * b).sum(0)))
@@ -150,13 +150,15 @@ def measure_clouds(pieces: Sequence[Piece], over: Over, chosen: Iterable[tuple[i
     heads = [piece.heads() for piece in of_seed]
     parts = []
     for layer, head in dict.fromkeys(chosen):
-        directions = _common(heads, layer, over)[head]
+        directions = _find_common_plane(heads, layer, over)[head]
         for piece, tensors in zip(of_seed, heads, strict=True):
             for side in SIDES:
                 if f"{layer} {side} points" not in tensors:
                     continue
-                points = _of(tensors, layer, side, "points")
-                shared = len(_of(tensors, layer, "query", "mean")) // points.shape[1]  # heads that read one key
+                points = _read_tensor(tensors, layer, side, "points")
+                shared = (
+                    len(_read_tensor(tensors, layer, "query", "mean")) // points.shape[1]
+                )  # heads that read one key
                 at = points[:, head // shared] @ directions  # [point, 2]
                 point, direction = (x.ravel() for x in np.indices(at.shape))
                 names = [f"{p} {k + 1}" for p, k in zip(point, direction, strict=True)]
@@ -178,8 +180,8 @@ def measure(over: Over, clouds: bool, series: checkpoints.CheckpointSettings, co
     context  the study's cache, device and progress
     """
     pieces = checkpoints.measure(series, context)
-    alignment = checkpoints.records_of(pieces, COSINES)
-    parts = [alignment, checkpoints.losses(pieces), measure_planes(pieces, (over,))]
+    alignment = checkpoints.read_records(pieces, COSINES)
+    parts = [alignment, checkpoints.read_losses(pieces), measure_planes(pieces, (over,))]
     if clouds:
         parts.append(measure_clouds(pieces, over, Alignment.of(alignment).chosen().values()))
     return pd.concat(parts, ignore_index=True)
@@ -197,8 +199,8 @@ def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
     for name in ("all heads", "similar", "opposite"):
         reason = f"{groups[name].sum()} heads of {len(share)} seeds"
         about, subject = (claim, "") if name == "all heads" else (other, name)
-        tests.append(of_seeds(about, per_seed(share, groups[name]), reason=reason, subject=subject))
-    return judged(tests)
+        tests.append(make_test_of_seeds(about, per_seed(share, groups[name]), reason=reason, subject=subject))
+    return judge_tests(tests)
 
 
 def judge_paths(records: pd.DataFrame) -> list[Verdict]:
@@ -217,13 +219,13 @@ def judge_paths(records: pd.DataFrame) -> list[Verdict]:
     nearest = share[np.abs(share - early).argmin()]
     reason = f"{counts}; the checkpoint nearest to {early:.0%} lies at {nearest:.2g} of training"
     numbers = [(first, similar, reason), (later, opposite - similar, counts), (about, opposite, reason)]
-    fallen = checkpoints.fallen(records, alignment.table.seeds, alignment.table.steps)
+    fallen = checkpoints.compute_fall(records, alignment.table.seeds, alignment.table.steps)
     if fallen is None:
         unknown = [verdict_without_test(after, None, "not measured", reason="no loss is recorded at every checkpoint")]
     else:
         unknown = []
         numbers.append((after, per_seed(alignment.onset(fallen), groups["opposite"], "median"), counts))
-    return [*judged([of_seeds(claim, values, reason=why) for claim, values, why in numbers]), *unknown]
+    return [*judge_tests([make_test_of_seeds(claim, values, reason=why) for claim, values, why in numbers]), *unknown]
 
 
 def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdict]:
@@ -234,7 +236,7 @@ def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdi
     (claim,) = claims("godey2024", name).values()
     values = table(records, metric).values[:, -1]
     least = f"least of {values[0].size} heads, by seed: " + ", ".join(f"{x.min():.2f}" for x in values)
-    return judged([of_seeds(claim, values.mean((1, 2)), reason=least)])
+    return judge_tests([make_test_of_seeds(claim, values.mean((1, 2)), reason=least)])
 
 
 def draw(name: str, over: Over, clouds: bool, records: pd.DataFrame) -> dict[str, ChartType]:
@@ -253,7 +255,7 @@ def draw(name: str, over: Over, clouds: bool, records: pd.DataFrame) -> dict[str
     return {f"{name}_{which}": series_charts.clouds(rows, over, title) for which, (title, rows) in chosen.items()}
 
 
-def _study(number: int, over: Over) -> Study:
+def _declare_study(number: int, over: Over) -> Study:
     """Declare the study of figure `number`: odd numbers show clouds, even ones paths, in the plane of `over` (query,
     key, union).
     """
@@ -272,4 +274,4 @@ def _study(number: int, over: Over) -> Study:
 
 
 FIGURES: dict[int, Over] = {11: "union", 12: "union", 19: "key", 20: "key", 21: "query", 22: "query"}
-STUDIES = tuple(_study(number, over) for number, over in FIGURES.items())
+STUDIES = tuple(_declare_study(number, over) for number, over in FIGURES.items())

@@ -21,7 +21,16 @@ from anisoscope.sums.jackknife import holm
 from anisoscope_papers import series_charts
 from anisoscope_papers.godey2024 import checkpoints, courses
 from anisoscope_papers.godey2024.layer_curves import width
-from anisoscope_papers.judge import LEVEL, SAME, Array, Test, judged, of_seeds, of_units, verdict_without_test
+from anisoscope_papers.judge import (
+    LEVEL,
+    SAME,
+    Array,
+    Test,
+    compute_p_of_units,
+    judge_tests,
+    make_test_of_seeds,
+    verdict_without_test,
+)
 from anisoscope_papers.study import Claim, Verdict, claims, declare
 
 COSINES = ("query_key.cosine", "mean_cosine.isotropic_q95")
@@ -147,7 +156,7 @@ def heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
     sized["high"] = rows["high"].where(~turned, -rows["low"])
     bound = Alignment.of(records).bound
     for seed, heads in sized.groupby("seed"):
-        yield int(str(seed)), int((holm(of_units(heads, bound)[0]) < LEVEL).sum()), len(heads)
+        yield int(str(seed)), int((holm(compute_p_of_units(heads, bound)[0]) < LEVEL).sum()), len(heads)
 
 
 def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
@@ -160,11 +169,11 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
     by_layer = alignment.cosine[:, -1].mean(-1)  # [seed, layer]
     start = f"at step 0 {first.mean():.3f}"
     tests = [
-        of_seeds(claim["cosine-grows"], (last - first).mean((1, 2)), reason=start),
-        of_seeds(claim["almost-all-heads"], (last > first).mean((1, 2))),
-        of_seeds(claim["aligned-at-the-end"], last.mean((1, 2)), threshold=alignment.bound, reason=above),
-        of_seeds(claim["first-layer-positive"], by_layer[:, 0]),
-        of_seeds(claim["last-layer-negative"], by_layer[:, -1]),
+        make_test_of_seeds(claim["cosine-grows"], (last - first).mean((1, 2)), reason=start),
+        make_test_of_seeds(claim["almost-all-heads"], (last > first).mean((1, 2))),
+        make_test_of_seeds(claim["aligned-at-the-end"], last.mean((1, 2)), threshold=alignment.bound, reason=above),
+        make_test_of_seeds(claim["first-layer-positive"], by_layer[:, 0]),
+        make_test_of_seeds(claim["last-layer-negative"], by_layer[:, -1]),
     ]
     course = np.abs(alignment.cosine).mean((2, 3))  # [seed, step]
     peaks = courses.turning_places(-course)
@@ -176,12 +185,12 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
         nothing = verdict_without_test(recedes, False, recedes.statistic, 0.0, n=len(course), reason=words)
         untested.append(replace(nothing, failing="too small"))
     else:
-        tests.append(of_seeds(recedes, courses.since_turning(-course), reason=words))
+        tests.append(make_test_of_seeds(recedes, courses.since_turning(-course), reason=words))
     if by_layer.shape[1] > 2:
         rho = np.array([stats.spearmanr(np.arange(len(x)), x).statistic for x in by_layer])
         reason = f"{by_layer.shape[1]} layers: " + ", ".join(f"{x:+.2f}" for x in by_layer.mean(0)).replace("-", "−")
-        tests.append(of_seeds(claim["sign-falls-with-depth"], rho, reason=reason))
-    return [*judged(tests), *untested]
+        tests.append(make_test_of_seeds(claim["sign-falls-with-depth"], rho, reason=reason))
+    return [*judge_tests(tests), *untested]
 
 
 def judge_dot(records: pd.DataFrame) -> list[Verdict]:
@@ -195,14 +204,16 @@ def judge_dot(records: pd.DataFrame) -> list[Verdict]:
     groups = alignment.groups()
     every = groups.pop("all heads")
     tests = [
-        of_seeds(claim["dot-grows"], per_seed(growth, every)),
-        of_seeds(claim["norms-grow"], per_seed(growth - turning, every)),
-        of_seeds(claim["cosine-grows-too"], per_seed(turning, every)),
+        make_test_of_seeds(claim["dot-grows"], per_seed(growth, every)),
+        make_test_of_seeds(claim["norms-grow"], per_seed(growth - turning, every)),
+        make_test_of_seeds(claim["cosine-grows-too"], per_seed(turning, every)),
     ]
     for name, heads in groups.items():
         reason = f"{heads.sum()} heads of {len(heads)} seeds"
-        tests.append(of_seeds(claim["dot-grows-in-both-kinds"], per_seed(growth, heads), reason=reason, subject=name))
-    return judged(tests)
+        tests.append(
+            make_test_of_seeds(claim["dot-grows-in-both-kinds"], per_seed(growth, heads), reason=reason, subject=name)
+        )
+    return judge_tests(tests)
 
 
 def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
@@ -212,9 +223,9 @@ def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
     claim, cosine = claims("godey2024", "fig23"), Alignment.of(records).cosine
     curves, profile = np.abs(cosine).mean(-1), cosine[:, -1].mean(-1)
     r = _with_others(curves.reshape(len(curves), -1))
-    as_they_stand = of_seeds(claim["same-trends-over-seeds"], np.arctanh(np.clip(r, -0.9999, 0.9999)))
+    as_they_stand = make_test_of_seeds(claim["same-trends-over-seeds"], np.arctanh(np.clip(r, -0.9999, 0.9999)))
     rest = (curves - curves.mean(2, keepdims=True)).transpose(0, 2, 1)
-    return judged(
+    return judge_tests(
         [
             _permuted(claim["same-layers-over-seeds"], rest),
             _permuted(claim["same-signs-over-seeds"], (profile - profile.mean(1, keepdims=True))[..., None]),

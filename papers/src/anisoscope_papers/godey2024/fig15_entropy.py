@@ -17,7 +17,14 @@ from anisoscope.store import select
 from anisoscope_papers import series_charts
 from anisoscope_papers.godey2024 import checkpoints, courses
 from anisoscope_papers.godey2024.fig13_14_alignment import table
-from anisoscope_papers.judge import Array, Test, judged, means_over_seeds, of_seeds, verdict_without_test
+from anisoscope_papers.judge import (
+    Array,
+    Test,
+    average_over_seeds,
+    judge_tests,
+    make_test_of_seeds,
+    verdict_without_test,
+)
 from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
 
 KEPT = (
@@ -40,7 +47,7 @@ def measure(series: checkpoints.CheckpointSettings, context: Context) -> pd.Data
     if series.cells is not None:
         return checkpoints.measure_heads((*KEPT, checkpoints.LOSS), series, context)
     pieces = checkpoints.measure(series, context)
-    return pd.concat([checkpoints.records_of(pieces, KEPT), checkpoints.losses(pieces)], ignore_index=True)
+    return pd.concat([checkpoints.read_records(pieces, KEPT), checkpoints.read_losses(pieces)], ignore_index=True)
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
@@ -53,38 +60,44 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     heads = table(records, "attention.entropy")
     lost = entropy[:, 0] - entropy[:, -1]
     tests: list[Test] = [
-        of_seeds(claim["entropy-decays"], -lost.mean(1), reason=f"by layer: {_listed(-lost.mean(0), '.2f')}")
+        make_test_of_seeds(
+            claim["entropy-decays"], -lost.mean(1), reason=f"by layer: {_list_numbers(-lost.mean(0), '.2f')}"
+        )
     ]
     turns: list[Test | Verdict] = []
     clocks = {TIME: np.tile(np.array(heads.steps, dtype=np.float64), (len(entropy), 1))}
-    fallen = checkpoints.fallen(records, heads.seeds, heads.steps)
+    fallen = checkpoints.compute_fall(records, heads.seeds, heads.steps)
     if fallen is not None:
         clocks[FALL] = fallen
     for i, layer in enumerate(heads.layers):
         of_layer = entropy[:, :, i]
-        tests.append(of_seeds(claim["entropy-decays-in-layer"], -lost[:, i], subject=f"layer {layer}"))
+        tests.append(make_test_of_seeds(claim["entropy-decays-in-layer"], -lost[:, i], subject=f"layer {layer}"))
         for name, clock in clocks.items():
             trends = np.array([courses.trend(*pair) for pair in zip(of_layer, clock, strict=True)])
-            tests.append(of_seeds(claim["entropy-falls-all-along"], trends, subject=f"layer {layer}{name}"))
-        turns.append(turned(claim["entropy-rises-again"], of_layer, heads.steps, f"layer {layer}"))
-    turns += alignment_first(claim, records, entropy.mean(-1), heads.steps)
+            tests.append(make_test_of_seeds(claim["entropy-falls-all-along"], trends, subject=f"layer {layer}{name}"))
+        turns.append(make_test_of_turn(claim["entropy-rises-again"], of_layer, heads.steps, f"layer {layer}"))
+    turns += make_tests_of_order(claim, records, entropy.mean(-1), heads.steps)
     tests += [one for one in turns if isinstance(one, Test)]
     if entropy.shape[-1] > 1:
         for name, values in (("normalised", normalised), ("nats", entropy)):
-            reason = f"first, last: {_listed(values[:, -1, [0, -1]].mean(0), '.3f')}"
+            reason = f"first, last: {_list_numbers(values[:, -1, [0, -1]].mean(0), '.3f')}"
             apart = values[:, -1, 0] - values[:, -1, -1]
-            tests.append(of_seeds(claim["first-layer-sharper"], apart, reason=reason, subject=name))
+            tests.append(make_test_of_seeds(claim["first-layer-sharper"], apart, reason=reason, subject=name))
     gain, share = rise[:, -1], table(records, "score_terms.mean_query_share").values.mean(-1)
     others = table(records, "score_terms.centred_share").values[:, -1].mean()
-    back = pd.DataFrame(_share_of(gain, lost)).mean().to_numpy(float)  # over seeds that lost entropy
-    parts = f"(q − Q̄)·(k − K̄): {others:.2f}; by layer: {_listed(share[:, -1].mean(0), '.2f')}"
+    back = pd.DataFrame(_compute_share(gain, lost)).mean().to_numpy(float)  # over seeds that lost entropy
+    parts = f"(q − Q̄)·(k − K̄): {others:.2f}; by layer: {_list_numbers(share[:, -1].mean(0), '.2f')}"
     start = "not measured at step 0" if np.isnan(share[:, 0]).all() else f"at step 0: {share[:, 0].mean():.2f}"
-    explained = _share_of(gain.mean(-1), lost.mean(-1))
+    explained = _compute_share(gain.mean(-1), lost.mean(-1))
     tests += [
-        of_seeds(claim["mean-query-sharpens"], gain.mean(-1), reason=f"by layer: {_listed(gain.mean(0), '.3f')}"),
-        of_seeds(claim["drift-explains-sharpening"], explained, reason=f"by layer: {_listed(back, '.2f')}"),
-        of_seeds(claim["mean-query-leads"], share[:, -1].mean(-1), reason=parts),
-        of_seeds(claim["mean-query-share-grows"], (share[:, -1] - share[:, 0]).mean(-1), reason=start),
+        make_test_of_seeds(
+            claim["mean-query-sharpens"], gain.mean(-1), reason=f"by layer: {_list_numbers(gain.mean(0), '.3f')}"
+        ),
+        make_test_of_seeds(
+            claim["drift-explains-sharpening"], explained, reason=f"by layer: {_list_numbers(back, '.2f')}"
+        ),
+        make_test_of_seeds(claim["mean-query-leads"], share[:, -1].mean(-1), reason=parts),
+        make_test_of_seeds(claim["mean-query-share-grows"], (share[:, -1] - share[:, 0]).mean(-1), reason=start),
     ]
     idle, rises = claim["mean-key-idle"], select(records, metric="centred_attention.key_rise")
     largest = float(rises["value"].abs().max())  # no statistics: softmax cannot see it, or something is wrong
@@ -92,10 +105,10 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     holds = largest <= float(idle.limit)
     untested = [one for one in turns if isinstance(one, Verdict)]
     untested.append(verdict_without_test(idle, holds, idle.statistic, largest, n=len(rises), reason=reason))
-    return [*judged(tests), *untested]
+    return [*judge_tests(tests), *untested]
 
 
-def turned(claim: Claim, course: Array, steps: Sequence[int], subject: str = "") -> Test | Verdict:
+def make_test_of_turn(claim: Claim, course: Array, steps: Sequence[int], subject: str = "") -> Test | Verdict:
     """Test how much a course [seed, step] of values at the training steps `steps` rises from its lowest point to the
     end.
 
@@ -113,10 +126,10 @@ def turned(claim: Claim, course: Array, steps: Sequence[int], subject: str = "")
     share = 1 - np.mean([steps[i] for i in places]) / steps[-1]
     where = " and ".join(f"{step:,}" for step in at)
     reason = f"lowest at step {where} of {steps[-1]:,}; {share:.0%} of training comes after"
-    return of_seeds(claim, courses.since_turning(course), reason=reason, subject=subject)
+    return make_test_of_seeds(claim, courses.since_turning(course), reason=reason, subject=subject)
 
 
-def alignment_first(
+def make_tests_of_order(
     claim: dict[str, Claim], records: pd.DataFrame, entropy: Array, steps: Sequence[int]
 ) -> Iterator[Test | Verdict]:
     """Test which moves first, |cos(Q̄, K̄)| of mean query and key, or the entropy [seed, step], both as means over
@@ -133,7 +146,7 @@ def alignment_first(
     cosine = np.abs(table(records, "query_key.cosine").values).mean((2, 3))
     ahead, places = courses.lead(cosine, -entropy, (MOVED["query_key.cosine"], MOVED["attention.entropy"]))
     where = " and ".join(f"{step:,}" for step in sorted({steps[i] for i in places}))
-    yield of_seeds(before, ahead, reason=f"read at step {where}")
+    yield make_test_of_seeds(before, ahead, reason=f"read at step {where}")
     peaks = courses.turning_places(-cosine)
     seeds = np.arange(len(cosine))
     where = " and ".join(f"{step:,}" for step in sorted({steps[i] for i in peaks}))
@@ -145,15 +158,15 @@ def alignment_first(
     if (peaks == len(steps) - 1).all():
         yield verdict_without_test(after, None, "|cos| is highest at the end", n=len(cosine), reason=reason)
         return
-    yield of_seeds(after, entropy[:, -1] - entropy[seeds, peaks], reason=reason)
+    yield make_test_of_seeds(after, entropy[:, -1] - entropy[seeds, peaks], reason=reason)
 
 
-def _share_of(part: Array, whole: Array) -> Array:
+def _compute_share(part: Array, whole: Array) -> Array:
     """Return what share `part` is of `whole`, arrays of one shape; NaN if the whole is not positive."""
     return np.asarray(np.where(whole > 0, part / np.where(whole > 0, whole, 1), np.nan))
 
 
-def _listed(values: Array, form: str) -> str:
+def _list_numbers(values: Array, form: str) -> str:
     """Format numbers by the format `form` (as in `.2f`), separated by commas."""
     return ", ".join(f"{x:{form}}" for x in values)
 
@@ -167,7 +180,7 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     def over_seeds(metric: str) -> pd.DataFrame:
         """Average a metric over heads and then over seeds, by layer and step."""
         heads = select(records, metric=metric).groupby(["metric", "layer", "step", "seed"])["value"]
-        return means_over_seeds(heads.mean().reset_index(), "layer", "step")
+        return average_over_seeds(heads.mean().reset_index(), "layer", "step")
 
     entropy, normalised = over_seeds("attention.entropy"), over_seeds("attention.entropy_normalised")
     query, key = over_seeds("centred_attention.query"), over_seeds("centred_attention.key")

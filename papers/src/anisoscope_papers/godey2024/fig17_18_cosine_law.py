@@ -34,9 +34,9 @@ from anisoscope_papers.godey2024.layer_curves import (
     measure,
     width,
 )
-from anisoscope_papers.judge import Array, judged, verdict_without_test
+from anisoscope_papers.judge import Array, judge_tests, verdict_without_test
 from anisoscope_papers.models import PRESETS
-from anisoscope_papers.needs import needed
+from anisoscope_papers.needs import list_needs
 from anisoscope_papers.study import Context, Verdict, claims, declare
 from anisoscope_papers.study_charts import over_dimensions
 
@@ -150,7 +150,7 @@ def judge_points(records: pd.DataFrame) -> Sequence[Verdict]:
         note = f"q95({row['d']}) = {row['q95']:.3f}, the layers {times.min():.1f} to {times.max():.1f} times it; "
         note += f"95 % of means over {row['n_vectors']} isotropic vectors stay below {below:.2g}"
         tests.append(replace(test, where=f"layer {row['layer']}", note=note))
-    return judged(tests)
+    return judge_tests(tests)
 
 
 PLACE = ["model", "stack", "layer"]
@@ -238,6 +238,6 @@ STUDIES = (
         measure=measure_points,
         judge=judge_points,
         draw=draw_points,
-        needs=needed(SYSTEMS, "position"),
+        needs=list_needs(SYSTEMS, "position"),
     ),
 )

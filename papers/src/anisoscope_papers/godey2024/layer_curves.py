@@ -31,8 +31,8 @@ from anisoscope.runs.run import run
 from anisoscope.store import as_records, make_once, make_records_once, select
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
-from anisoscope_papers.judge import Array, Test, of_units, verdict_without_test
-from anisoscope_papers.needs import Need, needed
+from anisoscope_papers.judge import Array, Test, compute_p_of_units, verdict_without_test
+from anisoscope_papers.needs import Need, list_needs
 from anisoscope_papers.networks import transcripts
 from anisoscope_papers.origin import measuring_code
 from anisoscope_papers.study import WITHHELD, Claim, Context, Verdict
@@ -80,7 +80,7 @@ class Systems:
 
     def needs(self) -> tuple[Need, ...]:
         """Return what must be downloaded, one entry each: the published models and their corpus."""
-        return needed([(model, self.corpus) for model in self.models], self.flatten)
+        return list_needs([(model, self.corpus) for model in self.models], self.flatten)
 
 
 def settings(paper: Systems, small: Sequence[str], quick: Systems | None = None) -> dict[str, Systems]:
@@ -365,7 +365,7 @@ def layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
     name, limit = ("q95", rows["q95"]) if claim.limit == "q95" else ("threshold", claim.limit)
     limits = np.broadcast_to(np.asarray(limit, dtype=np.float64), len(rows))
     nothing = limits if claim.none is None else np.full(len(rows), claim.none)
-    p = zip(*of_units(rows, limits), *of_units(rows, nothing), strict=True)
+    p = zip(*compute_p_of_units(rows, limits), *compute_p_of_units(rows, nothing), strict=True)
     for row, t, (up, down, above_none, below_none) in zip(rows.to_dict("records"), limits, p, strict=True):
         numbers = (float(row["value"]), float(row["low"]), float(row["high"]), int(row["n_units"]))
         yield Test(

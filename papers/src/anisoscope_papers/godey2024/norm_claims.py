@@ -13,7 +13,14 @@ from scipy import stats
 
 from anisoscope.store import select
 from anisoscope_papers.godey2024.untrained_models import label
-from anisoscope_papers.judge import Array, Test, judged, means_over_seeds, of_seeds, verdict_without_test
+from anisoscope_papers.judge import (
+    Array,
+    Test,
+    average_over_seeds,
+    judge_tests,
+    make_test_of_seeds,
+    verdict_without_test,
+)
 from anisoscope_papers.study import Claim, Over, Verdict, claims
 
 
@@ -74,7 +81,7 @@ def concluded(found: Sequence[Test | Verdict]) -> list[Verdict]:
     test.
     """
     return [
-        *judged([one for one in found if isinstance(one, Test)]),
+        *judge_tests([one for one in found if isinstance(one, Test)]),
         *(one for one in found if isinstance(one, Verdict)),
     ]
 
@@ -127,7 +134,7 @@ def _at_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, o
     """
     for norm, of_norm in zip(curve.norms, values.T, strict=True):
         judged_by = replace(claim, floor=0.0) if over == "last" and norm != curve.norms[-1] else claim
-        test = of_seeds(judged_by, of_norm, statistic, subject=curve.system, reason=one_more(of_norm))
+        test = make_test_of_seeds(judged_by, of_norm, statistic, subject=curve.system, reason=one_more(of_norm))
         margin = test.value if over == "all" and claim.below is None else np.nan
         yield replace(test, claim=claim, over=over, margin=margin, where=f"N = {norm:g}", words="N hold")
 
@@ -149,7 +156,7 @@ def at(claim: Claim, curve: Curves, norm: float, threshold: float, words: str) -
     """
     values = curve.values[:, curve.norms.index(norm)]
     reason = "; ".join(filter(None, (words, one_more(values))))
-    return of_seeds(claim, values, f"at N = {norm:g}", threshold, reason=reason, subject=curve.system)
+    return make_test_of_seeds(claim, values, f"at N = {norm:g}", threshold, reason=reason, subject=curve.system)
 
 
 def judge_share(claim: Claim, curve: Curves) -> Verdict:
@@ -175,7 +182,7 @@ def summary(records: pd.DataFrame) -> pd.DataFrame:
     """Return the mean over seeds with its interval, per system, site, layer, metric and N (norm of the bias): the rows
     that charts draw.
     """
-    table = means_over_seeds(records, *KEYS)
+    table = average_over_seeds(records, *KEYS)
     return table.assign(N=table["component"].astype(float), reading=table["model"].map(label))
 
 

@@ -112,7 +112,7 @@ class Untrained:
             handle.remove()
 
 
-def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: str = "float32") -> Untrained:
+def build_untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: str = "float32") -> Untrained:
     """Build an untrained system (model), with weights, inputs and the direction of the bias drawn from `seed`.
 
     Inputs are uniform token ids, or pixels from N(0, 1). All systems of a seed share the draws of inputs and direction.
@@ -125,7 +125,7 @@ def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: st
     inputs_drawn, direction_drawn = (torch.Generator().manual_seed(1000 * seed + stream) for stream in (1, 2))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1000 * seed)
-        model = _made(family, size).eval()
+        model = _build_model(family, size).eval()
         if reading in ("bare-layer", "unit-embedding"):  # linear layers of the blocks as PyTorch draws them
             for module in (m for m in model.encoder.modules() if isinstance(m, nn.Linear)):
                 module.reset_parameters()
@@ -160,7 +160,7 @@ def untrained(system: str, size: Size, seed: int, device: str = "cpu", dtype: st
     )
 
 
-def _made(family: str, size: Size) -> Any:
+def _build_model(family: str, size: Size) -> Any:
     """Build a model of this family and size by transformers, with its own initialisation; weights of the blocks are
     scaled.
     """

@@ -22,8 +22,8 @@ from anisoscope.runs.run import run
 from anisoscope.store import as_records, select
 from anisoscope_papers.beyond.trained import LOSS, SEEN, SKILL, Experiment, measure as measure_cells
 from anisoscope_papers.gu2025.small_models import ARMS, BASE, BRIEF, EPSILON, FULL, SIGMOID
-from anisoscope_papers.judge import Test, judged, means_over_seeds, of_seeds, verdict_without_test
-from anisoscope_papers.needs import Need, of_corpus
+from anisoscope_papers.judge import Test, average_over_seeds, judge_tests, make_test_of_seeds, verdict_without_test
+from anisoscope_papers.needs import Need, make_corpus_need
 from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
 
 PAPER = "gu2025"
@@ -80,7 +80,7 @@ class Published:
             )
             for name, size in self.sizes.items()
         )
-        return (*models, of_corpus(self.corpus))
+        return (*models, make_corpus_need(self.corpus))
 
 
 PYTHIAS = Published({"14m": 14e6, "70m": 70e6, "160m": 162e6, "410m": 405e6, "1b": 1.01e9, "1.4b": 1.41e9})
@@ -185,7 +185,7 @@ def test_of(claim: Claim, records: pd.DataFrame) -> Test | None:
     if claim.against != "start":
         known = known.where(~known.index.isin(unlearnt(records, (arm, *others))))
     nothing = nothing_to_lose(claim, records)
-    test = of_seeds(claim, np.asarray(known, dtype=np.float64), reason=nothing)
+    test = make_test_of_seeds(claim, np.asarray(known, dtype=np.float64), reason=nothing)
     return replace(test, up=np.nan, down=np.nan, against=np.nan) if nothing else test
 
 
@@ -200,7 +200,7 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
             missing.append(verdict_without_test(claim, None, "not measured", reason=why))
         else:
             tests.append(test)
-    return [*judged(tests), *missing]
+    return [*judge_tests(tests), *missing]
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -213,7 +213,7 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
             continue
         keys = ["metric", "model", "step", "seed"]
         cells = rows.groupby(keys, sort=False)["value"].mean().reset_index()
-        course: Any = means_over_seeds(cells, "metric", "model", "step")
+        course: Any = average_over_seeds(cells, "metric", "model", "step")
         charted[metric.replace(".", "_")] = charts.trajectory(course, titles=("step", title), zero=metric != LOSS)
     return charted
 

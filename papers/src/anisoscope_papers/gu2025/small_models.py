@@ -46,7 +46,7 @@ from anisoscope.models.modes import evaluation_mode
 from anisoscope.provenance import make_run_id
 from anisoscope.store import as_records, make_records_once, select
 from anisoscope_papers.beyond import forms
-from anisoscope_papers.beyond.trained import LOSS, SEEN, SKILL, list_corpora, unigram_loss, unigrams
+from anisoscope_papers.beyond.trained import LOSS, SEEN, SKILL, compute_unigram_loss, count_unigrams, list_corpora
 from anisoscope_papers.training.contents import hash_corpora
 from anisoscope_papers.training.fit import Fitting, Material, fit
 from anisoscope_papers.training.language_model import settings_of
@@ -104,7 +104,7 @@ class SmallModels:
         model = untrained(arm, size, len(tokenizer), seed)
         validation = Examples(tokens, held, len(held), 0, shuffled=False)
         examples = Examples(tokens, windows, self.steps * size.batch, seed)
-        guess = unigram_loss(unigrams(tokens, windows), validation)
+        guess = compute_unigram_loss(count_unigrams(tokens, windows), validation)
         plan = open_plan(probed, model, tokenizer, modality="text", sequences=self.probe)[0]
 
         def on_step(step: int, _last: int, model: Any) -> None:
@@ -245,7 +245,7 @@ def measures_of(call: Call) -> dict[str, Heads]:
         weights = biased_weights(scores, _scores_of_bias(call.module, call.query) * call.scale)
         kept["bias_rate"] = (weights[..., -1].mean(-1) > EPSILON).float()
     else:
-        weights = forms.weights(form if form in forms.FORMS else "", scores)
+        weights = forms.compute_weights(form if form in forms.FORMS else "", scores)
     first = (weights[..., 0] / weights.sum(-1)).mean(-1)
     kept |= {"first": first, "first_rate": (first > EPSILON).float()}
     for name, vectors in (("value_norm", call.value), ("key_norm", call.key)):

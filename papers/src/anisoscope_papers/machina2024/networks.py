@@ -20,7 +20,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
 from anisoscope.store import as_records, select
-from anisoscope_papers.judge import Test, judged, of_units, verdict_without_test
+from anisoscope_papers.judge import Test, compute_p_of_units, judge_tests, verdict_without_test
 from anisoscope_papers.machina2024.trained import PYTHIAS
 from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
 
@@ -117,8 +117,10 @@ def places(records: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Series]]:
 def test_of(claim: Claim, name: str, row: pd.Series) -> Test:
     """Return the test of a claim on A in one place (row) of a network, against q95, over units of its corpus."""
     bound, frame = float(row["q95"]), row.to_frame().T
-    up, down = (float(p[0]) for p in of_units(frame, bound))
-    above_none, below_none = (float(p[0]) for p in of_units(frame, bound if claim.none is None else claim.none))
+    up, down = (float(p[0]) for p in compute_p_of_units(frame, bound))
+    above_none, below_none = (
+        float(p[0]) for p in compute_p_of_units(frame, bound if claim.none is None else claim.none)
+    )
     lower = claim.below is not None
     place = "the final norm" if row["site"] == "final" else f"layer {int(row['layer'])}"
     return Test(
@@ -148,7 +150,7 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     for claim in every:
         for name, last, largest in found:
             tests.append(test_of(claim, name, last if claim.below is not None else largest))
-    return judged(tests)
+    return judge_tests(tests)
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:

@@ -18,7 +18,14 @@ from anisoscope_papers.beyond.trained import SKILL, Experiment, measure as measu
 from anisoscope_papers.godey2024 import courses
 from anisoscope_papers.gu2025.sinks import LEARNT, Published, at_hand
 from anisoscope_papers.gu2025.small_models import BASE, BRIEF, FULL
-from anisoscope_papers.judge import Array, Test, judged, means_over_seeds, of_seeds, verdict_without_test
+from anisoscope_papers.judge import (
+    Array,
+    Test,
+    average_over_seeds,
+    judge_tests,
+    make_test_of_seeds,
+    verdict_without_test,
+)
 from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
 
 PAPER = "machina2024"
@@ -152,8 +159,8 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
             continue
         known: Array = values.where(~values.index.isin(unlearnt)).to_numpy(float)
         bound = float(select(records, metric=Q95)["value"].max()) if claim.limit == "q95" else None
-        tests.append(of_seeds(claim, known, threshold=bound, reason=told(claim, records)))
-    return [*judged(tests), *missing]
+        tests.append(make_test_of_seeds(claim, known, threshold=bound, reason=told(claim, records)))
+    return [*judge_tests(tests), *missing]
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -162,13 +169,13 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     for site, title in ((LAST, "after the last block"), (FINAL, "after the final norm")):
         course = courses_of(records, A, site).melt(ignore_index=False, var_name="step").reset_index()
         parts.append(course.assign(model=title, metric=A))
-    along = means_over_seeds(pd.concat(parts, ignore_index=True), "metric", "model", "step")
+    along = average_over_seeds(pd.concat(parts, ignore_index=True), "metric", "model", "step")
     bound = float(select(records, metric=Q95)["value"].max())
     ends = select(records, metric=A, site=("hidden", FINAL), component=None)
     ends = ends[ends["step"] == ends["step"].max()]
     deepest = ends["layer"].max()
     ends = ends.assign(layer=ends["layer"].fillna(deepest), model="trained")
-    by_layer: Any = means_over_seeds(ends, "metric", "model", "site", "layer")
+    by_layer: Any = average_over_seeds(ends, "metric", "model", "site", "layer")
     return {
         "trained_A": charts.trajectory(along, titles=("step", "anisotropy A"), isotropic=bound),
         "trained_layers": charts.layer_curve(by_layer, isotropic=bound),
