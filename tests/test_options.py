@@ -72,6 +72,8 @@ GOOD = [
     ("numbers", "all", ()),
     ("letters", "all", ("a", "b")),
     ("letters", "c", ("c",)),
+    ("letters", "all,c", ("a", "b", "c")),
+    ("letters", "c,all,a", ("c", "a", "b")),
     ("device", "cuda:1", "cuda:1"),
 ]
 BAD = [

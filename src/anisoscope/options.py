@@ -115,6 +115,9 @@ def split_names(every: tuple[str, ...] = ()) -> BeforeValidator:
         names = tuple(word for word in words if word)
         if names == ("all",) and (every or isinstance(value, str)):
             return every
+        if every and "all" in names:  # all of them, and others that are on request only
+            at = names.index("all")
+            return tuple(dict.fromkeys((*names[:at], *every, *names[at + 1 :])))
         if not names and any(typed):
             raise PydanticCustomError("no_names", "no names")
         return names
