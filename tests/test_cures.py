@@ -169,6 +169,14 @@ def test_a_fall_or_rise_that_chance_may_make_is_neither_harm_nor_help():
     assert (tried(-0.1, 0.001).harmed, tried(0.1, 0.001).helped) == (("probe",), ("probe",))
 
 
+@pytest.mark.parametrize(("middle", "isotropic"), [(0.05, True), (0.0995, False), (0.15, False)])
+def test_a_cure_makes_vectors_isotropic_if_the_whole_interval_is_below_the_floor(middle, isotropic):
+    after = {"A": np.full(17, middle) + 0.0005 * np.resize([0.0, 1, -1], 17)}
+    found = _compare(Fit("centre", np.zeros(4)), {"A": np.linspace(0.9, 0.91, 17)}, after, 0.1, 16)
+    assert found.isotropic == isotropic
+    assert found.scores["A"].after.low < middle < found.scores["A"].after.high
+
+
 def test_pairs_are_found_better_without_a_common_direction():
     rng = np.random.default_rng(2)
     shared = rng.normal(size=(400, 24))
@@ -427,6 +435,17 @@ def test_units_labels_and_layers_of_files_are_those_of_the_arrays(tmp_path):
         told = invoke(["cure", *files, "--cures", "centre", "--format", "json", "-q"])
         records = pd.DataFrame(json.loads(told.stdout)["records"])
         np.testing.assert_allclose(records["after_low"].astype(float), expected["after_low"], atol=1e-9)
+
+
+def test_a_cure_is_applied_to_the_layer_that_is_asked_for(tmp_path):
+    layers = {name: draw_cloud(40, 8, seed) for seed, name in enumerate(("first", "second"))}
+    np.savez(tmp_path / "x.npz", **layers)
+    fit = fit_cure("centre", draw_cloud(50, 8, 9) + 1)
+    fit.save(tmp_path / "fit.safetensors")
+    for name, x in layers.items():
+        files = [tmp_path / "fit.safetensors", tmp_path / "x.npz", "--layer", name, "-o", tmp_path / "y.npy"]
+        assert invoke(["apply", *files, "-q"]).exit_code == 0
+        np.testing.assert_allclose(np.load(tmp_path / "y.npy"), fit.apply(x), atol=1e-12)
 
 
 def test_a_cure_that_cannot_be_fitted_does_not_end_the_others():
