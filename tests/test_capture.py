@@ -907,6 +907,26 @@ def test_every_place_can_be_asked_for():
     }
 
 
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_a_capture_goes_on_watching_after_one_that_was_opened_within_it(name):
+    inputs, _ = tiny.padded(name, "right")
+    model = tiny.build(name)
+    interface = transformers.modeling_utils.AttentionInterface
+    before = interface.__getitem__, interface.__dict__.get("__getitem__")
+    with torch.no_grad(), capture(model, ("attention",)) as outer:
+        watched = interface.__getitem__
+        with capture(model, ("attention",)) as inner:
+            model(**inputs)
+        assert interface.__getitem__ is watched is not before[0]
+        seen_by_inner = dict(inner.kept)
+        outer.kept.clear()
+        model(**inputs)
+    assert len(seen_by_inner) == tiny.LAYERS and {*outer.kept} == {*seen_by_inner}
+    for site, rows_of in seen_by_inner.items():
+        torch.testing.assert_close(outer[site]["entropy"], rows_of["entropy"], equal_nan=True)
+    assert (interface.__getitem__, interface.__dict__.get("__getitem__")) == before
+
+
 class Rectified(nn.Module):
     """A residual block that ends with its ReLU."""
 
