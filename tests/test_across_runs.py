@@ -164,6 +164,14 @@ def test_runs_of_equal_depth_show_the_same_layer_with_its_interval(runs):
     assert [row[1] for row in table.rows] == ["1.000"] * 3  # every replicate is 1
 
 
+def test_a_large_sample_is_not_kept_in_memory(runs, monkeypatch):
+    how = {"max_length": 32, "metrics": ("neighbours", "drift"), "sample": 64, "quiet": True}
+    size = (runs / "a" / SAMPLE).stat().st_size
+    for most, kept in ((size * 2, True), (100, False)):
+        monkeypatch.setattr("anisoscope.api.run.MOST_SAMPLED", most)
+        assert (anisoscope.measure(runs / "model-a", TEXTS, **how).sample is not None) == kept
+
+
 def test_intervals_of_runs_with_unequal_groups_are_over_the_fewer(runs, tmp_path):
     how = {"max_length": 32, "metrics": ("neighbours", "drift"), "sample": 64, "quiet": True}
     for groups in (4, 6):

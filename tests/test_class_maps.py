@@ -231,6 +231,27 @@ def test_a_head_of_no_known_kind_is_found_too():
         assert torch.equal(reading.weights[place] > 0, shares)
 
 
+class OfBothStacks(transformers.BartPreTrainedModel):
+    """A head that reads the first token of the encoder and of the decoder."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = transformers.BartModel(config)
+        self.classifier = nn.Linear(config.d_model, config.num_labels)
+
+    def forward(self, input_ids, attention_mask=None, **kwargs):
+        out = self.model(input_ids, attention_mask, **kwargs)
+        both = out.last_hidden_state[:, 0] + 2 * out.encoder_last_hidden_state[:, 0]
+        return transformers.modeling_outputs.SequenceClassifierOutput(logits=self.classifier(both))
+
+
+def test_of_two_stacks_that_a_head_reads_the_one_that_ran_last_counts():
+    torch.manual_seed(0)
+    model = widen(OfBothStacks(transformers.BartConfig(**BART)).double().eval())
+    reading = read_tokens(model, plan_of(texts("bart"), Padding(0), "bart")[0])
+    assert (reading.stack, reading.at) == ("decoder", "first")
+
+
 def _last(model, batch):
     with torch.no_grad():
         return model.bert(**batch.inputs).last_hidden_state

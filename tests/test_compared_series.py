@@ -1,8 +1,10 @@
 """`compare` of a measured series: every checkpoint with the first, paired by unit, under a name that can be read."""
 
+import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -53,6 +55,23 @@ def test_every_checkpoint_is_compared_with_the_first(folder):
             np.testing.assert_array_equal(own[column], alone[column])
     opened = anisoscope.compare(anisoscope.Run("one")).differences
     np.testing.assert_array_equal(opened["difference"], found["difference"])
+
+
+def test_a_single_series_is_compared_as_it_is_typed():
+    answer = invoke(["compare", "one", "--format", "json", "-q"])
+    assert answer.exit_code == 0, answer.output
+    told = [row["run"] for row in json.loads(answer.stdout)["records"]]
+    assert list(dict.fromkeys(told)) == ["step-1", "step-10"]
+
+
+def test_a_layer_that_lies_elsewhere_is_said_and_a_final_norm_is_one():
+    """Behind 3 blocks and behind 5 it is the final norm of each."""
+    place = {"second": 0.5, "second_low": 0.4, "second_high": 0.6, "difference": 0.1, "low": 0.0, "high": 0.2}
+    cells = {}
+    for site, layer in (("hidden", 1.0), ("hidden", 2.0), ("final", 5.0)):
+        row = SimpleNamespace(**place, site=site, layer=1.0 if site == "hidden" else 3.0, layer_other=layer)
+        cells[site, layer] = comparing._format_other_run(row, with_ends=False)[0]
+    assert cells == {("hidden", 1.0): ".500", ("hidden", 2.0): ".500 @2", ("final", 5.0): ".500"}
 
 
 def test_a_series_stands_beside_other_runs(folder):

@@ -1461,6 +1461,11 @@ def test_a_record_says_dirty_for_what_makes_numbers_only(tmp_path):
     assert told() == clean
     (tmp_path / "anisoscope" / "metrics" / "drift.py").write_text("")
     assert told()["dirty"] is True and told()["sources"] != clean["sources"]
+    subprocess.run([*git, "checkout", "-q", "--", "anisoscope/metrics/drift.py"], check=True)
+    assert "dirty" not in told()
+    with (tmp_path / "anisoscope" / "axes.py").open("a") as file:  # a module, where others are packages
+        file.write("\n")
+    assert told()["dirty"] is True
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,16 @@ TEXTS = [f"text {row}" for row in range(60)]
 NAMED = pd.DataFrame(X, columns=[f"dim_{place}" for place in range(8)])
 
 
+def test_comments_go_on_behind_a_blank_line(tmp_path):
+    """Between blocks of comments people leave a line free."""
+    lines = ["# made by hand", "", "# of two runs", ",".join(NAMED), *(",".join(map(repr, row)) for row in X.tolist())]
+    (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
+    opened = open_vectors(tmp_path / "x.csv")
+    assert opened.shape == X.shape
+    (name,) = opened.layers
+    np.testing.assert_array_equal(opened.block(name, np.arange(60))[:, 0].double().numpy(), X)
+
+
 def records(**more):
     return [{"object": "embedding", "index": row, "embedding": X[row].tolist(), **more} for row in range(60)]
 

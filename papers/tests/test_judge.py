@@ -401,6 +401,12 @@ def test_rows_of_a_group_need_not_lie_together():
     assert found.to_dict() == {0: 2.0, 1: 4.0, 2: 10.0}
 
 
+def test_rows_without_a_layer_are_a_group_of_each_metric():
+    rows = pd.DataFrame({"metric": ["norms.mean", "drift"] * 2, "layer": [np.nan] * 4, "value": [1.0, 5.0, 3.0, 9.0]})
+    found = average_over_seeds(rows, "metric", "layer").set_index("metric")["value"]
+    assert found.to_dict() == {"norms.mean": 2.0, "drift": 7.0}
+
+
 GROWS = replace(CLAIM, floor=0.1)
 FALLS = replace(CLAIM, below=0.0, floor=0.1)
 HALF = replace(CLAIM, above=0.5, none=0.0, bounds=(0.0, 1.0))

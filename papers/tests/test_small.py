@@ -2,6 +2,7 @@
 
 import json
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ import torch
 from anisoscope.errors import OutputError
 from anisoscope.store import as_records, select
 from anisoscope_papers import runner
-from anisoscope_papers.beyond import dimension, small_models
+from anisoscope_papers.beyond import dimension, small_cells, small_models
 from anisoscope_papers.beyond.small_cells import between, measure, records_of, with_axes
 from anisoscope_papers.beyond.small_models import (
     EACH,
@@ -121,6 +122,24 @@ def test_cells_are_trained_once_and_seen_before_and_after(context):
     path.with_suffix(".json").write_text(json.dumps({cell.task: "another text"}))
     with pytest.raises(OutputError, match=f"the {cell.task} that the model in .*parquet was trained with"):
         records_of(cell, PLAN, context, True)
+
+
+@pytest.mark.parametrize(("right", "collapsed"), [(55, 1), (65, 1), (68, 1), (69, 0), (90, 0)])
+def test_a_model_has_learnt_something_if_chance_would_not_give_as_much(right, collapsed, monkeypatch):
+    """Of 100 texts, 60 of the largest class: by always naming it 68 are right once in twenty draws."""
+    truth = torch.tensor([0] * 60 + [1] * 40)
+    said = torch.where(torch.arange(100) < right, truth, 1 - truth)
+    monkeypatch.setattr(small_cells, "_read", lambda *_: (torch.eye(2)[said], truth, torch.arange(100)))
+    nothing = as_records(pd.DataFrame({"metric": []}))
+    monkeypatch.setattr(small_cells, "run_pass", lambda *_: SimpleNamespace(records=lambda: nothing))
+    monkeypatch.setattr(small_cells, "LabelledPlan", lambda *_: None)
+    made = SimpleNamespace(
+        encoded={"test": range(100)}, tokenizer=SimpleNamespace(pad_token_id=0), labels=lambda _read: ("a", "b")
+    )
+    model = torch.nn.Sequential()
+    model.classifier = torch.nn.Identity()
+    found = small_cells.looked_at(model, PLAN.cells()[0], made).set_index("metric")["value"]
+    assert (found["accuracy"], found["majority"], found["collapsed"]) == (right / 100, 0.6, collapsed)
 
 
 def test_a_corpus_that_is_not_there_is_stood_in_for_and_said(context, monkeypatch):
