@@ -131,11 +131,15 @@ import os, signal, time
 from pathlib import Path
 from anisoscope.measure import loop
 asked, looks, told = loop.find_stop_signal, [], Path({told!r})
+there = told.with_name("there")
 def find_stop_signal(own):
     looks.append(0)
     if len(looks) == 2 and os.environ["RANK"] == {rank!r}:
+        while not there.exists():  # else a slow start of the other would end it before its first batch
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.{signal})
     while len(looks) == 2 and os.environ["RANK"] != {rank!r} and not told.exists():
+        there.touch()
         time.sleep(0.01)
     number = asked(own)
     if number:
