@@ -3,12 +3,16 @@
 import json
 import re
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from browser import Browser, find_chromium
+from test_report import synthetic_manifest, synthetic_records, write_run
 
 from anisoscope.charts import style
+from anisoscope.report import build_page
 
 LEAST = 4.5
 CSS = files("anisoscope.report").joinpath("style.css").read_text("utf-8")
@@ -91,3 +95,28 @@ def test_numbers_on_cells_can_be_read(scale):
     for at, is_white, lum in zip(share, white, ground, strict=True):
         found = contrast(1.0 if is_white else 0.0, lum)
         assert found >= LEAST, f"at {at:.2f} of {scale}: {found:.2f}"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """A page with every kind of figure and table."""
+    records = synthetic_records(layers=3, heads=4, stacks=("encoder", "decoder"), extremes=True)
+    return build_page(write_run(tmp_path_factory.mktemp("page"), records, synthetic_manifest()))
+
+
+MEASURED = Path(__file__).with_name("contrast.js").read_text("utf-8")
+needs_browser = pytest.mark.skipif(find_chromium() is None, reason="no Chromium on this machine")
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 400])
+def test_every_text_that_a_browser_draws_can_be_read(page, width, dark):
+    with Browser(width, dark=dark) as browser:
+        browser.open(page)
+        browser.evaluate("document.querySelector('.map td').click()")
+        found = browser.evaluate(f"({MEASURED})({LEAST})")
+        assert found["count"] > 500 and found["bad"] == []
+        planted = "<p style='color: #888; background: #999'>grey</p>"
+        browser.evaluate(f'document.body.insertAdjacentHTML("beforeend", "{planted}")')
+        assert [text for _, text in browser.evaluate(f"({MEASURED})({LEAST})")["bad"]] == ["grey"]

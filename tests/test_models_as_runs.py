@@ -64,6 +64,12 @@ def test_what_a_measurement_costs_is_told_once(measured):
     assert told.count("memory ") == 1, told
 
 
+def test_an_encoder_and_a_decoder_of_one_tokenizer_read_the_same_tokens(measured):
+    told = typed("compare new-encoder new-decoder --corpus text.txt --limit 6 -q").stderr
+    assert measured == MODELS.split()[1:]
+    assert "Stacks of other kinds" in told and "other tokens" not in told, told
+
+
 def test_a_run_of_all_panels_serves_and_a_run_folder_stands_beside_a_model(measured):
     anisoscope.measure("new-decoder", corpus="text.txt", limit=9, panel="hidden", output="own-run")
     whole = anisoscope.measure("new-encoder", corpus="text.txt", limit=9, output="runs/new-encoder-as-measured")

@@ -354,6 +354,9 @@ def test_cautions_tell_what_else_may_differ():
     assert cautions({"dtype": "float32"}, {"dtype": "float64"}) == ["Another dtype (a: float32; b: float64)."]
     ours = {"corpus": corpus, "plan": "p"}
     assert cautions(ours, ours | {"plan": "q"}) == ["The same text as other tokens (another tokenizer)."]
+    hashed = ours | {"tokens_hash": "t"}
+    assert cautions(hashed, hashed | {"plan": "q"}) == []
+    assert cautions(hashed, hashed | {"plan": "q", "tokens_hash": "u"}) == cautions(ours, ours | {"plan": "q"})
     longer = {"corpus": corpus | {"max_length": 16}, "plan": "q"}
     assert cautions(ours, longer) == ["The same text as other tokens (windows of 8 and 16 tokens)."]
     shard = cautions({}, {"settings": {"shard": [1, 4]}})

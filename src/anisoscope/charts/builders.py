@@ -157,11 +157,15 @@ def scatter(
     layers = [base.mark_point(size=60).encode(shape=shape, description=alt.Description("tooltip:N"))]
     if label is not None:
         path = base.transform_filter("datum.joined").mark_line(strokeWidth=1, opacity=0.45)
-        text = base.mark_text(align="left", dx=8, dy=-6, fontSize=11)
+        # To the upper left: of a rising curve the next point lies to the upper right.
+        named = base.encode(text=alt.Text(f"{label}:N"), color=alt.ColorValue(style.INK))
+        text = named.transform_filter("datum.joined").mark_text(align="right", dx=-5, dy=-8, fontSize=11)
+        apart = named.transform_filter("!datum.joined").mark_text(align="left", dx=6, dy=10, fontSize=11)
         layers = [
             path.encode(order=alt.Order("row:Q")),
             *layers,
-            text.encode(text=alt.Text(f"{label}:N"), color=alt.ColorValue(style.INK)),
+            text,
+            apart,
         ]
     if {"low", "high"} <= set(frame):
         layers.insert(0, style.whisker(base, titles[1], opacity=0.6))

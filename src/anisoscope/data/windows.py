@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anisoscope.axes import FREQUENCY_BINS
 from anisoscope.batch import Batch, Stream
-from anisoscope.data.plans import Index, Plan, pack
+from anisoscope.data.plans import Index, Plan, hash_parts, pack
 from anisoscope.errors import CorpusError, ModelError, UsageError
 
 if TYPE_CHECKING:
@@ -195,6 +195,17 @@ class TextPlan(Plan):
         batches = pack(self.lengths, settings["batch_tokens"])
         super().__init__(batches, self.lengths, windows.unit, identity, words, warnings)
         self._bin_of_id, self.frequency_bins = bin_by_frequency(windows.ids)
+
+    @property
+    def tokens_hash(self) -> str | None:
+        """Return the hash of all windows with their special tokens, whatever model reads them and however it pads.
+
+        None if the stacks of a model read different tokens.
+        """
+        if len(self.layouts) > 1:
+            return None
+        (layout,) = self.layouts.values()
+        return hash_parts([layout.prefix, layout.suffix, *self.windows])
 
     def spread(self, sequences: int) -> "TextPlan":
         """Return the plan with only `sequences` windows, evenly spread over the corpus (all, if there are fewer)."""

@@ -78,7 +78,7 @@ def build_figures(found: ComparedRuns) -> list[Figure]:
     title = name_metric(found.metric)
     against = found.names[0]
     return [
-        _line_figure("values", f"{title} of every run", values, (axis, title), is_relative),
+        _line_figure("values", f"{title[0].upper()}{title[1:]} of every run", values, (axis, title), is_relative),
         _line_figure("differences", f"Difference from {against}", differences, (axis, "difference"), is_relative),
     ]
 
@@ -122,7 +122,9 @@ def _bar_figure(found: ComparedRuns, values: pd.DataFrame) -> Figure:
         return charts.bars(values, category="run", titles=(title, ""), size=(width, 26))
 
     caption = "Whiskers are 95 % intervals of each run by itself; those of the differences stand in the table."
-    return Figure("values", f"{title} of every run", caption, "", f"Bars of {title} by run.", {"": draw})
+    return Figure(
+        "values", f"{title[0].upper()}{title[1:]} of every run", caption, "", f"Bars of {title} by run.", {"": draw}
+    )
 
 
 def _head_map_figure(found: ComparedRuns, table: pd.DataFrame) -> Figure:

@@ -165,7 +165,7 @@ def drift_points(results: Results, entry: Entry) -> list[Figure]:
         return []
     names = points["layer"].astype(int).astype(str).mask(points["site"].eq("final"), "final")
     points = points.assign(name=names, joined=points["site"].ne("final"))
-    drawn = make_drawing(charts.scatter, points, entry, series=PANEL, panel=None)
+    drawn = make_drawing(charts.scatter, points, entry, series=PANEL)
     return [make_figure(results, entry, points, drawn, points=len(points))]
 
 

@@ -455,6 +455,7 @@ def _collect_facts(subject: Subject, job: Job, reading: OpenedCorpus, batches: C
         "notes": [*subject.notes, *corpus.get("warnings", [])],
         "processes": rank_and_world()[1],
         "plan": plan.fingerprint,
+        "tokens_hash": getattr(plan, "tokens_hash", None),
         "units": identify_units(corpus | {"sequences": job.sequences, "split": job.split}, plan, job.settings),
     }
 
