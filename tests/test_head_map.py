@@ -188,6 +188,19 @@ def test_numbers_stand_in_cells_where_they_fit(tmp_path: Path) -> None:
         assert bool(read(html)["quantities"][0]["cells"][0]) is (look != "dense")
 
 
+def test_headings_of_columns_are_never_empty(tmp_path: Path) -> None:
+    for heads, spans in ((20, [1] * 20), (21, [8, 8, 5]), (64, [8] * 8)):
+        rows = [of_head("attention.first_mass", 1, head, 0.1 + head / 100) for head in range(heads)]
+        html = build_page(write_run(tmp_path / str(heads), as_records(pd.DataFrame(rows)), {"model": "m"})).read_text()
+        (line,) = re.findall(
+            r"<tr>(<th scope=.*</th>)</tr>\s*</thead>\s*<tbody>\s*<tr><th scope=.row.>1</th><td", html
+        )[:1]
+        found = re.findall(r"<th ([^>]*)>(\d+)</th>", line)
+        widths = [int((re.findall(r'colspan="(\d+)"', given) or [1])[0]) for given, _ in found]
+        assert widths == spans and line.count("<th") == len(spans)
+        assert [int(label) for _, label in found] == [sum(spans[:i]) for i in range(len(spans))]
+
+
 def test_ink_can_be_read_on_every_shade() -> None:
     rules = re.findall(r"\.([sd]\d+)\{background:(#\w{6});color:(#\w{3})\}", head_map.write_shades())
     assert len({name for name, _, _ in rules}) == len(rules) == 2 * len(head_map.DIGITS)

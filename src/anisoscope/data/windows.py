@@ -1,5 +1,6 @@
 """Cut the tokens of a corpus into windows, and build batches of them on demand."""
 
+import itertools
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -205,7 +206,8 @@ class TextPlan(Plan):
         if len(self.layouts) > 1:
             return None
         (layout,) = self.layouts.values()
-        return hash_parts([layout.prefix, layout.suffix, *self.windows])
+        # one window at a time: a list of all would hold memory for every window
+        return hash_parts(itertools.chain([layout.prefix, layout.suffix], self.windows))
 
     def spread(self, sequences: int) -> "TextPlan":
         """Return the plan with only `sequences` windows, evenly spread over the corpus (all, if there are fewer)."""

@@ -36,7 +36,7 @@ FITS_PHONE, FITS_SCREEN = 8, 20
 TALL = 24
 """From this many layers on, rows are low enough to fit a screen."""
 LABEL_STEP = 8
-"""Every eighth column bears its number if heads are so many that their numbers do not fit."""
+"""So many columns share a heading, the number of the first, if heads are so many that their numbers do not fit."""
 PLACE = [PANEL, "layer", "head"]
 NOTHING = "–"
 MARK_CLASSES = {NEGATIVE: " minus", DOUBTFUL: " doubt", PLAIN: ""}
@@ -119,10 +119,11 @@ class HeadMap:
         drawn = []
         for panel in self.panels:
             rows = [(layer, [next(cells) for _ in panel.heads]) for layer in panel.layers]
-            dense = len(panel.heads) > FITS_SCREEN
-            labels = ["" if dense and head % LABEL_STEP else str(head) for head in panel.heads]
+            step = LABEL_STEP if len(panel.heads) > FITS_SCREEN else 1
+            groups = [panel.heads[start : start + step] for start in range(0, len(panel.heads), step)]
+            labels = [(group[0], len(group)) for group in groups]
             table = {"name": _title_panel(panel, self.panels), "labels": labels, "rows": rows}
-            drawn.append({**table, "look": _choose_look(panel)})
+            drawn.append({**table, "heads": len(panel.heads), "look": _choose_look(panel)})
         return drawn
 
     @property
