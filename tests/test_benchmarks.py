@@ -31,11 +31,12 @@ MINIATURES = {
     "limit": ["--seconds", "0.01"],
     "sizes": [*SMALL, "--models", "gpt2", "--lengths", "8", "--sides", "left", "--layers", "1"],
     "fused_rows": ["--lengths", "16", "--pairs", "1"],
+    "dtypes": [*SMALL, "--dtypes", "bfloat16", "--limit", "1", "--batch-tokens", "64"],
     "vectors": ["--count", "200", "--dim", "8"],
     "coverage": ["--units", "3", "--corpora", "4"],
     "paired": ["--units", "4", "--corpora", "3"],
 }
-KEPT = {"overhead", "modalities", "monitor", "scale", "peers", "limit", "sizes", "vectors", "fused_rows"}
+KEPT = {"overhead", "modalities", "monitor", "scale", "peers", "limit", "sizes", "vectors", "fused_rows", "dtypes"}
 BY_HAND = {"pairs", "first_answer"}
 """Modules that are no benchmark, or one of the program on a terminal (tests/test_terminal.py runs that)."""
 
