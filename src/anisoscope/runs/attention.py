@@ -100,7 +100,8 @@ def _add_kinds(table: pd.DataFrame, records: pd.DataFrame) -> None:
 
 def _add_counts(table: pd.DataFrame, records: pd.DataFrame) -> None:
     """Add to a table of layers how many heads each has, and how many of them each rule names."""
-    counts = [count_heads(records)[place] for place in table.index]
+    by_layer = count_heads(records)
+    counts = [by_layer[place] for place in table.index]
     table.insert(0, "heads", [count["heads"] for count in counts])
     for rule in RULES:
         table[f"{rule.name} heads"] = [count[rule.name] for count in counts]
