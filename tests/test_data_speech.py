@@ -439,6 +439,8 @@ def test_when_the_decoder_reads_its_prompt_alone_it_is_said_why(folder):
     clip(folder / "a.wav", tone(2.6))
     cut = SpeechPlan(open_speech(transcribed(folder)), WHISPER, EARS)
     assert cut.warnings[0].endswith("transcripts of clips that are cut into several windows cannot be cut")
+    both = SpeechPlan(open_speech(transcribed(folder, {**SAID, "a.wav": " "})), WHISPER, EARS)
+    assert both.warnings[0].endswith(": 1 of 4 clips have no transcript"), "clips are counted, not their windows"
     untold = SpeechPlan(open_speech(transcribed(folder, {"c.WAV": "c"})), WHISPER, EARS.feature_extractor)
     assert untold.warnings[0].endswith("the checkpoint has no tokenizer for the transcripts")
     assert SpeechPlan(open_speech(transcribed(folder)), GROUP, EARS).warnings == []  # no decoder, nothing to say
@@ -467,7 +469,7 @@ def test_the_decoder_of_transcripts_is_measured_as_of_each_clip_alone(folder):
     for row, real in enumerate(batches[0].streams["decoder"].mask):
         ids = batches[0].inputs["decoder_input_ids"][row, real][None]
         features = batches[0].inputs["input_features"][row][None]
-        states = network(features, decoder_input_ids=ids, output_hidden_states=True).decoder_hidden_states[0][0]
+        states = network(features, decoder_input_ids=ids, output_hidden_states=True).decoder_hidden_states[0][0].detach()
         alone[True].append(states)
         alone[False].append(states[2:])
     for name, with_prompt in (("all", True), ("content", False)):

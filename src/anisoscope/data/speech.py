@@ -63,18 +63,18 @@ def _read_transcripts(
     """
     alone = "the decoder reads the same prompt with every clip, so that its numbers say little about the corpus"
     clips = windows.clip.tolist()
-    texts = [corpus.items[clip].text for clip in clips]
-    n_without = texts.count("")
+    texts = {clip: corpus.items[clip].text for clip in clips}
+    n_without = list(texts.values()).count("")
     tokenizer = getattr(processor, "tokenizer", None)
     if n_without == len(texts):
         return [], f"{alone}: no clip has a transcript"
     if n_without:
         return [], f"{alone}: {n_without} of {len(texts)} clips have no transcript"
-    if len(set(clips)) < len(clips):
+    if len(texts) < len(clips):
         return [], f"{alone}: transcripts of clips that are cut into several windows cannot be cut"
     if tokenizer is None:
         return [], f"{alone}: the checkpoint has no tokenizer for the transcripts"
-    ids = [list(map(int, tokenizer(text, add_special_tokens=False)["input_ids"])) for text in texts]
+    ids = [list(map(int, tokenizer(texts[clip], add_special_tokens=False)["input_ids"])) for clip in clips]
     room = int(getattr(config, "max_target_positions", 0) or max(map(len, ids)) + prompt) - prompt
     n_long = sum(len(text) > room for text in ids)
     note = f"{n_long} transcripts cut to the {room} tokens that the decoder has room for" if n_long else ""
