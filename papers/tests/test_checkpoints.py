@@ -5,16 +5,20 @@ import json
 import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
+import soundfile
 import torch
+from transformers import WhisperConfig, WhisperModel
 
 from anisoscope.data.speech import SpeechPlan, open_speech
-from anisoscope.errors import ModelError
+from anisoscope.errors import CorpusError, ModelError
 from anisoscope.models.load import load
 from anisoscope_papers.models import TRAINED
+from anisoscope_papers.networks import transcripts
 from anisoscope_papers.networks.packaged_weights import SOURCES, convert_checkpoint, read_ctranslate2
 from anisoscope_papers.networks.transcripts import write_transcripts
 
@@ -89,6 +93,20 @@ def test_whisper_transcribes(tmp_path, monkeypatch):
     assert plan.settings["decoder_reads"] == "transcripts" and plan.prompt == [50257, 50362]  # start, no timestamps
     ids = plan[0].inputs["decoder_input_ids"][0, 2:]
     assert subject.processor.tokenizer.decode(ids).strip() == row["transcript"]
+
+
+def test_a_clip_of_several_windows_is_not_transcribed(tmp_path, monkeypatch):
+    """Its manifest had a row for each window, each with the whole clip and another part of its words."""
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "num_mel_bins": 80, "max_source_positions": 50}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    short = SimpleNamespace(model=WhisperModel(WhisperConfig(**sizes, **heads)), processor=None)  # of one second
+    monkeypatch.setattr(transcripts, "load", lambda _: short)
+    for name, seconds in (("long", 2.5), ("one", 0.5)):
+        soundfile.write(tmp_path / f"{name}.wav", np.zeros(int(seconds * 16_000)), 16_000)
+    manifest = tmp_path / "manifest.csv"
+    with pytest.raises(CorpusError, match=r"clips of one window of tiny; got long\.wav, of 3 windows\. Cure: cut"):
+        write_transcripts("tiny", str(tmp_path), manifest)
+    assert not manifest.exists()
 
 
 def test_reactions_are_classified(cache):

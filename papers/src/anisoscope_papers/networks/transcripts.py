@@ -1,6 +1,7 @@
 """Write down what a Whisper model hears in a corpus of clips, so that its decoder can be measured on real words."""
 
 import csv
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from anisoscope.data.media import MediaCorpus
 from anisoscope.data.speech import SpeechPlan, open_speech
+from anisoscope.errors import CorpusError
 from anisoscope.models.load import load
 from anisoscope.store import write_atomic
 
@@ -20,15 +22,22 @@ MOST_TOKENS = 200
 def write_transcripts(name: str, corpus: str, path: Path, *, limit: int | None = None) -> None:
     """Write a manifest of a speech corpus with what the model `name` hears in each clip.
 
-    corpus   name or path of the corpus; a clip of more than one window is an error of `SpeechPlan`'s reader
+    corpus   name or path of a corpus of files, none longer than the model's window
     path     the manifest, .csv: columns path, speaker, transcript
     limit    only the first units of the corpus
+
+    CorpusError for a clip that the model reads in several windows.
     """
     subject = load(name)
     found = open_speech(corpus, limit=limit)
     plan = SpeechPlan(found, subject.model, subject.processor)
+    clips = plan.windows.clip.tolist()
+    for clip, times in Counter(clips).items():
+        if times > 1:
+            got = f"{found.items[clip].name}, of {times} windows"
+            raise CorpusError(f"clips of one window of {name}", got, "cut longer clips into pieces")
     lines = []
-    for row, clip in enumerate(plan.windows.clip.tolist()):
+    for row, clip in enumerate(clips):
         text = transcribe(subject.model, subject.processor, plan, row)
         lines.append([_find_place(found, clip), found.items[clip].unit or f"clip {clip}", text])
     _write_manifest(path, lines)
