@@ -469,7 +469,8 @@ def test_the_decoder_of_transcripts_is_measured_as_of_each_clip_alone(folder):
     for row, real in enumerate(batches[0].streams["decoder"].mask):
         ids = batches[0].inputs["decoder_input_ids"][row, real][None]
         features = batches[0].inputs["input_features"][row][None]
-        states = network(features, decoder_input_ids=ids, output_hidden_states=True).decoder_hidden_states[0][0].detach()
+        with torch.no_grad():
+            states = network(features, decoder_input_ids=ids, output_hidden_states=True).decoder_hidden_states[0][0]
         alone[True].append(states)
         alone[False].append(states[2:])
     for name, with_prompt in (("all", True), ("content", False)):

@@ -365,6 +365,8 @@ def test_arrows_move_over_gaps_and_enter_chooses(browser: Browser) -> None:
 
 @needs_browser
 def test_menus_choose_a_head_where_cells_are_too_small_for_a_finger(browser: Browser) -> None:
+    menus = "['layer', 'head'].map(name => document.querySelector(`[name=${name}]`).value)"
+    assert browser.evaluate(menus) == ["", ""], "the first head is chosen by a change, too"
     choose(browser, "layer", "4")  # the second layer of the second panel
     choose(browser, "head", browser.evaluate("document.querySelector('[name=head]').options[2].value"))
     assert browser.evaluate("document.querySelector('.detail h3').textContent").startswith("Decoder, layer 2, head 2")

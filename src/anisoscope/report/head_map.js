@@ -281,6 +281,9 @@
     }
   }
   moveStop(first);
+  // A menu that showed the first head could not choose it: nothing would change.
+  chooseLayer.selectedIndex = -1;
+  chooseHead.selectedIndex = -1;
   showQuantity(shown);
   controls.hidden = false;
   readout.hidden = false;
