@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import anisoscope
-from anisoscope.cli.printed_tables import BESIDE_HIDDEN, tabulate_beside_hidden, tabulate_layers
+from anisoscope.cli.printed_tables import OPT_IN_METRICS, tabulate_layers, tabulate_opt_in_metrics
 from anisoscope.errors import UsageError
 from anisoscope.runs.comparison import differs
 from anisoscope.runs.findings import (
@@ -368,12 +368,12 @@ def test_near_duplicates_and_hubs_are_found():
 
 
 def test_a_table_beside_hidden_states_holds_its_own_records_alone():
-    beside = [row(f"{name}.{value}", 0, 0.2) for name in BESIDE_HIDDEN for value in ("q95", "q99")]
-    tables = tabulate_beside_hidden(as_records(pd.DataFrame([row("mean_cosine", 0, 0.4), *beside])))
-    assert [set(table.records["metric"]) for table in tables] == [{f"{n}.q95", f"{n}.q99"} for n in BESIDE_HIDDEN]
-    assert [table.head for table in tables] == [(f"{n.replace('_', ' ')}: layer", "q95", "q99") for n in BESIDE_HIDDEN]
-    alone = tabulate_beside_hidden(as_records(pd.DataFrame(beside[:1])))
-    assert [table.head for table in alone] == [("layer", f"{BESIDE_HIDDEN[0]}.q95")]
+    beside = [row(f"{name}.{value}", 0, 0.2) for name in OPT_IN_METRICS for value in ("q95", "q99")]
+    tables = tabulate_opt_in_metrics(as_records(pd.DataFrame([row("mean_cosine", 0, 0.4), *beside])))
+    assert [set(table.records["metric"]) for table in tables] == [{f"{n}.q95", f"{n}.q99"} for n in OPT_IN_METRICS]
+    assert [table.head for table in tables] == [(f"{n.replace('_', ' ')}: layer", "q95", "q99") for n in OPT_IN_METRICS]
+    alone = tabulate_opt_in_metrics(as_records(pd.DataFrame(beside[:1])))
+    assert [table.head for table in alone] == [("layer", f"{OPT_IN_METRICS[0]}.q95")]
 
 
 def test_each_seed_is_told_by_its_own_last_step():
@@ -397,7 +397,7 @@ def test_of_few_pairs_no_floor_is_said():
         text = told(floors(vectors, units))["noise_floor"]
         assert text.startswith("Cosines up to .300 [.290, .310] are noise at layer 2: 95 %") == enough
         assert text.startswith(f"Too few vectors for a floor: {vectors} of {units} units.") != enough
-        assert bool(tabulate_beside_hidden(as_records(pd.DataFrame(floors(vectors, units))))) == enough
+        assert bool(tabulate_opt_in_metrics(as_records(pd.DataFrame(floors(vectors, units))))) == enough
     assert "(99 %: .400 [.390, .410])" in text
 
 

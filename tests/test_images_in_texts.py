@@ -481,7 +481,7 @@ def test_the_modality_gap_is_a_figure_of_the_page(tmp_path):
 
 def test_the_table_and_the_progress_of_a_gap_are_read_at_once(tmp_path):
     """Progress said 181/8 images, and the table wrote the metric's name over every column."""
-    from anisoscope.cli.printed_tables import tabulate_beside_hidden, tabulate_named_metrics
+    from anisoscope.cli.printed_tables import tabulate_named_metrics, tabulate_opt_in_metrics
     from anisoscope.data.image_texts import ImageTextPlan
     from anisoscope.measure.loop import run_pass
     from anisoscope.measure.settings import Settings
@@ -498,7 +498,7 @@ def test_the_table_and_the_progress_of_a_gap_are_read_at_once(tmp_path):
     assert seen[-1] == (5, 5) and sorted(seen) == seen
     how = {"corpus": str(tmp_path / "images"), "processor": processor, "sample": 0}
     run = anisoscope.measure(model, metrics="mean_cosine,modality_gap", **how)
-    (table,) = tabulate_beside_hidden(run.records)
+    (table,) = tabulate_opt_in_metrics(run.records)
     assert table.head == ("modality gap: layer", "distance", "cosine", "image", "text", "across")
     alone = run.records[run.records["metric"].str.startswith("modality_gap.")]
     assert [shown.head for shown in tabulate_named_metrics(alone)] == [table.head]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 import pandas as pd
 
 from anisoscope.api.keywords import read_keywords
+from anisoscope.api.objects import wrap_module
 from anisoscope.api.run import Run, list_texts, run_to_folder_or_memory
 from anisoscope.data.check_names import require_for_model
 from anisoscope.errors import UsageError
@@ -47,20 +48,20 @@ def classes(
     """
     name, subject = _name_model(model, processor)
     given = options | {"model": name, "corpus": _name_corpus(corpus)}
-    asked, place, quiet = read_keywords(ClassesOptions, given)
+    settings, output, quiet = read_keywords(ClassesOptions, given)
 
     def measure(where: OutputOptions) -> "RunFolder":
         """Measure the classes and return the run folder; texts in memory lie in a file until that is done."""
-        with _in_file(corpus) as path:
-            return measure_classes(asked, where, quiet, subject, path)
+        with _write_temporary_file(corpus) as path:
+            return measure_classes(settings, where, quiet, subject, path)
 
     def reopen() -> "tuple[Classifier, list[str]]":
         """Open the classifier once more, to explain texts."""
-        return _open(asked, corpus, subject)
+        return _open(settings, corpus, subject)
 
-    found = run_to_folder_or_memory(measure, place)
-    found.open_classifier = reopen
-    return found
+    run = run_to_folder_or_memory(measure, output)
+    run.open_classifier = reopen
+    return run
 
 
 @overload
@@ -101,75 +102,69 @@ def explain(
     for a model without a head for classes, UsageError for a text without words.
     """
     name, subject = _name_model(model, processor)
-    asked, place, _ = read_keywords(ClassesOptions, options | {"model": name, "corpus": _name_corpus(corpus)})
-    if place != OutputOptions():
+    given = options | {"model": name, "corpus": _name_corpus(corpus)}
+    settings, output, _ = read_keywords(ClassesOptions, given)
+    if output != OutputOptions():
         raise UsageError("an explanation, which is returned", "a folder for output", "leave it out")
     if subject is None:
         require_for_model(name)
-    opened, known = _open(asked, corpus, subject)
+    classifier, notes = _open(settings, corpus, subject)
     if isinstance(text, str):
-        return _explain_one(opened, text, known)
-    return [_explain_one(opened, one, known) for one in list_texts(text)]
+        return _explain_one(classifier, text, notes)
+    return [_explain_one(classifier, one, notes) for one in list_texts(text)]
 
 
-def explain_text(asked: ClassesOptions, text: str, quiet: bool) -> "tuple[Explanation, list[str]]":
+def explain_text(settings: ClassesOptions, text: str, quiet: bool) -> "tuple[Explanation, list[str]]":
     """Explain the class that a classifier gives to a text. Returns (explanation, notes on the classifier).
 
-    asked   the classifier and how it reads texts
+    settings   the classifier and how it reads texts
     """
-    require_for_model(asked.model)
-    with show_spinner(f"loading {asked.model}", quiet=quiet):
+    require_for_model(settings.model)
+    with show_spinner(f"loading {settings.model}", quiet=quiet):
         from anisoscope.classes.sentence import explain as explain_opened
         from anisoscope.runs.explaining import open_classifier
 
-        opened, notes = open_classifier(asked)
+        opened, notes = open_classifier(settings)
     return explain_opened(opened, text), notes
 
 
 def measure_classes(
-    asked: ClassesOptions,
-    place: OutputOptions,
+    settings: ClassesOptions,
+    output: OutputOptions,
     quiet: bool,
     subject: "Subject | None" = None,
     corpus_file: str | None = None,
 ) -> "RunFolder":
     """Measure a classifier on a labelled corpus and return the run folder, with progress shown unless `quiet`.
 
-    asked         the model, the corpus and what to measure
-    place         the folder to write, and what to do if it exists
+    settings      the model, the corpus and what to measure
+    output        the folder to write, and what to do if it exists
     subject       the model, if it is in memory; None: it is loaded by its name
-    corpus_file   where the corpus is, if the name in `asked` is no place
+    corpus_file   where the corpus is, if `settings` does not name a file
     """
     if subject is None:
-        require_for_model(asked.model)
+        require_for_model(settings.model)
     require_extra("data", "to measure classes")
-    with show_progress(f"{asked.model} × {asked.corpus or 'what it was trained on'}", quiet=quiet) as progress:
+    with show_progress(f"{settings.model} × {settings.corpus or 'what it was trained on'}", quiet=quiet) as progress:
         from anisoscope.runs.classes import run_classes
 
         how: dict[str, Any] = {"subject": subject, "corpus_file": corpus_file, "progress": progress}
-        return run_classes(asked, **asdict(place), **how)
+        return run_classes(settings, **asdict(output), **how)
 
 
 def _name_model(model: "Model", processor: Any) -> "tuple[str, Subject | None]":
     """Return (the model's name, the model itself if it is in memory).
 
-    UsageError for a module without a tokenizer, and for a tokenizer beside a name.
+    UsageError for a module without a tokenizer, and for a tokenizer given together with a name.
     """
     if isinstance(model, str | Path):
         if processor is not None:
             raise UsageError("processor with a torch.nn.Module", "a name", "leave processor out")
         return str(model), None
-    from anisoscope.measure.calls import check_module
-    from anisoscope.models.families import class_of
-    from anisoscope.models.identity import hash_weights
-    from anisoscope.models.load import Subject
-
-    if isinstance(model, Subject):
-        return model.name, model if processor is None else replace(model, processor=processor)
-    check_module(model)
-    if processor is None:
+    subject = wrap_module(model, processor)
+    if subject is not model and subject.processor is None:
         raise UsageError("a tokenizer beside a model in memory", "none", "give processor=, the model's tokenizer")
-    return class_of(model).__name__, Subject(model, processor, class_of(model).__name__, None, hash_weights(model))
+    return subject.name, subject
 
 
 def _name_corpus(corpus: "Labelled") -> str:
@@ -178,8 +173,8 @@ def _name_corpus(corpus: "Labelled") -> str:
 
 
 @contextmanager
-def _in_file(corpus: "Labelled") -> Iterator[str | None]:
-    """Give the file in which labelled texts in memory lie within the `with` block; None for a corpus with a name.
+def _write_temporary_file(corpus: "Labelled") -> Iterator[str | None]:
+    """Within a `with` block, give a file that holds labelled texts in memory; None for a corpus with a name.
 
     UsageError for anything but a name, a DataFrame, or pairs of a text and its label.
     """
@@ -200,22 +195,23 @@ def _tabulate_pairs(corpus: Any) -> pd.DataFrame:
         raise UsageError(expected, type(corpus).__name__, cure)
     pairs = list(corpus)
     for number, pair in enumerate(pairs):
-        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
+        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+        if not (is_pair and isinstance(pair[0], str)):
             raise UsageError(expected, f"{str(pair)[:60]!r} at place {number}", cure)
     return pd.DataFrame(pairs, columns=["text", "label"])
 
 
-def _open(asked: ClassesOptions, corpus: "Labelled", subject: "Subject | None") -> "tuple[Classifier, list[str]]":
+def _open(settings: ClassesOptions, corpus: "Labelled", subject: "Subject | None") -> "tuple[Classifier, list[str]]":
     """Open a classifier to explain texts. Returns (the classifier, notes on it)."""
     from anisoscope.runs.explaining import open_classifier
 
-    with _in_file(corpus) as path:
-        return open_classifier(asked, subject, path)
+    with _write_temporary_file(corpus) as path:
+        return open_classifier(settings, subject, path)
 
 
-def _explain_one(opened: "Classifier", text: str, known: list[str]) -> "Explanation":
-    """Explain one text, with the notes on the classifier (`known`) before those on the text."""
+def _explain_one(classifier: "Classifier", text: str, notes: list[str]) -> "Explanation":
+    """Explain one text, with the notes on the classifier before those on the text."""
     from anisoscope.classes.sentence import explain as explain_opened
 
-    found = explain_opened(opened, text)
-    return replace(found, notes=[*known, *found.notes])
+    explanation = explain_opened(classifier, text)
+    return replace(explanation, notes=[*notes, *explanation.notes])

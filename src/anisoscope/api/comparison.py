@@ -52,12 +52,12 @@ class Comparison:
         """Return one row for each value (layer, head …) and each run but the first: both values, difference and
         interval.
         """
-        columns = ["run", "stack", "layer", "layer_other", "head", "site", "component"]
-        kept = []
-        for name in columns:
-            if self.differences[name].nunique(dropna=False) > 1 or name in ("run", "layer"):
-                kept.append(name)
-        return self.differences[[*kept, "first", "second", "difference", "low", "high"]]
+        shown = []
+        for name in ("run", "stack", "layer", "layer_other", "head", "site", "component"):
+            varies = self.differences[name].nunique(dropna=False) > 1
+            if varies or name in ("run", "layer"):
+                shown.append(name)
+        return self.differences[[*shown, "first", "second", "difference", "low", "high"]]
 
     def across(self, metric: str = "cka") -> pd.DataFrame:
         """Return how similar each layer of the first run is to each layer of the others: a row per pair, with its
@@ -122,11 +122,14 @@ class Comparison:
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: sentences, table, first figure."""
         table = self.table().to_html(index=False, float_format="{:.3f}".format, na_rep="–", border=0)
-        sentences = "".join(f"<li>{escape(text)}</li>" for text in [f.text for f in self.findings] + self.notes)
+        sentences = [finding.text for finding in self.findings] + self.notes
+        items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
         drawn = ""
         if has_extra("report") and self._figures:
             from anisoscope.charts.export import to_svg
 
-            drawn = to_svg(next(iter(self._figures.values())).draw(480), f"comparison-{id(self)}")
-        on_white = f'<div style="display: inline-block; background: white">{drawn}</div>'  # its ink is dark
-        return f"<div><ul>{sentences}</ul>{table}{on_white}</div>"
+            first = next(iter(self._figures.values()))
+            drawn = to_svg(first.draw(480), f"comparison-{id(self)}")
+        # The ink of a chart is dark, and a notebook may be too.
+        on_white = f'<div style="display: inline-block; background: white">{drawn}</div>'
+        return f"<div><ul>{items}</ul>{table}{on_white}</div>"

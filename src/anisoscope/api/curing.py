@@ -88,25 +88,29 @@ def cure(
     UsageError for shapes that do not fit, and for fewer units than a half can be fitted on.
     """
     names = expand_cures(cures)
-    if isinstance(vectors, Run) and vectors.folder is None:
-        raise UsageError("a run in a folder", "one in memory", "give measure an output, or save the run")
     if isinstance(vectors, Run):
+        if vectors.folder is None:
+            raise UsageError("a run in a folder", "one in memory", "give measure an output, or save the run")
         vectors = vectors.folder
     if isinstance(vectors, str | Path):
         if units is not None or labels is not None:
             raise UsageError("`units` and `labels` with an array", f"them with {vectors}", "leave them out")
-        path = expand_home(vectors)
-        if is_run_folder(path):
-            of_run = read_layer_of_run(path, layer)
-            x, units = of_run.vectors, of_run.units
-        else:
-            opened = open_vectors(vectors)
-            x, units, labels = read_layer_of_vectors(opened, layer), opened.units, opened.labels
+        array, units, labels = _read_path(vectors, layer)
     else:
-        x = _read_array(vectors)
+        array = _read_array(vectors)
     partner = None if pairs is None else _read_array(pairs, layer)
-    trials = try_cures(x, names, units=units, labels=labels, partner=partner, seed=seed)
-    return Cures(trials, names, x, partner)
+    trials = try_cures(array, names, units=units, labels=labels, partner=partner, seed=seed)
+    return Cures(trials, names, array, partner)
+
+
+def _read_path(path: str | Path, layer: str | None) -> tuple[Array, Any, Any]:
+    """Return (vectors [vector, dim] of one layer, their units, their labels or None) of a run folder or a file."""
+    folder = expand_home(path)
+    if is_run_folder(folder):
+        of_run = read_layer_of_run(folder, layer)
+        return of_run.vectors, of_run.units, None
+    opened = open_vectors(path)
+    return read_layer_of_vectors(opened, layer), opened.units, opened.labels
 
 
 def _read_array(vectors: Any, layer: str | None = None) -> Array:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from anisoscope.api.keywords import read_keywords
-from anisoscope.api.objects import is_table, read_texts_of_table, read_vectors_of_table, unwrap_model
+from anisoscope.api.objects import is_table, read_texts_of_table, read_vectors_of_table, unwrap_model, wrap_module
 from anisoscope.api.run import Run, run_to_folder_or_memory
 from anisoscope.data.check_names import check_corpus, check_model, require_for_model
 from anisoscope.errors import UsageError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from anisoscope.batch import BatchPlan
+    from anisoscope.data.arrays import VectorArrays
     from anisoscope.models.load import Subject
     from anisoscope.runs.run import OpenedCorpus
     from anisoscope.runs.series import Series
@@ -65,17 +66,16 @@ def measure(
 
     Read `run.manifest["warnings"]`: they say what the user must know about the result.
     """
-    job, place, quiet = read_keywords(Job, options | {"corpus": corpus})
+    job, output, quiet = read_keywords(Job, options | {"corpus": corpus})
     if are_vectors(model):
-        _refuse_argument(
-            "a model", "vectors alone", inputs=inputs, corpus=corpus or None, processor=processor, forward=forward
-        )
-        return run_to_folder_or_memory(
-            lambda where: measure_vectors(job, model, where, quiet, units, labels, mask), place
-        )
+        refused = {"inputs": inputs, "corpus": corpus or None, "processor": processor, "forward": forward}
+        _refuse_argument("a model", "vectors alone", **refused)
+        about = (units, labels, mask)
+        return run_to_folder_or_memory(lambda where: measure_vectors(job, model, where, quiet, *about), output)
     _refuse_argument("vectors", "a model", labels=labels, mask=mask)
     texts = read_texts_of_table(inputs, job.column)
-    if texts is not inputs:  # the column has been read: what is measured now is a list
+    if texts is not inputs:
+        # The column has been read: what is measured now is a list.
         inputs, job = texts, replace(job, column=None)
     with unwrap_model(model, processor) as (opened, own_processor):
         job, subject = _load_given_model(job, opened, own_processor, options)
@@ -87,13 +87,13 @@ def measure(
             check_corpus(str(inputs or corpus))
             job, reading = replace(job, corpus=str(inputs or corpus)), None
         else:
-            job, subject, reading = _open_inputs(job, subject, inputs, units, forward, options, place)
-        return run_to_folder_or_memory(lambda where: measure_job(job, where, quiet, subject, reading), place)
+            job, subject, reading = _open_inputs(job, subject, inputs, units, forward, options, output)
+        return run_to_folder_or_memory(lambda where: measure_job(job, where, quiet, subject, reading), output)
 
 
 def measure_job(
     job: Job,
-    place: OutputOptions,
+    output: OutputOptions,
     quiet: bool,
     subject: "Subject | None" = None,
     reading: "OpenedCorpus | None" = None,
@@ -102,7 +102,7 @@ def measure_job(
 
     UsageError for a series of checkpoints.
 
-    place     the folder to write, and what to do if it exists
+    output    the folder to write, and what to do if it exists
     subject   the model, if it is loaded already
     reading   the opened inputs, if they are not a corpus
     """
@@ -114,9 +114,10 @@ def measure_job(
     if subject is None:
         require_for_model(job.model)
     with show_progress(f"{job.model} × {job.corpus or 'the built-in corpus'}", quiet=quiet) as progress:
+        # Imported while the progress is shown: torch and transformers take seconds.
         from anisoscope.runs.run import run
 
-        return run(job, **asdict(place), progress=progress, subject=subject, reading=reading)
+        return run(job, **asdict(output), progress=progress, subject=subject, reading=reading)
 
 
 def are_vectors(model: Any) -> bool:
@@ -125,53 +126,60 @@ def are_vectors(model: Any) -> bool:
         from anisoscope.data.vector_files import holds_vectors
 
         return holds_vectors(model)
-    if is_table(model) or isinstance(model, Iterator):
+    if is_table(model) or isinstance(model, Iterator | dict):
         return True
     parts = model if isinstance(model, list | tuple) and model else [model]
-    kinds = [type(x) for x in parts]  # a nested tensor has no shape that can be asked for
-    are_arrays = all(hasattr(x, "shape") and hasattr(x, "dtype") and not hasattr(x, "parameters") for x in kinds)
-    return isinstance(model, dict) or are_arrays
+    return all(_is_array_class(type(part)) for part in parts)
+
+
+def _is_array_class(kind: type) -> bool:
+    """Return whether a class is one of arrays or tensors. The class is examined: a nested tensor has no shape."""
+    return hasattr(kind, "shape") and hasattr(kind, "dtype") and not hasattr(kind, "parameters")
 
 
 def measure_vectors(
-    job: Job, vectors: Any, place: OutputOptions, quiet: bool, units: Any = None, labels: Any = None, mask: Any = None
+    job: Job, vectors: Any, output: OutputOptions, quiet: bool, units: Any = None, labels: Any = None, mask: Any = None
 ) -> "RunFolder":
     """Measure vectors in memory or in a file and return the run folder; the job may name columns of units (documents,
     clips, images) and labels.
     """
-    named = isinstance(vectors, str | Path)
+    is_path = isinstance(vectors, str | Path)
     if job.corpus:
         raise UsageError("vectors alone", f"the corpus {job.corpus}", "leave it out: the file is what will be measured")
-    with show_progress(str(vectors) if named else "vectors", "vectors", quiet=quiet) as progress:
-        from anisoscope.data.arrays import wrap_vectors
-        from anisoscope.data.vector_files import open_vectors
+    title = str(vectors) if is_path else "vectors"
+    with show_progress(title, "vectors", quiet=quiet) as progress:
+        # Imported while the progress is shown: torch takes seconds.
         from anisoscope.runs.vectors import run_vectors
 
-        if is_table(vectors):
-            _refuse_argument("a table, whose rows are vectors", type(vectors).__name__, mask=mask)
-            found = read_vectors_of_table(vectors, units=units, labels=labels, **select_fields(job, VectorColumns))
-        elif named:
-            _refuse_argument(
-                "vectors in memory",
-                "a file: name its columns with unit_column and label_column",
-                units=units,
-                labels=labels,
-                mask=mask,
-            )
-            found = open_vectors(vectors, **select_fields(job, VectorColumns), split=job.split)
-        else:
-            _refuse_columns_of_vectors(job)
-            found = wrap_vectors(vectors, units=units, labels=labels, mask=mask)
-        return run_vectors(found, job, **asdict(place), progress=progress)
+        arrays = _open_vectors(job, vectors, units, labels, mask)
+        return run_vectors(arrays, job, **asdict(output), progress=progress)
+
+
+def _open_vectors(job: Job, vectors: Any, units: Any, labels: Any, mask: Any) -> "VectorArrays":
+    """Read vectors from a table, a file or arrays in memory. UsageError for an argument that such a source refuses."""
+    from anisoscope.data.arrays import wrap_vectors
+    from anisoscope.data.vector_files import open_vectors
+
+    columns = select_fields(job, VectorColumns)
+    if is_table(vectors):
+        _refuse_argument("a table, whose rows are vectors", type(vectors).__name__, mask=mask)
+        return read_vectors_of_table(vectors, units=units, labels=labels, **columns)
+    if isinstance(vectors, str | Path):
+        instead = "a file: name its columns with unit_column and label_column"
+        _refuse_argument("vectors in memory", instead, units=units, labels=labels, mask=mask)
+        return open_vectors(vectors, **columns, split=job.split)
+    _refuse_columns_of_vectors(job)
+    return wrap_vectors(vectors, units=units, labels=labels, mask=mask)
 
 
 def _refuse_columns_of_vectors(job: Job) -> None:
     """Raise UsageError if columns of a vector file are named but no vectors are measured."""
     columns = select_fields(job, VectorColumns)
-    if any(column is not None for column in columns.values()):
-        from anisoscope.data.vector_files import ENDINGS
+    if all(column is None for column in columns.values()):
+        return
+    from anisoscope.data.vector_files import ENDINGS
 
-        _refuse_argument(f"a file of vectors ({', '.join(ENDINGS)})", job.model, **columns)
+    _refuse_argument(f"a file of vectors ({', '.join(ENDINGS)})", job.model, **columns)
 
 
 def _load_given_model(job: Job, model: Any, processor: Any, options: Mapping[str, Any]) -> "tuple[Job, Subject | None]":
@@ -186,23 +194,16 @@ def _load_given_model(job: Job, model: Any, processor: Any, options: Mapping[str
         _refuse_argument("a torch.nn.Module", "a name", processor=processor)
         check_model(str(model))
         return replace(job, model=str(model)), None
-    from anisoscope.measure.calls import check_module
-    from anisoscope.models.families import class_of
-    from anisoscope.models.identity import hash_weights
-    from anisoscope.models.load import Subject
-
     loading = {name: value for name, value in options.items() if name in list_field_names(LoadOptions)}
     _refuse_argument("the name of a model", "a model that is loaded: change the model itself", **loading)
-    if isinstance(model, Subject):
-        subject = model if processor is None else replace(model, processor=processor)
-    else:
-        check_module(model)
-        subject = Subject(model, processor, class_of(model).__name__, None, hash_weights(model))
-    weight = next((p for p in subject.model.parameters() if p.is_floating_point()), None)
-    if weight is None:
-        return replace(job, model=subject.name), subject
-    dtype: Any = str(weight.dtype).removeprefix("torch.")
-    return replace(job, model=subject.name, dtype=dtype, device=str(weight.device)), subject
+    subject = wrap_module(model, processor)
+    job = replace(job, model=subject.name)
+    # The settings of the run say where and how the model computes, which its first float weight shows.
+    for weight in subject.model.parameters():
+        if weight.is_floating_point():
+            dtype: Any = str(weight.dtype).removeprefix("torch.")
+            return replace(job, dtype=dtype, device=str(weight.device)), subject
+    return job, subject
 
 
 def _open_inputs(
@@ -212,7 +213,7 @@ def _open_inputs(
     units: Any,
     forward: Any,
     options: Mapping[str, Any],
-    place: OutputOptions,
+    output: OutputOptions,
 ) -> "tuple[Job, Subject, OpenedCorpus]":
     """Turn inputs given by the caller into batches. Returns (job, model, opened inputs).
 
@@ -225,46 +226,55 @@ def _open_inputs(
     """
     from anisoscope.measure.calls import check_module
     from anisoscope.measure.inputs import GivenInputs
-    from anisoscope.runs.run import OpenedCorpus, load_subject, open_plan_of
+    from anisoscope.runs.run import OpenedCorpus, load_subject
 
     subject = loaded or load_subject(job)
     if isinstance(inputs, list | tuple) and inputs and all(isinstance(text, str) for text in inputs):
-        if not hasattr(subject.processor, "tokenize"):
-            got = f"{subject.name} without one" if subject.processor is None else type(subject.processor).__name__
-            raise UsageError("a tokenizer for a list of strings", got, "give processor=, the model's tokenizer")
-        if units is not None:
-            raise UsageError("texts without units (each is one)", "units", "join the texts of a unit")
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder, "texts.jsonl")
-            path.write_text("\n".join(json.dumps({"text": text}) for text in inputs))
-            read_plan, described = open_plan_of(replace(job, corpus=str(path)), subject)
-        described = {name: value for name, value in described.items() if name != "path"} | {"name": "texts"}
-        return replace(job, corpus="texts"), subject, OpenedCorpus(read_plan, described)
-    _refuse_argument(
-        "a corpus or texts",
-        "inputs that are batches",
-        **{n: options[n] for n in list_field_names(ReadOptions) if n in options},
-    )
+        return replace(job, corpus="texts"), subject, _open_texts(job, subject, inputs, units)
+    reading = {name: options[name] for name in list_field_names(ReadOptions) if name in options}
+    _refuse_argument("a corpus or texts", "inputs that are batches", **reading)
     check_module(subject.model)
     plan = GivenInputs(inputs, subject.model, units=units, forward=forward)
-    named = replace(job, corpus=job.corpus or "inputs")
-    described = {"name": named.corpus, "kind": type(inputs).__name__, "warnings": plan.warnings}
-    if place.resume and not isinstance(plan.batches, list):
+    job = replace(job, corpus=job.corpus or "inputs")
+    described = {"name": job.corpus, "kind": type(inputs).__name__, "warnings": plan.warnings}
+    # A loader or generator may give other batches the next time, so that two halves of a run would not fit.
+    if output.resume and not isinstance(plan.batches, list):
         cure = "give a list of batches, or leave resume out"
         raise UsageError("inputs that are the same the next time, where a run is resumed", type(inputs).__name__, cure)
-    return named, subject, OpenedCorpus(cast("BatchPlan", plan), described)
+    return job, subject, OpenedCorpus(cast("BatchPlan", plan), described)
 
 
-def _refuse_argument(place: str, came: str, **given: Any) -> None:
+def _open_texts(job: Job, subject: "Subject", texts: Iterable[str], units: Any) -> "OpenedCorpus":
+    """Open a list of strings as a corpus with a document for each.
+
+    UsageError for a model without a tokenizer, and for `units`: each text is one.
+    """
+    from anisoscope.runs.run import OpenedCorpus, open_plan_of
+
+    if not hasattr(subject.processor, "tokenize"):
+        got = f"{subject.name} without one" if subject.processor is None else type(subject.processor).__name__
+        raise UsageError("a tokenizer for a list of strings", got, "give processor=, the model's tokenizer")
+    if units is not None:
+        raise UsageError("texts without units (each is one)", "units", "join the texts of a unit")
+    # Corpora are read from files; the texts are in memory once the plan is open.
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "texts.jsonl")
+        path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+        plan, described = open_plan_of(replace(job, corpus=str(path)), subject)
+    described.pop("path", None)
+    return OpenedCorpus(plan, described | {"name": "texts"})
+
+
+def _refuse_argument(wanted: str, got: str, **arguments: Any) -> None:
     """Raise UsageError if one of the arguments was given although it does not fit the others.
 
-    place   where such an argument fits, in words
-    came    what was given instead, in words
-    given   the arguments by name; None: not given
+    wanted      what such an argument belongs to, in words
+    got         what was given instead, in words
+    arguments   by name; None: not given
     """
-    for name, value in given.items():
+    for name, value in arguments.items():
         if value is not None:
-            raise UsageError(f"{name} with {place}", came, f"leave {name} out")
+            raise UsageError(f"{name} with {wanted}", got, f"leave {name} out")
 
 
 def series(
@@ -285,30 +295,32 @@ def series(
     checkpoints of different models.
     """
     given = options | {"output": output, "corpus": corpus, "model": str(checkpoints)}
-    job, place, quiet = read_keywords(Job, given)
-    return Run(measure_checkpoints(job, place, quiet).folder)
+    job, output_options, quiet = read_keywords(Job, given)
+    return Run(measure_checkpoints(job, output_options, quiet).folder)
 
 
-def measure_checkpoints(job: Job, place: OutputOptions, quiet: bool) -> "Series":
+def measure_checkpoints(job: Job, output: OutputOptions, quiet: bool) -> "Series":
     """Measure every checkpoint of the series that `job.model` names, with progress shown unless `quiet`.
 
-    place   the folder to write, and what to do if it exists
+    output   the folder to write, and what to do if it exists
     """
     from anisoscope.models.series import expand
 
     require_for_model(job.model)
-    found = expand(job.model)
-    with show_progress(f"{len(found)} checkpoints × {job.corpus or 'the built-in corpus'}", quiet=quiet) as progress:
+    checkpoints = expand(job.model)
+    title = f"{len(checkpoints)} checkpoints × {job.corpus or 'the built-in corpus'}"
+    with show_progress(title, quiet=quiet) as progress:
+        # Imported while the progress is shown: torch and transformers take seconds.
         from anisoscope.runs.run import make_slug
         from anisoscope.runs.series import measure_series
 
-        folder = place.output or Path("runs") / f"series-{make_slug(job.model)}"
-        more: dict[str, Any] = {"keep": job.keep, "overwrite": place.overwrite, "progress": progress}
+        folder = output.output or Path("runs") / f"series-{make_slug(job.model)}"
+        how: dict[str, Any] = {"keep": job.keep, "overwrite": output.overwrite, "progress": progress}
 
-        def kept() -> str:
+        def count_finished() -> str:
             """Say, after an interruption, how many checkpoints are finished."""
             finished = len(list(folder.glob("*/manifest.json")))
-            return f"{folder} holds {finished} of {len(found)} checkpoints" if folder.exists() else ""
+            return f"{folder} holds {finished} of {len(checkpoints)} checkpoints" if folder.exists() else ""
 
-        with interrupt_hint(kept):
-            return measure_series(found, job, folder, skip_bad=job.skip_bad, **more)
+        with interrupt_hint(count_finished):
+            return measure_series(checkpoints, job, folder, skip_bad=job.skip_bad, **how)

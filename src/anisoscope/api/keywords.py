@@ -32,12 +32,12 @@ def read_keywords(kind: type[Kind], options: Mapping[str, Any]) -> tuple[Kind, O
     """
     given = dict(options)
     quiet = bool(given.pop("quiet", True))
-    of_output = {name: given.pop(name) for name in list_field_names(OutputOptions) if name in given}
-    place = OutputOptions(**of_output)
-    if place.output is not None:
-        place = replace(place, output=expand_home(place.output))
-    taken = [*list_field_names(OutputOptions), "quiet"]
+    names_of_output = list_field_names(OutputOptions)
+    output = OutputOptions(**{name: given.pop(name) for name in names_of_output if name in given})
+    if output.output is not None:
+        output = replace(output, output=expand_home(output.output))
+    # A reader who comes from another library types its words.
     for name in given:
         if name in CALLED_HERE and name not in list_field_names(kind):
             raise UsageError("a known keyword", repr(name), f"it is called {CALLED_HERE[name]} here")
-    return build_settings(kind, given, also=taken), place, quiet
+    return build_settings(kind, given, also=[*names_of_output, "quiet"]), output, quiet

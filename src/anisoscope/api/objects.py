@@ -4,6 +4,7 @@ models as models.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from anisoscope.errors import UsageError
@@ -14,24 +15,31 @@ if TYPE_CHECKING:
     from anisoscope.models.load import Subject
 
 TABLES = {"pandas": ("DataFrame",), "pyarrow": ("Table",), "datasets": ("Dataset",), "polars": ("DataFrame",)}
-"""Libraries → their classes of tables. They are told by name, so that none is imported for it."""
+"""Libraries → their classes of tables. Their names are compared, so that none of them is imported."""
 COLUMNS = {"pandas": ("Series",), "polars": ("Series",)}
 
 
 def library_of(thing: Any) -> str:
-    """Return the name of the library that defines the class of an object, or one of its base classes."""
-    packages = (kind.__module__.partition(".")[0] for kind in type(thing).__mro__)
-    known = {*TABLES, *COLUMNS, "sentence_transformers"}
-    return next((package for package in packages if package in known), "")
+    """Return the name of the library that defines the class of an object, or one of its base classes.
+
+    Only libraries whose tables, columns or models are accepted; otherwise empty.
+    """
+    for kind in type(thing).__mro__:
+        package = kind.__module__.partition(".")[0]
+        if package in TABLES or package in COLUMNS or package == "sentence_transformers":
+            return package
+    return ""
 
 
 def is_table(thing: Any) -> bool:
-    """Tell whether an object is a table in memory (pandas, polars, Arrow, a data set)."""
+    """Return whether an object is a table in memory (pandas, polars, Arrow, a data set)."""
     names = {kind.__name__ for kind in type(thing).__mro__}
     return bool(names & set(TABLES.get(library_of(thing), ())))
 
 
-def read_vectors_of_table(table: Any, *, units: Any = None, labels: Any = None, **asked: str | None) -> "VectorArrays":
+def read_vectors_of_table(
+    table: Any, *, units: Any = None, labels: Any = None, **columns: str | None
+) -> "VectorArrays":
     """Read the vectors in a table in memory, by the same rules as for files (`data.vector_roles`).
 
     units, labels   one for each row. UsageError for the name of a column: pass that as `unit_column`, `label_column`
@@ -48,8 +56,8 @@ def read_vectors_of_table(table: Any, *, units: Any = None, labels: Any = None, 
             raise UsageError(f"{role}s, one each a row", repr(given), f"name a column with {role}_column={given!r}")
         name = f"{role}s that were given"
         content.columns[name] = np.asarray(given)
-        asked[f"{role}_column"] = name
-    return read_vectors_of(content, f"the {type(table).__name__}", {"class": type(table).__name__}, **asked)
+        columns[f"{role}_column"] = name
+    return read_vectors_of(content, f"the {type(table).__name__}", {"class": type(table).__name__}, **columns)
 
 
 def read_columns_of_table(table: Any) -> "Content":
@@ -93,28 +101,40 @@ def _read_column_of_texts(inputs: Any, column: str | None) -> Any:
         return [row.get(chosen) or "" for row in inputs]
     if not is_table(inputs):
         return inputs
-    if library == "pandas":
-        first = {str(name): inputs[name].iloc[0] for name in inputs} if len(inputs) else {}
-    else:
-        first = inputs[:1].to_dict(as_series=False) if library == "polars" else inputs[:1]
-        first = first.to_pydict() if library == "pyarrow" else first
-        first = {name: values[0] for name, values in first.items() if len(values)}
-    chosen = choose_column(first, column, f"the {type(inputs).__name__}")
+    chosen = choose_column(_read_first_row(inputs), column, f"the {type(inputs).__name__}")
     values = inputs[chosen]
     return values.to_pylist() if library == "pyarrow" else list(values)
+
+
+def _read_first_row(table: Any) -> dict[str, Any]:
+    """Return the first row of a table in memory as {column: value}; empty without rows."""
+    library = library_of(table)
+    if library == "pandas":
+        return {str(name): table[name].iloc[0] for name in table} if len(table) else {}
+    columns = table[:1]
+    if library == "polars":
+        columns = columns.to_dict(as_series=False)
+    elif library == "pyarrow":
+        columns = columns.to_pydict()
+    return {name: values[0] for name, values in columns.items() if len(values)}
 
 
 def _are_rows(inputs: Any) -> bool:
     """Return whether something is a list of rows with texts, `{"text": …, "label": …}`, and not of a model's inputs."""
     from anisoscope.data.documents import join_chat
 
-    if not isinstance(inputs, list | tuple) or not inputs or not all(isinstance(row, dict) for row in inputs):
+    if not isinstance(inputs, list | tuple) or not inputs:
         return False
-    values = inputs[0].values()
-    texts = [value for value in values if isinstance(value, str) or join_chat(value) is not None]
-    others = [value for value in values if not isinstance(value, str | int | float | list | None)]
-    numbers = [value for value in values if isinstance(value, list) and join_chat(value) is None]
-    return bool(texts) and not others and not numbers
+    if not all(isinstance(row, dict) for row in inputs):
+        return False
+    has_text = False
+    for value in inputs[0].values():
+        if isinstance(value, str) or join_chat(value) is not None:
+            has_text = True
+        elif not isinstance(value, int | float | None):
+            # A list of numbers, an array or a tensor: the row is an input of a model.
+            return False
+    return has_text
 
 
 @contextmanager
@@ -123,14 +143,23 @@ def unwrap_model(model: Any, processor: Any) -> Iterator[tuple[Any, Any]]:
 
     A context manager: what it adds to a user's own model is removed at the end.
     """
+    is_pipeline = hasattr(model, "model") and hasattr(model, "preprocess") and hasattr(model, "tokenizer")
     if library_of(model) == "sentence_transformers":
         with _unwrap_sentence_transformer(model) as subject:
             yield subject, processor
-    elif hasattr(model, "model") and hasattr(model, "preprocess") and hasattr(model, "tokenizer"):
-        parts = (getattr(model, name, None) for name in ("tokenizer", "image_processor", "feature_extractor"))
-        yield model.model, processor or next((part for part in parts if part is not None), None)
+    elif is_pipeline:
+        yield model.model, processor or _find_processor(model)
     else:
         yield model, processor
+
+
+def _find_processor(pipeline: Any) -> Any:
+    """Return what prepares the inputs of a transformers pipeline: for texts, for images or for sound; None without."""
+    for name in ("tokenizer", "image_processor", "feature_extractor"):
+        part = getattr(pipeline, name, None)
+        if part is not None:
+            return part
+    return None
 
 
 @contextmanager
@@ -144,22 +173,41 @@ def _unwrap_sentence_transformer(model: Any) -> Iterator["Subject"]:
     from anisoscope.models.identity import hash_weights
     from anisoscope.models.load import Subject
 
-    first, *behind = list(model)
+    modules = list(model)
+    first, behind = modules[0], modules[1:]
     base = getattr(first, "auto_model", None)
     if not isinstance(base, nn.Module):
         got = f"a {type(model).__name__} whose first module is {type(first).__name__}"
         raise UsageError("a model of transformers", got, "measure its vectors: anisoscope.measure(model.encode(texts))")
-    how = getattr(first, "modality_config", {}).get("text", {})
-    name, notes = type(model).__name__, list[str]()
+    notes: list[str] = []
     if behind:
+        # Capture finds the modules behind the Transformer as its attribute `sentence`.
         base.sentence = nn.ModuleList(behind)
-        base.sentence.reads = how.get("method_output_name", LAST_STATES)
-        notes = try_text_pooling(base, model.tokenizer, ", ".join(type(module).__name__ for module in model))
+        text_config = getattr(first, "modality_config", {}).get("text", {})
+        base.sentence.reads = text_config.get("method_output_name", LAST_STATES)
+        chain = ", ".join(type(module).__name__ for module in modules)
+        notes = try_text_pooling(base, model.tokenizer, chain)
     prompt = getattr(model, "default_prompt_name", None)
     if prompt:
         notes.append(f"texts are measured without the prompt that encode() would put first, {prompt!r}")
     try:
-        yield Subject(base, model.tokenizer, name, None, hash_weights(base), notes)
+        yield Subject(base, model.tokenizer, type(model).__name__, None, hash_weights(base), notes)
     finally:
         if hasattr(base, "sentence"):
             del base.sentence
+
+
+def wrap_module(model: Any, processor: Any) -> "Subject":
+    """Return a torch module with its processor and the hash of its weights; what `anisoscope.load` returned stays.
+
+    processor   replaces that of a loaded model, if given
+    """
+    from anisoscope.measure.calls import check_module
+    from anisoscope.models.families import class_of
+    from anisoscope.models.identity import hash_weights
+    from anisoscope.models.load import Subject
+
+    if isinstance(model, Subject):
+        return model if processor is None else replace(model, processor=processor)
+    check_module(model)
+    return Subject(model, processor, class_of(model).__name__, None, hash_weights(model))

@@ -88,8 +88,9 @@ class Run:
     @property
     def name(self) -> str:
         """The folder's name; for a run in memory the model's."""
-        named = self.manifest.get("model", "run") if self.folder is None else self.folder.name or self.folder
-        return str(named)
+        if self.folder is None:
+            return str(self.manifest.get("model", "run"))
+        return self.folder.name or str(self.folder)
 
     @property
     def kept(self) -> KeptRun:
@@ -167,12 +168,13 @@ class Run:
         """
         from anisoscope.report import build_page
 
-        place = self.folder if folder is None else Path(folder)
-        if place is None:
+        target = self.folder if folder is None else Path(folder)
+        if target is None:
             raise UsageError("a folder for the report", "a run in memory", "give one: run.report('runs/mine')")
-        if place != self.folder:
-            self.save(place)
-        return build_page(place, ("svg", "pdf") if pdf else ("svg",))
+        # A page reads the records of its own folder: another folder gets a copy of the run.
+        if target != self.folder:
+            self.save(target)
+        return build_page(target, ("svg", "pdf") if pdf else ("svg",))
 
     def log(self, *trackers: str, name: str | None = None, folder: Path | str = "runs/tensorboard") -> list[str]:
         """Log A (anisotropy), entropy and sinks of every layer to experiment trackers, and return where to look.
@@ -222,10 +224,10 @@ class Run:
         """
         from anisoscope.classes.sentence import explain
 
-        classifier, known = self._classifier
+        classifier, notes = self._classifier
         if isinstance(text, str):
-            found = explain(classifier, text)
-            return replace(found, notes=[*known, *found.notes])
+            explanation = explain(classifier, text)
+            return replace(explanation, notes=[*notes, *explanation.notes])
         return [self.explain(one) for one in list_texts(text)]
 
     @cached_property
@@ -240,11 +242,12 @@ class Run:
 
         if self.open_classifier is not None:
             return self.open_classifier()
-        identity = (None if self.folder is None else RunFolder(self.folder).identity()) or {}
-        if "classes" not in identity:
+        identity = None if self.folder is None else RunFolder(self.folder).identity()
+        if identity is None or "classes" not in identity:
             raise UsageError("a run of anisoscope.classes", repr(self), "measure the classes of a classifier")
-        given = {"model": self.manifest["model"]} | identity["classes"]
-        return open_classifier(ClassesOptions(**(given | Columns.as_fields(given.pop("columns", None)))))
+        fields = {"model": self.manifest["model"]} | identity["classes"]
+        columns = Columns.as_fields(fields.pop("columns", None))
+        return open_classifier(ClassesOptions(**(fields | columns)))
 
     def _draw_first_figure(self) -> str:
         """Return the first figure as SVG; empty if there is none."""
@@ -255,26 +258,31 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: name, findings, tables, first figure."""
-        shown = [self.table(), self.attention()] if len(short_table(self.records)) else [self.table()]
+        tables = [self.table()]
+        # Without a short table of vectors, `table` is the one of attention already.
+        if len(short_table(self.records)):
+            tables.append(self.attention())
         how: dict[str, Any] = {"index": False, "float_format": "{:.3f}".format, "na_rep": "–", "border": 0}
-        table = "".join(part.to_html(**how) for part in shown if len(part))
+        shown = "".join(table.to_html(**how) for table in tables if len(table))
         drawn = self._draw_first_figure() if has_extra("report") else ""
         name = escape(str(self.manifest.get("model", "")))
         sentences = "".join(f"<li>{escape(finding.text)}</li>" for finding in self.findings)
-        on_white = f'<div style="display: inline-block; background: white">{drawn}</div>'  # its ink is dark
-        return f"<div><p><b>{name}</b></p><ul>{sentences}</ul>{table}{on_white}</div>"
+        # The ink of a chart is dark, and a notebook may be too.
+        on_white = f'<div style="display: inline-block; background: white">{drawn}</div>'
+        return f"<div><p><b>{name}</b></p><ul>{sentences}</ul>{shown}{on_white}</div>"
 
 
 def list_texts(texts: Iterable[object]) -> list[str]:
     """Return texts as a list. UsageError for a table, and for anything among them that is no text."""
     if isinstance(texts, pd.DataFrame):
-        raise UsageError("texts", f"a table with the columns {', '.join(map(str, texts))}", "name a column: table[…]")
-    found = []
-    for number, one in enumerate(texts):
-        if not isinstance(one, str):
-            raise UsageError("texts", f"{one!r} at place {number}", "leave it out")
-        found.append(one)
-    return found
+        columns = ", ".join(map(str, texts))
+        raise UsageError("texts", f"a table with the columns {columns}", "name a column: table[…]")
+    listed = []
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise UsageError("texts", f"{text!r} at place {number}", "leave it out")
+        listed.append(text)
+    return listed
 
 
 def run_to_folder_or_memory(measure: Callable[[OutputOptions], RunFolder], output: OutputOptions) -> Run:
@@ -285,10 +293,11 @@ def run_to_folder_or_memory(measure: Callable[[OutputOptions], RunFolder], outpu
     if output.output is not None:
         return Run(measure(output).folder)
     with tempfile.TemporaryDirectory(prefix="anisoscope-") as folder:
-        done = measure(replace(output, output=Path(folder, "run")))
-        records = done.records
-        run = Run(records=records, manifest=done.manifest, replicates=read_replicates(done.folder, len(records)))
-        sample = find_sample(done.folder)
+        written = measure(replace(output, output=Path(folder, "run")))
+        records = written.records
+        replicates = read_replicates(written.folder, len(records))
+        run = Run(records=records, manifest=written.manifest, replicates=replicates)
+        sample = find_sample(written.folder)
         if sample is not None and sample.stat().st_size <= MOST_SAMPLED:
             run.sample = _read_sample(sample)
         return run

@@ -98,13 +98,13 @@ class State:
 
         UsageError for vectors that do not fit the state, or for a metric that needs more than vectors.
         """
-        given = wrap_vectors(vectors, mask=mask)
-        measurement = self._open(self._describe_vectors(given), lambda: limit_settings(given, self.settings))
-        numbers = self._number(units, given.shape[0])
-        start = self._place(numbers)
-        with self._timed():
-            for rows in batch_in_order(given.shape[0], ROWS):
-                batch = _batch_of_vectors(given, rows, numbers[rows], start[rows])
+        arrays = wrap_vectors(vectors, mask=mask)
+        measurement = self._open(self._describe_vectors(arrays), lambda: limit_settings(arrays, self.settings))
+        numbers = self._number_units(units, arrays.shape[0])
+        starts = self._number_first_tokens(numbers)
+        with self._count_seconds():
+            for rows in batch_in_order(arrays.shape[0], ROWS):
+                batch = _make_batch_of_vectors(arrays, rows, numbers[rows], starts[rows])
                 measure_into(Arrays(), measurement, [batch])
                 self.tokens += batch.n_tokens
         return self
@@ -132,7 +132,7 @@ class State:
             raise UsageError("panels that one pass gives", "alignment, which takes two", cure)
         if self.settings.summaries and not measurement.weights:
             measurement.weights = summarise_embeddings(model, self.settings)
-        with self._timed():
+        with self._count_seconds():
             batches = list(self._read_batches(model, inputs, units, forward))
             measure_into(model, measurement, batches, prove=measurement.proof is None)
             self.tokens += sum(batch.n_tokens for batch in batches)
@@ -153,7 +153,7 @@ class State:
         """Write the state to a file (safetensors) that `State.load` reads, and return its path."""
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        self._require_measurement().save(target, {"state": json.dumps(self._described())})
+        self._require_measurement().save(target, {"state": json.dumps(self._describe())})
         return target
 
     @classmethod
@@ -182,8 +182,8 @@ class State:
         corpus   name of the data in the run
         """
         measurement = self._require_measurement()
-        place = OutputOptions(output=None if output is None else Path(output), overwrite=overwrite)
-        return run_to_folder_or_memory(lambda where: self._write(measurement, where, corpus), place)
+        options = OutputOptions(output=None if output is None else Path(output), overwrite=overwrite)
+        return run_to_folder_or_memory(lambda where: self._write(measurement, where, corpus), options)
 
     def __reduce__(self) -> Any:
         """Pickle the state as the content of its file, so that workers of other programs can send it."""
@@ -223,25 +223,27 @@ class State:
         """Yield the inputs as batches, with the numbers that this state gives to units (documents, clips, images)."""
         given = GivenInputs(inputs, model, forward=forward)
         batches = list(given)
-        count = sum(len(batch.unit) for batch in batches)
-        named = units is not None or any(_names_units(item) for item in given.batches)
-        if units is None and named:
+        batches_name_units = units is not None or any(_names_units(item) for item in given.batches)
+        if units is None and batches_name_units:
             numbers = torch.cat([batch.unit for batch in batches]).numpy()
         else:
-            numbers = self._number(units, count)
-        start, done = self._place(numbers), 0
+            count = sum(len(batch.unit) for batch in batches)
+            numbers = self._number_units(units, count)
+        starts = self._number_first_tokens(numbers)
+        first = 0
         for item, batch in zip(given.batches, batches, strict=True):
-            rows = slice(done, done + len(batch.unit))
-            done = rows.stop
+            rows = slice(first, first + len(batch.unit))
+            first = rows.stop
             # A batch of the caller's own says itself where its tokens are.
-            yield batch if isinstance(item, Batch) else _renumber(batch, numbers[rows], start[rows])
+            yield batch if isinstance(item, Batch) else _renumber(batch, numbers[rows], starts[rows])
 
-    def _number(self, units: Iterable[Hashable] | None, count: int) -> np.ndarray:
+    def _number_units(self, units: Iterable[Hashable] | None, count: int) -> np.ndarray:
         """Return the number of each sequence's unit (document, clip, image) as [sequence].
 
         A named unit has the same number in every state.
         """
         if units is None:
+            # States with different names draw from ranges that do not overlap, so that they can be merged.
             first = _hash_name(self.name) % (1 << 22) * OWN_UNITS if self.name else 0
             self._numbered += count
             return first + np.arange(self._numbered - count, self._numbered)
@@ -250,12 +252,12 @@ class State:
             raise UsageError(f"a unit for each of {count} vectors or sequences", str(len(names)), "one unit each")
         return np.array([_number_unit(name) for name in names], dtype=np.int64)
 
-    def _place(self, numbers: np.ndarray) -> np.ndarray:
+    def _number_first_tokens(self, numbers: np.ndarray) -> np.ndarray:
         """Return the number of each sequence's first token within its unit (document, clip, image) [sequence].
 
         numbers   the unit of each sequence. No two sequences of a unit overlap, also across states
         """
-        # Each unit of its own needs no memory of what came before.
+        # States with different names begin at different numbers, so that parts of one unit do not overlap either.
         first = _hash_name(self.name) % (1 << 20) if self.name else 0
         start = np.empty(len(numbers), dtype=np.int64)
         for i, unit in enumerate(numbers.tolist()):
@@ -263,25 +265,30 @@ class State:
             self._seen[unit] += 1
         return start
 
-    def _timed(self) -> "_Clock":
+    def _count_seconds(self) -> "_Clock":
         """Return a context manager that adds the time spent inside to the state."""
         return _Clock(self)
 
     def _merge_one(self, other: "State") -> "State":
         """Return the state of the data in this one and another. MeasureError if they do not belong together."""
-        if self._measurement is None or other._measurement is None:
-            return self if other._measurement is None else other
+        if other._measurement is None:
+            return self
+        if self._measurement is None:
+            return other
         if self.of != other.of:
             raise MeasureError(f"states of the same model or vectors ({self.of})", str(other.of), "merge those alone")
-        twice = self.names & other.names
-        if twice and self._numbered and other._numbered:
-            got = f"two called {min(twice)!r} whose units have no names"
+        # Units without names are numbered from a start that depends on the state: two of one name would share numbers.
+        shared_names = self.names & other.names
+        if shared_names and self._numbered and other._numbered:
+            got = f"two called {min(shared_names)!r} whose units have no names"
             raise MeasureError("states of different data", got, "give State(name=…) or units=…")
         merged = State(self.name)
-        merged.settings, merged.of = self.settings, self.of
+        merged.settings = self.settings
+        merged.of = self.of
         merged.names = self.names | other.names
+        merged.seconds = self.seconds + other.seconds
+        merged.tokens = self.tokens + other.tokens
         merged._numbered = max(self._numbered, other._numbered)
-        merged.seconds, merged.tokens = self.seconds + other.seconds, self.tokens + other.tokens
         merged._seen = self._seen + other._seen
         merged._measurement = self._measurement.merge(other._measurement)
         return merged
@@ -292,7 +299,7 @@ class State:
             raise UsageError("a state that something was added to", "an empty one", "add vectors or a batch first")
         return self._measurement
 
-    def _described(self) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any]:
         """Return what is saved of the state apart from its sums, for JSON: settings, times, counts, and how units are
         numbered.
         """
@@ -309,15 +316,15 @@ class State:
             "sequences": max(self._seen.values(), default=0),
         }
 
-    def _write(self, measurement: Measurement, place: OutputOptions, corpus: str) -> RunFolder:
+    def _write(self, measurement: Measurement, output: OutputOptions, corpus: str) -> RunFolder:
         """Write the run folder of everything measured so far.
 
-        place   the folder to write, and what to do if it exists
+        output   the folder to write, and what to do if it exists
         """
-        assert place.output is not None
+        assert output.output is not None
         job = Job(model=self.of["model"], corpus=corpus, settings=measurement.settings, device="cpu")
-        identity = json_roundtrip({"state": self._described() | {"seconds": None}, "job": asdict(job)})
-        target = RunFolder.start(place.output, identity, resume=False, overwrite=place.overwrite)
+        identity = json_roundtrip({"state": self._describe() | {"seconds": None}, "job": asdict(job)})
+        target = RunFolder.start(output.output, identity, resume=False, overwrite=output.overwrite)
         facts = {
             "run": make_run_id(identity),
             "asked": None,
@@ -364,8 +371,10 @@ def _number_unit(name: Any) -> int:
     """Return the number of a unit (document, clip, image): a non-negative integer is its own number, any other name is
     hashed.
     """
-    whole = isinstance(name, int | np.integer) and not isinstance(name, bool)
-    return int(name) if whole and name >= 0 else _hash_name(name)
+    is_number = isinstance(name, int | np.integer) and not isinstance(name, bool)
+    if is_number and name >= 0:
+        return int(name)
+    return _hash_name(name)
 
 
 def _names_units(item: Any) -> bool:
@@ -379,13 +388,15 @@ def _renumber(batch: Batch, numbers: np.ndarray, start: np.ndarray) -> Batch:
     numbers, start   both [sequence]
     """
     begin = torch.from_numpy(start)
-    streams = {
-        stack: replace(stream, start=begin - stream.mask.int().argmax(1)) for stack, stream in batch.streams.items()
-    }
+    streams = {}
+    for stack, stream in batch.streams.items():
+        # `start` of a stream is the number at the first column, which may be padding before the first real token.
+        first_real = stream.mask.int().argmax(1)
+        streams[stack] = replace(stream, start=begin - first_real)
     return replace(batch, unit=torch.from_numpy(numbers), streams=streams)
 
 
-def _batch_of_vectors(vectors: VectorArrays, rows: np.ndarray, numbers: np.ndarray, start: np.ndarray) -> Batch:
+def _make_batch_of_vectors(vectors: VectorArrays, rows: np.ndarray, numbers: np.ndarray, start: np.ndarray) -> Batch:
     """Make a batch of some rows of vectors.
 
     rows             their numbers

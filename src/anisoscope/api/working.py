@@ -34,27 +34,29 @@ def compare(
     runs (corpus, tokens, dtype, settings) is listed in the result's `notes`. Its method `across` compares every layer
     of one run with every layer of another (CKA). UsageError, with similar names, for a metric that a run lacks.
     """
-    every = expand_series(_name_runs(runs))
-    if len(every) < 2:
-        raise UsageError("at least two runs", str(len(every)), "name another one")
+    expanded = expand_series(_name_runs(runs))
+    if len(expanded) < 2:
+        raise UsageError("at least two runs", str(len(expanded)), "name another one")
     given = dict(options)
     quiet = bool(given.pop("quiet", True))
     measuring = build_settings(ModelsOptions, given, also=("quiet",))
-    named = [each for each in every if not isinstance(each, Run)]
-    opened = iter(open_or_measure(named, measuring, [metric], lambda title: show_progress(title, quiet=quiet)))
-    kept = [each.kept if isinstance(each, Run) else next(opened) for each in every]
+    # Names are opened or measured in one go, which shows one progress; then every run takes its old place.
+    names = [run for run in expanded if not isinstance(run, Run)]
+    opened = iter(open_or_measure(names, measuring, [metric], lambda title: show_progress(title, quiet=quiet)))
+    kept = [run.kept if isinstance(run, Run) else next(opened) for run in expanded]
     return Comparison(compare_kept(kept, metric, tokens=tokens, heads=heads))
 
 
 def _name_runs(runs: Iterable[Run | Path | str]) -> list[Run | str]:
     """Return runs of one model as they are, and everything else by its name: folders, series of checkpoints, models."""
     named: list[Run | str] = []
-    for each in runs:
-        is_of_series = isinstance(each, Run) and each.folder is not None and (each.folder / SERIES).exists()
-        if isinstance(each, Run) and not is_of_series:
-            named.append(each)
+    for run in runs:
+        if not isinstance(run, Run):
+            named.append(str(run))
+        elif run.folder is not None and (run.folder / SERIES).exists():
+            named.append(str(run.folder))
         else:
-            named.append(str(each.folder if isinstance(each, Run) else each))
+            named.append(run)
     return named
 
 
@@ -66,9 +68,11 @@ def report(run: Run | Path | str, folder: Path | str | None = None, *, pdf: bool
     pdf      figures as PDF too
     """
     require_extra("report", "to draw a page")
-    if not isinstance(run, Run):
-        for write_page in list_entries_of("pages").values():
-            page: Path | None = write_page(Path(run))
-            if page is not None:
-                return page
-    return (run if isinstance(run, Run) else Run(run)).report(folder, pdf=pdf)
+    if isinstance(run, Run):
+        return run.report(folder, pdf=pdf)
+    # Another package may know the folder as its own, such as the papers' reproductions.
+    for write_page in list_entries_of("pages").values():
+        page: Path | None = write_page(Path(run))
+        if page is not None:
+            return page
+    return Run(run).report(folder, pdf=pdf)

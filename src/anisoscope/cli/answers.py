@@ -1,6 +1,7 @@
 """`anisoscope cure`, `apply` and `doctor`: what to do about it, and whether this installation can."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,38 +61,51 @@ def cure(
     from anisoscope.cures.transforms import DEFAULT, expand_cures
 
     names = expand_cures(cures or DEFAULT)
-    given = _read_vectors_to_cure(vectors, columns, corpus, limit, layer, quiet)
+    source = _read_vectors_to_cure(vectors, columns, corpus, limit, layer, quiet)
     with show_spinner(f"trying cures on {vectors}", quiet=quiet):
         from anisoscope.cures.trial import fit_to_use, try_cures
         from anisoscope.data.vector_files import open_vectors
         from anisoscope.runs.curing import read_layer_of_vectors
 
-        x = given.vectors
         partner = None if pairs is None else read_layer_of_vectors(open_vectors(pairs), layer)
-        found = try_cures(x, names, units=given.units, labels=given.labels, partner=partner, seed=seed)
-    from anisoscope.runs.finding import Finding
-
-    chosen = None if found.chosen is None else found.chosen.fit.name
-    notes = [*given.notes, *found.notes]
-    show([_tabulate_cures(found)], view, [Finding("cure", found.text)], notes, {"chosen": chosen})
-    for note in notes:
-        echo_wrapped(f"note: {note}", err=True, indent="  ")
+        trials = try_cures(source.vectors, names, units=source.units, labels=source.labels, partner=partner, seed=seed)
+    _show_trials(trials, view, source.notes)
     if write is None and save is None:
         return
-    # A single cure that is named is asked for, whatever was found of it.
-    wanted = names[0] if len(names) == 1 else chosen
-    if wanted is None:
-        came = "none of the cures tried" if not found.text.startswith("No cure is needed") else "no need of one"
-        raise UsageError("a cure that fits, to write or save", came, "name a single one: --cures centre")
-    final = fit_to_use(wanted, x, partner)
+    final = fit_to_use(_choose_cure(trials, names), source.vectors, partner)
     if write is not None:
-        _write_vectors(write, final.apply(x))
+        _write_vectors(write, final.apply(source.vectors))
     if save is not None:
         final.save(save)
-        echo_wrapped(
-            f"saved: {format_path(save)}; for other vectors: anisoscope apply {format_path(save, typed=True)} FILE",
-            err=True,
-        )
+        following = f"for other vectors: anisoscope apply {format_path(save, typed=True)} FILE"
+        echo_wrapped(f"saved: {format_path(save)}; {following}", err=True)
+
+
+def _show_trials(trials: "Trials", view: Format, notes: Sequence[str]) -> None:
+    """Show the table of cures and the sentence on the one that fits; then notes, those given first, on stderr."""
+    from anisoscope.runs.finding import Finding
+
+    chosen = None if trials.chosen is None else trials.chosen.fit.name
+    all_notes = [*notes, *trials.notes]
+    show([_tabulate_cures(trials)], view, [Finding("cure", trials.text)], all_notes, {"chosen": chosen})
+    for note in all_notes:
+        echo_wrapped(f"note: {note}", err=True, indent="  ")
+
+
+def _choose_cure(trials: "Trials", names: Sequence[str]) -> str:
+    """Return the cure to write or save: the one that fits, or the only one that was named.
+
+    UsageError if several were named and none fits.
+    """
+    # A single cure that is named is asked for, whatever was found of it.
+    if len(names) == 1:
+        return names[0]
+    if trials.chosen is not None:
+        return trials.chosen.fit.name
+    got = "none of the cures tried"
+    if trials.text.startswith("No cure is needed"):
+        got = "no need of one"
+    raise UsageError("a cure that fits, to write or save", got, "name a single one: --cures centre")
 
 
 @dataclass(frozen=True)
@@ -115,14 +129,6 @@ def _read_vectors_to_cure(
 
         is_run = is_run_folder(path)
         is_model = not is_run and not path.is_file() and not holds_vectors(name)
-    if not is_model:
-        refused = {"corpus": corpus, "limit": limit}
-        for option_name, value in refused.items():
-            if value is not None:
-                raise UsageError(f"--{option_name} with a model", f"it with {name}", "leave it out")
-    if is_run:
-        of_run = read_layer_of_run(path, layer)
-        return _VectorsToCure(of_run.vectors, of_run.units, None, of_run.notes)
     if is_model:
         from anisoscope.data.check_names import check_corpus, check_model
 
@@ -130,6 +136,12 @@ def _read_vectors_to_cure(
         check_corpus(corpus or "")
         measured = measure_layer(lambda folder: _measure_for_cures(name, corpus, limit, folder, quiet), layer)
         return _VectorsToCure(measured.vectors, measured.units, None, measured.notes)
+    for option_name, value in {"corpus": corpus, "limit": limit}.items():
+        if value is not None:
+            raise UsageError(f"--{option_name} with a model", f"it with {name}", "leave it out")
+    if is_run:
+        of_run = read_layer_of_run(path, layer)
+        return _VectorsToCure(of_run.vectors, of_run.units, None, of_run.notes)
     opened = open_vectors(path, **select_fields(columns, VectorColumns))
     return _VectorsToCure(read_layer_of_vectors(opened, layer), opened.units, opened.labels)
 
@@ -179,53 +191,57 @@ def doctor(
     with show_spinner("trying every package", quiet=quiet):
         from anisoscope.doctor import diagnose, render_diagnosis
 
-        found = diagnose(developers=developers)
+        diagnosis = diagnose(developers=developers)
     if view.format == "json":
-        say_json(found.as_dict())
+        say_json(diagnosis.as_dict())
     elif view.format == "table":
-        say(render_diagnosis(found, terminal_columns(sys.stdout) or 100))
+        say(render_diagnosis(diagnosis, terminal_columns(sys.stdout) or 100))
     else:
-        show([_tabulate_packages(found)], view)
-    return 0 if found.works else 1
+        show([_tabulate_packages(diagnosis)], view)
+    return 0 if diagnosis.works else 1
 
 
-def _tabulate_packages(found: "Diagnosis") -> Table:
+def _tabulate_packages(diagnosis: "Diagnosis") -> Table:
     """Return a table with a row for each package of each extra."""
     import pandas as pd
 
     rows = []
-    for extra in found.extras:
+    for extra in diagnosis.extras:
         for package in extra.packages:
             rows.append([extra.name, package.name, package.needed, package.installed or "", package.status])
     head = ("extra", "package", "needed", "installed", "status")
     return Table(head, rows, pd.DataFrame(rows, columns=list(head)))
 
 
-def _tabulate_cures(found: "Trials") -> Table:
+def _tabulate_cures(trials: "Trials") -> Table:
     """Return a table with a row for each cure: A after it, what is kept, what changes; the first row is without a
     cure.
     """
+    first = trials.trials[0].scores
+    tasks = [name for name in first if name not in ("A", "isoscore", "effective rank")]
+    shown = ["A", *tasks]
+    rows = [["as it is", *(_format_estimate(first[name].before) for name in shown), ""]]
+    for trial in trials.trials:
+        cells = [_format_estimate(trial.scores[name].after) for name in shown]
+        verdict = ""
+        if trial.harmed:
+            verdict = "harms " + ", ".join(trial.harmed)
+        elif trial.isotropic:
+            verdict = "isotropic"
+        if trials.chosen is trial:
+            verdict = f"{verdict} ←".strip()
+        rows.append([trial.fit.name, *cells, verdict])
+    return Table(("cure", "A", *tasks, ""), rows, trials.table())
+
+
+def _format_estimate(estimate: Any) -> str:
+    """Format an estimate: its value, with its interval after it if it has one."""
     from anisoscope.wording import format_interval
 
-    def cell(estimate: Any) -> str:
-        """Format an estimate: its value, with its interval after it if it has one."""
-        return format_interval(float(estimate.value), float(estimate.low), float(estimate.high))
-
-    scores = list(found.trials[0].scores)
-    tasks = [name for name in scores if name not in ("A", "isoscore", "effective rank")]
-    rows = []
-    first = found.trials[0].scores
-    rows.append(["as it is", cell(first["A"].before), *(cell(first[name].before) for name in tasks), ""])
-    for trial in found.trials:
-        verdict = "harms " + ", ".join(trial.harmed) if trial.harmed else "isotropic" if trial.isotropic else ""
-        if found.chosen is trial:
-            verdict = f"{verdict} ←".strip()
-        cells = [cell(trial.scores[name].after) for name in tasks]
-        rows.append([trial.fit.name, cell(trial.scores["A"].after), *cells, verdict])
-    return Table(("cure", "A", *tasks, ""), rows, found.table())
+    return format_interval(float(estimate.value), float(estimate.low), float(estimate.high))
 
 
-def _write_vectors(path: Path, x: Any) -> None:
+def _write_vectors(path: Path, vectors: Any) -> None:
     """Write vectors to a .npy file, completely or not at all, and say so on stderr. OutputError for another ending."""
     import numpy as np
 
@@ -236,8 +252,9 @@ def _write_vectors(path: Path, x: Any) -> None:
 
     def write(temporary: Path) -> None:
         """Write the vectors to this path."""
+        # Given a path, numpy would add an ending to the temporary name.
         with temporary.open("wb") as file:
-            np.save(file, x)
+            np.save(file, vectors)
 
     write_atomic(path, write)
     echo_wrapped(f"written: {format_path(path)}", err=True)

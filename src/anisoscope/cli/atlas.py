@@ -33,44 +33,45 @@ def atlas(
     with show_spinner(f"reading {networks}", quiet=quiet):
         from anisoscope.runs.atlas import make_atlas, read_list
 
-        listed = read_list(networks)
-    names = [entry.name for entry in listed]
+        entries = read_list(networks)
+    names = [entry.name for entry in entries]
     wanted = separate_names(only)
     for name in wanted:
         if name not in names:
             raise UsageError(f"a network of {networks}", repr(name), suggest_names(name, names))
-    chosen = [entry for entry in listed if not wanted or entry.name in wanted]
+    chosen = [entry for entry in entries if not wanted or entry.name in wanted]
 
-    def finished() -> str:
+    def count_finished() -> str:
         """Say, after an interruption, how many finished runs the folder holds; empty if none."""
         count = len(list(output.glob("runs/*/manifest.json")))
         return f"{output} holds {count} finished runs" if count else ""
 
-    with interrupt_hint(finished, "the same command"):
+    with interrupt_hint(count_finished, "the same command"):
         made = make_atlas(chosen, output, lambda title: show_progress(title, quiet=quiet))
-    show([tabulate_atlas(made.table)], view, notes=_name_left_out(made), more={"left_out": made.left_out})
-    _tell_of_files(made, quiet)
+    show([tabulate_atlas(made.table)], view, notes=_describe_left_out(made), more={"left_out": made.left_out})
+    _print_files(made, quiet)
     return PARTIAL if made.left_out else 0
 
 
-def _name_left_out(made: "Atlas") -> list[str]:
+def _describe_left_out(atlas: "Atlas") -> list[str]:
     """Return a line for each network that was left out of an atlas, with the reason."""
-    return [f"left out: {name}: {why}" for name, why in made.left_out.items()]
+    return [f"left out: {name}: {why}" for name, why in atlas.left_out.items()]
 
 
-def _tell_of_files(made: "Atlas", quiet: bool) -> None:
+def _print_files(atlas: "Atlas", quiet: bool) -> None:
     """Draw the page, and say on stderr what was left out and where everything is."""
-    for line in _name_left_out(made):
+    for line in _describe_left_out(atlas):
         echo_wrapped(line, err=True, indent="  ")
-    echo_wrapped(f"table: {format_path(made.folder / 'atlas.csv')}", err=True, indent="  ")
-    if missing := find_missing_packages("report"):
+    echo_wrapped(f"table: {format_path(atlas.folder / 'atlas.csv')}", err=True, indent="  ")
+    missing = find_missing_packages("report")
+    if missing:
         lacking = f"no page was drawn: {' and '.join(missing)} not installed (pip install 'anisoscope[report]')"
         echo_wrapped(lacking, err=True, indent="  ")
         return
     with show_spinner("drawing the page", quiet=quiet):
         from anisoscope.report.atlas import write_atlas_page
 
-        page = write_atlas_page(made.table, made.folder, runs=made.runs, left_out=made.left_out)
+        page = write_atlas_page(atlas.table, atlas.folder, runs=atlas.runs, left_out=atlas.left_out)
     echo_wrapped(f"page: {format_path(page)} (open it in a browser)", err=True, indent="  ")
 
 
@@ -78,14 +79,18 @@ def tabulate_atlas(table: pd.DataFrame) -> Table:
     """Return the table for a terminal: a row for each network and stack, with the interval of the strongest layer."""
     from anisoscope.wording import format_interval, format_short, iter_rows
 
-    several = table.duplicated("network", keep=False).any()
-    head = ("network", *(("stack",) * bool(several)), "weakest", "strongest", "last", "q95", "carried by", "sinks")
+    # A network of two stacks (encoder, decoder) has two rows.
+    several_stacks = table.duplicated("network", keep=False).any()
+    head = ["network", "stack"] if several_stacks else ["network"]
+    head += ["weakest", "strongest", "last", "q95", "carried by", "sinks"]
     rows = []
     for row in iter_rows(table):
-        cells: list[Any] = [row.network, *([row.stack] * bool(several))]
+        cells: list[Any] = [row.network, row.stack] if several_stacks else [row.network]
+        strongest = format_interval(row.strongest, row.strongest_low, row.strongest_high)
+        no_cause = "–" if row.verdict else ""
         cells.append(f"{format_short(row.weakest)} @{row.weakest_layer}")
-        cells.append(f"{format_interval(row.strongest, row.strongest_low, row.strongest_high)} @{row.strongest_layer}")
-        cells += [format_short(row.last), format_short(row.q95), row.cause or ("–" if row.verdict else "")]
+        cells.append(f"{strongest} @{row.strongest_layer}")
+        cells += [format_short(row.last), format_short(row.q95), row.cause or no_cause]
         cells.append("" if pd.isna(row.heads) else f"{row.sink_heads:g} of {row.heads:g}")
         rows.append(cells)
-    return Table(head, rows, table)
+    return Table(tuple(head), rows, table)

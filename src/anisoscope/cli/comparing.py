@@ -65,7 +65,7 @@ def compare(
     """Compare runs with the first one, with an interval of each difference; models are measured first."""
     runs = _expand_series(runs)
     if across:
-        _refuse_beside_across({"--fail-if": fail_if, "--output": output, "--component": component, "--heads": heads})
+        _refuse_with_across({"--fail-if": fail_if, "--output": output, "--component": component, "--heads": heads})
         opened = _open_or_measure(runs, measuring, [across], quiet)
         _show_layers(opened, across, view, quiet)
         return 0
@@ -73,26 +73,31 @@ def compare(
         from anisoscope.runs.comparison import compare as compare_kept, describe_met
         from anisoscope.runs.differences import parse_condition
 
+        # A condition that cannot be read is refused before models are measured, which may take hours.
         conditions = [parse_condition(text) for text in fail_if]
-    opened = _open_or_measure(runs, measuring, [metric, *(one.metric for one in conditions)], quiet)
+    metrics = [metric, *(condition.metric for condition in conditions)]
+    opened = _open_or_measure(runs, measuring, metrics, quiet)
     with show_spinner("comparing runs", quiet=quiet):
-        found = compare_kept(opened, metric, tokens=tokens, heads=heads)
-        found = found.of_components(separate_names(component)) if component else found
-        met = [(text, *one) for text in fail_if for one in found.judge(text)]
-    failed = [describe_met(text, name, beyond) for text, name, beyond in met]
-    _show_differences(found, failed, view)
-    _tell_notes_and_page(found, view, output, quiet)
-    for text in failed:
-        echo_wrapped(f"fails: {text}", err=True, indent="  ")
-    if fail_if and not met:
+        compared = compare_kept(opened, metric, tokens=tokens, heads=heads)
+        if component:
+            compared = compared.of_components(separate_names(component))
+        failed = []
+        for text in fail_if:
+            for name, beyond in compared.judge(text):
+                failed.append(describe_met(text, name, beyond))
+    _show_differences(compared, failed, view)
+    _print_notes_and_page(compared, view, output, quiet)
+    for sentence in failed:
+        echo_wrapped(f"fails: {sentence}", err=True, indent="  ")
+    if fail_if and not failed:
         echo_wrapped(f"passes: {', '.join(fail_if)}", err=True, indent="  ")
-    return CONDITION_MET if met else 0
+    return CONDITION_MET if failed else 0
 
 
 def _expand_series(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names with a measured series replaced by the run folders of its checkpoints.
+    """Return the names, with a measured series replaced by the run folders of its checkpoints.
 
-    UsageError if fewer than two are named then.
+    UsageError if fewer than two runs are left to compare.
     """
     from anisoscope.runs.measured_series import expand_series
 
@@ -102,36 +107,45 @@ def _expand_series(names: Sequence[str]) -> tuple[str, ...]:
     return runs
 
 
-def _show_differences(found: "ComparedRuns", failed: Sequence[str], view: Format) -> None:
+def _show_differences(compared: "ComparedRuns", failed: Sequence[str], view: Format) -> None:
     """Show the table of differences and the findings.
 
     failed   the conditions that are met, in words
     """
-    tables = tabulate_comparison(found, count_columns(sys.stdout))
-    show(tables, view, found.findings, found.notes, {"failed": failed})
-    if view.format == "table" and any(STAR in cell for table in tables for row in table.rows for cell in row):
-        echo_wrapped(f"{STAR} {STARRED.format(found.names[0])}", err=True, indent="  ")
+    tables = tabulate_comparison(compared, count_columns(sys.stdout))
+    show(tables, view, compared.findings, compared.notes, {"failed": failed})
+    if view.format == "table" and any(_has_star(table) for table in tables):
+        echo_wrapped(f"{STAR} {STARRED.format(compared.names[0])}", err=True, indent="  ")
 
 
-def _tell_notes_and_page(found: "ComparedRuns", view: Format, output: Path | None, quiet: bool) -> None:
+def _has_star(table: Table) -> bool:
+    """Return whether any cell of a table is marked with a star."""
+    return any(STAR in cell for row in table.rows for cell in row)
+
+
+def _print_notes_and_page(compared: "ComparedRuns", view: Format, output: Path | None, quiet: bool) -> None:
     """Print on stderr what else differs between the runs, and where the page is, which is drawn if a folder is named.
 
     output   folder of the page, or None
     """
+    # In JSON the notes are in the answer itself.
     if view.format != "json":
-        for note in found.notes:
+        for note in compared.notes:
             echo_wrapped(f"note: {note}", err=True, indent="  ")
     if output is not None:
-        page = _write_page(found, output, quiet)
+        page = _write_page(compared, output, quiet)
         echo_wrapped(f"page: {format_path(page)} (open it in a browser)", err=True, indent="  ")
     elif view.format == "table":
         echo_wrapped("for a page with figures: add --output FOLDER", err=True, indent="  ")
 
 
-def _refuse_beside_across(options: Mapping[str, Any]) -> None:
-    """UsageError for an option, by name, that says something of differences alone."""
-    for name, given in options.items():
-        if given:
+def _refuse_with_across(options: Mapping[str, Any]) -> None:
+    """Raise UsageError if one of the options was given that `--across` does not have.
+
+    options   their values by name
+    """
+    for name, value in options.items():
+        if value:
             raise UsageError("--across alone", f"{name} too", "compare the runs twice, once without --across")
 
 
@@ -147,12 +161,13 @@ def _open_or_measure(
 
     started = time.time()
 
-    def finished() -> str:
-        """Say, after an interruption, that models which are measured stay so."""
-        since = [path for path in Path("runs").glob("*/manifest.json") if path.stat().st_mtime >= started]
-        return f"runs holds {len(since)} models measured by this command" if since else ""
+    def count_measured() -> str:
+        """Say, after an interruption, how many models were measured and are not measured again."""
+        manifests = Path("runs").glob("*/manifest.json")
+        new = [path for path in manifests if path.stat().st_mtime >= started]
+        return f"runs holds {len(new)} models measured by this command" if new else ""
 
-    with interrupt_hint(finished, "the same command"):
+    with interrupt_hint(count_measured, "the same command"):
         return open_or_measure(names, measuring, wanted, lambda title: show_progress(title, quiet=quiet))
 
 
@@ -161,66 +176,81 @@ def _show_layers(runs: "Sequence[KeptRun]", metric: str, view: Format, quiet: bo
     with show_spinner("comparing layers", quiet=quiet):
         from anisoscope.runs.across import compare_layers
 
-        found = compare_layers(runs, metric)
+        compared = compare_layers(runs, metric)
     width = count_columns(sys.stdout)
-    show([tabulate_layers(part, width) for _, part in found.groupby(["run", "metric"], sort=False)], view)
+    tables = [tabulate_layers(part, width) for _, part in compared.groupby(["run", "metric"], sort=False)]
+    show(tables, view)
     if view.format == "table":
-        tokens = int(found["n_vectors"].max())
+        tokens = int(compared["n_vectors"].max())
         echo_wrapped(f"{tokens:,} tokens that both runs sampled; all intervals: --format csv", err=True, indent="  ")
 
 
-def tabulate_layers(found: pd.DataFrame, width: int | None = None) -> Table:
-    """A row for each layer of the first run: the value at the same layer of the other with its interval, if both are
-    equally deep, and the value at each layer; of a deep run at some of them, evenly spread.
+def tabulate_layers(compared: pd.DataFrame, width: int | None = None) -> Table:
+    """Tabulate a metric of two layers: a row for each layer of the first run, columns for layers of the other.
+
+    If both are equally deep, the value at the same layer comes first, with its interval. Of a deep run some layers are
+    shown, evenly spread.
 
     width   columns of the terminal; None: there is none
     """
-    several = found["stack"].nunique() > 1
-    ours, theirs = (_name_places(found, end, several) for end in ("", "_other"))
-    values: dict[tuple[str, str], Any] = dict(zip(zip(ours, theirs, strict=True), found.itertuples(), strict=True))
+    several_stacks = compared["stack"].nunique() > 1
+    ours = _name_layers(compared, "", several_stacks)
+    theirs = _name_layers(compared, "_other", several_stacks)
+    pairs = zip(ours, theirs, strict=True)
+    values: dict[tuple[str, str], Any] = dict(zip(pairs, compared.itertuples(), strict=True))
     columns = list(dict.fromkeys(theirs))
-    for step in range(-(-len(columns) // MOST_COLUMNS), len(columns) + 1):
-        table = _tabulate_some_layers(found, values, columns[::-1][::step][::-1])
+    # Every layer, every second one, … until the table fits; the last layer is always among them.
+    fewest_steps = -(-len(columns) // MOST_COLUMNS)
+    for step in range(fewest_steps, len(columns) + 1):
+        shown = columns[::-1][::step][::-1]
+        table = _tabulate_some_layers(compared, values, shown)
         if width is None or _count_width(table.head, table.rows) <= width:
             break
     return table
 
 
-def _tabulate_some_layers(found: pd.DataFrame, values: Mapping[tuple[str, str], Any], shown: Sequence[str]) -> Table:
+def _tabulate_some_layers(compared: pd.DataFrame, values: Mapping[tuple[str, str], Any], shown: Sequence[str]) -> Table:
     """Return the table of `tabulate_layers` with these layers of the other run as columns.
 
     values   row of the comparison by layer of the first run and layer of the other
     """
     from anisoscope.wording import format_interval, format_short
 
-    one = found.iloc[0]
-    rows, columns = (list(dict.fromkeys(pair[side] for pair in values)) for side in (0, 1))
-    equally_deep = rows == columns
-    head = [f"{one.metric}: {one.against}", *(["same layer"] if equally_deep else [])]
-    head += [f"{one.run} {name}" if name == shown[0] else name for name in shown]
-    lines = []
-    for name in rows:
-        cells = [name]
+    layers = list(dict.fromkeys(ours for ours, _ in values))
+    others = list(dict.fromkeys(theirs for _, theirs in values))
+    equally_deep = layers == others
+    first = compared.iloc[0]
+    head = [f"{first.metric}: {first.against}"]
+    if equally_deep:
+        head.append("same layer")
+    head.append(f"{first.run} {shown[0]}")
+    head += shown[1:]
+    rows = []
+    for layer in layers:
+        cells = [layer]
         if equally_deep:
-            same = values[name, name]
+            same = values[layer, layer]
             cells.append(format_interval(same.value, same.low, same.high))
         for other in shown:
-            cells.append(format_short(values[name, other].value) if (name, other) in values else "")
-        lines.append(cells)
-    return Table(tuple(head), lines, found)
+            pair = values.get((layer, other))
+            cells.append("" if pair is None else format_short(pair.value))
+        rows.append(cells)
+    return Table(tuple(head), rows, compared)
 
 
-def _name_places(found: pd.DataFrame, end: str, several: bool) -> list[str]:
-    """The layer of each row, or `final`; with its stack if there are several."""
+def _name_layers(compared: pd.DataFrame, end: str, several_stacks: bool) -> list[str]:
+    """Return the name of each row's layer: its number or `final`, after the name of its stack if there are several.
+
+    end   of the columns' names: empty for the first run, `_other` for the other
+    """
     names = []
-    for row in found[[f"stack{end}", f"layer{end}", f"site{end}"]].itertuples(index=False):
-        stack, layer, site = row
+    for stack, layer, site in compared[[f"stack{end}", f"layer{end}", f"site{end}"]].itertuples(index=False):
         name = "final" if site == "final" else f"{layer}"
-        names.append(f"{stack} {name}" if several else name)
+        names.append(f"{stack} {name}" if several_stacks else name)
     return names
 
 
-def _write_page(found: "ComparedRuns", folder: Path, quiet: bool) -> Path:
+def _write_page(compared: "ComparedRuns", folder: Path, quiet: bool) -> Path:
     """Write the page of a comparison into a folder, and return the page's path. ExtraError without packages for it."""
     from anisoscope.extras import require_extra
 
@@ -228,54 +258,62 @@ def _write_page(found: "ComparedRuns", folder: Path, quiet: bool) -> Path:
     with show_spinner("drawing the page", quiet=quiet):
         from anisoscope.report.comparison import write_comparison
 
-        return write_comparison(found, folder)
+        return write_comparison(compared, folder)
 
 
-def tabulate_comparison(found: "ComparedRuns", width: int | None = None) -> list[Table]:
-    """Return a table with a row for each place: the value in the first run, then value and difference of each other
-    run.
+def tabulate_comparison(compared: "ComparedRuns", width: int | None = None) -> list[Table]:
+    """Return a table with a row for each layer or head: the value in the first run, then value and difference of each
+    other run.
 
     Of two runs values have their intervals; of more, those of the differences alone. If that does not fit the terminal,
     the values alone are shown (`_tabulate_values`).
 
     width   columns of the terminal; None: there is none
     """
-    table = found.table
+    table = compared.table
     if not len(table):
         return [Table(("layer",), [], table)]
-    names = found.names[1:]
+    others = compared.names[1:]
     keys = ["stack", "kind", "layer", "head", "site", "component"]
     shown = _choose_key_columns(table, keys)
-    rows = _group_by_place(table, keys)
-    two = len(names) == 1
-    head = (*shown, found.names[0], *(part for name in names for part in (name, "difference")))
-    lines = []
-    for place, of_runs in rows.items():
+    by_place = _group_by_place(table, keys)
+    only_two = len(others) == 1
+    head = [*shown, compared.names[0]]
+    for name in others:
+        head += [name, "difference"]
+    rows = []
+    for place, of_runs in by_place.items():
+        # The row of any other run holds the value of the first one too.
+        any_row = next(iter(of_runs.values()))
         cells = _name_place(place, keys, shown)
-        cells.append(_format_value(next(iter(of_runs.values())), "first", with_ends=two))
-        for name in names:
-            cells += _format_other_run(of_runs.get(name), with_ends=two)
-        lines.append(cells)
-    if width is not None and not two and _count_width(head, lines) > width:
-        labels = [_name_place(place, keys, shown) for place in rows]
-        return [_tabulate_values(found, shown, labels, list(rows.values()), width)]
-    return [Table(head, lines, table)]
+        cells.append(_format_value(any_row, "first", with_ends=only_two))
+        for name in others:
+            cells += _format_other_run(of_runs.get(name), with_ends=only_two)
+        rows.append(cells)
+    if width is not None and not only_two and _count_width(head, rows) > width:
+        labels = [_name_place(place, keys, shown) for place in by_place]
+        return [_tabulate_values(compared, shown, labels, list(by_place.values()), width)]
+    return [Table(tuple(head), rows, table)]
 
 
 def _group_by_place(table: pd.DataFrame, keys: Sequence[str]) -> dict[tuple[str, ...], dict[str, Any]]:
     """Return {place: {run: its row}}; of more than `MOST_ROWS` places those with the largest differences.
 
-    keys   columns that a place consists of
+    keys   columns that a place (stack, layer, head …) consists of
     """
-    rows: dict[tuple[str, ...], dict[str, Any]] = {}
-    for one in table.itertuples():
-        place = tuple(_format_cell(getattr(one, key)) for key in keys)
-        rows.setdefault(place, {})[str(one.run)] = one
-    if len(rows) <= MOST_ROWS:
-        return rows
-    biggest = sorted(rows, key=lambda place: -max(abs(one.difference) for one in rows[place].values()))
-    chosen = set(biggest[:MOST_ROWS])
-    return {place: found_there for place, found_there in rows.items() if place in chosen}
+    places: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in table.itertuples():
+        place = tuple(_format_cell(getattr(row, key)) for key in keys)
+        places.setdefault(place, {})[str(row.run)] = row
+    if len(places) <= MOST_ROWS:
+        return places
+
+    def find_largest_difference(place: tuple[str, ...]) -> float:
+        """Return the largest difference from the first run at a place."""
+        return float(max(abs(row.difference) for row in places[place].values()))
+
+    chosen = set(sorted(places, key=find_largest_difference, reverse=True)[:MOST_ROWS])
+    return {place: of_runs for place, of_runs in places.items() if place in chosen}
 
 
 def _name_place(place: Sequence[str], keys: Sequence[str], shown: Sequence[str]) -> list[str]:
@@ -285,29 +323,33 @@ def _name_place(place: Sequence[str], keys: Sequence[str], shown: Sequence[str])
 
 
 def _tabulate_values(
-    found: "ComparedRuns", shown: Sequence[str], labels: list[list[str]], rows: list[dict[str, Any]], width: int
+    compared: "ComparedRuns", shown: Sequence[str], labels: list[list[str]], places: list[dict[str, Any]], width: int
 ) -> Table:
     """Return a table of values alone, with a star at those whose difference from the first run is clear: a column for
     each run, or, if they are too many, a row for each run and a column for each place, of which some are shown, evenly
     spread.
 
-    shown, labels   names of the columns that say where; their cells in each row
-    rows            of each place: {run: its row of the comparison}
+    shown, labels   names of the columns that say where; their cells for each place
+    places          of each place (stack, layer, head …): {run: its row of the comparison}
     """
-    cells = [[_format_value(next(iter(of_runs.values())), "first", with_ends=False)] for of_runs in rows]
-    for line, of_runs in zip(cells, rows, strict=True):
-        line += [_format_starred(of_runs.get(name)) for name in found.names[1:]]
-    head, lines = (*shown, *found.names), [[*label, *line] for label, line in zip(labels, cells, strict=True)]
-    if _count_width(head, lines) <= width:
-        return Table(head, lines, found.table)
+    values = []
+    for of_runs in places:
+        any_row = next(iter(of_runs.values()))
+        of_others = [_format_starred(of_runs.get(name)) for name in compared.names[1:]]
+        values.append([_format_value(any_row, "first", with_ends=False), *of_others])
+    head = [*shown, *compared.names]
+    rows = [[*label, *cells] for label, cells in zip(labels, values, strict=True)]
+    if _count_width(head, rows) <= width:
+        return Table(tuple(head), rows, compared.table)
     names = [" ".join(label) for label in labels]
-    for step in range(1, len(rows) + 1):
-        places = range(len(rows))[::-step][::-1]
-        head = ("run", *(names[place] for place in places))
-        lines = [[run, *(cells[place][i] for place in places)] for i, run in enumerate(found.names)]
-        if _count_width(head, lines) <= width:
+    # Every place, every second one, … until the table fits; the last place is always among them.
+    for step in range(1, len(places) + 1):
+        chosen = range(len(places))[::-step][::-1]
+        head = ["run", *(names[place] for place in chosen)]
+        rows = [[run, *(values[place][i] for place in chosen)] for i, run in enumerate(compared.names)]
+        if _count_width(head, rows) <= width:
             break
-    return Table(head, lines, found.table)
+    return Table(tuple(head), rows, compared.table)
 
 
 def _count_width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
@@ -316,48 +358,55 @@ def _count_width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
     return sum(max(map(len, column)) + 2 for column in columns) - 2
 
 
-def _format_starred(one: Any) -> str:
+def _format_starred(row: Any) -> str:
     """Format the value in another run, with the layer if that differs, and a star if the difference is clear."""
-    if one is None:
+    if row is None:
         return ""
-    value, _ = _format_other_run(one, with_ends=False)
-    return f"{value}{STAR}" if one.low > 0 or one.high < 0 else value
+    value, _ = _format_other_run(row, with_ends=False)
+    is_clear = row.low > 0 or row.high < 0
+    return f"{value}{STAR}" if is_clear else value
 
 
 def _choose_key_columns(table: pd.DataFrame, keys: list[str]) -> list[str]:
-    """Choose the columns that tell rows apart: the layer, and others if they differ."""
+    """Choose the columns that distinguish rows: the layer, and others if they differ."""
     shown = []
     for key in keys:
         several = table[key].nunique(dropna=False) > 1
         if key == "layer" or (several and key != "site"):
             shown.append(key)
-    sites = table["site"].dropna().unique()
-    if len(set(sites) - {"final", "hidden"}) > 1:
+    # `final` is shown as a layer, so that it needs no column of sites.
+    sites = set(table["site"].dropna()) - {"final", "hidden"}
+    if len(sites) > 1:
         shown.append("site")
     return shown
 
 
-def _format_other_run(one: Any, *, with_ends: bool) -> list[str]:
+def _format_other_run(row: Any, *, with_ends: bool) -> list[str]:
     """Format the value in another run (with its layer, if that differs) and the difference with its interval."""
     from anisoscope.wording import format_signed_interval
 
-    if one is None:
+    if row is None:
         return ["", ""]
-    moved = not pd.isna(one.layer_other) and one.layer_other != one.layer and one.site != "final"
-    value = _format_value(one, "second", with_ends=with_ends) + (f" @{one.layer_other:g}" if moved else "")
-    return [value, format_signed_interval(one.difference, one.low, one.high)]
+    value = _format_value(row, "second", with_ends=with_ends)
+    # Layers of runs of different depth are matched by relative depth.
+    has_other_layer = not pd.isna(row.layer_other) and row.layer_other != row.layer
+    if has_other_layer and row.site != "final":
+        value += f" @{row.layer_other:g}"
+    return [value, format_signed_interval(row.difference, row.low, row.high)]
 
 
-def _format_value(one: Any, side: str, *, with_ends: bool) -> str:
-    """Format the value of one side, with its interval if asked for."""
+def _format_value(row: Any, side: str, *, with_ends: bool) -> str:
+    """Format the value of one side (`first` or `second`) of a row, with its interval if asked for."""
     from anisoscope.wording import format_interval, format_short
 
-    value = getattr(one, side)
+    value = getattr(row, side)
     if not with_ends:
         return format_short(value)
-    return format_interval(value, getattr(one, f"{side}_low"), getattr(one, f"{side}_high"))
+    return format_interval(value, getattr(row, f"{side}_low"), getattr(row, f"{side}_high"))
 
 
 def _format_cell(value: Any) -> str:
-    """Format one cell of the table."""
-    return "" if pd.isna(value) else f"{value:g}" if isinstance(value, int | float) else str(value)
+    """Format one cell of the table: numbers without trailing zeros, missing values empty."""
+    if pd.isna(value):
+        return ""
+    return f"{value:g}" if isinstance(value, int | float) else str(value)

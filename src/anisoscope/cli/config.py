@@ -4,6 +4,7 @@ Light: the program imports it before it knows which command is called.
 """
 
 import tomllib
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,24 @@ def apply_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
         return
     path = expand_home(named[0].tokens[-1].value)
     values = read_config(path)
-    typed = {name: argument for argument in arguments if argument.tokens for name in argument.names}
-    overrides = {}
-    for name in values:
-        argument = typed.get(f"--{name.replace('_', '-')}")
-        if argument is not None:
-            overrides[name] = ",".join(token.value or "true" for token in argument.tokens)
+    # What was typed goes before what the file says; the manifest keeps both.
+    typed = _list_typed_values(arguments)
+    overrides = {name: typed[name] for name in values if name in typed}
     by_flag = {name.replace("_", "-"): value for name, value in values.items()}
     Dict(by_flag, source=str(path), use_commands_as_keys=False)(app, commands, arguments)
     note_config({"file": str(path), "options": values, "overrides": overrides})
+
+
+def _list_typed_values(arguments: ArgumentCollection) -> dict[str, str]:
+    """Return the options that were typed on the command line: {name in Python: its values, with commas}."""
+    typed = {}
+    for argument in arguments:
+        if not argument.tokens:
+            continue
+        value = ",".join(token.value or "true" for token in argument.tokens)
+        for flag in argument.names:
+            typed[flag.removeprefix("--").replace("-", "_")] = value
+    return typed
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -44,9 +54,10 @@ def read_config(path: Path) -> dict[str, Any]:
         return read_options_of_run(path)
     if not path.is_file():
         raise UsageError("--config with a file of options or a run folder", f"{path}, which is none", "check the path")
+    # Raised both for what is no TOML and for what is no UTF-8.
     try:
         return tomllib.loads(path.read_text("utf-8"))
-    except ValueError as error:  # no TOML, or no UTF-8
+    except ValueError as error:
         cure = 'write one option a line: limit = 20, panel = "hidden"'
         raise UsageError(f"options as TOML in {path}", str(error), cure) from None
 
@@ -54,26 +65,39 @@ def read_config(path: Path) -> dict[str, Any]:
 def read_options_of_run(folder: Path) -> dict[str, Any]:
     """Return the options that a run was measured with, without those that depend on its machine."""
     from anisoscope.data.corpora import Columns
-    from anisoscope.measure.settings import RENAMED, Settings
     from anisoscope.runs.job import NOT_IN_IDENTITY
     from anisoscope.store import RunFolder
 
     run = RunFolder(folder)
     manifest, identity = run.manifest, run.identity() or {}
     if "classes" in identity:
-        asked = {"model": manifest["model"]} | identity["classes"]
-        asked |= Columns.as_fields(asked.pop("columns", None))
+        options = {"model": manifest["model"]} | identity["classes"]
+        options |= Columns.as_fields(options.pop("columns", None))
     else:
-        asked = dict(manifest["settings"])
-        computed = {RENAMED.get(name, name): value for name, value in asked.pop("settings").items()}
-        for field in fields(Settings):
-            value = computed.get(field.name, field.default)
-            if field.name in ONLY_IN_PYTHON and json_roundtrip(value) != json_roundtrip(field.default):
-                got = f"{folder}, measured with {field.name}={value!r}"
-                raise UsageError("a run that the command line can ask for", got, "measure it from Python")
-        asked |= {name: value for name, value in computed.items() if name not in ONLY_IN_PYTHON}
+        options = dict(manifest["settings"])
+        options |= _read_settings_options(options.pop("settings"), folder)
     left_out = (*NOT_IN_IDENTITY, "step", "train_seed", "shard")
-    return {name: value for name, value in asked.items() if value is not None and name not in left_out}
+    return {name: value for name, value in options.items() if value is not None and name not in left_out}
+
+
+def _read_settings_options(saved: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the options of the settings that a run saved. UsageError for settings that only Python can give.
+
+    saved    fields of `Settings`, maybe under names of older versions
+    folder   of the run
+    """
+    from anisoscope.measure.settings import RENAMED, Settings
+
+    values = {RENAMED.get(name, name): value for name, value in saved.items()}
+    for field in fields(Settings):
+        if field.name not in ONLY_IN_PYTHON:
+            continue
+        value = values.pop(field.name, field.default)
+        # Compared as JSON has them: a tuple of the settings was saved as a list.
+        if json_roundtrip(value) != json_roundtrip(field.default):
+            got = f"{folder}, measured with {field.name}={value!r}"
+            raise UsageError("a run that the command line can ask for", got, "measure it from Python")
+    return values
 
 
 ONLY_IN_PYTHON = ("sample_heads", "bins", "at")

@@ -41,8 +41,9 @@ def tabulate_extremes(
 
     Empty if none were measured.
     """
-    found = [_tabulate_activations(records, words), _tabulate_sinks(records, replicates, heads=heads, wide=wide)]
-    return [table for table in found if table is not None]
+    of_activations = _tabulate_activations(records, words)
+    of_sinks = _tabulate_sinks(records, replicates, heads=heads, wide=wide)
+    return [table for table in (of_activations, of_sinks) if table is not None]
 
 
 def _tabulate_activations(records: Any, words: Mapping[str, str]) -> Table | None:
@@ -52,25 +53,32 @@ def _tabulate_activations(records: Any, words: Mapping[str, str]) -> Table | Non
     table = activations_table(records)
     if not len(table):
         return None
-    stacked = table["stack"].nunique() > 1
-    there = [name for name in OF_ACTIVATIONS if name in table]
+    several_stacks = table["stack"].nunique() > 1
+    names = [name for name in OF_ACTIVATIONS if name in table]
     rows = []
     for line in table.to_dict("records"):
-        place = "final" if line["site"] == "final" else str(line["layer"])
-        cells = []
-        for name in there:
-            value = line[name]
-            if name == "position":
-                word = words.get(str(line.get("token", "")), "")
-                cells.append(f"{word} ({value})".strip())
-            elif name in ("dimension", "kurtosis dimension"):
-                cells.append(str(value))
-            else:
-                cells.append(format_short(value))
-        rows.append([*([str(line["stack"])] if stacked else []), place, *cells])
+        cells = [str(line["stack"])] if several_stacks else []
+        cells.append("final" if line["site"] == "final" else str(line["layer"]))
+        cells += [_format_activation(name, line, words) for name in names]
+        rows.append(cells)
+    head = ["stack"] if several_stacks else []
+    head += ["layer", *(OF_ACTIVATIONS[name] for name in names)]
     behind = extreme_rows(records)
-    labels = (OF_ACTIVATIONS[name] for name in there)
-    return Table((*(("stack",) * stacked), "layer", *labels), rows, behind[behind["head"].isna()])
+    return Table(tuple(head), rows, behind[behind["head"].isna()])
+
+
+def _format_activation(name: str, line: Mapping[Any, Any], words: Mapping[str, str]) -> str:
+    """Format one value of a layer's row of activations: a number of a dimension, a token with its position, a value.
+
+    words   texts of tokens by their numbers
+    """
+    value = line[name]
+    if name == "position":
+        word = words.get(str(line.get("token", "")), "")
+        return f"{word} ({value})".strip()
+    if name in ("dimension", "kurtosis dimension"):
+        return str(value)
+    return format_short(value)
 
 
 def _tabulate_sinks(records: Any, replicates: Any, *, heads: bool, wide: bool) -> Table | None:
@@ -81,22 +89,39 @@ def _tabulate_sinks(records: Any, replicates: Any, *, heads: bool, wide: bool) -
     if not len(table):
         return None
     behind = sink_rows(records, heads=heads, replicates=replicates)
-    keys = [key for key in ("stack", "kind") if table[key].nunique() > 1] + ["layer"] + ["head"] * heads
+    keys = [key for key in ("stack", "kind") if table[key].nunique() > 1]
+    keys.append("layer")
+    if heads:
+        keys.append("head")
     names = [name for name in OF_SINKS if name in table and (wide or name not in ON_REQUEST)]
     has_logits = "largest logit" in table
     by_place: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in iter_rows(behind):
-        by_place.setdefault(tuple(str(getattr(row, key)) for key in keys), {})[row.label] = row
+        place = tuple(str(getattr(row, key)) for key in keys)
+        by_place.setdefault(place, {})[row.label] = row
     rows = []
-    for place, found in by_place.items():
-        cells = []
-        for name in names:
-            row = found.get(name)
-            with_ends = wide or name == "sink rate"
-            cells.append("–" if row is None else format_measured(row) if with_ends else format_short(row.value))
+    for place, values in by_place.items():
+        cells = [_format_sink_value(values.get(name), wide or name == "sink rate") for name in names]
         if has_logits:
-            ends = (found.get(name) for name in ("smallest logit", "largest logit"))
-            cells.append("…".join("–" if row is None else format_short(row.value, 1) for row in ends))
+            cells.append(_format_logit_range(values))
         rows.append([*place, *cells])
-    labels = [OF_SINKS[name] for name in names] + ["logits"] * has_logits
+    labels = [OF_SINKS[name] for name in names]
+    if has_logits:
+        labels.append("logits")
     return Table((*keys, *labels), rows, behind.drop(columns="label"))
+
+
+def _format_sink_value(row: Any, with_interval: bool) -> str:
+    """Format a measured value, with its interval if asked for; a dash if it is missing."""
+    if row is None:
+        return "–"
+    return format_measured(row) if with_interval else format_short(row.value)
+
+
+def _format_logit_range(values: Mapping[str, Any]) -> str:
+    """Format the smallest and the largest attention logit, such as `−3.1…7.2`; a dash for a missing one."""
+    ends = []
+    for name in ("smallest logit", "largest logit"):
+        row = values.get(name)
+        ends.append("–" if row is None else format_short(row.value, 1))
+    return "…".join(ends)

@@ -1,7 +1,7 @@
 """Explain errors of the command line: what was expected, what came, what to do."""
 
 from cyclopts import CycloptsError
-from cyclopts.argument import Argument
+from cyclopts.argument import Argument, Token
 from cyclopts.exceptions import (
     CoercionError,
     MissingArgumentError,
@@ -29,33 +29,52 @@ def explain_usage_error(error: CycloptsError) -> AnisoscopeError:
         known = [name for name in (error.app or ()) if not name.startswith("-")]
         return UsageError(f"a command of {command}", repr(typed), suggest_names(typed, known))
     if isinstance(error, UnknownOptionError):
-        typed = (error.token.keyword or error.token.value).partition("=")[0]
-        known = [name for argument in error.argument_collection if argument.parse for name in argument.names]
-        if error.token.source == "cli":
-            return UsageError(f"an option of {command}", typed, suggest_names(typed, known, all_names=lists))
-        name = typed.strip("[]").replace("][", ".")
-        options = [each.removeprefix("--").replace("-", "_") for each in known if each.startswith("--")]
-        cure = suggest_names(name.replace("-", "_"), options)
-        return UsageError(f"options of {command} in {error.token.source}", name.replace("-", "_"), cure)
+        return _explain_unknown_option(error, command, lists)
     if isinstance(error, MissingArgumentError) and error.argument is not None:
-        name = _name_as_typed(error.argument, error.keyword)
-        if error.argument.required and not error.argument.tokens and error.keyword is None:
-            return UsageError(f"{name} of {command}", "none", f"name it, as in {command} --help")
-        return UsageError(f"a value for {name}", "none", f"give one after {name}, or leave {name} out")
+        return _explain_missing_argument(error, error.argument, command)
     if isinstance(error, UnusedCliTokensError):
         more = error.unused_tokens or []
         return UsageError(f"fewer words after {command}", " ".join(map(repr, more)), lists)
     if isinstance(error, CoercionError) and error.token is not None and error.argument is not None:
-        name = _name_as_typed(error.argument, error.token.keyword)
-        choices = list_choices(error.argument.field_info.annotation)
-        if choices:
-            cure = suggest_names(error.token.value, choices)
-            return UsageError(f"{name} among {', '.join(choices)}", repr(error.token.value), cure)
-        if error.target_type is bool:
-            return UsageError(f"true or false for {name}", repr(error.token.value), f"type {name} alone")
-        kind = getattr(error.target_type, "__name__", str(error.target_type))
-        return UsageError(f"{name} of type {kind}", repr(error.token.value), f"mend {name}")
+        return _explain_wrong_type(error, error.token, error.argument)
     return UsageError(f"a command line as in {command} --help", str(error).rstrip("."), lists)
+
+
+def _explain_unknown_option(error: UnknownOptionError, command: str, lists: str) -> UsageError:
+    """Explain that an option does not exist, with similar names of those that do; typed, or named in a file.
+
+    command   the command as it is typed
+    lists     a sentence that says where all options are listed
+    """
+    typed = (error.token.keyword or error.token.value).partition("=")[0]
+    known = [name for argument in error.argument_collection if argument.parse for name in argument.names]
+    if error.token.source == "cli":
+        return UsageError(f"an option of {command}", typed, suggest_names(typed, known, all_names=lists))
+    # A file of options has names of Python, which cyclopts reports as `[name]`.
+    name = typed.strip("[]").replace("][", ".").replace("-", "_")
+    options = [flag.removeprefix("--").replace("-", "_") for flag in known if flag.startswith("--")]
+    return UsageError(f"options of {command} in {error.token.source}", name, suggest_names(name, options))
+
+
+def _explain_missing_argument(error: MissingArgumentError, argument: Argument, command: str) -> UsageError:
+    """Explain that an argument is missing, or that an option was typed without its value."""
+    name = _name_as_typed(argument, error.keyword)
+    if argument.required and not argument.tokens and error.keyword is None:
+        return UsageError(f"{name} of {command}", "none", f"name it, as in {command} --help")
+    return UsageError(f"a value for {name}", "none", f"give one after {name}, or leave {name} out")
+
+
+def _explain_wrong_type(error: CoercionError, token: Token, argument: Argument) -> UsageError:
+    """Explain that a value is of another type than its option takes, or not among the choices."""
+    name = _name_as_typed(argument, token.keyword)
+    choices = list_choices(argument.field_info.annotation)
+    if choices:
+        cure = suggest_names(token.value, choices)
+        return UsageError(f"{name} among {', '.join(choices)}", repr(token.value), cure)
+    if error.target_type is bool:
+        return UsageError(f"true or false for {name}", repr(token.value), f"type {name} alone")
+    kind = getattr(error.target_type, "__name__", str(error.target_type))
+    return UsageError(f"{name} of type {kind}", repr(token.value), f"correct {name}")
 
 
 def _explain_value(error: ValidationError, argument: Argument | None) -> AnisoscopeError:

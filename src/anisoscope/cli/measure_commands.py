@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from anisoscope.store import RunFolder
 
 RunFolders = Annotated[tuple[FilePath, ...], option("run folders", INPUT)]
-JOB, CLASSES, PLACE, FORMAT, VIEW = Job(), ClassesOptions(), OutputOptions(), Format(), View()
+JOB, CLASSES, OUTPUT_OPTIONS, FORMAT, VIEW = Job(), ClassesOptions(), OutputOptions(), Format(), View()
 
 
 def measure(
     job: Job = JOB,
-    place: OutputOptions = PLACE,
+    place: OutputOptions = OUTPUT_OPTIONS,
     view: View = VIEW,
     *,
     dry_run: Annotated[
@@ -41,7 +41,7 @@ def measure(
     config: Config = None,  # noqa: ARG001  # read before this is called
 ) -> None:
     """Measure what the options name, and show what was found."""
-    from anisoscope.models.series import describe, expand, is_series
+    from anisoscope.models.series import is_series
 
     if job is JOB and not dry_run:
         _ask_for_corpus()
@@ -51,36 +51,54 @@ def measure(
         from anisoscope.monitor.trackers import check_trackers
 
         check_trackers(report_to)
+    # Neither a path nor a series: a model of the hub, whose cost is told without importing what measures.
     if dry_run and not expand_home(job.model).exists() and not is_series(job.model):
         _show_cost(job, quiet)
         return
     with show_spinner(f"loading {job.model}", quiet=quiet):
-        from anisoscope.api.functions import measure_checkpoints, measure_job, measure_vectors
-        from anisoscope.data.vector_files import holds_vectors, open_vectors
+        from anisoscope.api.functions import measure_job, measure_vectors
+        from anisoscope.data.vector_files import holds_vectors
 
     if holds_vectors(job.model):
         if dry_run:
-            reading = select_fields(job, VectorColumns)
-            echo_wrapped(open_vectors(job.model, split=job.split, **reading).source["reading"], indent="  ")
-            return
-        _show_run(measure_vectors(job, job.model, place, quiet), view, quiet, report_to)
-        return
-    if dry_run and not is_series(job.model):
+            _show_reading(job)
+        else:
+            _show_run(measure_vectors(job, job.model, place, quiet), view, quiet, report_to)
+    elif is_series(job.model):
+        _measure_series(job, place, view, dry_run, report_to, quiet)
+    elif dry_run:
         _show_cost(job, quiet)
-        return
-    if not is_series(job.model):
+    else:
         _show_run(measure_job(job, place, quiet), view, quiet, report_to)
-        return
+
+
+def _show_reading(job: Job) -> None:
+    """Show how a file of vectors is read: which columns are vectors, units and labels."""
+    from anisoscope.data.vector_files import open_vectors
+
+    columns = select_fields(job, VectorColumns)
+    arrays = open_vectors(job.model, split=job.split, **columns)
+    echo_wrapped(arrays.source["reading"], indent="  ")
+
+
+def _measure_series(
+    job: Job, output: OutputOptions, view: Format, dry_run: bool, trackers: tuple[str, ...], quiet: bool
+) -> None:
+    """Measure every checkpoint of a series and show what was found; in a dry run, list the checkpoints."""
+    from anisoscope.models.series import describe, expand
+
     checkpoints = expand(job.model)
     echo_wrapped(f"{len(checkpoints)} checkpoints\n{describe(checkpoints)}", err=not dry_run, indent="  ")
     if dry_run:
         for checkpoint in checkpoints:
             missing = "  (no such folder)" if _is_missing_sibling(checkpoint.subject) else ""
             say(f"seed {checkpoint.seed:<3d} step {checkpoint.step:<9,d} {checkpoint.subject}{missing}")
-    else:
-        series = measure_checkpoints(job, place, quiet)
-        _show_series(series, job.settings.tokens[0], view, quiet)
-        _log_to_trackers(series.records, series.folder, report_to)
+        return
+    from anisoscope.api.functions import measure_checkpoints
+
+    series = measure_checkpoints(job, output, quiet)
+    _show_series(series, job.settings.tokens[0], view, quiet)
+    _log_to_trackers(series.records, series.folder, trackers)
 
 
 def _ask_for_corpus() -> NoReturn:
@@ -104,11 +122,10 @@ def _show_cost(job: Job, quiet: bool) -> None:
         from anisoscope.runs.run import estimate_cost_before
 
         cost = estimate_cost_before(job)
+    state = f"a state that --resume reads: {format_bytes(cost.state)}; windows of {cost.tokens:,} tokens"
     echo_wrapped(f"{job.model}: weights {format_bytes(cost.weights)} in {job.dtype}", indent="  ")
     echo_wrapped(cost.line, indent="  ")
-    echo_wrapped(
-        f"a state that --resume reads: {format_bytes(cost.state)}; windows of {cost.tokens:,} tokens", indent="  "
-    )
+    echo_wrapped(state, indent="  ")
     if cost.unmeasured:
         echo_wrapped(cost.without_spectrum, indent="  ")
 
@@ -120,23 +137,42 @@ def _show_series(series: "Series", policy: str, view: Format, quiet: bool) -> No
     from anisoscope.cli import printed_tables
     from anisoscope.runs.findings import findings
 
-    if int(os.environ.get("RANK", "0")):
+    if not _is_first_process():
         return
     records = series.records
-    alike: dict[str, tuple[str, list[str]]] = {}
-    for name, why in series.skipped.items():
-        alike.setdefault(why.replace(name, ""), (why, []))[1].append(name)
-    skipped = [f"skipped: {list_first(names)}: {why}" for why, names in alike.values()]
+    skipped = _describe_skipped(series.skipped)
     repeated = [f"the same weights, bit for bit: {', '.join(names)}" for names in series.repeated]
-    table, more = printed_tables.tabulate_series(records, policy), {"run": str(series.folder)}
-    show([table], view, findings(records), [*skipped, *repeated], more)
-    for line in [*skipped, *(f"note: {text}" for text in repeated)]:
+    table = printed_tables.tabulate_series(records, policy)
+    show([table], view, findings(records), [*skipped, *repeated], {"run": str(series.folder)})
+    for line in skipped:
         echo_wrapped(line, err=True, indent="  ")
+    for line in repeated:
+        echo_wrapped(f"note: {line}", err=True, indent="  ")
     echo_wrapped(_announce_page(series.folder, quiet), err=True, indent="  ")
-    place = format_path(series.folder, typed=True)
+    folder = format_path(series.folder, typed=True)
     if records["seed"].nunique() == 1 and records["step"].nunique() > 1:
-        echo_wrapped(f"next, every checkpoint against the first: anisoscope compare {place}", err=True, indent="  ")
-    echo_wrapped(f"a page of one checkpoint: anisoscope report {place}/seed-…", err=True, indent="  ")
+        echo_wrapped(f"next, every checkpoint against the first: anisoscope compare {folder}", err=True, indent="  ")
+    echo_wrapped(f"a page of one checkpoint: anisoscope report {folder}/seed-…", err=True, indent="  ")
+
+
+def _describe_skipped(skipped: Mapping[str, str]) -> list[str]:
+    """Return a line for each reason why checkpoints were skipped, with the names of the first of them.
+
+    skipped   {name: reason}
+    """
+    names_by_reason: dict[str, list[str]] = {}
+    first_reasons: dict[str, str] = {}
+    for name, reason in skipped.items():
+        # Reasons that differ only in the name of the checkpoint are one.
+        without_name = reason.replace(name, "")
+        names_by_reason.setdefault(without_name, []).append(name)
+        first_reasons.setdefault(without_name, reason)
+    return [f"skipped: {list_first(names)}: {first_reasons[key]}" for key, names in names_by_reason.items()]
+
+
+def _is_first_process() -> bool:
+    """Return whether this process prints: the only one, or of a torchrun job the first, which speaks for all."""
+    return int(os.environ.get("RANK", "0")) == 0
 
 
 def _announce_page(folder: Path, quiet: bool) -> str:
@@ -152,9 +188,9 @@ def _announce_page(folder: Path, quiet: bool) -> str:
 
 def _draw_page(folder: Path, quiet: bool) -> Path:
     """Draw the page of a finished run or series."""
-    drawn_later = f"anisoscope report {shlex.quote(str(folder))}"
+    command = f"anisoscope report {shlex.quote(str(folder))}"
     with (
-        interrupt_hint(lambda: "the run is finished, but for its page", drawn_later),
+        interrupt_hint(lambda: "the run is finished, but for its page", command),
         show_spinner("drawing the report", quiet=quiet),
     ):
         from anisoscope.report import build_page
@@ -163,15 +199,18 @@ def _draw_page(folder: Path, quiet: bool) -> Path:
 
 
 def _is_missing_sibling(subject: str) -> bool:
-    """Tell whether a name is meant as a folder beside existing ones here, but does not exist."""
+    """Return whether a name looks like a folder next to existing ones, but does not exist."""
     path = Path(subject)
-    local = "@" not in subject and (subject.startswith(("./", "../")) or path.parent != Path())
-    return local and path.parent.is_dir() and not path.exists()
+    is_on_hub = "@" in subject
+    has_parent = subject.startswith(("./", "../")) or path.parent != Path()
+    if is_on_hub or not has_parent:
+        return False
+    return path.parent.is_dir() and not path.exists()
 
 
 def classes(
-    asked: ClassesOptions = CLASSES,
-    place: OutputOptions = PLACE,
+    settings: ClassesOptions = CLASSES,
+    place: OutputOptions = OUTPUT_OPTIONS,
     view: Format = FORMAT,
     *,
     text: Annotated[
@@ -182,29 +221,29 @@ def classes(
     config: Config = None,  # noqa: ARG001  # read before this is called
 ) -> None:
     """Ask a classifier what makes its classes, and show the answer."""
-    check_model(asked.model)
-    check_labelled(asked.corpus)
+    check_model(settings.model)
+    check_labelled(settings.corpus)
     if text is not None:
-        _show_explained_text(asked, text, view, quiet)
+        _show_explained_text(settings, text, view, quiet)
         return
     from anisoscope.api.classifiers import measure_classes
 
-    _show_run(measure_classes(asked, place, quiet), view, quiet)
+    _show_run(measure_classes(settings, place, quiet), view, quiet)
 
 
-def _show_explained_text(asked: ClassesOptions, text: str, view: Format, quiet: bool) -> None:
+def _show_explained_text(settings: ClassesOptions, text: str, view: Format, quiet: bool) -> None:
     """Show the class given to a text, its words coloured on a terminal, and tables of what explains it."""
     from anisoscope.api.classifiers import explain_text
     from anisoscope.cli.words import colour_words, describe_explained_text, tabulate_explained_text
 
-    found, notes = explain_text(asked, text, quiet)
+    explanation, notes = explain_text(settings, text, quiet)
     if view.format == "table":
-        echo_wrapped(describe_explained_text(found))
-        for line in colour_words(found):
+        echo_wrapped(describe_explained_text(explanation))
+        for line in colour_words(explanation):
             say(line)
         say("")
-    show(tabulate_explained_text(found), view)
-    for note in (*notes, *found.notes):
+    show(tabulate_explained_text(explanation), view)
+    for note in (*notes, *explanation.notes):
         echo_wrapped(f"note: {note}", err=True, indent="  ")
 
 
@@ -222,13 +261,13 @@ def merge(
     with show_spinner("adding up shards", quiet=quiet):
         from anisoscope.runs.merge import merge_runs
 
-        done = merge_runs(runs, output)
-    _show_run(done, view, quiet)
+        merged = merge_runs(runs, output)
+    _show_run(merged, view, quiet)
 
 
 def _log_to_trackers(records: Any, folder: Path, trackers: tuple[str, ...]) -> None:
     """Log the layers of a run or series to trackers, and print where they are."""
-    if not trackers or int(os.environ.get("RANK", "0")):
+    if not trackers or not _is_first_process():
         return
     from anisoscope.monitor.trackers import log_run
 
@@ -236,35 +275,35 @@ def _log_to_trackers(records: Any, folder: Path, trackers: tuple[str, ...]) -> N
         echo_wrapped(line, err=True, indent="  ")
 
 
-def _show_run(done: "RunFolder", view: Format, quiet: bool, trackers: tuple[str, ...] = ()) -> None:
+def _show_run(run: "RunFolder", view: Format, quiet: bool, trackers: tuple[str, ...] = ()) -> None:
     """Show tables and findings, draw the report, then print notes, its place and what to do next on stderr."""
     from anisoscope.cli import printed_tables
     from anisoscope.data.arrays import STACK
     from anisoscope.runs.differences import read_replicates
     from anisoscope.runs.findings import findings
 
-    if int(os.environ.get("RANK", "0")):  # one process of a torchrun job speaks for all
+    if not _is_first_process():
         return
-    records = done.records
-    if "classes" in (done.identity() or {}):
-        shown = printed_tables.tabulate_classes(records)
+    records, manifest = run.records, run.manifest
+    if "classes" in (run.identity() or {}):
+        tables = printed_tables.tabulate_classes(records)
     else:
-        replicates = read_replicates(done.folder, len(records))
-        shown = _build_tables_of_run(records, replicates, view, done.manifest.get("tokens", {}))
-    if not any(table.rows for table in shown) and view.format == "table":
-        echo_wrapped(
-            f"No value of a whole layer was measured; all records are in {format_path(done.folder / 'records.parquet')}"
-        )
-    found = findings(records, done.manifest.get("tokens"))
-    show(shown, view, found, done.manifest["warnings"], {"run": str(done.folder)})
-    page_line = _announce_page(done.folder, quiet)
-    for warning in done.manifest["warnings"]:
+        replicates = read_replicates(run.folder, len(records))
+        tables = _build_tables_of_run(records, replicates, view, manifest.get("tokens", {}))
+    if not any(table.rows for table in tables) and view.format == "table":
+        file = format_path(run.folder / "records.parquet")
+        echo_wrapped(f"No value of a whole layer was measured; all records are in {file}")
+    sentences = findings(records, manifest.get("tokens"))
+    show(tables, view, sentences, manifest["warnings"], {"run": str(run.folder)})
+    # Drawn before the notes are printed, so that its progress does not separate them.
+    page_line = _announce_page(run.folder, quiet)
+    for warning in manifest["warnings"]:
         echo_wrapped(f"note: {warning}", err=True, indent="  ")
     echo_wrapped(page_line, err=True, indent="  ")
-    _log_to_trackers(records, done.folder, trackers)
-    folder = format_path(done.folder, typed=True)
-    of_vectors = done.manifest["corpus"]["name"] == STACK
-    following = f"cure {folder}" if of_vectors else f"compare {folder} ANOTHER-RUN"
+    _log_to_trackers(records, run.folder, trackers)
+    folder = format_path(run.folder, typed=True)
+    is_of_vectors = manifest["corpus"]["name"] == STACK
+    following = f"cure {folder}" if is_of_vectors else f"compare {folder} ANOTHER-RUN"
     echo_wrapped(f"next: anisoscope {following}", err=True, indent="  ")
 
 
@@ -279,17 +318,19 @@ def _build_tables_of_run(records: Any, replicates: Any, view: Format, words: Map
     heads = isinstance(view, View) and view.heads
     of_hidden = printed_tables.tabulate_layers(records, wide=wide)
     of_attention = printed_tables.tabulate_attention(records, replicates, heads=heads, wide=wide)
-    shown = [of_hidden] if of_hidden.rows else []
+    of_extremes = tabulate_extremes(records, replicates, words, heads=heads, wide=wide)
+    tables = [of_hidden] if of_hidden.rows else []
     if of_attention is not None:
-        shown.append(of_attention)
+        tables.append(of_attention)
     elif heads:
         echo_wrapped("note: no attention was measured, hence no heads: add attention to --panel", err=True, indent="  ")
-    of_extremes = tabulate_extremes(records, replicates, words, heads=heads, wide=wide)
-    shown += of_extremes
+    tables += of_extremes
     if of_hidden.rows:
-        shown += printed_tables.tabulate_beside_hidden(records)
+        tables += printed_tables.tabulate_opt_in_metrics(records)
     elif not of_extremes:
-        shown += printed_tables.tabulate_named_metrics(records)
-        other = printed_tables.tabulate_other_head_metrics(records, replicates) if of_attention is None else None
-        shown += [other] if other is not None else []
-    return shown or [of_hidden]
+        # Neither hidden states nor extremes: single metrics were named.
+        tables += printed_tables.tabulate_named_metrics(records)
+        of_heads = printed_tables.tabulate_other_head_metrics(records, replicates)
+        if of_attention is None and of_heads is not None:
+            tables.append(of_heads)
+    return tables or [of_hidden]

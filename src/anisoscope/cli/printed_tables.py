@@ -42,25 +42,40 @@ OF_CLASSES = {
 
 def _label_rows(index: Any) -> tuple[tuple[str, ...], list[list[str]]]:
     """Return the columns that name a layer (with its stack, if there are several), and the first cells of each row."""
-    stacked = index.get_level_values("stack").nunique() > 1
-    rows = [[str(stack)] * stacked + ["final" if site == "final" else str(layer)] for *_, stack, layer, site in index]
-    return (*(("stack",) * stacked), "layer"), rows
+    several_stacks = index.get_level_values("stack").nunique() > 1
+    rows = []
+    for *_, stack, layer, site in index:
+        cells = [str(stack)] if several_stacks else []
+        cells.append("final" if site == "final" else str(layer))
+        rows.append(cells)
+    return ("stack", "layer") if several_stacks else ("layer",), rows
 
 
 def tabulate_layers(records: Any, *, wide: bool = False) -> Table:
     """Tabulate the hidden states of a run under its first token policy: A with its verdict; `wide` adds every other
     column.
     """
-    found, behind = pivot_by_layer(records, WIDE if wide else SHORT)
-    metrics = [m for m in (WIDE if wide else SHORT) if not wide or found.get((m, "value"), pd.Series()).notna().any()]
-    places, rows = _label_rows(found.index)
-    for row, cells in zip(rows, found.to_dict("records"), strict=True):
-        ranges = {m: format_interval(*(cells.get((m, end), nan) for end in ENDS)) for m in metrics}
+    values, behind = pivot_by_layer(records, WIDE if wide else SHORT)
+    columns, rows = _label_rows(values.index)
+    metrics = list(SHORT)
+    if wide:
+        metrics = [metric for metric in WIDE if values.get((metric, "value"), pd.Series()).notna().any()]
+    for row, cells in zip(rows, values.to_dict("records"), strict=True):
         verdict = str(cells["verdict", ""] or "")
-        values = [format_short(cells.get((m, "value"), nan), 2) for m in metrics if m != A]
-        row += [verdict, *ranges.values()] if wide else [ranges[A], verdict, *values]
-    head = ["verdict", *(WIDE[m] for m in metrics)] if wide else ["A", "verdict", *list(SHORT.values())[1:]]
-    return Table((*places, *head), rows, behind)
+        if wide:
+            row += [verdict, *(_format_ends(cells, metric) for metric in metrics)]
+        else:
+            others = [format_short(cells.get((metric, "value"), nan), 2) for metric in metrics if metric != A]
+            row += [_format_ends(cells, A), verdict, *others]
+    head = ["A", "verdict", *list(SHORT.values())[1:]]
+    if wide:
+        head = ["verdict", *(WIDE[metric] for metric in metrics)]
+    return Table((*columns, *head), rows, behind)
+
+
+def _format_ends(cells: Any, metric: str) -> str:
+    """Format the value of a metric with its interval, from a row of `pivot_by_layer`."""
+    return format_interval(*(cells.get((metric, end), nan) for end in ENDS))
 
 
 OF_ATTENTION = {
@@ -91,29 +106,44 @@ def tabulate_attention(
     table = attention_table(records, heads=heads, replicates=replicates)
     if not len(table):
         return None
-    keys = [key for key in ("stack", "kind") if table[key].nunique() > 1] + ["layer"] + ["head"] * heads
-    left_out = () if wide or heads else ("attention.row_similarity",)
-    names = {}
-    for metric, label in OF_ATTENTION.items():
-        if metric in set(behind["metric"]) and metric not in left_out:
-            names[metric] = label
-    if heads:
-        names = {metric: label.strip("|") for metric, label in names.items()}
+    keys = [key for key in ("stack", "kind") if table[key].nunique() > 1]
+    keys += ["layer", "head"] if heads else ["layer"]
+    names = _choose_attention_columns(set(behind["metric"]), heads=heads, wide=wide)
     by_place: dict[tuple[str, ...], dict[str, Any]] = {}
     for row in iter_rows(behind):
-        by_place.setdefault(tuple(str(getattr(row, key)) for key in keys), {})[row.metric] = row
+        place = tuple(str(getattr(row, key)) for key in keys)
+        by_place.setdefault(place, {})[row.metric] = row
+    # Column names become attributes of a row.
+    table = table.rename(columns=lambda name: name.replace(" ", "_").replace("-", "_"))
     rows = []
-    for line in iter_rows(table.rename(columns=lambda name: name.replace(" ", "_").replace("-", "_"))):
-        place = [str(getattr(line, key)) for key in keys]
-        found = by_place[tuple(place)]
+    for line in iter_rows(table):
+        place = tuple(str(getattr(line, key)) for key in keys)
         cells = []
         for metric in names:
-            with_ends = wide or metric == "attention.entropy_normalised"
-            row = found.get(metric)
-            cells.append("–" if row is None else format_measured(row) if with_ends else format_short(row.value))
+            row = by_place[place].get(metric)
+            with_interval = wide or metric == "attention.entropy_normalised"
+            cells.append(_format_measured_or_dash(row, with_interval))
         kinds = line.kind_of_head if heads else _list_head_kinds(line, RULES)
         rows.append([*place, *cells, kinds])
     return Table((*keys, *names.values(), "kind" if heads else "kinds"), rows, behind)
+
+
+def _choose_attention_columns(measured: set[str], *, heads: bool, wide: bool) -> dict[str, str]:
+    """Return {metric: heading} of the columns of the table of attention, of the metrics that were measured."""
+    names = {metric: label for metric, label in OF_ATTENTION.items() if metric in measured}
+    if not (wide or heads):
+        names.pop("attention.row_similarity", None)
+    # Of one head the cosine is shown with its sign, of a layer the mean of absolute values.
+    if heads:
+        names = {metric: label.strip("|") for metric, label in names.items()}
+    return names
+
+
+def _format_measured_or_dash(row: Any, with_interval: bool) -> str:
+    """Format a measured value, with its interval if asked for; a dash if it is missing."""
+    if row is None:
+        return "–"
+    return format_measured(row) if with_interval else format_short(row.value)
 
 
 def _list_head_kinds(line: Any, rules: Any) -> str:
@@ -135,36 +165,42 @@ def tabulate_other_head_metrics(records: Any, replicates: Any = None) -> Table |
 
     records = records.reset_index(drop=True)
     rows = records[records["head"].notna() & records["component"].isna() & ~records["metric"].isin([*OF_ATTENTION])]
-    rows = rows[~rows["metric"].str.startswith(("sinks.", "logits.")).fillna(False).astype(bool)]
+    # Sinks and logits have a table of their own.
+    in_other_table = rows["metric"].str.startswith(("sinks.", "logits.")).fillna(False).astype(bool)
+    rows = rows[~in_other_table]
     if not len(rows):
         return None
-    means, _ = average_heads(rows, None if replicates is None else replicates[rows.index.to_numpy()])
-    named = means.assign(metric=means["metric"] + means["site"].map(_name_stage).fillna(""))
-    stacked = ["stack"] if means["stack"].nunique() > 1 else []
-    return _pivot(named, [*stacked, "layer"], {name: name for name in named["metric"].unique()}, "stack")
+    of_rows = None if replicates is None else replicates[rows.index.to_numpy()]
+    means, _ = average_heads(rows, of_rows)
+    stages = means["site"].map(_name_stage).fillna("")
+    named = means.assign(metric=means["metric"] + stages)
+    keys = ["stack", "layer"] if means["stack"].nunique() > 1 else ["layer"]
+    return _pivot(named, keys, {name: name for name in named["metric"].unique()}, "stack")
 
 
 def _name_stage(site: Any) -> str:
     """Return ` (rotated)` for a stage of queries and keys that is not their first; else nothing."""
     stage = str(site).partition(".")[2]
-    return f" ({stage})" if stage and stage != "raw" else ""
+    return "" if stage in ("", "raw") else f" ({stage})"
 
 
-BESIDE_HIDDEN = ("floor", "neighbours", "modality_gap")
-"""Metrics that are measured on request, and have a table of their own beside that of hidden states."""
+OPT_IN_METRICS = ("floor", "neighbours", "modality_gap")
+"""Metrics that are measured on request, and have a table of their own next to that of hidden states."""
 
 
-def tabulate_beside_hidden(records: Any) -> list[Table]:
-    """Build a table for each of `BESIDE_HIDDEN` that was measured, its columns without the metric's name."""
-    found = []
-    for name in BESIDE_HIDDEN:
+def tabulate_opt_in_metrics(records: Any) -> list[Table]:
+    """Build a table for each of `OPT_IN_METRICS` that was measured, its columns without the metric's name."""
+    tables = []
+    for name in OPT_IN_METRICS:
         rows = records[records["metric"].str.startswith(f"{name}.").fillna(False).astype(bool)]
-        if name == "floor":  # of few vectors the finding says that they are too few
+        # Of too few vectors the noise floor says nothing; a finding says that they are too few.
+        if name == "floor":
             rows = of_sentences_if_any(rows)
             enough = map(has_enough_pairs, rows["n_vectors"].astype(float), rows["n_units"].astype(float))
             rows = rows[list(enough)]
-        found += tabulate_named_metrics(rows) if len(rows) else []
-    return found
+        if len(rows):
+            tables += tabulate_named_metrics(rows)
+    return tables
 
 
 def tabulate_named_metrics(records: Any) -> list[Table]:
@@ -172,32 +208,38 @@ def tabulate_named_metrics(records: Any) -> list[Table]:
     table each.
     """
     behind = select_layers(records)
-    rows = behind.assign(layer=behind["layer"].astype("string").where(behind["site"].ne("final"), "final"))
+    layer = behind["layer"].astype("string").where(behind["site"].ne("final"), "final")
+    rows = behind.assign(layer=layer)
     if rows["stack"].nunique() > 1:
         rows["layer"] = rows["stack"].str.cat(rows["layer"], " ")
-    whole = rows["component"].isna()
+    is_whole = rows["component"].isna()
     tables = []
-    if whole.any():
-        names = list(rows["metric"][whole].unique())
-        shown = _pivot(rows[whole], ["layer"], {name: name for name in names})
-        tables.append(Table(_shorten(shown.head, names), shown.rows, behind[whole]))
-    for name, part in rows[~whole].groupby("metric", sort=False):
+    if is_whole.any():
+        names = list(rows["metric"][is_whole].unique())
+        pivoted = _pivot(rows[is_whole], ["layer"], {name: name for name in names})
+        tables.append(Table(_shorten_head(pivoted.head, names), pivoted.rows, behind[is_whole]))
+    for name, part in rows[~is_whole].groupby("metric", sort=False):
         components = {component: component for component in part["component"].unique()}
-        if len(components) <= MOST_COLUMNS:  # more, as one for every dimension, are in the records alone
-            shown = _pivot(part.assign(metric=part["component"]), ["layer"], components)
-            tables.append(Table((str(name), *shown.head[1:]), shown.rows, behind.loc[part.index]))
+        # A column for each of hundreds of dimensions fits no terminal; the records have them.
+        if len(components) > MOST_COLUMNS:
+            continue
+        pivoted = _pivot(part.assign(metric=part["component"]), ["layer"], components)
+        tables.append(Table((str(name), *pivoted.head[1:]), pivoted.rows, behind.loc[part.index]))
     return tables
 
 
-def _shorten(head: tuple[str, ...], names: list[str]) -> tuple[str, ...]:
-    """Return a head of a table without the name of the metric, if all columns are of one; it stands before the first.
+def _shorten_head(head: tuple[str, ...], names: list[str]) -> tuple[str, ...]:
+    """Return the headings of a table without the metric's name if all columns are of one; it goes before the first.
 
     names   of the values in the columns
     """
-    (first, *more) = {name.partition(".")[0] for name in names}
-    if more or len(names) < 2 or any("." not in name for name in names):
+    metrics = {name.partition(".")[0] for name in names}
+    are_parts = all("." in name for name in names)
+    if len(metrics) > 1 or len(names) < 2 or not are_parts:
         return head
-    return (f"{first.replace('_', ' ')}: {head[0]}", *(label.removeprefix(f"{first}.") for label in head[1:]))
+    metric = metrics.pop()
+    labels = [label.removeprefix(f"{metric}.") for label in head[1:]]
+    return (f"{metric.replace('_', ' ')}: {head[0]}", *labels)
 
 
 def tabulate_classes(records: Any) -> list[Table]:
@@ -209,10 +251,11 @@ def tabulate_classes(records: Any) -> list[Table]:
     tables = [_pivot(rows, ["layer"], OF_CLASSES)]
     for prefix, label in (("replaced.", "attention replaced"), ("explains.", "words explained by")):
         part = records[records["metric"].str.startswith(prefix).fillna(False)]
-        if len(part):
-            names = {name: name.removeprefix(prefix) for name in dict.fromkeys(part["metric"])}
-            part = part.assign(layer=part["layer"].astype("string").fillna("all"))
-            tables.append(_pivot(part, ["component", "layer"], names, label))
+        if not len(part):
+            continue
+        names = {name: name.removeprefix(prefix) for name in dict.fromkeys(part["metric"])}
+        part = part.assign(layer=part["layer"].astype("string").fillna("all"))
+        tables.append(_pivot(part, ["component", "layer"], names, label))
     whole = select(records, metric=("accuracy", "majority"), component=None)
     if len(whole):
         cells = [[str(row.metric), format_measured(row), f"{row.n_units:,}"] for row in iter_rows(whole)]
@@ -220,16 +263,23 @@ def tabulate_classes(records: Any) -> list[Table]:
     return tables
 
 
-def _pivot(rows: Any, index: list[str], names: dict[str, str], label: str = "") -> Table:
-    """Return a table with a row for every place and a column for every metric."""
-    cells: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in iter_rows(rows):
-        cells.setdefault(tuple(str(getattr(row, name)) for name in index), {}).setdefault(
-            row.metric, format_measured(row)
-        )
-    there = [name for name in names if any(name in found for found in cells.values())]
-    head = (*([label] * (len(index) - 1)), "layer", *(names[name] for name in there))
-    return Table(head, [[*place, *(found.get(name, "") for name in there)] for place, found in cells.items()], rows)
+def _pivot(records: Any, index: list[str], names: dict[str, str], label: str = "") -> Table:
+    """Return a table with a row for every place and a column for every metric.
+
+    index   columns of the records that name a place, the layer last
+    names   {metric: its heading}
+    label   heading of the columns before the layer
+    """
+    by_place: dict[tuple[str, ...], dict[str, str]] = {}
+    for record in iter_rows(records):
+        place = tuple(str(getattr(record, name)) for name in index)
+        # Of several records of a metric at one place the first is shown.
+        by_place.setdefault(place, {}).setdefault(record.metric, format_measured(record))
+    measured = {metric for cells in by_place.values() for metric in cells}
+    metrics = [metric for metric in names if metric in measured]
+    rows = [[*place, *(cells.get(metric, "") for metric in metrics)] for place, cells in by_place.items()]
+    before_layer = [label] * (len(index) - 1)
+    return Table((*before_layer, "layer", *(names[metric] for metric in metrics)), rows, records)
 
 
 def tabulate_series(records: Any, policy: str) -> Table:
@@ -237,34 +287,26 @@ def tabulate_series(records: Any, policy: str) -> Table:
     rows = select(records, metric="mean_cosine", site="hidden", component=None, token_policy=policy)
     name = "A"
     if not len(rows):
-        rows, name = select(records, metric="attention.entropy", component=None, kind="self"), "H (nats)"
-    stacked = rows["stack"].nunique() > 1
-    layer = rows["layer"].astype("string")
-    rows = rows.assign(place=rows["stack"].str.cat(layer, " ") if stacked else layer)
+        rows = select(records, metric="attention.entropy", component=None, kind="self")
+        name = "H (nats)"
+    place = rows["layer"].astype("string")
+    if rows["stack"].nunique() > 1:
+        place = rows["stack"].str.cat(place, " ")
+    rows = rows.assign(place=place)
     table = rows.pivot_table(index=["seed", "step"], columns="place", values="value", aggfunc="mean", sort=False)
-    cells = [
-        [str(seed), f"{step:,}", *(format_short(x) for x in row)]
-        for (seed, step), row in zip(table.index, table.to_numpy(), strict=True)
-    ]
-    return Table(("seed", "step", *(f"{name} {place}" for place in table.columns)), cells, rows.drop(columns="place"))
+    lines = []
+    for (seed, step), values in zip(table.index, table.to_numpy(), strict=True):
+        lines.append([str(seed), f"{step:,}", *map(format_short, values)])
+    head = ("seed", "step", *(f"{name} {place}" for place in table.columns))
+    return Table(head, lines, rows.drop(columns="place"))
 
 
 def list_entries(what: str) -> Table:
     """Return (name, one line of description) of all metrics, models, corpora, or of what another package lists."""
     if what == "metrics":
-        sources = sorted(Path(__file__).parents[1].joinpath("metrics").glob("*.py"))  # to import them takes seconds
-        docs = {path.stem: ast.get_docstring(ast.parse(path.read_bytes())) or "" for path in sources}
-        docs = {name: doc for name, doc in docs.items() if name not in ("__init__", "base")}
-        docs |= {name: metric.documentation for name, metric in list_added("metrics").items()}
-        rows = [(name, " ".join(doc.split("\n\n")[0].split())) for name, doc in docs.items()]
+        rows = _describe_metrics()
     elif what == "models":
-        from anisoscope.models.named import converted_models, named_models, packaged_models
-
-        rows = [("builtin:minilm", "all-MiniLM-L6-v2, 6 layers, packaged; no download; the default")]
-        rows += [(name, f"{p.description}, packaged ({p.install})") for name, p in packaged_models().items()]
-        rows += [(name, f"{p.description}, packaged ({p.install})") for name, p in converted_models().items()]
-        for name, preset in named_models().items():
-            rows.append((name, f"{preset.hub_id} ({'; '.join(filter(None, (preset.modality, preset.note)))})"))
+        rows = _describe_models()
     elif what == "corpora":
         from anisoscope.data.corpora import list_corpora
 
@@ -272,3 +314,31 @@ def list_entries(what: str) -> Table:
     else:
         rows = list_entries_of("listings")[what]()
     return Table((what, ""), rows, pd.DataFrame(rows, columns=["name", "description"]))
+
+
+def _describe_metrics() -> list[tuple[str, str]]:
+    """Return (name, first paragraph of its documentation) of each metric."""
+    docs = {}
+    # The files are parsed, not imported: their imports take seconds.
+    for path in sorted(Path(__file__).parents[1].joinpath("metrics").glob("*.py")):
+        if path.stem not in ("__init__", "base"):
+            docs[path.stem] = ast.get_docstring(ast.parse(path.read_bytes())) or ""
+    docs |= {name: metric.documentation for name, metric in list_added("metrics").items()}
+    rows = []
+    for name, doc in docs.items():
+        first_paragraph = doc.split("\n\n")[0]
+        rows.append((name, " ".join(first_paragraph.split())))
+    return rows
+
+
+def _describe_models() -> list[tuple[str, str]]:
+    """Return (name, description) of each model that has a name of its own."""
+    from anisoscope.models.named import converted_models, named_models, packaged_models
+
+    rows = [("builtin:minilm", "all-MiniLM-L6-v2, 6 layers, packaged; no download; the default")]
+    for packaged in (packaged_models(), converted_models()):
+        rows += [(name, f"{model.description}, packaged ({model.install})") for name, model in packaged.items()]
+    for name, preset in named_models().items():
+        about = "; ".join(filter(None, (preset.modality, preset.note)))
+        rows.append((name, f"{preset.hub_id} ({about})"))
+    return rows

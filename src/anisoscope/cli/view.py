@@ -76,37 +76,40 @@ def say_json(answer: Mapping[str, Any]) -> None:
 def show(
     tables: Sequence[Table],
     view: Format,
-    found: "Sequence[Finding]" = (),
+    findings: "Sequence[Finding]" = (),
     notes: Sequence[str] = (),
     more: Mapping[str, Any] | None = None,
 ) -> None:
     """Write tables, then findings, to stdout.
 
-    notes, more   what JSON has beside them, since who reads it may not read stderr: notes, and fields of the command
+    notes, more   what JSON has besides, since its reader may not read stderr: notes, and fields of the command
     """
     if view.format == "json":
-        answer: dict[str, Any] = {**(more or {}), "findings": list(map(asdict, found)), "notes": list(notes)}
-        answer["records"] = [row for table in tables for row in _to_json_records(table)]
-        say_json(answer)
+        records = []
+        for table in tables:
+            records += _to_json_records(table)
+        answer = {"findings": [asdict(finding) for finding in findings], "notes": list(notes), "records": records}
+        say_json({**(more or {}), **answer})
     elif view.format == "csv":
         import pandas as pd
 
         say(pd.concat([table.records for table in tables]).to_csv(index=False), end="")
     elif view.format == "markdown":
         say("\n\n".join(filter(None, map(_to_markdown, tables))))
-        say("".join(f"\n- {finding.text}" for finding in found), end="\n" if found else "")
+        say("".join(f"\n- {finding.text}" for finding in findings), end="\n" if findings else "")
     else:
         say("\n\n".join(_to_text(table) for table in tables if table.rows))
-        if found:
+        if findings:
             say("")
-            echo_wrapped("\n".join(finding.text for finding in found))
+            echo_wrapped("\n".join(finding.text for finding in findings))
 
 
 def show_row(row: Mapping[str, Any], view: Format) -> None:
     """Show one row of named fields, for a command that has no table."""
     import pandas as pd
 
-    show([Table(tuple(row), [[str(value) for value in row.values()]], pd.DataFrame([dict(row)]))], view)
+    cells = [str(value) for value in row.values()]
+    show([Table(tuple(row), [cells], pd.DataFrame([dict(row)]))], view)
 
 
 def _to_json_records(table: Table) -> list[dict[Any, Any]]:
@@ -119,31 +122,38 @@ def _to_markdown(table: Table) -> str:
     """Return the table as Markdown."""
     if not table.rows:
         return ""
-    rows = [table.head, tuple("---" for _ in table.head), *table.rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+    rule = ["---"] * len(table.head)
+    lines = []
+    for row in (table.head, rule, *table.rows):
+        escaped = [cell.replace("|", "\\|") for cell in row]
+        lines.append("| " + " | ".join(escaped) + " |")
+    return "\n".join(lines)
 
 
 def _to_text(table: Table) -> str:
-    """Return the table as text columns. If the terminal is too narrow, intervals stand below their values, and cells
-    are folded between words; within words only if nothing else helps.
+    """Return the table as text columns that fit the terminal.
+
+    If it is too narrow, intervals go below their values, and cells are folded between words; within words only if
+    nothing else helps.
     """
     from rich.console import Console
     from rich.table import Table as RichTable
 
     drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True)
+    # Into a file or a pipe nothing needs to be folded.
     width = count_columns(sys.stdout) or 10_000
-    rows, whole = table.rows, _find_unfolded_columns(table, width)
-    least = _find_least_widths(table.head, rows)
-    if not _find_interval_columns(table) <= whole:
-        below = [[cell.replace(" [", "\n[") if " [" in cell else f"{cell}\n" for cell in row] for row in rows]
-        least_below = _find_least_widths(table.head, below)
-        if _sum_widths(least_below) <= width:
-            rows, least = below, least_below
+    unfolded = _find_unfolded_columns(table, width)
+    rows = table.rows
+    if not _find_interval_columns(table) <= unfolded:
+        below = [[_put_interval_below(cell) for cell in row] for row in rows]
+        if _sum_widths(_find_least_widths(table.head, below)) <= width:
+            rows = below
+    widths = _choose_widths(table.head, rows, unfolded, width)
+    # A table without a heading in some column is a list: its first line says what the row is.
     vertical: Any = "bottom" if all(table.head) else "top"
-    widths = _choose_widths(table.head, rows, least, whole, width)
-    for place, name in enumerate(table.head):
-        chosen = widths[place] if widths else None
-        drawn.add_column(name, overflow="fold", vertical=vertical, no_wrap=place in whole, width=chosen)
+    for column, name in enumerate(table.head):
+        chosen = widths[column] if widths else None
+        drawn.add_column(name, overflow="fold", vertical=vertical, no_wrap=column in unfolded, width=chosen)
     for row in rows:
         drawn.add_row(*row)
     out = StringIO()
@@ -151,34 +161,49 @@ def _to_text(table: Table) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())
 
 
+def _put_interval_below(cell: str) -> str:
+    """Return a cell with its interval on a second line, which is empty if it has none."""
+    return cell.replace(" [", "\n[") if " [" in cell else f"{cell}\n"
+
+
 def _find_least_widths(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     """Return how wide each column is at least if no word is folded, and no interval that has a line of its own."""
     widths = []
-    for place, name in enumerate(head):
-        lines = "\n".join([name, *(row[place] for row in rows)]).split("\n")
-        parts = [part for line in lines for part in ([line] if line.startswith("[") else line.split())]
-        widths.append(max(map(len, parts), default=0))
+    for column, name in enumerate(head):
+        lines = "\n".join([name, *(row[column] for row in rows)]).split("\n")
+        longest = 0
+        for line in lines:
+            parts = [line] if line.startswith("[") else line.split()
+            longest = max([longest, *map(len, parts)])
+        widths.append(longest)
     return widths
 
 
 def _choose_widths(
-    head: Sequence[str], rows: Sequence[Sequence[str]], least: Sequence[int], whole: set[int], width: int
+    head: Sequence[str], rows: Sequence[Sequence[str]], unfolded: set[int], width: int
 ) -> list[int] | None:
     """Return a width for each column, so that no word is folded and the table fits; None if that cannot be.
 
-    least   widths that hold every word
-    whole   numbers of columns whose cells are not folded
-    width   columns of the terminal
+    unfolded   numbers of columns whose cells are not folded
+    width      columns of the terminal
     """
-    bodies = [max((len(line) for row in rows for line in row[i].split("\n")), default=0) for i in range(len(head))]
+    bodies = []
+    for column in range(len(head)):
+        lines = "\n".join(row[column] for row in rows).split("\n")
+        bodies.append(max(map(len, lines)))
     widths = [max(len(name), body) for name, body in zip(head, bodies, strict=True)]
-    ends = [widths[place] if place in whole else end for place, end in enumerate(least)]
+    least = _find_least_widths(head, rows)
+    for column in unfolded:
+        least[column] = widths[column]
+    # One character at a time is taken from the widest column that can lose one.
     while _sum_widths(widths) > width:
-        foldable = [place for place, end in enumerate(ends) if widths[place] > end]
+        foldable = [column for column, end in enumerate(least) if widths[column] > end]
         if not foldable:
             return None
-        of_headings = [place for place in foldable if widths[place] > bodies[place]]  # a heading before any cell
-        widths[max(of_headings or foldable, key=widths.__getitem__)] -= 1
+        # A heading is folded before any cell.
+        of_headings = [column for column in foldable if widths[column] > bodies[column]]
+        widest = max(of_headings or foldable, key=widths.__getitem__)
+        widths[widest] -= 1
     return widths
 
 
@@ -189,24 +214,24 @@ def _sum_widths(widths: Sequence[int]) -> int:
 
 def _find_interval_columns(table: Table) -> set[int]:
     """Return the numbers of columns whose cells have intervals."""
-    return {place for place in range(len(table.head)) if any(" [" in row[place] for row in table.rows)}
+    found: set[int] = set()
+    for row in table.rows:
+        found.update(column for column, cell in enumerate(row) if " [" in cell)
+    return found
 
 
 def _find_unfolded_columns(table: Table, width: int) -> set[int]:
     """Return the numbers of columns whose cells are not folded: verdicts, and intervals if no word of others is
     then cut.
     """
-    verdicts = {place for place, name in enumerate(table.head) if name == "verdict"}
-    of_intervals = _find_interval_columns(table)
+    verdicts = {column for column, name in enumerate(table.head) if name == "verdict"}
+    unfolded = verdicts | _find_interval_columns(table)
     needed = 0
-    for place, name in enumerate(table.head):
-        cells = [row[place] for row in table.rows]
-        if place in verdicts | of_intervals:
-            needed += max(map(len, [name, *cells])) + 2
-        else:
-            words = " ".join([name, *cells]).split()
-            needed += max(map(len, words), default=0) + 2
-    return verdicts | of_intervals if needed <= width else verdicts
+    for column, name in enumerate(table.head):
+        cells = [name, *(row[column] for row in table.rows)]
+        parts = cells if column in unfolded else " ".join(cells).split()
+        needed += max(map(len, parts), default=0) + 2
+    return unfolded if needed <= width else verdicts
 
 
 def count_columns(stream: Any) -> int | None:
@@ -231,5 +256,7 @@ def format_path(path: Path, *, typed: bool = False) -> str:
     """Format a path for `echo_wrapped`, which never breaks it: relative to the working directory if it lies below;
     `typed` quotes it for a shell.
     """
-    name = str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-    return (shlex.quote(name) if typed else name).replace(" ", GLUE)
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    name = shlex.quote(str(path)) if typed else str(path)
+    return name.replace(" ", GLUE)

@@ -18,30 +18,35 @@ FOR, AGAINST = (214, 90, 40), (40, 100, 200)
 PAPER = 255
 
 
-def describe_explained_text(found: "Explanation") -> str:
+def describe_explained_text(explanation: "Explanation") -> str:
     """Return sentences on an explained text: the class, the words that decide, and which attributions find them."""
-    words, erasure = found.words["word"], found.words["erasure"]
+    words, erasure = explanation.words["word"], explanation.words["erasure"]
     strongest = erasure.sort_values(ascending=False, kind="stable").index[:3]
     named = ", ".join(f"{words[i]} ({format_short(erasure[i])})" for i in strongest)
-    text = f"{found.found} ({format_short(found.probability)}). Its probability falls most without: {named}."
+    found_class = f"{explanation.found} ({format_short(explanation.probability)})"
+    text = f"{found_class}. Its probability falls most without: {named}."
+    # Of a single word there is no order that chance could have drawn.
     if len(words) > 1:
-        beyond = found.erasures.loc[found.erasures["beyond_chance"], "attribution"]
+        erasures = explanation.erasures
+        beyond = erasures.loc[erasures["beyond_chance"], "attribution"]
         text += f" First words decide beyond chance by: {'; '.join(beyond) or 'no attribution'}."
     return text
 
 
-def colour_words(found: "Explanation") -> "Iterator[str]":
+def colour_words(explanation: "Explanation") -> "Iterator[str]":
     """Return a line for each attribution, each word on a background of its strength; nothing if colours are off."""
     from anisoscope.classes.sentence import scale_for_colours
 
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return
-    names = list(found.words.columns[1:])
+    names = list(explanation.words.columns[1:])
     indent = max(map(len, names)) + 2
     width = shutil.get_terminal_size().columns
     for name in names:
+        strengths = scale_for_colours(explanation.words[name].to_numpy())
         line, used = name.ljust(indent), indent
-        for word, strength in zip(found.words["word"], scale_for_colours(found.words[name].to_numpy()), strict=True):
+        for word, strength in zip(explanation.words["word"], strengths, strict=True):
+            # The codes of colours take no room on the terminal, hence the count of its own.
             if used + len(word) + 1 > width and used > indent:
                 yield line
                 line, used = " " * indent, indent
@@ -57,27 +62,30 @@ def _colour_word(word: str, strength: float) -> str:
     return f"\x1b[48;2;{ground}m\x1b[38;2;0;0;0m{word}\x1b[0m"
 
 
-def tabulate_explained_text(found: "Explanation") -> list[Table]:
-    """Build tables of an explained text: attributions of words; comprehensiveness and sufficiency beside random
-    orders; agreement.
+def tabulate_explained_text(explanation: "Explanation") -> list[Table]:
+    """Build the tables of an explained text.
+
+    They are: the attributions of its words; comprehensiveness and sufficiency of each attribution, and of words in
+    random order; how far the attributions agree.
     """
-    names = list(found.words.columns[1:])
-    rows = [[str(row[0]), *(format_short(x) for x in row[1:])] for row in found.words.itertuples(index=False)]
-    tables = [Table(("word", *names), rows, found.words)]
-    cells = []
-    for row in found.erasures.to_dict("records"):
-        line = [str(row["attribution"])]
+    names = list(explanation.words.columns[1:])
+    of_words = []
+    for word, *values in explanation.words.itertuples(index=False):
+        of_words.append([str(word), *map(format_short, values)])
+    of_erasures = []
+    for row in explanation.erasures.to_dict("records"):
+        cells = [str(row["attribution"])]
         for measure in ("comprehensiveness", "sufficiency"):
-            value, low, high = (
-                format_short(float(row[name])) for name in (measure, f"{measure}_low", f"{measure}_high")
-            )
-            line += [value, f"{low} to {high}"]
-        cells.append(line)
+            low, high = format_short(float(row[f"{measure}_low"])), format_short(float(row[f"{measure}_high"]))
+            cells += [format_short(float(row[measure])), f"{low} to {high}"]
+        of_erasures.append(cells)
+    agreement = explanation.agreement
+    of_agreement = []
+    for name, values in zip(names, agreement.to_numpy().tolist(), strict=True):
+        of_agreement.append([name, *map(format_short, values)])
     head = ("attribution", "comprehensiveness", "of random words", "sufficiency", "of random words")
-    tables.append(Table(head, cells, found.erasures))
-    both = []
-    for name, line_of_numbers in zip(names, found.agreement.to_numpy().tolist(), strict=True):
-        both.append([name, *map(format_short, line_of_numbers)])
-    behind = found.agreement.reset_index(names="attribution")
-    tables.append(Table(("rank correlation", *names), both, behind))
-    return tables
+    return [
+        Table(("word", *names), of_words, explanation.words),
+        Table(head, of_erasures, explanation.erasures),
+        Table(("rank correlation", *names), of_agreement, agreement.reset_index(names="attribution")),
+    ]

@@ -27,15 +27,15 @@ from anisoscope.provenance import describe_environment
 from anisoscope.store import as_records, read_table, write_json, write_table
 
 METRICS = ("mean_cosine", "drift", "query_key", "attention", "logits", "sinks", "massive")
-"""What every look measures. Of the panel `extremes`, kurtosis and matrix entropy are left to `also`: one keeps vectors,
-the other takes eigenvalues, which of sequences of thousands of tokens cost more than the look.
+"""Metrics of every measurement. Kurtosis and matrix entropy are left to `also`: the first keeps vectors, and the
+eigenvalues of the second cost more than all other metrics if sequences have thousands of tokens.
 """
 SAMPLE = 1024
-"""Tokens of the probe whose vectors are kept during a look, if a metric of `also` needs vectors."""
+"""Tokens of the probe whose vectors are kept during a measurement, if a metric of `also` needs vectors."""
 SEQUENCES = 64
 """Windows of text in a probe."""
 EVERY = 500
-"""Steps between two looks. A look at 64 windows costs a few steps' time (`benchmarks/monitor.py`)."""
+"""Steps between two measurements. One of 64 windows costs the time of a few steps (`benchmarks/monitor.py`)."""
 
 
 class Monitor:
@@ -71,7 +71,7 @@ class Monitor:
     ) -> None:
         """Read the probe and keep it; UsageError for a probe that `measure` would refuse, or `every` below 1."""
         if every < 1:
-            raise UsageError("at least 1 step between two looks", str(every), "raise `every`")
+            raise UsageError("at least 1 step between two measurements", str(every), "raise `every`")
         self.probe = _to_repeatable_probe(probe, processor)
         self.every, self.early, self.prefix = every, early, prefix
         self.output = None if output is None else Path(output)
@@ -99,9 +99,9 @@ class Monitor:
         return cls(_choose_windows(corpus, model, processor, sequences=sequences, limit=limit), **given)
 
     def also(self, *metrics: Any) -> "Monitor":
-        """Measure further metrics at every look, such as `matrix_entropy` and `kurtosis`; returns the monitor itself.
+        """Measure further metrics every time, such as `matrix_entropy` and `kurtosis`; returns the monitor itself.
 
-        metrics   names, or `Metric` objects; those that need single vectors keep `SAMPLE` of each layer during a look
+        metrics   names, or `Metric` objects; those that need single vectors keep `SAMPLE` of each layer for so long
 
         UsageError for a metric that does not exist.
         """
@@ -111,7 +111,11 @@ class Monitor:
 
     def is_due(self, step: int) -> bool:
         """Return whether the model is to be measured at this training step."""
-        return step % self.every == 0 or (self.early and step < self.every and step & (step - 1) == 0)
+        if step % self.every == 0:
+            return True
+        # Early in training much changes within few steps: 0, 1, 2, 4, 8 …
+        is_power_of_two = step & (step - 1) == 0
+        return self.early and step < self.every and is_power_of_two
 
     def __call__(self, model: nn.Module, step: int) -> dict[str, float] | None:
         """Measure `model` if `step` is due: {"anisoscope/encoder.3/A": .21, …}.
@@ -136,12 +140,16 @@ class Monitor:
         batches = self._get_batches(body)
         records = measure_probe(body, batches, self.settings).records()
         if self.output is not None and rank_and_world()[0] == 0:
-            described = {"settings": asdict(self.settings), "every": self.every, "batches": len(batches)}
-            if not (self.output / "monitor.json").exists():
-                write_json(self.output / "monitor.json", described | describe_environment())
-            kept = as_records(records.drop(columns="step"), step=step)
-            write_table(self.output / f"step-{step}.parquet", kept)
+            self._write_records(self.output, records, step, len(batches))
         return summarise_layers(records, self.prefix)
+
+    def _write_records(self, folder: Path, records: pd.DataFrame, step: int, n_batches: int) -> None:
+        """Write the records of one measurement, and before the first one the settings of the monitor."""
+        if not (folder / "monitor.json").exists():
+            described = {"settings": asdict(self.settings), "every": self.every, "batches": n_batches}
+            write_json(folder / "monitor.json", described | describe_environment())
+        of_step = as_records(records.drop(columns="step"), step=step)
+        write_table(folder / f"step-{step}.parquet", of_step)
 
     def _get_batches(self, model: nn.Module) -> list[Batch]:
         """Return the probe as batches for `model`, whose `forward` decides the names of arguments; built once."""
@@ -180,19 +188,20 @@ def _to_repeatable_probe(probe: Any, processor: Any) -> Any:
             got = "none" if processor is None else type(processor).__name__
             raise UsageError("a tokenizer for a probe of texts", got, "give processor=, the model's tokenizer")
         return probe
-    # a loader may shuffle: its batches are drawn here, so that every look has the same, and no number that the
-    # training draws later is another one
+    # A loader may shuffle: its batches are drawn once, so that all measurements read the same. The random state is
+    # restored, so that the training draws the numbers that it would draw without a monitor.
     with torch.random.fork_rng(devices=[]):
-        batches = GivenInputs(probe).batches
-        kept = batches if isinstance(batches, list) else list(batches)
-    if not kept:
+        batches = list(GivenInputs(probe).batches)
+    if not batches:
         raise CorpusError("a probe with at least one batch", "none", "give it a few batches")
-    return kept
+    return batches
 
 
 def _are_texts(probe: Any) -> bool:
     """Return whether the probe is a list of strings."""
-    return isinstance(probe, list | tuple) and bool(probe) and all(isinstance(text, str) for text in probe)
+    if not isinstance(probe, list | tuple) or not probe:
+        return False
+    return all(isinstance(text, str) for text in probe)
 
 
 def _choose_windows(
@@ -207,8 +216,10 @@ def _choose_windows(
 
 def _unwrap_body(model: nn.Module) -> nn.Module:
     """Return the model without its head, and without the wrappers of data parallelism and compilation."""
+    # DistributedDataParallel keeps the model in `module`, torch.compile in `_orig_mod`.
     for wrapper in ("module", "_orig_mod"):
         while isinstance(getattr(model, wrapper, None), nn.Module) and len(list(model.children())) == 1:
             model = getattr(model, wrapper)
+    # transformers' models with a head name the model under it.
     body = getattr(model, "base_model", model)
     return body if isinstance(body, nn.Module) else model

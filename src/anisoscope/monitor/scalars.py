@@ -1,4 +1,4 @@
-"""The few numbers of a look or a run that trackers draw as curves: per layer, means and maxima over heads."""
+"""The few numbers of a measurement that trackers draw as curves: per layer, means and maxima over heads."""
 
 import math
 
@@ -36,13 +36,17 @@ def summarise_layers(records: pd.DataFrame, prefix: str = "anisoscope") -> dict[
     For each layer: the metrics that `LOGGED` names, averaged over heads, and the largest value of any head as
     `<name>_max`. Under several token policies (which tokens count) the values are those of the first.
     """
-    policy = records["token_policy"]
-    records = records[policy.isna() | policy.isin(policy.dropna().head(1))]
+    records = _keep_first_policy(records)
+    # A metric of several components has a name for each, such as `sinks.rate .3`.
     component = records["component"].fillna("").astype(str)
-    records = records.assign(metric=(records["metric"].astype(str) + " " + component).str.strip())
-    rows = records[records["metric"].isin(LOGGED) & (records["kind"] != "cross") & records["site"].isin(SITES)]
-    rows = rows.assign(value=rows["value"].where(rows["metric"] != "query_key.cosine", rows["value"].abs()))
-    rows = rows[~rows["metric"].isin(OF_VECTORS) | (rows["site"] == "hidden")]
+    full_names = (records["metric"].astype(str) + " " + component).str.strip()
+    records = records.assign(metric=full_names)
+    logged = records["metric"].isin(LOGGED) & (records["kind"] != "cross") & records["site"].isin(SITES)
+    other_vectors = records["metric"].isin(OF_VECTORS) & (records["site"] != "hidden")
+    rows = records[logged & ~other_vectors]
+    # Heads whose cosines have opposite signs must not cancel in the mean.
+    is_cosine = rows["metric"] == "query_key.cosine"
+    rows = rows.assign(value=rows["value"].where(~is_cosine, rows["value"].abs()))
     named: dict[str, float] = {}
     for (stack, layer, metric), values in rows.groupby(["stack", "layer", "metric"], sort=False)["value"]:
         name = f"{prefix}/{stack}.{layer}/{LOGGED[str(metric)]}"
@@ -51,3 +55,10 @@ def summarise_layers(records: pd.DataFrame, prefix: str = "anisoscope") -> dict[
         if metric in OF_HEADS | OF_MAXIMA:
             named[f"{name}_max"] = float(values.max())
     return {name: value for name, value in named.items() if math.isfinite(value)}
+
+
+def _keep_first_policy(records: pd.DataFrame) -> pd.DataFrame:
+    """Return the records of the first token policy (which tokens count), and those that have none."""
+    policy = records["token_policy"]
+    first = policy.dropna().head(1)
+    return records[policy.isna() | policy.isin(first)]

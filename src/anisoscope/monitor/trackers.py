@@ -47,7 +47,8 @@ def log_run(
     """
     check_trackers(trackers)
     runs = _split_by_seed(records, name)
-    if not any(values for steps in runs.values() for values in steps.values()):
+    has_values = any(any(steps.values()) for steps in runs.values())
+    if not has_values:
         expected = "a run of hidden states or attention (--panel hidden,attention)"
         raise UsageError(expected, "none of the values that trackers draw", "leave --report-to out")
     lines = []
@@ -67,8 +68,9 @@ def _split_by_seed(records: pd.DataFrame, name: str) -> dict[str, dict[int, dict
     for seed in sorted(seeds) or [None]:
         rows = records if seed is None else records[records["seed"] == seed]
         run_name = name if len(seeds) < 2 else f"{name}-seed-{seed}"
-        steps = rows["step"].fillna(0).astype(int)
-        runs[run_name] = {int(step): summarise_layers(of_step) for step, of_step in rows.groupby(steps)}
+        # A run of one model has no step; trackers want one.
+        by_step = rows.groupby(rows["step"].fillna(0).astype(int))
+        runs[run_name] = {int(step): summarise_layers(of_step) for step, of_step in by_step}
     return runs
 
 
