@@ -35,8 +35,10 @@ MINIATURES = {
     "vectors": ["--count", "200", "--dim", "8"],
     "coverage": ["--units", "3", "--corpora", "4"],
     "paired": ["--units", "4", "--corpora", "3"],
+    "planning": ["--files", "2", "--size", "1", "--shares", "1"],
 }
 KEPT = {"overhead", "modalities", "monitor", "scale", "peers", "limit", "sizes", "vectors", "fused_rows", "dtypes"}
+KEPT |= {"planning"}
 BY_HAND = {"pairs", "first_answer"}
 """Modules that are no benchmark, or one of the program on a terminal (tests/test_terminal.py runs that)."""
 

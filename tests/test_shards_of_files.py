@@ -1,14 +1,17 @@
 """Shards of a folder of texts read files of their own, and add up to the run of all files."""
 
 import json
-from pathlib import Path
+import shutil
+import tracemalloc
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from anisoscope.data.documents import read_path
-from anisoscope.errors import MeasureError
+from anisoscope.data import by_file
+from anisoscope.data.text import plan_text
+from anisoscope.errors import CorpusError, MeasureError
 from anisoscope.measure.settings import Settings
 from anisoscope.runs.job import Job
 from anisoscope.runs.merge import merge_runs
@@ -68,19 +71,93 @@ def test_they_add_up_to_the_run_of_all(measured, tmp_path):
     assert merged.manifest["units"] == whole.manifest["units"]  # compared in pairs
 
 
-def test_each_reads_files_of_its_own(measured, monkeypatch):
+def test_each_reads_files_of_its_own(measured, tmp_path):
+    """The others may hold anything; only the first table is looked at, which tells the column."""
     corpus, _, shards = measured
     files = [RunFolder(shard).manifest["corpus"]["files"].keys() for shard in shards]
     assert sum(map(len, files)) == len(frozenset().union(*files)) == sum(path.is_file() for path in corpus.rglob("*"))
-    opened = []
-    original = Path.open
-    monkeypatch.setattr(Path, "open", lambda self, *args, **how: opened.append(self) or original(self, *args, **how))
-    from anisoscope.data.corpora import CorpusOptions
+    spoilt = shutil.copytree(corpus, tmp_path / "texts")
+    for path in spoilt.rglob("*.*"):
+        is_head = path.name == "a.jsonl" and path.parent == spoilt
+        if str(path.relative_to(spoilt)) not in files[1] and not is_head:
+            path.write_bytes(b"\0\xff")
+    again = run(job(spoilt, (1, 3)), tmp_path / "again").records
+    before = RunFolder(shards[1]).records
+    assert again["value"].tolist() == pytest.approx(before["value"].tolist(), nan_ok=True, rel=0, abs=0)
+    with pytest.raises(CorpusError):  # what is spoilt is noticed by whoever reads it
+        run(job(spoilt, (0, 3)), tmp_path / "spoilt")
 
-    read_path(corpus, CorpusOptions(files=(1, 3)))
-    read = {str(path.relative_to(corpus)) for path in opened if path.is_relative_to(corpus)}
-    head = sorted(path.name for path in corpus.iterdir())[0]  # tells which column of tables is read
-    assert read - {head} == {*files[1]}
+
+class Words:
+    """A tokenizer of words by their length."""
+
+    unk_token_id, pad_token_id, vocab_size = None, 0, 400
+
+    def __len__(self):
+        return self.vocab_size
+
+    def __call__(self, texts, **_):
+        return {"input_ids": [[len(word) % 390 + 5 for word in text.split()] for text in texts]}
+
+
+def plan_of_share(folder, part=0, parts=1):
+    def make(corpus, tokenizer):
+        return plan_text(corpus, tokenizer, max_length=32, batch_tokens=256)
+
+    return by_file.PlanByFile(by_file.find_share(str(folder), (part, parts)), make, Words(), 400)
+
+
+def measure_peak(folder):
+    """The most that planning a folder, and building a batch of each file, holds in memory, in bytes."""
+    tracemalloc.start()
+    plan = plan_of_share(folder)
+    for first in plan._first:
+        plan[first]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
+def test_a_share_of_many_files_takes_no_more_memory_than_one_of_few(tmp_path, monkeypatch):
+    monkeypatch.setattr(by_file, "HELD", 0)
+    for name, count in (("few", 3), ("many", 18)):
+        (tmp_path / name).mkdir()
+        for file in range(count):
+            rows = (json.dumps({"text": f"{file} {sentence(n)}"}) for n in range(120))
+            (tmp_path / name / f"{file:02}.jsonl").write_text("\n".join(rows))
+    measure_peak(tmp_path / "few")  # what is imported and compiled on the first call
+    few, many = measure_peak(tmp_path / "few"), measure_peak(tmp_path / "many")
+    assert many < 1.2 * few
+    monkeypatch.setattr(by_file, "HELD", 1 << 30)
+    assert measure_peak(tmp_path / "many") > 2 * many  # what the memory of all plans would be
+
+
+def test_batches_that_are_built_anew_are_those_that_were_counted(tmp_path, monkeypatch):
+    corpus = write_tables(tmp_path / "texts")
+    kept = plan_of_share(corpus, 1, 2)
+    monkeypatch.setattr(by_file, "HELD", 0)
+    anew = plan_of_share(corpus, 1, 2)
+    assert len(kept) == len(anew) > 2 and anew.fingerprint == kept.fingerprint and len(anew._held) == 1
+    for i in (*range(len(kept)), 0):
+        assert torch.equal(anew[i].inputs["input_ids"], kept[i].inputs["input_ids"])
+        assert torch.equal(anew[i].unit, kept[i].unit)
+    with pytest.raises(IndexError):
+        anew[len(anew)]
+    for file in corpus.rglob("*.jsonl"):
+        file.write_text(json.dumps({"text": "another text"}))
+    with pytest.raises(CorpusError, match=r"stay as they are .* got .*jsonl, whose text is another one now"):
+        for i in range(len(anew)):
+            anew[i]
+
+
+def test_a_row_that_looks_like_a_title_is_a_row_in_every_shard(tmp_path):
+    """As in the whole folder, where the first row of the first table tells."""
+    (tmp_path / "texts").mkdir()
+    for file in range(4):
+        rows = [" = Title = " if file else "no title", "One text.", "Another text."]
+        (tmp_path / "texts" / f"{file}.jsonl").write_text("\n".join(json.dumps({"text": row}) for row in rows))
+    shard = run(job(tmp_path / "texts", (1, 2)), tmp_path / "part")
+    assert shard.manifest["corpus"]["documents"] == "rows" and shard.manifest["corpus"]["n_units"] == 6
 
 
 def test_two_that_read_the_same_file_are_refused_by_its_name(measured, tmp_path):

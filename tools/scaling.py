@@ -99,6 +99,19 @@ def checked() -> list[str]:
     return rows
 
 
+def planned() -> list[str]:
+    """Rows: what planning one shard of a folder of texts takes, as the folder grows."""
+    rows = []
+    held = json.loads(speed.RESULTS.read_text("utf-8"))["planning"]
+    for row in sorted(held, key=lambda row: (-row["MB a file"], row["files"])):
+        size = f"{row['corpus GB'] / 1000:g} TB" if row["corpus GB"] >= 1000 else f"{row['corpus GB']:g} GB"
+        rows.append(
+            f"| {row['files']:,} | {row['MB a file']} MB | {size} | {row['share']} | {row['tokens'] / 1e6:.1f} M "
+            f"| {row['peak MiB']:.0f} MiB |"
+        )
+    return rows
+
+
 def page() -> str:
     """docs/scaling.md."""
     rows, run = [], []
@@ -121,6 +134,7 @@ def page() -> str:
         windows=WINDOWS,
         flops=f"{FLOPS:.0e}",
         checked="\n".join(checked()),
+        planned="\n".join(planned()),
         kernels="\n".join(launches.table(LONG)),
         long=f"{LONG:,}",
         rate=f"{launches.BYTES / 1e12:.2f}",
@@ -139,7 +153,7 @@ Choose by your data:
 | your data | use |
 |---|---|
 | one model, a corpus on one machine | `anisoscope measure`, with `torchrun` on [several GPUs](#several-devices-several-machines) |
-| one corpus (best in many files), jobs that start at any time | `measure --shard I/N`, then `merge`: [job arrays](#job-arrays) |
+| one corpus of any size (best in many files), jobs that start at any time | `measure --shard I/N`, then `merge`: [job arrays](#job-arrays) |
 | many files on a cluster | `anisoscope.State` in your own program: [one state for each worker](#your-own-program-reads-the-data) |
 
 ## Memory
@@ -231,7 +245,15 @@ anisoscope merge runs/part-* -o runs/whole
 ```
 
 If the corpus is a folder of texts or tables with at least as many files as there are jobs, each job reads files of its own: job I of N the
-files I, I + N, I + 2N … in path order. The merged run equals the run of the whole folder to 1e-12 in float64, except that bins of token
+files I, I + N, I + 2N … in path order (and the start of the first table, which tells the column). It takes them one after the other, so that
+its memory depends on the largest file, not on the corpus and not on the number of its files. Peak memory of planning a job, on one
+thread (`benchmarks/planning.py`; a folder of 1 TB are 10,000 names of one file):
+
+| files | each | corpus | files of a job | tokens of a job | peak memory |
+|---|---|---|---|---|---|
+{planned}
+
+A job of more than 4 million tokens tokenises each file twice: to count its batches, and to measure them. The merged run equals the run of the whole folder to 1e-12 in float64, except that bins of token
 frequency are left out, because no job knows how often a token occurs in all files. `merge` names files that two jobs have read, and shards
 that are missing.
 

@@ -116,7 +116,6 @@ class CorpusOptions:
                at once, not only their headers checked
     documents  what a document is in a text file: `file`, `blank-line`, `line`, `tokens:N`, or `auto`
                (`data.splitting`); for tables and hub data sets, whose rows are documents, only `tokens:N`
-    files      (i, n): of a folder of texts read files i, i + n, i + 2n … only (`data.documents.list_separate_files`)
     """
 
     split: str | None = None
@@ -126,7 +125,6 @@ class CorpusOptions:
     limit: int | None = None
     skip_bad: bool = False
     documents: str = "auto"
-    files: tuple[int, int] = (0, 1)
 
     def __post_init__(self) -> None:
         """Check the limit and the rule for documents. UsageError if one is invalid."""

@@ -63,20 +63,57 @@ def list_texts_or_tables(folder: Path) -> list[Path]:
     return texts or tables
 
 
+def fix_column(folder: Path, files: list[Path], asked: CorpusOptions) -> CorpusOptions:
+    """Return the options with the column that all tables are read by: that of the first row of the first one.
+
+    Unchanged for texts.
+
+    folder   that the files are in, for errors
+    files    all texts or tables of the folder, in path order
+    asked    how the corpus is to be read
+    """
+    if not is_table(files[0]):
+        return asked
+    every = _iter_rows(list(enumerate(files)), asked, _Reading())
+    first = next((row.columns for row in every if row.columns), None)
+    return asked if first is None else replace(asked, column=choose_column(first, asked.column, str(folder)))
+
+
+def read_separate_file(folder: Path, number: int, file: Path, asked: CorpusOptions) -> SplitText:
+    """Read the documents of one file of a folder, in which every document ends with its file.
+
+    folder   that the file is in, for errors
+    number   of the file among those of the folder
+    asked    how the corpus is to be read, with the column if the file is a table (`fix_column`)
+    """
+    if not is_table(file):
+        return _read_files([(number, file)], asked, by_file=True)
+    reading = _Reading()
+    return read_rows(_iter_rows([(number, file)], asked, reading), asked, str(folder), reading, are_documents=True)
+
+
 class _Reading:
     """The number of the file of a folder that is being read."""
 
     file = 0
 
 
-def read_rows(rows: Iterable[Row], asked: CorpusOptions, where: str, reading: _Reading | None = None) -> SplitText:
+def read_rows(
+    rows: Iterable[Row],
+    asked: CorpusOptions,
+    where: str,
+    reading: _Reading | None = None,
+    *,
+    are_documents: bool = False,
+) -> SplitText:
     """Read one document per row, WikiText article or block of tokens, and no more rows than `limit` needs.
 
     UsageError if `documents` asks for a rule that tables do not have.
 
-    asked     how the corpus is to be read
-    where     what the rows are of, for errors
-    reading   of a folder: holds the number of the file from which the current row is
+    asked           how the corpus is to be read
+    where           what the rows are of, for errors
+    reading         of a folder: holds the number of the file from which the current row is
+    are_documents   each row is known to be a document: titles of articles are not looked for
     """
     if asked.documents in ("file", "blank-line", "line"):
         cure = "leave it out: every row is a document"
@@ -95,14 +132,16 @@ def read_rows(rows: Iterable[Row], asked: CorpusOptions, where: str, reading: _R
                 owner.append(reading.file)
             yield text
 
-    read = _split_rows(note_files(), asked)
+    read = _split_rows(note_files(), asked, are_documents=are_documents)
     separate = reading is not None and read.how == "rows"
     return replace(read, skipped=len(bad), column=first[0], owner=owner if separate else None)
 
 
-def _split_rows(texts: Iterator[str], asked: CorpusOptions) -> SplitText:
+def _split_rows(texts: Iterator[str], asked: CorpusOptions, *, are_documents: bool) -> SplitText:
     """Turn the texts of rows into documents: blocks of tokens, WikiText articles if the first line is a title, or
     rows.
+
+    are_documents   rows, whatever the first line is
     """
     if asked.documents != "auto":
         lines = (text if text.endswith("\n") else f"{text}\n" for text in texts)
@@ -114,7 +153,7 @@ def _split_rows(texts: Iterator[str], asked: CorpusOptions) -> SplitText:
         if text.strip():
             break
     stream = chain(head, texts)
-    if head and is_title(head[-1]):
+    if head and is_title(head[-1]) and not are_documents:
         return SplitText(list(islice(split_articles(stream), asked.limit)), "titles", "article")
     documents: list[str] = []
     empty = 0
@@ -247,23 +286,16 @@ def _read_folder(path: Path, asked: CorpusOptions) -> SplitText:
         return _read_tables(path, tables, asked)
     if asked.column is not None:
         raise CorpusError(f"a table where a column is named in {path}", "text files", "leave --column out")
-    return _read_files(texts, asked)
+    return _read_files(list(enumerate(texts)), asked, by_file=len(texts) > 1)
 
 
 def _read_tables(folder: Path, tables: list[Path], asked: CorpusOptions) -> SplitText:
-    """Read the rows of the tables of a folder, or of this shard's share of them.
+    """Read the rows of all tables of a folder.
 
     asked   how the corpus is to be read
     """
-    numbered = list(enumerate(tables))
-    part, parts = asked.files
-    if part:  # the column is that of the first file, as when all are read
-        every = _iter_rows(numbered, asked, _Reading())
-        first = next((row.columns for row in every if row.columns), None)
-        if first is not None:
-            asked = replace(asked, column=choose_column(first, asked.column, str(folder)))
     reading = _Reading()
-    return read_rows(_iter_rows(numbered[part::parts], asked, reading), asked, str(folder), reading)
+    return read_rows(_iter_rows(list(enumerate(tables)), asked, reading), asked, str(folder), reading)
 
 
 def _sort_files(folder: Path) -> tuple[list[Path], list[Path], int]:
@@ -292,19 +324,19 @@ def _iter_rows(tables: list[tuple[int, Path]], asked: CorpusOptions, reading: _R
             yield Row(file.name, {}, error.got)
 
 
-def _read_files(files: list[Path], asked: CorpusOptions) -> SplitText:
-    """Read the text files of a folder: a single one like a named file, several as a document each or by the chosen
-    rule.
+def _read_files(files: list[tuple[int, Path]], asked: CorpusOptions, *, by_file: bool) -> SplitText:
+    """Read text files of a folder: a single one like a named file, several as a document each or by the chosen rule.
 
-    asked   how the corpus is to be read
+    files     number and path of each
+    asked     how the corpus is to be read
+    by_file   whether the folder has several
     """
-    rule = "file" if asked.documents == "auto" and len(files) > 1 else asked.documents
+    rule = "file" if asked.documents == "auto" and by_file else asked.documents
     last = SplitText([], "files")
     documents: list[str] = []
     owner: list[int] = []
     empty = skipped = 0
-    part, parts = asked.files
-    for number, file in list(enumerate(files))[part::parts]:
+    for number, file in files:
         try:
             last = split_file(partial(read_start, file), asked.limit, rule)
         except CorpusError:
@@ -321,5 +353,5 @@ def _read_files(files: list[Path], asked: CorpusOptions) -> SplitText:
     if last.block is not None:  # blocks of tokens are cut and counted later, over the ends of files
         return replace(last, documents=documents, empty=empty, skipped=skipped, owner=None)
     documents, owner = documents[: asked.limit], owner[: asked.limit]
-    owned = owner if len(files) > 1 else None
+    owned = owner if by_file else None
     return replace(last, documents=documents, empty=empty, skipped=skipped, owner=owned)

@@ -57,7 +57,8 @@ def open_plan(
     """Open the corpus `name` for a model. Return its batches, and the manifest's entry on it.
 
     sequences   use only so many windows of the text, evenly spread over it
-    options     fields of `data.corpora.CorpusOptions`
+    options     fields of `data.corpora.CorpusOptions`; and `files`, (i, n), to read files i, i + n, i + 2n … of a
+                folder of texts only (`data.by_file`)
 
     UsageError for options that the modality does not have.
     """
@@ -68,6 +69,9 @@ def open_plan(
         raise UsageError("--sequences with a text model", f"one of {modality}", "use --limit, which counts units")
     if modality == "image" and max_length is not None:
         raise UsageError("no --max-length for an image model", str(max_length), "leave it out")
+    files = options.pop("files", None)
+    if files is not None:
+        return _open_plan_by_file(name, model, processor, files, max_length, batch_tokens, options)
     corpus = open_corpus(name, modality=modality, **options)
     described = {"name": corpus.name, "fingerprint": corpus.fingerprint}
     plan: Any
@@ -86,6 +90,34 @@ def open_plan(
         described["preprocessing"] = plan.settings
     warnings = [*_describe_skipped(corpus.source.get("skipped")), *plan.warnings]
     return plan, {**described, "words": plan.words, **corpus.source, "warnings": warnings}
+
+
+def _open_plan_by_file(
+    name: str,
+    model: Any,
+    tokenizer: Any,
+    files: tuple[int, int],
+    max_length: int | None,
+    batch_tokens: int,
+    options: dict[str, Any],
+) -> tuple[Plan, dict[str, Any]]:
+    """Open a share of the files of a folder of texts, as `open_plan` does; one file is in memory at a time."""
+    from anisoscope.data.by_file import PlanByFile, find_share
+    from anisoscope.models.families import family_named
+
+    config = getattr(model, "config", None)
+    length = choose_text_length(config, tokenizer, max_length)
+
+    def make(corpus: Any, reader: Any) -> Any:
+        """Plan one file, read by a tokenizer."""
+        return _plan_text(corpus, model, reader, length, batch_tokens)
+
+    share = find_share(name, files, **options)
+    are_words = family_named(getattr(config, "model_type", "")).words
+    plan = PlanByFile(share, make, tokenizer, None if are_words else getattr(config, "vocab_size", None))
+    described = {"name": name, "fingerprint": plan.corpus_fingerprint, "max_length": length, "words": plan.words}
+    warnings = [*_describe_skipped(plan.source["skipped"]), *plan.warnings]
+    return plan, {**described, **plan.source, "warnings": warnings}
 
 
 def _describe_skipped(count: int | None) -> list[str]:

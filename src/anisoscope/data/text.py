@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from anisoscope.data import hub
 from anisoscope.data.corpora import CorpusOptions, HubPart, named_corpora, resolve_corpus
-from anisoscope.data.documents import choose_column, list_separate_files, list_texts_or_tables, read_path, read_rows
+from anisoscope.data.documents import (
+    choose_column,
+    list_separate_files,
+    list_texts_or_tables,
+    read_path,
+    read_rows,
+    read_separate_file,
+)
 from anisoscope.data.local import find_path
 from anisoscope.data.plans import hash_parts
 from anisoscope.data.splitting import SplitText
@@ -46,7 +53,7 @@ class TextCorpus:
     unit   what a unit is called
     notes  remarks for the run's warnings
     numbers   number of each document's unit; None: that of the document
-    is_part   whether only some files of the corpus were read
+    is_part   whether it is one file of a corpus
     """
 
     name: str
@@ -77,12 +84,8 @@ def open_text(name: str, **options: Any) -> TextCorpus:
         if asked.documents != "auto":
             raise UsageError("--documents with text of your own", f"it with {name}", "leave it out")
         read, source = place.made(asked.limit)
-    part, parts = asked.files
-    is_part = asked.files != (0, 1)
     if not read.documents:
-        got = f"no text ({read.empty} empty and {read.skipped} unreadable documents)"
-        where = f"the files of shard {part + 1}/{parts} of {name}" if is_part else name
-        raise CorpusError(f"text in {where}", got, "name a corpus with text, or another column")
+        raise refuse_empty(name, read.empty, read.skipped)
     source |= {
         "documents": read.how,
         "column": read.column,
@@ -96,11 +99,8 @@ def open_text(name: str, **options: Any) -> TextCorpus:
         # numbers and fingerprint of single files, so that shards of files agree on them without seeing each other's
         files = [str(file.relative_to(place)) for file in list_texts_or_tables(place)]
         numbers = _number_by_file(read.owner, len(files))
-        hashes = _hash_files(read.documents, read.owner, range(len(files))[part::parts])
+        hashes = _hash_files(read.documents, read.owner, range(len(files)))
         fingerprint = hash_parts(hashes.values())
-        if is_part:
-            source["files"] = {files[number]: hashed for number, hashed in hashes.items()}
-            source["all_files"] = files
     notes: tuple[str, ...] = ()
     if read.guessed:
         rule = f"it is split into units by {read.how}; choose otherwise with --documents"
@@ -115,8 +115,41 @@ def open_text(name: str, **options: Any) -> TextCorpus:
         unit=read.unit,
         notes=notes,
         numbers=numbers,
-        is_part=is_part,
     )
+
+
+def refuse_empty(where: str, empty: int, skipped: int) -> CorpusError:
+    """Make the error for a corpus without text. The caller raises it.
+
+    where            the corpus, or the part of it that was read
+    empty, skipped   documents that are empty, and that could not be read
+    """
+    got = f"no text ({empty} empty and {skipped} unreadable documents)"
+    return CorpusError(f"text in {where}", got, "name a corpus with text, or another column")
+
+
+def open_separate_file(folder: Path, number: int, files: Sequence[Path], asked: CorpusOptions, name: str) -> TextCorpus:
+    """Open one file of a folder of texts; its documents have the numbers that they have in the whole folder.
+
+    number   of the file among `files`, which are all texts or tables of the folder
+    asked    how the corpus is to be read, with the column of tables (`documents.fix_column`)
+    name     of the corpus
+
+    The hash is that of the file; `source` says how many documents were empty, or could not be read.
+    """
+    read = read_separate_file(folder, number, files[number], asked)
+    source: dict[str, object] = {
+        "kind": "folder",
+        "path": str(folder.resolve()),
+        "documents": read.how,
+        "column": read.column,
+        "limit": None,
+        "empty": read.empty,
+        "skipped": read.skipped,
+    }
+    numbers = _number_by_file([number] * len(read.documents), len(files))
+    fingerprint = hash_parts([True, *read.documents])
+    return TextCorpus(name, read.documents, fingerprint, source, unit=read.unit, numbers=numbers, is_part=True)
 
 
 def _number_by_file(owner: Sequence[int], files: int) -> tuple[int, ...]:
@@ -202,7 +235,8 @@ def plan_text(
     if corpus.numbers is not None:
         kept = [number for number, unit in zip(corpus.numbers, units, strict=True) if len(unit)]
         windows = windows._replace(unit=np.array(kept, dtype=np.int64)[windows.unit])
-    notes = check_vocabulary(tokenizer, windows.ids, list(layouts.values()), vocab_size)
+    # one file may be too short to tell: of several, all together are checked
+    notes = [] if corpus.is_part else check_vocabulary(tokenizer, windows.ids, list(layouts.values()), vocab_size)
     settings: dict[str, object] = {
         "max_length": max_length,
         "batch_tokens": batch_tokens,

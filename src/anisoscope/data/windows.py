@@ -223,13 +223,16 @@ class TextPlan(Plan):
         CorpusError if none remain.
         """
         rows = np.flatnonzero(self.lengths >= shortest)
-        if not len(rows):
+        is_part = self.settings.get("is_part", False)
+        if not len(rows) and not is_part:
             expected = f"texts of at least {shortest} tokens, special ones counted"
             raise CorpusError(expected, "none", "name a longer text")
         n_short = len(self.lengths) - len(rows)
         if not n_short:
             return self
-        note = f"{n_short} windows of fewer than {shortest} tokens left out: the model cannot read them"
+        # of one file among many no count is told: it would be another note for each
+        left_out = "windows" if is_part else f"{n_short} windows"
+        note = f"{left_out} of fewer than {shortest} tokens left out: the model cannot read them"
         return self._only(rows, {"shortest": shortest}, [note])
 
     def _only(self, rows: Index, settings: dict[str, Any], notes: list[str]) -> "TextPlan":
@@ -296,11 +299,39 @@ def check_vocabulary(
     the embeddings is not the model's (an empty one is what a tokenizer without its files has); fewer than nine tenths
     are suspicious. Tokens added later may exceed the embeddings as long as the text does not use them.
     """
-    cure = "use the tokenizer published with the model, with all its files"
+    return check_counts(tokenizer, count_ids(tokenizer, ids), layouts, vocab_size)
+
+
+class IdCounts(NamedTuple):
+    """How many token ids there are, how many of them are of unknown tokens, and the largest."""
+
+    total: int = 0
+    unknown: int = 0
+    largest: int = -1
+
+    def add(self, other: "IdCounts") -> "IdCounts":
+        """Return the counts of both together."""
+        return IdCounts(self.total + other.total, self.unknown + other.unknown, max(self.largest, other.largest))
+
+
+def count_ids(tokenizer: "PreTrainedTokenizerBase", ids: NDArray[np.int32]) -> IdCounts:
+    """Count the token ids of a text."""
     if not len(ids):
+        return IdCounts()
+    of_unknown = getattr(tokenizer, "unk_token_id", None)  # what splits into words has none
+    unknown = 0 if of_unknown is None else int(np.count_nonzero(ids == of_unknown))
+    return IdCounts(len(ids), unknown, int(ids.max()))
+
+
+def check_counts(
+    tokenizer: "PreTrainedTokenizerBase", counts: IdCounts, layouts: Iterable[Affixes], vocab_size: int | None
+) -> list[str]:
+    """As `check_vocabulary`, from counts of the ids alone."""
+    cure = "use the tokenizer published with the model, with all its files"
+    if not counts.total:
         raise ModelError("a tokenizer that knows the text", "no token at all", cure)
-    if tokenizer.unk_token_id is not None:
-        unknown = float(np.mean(ids == tokenizer.unk_token_id))
+    if counts.unknown:
+        unknown = counts.unknown / counts.total
         if unknown > 0.5:
             got = f"{unknown:.0%} unknown tokens from a vocabulary of {len(tokenizer)}"
             raise ModelError("a tokenizer that knows the text", got, f"{cure}, or a text in its language")
@@ -308,7 +339,7 @@ def check_vocabulary(
         return []
     size = len(tokenizer)
     special = [token for layout in layouts for token in (*layout.prefix, *layout.suffix)]
-    largest = max(int(ids.max()), tokenizer.vocab_size - 1, *special)
+    largest = max(counts.largest, tokenizer.vocab_size - 1, *special)
     if largest >= vocab_size or 2 * size < vocab_size:
         expected = f"a tokenizer that matches the model's vocabulary of {vocab_size}"
         raise ModelError(expected, f"a vocabulary of {max(largest + 1, size)}", cure)

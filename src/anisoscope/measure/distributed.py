@@ -121,6 +121,11 @@ class _SharedTokenizer:
         """Wrap a tokenizer."""
         self._tokenizer = tokenizer
 
+    @property
+    def unshared(self) -> Any:
+        """The tokenizer itself, for what only some processes read."""
+        return self._tokenizer
+
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the tokenizer itself."""
         return getattr(self._tokenizer, name)

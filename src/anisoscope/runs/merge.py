@@ -24,7 +24,7 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
     shards hold, and if batches of the plan, or files of the corpus, are missing.
     """
     parts = [RunFolder(folder) for folder in folders]
-    manifests = [part.manifest for part in parts]
+    manifests = _read_manifests(parts)
     first = manifests[0]
     are_of_files = all("files" in manifest.get("corpus", {}) for manifest in manifests)
     identity = _require_one_run(parts, are_of_files=are_of_files)
@@ -52,6 +52,22 @@ def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
     }
     finish(target, whole, facts)
     return target
+
+
+def _read_manifests(parts: Sequence[RunFolder]) -> list[dict[str, Any]]:
+    """Read the manifests of shards. The list of all files of the corpus, which each of them has, is kept once.
+
+    parts   the shards' folders
+    """
+    manifests: list[dict[str, Any]] = []
+    for part in parts:
+        manifest = part.manifest
+        corpus = manifest.get("corpus", {})
+        if manifests and "all_files" in corpus:
+            of_first = manifests[0].get("corpus", {}).get("all_files")
+            corpus["all_files"] = of_first if of_first == corpus["all_files"] else corpus["all_files"]
+        manifests.append(manifest)
+    return manifests
 
 
 def _require_one_run(parts: Sequence[RunFolder], *, are_of_files: bool) -> dict[str, Any]:

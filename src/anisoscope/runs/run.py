@@ -416,7 +416,7 @@ def _estimate_cost_of_pass(subject: Subject, job: Job, plan: BatchPlan) -> Cost 
     """
     if not isinstance(plan, Plan) or not len(plan) or isinstance(subject.model, Arrays) or is_in_step(subject.model):
         return None
-    longest = int(plan.lengths.max()) if isinstance(plan, TextPlan) else None
+    longest = int(plan.lengths.max()) if isinstance(plan, TextPlan) else getattr(plan, "longest", None)
     return estimate_cost(find_shapes(subject.model, plan[0], job.settings), job.settings, longest)
 
 
