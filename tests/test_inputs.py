@@ -150,10 +150,10 @@ class OfTwo(Of):
 def test_the_second_of_a_pair_is_of_the_model_unless_it_labels_sequences(model, second, given):
     """It labels them where it has one number for each, or where the model takes one argument."""
     caller = Caller(model, None)
-    assert [*caller.named((torch.zeros(3, 4), torch.zeros(second)))] == given
+    assert [*caller.name_arguments((torch.zeros(3, 4), torch.zeros(second)))] == given
     assert bool(caller.warnings) is (given == ["x"])
     with pytest.raises(UsageError, match="at most"):
-        caller.named([torch.zeros(3, 4)] * 3)
+        caller.name_arguments([torch.zeros(3, 4)] * 3)
 
 
 @pytest.mark.parametrize(("labels", "classes"), [([[0, 2], [1, 0]], ("0", "1", "2")), ([[0, 0]], ("0",))])

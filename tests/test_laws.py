@@ -151,7 +151,7 @@ class MultipliedSums(Keeper):
         return site.quantity == "hidden"
 
     def add(self, site, value, done):
-        real = done.positions_of(site, value).real.double()
+        real = done.find_masks(site, value).real.double()
         length = torch.linalg.vector_norm(value, dim=-1) * real
         done.add_sums(site.name, {"n": real.sum(1)[:, None, None], "norm": length.sum(1)[:, None, None]})
 

@@ -78,18 +78,20 @@ class Line(nn.Module):
 def test_arguments_are_named_after_the_parameters():
     caller = calls.Caller(Reader(), None)
     ids, mask, vectors = torch.ones(2, 3, dtype=torch.int64), torch.ones(2, 3), torch.ones(2, 3, 4)
-    assert list(caller.named((ids, mask))) == ["input_ids", "attention_mask"]
-    assert list(caller.named(ids)) == ["input_ids"] and list(caller.named(vectors)) == ["inputs_embeds"]
-    assert list(caller.named((ids, torch.tensor([0, 1])))) == ["input_ids"]
+    assert list(caller.name_arguments((ids, mask))) == ["input_ids", "attention_mask"]
+    assert list(caller.name_arguments(ids)) == ["input_ids"] and list(caller.name_arguments(vectors)) == [
+        "inputs_embeds"
+    ]
+    assert list(caller.name_arguments((ids, torch.tensor([0, 1])))) == ["input_ids"]
     assert caller.warnings == ["the second of each pair was taken for its labels and not given to the model"]
-    assert list(calls.Caller(None, None).named(torch.ones(1, 3, 4, 4))) == ["pixel_values"]
-    assert list(calls.Caller(None, None).named(ids)) == ["input_ids"]
+    assert list(calls.Caller(None, None).name_arguments(torch.ones(1, 3, 4, 4))) == ["pixel_values"]
+    assert list(calls.Caller(None, None).name_arguments(ids)) == ["input_ids"]
     with pytest.raises(UsageError, match="at most 3 arguments"):
-        caller.named((ids, mask, mask, mask))
-    assert calls.Caller(Line(), None).named([np.ones((2, 3))])["x"].dtype == torch.float32
+        caller.name_arguments((ids, mask, mask, mask))
+    assert calls.Caller(Line(), None).name_arguments([np.ones((2, 3))])["x"].dtype == torch.float32
     for bad, said in (([[1, 2], [3]], "different lengths"), ([["a"]], "numbers in")):
         with pytest.raises(UsageError, match=said):
-            caller.named({"input_ids": bad})
+            caller.name_arguments({"input_ids": bad})
 
 
 def test_arguments_that_a_model_takes():
@@ -237,7 +239,7 @@ def test_attention_that_is_refused_is_dropped():
     kept.refuse({("encoder", 1, "self"): "again", ("encoder", 3, "self"): "new"})
     assert kept.refused == {("encoder", 1, "self"): "why", ("encoder", 3, "self"): "new"}
     assert (
-        accumulator._ids_of(
+        accumulator._find_ids(
             Batch({"decoder_input_ids": torch.ones(1), "input_ids": torch.zeros(1)}, torch.zeros(1), {}), "decoder"
         )
         == 1

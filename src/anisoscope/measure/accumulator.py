@@ -85,17 +85,19 @@ class Measurement:
         self.group = self._unit % self.settings.groups
         self.label = require_labels(batch, self.classes) if self.settings.labelled else None
         self.moments.begin(self.group)
-        start = next((stream.start for stream in batch.streams.values()), torch.zeros_like(self._unit))
-        self._start = start.to(CPU)
+        starts = [stream.start for stream in batch.streams.values()]
+        self._start = starts[0].to(CPU) if starts else torch.zeros_like(self._unit)
         self._masks: dict[str | tuple[int, int], Masks] = {}
         self._copies: dict[tuple[int, torch.device], Any] = {}
         self.sums.units.update(self._unit.tolist())
-        for stack, given in (batch.streams if layout is None else layout.streams(batch)).items():
+        streams = batch.streams if layout is None else layout.streams(batch)
+        for stack, given in streams.items():
             stream = given.to(CPU)
-            self._masks[stack] = self._make_masks(stream, _ids_of(batch, stack))
+            self._masks[stack] = self._make_masks(stream, _find_ids(batch, stack))
             self._start_sample(stack, stream.start, self._masks[stack])
+        # Masks by name are those of stacks; others come later, for stacks without an input.
         near = choose_sum_device(device)
-        return {stack: self.near(masks, near).real for stack, masks in self._masks.items() if isinstance(stack, str)}
+        return {stack: self.copy_to(masks, near).real for stack, masks in self._masks.items() if isinstance(stack, str)}
 
     def _make_masks(self, stream: Stream, ids: Tensor | None = None) -> Masks:
         """Return the token masks of a stream of inputs, with the unit and position of each token if a keeper needs
@@ -106,7 +108,7 @@ class Measurement:
         unit = self._unit if self._placed else None
         return Masks.of(stream, self.settings.tokens, unit, None if ids is None else ids.to(CPU))
 
-    def near(self, item: Near, device: torch.device) -> Near:
+    def copy_to(self, item: Near, device: torch.device) -> Near:
         """Copy masks, units or labels of the batch to a device, at most once per batch and device."""
         if device == CPU:
             return item
@@ -146,7 +148,8 @@ class Measurement:
         self.sites = {name: site for name, site in self.sites.items() if name not in gone}
         self.sums.terms = {key: value for key, value in self.sums.terms.items() if key[0] not in gone}
         self.extremes = self.extremes.without(gone)
-        for name in gone & self.reservoirs.keys():  # which make those of other sites as they come
+        # Only samples that exist: to look one up creates it.
+        for name in gone & self.reservoirs.keys():
             del self.reservoirs[name]
 
     def _is_refused(self, site: Site) -> bool:
@@ -161,7 +164,8 @@ class Measurement:
 
     def receive(self, site: Site, value: Any) -> None:
         """Reduce a captured tensor to sums at once, with every keeper that takes its site."""
-        if self._is_refused(site):  # in an earlier part of the pass
+        # Refused in an earlier part of the pass, which the capture does not know.
+        if self._is_refused(site):
             return
         self.sites[site.name] = site
         value = to_accumulation_device(value)
@@ -175,20 +179,21 @@ class Measurement:
 
         values   tensors [sequence, …] by name of the sum
         """
-        self.sums.add(site, values, self.near(self.group, next(iter(values.values())).device))
+        self.sums.add(site, values, self.copy_to(self.group, next(iter(values.values())).device))
 
     def add_sample(self, site: Site, x: Tensor) -> None:
         """Offer vectors [sequence, token, …] to the sample of their stack.
 
         If the stack has no input stream, lengths may differ by site, and the site gets a sample of its own.
         """
-        if self._sampled:
-            own = site.stack not in self._masks
-            masks = self._stream_masks(site, site.stack, x)
-            reservoir = self._start_sample(site.name, self._start, masks) if own else self.reservoirs[site.stack]
-            reservoir.add(site.name, x)
+        if not self._sampled:
+            return
+        masks = self._stream_masks(site, site.stack, x)
+        has_stream = site.stack in self._masks
+        reservoir = self.reservoirs[site.stack] if has_stream else self._start_sample(site.name, self._start, masks)
+        reservoir.add(site.name, x)
 
-    def real_queries(self, site: Site, keys: Tensor) -> Tensor:
+    def find_real_queries(self, site: Site, keys: Tensor) -> Tensor:
         """Return which queries of an attention layer are real tokens [sequence, query].
 
         All are, if no input stream has that length.
@@ -197,10 +202,10 @@ class Measurement:
         """
         masks = self._masks.get(site.stack)
         if masks is not None and masks.real.shape[1] == keys.shape[2]:
-            return self.near(masks, keys.device).real
+            return self.copy_to(masks, keys.device).real
         return torch.ones_like(keys[:, 0], dtype=torch.bool)
 
-    def places_of_queries(self, site: Site, keys: Tensor) -> Tensor:
+    def locate_queries(self, site: Site, keys: Tensor) -> Tensor:
         """Return for each query of an attention layer which token it is [sequence, query, 4] (see
         `sums.extremes.WHERE`).
 
@@ -210,9 +215,9 @@ class Measurement:
         if masks is None or masks.real.shape[1] != keys.shape[2]:
             every = torch.ones_like(keys[:, 0], dtype=torch.bool, device=CPU)
             masks = self._make_masks(Stream(every, ~every, self._start))
-        return self.near(masks, keys.device).places
+        return self.copy_to(masks, keys.device).places
 
-    def positions_of(self, site: Site, x: Tensor) -> Masks:
+    def find_masks(self, site: Site, x: Tensor) -> Masks:
         """Return the token masks for vectors [sequence, token, dim] or heads [sequence, head, token, dim] of a site."""
         if site.quantity in LAYER_QUANTITIES:
             return self._stream_masks(site, site.stack, x)
@@ -229,10 +234,14 @@ class Measurement:
         masks, length = self._masks.get("encoder"), x.shape[1]
         if masks is None or masks.real.shape == x.shape[:2] or len(x) != len(self._unit):
             return self._stream_masks(site, "encoder", x)
-        if masks.real.shape[1] > length and not bool(masks.real[:, length:].any()):
+        is_longer = masks.real.shape[1] > length
+        if is_longer and not bool(masks.real[:, length:].any()):
             return masks.cut(length)
-        of_towers = [own for at, own in self._masks.items() if isinstance(at, tuple) and at[0] == length]
-        return of_towers[0] if len(of_towers) == 1 else self._stream_masks(site, "encoder", x)
+        # Masks of a tower are kept by (length, number of special tokens); if several fit, none is known to be the one.
+        of_towers = [own for key, own in self._masks.items() if isinstance(key, tuple) and key[0] == length]
+        if len(of_towers) == 1:
+            return of_towers[0]
+        return self._stream_masks(site, "encoder", x)
 
     def _stream_masks(self, site: Site, stack: str, x: Tensor) -> Masks:
         """Return the token masks of a stack (encoder, decoder), for values x [sequence, token, …] captured at a site of
@@ -249,62 +258,84 @@ class Measurement:
             cure += "; else measure another part"
             raise MeasureError(expected, f"[sequence, token, …] of {tuple(x.shape[:2])}", cure)
         if stack not in self._masks:
-            length = x.shape[1]
-            specials = self._layout.specials(site) if self._layout and length > 1 else 0
-            if (length, specials) not in self._masks:
-                every = torch.ones(x.shape[:2], dtype=torch.bool)
-                parts = self._layout.parts.get(stack, 1) if self._layout else 1
-                in_part = torch.arange(length) % max(1, length // parts)
-                stream = Stream(every, every & (in_part < specials), self._start)
-                self._masks[length, specials] = self._make_masks(stream)
-            return self._masks[length, specials]
+            return self._masks_without_stream(site, stack, x)
         masks = self._masks[stack]
         if masks.real.shape != x.shape[:2]:
             expected = f"{stack} sites of shape {tuple(masks.real.shape)} as in its inputs"
             raise MeasureError(expected, str(tuple(x.shape[:2])), "name the stream of these sites in Batch.streams")
         return masks
 
+    def _masks_without_stream(self, site: Site, stack: str, x: Tensor) -> Masks:
+        """Return the token masks of a stack that reads no input stream, such as an image tower, for values of one site.
+
+        Every position is real. In each part of a sequence (frame or crop of an image), those that the model puts before
+        the others are special.
+        """
+        length = x.shape[1]
+        specials = self._layout.specials(site) if self._layout and length > 1 else 0
+        if (length, specials) not in self._masks:
+            parts = self._layout.parts.get(stack, 1) if self._layout else 1
+            position_in_part = torch.arange(length) % max(1, length // parts)
+            real = torch.ones(x.shape[:2], dtype=torch.bool)
+            stream = Stream(real, real & (position_in_part < specials), self._start)
+            self._masks[length, specials] = self._make_masks(stream)
+        return self._masks[length, specials]
+
     def merge(self, other: "Measurement") -> "Measurement":
         """Return both measurements together, as if they had been measured in one pass.
 
         UsageError if their settings differ, MeasureError if both hold the same batch.
         """
-        if self.settings != other.settings:
-            ours, theirs = vars(self.settings), vars(other.settings)
-            name = next(name for name in ours if ours[name] != theirs.get(name))
-            expected = f"two measurements of {name} = {ours[name]!r}"
-            raise UsageError(expected, repr(theirs.get(name)), "measure both with the same settings")
-        twice = self.batches & other.batches if self.plan == other.plan != "" else set()
-        if twice:
-            got = f"{len(twice)} of the same batches in both"
-            raise MeasureError("measurements of different batches", got, "name each part once")
-        if self.classes and other.classes and self.classes != other.classes:
-            expected = f"two measurements of the classes {', '.join(self.classes)}"
-            raise MeasureError(expected, ", ".join(other.classes), "measure both with the same classes")
+        self._require_compatible(other)
         plans = {self.plan, other.plan} - {""}
-        plan = plans.pop() if len(plans) == 1 else ""
-        held = self.batches | other.batches, self.weights | other.weights
-        merged = Measurement(self.settings, plan, *held, self.classes or other.classes, self.unseen | other.unseen)
-        merged.sites, merged.pieces = self.sites | other.sites, max(self.pieces, other.pieces)
+        merged = Measurement(
+            self.settings,
+            plan=plans.pop() if len(plans) == 1 else "",
+            batches=self.batches | other.batches,
+            weights=self.weights | other.weights,
+            classes=self.classes or other.classes,
+            unseen=self.unseen | other.unseen,
+            pieces=max(self.pieces, other.pieces),
+        )
+        merged.sites = self.sites | other.sites
         for part in (self, other):
+            # Pending products belong to the sums.
             part.moments.flush()
             for name, sample in part.reservoirs.items():
                 merged.reservoirs[name] = merged.reservoirs[name].merge(sample)
         merged.take(self.sums.merge(other.sums))
         merged.extremes = self.extremes.merge(other.extremes)
+        # One part may have kept attention that the other found to be unreadable.
         merged.refuse(self.refused | other.refused)
         for part in (self, other):
             merged.note_proof(part.proof)
         return merged
+
+    def _require_compatible(self, other: "Measurement") -> None:
+        """Raise UsageError for other settings, MeasureError for the same batches or other classes."""
+        if self.settings != other.settings:
+            ours, theirs = vars(self.settings), vars(other.settings)
+            name = next(name for name in ours if ours[name] != theirs.get(name))
+            expected = f"two measurements of {name} = {ours[name]!r}"
+            raise UsageError(expected, repr(theirs.get(name)), "measure both with the same settings")
+        # Without a plan, batches are numbered as they come, and equal numbers say nothing.
+        same_plan = self.plan == other.plan != ""
+        twice = self.batches & other.batches
+        if same_plan and twice:
+            got = f"{len(twice)} of the same batches in both"
+            raise MeasureError("measurements of different batches", got, "name each part once")
+        if self.classes and other.classes and self.classes != other.classes:
+            expected = f"two measurements of the classes {', '.join(self.classes)}"
+            raise MeasureError(expected, ", ".join(other.classes), "measure both with the same classes")
 
     def records(self, replicates: Replicates | None = None) -> pd.DataFrame:
         """Return the long table of results: all chosen metrics at all sites.
 
         `replicates` receives the values without each group of units.
         """
-        return build_long_table(self.kept(), self.settings.chosen, self.settings.tokens, replicates)
+        return build_long_table(self.gather(), self.settings.chosen, self.settings.tokens, replicates)
 
-    def kept(self) -> Gathered:
+    def gather(self) -> Gathered:
         """Return everything that was accumulated, in the form that metrics read."""
         self.moments.flush()
         return Gathered(self.sums, self.sites, self.reservoirs, self.weights, self.classes, self.extremes)
@@ -312,35 +343,45 @@ class Measurement:
     @property
     def nbytes(self) -> int:
         """Return the number of bytes that the measurement holds."""
-        kept = [*self.sums.terms.values(), *self.moments.pending.values()]
-        kept += [x for sample in self.reservoirs.values() for x in sample.vectors.values()]
-        return sum(x.numel() * x.itemsize for x in kept) + self.extremes.nbytes
+        tensors = [*self.sums.terms.values(), *self.moments.pending.values()]
+        for sample in self.reservoirs.values():
+            tensors += sample.vectors.values()
+        return sum(x.numel() * x.itemsize for x in tensors) + self.extremes.nbytes
 
     def excluded(self) -> dict[str, dict[str, int]]:
         """Count the vectors left out, for sites that have some: {"encoder.3.hidden": {"zero": 2, "nonfinite": 0}}."""
         terms = self.sums.terms
-        counts = {
-            site: {term: int(terms[site, term].sum()) for term in ("zero", "nonfinite") if (site, term) in terms}
-            for site in self.sums.sites()
-        }
-        return {site: count for site, count in counts.items() if any(count.values())}
+        by_site = {}
+        for site in self.sums.sites():
+            counted = [term for term in ("zero", "nonfinite") if (site, term) in terms]
+            counts = {term: int(terms[site, term].sum()) for term in counted}
+            if any(counts.values()):
+                by_site[site] = counts
+        return by_site
 
     def save(self, path: Path, more: Mapping[str, str] = {}) -> None:
         """Write the whole measurement to a file; the texts in `more` are added to its metadata."""
         tensors = {f"sums {site}|{term}": value for (site, term), value in self.sums.terms.items()}
-        tensors |= self.moments.tensors("pending ") | self.extremes.tensors("extremes ")
+        tensors |= self.moments.tensors("pending ")
+        tensors |= self.extremes.tensors("extremes ")
         for name, reservoir in self.reservoirs.items():
             tensors |= reservoir.tensors(f"sample {name} ")
-        tensors |= {f"weights {name}|{term}": x for name, terms in self.weights.items() for term, x in terms.items()}
-        for name, held in (("units", self.sums.units), ("batches", self.batches)):
-            tensors[name] = torch.tensor(sorted(held), dtype=torch.int64)
+        for name, terms in self.weights.items():
+            tensors |= {f"weights {name}|{term}": x for term, x in terms.items()}
+        for name, numbers in (("units", self.sums.units), ("batches", self.batches)):
+            tensors[name] = torch.tensor(sorted(numbers), dtype=torch.int64)
         tensors = {name: value.cpu().contiguous() for name, value in tensors.items()}
-        described = {**more, "plan": self.plan, "sites": json.dumps([astuple(site) for site in self.sites.values()])}
-        described |= {"classes": json.dumps(self.classes), "unseen": json.dumps(sorted(self.unseen))}
-        described |= {"refused": json.dumps([[*place, why] for place, why in self.refused.items()])}
+        metadata = {
+            **more,
+            "plan": self.plan,
+            "sites": json.dumps([astuple(site) for site in self.sites.values()]),
+            "classes": json.dumps(self.classes),
+            "unseen": json.dumps(sorted(self.unseen)),
+            "refused": json.dumps([[*place, why] for place, why in self.refused.items()]),
+        }
         if self.proof is not None:
-            described |= {"proof": self.proof.to_json()}
-        write_atomic(path, lambda temporary: save_file(tensors, temporary, metadata=described))
+            metadata["proof"] = self.proof.to_json()
+        write_atomic(path, lambda temporary: save_file(tensors, temporary, metadata=metadata))
 
     @classmethod
     def restore(cls, path: Path, settings: Settings, plan: str | None = None) -> "Measurement":
@@ -353,13 +394,10 @@ class Measurement:
         """
         try:
             with safe_open(path, framework="pt") as file:
-                described, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-            batches, classes = set(tensors.pop("batches").tolist()), tuple(json.loads(described["classes"]))
-            self = cls(settings, described["plan"], batches, {}, classes, set(json.loads(described["unseen"])))
-            self.sites = {site.name: site for site in (Site(*each) for each in json.loads(described["sites"]))}
-            refused = json.loads(described.get("refused", "[]"))
-            self.refused = {(stack, layer, kind): why for stack, layer, kind, why in refused}
-            self.proof = Proof.from_json(described["proof"]) if "proof" in described else None
+                metadata = file.metadata()
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            self = cls(settings, metadata["plan"], set(tensors.pop("batches").tolist()))
+            self._restore_metadata(metadata)
             self.sums.units = set(tensors.pop("units").tolist())
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             cure = "remove the file: --resume then measures its batches again"
@@ -380,10 +418,24 @@ class Measurement:
         self.extremes.restore(tensors, "extremes ")
         return self
 
+    def _restore_metadata(self, metadata: Mapping[str, str]) -> None:
+        """Read what `save` wrote besides tensors: classes, sites, what could not be captured, the proof."""
+        self.classes = tuple(json.loads(metadata["classes"]))
+        self.unseen = set(json.loads(metadata["unseen"]))
+        for fields in json.loads(metadata["sites"]):
+            site = Site(*fields)
+            self.sites[site.name] = site
+        # Files of older versions have no entry for what was refused, and none for the proof.
+        for stack, layer, kind, why in json.loads(metadata.get("refused", "[]")):
+            self.refused[stack, layer, kind] = why
+        if "proof" in metadata:
+            self.proof = Proof.from_json(metadata["proof"])
 
-def _ids_of(batch: Batch, stack: str) -> Tensor | None:
+
+def _find_ids(batch: Batch, stack: str) -> Tensor | None:
     """Return the token ids of a stack in a batch; None if the model is not given ids."""
     for name in (f"{stack}_input_ids", "input_ids"):
-        if isinstance(batch.inputs.get(name), Tensor):
-            return batch.inputs[name]  # type: ignore[no-any-return]
+        ids = batch.inputs.get(name)
+        if isinstance(ids, Tensor):
+            return ids
     return None

@@ -29,11 +29,15 @@ class Caller:
 
     def __init__(self, model: nn.Module | None, forward: Callable[[nn.Module, Any], Any] | None) -> None:
         """Prepare to call a model, or `forward(model, inputs)` if given."""
-        self.model, self.forward, self.warnings = model, forward, list[str]()
-        weights = () if model is None else model.parameters()
-        self._dtype = next((p.dtype for p in weights if p.is_floating_point()), None)
+        self.model, self.forward = model, forward
+        self.warnings: list[str] = []
+        self._dtype: torch.dtype | None = None
+        for weight in () if model is None else model.parameters():
+            if weight.is_floating_point():
+                self._dtype = weight.dtype
+                break
 
-    def named(self, item: Any) -> dict[str, Any]:
+    def name_arguments(self, item: Any) -> dict[str, Any]:
         """Return the arguments of one call of the model by name.
 
         item   one batch as the caller gave it: a mapping, a tuple or list of arguments, or a single one
@@ -41,23 +45,30 @@ class Caller:
         Items of a tuple are named after the parameters of `forward`. UsageError if there are more items than
         parameters.
         """
-        model = self.model
         if isinstance(item, Mapping):
             return {str(name): self._to_tensor(value, str(name)) for name, value in item.items()}
         given = list(item) if isinstance(item, tuple | list) else [item]
-        if model is None:
-            name = "pixel_values" if isinstance(given[0], Tensor) and given[0].is_floating_point() else "input_ids"
-            return {name: given[0]}
+        if self.model is None:
+            is_of_pixels = isinstance(given[0], Tensor) and given[0].is_floating_point()
+            return {"pixel_values" if is_of_pixels else "input_ids": given[0]}
         tensors = [self._to_tensor(value, f"argument {i + 1}") for i, value in enumerate(given)]
-        first, second = tensors[0], tensors[1] if len(tensors) == 2 else None
+        return self._name_tensors(self.model, tensors)
+
+    def _name_tensors(self, model: nn.Module, tensors: list[Any]) -> dict[str, Any]:
+        """Name the arguments of a call after the parameters of the model's `forward`, in order; leave out labels.
+
+        UsageError if the model names no parameters, or takes fewer.
+        """
         names = _list_parameters(model, Parameter.POSITIONAL_OR_KEYWORD)
         if not names:
             cure = "give forward=lambda model, inputs: model(*inputs)"
             raise UsageError(f"{type(model).__name__}.forward with named arguments", "none", cure)
+        first = tensors[0]
+        # Vectors for a model of token ids go by its argument for vectors.
         if _is_floating(first) and first.dim() == 3 and names[0] == "input_ids" and "inputs_embeds" in names:
-            names = ["inputs_embeds"]  # vectors for a model of token ids
-        targets = isinstance(second, Tensor) and isinstance(first, Tensor) and second.shape in ((), first.shape[:1])
-        if len(tensors) == 2 and (len(names) < 2 or targets):
+            names = ["inputs_embeds"]
+        # A loader of a training gives pairs of inputs and labels.
+        if len(tensors) == 2 and (len(names) < 2 or _are_labels(tensors[1], first)):
             self._note("the second of each pair was taken for its labels and not given to the model")
             tensors = tensors[:1]
         if len(tensors) > len(names):
@@ -75,24 +86,38 @@ class Caller:
         names = _list_parameters(
             model, Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY
         )
-        more = bool(_list_parameters(model, Parameter.VAR_KEYWORD))
+        takes_any_name = bool(_list_parameters(model, Parameter.VAR_KEYWORD))
         for name in list(arguments):
-            if name in names or (more and not (names and isinstance(arguments[name], Tensor))):
-                continue  # tensors among options that a model takes by any name would be lost unseen
+            if name in names:
+                continue
+            # A model that takes options by any name would ignore a tensor among them silently.
+            if takes_any_name and not (names and isinstance(arguments[name], Tensor)):
+                continue
             if name in TARGETS:
                 self._note(f"{name} is no argument of {type(model).__name__}: not given to it")
             elif name != "attention_mask":
                 took = f"arguments of {type(model).__name__} ({', '.join(names)})"
                 raise UsageError(took, repr(name), f"leave it out, or {suggest_names(name, names)}")
             arguments.pop(name)
-        first = next((value for value in arguments.values() if isinstance(value, Tensor)), None)
-        # embeddings of one's own kind (I-BERT's quantised ones) are known by what `forward` calls its ids
-        embeds = any(isinstance(module, nn.Embedding) for module in model.modules()) or "input_ids" in arguments
-        if first is not None and not first.is_floating_point() and not embeds and self._dtype is not None:
-            got = f"{said(first)} for a model without an embedding of ids"
+        self._check_types(model, arguments)
+        self._check_masks(arguments)
+        return arguments
+
+    def _check_types(self, model: nn.Module, arguments: Mapping[str, Any]) -> None:
+        """Raise UsageError for integers given to a model without an embedding, and for floating-point token ids."""
+        tensors = [value for value in arguments.values() if isinstance(value, Tensor)]
+        # An embedding of another class (I-BERT's quantised one) is known by what `forward` calls its ids.
+        has_embedding = "input_ids" in arguments or any(isinstance(module, nn.Embedding) for module in model.modules())
+        if tensors and not tensors[0].is_floating_point() and not has_embedding and self._dtype is not None:
+            got = f"{describe_value(tensors[0])} for a model without an embedding of ids"
             raise UsageError("floating-point inputs", got, "convert them: x.float()")
-        if _is_floating(ids := arguments.get("input_ids")):
-            raise UsageError("token ids (integers) as input_ids", said(ids), "give ids, or name it inputs_embeds")
+        ids = arguments.get("input_ids")
+        if _is_floating(ids):
+            cure = "give ids, or name it inputs_embeds"
+            raise UsageError("token ids (integers) as input_ids", describe_value(ids), cure)
+
+    def _check_masks(self, arguments: Mapping[str, Any]) -> None:
+        """Raise UsageError for an attention mask of other numbers than 0 and 1; note masks that are not understood."""
         for name, mask in arguments.items():
             if name.endswith("attention_mask") and isinstance(mask, Tensor) and mask.dim() == 2:
                 if not bool(((mask == 0) | (mask == 1)).all()):
@@ -100,7 +125,6 @@ class Caller:
                     raise UsageError(f"0 and 1 in {name}", f"values up to {mask.max()}", cure)
             elif name.endswith("mask") and name not in (*PADDING_MASKS, "attention_mask", "decoder_attention_mask"):
                 self._note(f"{name} is given to the model; every position counts (attention_mask would leave some out)")
-        return arguments
 
     def __call__(self, **inputs: Any) -> Any:
         """Call the model and return its output; UsageError if the model does not accept the inputs."""
@@ -111,16 +135,18 @@ class Caller:
             if self.forward is None:
                 return model(**inputs)
             output = self.forward(model, move_batch(inputs["inputs"], find_device(model)))
-            if len(calls) != 1:  # its layers could not be counted
+            # Called twice, or never, the layers of one batch could not be told from those of another.
+            if len(calls) != 1:
                 cure = "measure the part that it calls, or give one batch a call"
                 raise UsageError("forward= to call the model once", f"{len(calls)} calls", cure)
             return output
         except (AnisoscopeError, torch.OutOfMemoryError, MemoryError):
             raise
         except OF_CALLS as error:
-            given = ", ".join(f"{name} {said(value)}" for name, value in inputs.items())
-            got = f"{given}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            given = ", ".join(f"{name} {describe_value(value)}" for name, value in inputs.items())
+            message = " ".join(str(error).split())[:300]
             cure = "give what you would call it with, or forward=lambda model, inputs: …"
+            got = f"{given}: {type(error).__name__}: {message}"
             raise UsageError(f"inputs that {type(model).__name__} takes", got, cure) from error
         finally:
             handle.remove()
@@ -167,18 +193,18 @@ def check_module(model: Any) -> None:
     check_kind(model)
     if not isinstance(model, nn.Module):
         expected = "the name of a model, a loaded one or a torch.nn.Module"
-        raise UsageError(expected, type(model).__name__, _cure_of(model))
+        raise UsageError(expected, type(model).__name__, _advise_on(model))
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UsageError("a model with weights", "weights on the device meta", "load it on cpu, cuda or mps")
 
 
-def _cure_of(thing: Any) -> str:
+def _advise_on(thing: Any) -> str:
     """Return advice for an object that was passed instead of a model, for an error message."""
-    if isinstance(thing, list | tuple) and any(isinstance(part, nn.Module) for part in thing):
+    if not isinstance(thing, list | tuple):
+        return "load it first"
+    if any(isinstance(part, nn.Module) for part in thing):
         return "give the model first, and its tokenizer as processor="
-    if isinstance(thing, list | tuple):
-        return "vectors go as one array or tensor: np.asarray(…)"
-    return "load it first"
+    return "vectors go as one array or tensor: np.asarray(…)"
 
 
 def to_array(value: Any) -> np.ndarray[Any, Any]:
@@ -194,12 +220,20 @@ def _is_floating(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
+def _are_labels(second: Any, first: Any) -> bool:
+    """Return whether the second of two arguments looks like labels of the first: one number, or one per sequence."""
+    if not isinstance(second, Tensor) or not isinstance(first, Tensor):
+        return False
+    return second.shape in ((), first.shape[:1])
+
+
 def _list_parameters(model: nn.Module, *kinds: Any) -> list[str]:
     """List the parameters of a model's `forward` that are of these kinds, in order."""
-    return [name for name, p in inspect.signature(model.forward).parameters.items() if p.kind in kinds]
+    parameters = inspect.signature(model.forward).parameters
+    return [name for name, parameter in parameters.items() if parameter.kind in kinds]
 
 
-def said(value: Any) -> str:
+def describe_value(value: Any) -> str:
     """Describe a value for a message: number type and shape of a tensor or array, else the name of its class."""
     if isinstance(value, Tensor | np.ndarray):
         return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"

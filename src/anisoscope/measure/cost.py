@@ -5,7 +5,7 @@ No formula is used: a measurement is made on the meta device, which has shapes a
 short sequence shows. Its tensors are those that a pass allocates, and its products those that a pass computes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -83,10 +83,13 @@ class Cost:
     def line(self) -> str:
         """Return the cost in one line of text."""
         parts = {"sums": self.sums, "second moments": self.moments, "sample": self.sample}
-        kept = ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items() if count)
-        more = ", ".join(f"{name} {flops / max(self.model, 1):.1%}" for name, flops in self.panels.items() if flops)
-        work = f"; extra work per token, of the model's {format_scaled(self.model)}flop: {more}" if more else ""
-        return f"memory {format_bytes(self.state)} ({kept}){work}"
+        memory = ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items() if count)
+        line = f"memory {format_bytes(self.state)} ({memory})"
+        shares = {name: flops / max(self.model, 1) for name, flops in self.panels.items() if flops}
+        if shares:
+            work = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+            line += f"; extra work per token, of the model's {format_scaled(self.model)}flop: {work}"
+        return line
 
     @property
     def without_spectrum(self) -> str:
@@ -124,16 +127,19 @@ def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
     meta device.
     """
     what, spare = settings.what_of(model)
-    rows = what - {*LAYER_QUANTITIES, "query", "key", "value"}
-    places = (what - rows) | ({"query"} if rows or has_attention(model) else set())
-    found: dict[Site, tuple[int, int]] = {}
+    # Of attention itself queries are captured, whose shapes tell those of its statistics.
+    of_attention = what - {*LAYER_QUANTITIES, "query", "key", "value"}
+    captured = what - of_attention
+    if of_attention or has_attention(model):
+        captured |= {"query"}
+    shapes: dict[Site, tuple[int, int]] = {}
     tokens = 1
 
     def note(site: Site, x: Tensor) -> None:
         """Note the number of heads and the width of the vectors captured at a site."""
         nonlocal tokens
         tokens = max(tokens, x.shape[-2])
-        found[site] = (x.shape[1] if x.dim() == 4 else 0, x.shape[-1])
+        shapes[site] = (x.shape[1] if x.dim() == 4 else 0, x.shape[-1])
 
     inputs = _cut_first_sequence(batch)
     weight = next(iter(model.parameters()), torch.empty(0))
@@ -141,20 +147,26 @@ def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
     with (
         evaluation_mode(model),
         torch.random.fork_rng(devices=[]),
-        capture(model, places, optional={*spare, *places}, receive=note, shapes_only=weight.is_meta, **options),
+        capture(model, captured, optional={*spare, *captured}, receive=note, shapes_only=weight.is_meta, **options),
         torch.no_grad(),
         FakeTensorMode(allow_non_fake_inputs=True) if weight.is_meta else nullcontext(),
         FlopCounterMode(display=False) as counter,
     ):
         (batch.call or model)(**move_batch(inputs, weight.device))
-    for site in [site for site in found if site.quantity == "query"]:
-        for quantity in rows:
-            found[Site(site.stack, site.layer, quantity, kind=site.kind)] = found[site]  # type: ignore[arg-type]
-    wanted = {s: shape for s, shape in found.items() if {s.quantity, s.label} & what and _is_chosen(s, found, settings)}
-    count = sum(parameter.numel() for parameter in model.parameters())
-    heads = {(s.stack, s.layer, s.kind): h * d for s, (h, d) in found.items() if s.quantity == "query"}
-    known = Shapes(wanted, 0.0, 4.0 * sum(heads.values()), tokens, count, weight.dtype)
-    return replace(known, flops=counter.get_total_flops() / tokens - known.attention * tokens)
+    of_queries = {site: shape for site, shape in shapes.items() if site.quantity == "query"}
+    for site, shape in of_queries.items():
+        for quantity in of_attention:
+            shapes[Site(site.stack, site.layer, quantity, kind=site.kind)] = shape  # type: ignore[arg-type]
+    wanted = {}
+    for site, shape in shapes.items():
+        if {site.quantity, site.label} & what and _is_chosen(site, shapes, settings):
+            wanted[site] = shape
+    # Each layer's attention counts once, however many stages of queries are measured.
+    widths = {(site.stack, site.layer, site.kind): heads * dim for site, (heads, dim) in of_queries.items()}
+    attention = 4.0 * sum(widths.values())
+    flops = counter.get_total_flops() / tokens - attention * tokens
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Shapes(wanted, flops, attention, tokens, parameters, weight.dtype)
 
 
 def _is_chosen(site: Site, sites: Iterable[Site], settings: Settings) -> bool:
@@ -162,9 +174,12 @@ def _is_chosen(site: Site, sites: Iterable[Site], settings: Settings) -> bool:
 
     sites   all sites of the model, by which layers are numbered from the end
     """
+    if not settings.layers:
+        return True
     depth = max((other.layer or 0 for other in sites if other.stack == site.stack), default=0)
     layer = depth if site.layer is None else site.layer
-    return not settings.layers or bool({layer, layer - depth - 1} & {*settings.layers})
+    from_end = layer - depth - 1
+    return layer in settings.layers or from_end in settings.layers
 
 
 def _cut_first_sequence(batch: Batch) -> dict[str, Any]:
@@ -176,12 +191,19 @@ def _cut_first_sequence(batch: Batch) -> dict[str, Any]:
     is_whole = batch.label is not None or "pixel_values" in batch.inputs
     inputs: dict[str, Any] = {}
     for name, value in batch.inputs.items():
-        if isinstance(value, Tensor) and value.dim() and len(value) == len(batch.unit):
-            value = value[:1]
-            if stream is not None and not value.is_floating_point() and value.shape[1:2] == stream.mask.shape[1:]:
-                first, real = int(stream.mask[0].int().argmax()), int(stream.mask[0].sum())
-                value = value[:, first : first + (real if is_whole else min(SHORT, real))]
-        inputs[name] = value
+        has_row_per_sequence = isinstance(value, Tensor) and value.dim() and len(value) == len(batch.unit)
+        if not has_row_per_sequence:
+            inputs[name] = value
+            continue
+        row = value[:1]
+        has_ids = stream is not None and not row.is_floating_point()
+        if stream is not None and has_ids and row.shape[1:2] == stream.mask.shape[1:]:
+            # Padding on the left comes before the first real id.
+            first = int(stream.mask[0].int().argmax())
+            real = int(stream.mask[0].sum())
+            length = real if is_whole else min(SHORT, real)
+            row = row[:, first : first + length]
+        inputs[name] = row
     return inputs
 
 
@@ -197,32 +219,48 @@ def find_shapes_on_meta(model: nn.Module, settings: Settings) -> Shapes:
 def estimate_cost(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Cost:
     """Estimate what a pass over these sites costs, in windows of `tokens`; equal sites are estimated once."""
     tokens = tokens or shapes.tokens
-    of_all: tuple[Panel, ...] = tuple(panel for panel in settings.panel if panel != "class")  # of classes there are few
-    metrics = tuple(name for name in settings.metrics if not name.startswith("class"))
-    settings = replace(settings, sample_heads=False, panel=of_all or ("hidden",), metrics=metrics)
-    looked_for = replace(settings, sample=0, seed=0)
+    settings = _leave_out_classes(settings)
+    without_sample = replace(settings, sample=0, seed=0)
     alike: dict[tuple[str, int, int], list[Site]] = {}
     for site, shape in shapes.sites.items():
         alike.setdefault((site.label, *shape), []).append(site)
     sums = moments = unmeasured = 0
     chosen = [panel for panel in PANELS if panel in settings.panel and not settings.metrics]
     panels: dict[str, float] = dict.fromkeys(chosen, 0.0)
-    for (_, heads, width), (site, *others) in alike.items():
-        count = 1 + len(others)
-        of_one: tuple[int, ...] = (heads, width) if heads else (width,)
-        of_sums, of_moments, without = _count_bytes(site, of_one, shapes.dtype, looked_for)
+    for (_, heads, width), sites in alike.items():
+        count = len(sites)
+        shape_of_one: tuple[int, ...] = (heads, width) if heads else (width,)
+        of_sums, of_moments, is_too_wide = _count_bytes(sites[0], shape_of_one, shapes.dtype, without_sample)
         moments += count * of_moments
         sums += count * of_sums
-        unmeasured += count * without
+        unmeasured += count * is_too_wide
         for panel in chosen:
-            if panel != "spectrum" or of_moments:
-                alone = replace(looked_for, panel=(panel,), bins=(), medians=False)
-                panels[panel] += count * _count_flops(site, of_one, shapes.dtype, tokens, alone) / tokens
-    layers = {site: width for site, (_, width) in shapes.sites.items() if site.quantity in LAYER_QUANTITIES}
-    sampled = settings.sampled * sum(layers.values())
-    model = shapes.flops + shapes.attention * tokens
-    weights, least = shapes.parameters * shapes.dtype.itemsize, max(shapes.dtype.itemsize, 4)
-    return Cost(sums, moments, sampled * least, model, panels, weights, tokens, unmeasured, len(layers))
+            # Without second moments a site has no spectrum.
+            if panel == "spectrum" and not of_moments:
+                continue
+            alone = replace(without_sample, panel=(panel,), bins=(), medians=False)
+            panels[panel] += count * _count_flops(sites[0], shape_of_one, shapes.dtype, tokens, alone) / tokens
+    widths = [width for site, (_, width) in shapes.sites.items() if site.quantity in LAYER_QUANTITIES]
+    # Samples are kept in float32 at least.
+    sample = settings.sampled * sum(widths) * max(shapes.dtype.itemsize, 4)
+    return Cost(
+        sums,
+        moments,
+        sample,
+        model=shapes.flops + shapes.attention * tokens,
+        panels=panels,
+        weights=shapes.parameters * shapes.dtype.itemsize,
+        tokens=tokens,
+        unmeasured=unmeasured,
+        sites=len(widths),
+    )
+
+
+def _leave_out_classes(settings: Settings) -> Settings:
+    """Return the settings without metrics of classes, which cost little and need labels, and without heads' samples."""
+    panels: tuple[Panel, ...] = tuple(panel for panel in settings.panel if panel != "class")
+    metrics = tuple(name for name in settings.metrics if not name.startswith("class"))
+    return replace(settings, sample_heads=False, panel=panels or ("hidden",), metrics=metrics)
 
 
 def _make_sequence(shape: tuple[int, ...], tokens: int, dtype: torch.dtype) -> Tensor:
@@ -236,13 +274,19 @@ def _count_bytes(site: Site, shape: tuple[int, ...], dtype: torch.dtype, setting
 
     shape   [head, dim] or [dim] of the site's vectors
     """
-    kept = measure_on_meta(site, _make_sequence(shape, 1, dtype), settings)
-    groups = len(kept.sums.terms.get((site.name, "moment"), ()))  # one of which the sequence is in
-    pending = sum((1 if term == "shift" else groups) * _bytes(x) for (_, term, _), x in kept.moments.pending.items())
-    of_moments = sum(_bytes(x) for (_, term), x in kept.sums.terms.items() if term in MOMENTS) + pending
-    of_sums = sum(map(_bytes, kept.sums.terms.values())) + pending - of_moments + kept.extremes.nbytes
-    layered = site.measured_as in ("hidden", "final") and "moment" in settings.terms_at("hidden")
-    return of_sums, of_moments, layered and (site.name, "moment") not in kept.sums.terms
+    measured = measure_on_meta(site, _make_sequence(shape, 1, dtype), settings)
+    terms = measured.sums.terms
+    # One sequence is in one group, and a pass has a pending product for each group.
+    groups = len(terms.get((site.name, "moment"), ()))
+    pending = 0
+    for (_, term, _), product in measured.moments.pending.items():
+        copies = 1 if term == "shift" else groups
+        pending += copies * _count_tensor_bytes(product)
+    of_moments = pending + sum(_count_tensor_bytes(x) for (_, term), x in terms.items() if term in MOMENTS)
+    of_all = pending + sum(map(_count_tensor_bytes, terms.values()))
+    of_sums = of_all - of_moments + measured.extremes.nbytes
+    wants_spectrum = site.measured_as in ("hidden", "final") and "moment" in settings.terms_at("hidden")
+    return of_sums, of_moments, wants_spectrum and (site.name, "moment") not in terms
 
 
 @lru_cache(maxsize=512)
@@ -265,7 +309,7 @@ def _count_added_flops(_into: Any, rows: Any, columns: Any, **_: Any) -> int:
     return 2 * rows[0] * rows[1] * columns[1]  # type: ignore[no-any-return]
 
 
-def _bytes(x: Tensor) -> int:
+def _count_tensor_bytes(x: Tensor) -> int:
     """Return the bytes of a tensor."""
     return x.numel() * x.itemsize
 
@@ -277,29 +321,33 @@ def measure_on_meta(site: Site, x: Float[Tensor, "1 *head token dim"], settings:
     stream = Stream(real, ~real, torch.zeros(1, dtype=torch.int64))
     measurement.begin(Batch({}, torch.zeros(1, dtype=torch.int64), {site.stack: stream}), META)
     measurement.moments.many.add(site.name)
-    if not {site.quantity, site.label} & settings.what:
-        return measurement
-    value: Any = x
-    if site.quantity in ("attention", "centred"):
-        bins = torch.tensor(settings.bins).to(META) if settings.bins else None
-        masking = Masking(None, causal=False, bias=None)
-        value = attention_rows(x, x, masking, scale=1.0, median=settings.medians, histogram=bins)
-        value = value if site.quantity == "attention" else dict.fromkeys(("plain", "query", "key"), value)
-    elif site.quantity == "extremes":
-        rows = attention_rows(x, x, Masking(None, causal=False, bias=None), scale=1.0, columns=True)
-        value = {"mass": rows["mass"], "seen": rows["seen"]} | dict.fromkeys(("query", "key", "value"), x)
-    elif site.quantity == "scores":
-        value = dict(_score_terms(x.shape[1], x.shape[-1]))
-    measurement.receive(site, value)
+    if {site.quantity, site.label} & settings.what:
+        measurement.receive(site, _make_captured(site, x, settings))
     return measurement
 
 
-def _score_terms(heads: int, width: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and empty tensors of the sums that `capture.scores.sum_scores` returns."""
-    shapes: Iterable[tuple[str, tuple[int, ...]]] = (
-        *((name, ()) for name in ("rows", "keys", "row_variance")),
-        *((name, (width,)) for name in ("query", "key", "row_lean")),
-        *((name, (width, width)) for name in ("query_moment", "row_spread")),
-    )
-    for name, shape in shapes:
-        yield name, torch.empty(1, heads, *shape, dtype=torch.float64, device=META)
+def _make_captured(site: Site, x: Tensor, settings: Settings) -> Any:
+    """Return what a capture would hand over at a site, without values: vectors, statistics of attention, or sums.
+
+    x   one sequence of the site's vectors
+    """
+    masking = Masking(None, causal=False, bias=None)
+    if site.quantity in ("attention", "centred"):
+        bins = torch.tensor(settings.bins).to(META) if settings.bins else None
+        rows = attention_rows(x, x, masking, scale=1.0, median=settings.medians, histogram=bins)
+        return rows if site.quantity == "attention" else dict.fromkeys(("plain", "query", "key"), rows)
+    if site.quantity == "extremes":
+        rows = attention_rows(x, x, masking, scale=1.0, columns=True)
+        return {"mass": rows["mass"], "seen": rows["seen"]} | dict.fromkeys(("query", "key", "value"), x)
+    if site.quantity == "scores":
+        return _make_score_terms(x.shape[1], x.shape[-1])
+    return x
+
+
+def _make_score_terms(heads: int, width: int) -> dict[str, Tensor]:
+    """Return empty tensors of the sums that `capture.scores.sum_scores` returns, by name."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    shapes |= dict.fromkeys(("rows", "keys", "row_variance"), ())
+    shapes |= dict.fromkeys(("query", "key", "row_lean"), (width,))
+    shapes |= dict.fromkeys(("query_moment", "row_spread"), (width, width))
+    return {name: torch.empty(1, heads, *shape, dtype=torch.float64, device=META) for name, shape in shapes.items()}

@@ -55,23 +55,30 @@ def metric(
     real = _to_mask(layers[0], mask)
     settings = Settings(metrics=(given,), tokens=("all",), groups=groups, spectrum_groups=min(groups, 8))
     measurement = Measurement(settings)
-    stream = Stream(real, torch.zeros_like(real), torch.arange(len(real), device=real.device) * real.shape[1])
+    starts = torch.arange(len(real), device=real.device) * real.shape[1]
+    stream = Stream(real, torch.zeros_like(real), starts)
     measurement.begin(Batch({}, _to_units(layers[0], unit), {"encoder": stream}), real.device)
     for layer, vectors in enumerate(layers):
         measurement.receive(Site("encoder", layer, "hidden"), vectors)
     measurement.end()
     _warn_of_left_out(measurement, chosen.name, int(real.sum()))
-    records = measurement.records()
-    names = records["metric"].str.cat(" " + records["component"], na_rep="")
-    if chosen.reads.layers > 1:  # the component names the other layer, and there is but one
-        names = records["metric"]
-    rows = zip(names, records["value"], records["low"], records["high"], strict=True)
-    found = {name: Estimate(*estimate) for name, *estimate in rows}
-    wanted = {key: estimate for key, estimate in found.items() if not value or key.split(" ")[0] == value}
-    if not wanted and found:
-        known = sorted({key.split(" ")[0] for key in found})
+    estimates = _read_estimates(measurement, chosen)
+    wanted = {key: estimate for key, estimate in estimates.items() if not value or key.split(" ")[0] == value}
+    if not wanted and estimates:
+        known = sorted({key.split(" ")[0] for key in estimates})
         raise UsageError(f"a value of {chosen.name}", value, suggest_names(value, known))
     return wanted
+
+
+def _read_estimates(measurement: Measurement, chosen: Metric) -> dict[str, Estimate]:
+    """Return {name of a value, with its component: (value, low, high)} from a measurement of one metric."""
+    records = measurement.records()
+    names = records["metric"]
+    # The component of a metric of two layers names the other layer, and there is but one.
+    if chosen.reads.layers == 1:
+        names = names.str.cat(" " + records["component"], na_rep="")
+    rows = zip(names, records["value"], records["low"], records["high"], strict=True)
+    return {name: Estimate(*numbers) for name, *numbers in rows}
 
 
 def _split_layers(chosen: Metric, x: Any) -> list[Tensor]:

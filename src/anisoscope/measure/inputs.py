@@ -4,7 +4,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from anisoscope.batch import Batch, Stream
 from anisoscope.data.arrays import to_dense
 from anisoscope.data.plans import hash_parts
 from anisoscope.errors import CorpusError, UsageError
-from anisoscope.measure.calls import PADDING_MASKS, TARGETS, Caller, said, to_array
+from anisoscope.measure.calls import PADDING_MASKS, TARGETS, Caller, describe_value, to_array
 
 LONGEST = 1 << 32  # more tokens than a sequence has
 COUNTED = ("input_ids", "image_grid_thw", "grid_thw", "target_sizes")
@@ -54,14 +53,17 @@ class GivenInputs:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches; UsageError if the number of given units is not that of sequences."""
-        seen, nth = 0, Counter[int]()
+        sequences = 0
+        sequences_of_unit = Counter[int]()
         for i, item in enumerate(self.batches):
-            batch = item if isinstance(item, Batch) else self._batch(item, seen, nth)
-            seen += len(batch.unit)
+            batch = item if isinstance(item, Batch) else self._build_batch(item, sequences, sequences_of_unit)
+            sequences += len(batch.unit)
             self.tokens[i] = batch.n_tokens
             yield batch
-        if self.units is not None and seen != len(self.units):
-            raise UsageError(f"units for {seen} sequences, one each", str(len(self.units)), "name the unit of each")
+        if self.units is not None and sequences != len(self.units):
+            raise UsageError(
+                f"units for {sequences} sequences, one each", str(len(self.units)), "name the unit of each"
+            )
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
@@ -71,44 +73,48 @@ class GivenInputs:
         """
         if not isinstance(self.batches, list):
             return tuple(getattr(self.batches, "classes", ()))
-        labels = (label for item in self.batches if (label := _find_labels(item)) is not None)
-        return tuple(map(str, range(max((int(label.max()) + 1 for label in labels), default=0))))
+        count = 0
+        for item in self.batches:
+            labels = _find_labels(item)
+            if labels is not None:
+                count = max(count, int(labels.max()) + 1)
+        return tuple(map(str, range(count)))
 
     @cached_property
     def fingerprint(self) -> str:
         """Return a hash of all inputs; for a loader, which may give other batches next time, a random one."""
         if not isinstance(self.batches, list) or any(isinstance(item, Batch) for item in self.batches):
             return uuid.uuid4().hex
-        units = [] if self.units is None else [self.units.numpy()]
-        return hash_parts([*units, *(part for item in self.batches for part in _iter_parts(item))])
+        parts: list[Any] = [] if self.units is None else [self.units.numpy()]
+        for item in self.batches:
+            parts += _iter_parts(item)
+        return hash_parts(parts)
 
-    def _batch(self, item: Any, seen: int, nth: Counter[int]) -> Batch:
+    def _build_batch(self, item: Any, sequences: int, sequences_of_unit: Counter[int]) -> Batch:
         """Build one batch from an item of the inputs.
 
-        seen   number of sequences before it
-        nth    how many sequences of each unit came before; it is counted on
+        sequences           number of sequences before it
+        sequences_of_unit   how many sequences of each unit came before; those of this batch are added
 
         UsageError if the item holds no tensor, or the number of units is wrong.
         """
         caller = self._caller
-        arguments = caller.named(item) if caller.forward is None else _select_entries(item)
-        special, unit = arguments.pop("special_tokens_mask", None), arguments.pop("unit", None)
-        # of a text with images the text says how many sequences there are: images may come as patches of all of them
-        known = (*(arguments.get(name) for name in COUNTED), *arguments.values())
-        first = next((value for value in known if isinstance(value, Tensor) and value.dim()), None)
-        if first is None:
-            raise UsageError("at least one tensor in a batch", ", ".join(arguments) or "none", "see docs/inputs.md")
-        rows = len(first)
+        arguments = _select_entries(item) if caller.forward is not None else caller.name_arguments(item)
+        special = arguments.pop("special_tokens_mask", None)
+        unit = arguments.pop("unit", None)
+        rows = _count_rows(arguments)
         if self.units is not None:
-            unit = self.units[seen : seen + rows]
-        unit = torch.arange(seen, seen + rows) if unit is None else torch.as_tensor(unit)
+            unit = self.units[sequences : sequences + rows]
+        unit = torch.arange(sequences, sequences + rows) if unit is None else torch.as_tensor(unit)
         if len(unit) != rows:
             raise UsageError(f"a unit for each of {rows} sequences", str(len(unit)), "one entry a sequence, in order")
         start = []
-        for owner in unit.tolist():
-            start.append(nth[owner] * LONGEST)  # a range of its own for every sequence of a unit
-            nth[owner] += 1
-        streams, label = _build_streams(arguments, special, torch.tensor(start)), _find_labels(item)
+        for number in unit.tolist():
+            # Every sequence of a unit has a range of token numbers of its own.
+            start.append(sequences_of_unit[number] * LONGEST)
+            sequences_of_unit[number] += 1
+        streams = _build_streams(arguments, special, torch.tensor(start))
+        label = _find_labels(item)
         if caller.model is None:
             return Batch(arguments, unit, streams, label=label)
         inputs = {"inputs": item} if caller.forward is not None else caller.select_accepted(arguments)
@@ -126,32 +132,44 @@ def _open_batches(inputs: Any) -> Any:
         cure = "vectors: measure(frame.to_numpy()); texts: list(frame['text'])"
         raise UsageError(ACCEPTED, f"a pandas {kind}", cure)
     if isinstance(inputs, str):
-        cure = (
-            "give processor= (its tokenizer) and a list of strings, or a corpus: measure(model, corpus=…, processor=…)"
-        )
+        instead = "a corpus: measure(model, corpus=…, processor=…)"
+        cure = f"give processor= (its tokenizer) and a list of strings, or {instead}"
         raise UsageError(ACCEPTED, f"str {inputs!r}", cure)
     if isinstance(inputs, bytes) or not isinstance(inputs, Iterable):
         raise UsageError(ACCEPTED, kind, "see docs/inputs.md")
-    try:
-        again = len(inputs) >= 0 and iter(inputs) is not inputs  # type: ignore[arg-type]
-    except TypeError:  # a generator, the loader of a stream
-        again = False
-    found: Any = inputs if again and not isinstance(inputs, Sequence) else list(inputs)
-    if not len(found):
+    # A loader is read when its batches are needed; what can be read only once is read now.
+    is_loader = _can_be_read_again(inputs) and not isinstance(inputs, Sequence)
+    batches: Any = inputs if is_loader else list(inputs)
+    if not len(batches):
         raise CorpusError("a corpus with at least one batch", "none", f"the {kind} is empty; give it more data")
-    if not isinstance(found, list):
-        return found
-    if any(isinstance(item, str) for item in found):
+    if isinstance(batches, list):
+        _check_listed(batches, inputs)
+    return batches
+
+
+def _can_be_read_again(inputs: Any) -> bool:
+    """Return whether inputs have a length and begin anew each time, as a DataLoader; a generator does not."""
+    try:
+        return len(inputs) >= 0 and iter(inputs) is not inputs
+    except TypeError:
+        return False
+
+
+def _check_listed(batches: list[Any], inputs: Any) -> None:
+    """Raise UsageError for a list of texts, of single sequences, or of lists of numbers, in place of batches.
+
+    inputs   what the caller gave, from which the list was made
+    """
+    if any(isinstance(item, str) for item in batches):
         if not isinstance(inputs, list | tuple):
-            raise UsageError("texts in a list", f"a {kind} of them", "give list(texts)")
+            raise UsageError("texts in a list", f"a {type(inputs).__name__} of them", "give list(texts)")
         raise UsageError("a processor for a list of strings", "none", "give processor=, the model's tokenizer")
-    first = found[0]
+    first = batches[0]
     if isinstance(first, Tensor | np.ndarray) and first.ndim < 2:
         cure = "pad them to [sequence, token] (torch.nn.utils.rnn.pad_sequence) and give an attention_mask"
-        raise UsageError("batches with a sequence axis", f"single sequences {said(first)}", cure)
+        raise UsageError("batches with a sequence axis", f"single sequences {describe_value(first)}", cure)
     if isinstance(first, list) and first and not isinstance(first[0], Tensor | np.ndarray | list):
         raise UsageError(ACCEPTED, f"a list of lists of {type(first[0]).__name__}", "make tensors of them")
-    return found
 
 
 def _select_entries(item: Any) -> dict[str, Any]:
@@ -170,11 +188,27 @@ def _find_labels(item: Any) -> Tensor | None:
     """Return the class of each sequence [sequence] if a batch or a dict holds integer labels; else None."""
     if isinstance(item, Batch):
         return item.label
-    given = next((item[name] for name in TARGETS if name in item), None) if isinstance(item, Mapping) else None
-    classes = to_array(given.cpu() if isinstance(given, Tensor) else given)
+    if not isinstance(item, Mapping):
+        return None
+    names = [name for name in TARGETS if name in item]
+    if not names:
+        return None
+    labels = item[names[0]]
+    classes = to_array(labels.cpu() if isinstance(labels, Tensor) else labels)
+    # Labels of tokens, or of a regression, are no classes of sequences.
     if classes.dtype.kind not in "iu" or classes.ndim != 1 or not len(classes):
         return None
     return torch.from_numpy(classes.astype(np.int64))
+
+
+def _count_rows(arguments: Mapping[str, Any]) -> int:
+    """Return the number of sequences in a batch: the length of its first tensor. UsageError without a tensor."""
+    # The text of a text with images says how many sequences there are: images may come as patches of all of them.
+    ordered = [*(arguments.get(name) for name in COUNTED), *arguments.values()]
+    for value in ordered:
+        if isinstance(value, Tensor) and value.dim():
+            return len(value)
+    raise UsageError("at least one tensor in a batch", ", ".join(arguments) or "none", "see docs/inputs.md")
 
 
 def _number_units(units: Iterable[Hashable]) -> Tensor:
@@ -186,10 +220,15 @@ def _number_units(units: Iterable[Hashable]) -> Tensor:
 
 def _iter_parts(item: Any) -> Iterator[Any]:
     """Yield everything in a batch that can be hashed."""
-    if isinstance(item, Mapping | tuple | list):
-        for value in chain.from_iterable(item.items()) if isinstance(item, Mapping) else item:
+    if isinstance(item, Mapping):
+        for name, value in item.items():
+            yield from _iter_parts(name)
+            yield from _iter_parts(value)
+    elif isinstance(item, tuple | list):
+        for value in item:
             yield from _iter_parts(value)
     elif isinstance(item, Tensor):
+        # As bytes: numpy does not know every type of torch, such as bfloat16.
         yield item.detach().cpu().contiguous().flatten().view(torch.uint8).numpy() if item.numel() else "empty"
         yield f"{item.dtype} {list(item.shape)}"
     else:
@@ -204,17 +243,37 @@ def _build_streams(inputs: Mapping[str, Any], special: Tensor | None, start: Ten
     special   which tokens are special [sequence, token]; None: unknown
     start     number of each sequence's first token in its unit [sequence]
     """
+    stacks = ["encoder", "decoder"]
+    # Beside a text the mask is that of the text.
+    if "input_ids" not in inputs and "input_values" in inputs:
+        stacks = ["samples"]
+    elif "input_ids" not in inputs and "input_features" in inputs:
+        stacks = ["frames"]
     streams: dict[str, Stream] = {}
-    sound = [name for key, name in (("input_values", "samples"), ("input_features", "frames")) if key in inputs][:1]
-    sound = [] if "input_ids" in inputs else sound  # then masks are those of the text
-    for prefix, stacks in (("", sound or ["encoder", "decoder"]), ("decoder_", ["decoder"])):
-        ids, mask = inputs.get(f"{prefix}input_ids"), inputs.get(f"{prefix}attention_mask")
-        real = mask.bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
-        if real is None and not prefix:
-            real = next((~inputs[name].bool() for name in PADDING_MASKS if isinstance(inputs.get(name), Tensor)), None)
-        if real is None and isinstance(ids, Tensor):
-            real = torch.ones(ids.shape[:2], dtype=torch.bool)
-        if real is not None:
-            marks = torch.zeros_like(real) if special is None or prefix else torch.as_tensor(special).bool()
-            streams |= dict.fromkeys(stacks, Stream(real, marks, start - real.int().argmax(1)))
+    for prefix, names in (("", stacks), ("decoder_", ["decoder"])):
+        real = _find_real_tokens(inputs, prefix)
+        if real is None:
+            continue
+        marks = torch.zeros_like(real) if special is None or prefix else torch.as_tensor(special).bool()
+        first_real = real.int().argmax(1)
+        streams |= dict.fromkeys(names, Stream(real, marks, start - first_real))
     return streams
+
+
+def _find_real_tokens(inputs: Mapping[str, Any], prefix: str) -> Tensor | None:
+    """Return which tokens are real [sequence, token], from a mask among a model's arguments, or from the shape of ids.
+
+    prefix   of the arguments' names: empty, or `decoder_`
+    """
+    mask = inputs.get(f"{prefix}attention_mask")
+    if isinstance(mask, Tensor) and mask.dim() == 2:
+        return mask.bool()
+    if not prefix:
+        for name in PADDING_MASKS:
+            padding = inputs.get(name)
+            if isinstance(padding, Tensor):
+                return ~padding.bool()
+    ids = inputs.get(f"{prefix}input_ids")
+    if isinstance(ids, Tensor):
+        return torch.ones(ids.shape[:2], dtype=torch.bool)
+    return None

@@ -243,7 +243,10 @@ def measure_probe(model: nn.Module, batches: Iterable[Batch], settings: Settings
 
 def find_device(model: nn.Module) -> torch.device:
     """Return the device of a model's weights."""
-    return next((p.device for p in model.parameters() if not p.is_meta), torch.device("cpu"))
+    for parameter in model.parameters():
+        if not parameter.is_meta:
+            return parameter.device
+    return torch.device("cpu")
 
 
 def move_batch(item: Any, device: torch.device) -> Any:
@@ -355,11 +358,14 @@ def _add_arrays(measurement: Measurement, batch: Batch, index: int) -> None:
     """Add the arrays of a batch as hidden states of layers; UsageError if a layer that was asked for does not exist."""
     measurement.begin(batch, torch.device("cpu"))
     (stack,) = batch.streams
-    chosen, count = {*measurement.settings.layers}, len(batch.inputs)
-    if missing := [layer for layer in chosen if not -count <= layer < count]:
+    chosen = set(measurement.settings.layers)
+    count = len(batch.inputs)
+    missing = [layer for layer in chosen if not -count <= layer < count]
+    if missing:
         raise UsageError(f"--layers of vectors: 0 to {count - 1}, or −1 and less from the end", str(missing[0]))
     for layer, x in enumerate(batch.inputs.values()):
-        if not chosen or chosen & {layer, layer - count}:
+        from_end = layer - count
+        if not chosen or layer in chosen or from_end in chosen:
             measurement.receive(Site(stack, layer, "hidden"), x)
     measurement.end(index)
 
@@ -374,18 +380,21 @@ def measure_head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], sett
     if not hasattr(source, "__getitem__") and iter(source) is source:
         expected = "batches that can be read twice (attention is centred on means, which take a pass of their own)"
         raise UsageError(expected, "an iterator", "give a list of batches")
-    kept = {name: getattr(settings, name) for name in ("blocks", "tokens_first", "layers")}
-    terms = Settings(metrics=("score_terms",), groups=2, tokens=settings.tokens[:1], **kept)
+    options = {name: getattr(settings, name) for name in ("blocks", "tokens_first", "layers")}
+    terms = Settings(metrics=("score_terms",), groups=2, tokens=settings.tokens[:1], **options)
     rank, world = rank_and_world()
-    if world > 1 and dist.is_initialized() and isinstance(plan, Sized) and len(plan) >= world:
-        measured = gather_parts(run_pass(model, plan, terms, only=range(rank, len(plan), world)))
+    count = len(plan) if isinstance(plan, Sized) else 0
+    if world > 1 and dist.is_initialized() and count >= world:
+        measured = gather_parts(run_pass(model, plan, terms, only=range(rank, count, world)))
     else:
         measured = run_pass(model, plan, terms)
     means: Means = {}
     for name, site in measured.sites.items():
         total = {term: measured.sums.terms[name, term].sum(0) for term in ("query", "key", "rows", "keys")}
-        mean = [total[x] / total[n].clamp(min=1).unsqueeze(-1) for x, n in (("query", "rows"), ("key", "keys"))]
-        means[site.stack, site.layer or 0, site.kind] = mean[0], mean[1]
+        # A head without a single query or key has a mean of zeros.
+        mean_query = total["query"] / total["rows"].clamp(min=1).unsqueeze(-1)
+        mean_key = total["key"] / total["keys"].clamp(min=1).unsqueeze(-1)
+        means[site.stack, site.layer or 0, site.kind] = mean_query, mean_key
     return means
 
 
@@ -413,18 +422,22 @@ def summarise_embeddings(model: nn.Module, settings: Settings) -> dict[str, dict
     returned, unless the metrics were named: it would keep users waiting for minutes before the first batch.
     """
     summaries = settings.summaries
-    found: dict[str, dict[str, Tensor]] = {}
-    for side, get in (("input", "get_input_embeddings"), ("output", "get_output_embeddings")):
+    summarised: dict[str, dict[str, Tensor]] = {}
+    for side in ("input", "output"):
+        # Models without the method, or of transformers without such a matrix.
         try:
-            weight = getattr(getattr(model, get)(), "weight", None)
+            weight = getattr(getattr(model, f"get_{side}_embeddings")(), "weight", None)
         except (AttributeError, NotImplementedError):
             continue
-        if isinstance(weight, Tensor) and weight.dim() == 2:
-            rows, dim = weight.shape
-            if rows * dim**2 > SLOW and not settings.metrics:
-                found[f"embedding.{side}"] = {"rows": torch.tensor([rows], dtype=torch.float64)}
-                continue
-            matrix = gather_whole(weight.detach()).cpu()
-            matrix = matrix.float() if matrix.dtype.itemsize < 4 else matrix
-            found[f"embedding.{side}"] = summarise_matrix(matrix.numpy(), summaries)
-    return found
+        if not isinstance(weight, Tensor) or weight.dim() != 2:
+            continue
+        rows, dim = weight.shape
+        if rows * dim**2 > SLOW and not settings.metrics:
+            summarised[f"embedding.{side}"] = {"rows": torch.tensor([rows], dtype=torch.float64)}
+            continue
+        matrix = gather_whole(weight.detach()).cpu()
+        # numpy has no bfloat16.
+        if matrix.dtype.itemsize < 4:
+            matrix = matrix.float()
+        summarised[f"embedding.{side}"] = summarise_matrix(matrix.numpy(), summaries)
+    return summarised

@@ -52,22 +52,20 @@ class Masks:
         real, special = stream.mask, stream.special & stream.mask
         position = real.long().cumsum(1) - 1
         first = real & (position == 0)
-        by_name = {"all": real, "content": real & ~special, "no-first": real & ~first}
-        place = torch.bucketize(position, torch.tensor(POSITION_EDGES, device=real.device), right=True) - 1
+        by_policy = {"all": real, "content": real & ~special, "no-first": real & ~first}
+        edges = torch.tensor(POSITION_EDGES, device=real.device)
+        position_bin = torch.bucketize(position, edges, right=True) - 1
+        frequency = torch.full_like(position, -1) if stream.frequency is None else stream.frequency
         subsets = [special & ~first, first, real & ~first & ~special]
-        frequency = stream.frequency if stream.frequency is not None else torch.full_like(position, -1)
         subsets += [real & (frequency == i) for i in range(FREQUENCY_BINS)]
-        subsets += [real & (place == i) for i in range(len(POSITION_EDGES))]
+        subsets += [real & (position_bin == i) for i in range(len(POSITION_EDGES))]
         punctuation = torch.zeros_like(real) if stream.punctuation is None else stream.punctuation & real
         image = torch.zeros_like(real) if stream.image is None else stream.image & real
         places = torch.empty(0, dtype=torch.int64)
         if unit is not None:
-            index = stream.start.unsqueeze(1) + torch.arange(real.shape[1])
-            known = ids is not None and ids.shape == real.shape and not ids.is_floating_point()
-            tokens = ids.long() if known and ids is not None else torch.full_like(position, -1)
-            places = torch.stack([unit.unsqueeze(1).expand_as(position), index, position, tokens], -1)
-        by_policy = torch.stack([by_name[p] for p in policies], 1)
-        return cls(real, by_policy, torch.stack(subsets, 1), special, punctuation, image, places)
+            places = _locate_tokens(stream, position, unit, ids)
+        chosen = torch.stack([by_policy[policy] for policy in policies], 1)
+        return cls(real, chosen, torch.stack(subsets, 1), special, punctuation, image, places)
 
     def cut(self, length: int) -> "Masks":
         """Return the token masks of the first `length` positions only."""
@@ -87,16 +85,29 @@ class Masks:
         return Masks(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
 
 
+def _locate_tokens(stream: Stream, position: Tensor, unit: Tensor, ids: Tensor | None) -> Tensor:
+    """Return for each token its unit, its number in the unit, its position and its id [sequence, token, 4].
+
+    The id is −1 if the model does not read one id per token.
+    """
+    index = stream.start.unsqueeze(1) + torch.arange(position.shape[1])
+    tokens = torch.full_like(position, -1)
+    if ids is not None and ids.shape == position.shape and not ids.is_floating_point():
+        tokens = ids.long()
+    return torch.stack([unit.unsqueeze(1).expand_as(position), index, position, tokens], -1)
+
+
 def require_labels(batch: Batch, classes: Sequence[str]) -> Tensor:
     """Return the number of each sequence's class [sequence], for metrics of classes; UsageError if the batch has none.
 
     classes   the names of the classes
     """
     if batch.label is None or not classes:
-        came = "batches without labels" if batch.label is None else "labels whose classes the plan does not tell"
+        got = "batches without labels" if batch.label is None else "labels whose classes the plan does not tell"
         cure = "use anisoscope classes; or give vectors with labels, or `labels` [sequence] in a list of dicts"
-        raise UsageError("labelled sequences, for class_direction", came, cure)
-    if int(batch.label.max()) >= len(classes):
+        raise UsageError("labelled sequences, for class_direction", got, cure)
+    largest = int(batch.label.max())
+    if largest >= len(classes):
         expected = f"labels below {len(classes)}, the number of classes"
-        raise UsageError(expected, str(int(batch.label.max())), "number the classes from 0")
+        raise UsageError(expected, str(largest), "number the classes from 0")
     return batch.label.to(CPU)

@@ -96,7 +96,7 @@ class Pass(Protocol):
         """Return the settings that say how vectors are summed."""
         ...
 
-    def positions_of(self, site: Site, x: Tensor) -> Counted:
+    def find_masks(self, site: Site, x: Tensor) -> Counted:
         """Return masks that say which token positions of captured values `x` are counted.
 
         site   the place in the model where `x` was captured
@@ -104,7 +104,7 @@ class Pass(Protocol):
         """
         ...
 
-    def near(self, item: Any, device: torch.device) -> Any:
+    def copy_to(self, item: Any, device: torch.device) -> Any:
         """Return `item` (a tensor, or an object or collection that holds tensors) on `device`."""
         ...
 
@@ -121,14 +121,14 @@ class Pass(Protocol):
         """
         ...
 
-    def real_queries(self, site: Site, keys: Tensor) -> Tensor:
+    def find_real_queries(self, site: Site, keys: Tensor) -> Tensor:
         """Return which queries of an attention layer are real tokens [sequence, query] bool.
 
         keys   any statistic of the attention rows [sequence, head, query]; only its shape and device are used
         """
         ...
 
-    def places_of_queries(self, site: Site, keys: Tensor) -> Tensor:
+    def locate_queries(self, site: Site, keys: Tensor) -> Tensor:
         """Return for each query of an attention layer which token it is [sequence, query, 4].
 
         The last axis holds the number of its unit (document, clip), the token's number in this unit, its position in

@@ -40,9 +40,9 @@ class ClassSums(Keeper):
 
     def add(self, site: Site, value: Tensor, done: Pass) -> None:
         """Pool each sequence to one vector, and add its direction to the sum of its class."""
-        positions = done.near(done.positions_of(site, value), value.device)
+        positions = done.copy_to(done.find_masks(site, value), value.device)
         vectors = pool_sequences(value, positions.real, done.settings.at)
-        label, group = done.near(done.label, value.device), done.near(done.group, value.device)
+        label, group = done.copy_to(done.label, value.device), done.copy_to(done.group, value.device)
         add_class_sums(done.sums, site.name, vectors, label, group, len(done.classes))
 
 

@@ -124,7 +124,7 @@ class SequenceSums(Keeper):
         if is_whole_image(value, done):
             return
         x = value.float() if value.dtype.itemsize < 4 else value
-        positions = done.near(done.positions_of(site, value), value.device)
+        positions = done.copy_to(done.find_masks(site, value), value.device)
         size = torch.linalg.vector_norm(x, ord=torch.inf, dim=-1)
         real = positions.real & size.isfinite() & (size > 0)
         terms: dict[str, Tensor] = {}
@@ -312,7 +312,7 @@ class LogitExtremes(Keeper):
 
         value   statistics of attention rows [sequence, head, query]; only real queries that see a key are read
         """
-        real = done.real_queries(site, value["keys"]).unsqueeze(1) & (value["keys"] > 0)
+        real = done.find_real_queries(site, value["keys"]).unsqueeze(1) & (value["keys"] > 0)
         real = real & value["largest"].isfinite() & value["smallest"].isfinite()
         if not real.shape[0] * real.shape[2]:
             return
@@ -324,7 +324,7 @@ class LogitExtremes(Keeper):
             "largest_logit": torch.where(any_real, of_sequence, 0.0).double(),
         }
         done.add_sums(site.name, terms)
-        places = done.places_of_queries(site, value["keys"])
+        places = done.locate_queries(site, value["keys"])
         smallest = torch.where(real, -value["smallest"], -torch.inf)
         for name, rows in (("logit", largest), ("negative_logit", smallest)):
             done.extremes.offer(site.name, name, *largest_over_tokens(rows.transpose(1, 2), places))
@@ -424,8 +424,8 @@ class KeySums(Keeper):
             return
         of_key = Site(site.stack, site.layer, "key", kind=site.kind)
         of_query = Site(site.stack, site.layer, "query", kind=site.kind)
-        keys = done.near(done.positions_of(of_key, key), key.device)
-        queries = done.near(done.positions_of(of_query, value["query"]), key.device)
+        keys = done.copy_to(done.find_masks(of_key, key), key.device)
+        queries = done.copy_to(done.find_masks(of_query, value["query"]), key.device)
         parts = _parts_of(keys)
         norm = _norms_by_head(value["value"], mass.shape[1])
         done.add_sums(site.name, _key_terms(mass, seen, keys.real, parts, norm))

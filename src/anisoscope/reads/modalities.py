@@ -44,7 +44,7 @@ class ModalitySums(Keeper):
 
     def add(self, site: Site, value: Tensor, done: Pass) -> None:
         """Add the vectors of a layer [sequence, token, dim], if the stack reads images among its tokens."""
-        positions = done.near(done.positions_of(site, value), value.device)
+        positions = done.copy_to(done.find_masks(site, value), value.device)
         text = positions.real & ~positions.image & ~positions.special
         masks = torch.stack([positions.image, text], 1)
         values, _ = sum_vectors(value.unsqueeze(1), masks, None, frozenset(TERMS.values()))

@@ -97,7 +97,7 @@ def add_rows(site: Site, rows: Mapping[str, Tensor], done: Pass, prefix: str = "
     done     the running measurement
     """
     keys = rows["keys"]
-    real = done.real_queries(site, keys)
+    real = done.find_real_queries(site, keys)
     terms = sum_rows(rows, real.unsqueeze(1) & (keys > 0))
     done.add_sums(site.name, {prefix + name: value for name, value in terms.items()})
 

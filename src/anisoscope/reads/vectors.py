@@ -76,7 +76,7 @@ class VectorSums(Keeper):
     def add(self, site: Site, value: Tensor, done: Pass) -> None:
         """Add the vectors of a site: [sequence, token, dim] for layers, [sequence, head, token, dim] for heads."""
         terms = self.terms_at(site.measured_as) | COUNTED
-        positions = done.near(done.positions_of(site, value), value.device)
+        positions = done.copy_to(done.find_masks(site, value), value.device)
         if site.quantity in LAYER_QUANTITIES:
             _add_layer(site, value, positions, terms, done)
         else:
@@ -95,7 +95,7 @@ def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
     """
     if is_whole_image(x, done):
         values, _ = sum_vectors(x.unsqueeze(1), positions.real.unsqueeze(1), None, terms & IMAGE_TERMS)
-        done.sums.add(site.name, values, done.near(done.group, x.device) % FEW_GROUPS)
+        done.sums.add(site.name, values, done.copy_to(done.group, x.device) % FEW_GROUPS)
         return
     subsets = positions.subsets if "subset_unit" in terms else None
     if x.shape[1] == 1 and len(x) >= FEWEST_SINGLES * done.settings.groups and x.device.type == "cpu":
@@ -123,7 +123,7 @@ def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
     if "head_moment" in terms:
         groups = min(done.settings.spectrum_groups or FEW_GROUPS, done.settings.groups)
         weight = positions.policies[:, :1] * (inverse > 0)
-        add_head_moments(done.sums, site.name, x, weight, done.near(done.group, x.device) % groups, groups)
+        add_head_moments(done.sums, site.name, x, weight, done.copy_to(done.group, x.device) % groups, groups)
 
 
 def is_whole_image(x: Tensor, done: Pass) -> bool:

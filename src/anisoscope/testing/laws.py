@@ -135,7 +135,7 @@ def read_test_data(metric: Metric, units: Sequence[Unit], **layout: Any) -> Read
 
 def read_pass(metric: Metric, done: Measurement) -> Reading | None:
     """Return what the metric reads of a finished test measurement; None if it reads nothing."""
-    return next(metric.reads.readings(metric, done.kept()), None)
+    return next(metric.reads.readings(metric, done.gather()), None)
 
 
 def compute_replicates(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict[str, Array]:
