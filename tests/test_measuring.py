@@ -614,15 +614,15 @@ def test_what_is_given_by_place_has_the_names_of_the_model():
         (alone, {"x": ids}, {"x": ids}, 0),
     ):
         caller = Caller(model, None)
-        found = caller.named(item)
+        found = caller.name_arguments(item)
         assert found.keys() == expected.keys() and len(caller.warnings) == told
         assert all(torch.equal(found[name], x) for name, x in expected.items())
     with pytest.raises(UsageError, match="at most 1 arguments"):
-        Caller(alone, None).named((ids, mask, mask))
+        Caller(alone, None).name_arguments((ids, mask, mask))
     with pytest.raises(UsageError, match="with named arguments; got none"):
-        Caller(Named(lambda *_given: None), None).named(ids)
-    assert Caller(None, None).named(torch.zeros(2, 3)).keys() == {"pixel_values"}
-    assert Caller(None, None).named((ids,)).keys() == {"input_ids"}
+        Caller(Named(lambda *_given: None), None).name_arguments(ids)
+    assert Caller(None, None).name_arguments(torch.zeros(2, 3)).keys() == {"pixel_values"}
+    assert Caller(None, None).name_arguments((ids,)).keys() == {"input_ids"}
 
 
 @pytest.mark.parametrize(
