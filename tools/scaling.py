@@ -154,6 +154,7 @@ Choose by your data:
 |---|---|
 | one model, a corpus on one machine | `anisoscope measure`, with `torchrun` on [several GPUs](#several-devices-several-machines) |
 | one corpus of any size (best in many files), jobs that start at any time | `measure --shard I/N`, then `merge`: [job arrays](#job-arrays) |
+| files that arrive one after the other | `measure --to-merge` of each, then `merge`: [job arrays](#job-arrays) |
 | many files on a cluster | `anisoscope.State` in your own program: [one state for each worker](#your-own-program-reads-the-data) |
 
 ## Memory
@@ -256,6 +257,20 @@ thread (`benchmarks/planning.py`; a folder of 1 TB are 10,000 names of one file)
 A job of more than 4 million tokens tokenises each file twice: to count its batches, and to measure them. The merged run equals the run of the whole folder to 1e-12 in float64, except that bins of token
 frequency are left out, because no job knows how often a token occurs in all files. `merge` names files that two jobs have read, and shards
 that are missing.
+
+Files that arrive at different times, or lie in different folders, are measured by commands of their own, with `--to-merge`. Then `merge`
+adds them, and a merged run takes further files later:
+
+```bash
+anisoscope measure MODEL --corpus texts/may.jsonl --to-merge -o runs/may
+anisoscope measure MODEL --corpus texts/june.jsonl --to-merge -o runs/june
+anisoscope merge runs/may runs/june -o runs/both
+```
+
+The merged run equals one run (with `--to-merge`) of a folder with both files to 1e-12 in float64: values, intervals and the sample. With this
+option a document is numbered by the content of its file instead of its place in the folder, which forms other groups for the intervals. `merge`
+refuses runs of other settings or weights,
+and texts that two runs have read, under whatever name.
 
 Else the jobs divide the batches: with one file, articles of WikiText or blocks of tokens, which may go on in the next file, with `--limit` or
 `--sequences`, and for the panel alignment. Then every job reads and tokenises the whole corpus first, because it must know which windows are

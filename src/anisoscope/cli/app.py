@@ -44,7 +44,7 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "merge": Command(
         "anisoscope.cli.measure_commands:merge",
-        "Merge the shards of one run (measure --shard).",
+        "Merge the shards of one run (measure --shard), or runs of different files (measure --to-merge).",
         "anisoscope merge runs/a runs/b --output runs/both",
     ),
     "report": Command(

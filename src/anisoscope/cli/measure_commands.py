@@ -255,9 +255,9 @@ def merge(
     view: View = VIEW,
     quiet: Quiet = False,
 ) -> None:
-    """Add up shards of one run, and show what was found."""
+    """Add up shards of one run, or runs of different files, and show what was found."""
     if len(runs) < 2:
-        raise UsageError("at least two run folders", str(len(runs)), "name all shards")
+        raise UsageError("at least two run folders", str(len(runs)), "name all shards, or all runs of different files")
     with show_spinner("adding up shards", quiet=quiet):
         from anisoscope.runs.merge import merge_runs
 

@@ -13,7 +13,7 @@ from anisoscope.data.documents import has_text
 from anisoscope.data.labelled import ALL, LabelledCorpus, require_usable
 from anisoscope.data.labelled_tables import open_table
 from anisoscope.data.local import detect_modality, find_path
-from anisoscope.data.plans import Plan, find_decoder_start
+from anisoscope.data.plans import Plan, find_decoder_start, hash_parts, number_by_content
 from anisoscope.data.table_rows import is_table
 from anisoscope.errors import UsageError
 
@@ -58,7 +58,7 @@ def open_plan(
 
     sequences   use only so many windows of the text, evenly spread over it
     options     fields of `data.corpora.CorpusOptions`; and `files`, (i, n), to read files i, i + n, i + 2n … of a
-                folder of texts only (`data.by_file`)
+                folder of texts only (`data.by_file`); and `to_merge`, whether runs of other files will be added
 
     UsageError for options that the modality does not have.
     """
@@ -69,7 +69,7 @@ def open_plan(
         raise UsageError("--sequences with a text model", f"one of {modality}", "use --limit, which counts units")
     if modality == "image" and max_length is not None:
         raise UsageError("no --max-length for an image model", str(max_length), "leave it out")
-    files = options.pop("files", None)
+    files, to_merge = options.pop("files", None), options.pop("to_merge", False)
     if files is not None:
         return _open_plan_by_file(name, model, processor, files, max_length, batch_tokens, options)
     corpus = open_corpus(name, modality=modality, **options)
@@ -88,8 +88,22 @@ def open_plan(
         longest = {"max_length": max_length} if modality == "speech" else {}
         plan = plan_of_modality(corpus, model, processor, batch_tokens=batch_tokens, **longest)
         described["preprocessing"] = plan.settings
+    if to_merge:
+        described |= _prepare_for_merge(plan, corpus)
     warnings = [*_describe_skipped(corpus.source.get("skipped")), *plan.warnings]
     return plan, {**described, "words": plan.words, **corpus.source, "warnings": warnings}
+
+
+def _prepare_for_merge(plan: Any, corpus: Any) -> dict[str, Any]:
+    """Number the units (documents, clips, images) of a plan by the content of their files, so that runs of other files
+    can be added. Return the files with their hashes, for the manifest.
+    """
+    files = getattr(corpus, "files", None) or {Path(corpus.name).name: corpus.fingerprint}
+    plan.unit = number_by_content(plan.unit, list(files.values()))
+    if plan.frequency_bins:
+        plan.settings = plan.settings | {"to_merge": True}
+        plan.warnings.append("bins of token frequency left out: a run to merge does not know the counts of other files")
+    return {"files": files, "fingerprint": hash_parts(sorted(files.values()))}
 
 
 def _open_plan_by_file(

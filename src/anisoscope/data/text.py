@@ -54,6 +54,7 @@ class TextCorpus:
     notes  remarks for the run's warnings
     numbers   number of each document's unit; None: that of the document
     is_part   whether it is one file of a corpus
+    files     of a folder whose documents end with their files: {path of each file inside it: hash of its documents}
     """
 
     name: str
@@ -66,6 +67,7 @@ class TextCorpus:
     notes: tuple[str, ...] = ()
     numbers: tuple[int, ...] | None = None
     is_part: bool = False
+    files: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 def open_text(name: str, **options: Any) -> TextCorpus:
@@ -95,12 +97,14 @@ def open_text(name: str, **options: Any) -> TextCorpus:
     }
     fingerprint = hash_parts([True if read.block is None else read.block, *read.documents])
     numbers = None
+    hashes_by_file: dict[str, str] = {}
     if isinstance(place, Path) and read.owner is not None:
         # numbers and fingerprint of single files, so that shards of files agree on them without seeing each other's
         files = [str(file.relative_to(place)) for file in list_texts_or_tables(place)]
         numbers = _number_by_file(read.owner, len(files))
         hashes = _hash_files(read.documents, read.owner, range(len(files)))
         fingerprint = hash_parts(hashes.values())
+        hashes_by_file = dict(zip(files, hashes.values(), strict=True))
     notes: tuple[str, ...] = ()
     if read.guessed:
         rule = f"it is split into units by {read.how}; choose otherwise with --documents"
@@ -115,6 +119,7 @@ def open_text(name: str, **options: Any) -> TextCorpus:
         unit=read.unit,
         notes=notes,
         numbers=numbers,
+        files=hashes_by_file,
     )
 
 

@@ -282,7 +282,7 @@ class TextPlan(Plan):
         mask = (column >= 0) & (column < n_real)
         start = windows.start[rows] - shift[:, 0]
         stream = Stream(*map(torch.from_numpy, (mask, mask & ~content, start)))
-        if not self.settings.get("is_part"):
+        if not (self.settings.get("is_part") or self.settings.get("to_merge")):
             frequency = np.where(content, self._bin_of_id[found], -1)
             stream = replace(stream, frequency=torch.from_numpy(frequency))
         if self.punctuation is not None:

@@ -189,6 +189,12 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
             n_tokens=1,
         ),
     ] = (0, 1)
+    to_merge: Annotated[
+        bool,
+        option(
+            "one of several runs, of other files or folders, that anisoscope merge puts together", MACHINE, negative=()
+        ),
+    ] = False
     keep: Annotated[
         Whole,
         Field(ge=1),
@@ -209,8 +215,22 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         part, parts = self.shard
         if not 0 <= part < parts:
             raise UsageError("a shard (i, n) with 0 ≤ i < n", repr(self.shard), "the first of two is (0, 2)")
+        if self.to_merge:
+            self._require_merge_by_files()
         if self.settings.metrics:
             self._require_metrics_of_one_run()
+
+    def _require_merge_by_files(self) -> None:
+        """Raise UsageError for what depends on more than the files of this run."""
+        given = {
+            "--shard": self.shard[1] > 1,
+            "--sequences": self.sequences is not None,
+            "the panel alignment": "centred" in self.settings.what,
+        }
+        for name, is_given in given.items():
+            if is_given:
+                cure = "leave one of them out; shards of one folder need no --to-merge"
+                raise UsageError("--to-merge for whole files", f"it with {name}", cure)
 
     def _require_metrics_of_one_run(self) -> None:
         """Raise UsageError for a metric that compares two runs; `anisoscope compare` measures those."""
@@ -243,6 +263,8 @@ class Job(VectorColumns, LoadOptions, ReadOptions, ModelAndCorpus):
         """
         rare = ("train_seed", "tower", "columns", "unit_column", "label_column")
         left_out = {*NOT_IN_IDENTITY, *(name for name in rare if getattr(self, name) is None)}
+        if not self.to_merge:
+            left_out.add("to_merge")
         described = {name: value for name, value in asdict(self).items() if name not in left_out}
         described |= {"weights_sha256": subject.weights_sha256, "architecture": subject.form}
         kinds = {type(plan), type(subject.processor), *map(type, subject.model.modules())}

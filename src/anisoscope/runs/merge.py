@@ -1,6 +1,6 @@
-"""Merge shards: parts of one run that were measured separately and are added up."""
+"""Merge runs: shards of one run that were measured separately, or runs of different files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +15,56 @@ from anisoscope.store import RunFolder, list_changed_fields
 
 NAMED = 3
 """Files that an error names; the rest are counted."""
+BATCHES, FILES, RUNS = "shards of batches", "shards of files", "runs of different files"
+"""What can be merged."""
 
 
 def merge_runs(folders: Sequence[Path], output: Path) -> RunFolder:
-    """Merge the shards in `folders` into one run, in the new folder `output`.
+    """Merge the shards, or the runs of different files, in `folders` into one run, in the new folder `output`.
 
-    MeasureError for shards of different runs (model, weights, settings, corpus, code), for batches or files that two
-    shards hold, and if batches of the plan, or files of the corpus, are missing.
+    MeasureError for runs of different models, weights, settings or code, and of shards of different corpora; for
+    batches or files that two of them hold; and if batches of the plan, or files of the corpus, are missing.
     """
     parts = [RunFolder(folder) for folder in folders]
     manifests = _read_manifests(parts)
     first = manifests[0]
-    are_of_files = all("files" in manifest.get("corpus", {}) for manifest in manifests)
-    identity = _require_one_run(parts, are_of_files=are_of_files)
+    kind = _find_kind(manifests)
+    identity = _require_one_run(parts, kind)
     facts = dict(first)
-    if are_of_files:
-        corpus = _join_files(parts, manifests)
-        whole = _add_files(parts, manifests)
-        identity["files"] = corpus["fingerprint"]
-        facts |= {"plan": "", "units": identify_units(corpus, None, whole.settings)}
-    else:
+    if kind == BATCHES:
         corpus = first["corpus"]
         whole = _add_shards(parts, identity["plan"], manifests)
+    else:
+        corpus = _join_files(parts, manifests) if kind == FILES else _join_runs(parts, manifests)
+        whole = _add_files(parts, manifests)
+        identity |= {"files": corpus["fingerprint"], "corpus": corpus["name"]}
+        facts |= {"plan": "", "units": identify_units(corpus, None, whole.settings)}
+        facts["settings"] = first["settings"] | {"corpus": corpus["name"]}
     target = RunFolder.start(output, identity, resume=False)
     notes = dict.fromkeys(note for manifest in manifests for note in manifest["notes"])
     facts |= {
         "run": make_run_id(identity),
         "asked": None,
         "merged": [manifest["run"] for manifest in manifests],
-        "settings": first["settings"] | {"shard": [0, 1]},
+        "settings": facts["settings"] | {"shard": [0, 1]},
         "notes": list(notes),
         "started": min(manifest["started"] for manifest in manifests),
         "seconds": round(sum(manifest["seconds"] for manifest in manifests), 2),
         "processes": sum(manifest["processes"] for manifest in manifests),
         "corpus": corpus | {"n_tokens": sum(manifest["corpus"]["n_tokens"] for manifest in manifests)},
     }
+    if kind == RUNS:  # so that runs of more files can be added later
+        whole.save(target.sums_path)
     finish(target, whole, facts)
     return target
+
+
+def _find_kind(manifests: Sequence[dict[str, Any]]) -> str:
+    """Return what is merged: shards of batches, shards of files, or runs of different files."""
+    corpora = [manifest.get("corpus", {}) for manifest in manifests]
+    if all("all_files" in corpus for corpus in corpora):
+        return FILES
+    return RUNS if all("files" in corpus and "all_files" not in corpus for corpus in corpora) else BATCHES
 
 
 def _read_manifests(parts: Sequence[RunFolder]) -> list[dict[str, Any]]:
@@ -70,19 +83,25 @@ def _read_manifests(parts: Sequence[RunFolder]) -> list[dict[str, Any]]:
     return manifests
 
 
-def _require_one_run(parts: Sequence[RunFolder], *, are_of_files: bool) -> dict[str, Any]:
-    """Return the identity of the run whose shards these are. MeasureError if they are of different runs.
+def _require_one_run(parts: Sequence[RunFolder], kind: str) -> dict[str, Any]:
+    """Return the identity of the run whose parts these are. MeasureError if they are of different runs.
 
-    parts   the shards' folders
+    parts   the folders
+    kind    what is merged (`_find_kind`)
     """
-    # shards of files have a plan each, of their own files
-    left_out = ["plan"] if are_of_files else []
+    # shards of files have a plan each, of their own files; runs of different files have a corpus each
+    left_out = {BATCHES: [], FILES: ["plan"], RUNS: ["plan", "corpus", "files"]}[kind]
     identities = [_read_identity(part, *left_out) for part in parts]
     for part, identity in zip(parts, identities, strict=True):
         differ = ", ".join(list_changed_fields(identities[0], identity))
         if differ:
             got = f"{part.folder}, whose {differ} differs from {parts[0].folder}"
-            raise MeasureError("shards of one run", got, "merge shards with the same settings (only --shard differs)")
+            if kind == RUNS:
+                raise MeasureError("runs that differ only in their files", got, "measure all with the same settings")
+            cure = "merge shards with the same settings (only --shard differs)"
+            if differ.split(", ")[0] in ("plan", "corpus"):
+                cure += "; runs of different files, if all were measured with --to-merge"
+            raise MeasureError("shards of one run", got, cure)
     return identities[0] | {"shard": [0, 1]}
 
 
@@ -98,7 +117,8 @@ def _read_identity(part: RunFolder, *left_out: str) -> dict[str, Any]:
         cure = "measure them in one go with anisoscope classes"
         raise MeasureError("shards of anisoscope measure", f"classes of a labelled corpus in {part.folder}", cure)
     if not part.sums_path.exists():
-        raise MeasureError(f"sums in {part.folder}", "none", "measure it with --shard")
+        cure = "measure it with --shard, or with --to-merge if the others are of other files"
+        raise MeasureError(f"sums in {part.folder}", "none", cure)
     return {name: value for name, value in identity.items() if name not in ("shard", *left_out)}
 
 
@@ -133,6 +153,43 @@ def _join_files(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]])
         whole[name] = sum(manifest["corpus"][name] for manifest in manifests)
     whole["fingerprint"] = hash_parts([hashes[file] for file in files])
     return whole
+
+
+def _join_runs(parts: Sequence[RunFolder], manifests: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the manifest's entry on a corpus whose files were measured by runs of their own.
+
+    parts       the runs' folders
+    manifests   of the runs, in the same order
+
+    MeasureError if two runs read the same texts, or told documents apart by different rules.
+    """
+    first = manifests[0]["corpus"]
+    owner: dict[str, Path] = {}
+    files: dict[str, str] = {}
+    for part, manifest in zip(parts, manifests, strict=True):
+        corpus = manifest["corpus"]
+        if corpus.get("documents") != first.get("documents"):
+            got = f"{first.get('documents')} in {parts[0].folder} and {corpus.get('documents')} in {part.folder}"
+            raise MeasureError(
+                "documents that are told apart by one rule", got, "measure all with the same --documents"
+            )
+        twice = [name for name, hashed in corpus["files"].items() if hashed in owner]
+        if twice:
+            got = f"{_name_some(twice)} of {part.folder}, whose content is in {owner[corpus['files'][twice[0]]]} too"
+            raise MeasureError("runs that have no file in common", got, "name each run once, and each file in one run")
+        owner |= dict.fromkeys(corpus["files"].values(), part.folder)
+        files |= {_find_free_name(name, files, part): hashed for name, hashed in corpus["files"].items()}
+    whole = dict(first) | {"files": files, "fingerprint": hash_parts(sorted(files.values()))}
+    for name in ("n_batches", "empty", "skipped"):
+        whole[name] = sum(manifest["corpus"].get(name) or 0 for manifest in manifests)
+    whole["name"] = _name_some(list(dict.fromkeys(manifest["corpus"]["name"] for manifest in manifests)))
+    whole.pop("path", None)
+    return whole
+
+
+def _find_free_name(name: str, taken: Mapping[str, str], part: RunFolder) -> str:
+    """Return the name of a file; with the folder of its run if a file of another run is called so too."""
+    return f"{part.folder.name}: {name}" if name in taken else name
 
 
 def _require_all_files(files: Sequence[str], owner: dict[str, Path], shards: int) -> None:

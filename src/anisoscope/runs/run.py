@@ -93,10 +93,13 @@ def run(
 
     With `resume`, a finished run with the same identity is returned unchanged. If a finished run has the same key
     (`make_key`: settings, model and corpus), it is found before anything is loaded. A shard always keeps its sums on
-    disk; other runs keep them only with `keep_sums`.
+    disk, and so does a run that is to be merged; other runs keep them only with `keep_sums`.
     """
     if output is not None:
         check_output(output)
+    if job.to_merge and reading is not None:
+        cure = "add them to an anisoscope.State, which merges"
+        raise UsageError("--to-merge with a corpus of texts, clips or images", "vectors or inputs of your own", cure)
     key = None
     if subject is None and reading is None and rank_and_world()[1] == 1:
         key = make_key(job)
@@ -168,7 +171,7 @@ def _measure_into(
                 target.note(identity)  # somebody may have removed the folder
         if not is_first:
             return
-        if keep_sums or job.shard[1] > 1:
+        if keep_sums or job.shard[1] > 1 or job.to_merge:
             measurement.save(target.sums_path)
         more, warnings = None, list[str]()
         if reading.more is not None:
@@ -385,12 +388,16 @@ def open_plan_of(job: Job, subject: Subject) -> tuple[BatchPlan, dict[str, Any]]
     both, processor = subject.of_images_and_texts or subject.processor, subject.processor
     if isinstance(both, str) or reads_images_and_texts(both):
         with_images = open_texts_with_images(corpus, subject.model, both, **reading)
+        if with_images is not None and job.to_merge:
+            raise UsageError("--to-merge with texts, clips or images", "images with texts", "use anisoscope.State")
         if with_images is not None:
             return with_images
         if reads_images_and_texts(processor):  # of a corpus of texts alone
             processor = processor.tokenizer
     if reads_own_files(job, corpus, subject.modality):
         reading["files"] = job.shard
+    if job.to_merge:
+        reading["to_merge"] = True
     plan, described = open_plan(corpus, subject.model, processor, modality=subject.modality, **reading)
     if subject.config is None and len(plan):  # a module of one's own
         plan.call = check_called_by_name(subject.model, plan[0].inputs)
