@@ -228,7 +228,9 @@ def test_shards_of_different_runs_are_refused(job, shards, tmp_path, changed, sa
 
 def test_a_run_without_sums_is_refused(whole, shards, tmp_path):
     """The cure named an option that is not there."""
-    with pytest.raises(MeasureError, match=r"sums in .*with --shard$"):
+    with pytest.raises(
+        MeasureError, match=r"sums in .*with --shard, or with --to-merge if the others are of other files$"
+    ):
         merge_runs([whole.folder, shards[2][0]], tmp_path / "merged")
 
 

@@ -120,6 +120,7 @@ def test_the_identity_of_a_run_knows_every_field():
     subject = SimpleNamespace(weights_sha256="w", form="f", processor=None, model=nn.Identity())
     plan = SimpleNamespace(fingerprint="p")
     given = {"tower": "text", "train_seed": 7, "columns": "0-7", "unit_column": "unit", "label_column": "label"}
+    given |= {"to_merge": True}
     identity = Job(**given).identity(subject, plan)
     assert identity.keys() >= {field.name for field in fields(Job)} - {*NOT_IN_IDENTITY}
     assert identity["settings"].keys() == {field.name for field in fields(Settings)}
