@@ -292,8 +292,8 @@ MUTANTS = {
     ),
     "merge forgets the other": (
         Sums.merge,
-        "sum(second, first.clone())",
-        "first.clone()",
+        "merged.terms[key] + total",
+        "merged.terms[key]",
         simply(test_measuring.test_shards_of_one_plan_merge),
     ),
     "pending products lost on resume": (

@@ -6,7 +6,7 @@ group and its class.
 """
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from anisoscope.axes import At
@@ -22,14 +22,22 @@ def pool_sequences(
     at   `first`, `last`, `mean` or `max`
     """
     if at == "max":
-        return x.masked_fill(~mask.unsqueeze(-1), -torch.inf).amax(1).double()
+        at_padding = ~mask.unsqueeze(-1)
+        return x.masked_fill(at_padding, -torch.inf).amax(1).double()
+    weight = _weigh_tokens(mask, at).to(x)
+    # Vectors at padding may be anything, NaN included, and NaN · 0 is NaN.
+    x = torch.where(weight.unsqueeze(-1) > 0, x, 0.0)
+    return torch.einsum("st,std->sd", weight, x).double()
+
+
+def _weigh_tokens(mask: Bool[Tensor, "sequence token"], at: At) -> Shaped[Tensor, "sequence token"]:
+    """Return the weights of tokens in the vector of their sequence, for `first`, `last` or `mean`."""
     if at == "mean":
-        share = (mask / mask.sum(1, keepdim=True)).to(x)
-    else:
-        position = mask.int().cumsum(1)
-        share = (mask & (position == (1 if at == "first" else position[:, -1:]))).to(x)
-    x = torch.where(share.unsqueeze(-1) > 0, x, 0.0)  # what stands at padding may be anything
-    return torch.einsum("st,std->sd", share, x).double()
+        return mask / mask.sum(1, keepdim=True)
+    position = mask.int().cumsum(1)
+    if at == "first":
+        return mask & (position == 1)
+    return mask & (position == position[:, -1:])
 
 
 def add_class_sums(
@@ -50,10 +58,13 @@ def add_class_sums(
     group     number of the group of units that each sequence is in
     classes   number of classes
     """
+    dim = x.shape[1]
     norm = torch.linalg.vector_norm(x, dim=-1)
-    held = (label >= 0) & (norm > 1 / LARGEST) & (norm < LARGEST)  # NaN is neither
-    unit, place = x[held] / norm[held, None], group[held] * classes + label[held]
+    # A norm that is NaN is neither above nor below a limit.
+    counted = (label >= 0) & (norm > 1 / LARGEST) & (norm < LARGEST)
+    unit = x[counted] / norm[counted, None]
+    row = group[counted] * classes + label[counted]  # of the sums below, whose first two axes are flattened
     n = sums.buffer(site, "class_n", (sums.groups, classes), x.device)
-    total = sums.buffer(site, "class_unit", (sums.groups, classes, x.shape[1]), x.device)
-    n.view(-1).index_add_(0, place, torch.ones_like(norm[held]))
-    total.view(-1, x.shape[1]).index_add_(0, place, unit)
+    total = sums.buffer(site, "class_unit", (sums.groups, classes, dim), x.device)
+    n.view(-1).index_add_(0, row, torch.ones_like(norm[counted]))
+    total.view(-1, dim).index_add_(0, row, unit)

@@ -6,7 +6,7 @@ lengths of vectors go into one product over all vectors, and bfloat16 is read as
 """
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 SINGLE_ONLY = {"mps"}  # kinds of device without float64
@@ -33,32 +33,65 @@ def sum_on_device(
     x = x.transpose(1, 2)
     single = torch.promote_types(x.dtype, torch.float32)
     most, least = LIMITS[single]
-    largest = torch.linalg.vector_norm(x, torch.inf, dim=-1, dtype=single)  # not finite where one number is not
+    # The largest number of a vector, which is not finite if one of them is not.
+    largest = torch.linalg.vector_norm(x, torch.inf, dim=-1, dtype=single)
     finite = largest < torch.inf
     power = torch.frexp(largest)[1].clamp(-most, most).to(single).exp2()
-    scaled = x.new_empty(x.shape, dtype=single)  # head by head, as the product below takes it
+    # Stored head by head, as the product below reads it.
+    scaled = x.new_empty(x.shape, dtype=single)
     torch.div(torch.where(finite.unsqueeze(-1), x, 0.0), power.unsqueeze(-1), out=scaled)
     length = torch.linalg.vector_norm(scaled, dim=-1)
     norm = length * power.double()
     finite &= norm < LARGEST
-    held = finite & (norm > least)
-    norm, inverse = torch.where(held, norm, 0.0), torch.where(held, length.reciprocal(), 0.0)
-    policies, every = masks.shape[1], torch.cat([masks, subsets], 1)
-    each = torch.cat([norm, norm.square(), held, finite ^ held, ~finite], 1)
-    counts = torch.matmul(every.double(), each.transpose(1, 2)).chunk(5, -1)
-    out = dict(zip(("norm", "norm_square", "n"), (part[:, :policies] for part in counts), strict=False))
-    out |= dict(zip(("zero", "nonfinite"), (part[:, 0].sum(-1) for part in counts[3:]), strict=True))
-    out["subset_n"] = counts[2][:, policies:]
-    top = (power * held).amax().clamp(min=least)
-    rows = every.to(single).unsqueeze(1)
-    share = rows[:, :, :policies] * (power * held / top).unsqueeze(2)
-    found = torch.matmul(torch.cat([share, rows * inverse.unsqueeze(2)], 2), scaled).transpose(1, 2)
-    out["vector"] = found[:, :policies].double() * top.double()
-    out["unit"], out["subset_unit"] = found[:, policies : 2 * policies], found[:, 2 * policies :]
+    counted = finite & (norm > least)
+    norm = torch.where(counted, norm, 0.0)
+    inverse_length = torch.where(counted, length.reciprocal(), 0.0)
+    policies = masks.shape[1]
+    weights = torch.cat([masks, subsets], 1)
+    out = _count_on_device(norm, counted, finite, weights, policies)
+    # One product gives Σx by policy, then Σu by policy, then Σu by subset.
+    weights = weights.to(single).unsqueeze(1)
+    top = (power * counted).amax().clamp(min=least)
+    by_norm = weights[:, :, :policies] * (power * counted / top).unsqueeze(2)
+    by_direction = weights * inverse_length.unsqueeze(2)
+    linear = torch.matmul(torch.cat([by_norm, by_direction], 2), scaled).transpose(1, 2)
+    out["vector"] = linear[:, :policies].double() * top.double()
+    out["unit"] = linear[:, policies : 2 * policies]
+    out["subset_unit"] = linear[:, 2 * policies :]
     if "unit_square" in terms:
-        square = torch.matmul(rows[:, :, :policies] * inverse.square().unsqueeze(2), scaled.square_())
-        out["unit_square"] = square.transpose(1, 2)
-    return out, torch.where(held, norm.reciprocal(), 0.0).transpose(1, 2)
+        by_square = weights[:, :, :policies] * inverse_length.square().unsqueeze(2)
+        out["unit_square"] = torch.matmul(by_square, scaled.square_()).transpose(1, 2)
+    inverse = torch.where(counted, norm.reciprocal(), 0.0)
+    return out, inverse.transpose(1, 2)
+
+
+def _count_on_device(
+    norm: Float[Tensor, "sequence head token"],
+    counted: Bool[Tensor, "sequence head token"],
+    finite: Bool[Tensor, "sequence head token"],
+    weights: Shaped[Tensor, "sequence row token"],
+    policies: int,
+) -> dict[str, Tensor]:
+    """Return counts and sums of norms by sequence: `n`, `norm`, `norm_square`, `zero`, `nonfinite`, `subset_n`.
+
+    norm       norms of vectors, 0 if they are left out
+    counted    which vectors enter the sums
+    finite     which vectors are finite
+    weights    which tokens count: one row for each policy, then one for each subset
+    policies   number of policies
+    """
+    # One product for all of them, since a launch costs more than the numbers.
+    columns = torch.cat([norm, norm.square(), counted, finite ^ counted, ~finite], 1)
+    products = torch.matmul(weights.double(), columns.transpose(1, 2))
+    norms, squares, n, zero, nonfinite = products.chunk(5, -1)
+    return {
+        "norm": norms[:, :policies],
+        "norm_square": squares[:, :policies],
+        "n": n[:, :policies],
+        "zero": zero[:, 0].sum(-1),
+        "nonfinite": nonfinite[:, 0].sum(-1),
+        "subset_n": n[:, policies:],
+    }
 
 
 def sum_weighted(

@@ -15,10 +15,10 @@ from anisoscope.errors import MeasureError
 from anisoscope.sums.jackknife import Array
 
 WHERE = ("unit", "index", "position", "token")
-"""What is known of where a value was: its unit, the number of its token in the unit (which tells tokens of one unit
-apart), its position in its sequence, and the id of its token (below 0: none)."""
+"""What is kept about the place of a value: its unit, the number of its token in the unit (so that tokens of one unit
+differ), its position in its sequence, and the id of its token (below 0: none)."""
 NOWHERE = (1 << 62, 1 << 62, -1, -1)
-"""Where the largest of nothing was."""
+"""The place of the largest of no values."""
 VALUE, AT = "value", "where"
 
 
@@ -43,16 +43,18 @@ class Extremes:
         """
         empty = value.isnan() | value.isneginf()
         value = torch.where(empty, -torch.inf, value).double()
-        where = torch.where(empty.unsqueeze(-1), torch.tensor(NOWHERE, device=where.device), where)
-        held = self.terms.get((site, term))
-        if held is None:
+        nowhere = torch.tensor(NOWHERE, device=where.device)
+        where = torch.where(empty.unsqueeze(-1), nowhere, where)
+        if (site, term) not in self.terms:
             self.terms[site, term] = value, where
             return
-        if held[0].shape != value.shape:
-            expected = f"{term} of shape {tuple(held[0].shape)} at {site}, as in the batches before"
+        kept_value, kept_where = self.terms[site, term]
+        if kept_value.shape != value.shape:
+            expected = f"{term} of shape {tuple(kept_value.shape)} at {site}, as in the batches before"
             cure = "a site must have one width in the whole corpus"
             raise MeasureError(expected, str(tuple(value.shape)), cure)
-        self.terms[site, term] = larger((held[0].to(value.device), held[1].to(value.device)), (value, where))
+        kept = kept_value.to(value.device), kept_where.to(value.device)
+        self.terms[site, term] = larger(kept, (value, where))
 
     def merge(self, other: "Extremes") -> "Extremes":
         """Return the larger value of both states, everywhere; the order does not matter."""
@@ -64,14 +66,19 @@ class Extremes:
 
     def at(self, site: str) -> dict[str, tuple[Array, Array]]:
         """Return {name: (largest values, where they were [..., 4])} of one site, as numpy arrays."""
-        found = {term: pair for (name, term), pair in self.terms.items() if name == site}
-        return {term: (value.cpu().numpy(), where.cpu().numpy()) for term, (value, where) in found.items()}
+        of_site: dict[str, tuple[Array, Array]] = {}
+        for (name, term), (value, where) in self.terms.items():
+            if name == site:
+                of_site[term] = value.cpu().numpy(), where.cpu().numpy()
+        return of_site
 
     def without(self, sites: Iterable[str]) -> "Extremes":
         """Return the largest values without those of some sites (places in the model)."""
-        gone = {*sites}
+        left_out = set(sites)
         kept = Extremes()
-        kept.terms = {key: pair for key, pair in self.terms.items() if key[0] not in gone}
+        for (site, term), pair in self.terms.items():
+            if site not in left_out:
+                kept.terms[site, term] = pair
         return kept
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
@@ -101,7 +108,10 @@ class Extremes:
     @property
     def nbytes(self) -> int:
         """Return the number of bytes of the values that are kept."""
-        return sum(x.numel() * x.itemsize for pair in self.terms.values() for x in pair)
+        size = 0
+        for value, where in self.terms.values():
+            size += value.nbytes + where.nbytes
+        return size
 
 
 def larger(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -111,11 +121,14 @@ def larger(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple
 
     Of equal values, the one of the smaller unit wins, then that of the earlier token in the unit.
     """
-    (value, where), (other, other_where) = first, second
-    earlier = other_where[..., 0] < where[..., 0]
-    earlier |= (other_where[..., 0] == where[..., 0]) & (other_where[..., 1] < where[..., 1])
-    takes = (other > value) | ((other == value) & earlier)
-    return torch.where(takes, other, value), torch.where(takes.unsqueeze(-1), other_where, where)
+    value, where = first
+    other, other_where = second
+    unit, index = where[..., 0], where[..., 1]
+    other_unit, other_index = other_where[..., 0], other_where[..., 1]
+    is_earlier = other_unit < unit
+    is_earlier |= (other_unit == unit) & (other_index < index)
+    wins = (other > value) | ((other == value) & is_earlier)
+    return torch.where(wins, other, value), torch.where(wins.unsqueeze(-1), other_where, where)
 
 
 def largest_over_tokens(
@@ -128,29 +141,35 @@ def largest_over_tokens(
 
     Of equal values, the one of the smallest unit wins, then that of the earliest token in the unit.
     """
-    flat, flat_places = x.flatten(0, 1), places.flatten(0, 1)
-    if not _are_in_order(flat_places):
-        order = _by_place(flat_places)
-        flat, flat_places = flat[order], flat_places[order]
-    largest = flat.amax(0)
-    tied = flat == largest
-    # torch promises the first of equal values on a CPU only
-    number = torch.arange(len(flat), dtype=torch.int32, device=flat.device).view(-1, *[1] * (flat.dim() - 1))
-    first = torch.where(tied, number, len(flat)).amin(0).clamp(max=len(flat) - 1)
-    return largest, flat_places[first]
+    values = x.flatten(0, 1)
+    tokens = places.flatten(0, 1)
+    if not _are_in_order(tokens):
+        order = _order_by_place(tokens)
+        values = values[order]
+        tokens = tokens[order]
+    largest = values.amax(0)
+    is_largest = values == largest
+    # argmax returns the first of equal values on a CPU only: so the smallest number of a row is looked for.
+    count = len(values)
+    number = torch.arange(count, dtype=torch.int32, device=values.device).view(-1, *[1] * (values.dim() - 1))
+    first = torch.where(is_largest, number, count).amin(0).clamp(max=count - 1)
+    return largest, tokens[first]
 
 
 def _are_in_order(places: Int[Tensor, "token 4"]) -> bool:
-    """Return whether tokens are in the order of `_by_place` already; on an accelerator False, since the host would
-    wait for the answer.
+    """Return whether tokens are sorted by unit and index already.
+
+    On an accelerator the answer is False, since the host would wait for it.
     """
     if places.device.type != "cpu":
         return False
-    (unit, index), (next_unit, next_index) = (part[:, :2].unbind(1) for part in (places[:-1], places[1:]))
-    return bool(((next_unit > unit) | ((next_unit == unit) & (next_index >= index))).all())
+    unit, index = places[:-1, 0], places[:-1, 1]
+    next_unit, next_index = places[1:, 0], places[1:, 1]
+    in_order = (next_unit > unit) | ((next_unit == unit) & (next_index >= index))
+    return bool(in_order.all())
 
 
-def _by_place(places: Int[Tensor, "token 4"]) -> Int[Tensor, " token"]:
+def _order_by_place(places: Int[Tensor, "token 4"]) -> Int[Tensor, " token"]:
     """Return the order of tokens by unit, then by their number in the unit, as indices."""
     by_index = torch.argsort(places[:, 1], stable=True)
     return by_index[torch.argsort(places[by_index, 0], stable=True)]

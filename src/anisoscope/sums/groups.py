@@ -19,7 +19,8 @@ and without a policy axis:
     zero, nonfinite         vectors left out, counted
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,29 +62,36 @@ class Sums:
         """Add per-sequence `values` [sequence, ...] to the sums of a site; `group` [sequence] is the group of each
         sequence.
         """
-        if any(value.device.type != "cpu" for value in values.values()):
+        on_accelerator = any(value.device.type != "cpu" for value in values.values())
+        if on_accelerator:
+            # One launch for all terms.
             self._join(site, values).index_add_(0, group, _to_columns(values.values()))
             return
         for term, value in values.items():
-            self.buffer(site, term, (self.groups, *value.shape[1:]), value.device).index_add_(0, group, value.double())
+            total = self.buffer(site, term, (self.groups, *value.shape[1:]), value.device)
+            total.index_add_(0, group, value.double())
 
     def _join(self, site: str, values: Mapping[str, Tensor]) -> Tensor:
-        """Return one tensor [group, …] whose parts are the sums of a site under the names of `values`, side by side.
+        """Return one tensor [group, column] that holds the sums of a site under all names of `values`.
 
-        An accelerator adds to all of them at once so. The parts stay the terms; if one was replaced, all are joined
-        anew.
+        An accelerator adds to all of them at once this way. The terms are views into this tensor; if one of them was
+        replaced, the tensor is built again.
         """
-        key = (site, *((term, value.shape[1:]) for term, value in values.items()))
-        whole, parts = self._joined.get(key, (None, []))
-        if whole is None or any(self.terms.get((site, t)) is not part for t, part in zip(values, parts, strict=True)):
-            shapes = {term: (self.groups, *value.shape[1:]) for term, value in values.items()}
-            held = [self.buffer(site, t, shapes[t], value.device) for t, value in values.items()]
-            whole = _to_columns(held)
-            sizes = [part[:1].numel() for part in held]
-            columns = torch.split(whole, sizes, 1)
-            parts = [part.view(shape) for part, shape in zip(columns, shapes.values(), strict=True)]
-            self.terms |= {(site, term): part for term, part in zip(values, parts, strict=True)}
-            self._joined[key] = whole, parts
+        shapes = {term: (self.groups, *value.shape[1:]) for term, value in values.items()}
+        key = (site, *shapes.items())
+        if key in self._joined:
+            whole, parts = self._joined[key]
+            if all(self.terms.get((site, term)) is part for term, part in zip(values, parts, strict=True)):
+                return whole
+        buffers = [self.buffer(site, term, shapes[term], value.device) for term, value in values.items()]
+        whole = _to_columns(buffers)
+        sizes = [buffer[:1].numel() for buffer in buffers]
+        parts = []
+        for (term, shape), columns in zip(shapes.items(), torch.split(whole, sizes, 1), strict=True):
+            part = columns.view(shape)
+            self.terms[site, term] = part
+            parts.append(part)
+        self._joined[key] = whole, parts
         return whole
 
     def buffer(self, site: str, term: str, shape: Iterable[int], device: torch.device | str = "cpu") -> Tensor:
@@ -93,15 +101,16 @@ class Sums:
         MeasureError if its shape differs from the earlier one.
         """
         shape = tuple(shape)
-        found = self.terms.get((site, term))
-        if found is None:
-            found = self.terms[site, term] = torch.zeros(shape, dtype=torch.float64, device=device)
-        elif found.device != torch.device(device):  # of a state, which lies on the CPU
-            found = self.terms[site, term] = found.to(device)
-        if tuple(found.shape) != shape:
-            expected = f"{term} of shape {tuple(found.shape)} at {site}, as in the batches before"
+        total = self.terms.get((site, term))
+        if total is None:
+            total = self.terms[site, term] = torch.zeros(shape, dtype=torch.float64, device=device)
+        elif total.device != torch.device(device):
+            # Sums that were read from a file are on the CPU.
+            total = self.terms[site, term] = total.to(device)
+        if tuple(total.shape) != shape:
+            expected = f"{term} of shape {tuple(total.shape)} at {site}, as in the batches before"
             raise MeasureError(expected, str(shape), "a site must have one width in the whole corpus")
-        return found
+        return total
 
     def merge(self, other: "Sums") -> "Sums":
         """Return the sums of two states together; the order does not matter.
@@ -113,12 +122,16 @@ class Sums:
             raise MeasureError(f"sums over {self.groups} groups", str(other.groups), cure)
         merged = Sums(self.groups)
         merged.units = self.units | other.units
-        for key in self.terms.keys() | other.terms.keys():
-            first, *second = (sums.terms[key] for sums in (self, other) if key in sums.terms)
-            if any(part.shape != first.shape for part in second):
-                came = str(tuple(second[0].shape))
-                raise MeasureError(f"{key} of shape {tuple(first.shape)}", came, "merge runs of one model only")
-            merged.terms[key] = sum(second, first.clone())
+        merged.terms = {key: total.clone() for key, total in self.terms.items()}
+        for key, total in other.terms.items():
+            if key not in merged.terms:
+                merged.terms[key] = total.clone()
+                continue
+            expected = merged.terms[key].shape
+            if total.shape != expected:
+                came = str(tuple(total.shape))
+                raise MeasureError(f"{key} of shape {tuple(expected)}", came, "merge runs of one model only")
+            merged.terms[key] = merged.terms[key] + total
         return merged
 
     def sites(self) -> list[str]:
@@ -127,8 +140,13 @@ class Sums:
 
     def at(self, site: str, needs: Iterable[str] | None = None) -> dict[str, Array]:
         """Return {name: sums [group, …]} of one site as numpy arrays: all names, or those of `needs` that exist."""
-        terms = (term for name, term in self.terms if name == site) if needs is None else needs
-        return {term: self.terms[site, term].cpu().numpy() for term in terms if (site, term) in self.terms}
+        if needs is None:
+            needs = [term for name, term in self.terms if name == site]
+        of_site: dict[str, Array] = {}
+        for term in needs:
+            if (site, term) in self.terms:
+                of_site[term] = self.terms[site, term].cpu().numpy()
+        return of_site
 
     def save(self, path: Path) -> None:
         """Write the sums to a safetensors file."""
@@ -153,24 +171,37 @@ class Sums:
         """Return the sums of all processes together, in each of them, by one all-reduce. All processes must call it."""
         import torch.distributed as dist
 
-        world = dist.get_world_size()
-        ours = (sorted((key, tuple(value.shape)) for key, value in self.terms.items()), self.units)
-        everyone: list[tuple[list[tuple[tuple[str, str], tuple[int, ...]]], set[int]]] = [ours] * world
-        dist.all_gather_object(everyone, ours)
-        shapes = dict(sorted({pair for keys, _ in everyone for pair in keys}))
+        shapes, units = self._gather_shapes()
         device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+        # A process without a term of the others adds zeros to it.
         parts = [self.buffer(*key, shape, device).flatten().to(device) for key, shape in shapes.items()]
-        flat = torch.cat([torch.zeros(0, dtype=torch.float64, device=device), *parts])
+        nothing = torch.zeros(0, dtype=torch.float64, device=device)
+        flat = torch.cat([nothing, *parts])
         dist.all_reduce(flat)
+        sizes = [len(part) for part in parts]
         reduced = Sums(self.groups)
-        reduced.units = set().union(*(units for _, units in everyone))
-        for (key, shape), part in zip(shapes.items(), torch.split(flat, [len(part) for part in parts]), strict=True):
+        reduced.units = units
+        for (key, shape), part in zip(shapes.items(), torch.split(flat, sizes), strict=True):
             reduced.terms[key] = part.view(shape)
         return reduced
 
+    def _gather_shapes(self) -> tuple[dict[tuple[str, str], tuple[int, ...]], set[int]]:
+        """Return ({(site, term): shape}, units seen) of all processes together, in the same order in each process."""
+        import torch.distributed as dist
+
+        ours = {key: tuple(value.shape) for key, value in self.terms.items()}
+        everyone = [(ours, self.units)] * dist.get_world_size()
+        dist.all_gather_object(everyone, (ours, self.units))
+        shapes: dict[tuple[str, str], tuple[int, ...]] = {}
+        units: set[int] = set()
+        for their_shapes, their_units in everyone:
+            shapes |= their_shapes
+            units |= their_units
+        return dict(sorted(shapes.items())), units
+
 
 def _to_columns(values: Iterable[Tensor]) -> Tensor:
-    """Return tensors [row, …] side by side in float64, as [row, column]."""
+    """Concatenate tensors [row, …] along their flattened other axes, in float64, to [row, column]."""
     return torch.cat([value.reshape(len(value), -1) for value in values], 1).double()
 
 
@@ -185,7 +216,8 @@ class Totals:
     def __init__(self, terms: Mapping[str, Array]) -> None:
         """Take sums by group [group, ...], and note which groups hold any data."""
         self._terms = terms
-        self.present = np.any([value.reshape(len(value), -1).any(axis=1) for value in terms.values()], axis=0)
+        has_data = [value.reshape(len(value), -1).any(axis=1) for value in terms.values()]
+        self.present = np.any(has_data, axis=0)
 
     @property
     def n_groups(self) -> int:
@@ -236,29 +268,61 @@ def sum_vectors(
     Vectors that are zero or not finite are counted and enter no sum. On a CPU the vectors are processed piece by piece,
     so that what is read several times is read from the cache.
     """
-    away = x.device.type != "cpu"
-    if not x.dtype.is_floating_point or (x.dtype.itemsize < 4 and not away):
+    on_cpu = x.device.type == "cpu"
+    # An accelerator reads half precision as it is.
+    if not x.dtype.is_floating_point or (x.dtype.itemsize < 4 and on_cpu):
         x = x.float()
-    x = x.transpose(1, 2)  # [sequence token head dim]: as most models keep heads, so that no copy is made below
-    subsets = masks[:, :0] if subsets is None or "subset_unit" not in terms else subsets
-    if away:
+    # [sequence token head dim], as most models keep heads: no copy is made below.
+    x = x.transpose(1, 2)
+    if subsets is None or "subset_unit" not in terms:
+        subsets = masks[:, :0]
+    if on_cpu:
+        out, inverse = _sum_in_pieces(x, masks, subsets, terms)
+    else:
         out, inverse = sum_on_device(x, masks, subsets, terms)
-        return _finish(out, terms), inverse.transpose(1, 2)
-    sequence = max(x.shape[1:].numel(), 1)
-    sequences, tokens = max(PIECE // sequence, 1), -(-max(x.shape[1], 1) // -(-sequence // PIECE))  # taken at once
+    return _select_terms(out, terms), inverse.transpose(1, 2)
+
+
+def _sum_in_pieces(
+    x: Float[Tensor, "sequence token head dim"],
+    masks: Shaped[Tensor, "sequence policy token"],
+    subsets: Shaped[Tensor, "sequence subset token"],
+    terms: frozenset[str],
+) -> tuple[dict[str, Tensor], Float[Tensor, "sequence token head"]]:
+    """Return the sums of `_sum_piece` over all vectors, by pieces of about `PIECE` numbers."""
+    size = max(x.shape[1:].numel(), 1)  # of one sequence
+    sequences = max(PIECE // size, 1)
+    # A sequence larger than a piece is cut into pieces of equal length.
+    cuts = math.ceil(size / PIECE)
+    tokens = math.ceil(max(x.shape[1], 1) / cuts)
     sums: list[dict[str, Tensor]] = []
     inverses: list[Tensor] = []
-    for rows in zip(*(torch.split(y, sequences) for y in (x, masks, subsets)), strict=True):
-        pieces = zip(*(torch.split(y, tokens, axis) for y, axis in zip(rows, (1, 2, 2), strict=True)), strict=True)
-        parts = [_sum_piece(vectors, weights, of_subsets, terms) for vectors, weights, of_subsets in pieces]
-        sums.append({name: sum(part[name] for part, _ in parts) for name in parts[0][0]})  # type: ignore[misc]
-        inverses.append(torch.cat([inverse for _, inverse in parts], 1))
-    out = {name: torch.cat([part[name] for part in sums]) for name in sums[0]}
-    return _finish(out, terms), torch.cat(inverses).transpose(1, 2)
+    rows = zip(torch.split(x, sequences), torch.split(masks, sequences), torch.split(subsets, sequences), strict=True)
+    for vectors, of_masks, of_subsets in rows:
+        pieces = zip(
+            torch.split(vectors, tokens, 1),
+            torch.split(of_masks, tokens, 2),
+            torch.split(of_subsets, tokens, 2),
+            strict=True,
+        )
+        parts: list[dict[str, Tensor]] = []
+        inverses_of_parts: list[Tensor] = []
+        for piece in pieces:
+            part, inverse = _sum_piece(*piece, terms)
+            parts.append(part)
+            inverses_of_parts.append(inverse)
+        sums.append({name: sum(part[name] for part in parts) for name in parts[0]})  # type: ignore[misc]
+        inverses.append(torch.cat(inverses_of_parts, 1))
+    return _concatenate_sums(sums), torch.cat(inverses)
 
 
-def _finish(sums: dict[str, Tensor], terms: frozenset[str]) -> dict[str, Tensor]:
-    """Return the asked sums by sequence, with the cosine inside sequences, which follows from others."""
+def _concatenate_sums(sums: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Concatenate sums of several sequences [sequence, …], name by name."""
+    return {name: torch.cat([part[name] for part in sums]) for name in sums[0]}
+
+
+def _select_terms(sums: dict[str, Tensor], terms: frozenset[str]) -> dict[str, Tensor]:
+    """Return the sums by sequence that `terms` names, and the cosine inside sequences if it is among them."""
     if "sequence_cosine" in terms:
         sums |= _cosine_inside_sequences(sums["n"], sums["unit"].double())
     return {name: value for name, value in sums.items() if name in terms | COUNTED}
@@ -276,41 +340,77 @@ def sum_single_vectors(
     The terms are those of `sum_vectors`. The vectors of a group are treated as one sequence, so that its sums are
     matrix products.
     """
+    inside_sequences = {"sequence_cosine", "sequences"}
+    rest = terms - inside_sequences
+    if subsets is None:
+        subsets = masks[:, :0]
     present, counts = torch.unique(group, return_counts=True)
-    rest = terms - {"sequence_cosine", "sequences"}
-    subsets = masks[:, :0] if subsets is None else subsets
     size = len(present)
-    if bool((counts == counts[0]).all()) and torch.equal(group, group[:size].repeat(int(counts[0]))):
-        # groups in turn, as units that are numbered one by one have: a view of the vectors, not a copy
-        vectors = torch.unflatten(x[:, 0], 0, (-1, size)).transpose(0, 1)
-        weights, of_subsets = (torch.unflatten(y[:, :, 0], 0, (-1, size)).permute(1, 2, 0) for y in (masks, subsets))
-        out, each = sum_vectors(vectors.unsqueeze(1), weights, of_subsets, rest)
-        present, inverse = group[:size], each.permute(2, 0, 1).reshape(-1, 1, 1)
+    have_equal_counts = bool((counts == counts[0]).all())
+    if have_equal_counts and torch.equal(group, group[:size].repeat(int(counts[0]))):
+        out, inverse = _sum_groups_in_turn(x, masks, subsets, rest, size)
+        present = group[:size]
     else:
-        sums: list[dict[str, Tensor]] = []
-        inverses: list[Tensor] = []
-        places: list[Tensor] = []
-        for number in present.tolist():
-            places.append((group == number).nonzero().squeeze(1))
-            chosen = as_slice(places[-1])
-            weights, of_subsets = (y[chosen].permute(2, 1, 0) for y in (masks, subsets))
-            of_group, each = sum_vectors(x[chosen].transpose(0, 1).unsqueeze(1), weights, of_subsets, rest)
-            sums.append(of_group)
-            inverses.append(each.permute(2, 0, 1))
-        inverse = torch.cat(inverses)[torch.cat(places).argsort()]
-        out = {name: torch.cat([part[name] for part in sums]) for name in sums[0]}
-    if "sequence_cosine" in terms:  # no sequence has two vectors
-        out |= {name: torch.zeros_like(out["n"]) for name in ("sequence_cosine", "sequences")}
+        out, inverse = _sum_each_group(x, masks, subsets, rest, group, present)
+    if "sequence_cosine" in terms:
+        # No sequence has two vectors.
+        for name in inside_sequences:
+            out[name] = torch.zeros_like(out["n"])
     return {name: value for name, value in out.items() if name in terms | COUNTED}, inverse, present
+
+
+def _sum_groups_in_turn(
+    x: Tensor, masks: Tensor, subsets: Tensor, terms: frozenset[str], size: int
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return sums by group and inverse norms of vectors whose groups take turns: 0, 1, …, `size` − 1, 0, 1, …
+
+    Units that are numbered one by one have such groups. The vectors of a group are then a view, not a copy.
+    """
+    vectors = torch.unflatten(x[:, 0], 0, (-1, size)).transpose(0, 1)
+    weights = torch.unflatten(masks[:, :, 0], 0, (-1, size)).permute(1, 2, 0)
+    of_subsets = torch.unflatten(subsets[:, :, 0], 0, (-1, size)).permute(1, 2, 0)
+    out, inverse = sum_vectors(vectors.unsqueeze(1), weights, of_subsets, terms)
+    return out, inverse.permute(2, 0, 1).reshape(-1, 1, 1)
+
+
+def _sum_each_group(
+    x: Tensor, masks: Tensor, subsets: Tensor, terms: frozenset[str], group: Tensor, present: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Return sums by group and inverse norms of vectors whose groups come in any order.
+
+    group     the group of each vector
+    present   the groups that have vectors
+    """
+    sums: list[dict[str, Tensor]] = []
+    inverses: list[Tensor] = []
+    places: list[Tensor] = []
+    for number in present.tolist():
+        place = (group == number).nonzero().squeeze(1)
+        chosen = as_slice(place)
+        vectors = x[chosen].transpose(0, 1).unsqueeze(1)
+        weights = masks[chosen].permute(2, 1, 0)
+        of_subsets = subsets[chosen].permute(2, 1, 0)
+        of_group, inverse = sum_vectors(vectors, weights, of_subsets, terms)
+        places.append(place)
+        sums.append(of_group)
+        inverses.append(inverse.permute(2, 0, 1))
+    # Back from the order of groups to that of vectors.
+    order = torch.cat(places).argsort()
+    return _concatenate_sums(sums), torch.cat(inverses)[order]
 
 
 def as_slice(index: Int[Tensor, " place"]) -> Tensor | slice:
     """Return ascending indices as a slice if they are equally spaced, which avoids a copy; else unchanged."""
     first, last, count = int(index[0]), int(index[-1]), len(index)
-    step = int(index[1]) - first if count > 1 else 1
-    if last - first == step * (count - 1) and (count < 3 or bool((index.diff() == step).all())):
-        return slice(first, last + 1, step)
-    return index
+    step = 1
+    if count > 1:
+        step = int(index[1]) - first
+    if last - first != step * (count - 1):
+        return index
+    # Two indices are always equally spaced.
+    if count > 2 and not bool((index.diff() == step).all()):
+        return index
+    return slice(first, last + 1, step)
 
 
 def _sum_piece(
@@ -323,37 +423,80 @@ def _sum_piece(
 
     The arguments are those of `sum_vectors`, with the token axis before the head axis.
     """
-    square = None if x.stride(-1) == 1 else x.square()  # of a map, whose channels lie apart
-    norm = torch.linalg.vector_norm(x, dim=-1) if square is None else square.sum(-1).sqrt()
-    least, most = torch.stack(norm.aminmax()).tolist() if norm.numel() else (1.0, 1.0)  # NaN where one is
-    small, large = SMALL[x.dtype], 1 / SMALL[x.dtype]
-    every = small < least and most < large
-    mended = not every and (not most < large or bool(x[norm <= small].any()))
-    if mended:
+    square = None
+    if x.stride(-1) != 1:
+        # Of a map, whose channels are far apart in memory: squares are made once and used twice.
+        square = x.square()
+        norm = square.sum(-1).sqrt()
+    else:
+        norm = torch.linalg.vector_norm(x, dim=-1)
+    all_usual, some_extreme = _look_for_extreme_norms(x, norm)
+    finite = None
+    if some_extreme:
         x, norm, finite = _redo_in_float64(x)
-    norm = norm.double()  # norms of a drifting cloud are nearly equal: their variance is a small difference
-    if every:
-        inverse, counted = norm.reciprocal().to(x.dtype), torch.ones_like(norm)
-        out = dict.fromkeys(("zero", "nonfinite"), torch.zeros(len(x), dtype=torch.int64, device=x.device))
+    # Norms of vectors around a large mean are nearly equal: their variance is a small difference.
+    norm = norm.double()
+    if all_usual:
+        inverse = norm.reciprocal().to(x.dtype)
+        counted = torch.ones_like(norm)
+        none = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        out = {"zero": none, "nonfinite": none}
     else:
         usable = norm > 0
-        inverse, counted = torch.where(usable, norm.reciprocal(), 0.0).to(x.dtype), usable.double()
+        inverse = torch.where(usable, norm.reciprocal(), 0.0).to(x.dtype)
+        counted = usable.double()
+        if finite is None:
+            finite = torch.ones_like(usable)
         real = masks[:, 0].bool().unsqueeze(-1)
-        finite = finite if mended else torch.ones_like(usable)
         out = {"zero": (real & finite & ~usable).sum((1, 2)), "nonfinite": (real & ~finite).sum((1, 2))}
     masks = masks.to(x.dtype)
-    lengths = torch.matmul(masks.double(), torch.cat([counted, norm, norm.square()], -1))
-    out |= dict(zip(("n", "norm", "norm_square"), lengths.chunk(3, -1), strict=True))
+    columns = torch.cat([counted, norm, norm.square()], -1)
+    out["n"], out["norm"], out["norm_square"] = torch.matmul(masks.double(), columns).chunk(3, -1)
     subsets = subsets.to(x.dtype)
     out["subset_n"] = torch.matmul(subsets, counted.to(x.dtype))
     out["vector"], out["unit"], out["subset_unit"] = _sum_linear_terms(x, inverse, masks, subsets)
     if "unit_square" in terms:
-        if x.shape[2] == 1 and not mended:
-            square = x.square() if square is None else square
-            out["unit_square"] = sum_weighted(masks * inverse.square().transpose(1, 2), square)
-        else:
-            out["unit_square"] = sum_weighted(masks, (x * inverse.unsqueeze(-1)).square())
+        if some_extreme:
+            square = None  # of the vectors as they were
+        out["unit_square"] = _sum_unit_squares(x, inverse, masks, square, scales_weights=not some_extreme)
     return out, inverse
+
+
+def _look_for_extreme_norms(x: Tensor, norm: Tensor) -> tuple[bool, bool]:
+    """Return whether all norms can be squared in the dtype of `x`, and whether float64 is needed for some.
+
+    Both are false if the only other norms are those of vectors of zeros.
+    """
+    least, most = 1.0, 1.0
+    if norm.numel():
+        least, most = torch.stack(norm.aminmax()).tolist()  # NaN if one norm is
+    small = SMALL[x.dtype]
+    large = 1 / small
+    if small < least and most < large:
+        return True, False
+    if not most < large:
+        return False, True
+    return False, bool(x[norm <= small].any())
+
+
+def _sum_unit_squares(
+    x: Tensor, inverse: Tensor, masks: Tensor, square: Tensor | None, scales_weights: bool
+) -> Float[Tensor, "sequence policy head dim"]:
+    """Return Σu∘u over the tokens of each mask.
+
+    x                [sequence, token, head, dim]
+    inverse          inverse norms [sequence, token, head]
+    masks            [sequence, policy, token]
+    square           x∘x, if it is known
+    scales_weights   if the inverse squares of norms do not overflow, so that they can be weights of tokens
+
+    For a single head the inverse norms are put into the weights, and unit vectors are never stored.
+    """
+    if x.shape[2] > 1 or not scales_weights:
+        return sum_weighted(masks, (x * inverse.unsqueeze(-1)).square())
+    if square is None:
+        square = x.square()
+    return sum_weighted(masks * inverse.square().transpose(1, 2), square)
 
 
 def _sum_linear_terms(x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -366,12 +509,14 @@ def _sum_linear_terms(x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor
 
     For a single head one matrix product suffices, and unit vectors are never stored.
     """
-    rows, n = torch.cat([masks, subsets], 1), masks.shape[1]
+    policies = masks.shape[1]
+    weights = torch.cat([masks, subsets], 1)
     if x.shape[2] == 1:
-        found = sum_weighted(torch.cat([masks, rows * inverse.transpose(1, 2)], 1), x)
-        return found[:, :n], found[:, n : 2 * n], found[:, 2 * n :]
-    found = sum_weighted(rows, x * inverse.unsqueeze(-1))
-    return sum_weighted(masks, x), found[:, :n], found[:, n:]
+        scaled = weights * inverse.transpose(1, 2)
+        linear = sum_weighted(torch.cat([masks, scaled], 1), x)
+        return linear[:, :policies], linear[:, policies : 2 * policies], linear[:, 2 * policies :]
+    units = sum_weighted(weights, x * inverse.unsqueeze(-1))
+    return sum_weighted(masks, x), units[:, :policies], units[:, policies:]
 
 
 def _cosine_inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
@@ -399,8 +544,8 @@ def _redo_in_float64(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     x = torch.where(finite.unsqueeze(-1), x, 0.0).double()
     norm = torch.linalg.vector_norm(x, dim=-1)
     finite &= norm < LARGEST
-    held = finite & (norm > 1 / LARGEST)
-    return torch.where(held.unsqueeze(-1), x, 0.0), torch.where(held, norm, 0.0), finite
+    usable = finite & (norm > 1 / LARGEST)
+    return torch.where(usable.unsqueeze(-1), x, 0.0), torch.where(usable, norm, 0.0), finite
 
 
 def sum_rows(
@@ -415,24 +560,31 @@ def sum_rows(
     `entropy_normalised` sums entropy / log(outcomes) over the latter.
     """
     sound = rows["entropy"].isfinite() & rows["score"].isfinite()
-    rows = {
-        name: x.masked_fill(~sound, 0.0) if x.shape == sound.shape else x
-        for name, x in rows.items()
-        if name not in ("largest", "smallest")
-    }
-    keys, outcomes, alike = rows["keys"], rows["outcomes"], rows["row_similarity"]
+    cleaned: dict[str, Tensor] = {}
+    for name, statistic in rows.items():
+        if name in ("largest", "smallest"):
+            continue
+        if statistic.shape == sound.shape:
+            statistic = statistic.masked_fill(~sound, 0.0)
+        cleaned[name] = statistic
+    keys, outcomes = cleaned["keys"], cleaned["outcomes"]
+    entropy, similarity = cleaned["entropy"], cleaned["row_similarity"]
     seen = (real & sound).to(keys.dtype)
+    # One outcome has no entropy to normalise.
     several = seen * (outcomes > 1)
     terms = {
         "rows": seen.sum(-1),
         "nonfinite": (real & ~sound).sum((1, 2)),
         "normalised_rows": several.sum(-1),
-        "entropy_normalised": (several * rows["entropy"] / outcomes.clamp(min=2).log()).sum(-1),
-        "score": (seen * rows["score"]).sum(-1),
+        "entropy_normalised": (several * entropy / outcomes.clamp(min=2).log()).sum(-1),
+        "score": (seen * cleaned["score"]).sum(-1),
         "pairs": (seen * keys).sum(-1),
-        "row_similarity": alike.nan_to_num(0.0),
-        "row_sequences": (~alike.isnan()).double(),
+        "row_similarity": similarity.nan_to_num(0.0),
+        "row_sequences": (~similarity.isnan()).double(),
     }
-    summed = [name for name in ("entropy", "row_max", "row_min", "first_mass", "row_median") if name in rows]
-    terms |= {name: (seen * rows[name].nan_to_num(0.0)).sum(-1) for name in summed}
-    return terms | {name: x for name, x in rows.items() if name == "score_histogram"}
+    for name in ("entropy", "row_max", "row_min", "first_mass", "row_median"):
+        if name in cleaned:
+            terms[name] = (seen * cleaned[name].nan_to_num(0.0)).sum(-1)
+    if "score_histogram" in cleaned:
+        terms["score_histogram"] = cleaned["score_histogram"]
+    return terms

@@ -26,51 +26,53 @@ from anisoscope.errors import UsageError
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Values = Any
-"""float64: a number where every argument is a number, else an array (numpy has no type for "as the arguments")."""
+"""float64: a number if every argument is a number, else an array (numpy has no type for "as the arguments")."""
 
 
-def _floats(values: ArrayLike) -> Floats:
+def _to_floats(values: ArrayLike) -> Floats:
     """Convert values to a float64 array."""
     return np.asarray(values, dtype=np.float64)
 
 
-def _checked(name: str, values: Floats, valid: Mask, expected: str, cure: str) -> Floats:
+def _check(name: str, values: Floats, valid: Mask, expected: str, cure: str) -> Floats:
     """Return the values unchanged; UsageError if `valid` is false for any of them.
 
     name       the argument's name, for the error
     expected   what the values are to be, in words; `cure`: what to do
     """
     if not valid.all():
-        raise UsageError(f"{name} to be {expected}", f"{name} = {values[~valid].flat[0]:.12g}", cure)
+        first = values[~valid].flat[0]
+        raise UsageError(f"{name} to be {expected}", f"{name} = {first:.12g}", cure)
     return values
 
 
-def _whole(name: str, given: ArrayLike, cure: str) -> Floats:
+def _check_whole(name: str, given: ArrayLike, cure: str) -> Floats:
     """Convert an argument to floats; UsageError if any is not a whole number ≥ 2.
 
     name    the argument's name, for the error
     given   its value
     cure    what to do, for the error
     """
-    values = _floats(given)
+    values = _to_floats(given)
     valid = np.isfinite(values) & (values == np.floor(values)) & (values >= 2)
-    return _checked(name, values, valid, "a whole number ≥ 2", cure)
+    return _check(name, values, valid, "a whole number ≥ 2", cure)
 
 
-def _dimension(d: ArrayLike) -> Floats:
+def _check_dimension(d: ArrayLike) -> Floats:
     """Return a number of dimensions as floats; UsageError if it is not a whole number ≥ 2."""
-    return _whole("d", d, "on a line a cosine is only ±1: use vectors of two components or more")
+    return _check_whole("d", d, "on a line a cosine is only ±1: use vectors of two components or more")
 
 
-def _count(n: ArrayLike) -> Floats:
+def _check_count(n: ArrayLike) -> Floats:
     """Return a number of vectors as floats; UsageError if it is not a whole number ≥ 2."""
-    return _whole("n", n, "a mean over distinct pairs takes two non-zero vectors or more")
+    return _check_whole("n", n, "a mean over distinct pairs takes two non-zero vectors or more")
 
 
-def _probability(name: str, p: ArrayLike) -> Floats:
+def _check_probability(name: str, p: ArrayLike) -> Floats:
     """Convert an argument to floats; UsageError, with its `name`, if any is not in [0, 1]."""
-    values, cure = _floats(p), "give a share such as 0.95, not a percentage"
-    return _checked(name, values, (values >= 0) & (values <= 1), "between 0 and 1", cure)
+    values = _to_floats(p)
+    valid = (values >= 0) & (values <= 1)
+    return _check(name, values, valid, "between 0 and 1", "give a share such as 0.95, not a percentage")
 
 
 def cosine_density(t: ArrayLike, d: ArrayLike) -> Values:
@@ -84,17 +86,20 @@ def cosine_density(t: ArrayLike, d: ArrayLike) -> Values:
 
 
 def cosine_log_density(t: ArrayLike, d: ArrayLike) -> Values:
-    """Return the natural logarithm of `cosine_density`, accurate where the density itself underflows; −∞ where it is 0.
+    """Return the natural logarithm of `cosine_density`, accurate even if the density itself underflows; −∞ if it is 0.
 
     Range: −∞ to +∞. Unit: nats. Undefined (error) for d < 2. Source: as `cosine_density`.
     """
-    t, d = _floats(t), _dimension(d)
+    t = _to_floats(t)
+    d = _check_dimension(d)
     power = (d - 3) / 2
-    square, complement = t * t, (1 - np.abs(t)) * (1 + np.abs(t))
+    square = t * t
+    complement = (1 - np.abs(t)) * (1 + np.abs(t))  # 1 − t², without its rounding near t = ±1
     log_shape = np.where(square < 0.5, special.xlog1py(power, -square), special.xlogy(power, complement))
     # log Γ(d/2) − log Γ((d−1)/2) as a difference of two large logarithms would lose 1e-10 at d = 10⁶: poch does not.
     log_scale = np.log(special.poch((d - 1) / 2, 0.5)) - 0.5 * np.log(np.pi)
-    return np.where(np.abs(t) > 1, -np.inf, log_scale + log_shape)[()]
+    log_density = np.where(np.abs(t) > 1, -np.inf, log_scale + log_shape)
+    return log_density[()]
 
 
 def cosine_cdf(t: ArrayLike, d: ArrayLike) -> Values:
@@ -104,12 +109,14 @@ def cosine_cdf(t: ArrayLike, d: ArrayLike) -> Values:
     The lower tail keeps its relative precision however small it is; for the upper one use `cosine_cdf(−t, d)`.
     Source: the integral of Godey et al. 2024, appendix B, by way of t² ~ Beta(1/2, (d−1)/2).
     """
-    t = np.clip(_floats(t), -1, 1)
-    b = (_dimension(d) - 1) / 2
-    square, complement = t * t, (1 - np.abs(t)) * (1 + np.abs(t))
+    t = np.clip(_to_floats(t), -1, 1)
+    b = (_check_dimension(d) - 1) / 2
+    square = t * t
+    complement = (1 - np.abs(t)) * (1 + np.abs(t))  # 1 − t², without its rounding near t = ±1
     # Either form of P(T² ≥ t²) is exact where its argument is not rounded: t² near 0, 1 − t² near 1.
     both_tails = np.where(square < 0.5, special.betaincc(0.5, b, square), special.betainc(b, 0.5, complement))
-    return np.where(t < 0, both_tails / 2, 1 - both_tails / 2)[()]
+    probability = np.where(t < 0, both_tails / 2, 1 - both_tails / 2)
+    return probability[()]
 
 
 def cosine_quantile(p: ArrayLike, d: ArrayLike) -> Values:
@@ -119,8 +126,10 @@ def cosine_quantile(p: ArrayLike, d: ArrayLike) -> Values:
     Near p = 1 the float p itself has few digits: with the upper tail q = 1 − p known, use −cosine_quantile(q, d).
     Source: the inverse of Godey et al. 2024, appendix B.
     """
-    p, b = _probability("p", p), (_dimension(d) - 1) / 2
-    square = special.betainccinv(0.5, b, 2 * np.minimum(p, 1 - p))
+    p = _check_probability("p", p)
+    b = (_check_dimension(d) - 1) / 2
+    both_tails = 2 * np.minimum(p, 1 - p)
+    square = special.betainccinv(0.5, b, both_tails)
     return (np.sign(p - 0.5) * np.sqrt(square))[()]
 
 
@@ -147,8 +156,9 @@ def mean_cosine_pvalue(a: ArrayLike, d: ArrayLike, n: ArrayLike) -> Values:
     read A and its interval first.
     Undefined (error) for d < 2 or n < 2. Source: Mardia & Jupp 2000, *Directional Statistics*, section 10.4 (Rayleigh).
     """
-    d, n = _dimension(d), _count(n)
-    statistic = d * (1 + (n - 1) * _floats(a))
+    d = _check_dimension(d)
+    n = _check_count(n)
+    statistic = d * (1 + (n - 1) * _to_floats(a))
     return special.gammaincc(d / 2, np.maximum(statistic, 0) / 2)
 
 
@@ -159,6 +169,8 @@ def mean_cosine_quantile(p: ArrayLike, d: ArrayLike, n: ArrayLike) -> Values:
     Asymptotic in n like `mean_cosine_pvalue`, of which it is the inverse: mean_cosine_pvalue(value, d, n) = 1 − p.
     Undefined (error) for d < 2, n < 2 or p outside [0, 1]. Source: as `mean_cosine_pvalue`.
     """
-    p, d, n = _probability("p", p), _dimension(d), _count(n)
+    p = _check_probability("p", p)
+    d = _check_dimension(d)
+    n = _check_count(n)
     chi_square = 2 * special.gammaincinv(d / 2, p)
     return (chi_square / d - 1) / (n - 1)

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 Bounds = tuple[Array | float, Array | float]
-"""The smallest and the largest that a value can be; infinite where there is no such end."""
+"""The smallest and the largest that a value can be; infinite if there is no such end."""
 UNBOUNDED: Bounds = (-np.inf, np.inf)
 FEWEST = 3
 """Groups that an interval needs: Student's t of two has a tail so long that it says nothing."""
@@ -29,7 +29,10 @@ class Estimate(NamedTuple):
 
 def explain_no_interval(groups: int) -> str | None:
     """Return why values from this number of groups of units have no interval; None if they have one."""
-    return None if groups >= FEWEST else f"no intervals: {groups} group{'s' * (groups != 1)} of units, {FEWEST} needed"
+    if groups >= FEWEST:
+        return None
+    noun = "group" if groups == 1 else "groups"
+    return f"no intervals: {groups} {noun} of units, {FEWEST} needed"
 
 
 def jackknife_interval(
@@ -43,16 +46,21 @@ def jackknife_interval(
     agree, the interval has no width; if the value is a share of `counted` things, it is Wilson's interval instead.
     """
     theta = np.asarray(replicates, dtype=np.float64)
-    value, left_out, groups = theta[0], theta[1:], len(theta) - 1
+    value, left_out = theta[0], theta[1:]
+    groups = len(left_out)
     if groups < FEWEST:
-        return _without(value)
+        return _without_interval(value)
     with np.errstate(invalid="ignore"):
-        error = np.sqrt((groups - 1) / groups * ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0))
-    found = _ends_inside_bounds(value, error, _student_quantile(groups - 1, (1 + level) / 2), bounds)
+        deviation = left_out - left_out.mean(axis=0)
+        error = np.sqrt((groups - 1) / groups * (deviation**2).sum(axis=0))
+    factor = _student_quantile(groups - 1, (1 + level) / 2)
+    estimate = _put_ends_inside_bounds(value, error, factor, bounds)
     if counted is None:
-        return found
-    agree, ends = (left_out == value).all(axis=0), zip(wilson_interval(value, counted, level), found[1:], strict=True)
-    return Estimate(value, *(np.where(agree, share, end) for share, end in ends))
+        return estimate
+    # A share of 0 in every replicate has no width here, though the next thing counted may differ.
+    agree = (left_out == value).all(axis=0)
+    low, high = wilson_interval(value, counted, level)
+    return Estimate(value, np.where(agree, low, estimate.low), np.where(agree, high, estimate.high))
 
 
 def estimate_mean(values: ArrayLike, *, bounds: Bounds = UNBOUNDED, groups: int = 32) -> Estimate:
@@ -62,14 +70,21 @@ def estimate_mean(values: ArrayLike, *, bounds: Bounds = UNBOUNDED, groups: int 
     Wilson's interval of a share of 0 in that many units.
     """
     x = np.asarray(values, dtype=np.float64)
-    group = np.arange(len(x)) % groups
-    left_out = [x[group != g].mean() for g in range(min(groups, len(x)) if len(x) > 1 else 0)]
-    found = jackknife_interval([x.mean(), *left_out], bounds=bounds)
-    if len(x) < FEWEST or np.ptp(x) > 0 or not np.isin(x, (-1.0, 0.0, 1.0)).all():
-        return found
+    replicates = [x.mean()]
+    if len(x) > 1:
+        group = np.arange(len(x)) % groups
+        replicates += [x[group != g].mean() for g in range(min(groups, len(x)))]
+    estimate = jackknife_interval(replicates, bounds=bounds)
+    if len(x) < FEWEST:
+        return estimate
+    all_equal = np.ptp(x) == 0
+    if not all_equal or not np.isin(x, (-1.0, 0.0, 1.0)).all():
+        return estimate
     reach = float(wilson_interval(0.0, len(x))[1])
-    low, high = np.maximum(found.value - reach, bounds[0]), np.minimum(found.value + reach, bounds[1])
-    return Estimate(found.value, low, high)
+    least, most = bounds
+    low = np.maximum(estimate.value - reach, least)
+    high = np.minimum(estimate.value + reach, most)
+    return Estimate(estimate.value, low, high)
 
 
 def estimate_over_seeds(values: ArrayLike, level: float = 0.95, *, bounds: Bounds = UNBOUNDED) -> Estimate:
@@ -78,18 +93,24 @@ def estimate_over_seeds(values: ArrayLike, level: float = 0.95, *, bounds: Bound
     A single seed gives no interval.
     """
     x = np.asarray(values, dtype=np.float64)
+    mean = x.mean(axis=0)
     if len(x) < 2:
-        return _without(x.mean(axis=0))
+        return _without_interval(mean)
+    error = x.std(axis=0, ddof=1) / np.sqrt(len(x))
     factor = _student_quantile(len(x) - 1, (1 + level) / 2)
-    return _ends_inside_bounds(x.mean(axis=0), x.std(axis=0, ddof=1) / np.sqrt(len(x)), factor, bounds)
+    return _put_ends_inside_bounds(mean, error, factor, bounds)
 
 
 def wilson_interval(share: ArrayLike, n: ArrayLike, level: float = 0.95) -> tuple[Array, Array]:
     """Return both ends of the score interval of a share of n independent things (Wilson 1927)."""
-    p, n = np.asarray(share, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    p = np.asarray(share, dtype=np.float64)
+    n = np.asarray(n, dtype=np.float64)
     z = _normal_quantile((1 + level) / 2)
-    middle, half = p + z**2 / (2 * n), z * np.sqrt(p * (1 - p) / n + (z / (2 * n)) ** 2)
-    return np.clip((middle - half) / (1 + z**2 / n), 0, p), np.clip((middle + half) / (1 + z**2 / n), p, 1)
+    middle = p + z**2 / (2 * n)
+    half = z * np.sqrt(p * (1 - p) / n + (z / (2 * n)) ** 2)
+    scale = 1 + z**2 / n
+    # Rounding may put an end on the other side of the share.
+    return np.clip((middle - half) / scale, 0, p), np.clip((middle + half) / scale, p, 1)
 
 
 def _student_quantile(freedom: int, level: float) -> float:
@@ -109,26 +130,32 @@ def _normal_quantile(level: float) -> float:
     return float(special.ndtri(level))
 
 
-def _without(value: Array) -> Estimate:
+def _without_interval(value: Array) -> Estimate:
     """Return an `Estimate` whose interval ends are NaN, for a value without an interval."""
     return Estimate(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
 
 
-def _ends_inside_bounds(value: Array, error: Array, factor: float, bounds: Bounds) -> Estimate:
+def _put_ends_inside_bounds(value: Array, error: Array, factor: float, bounds: Bounds) -> Estimate:
     """Return value ± factor · error: on the logit scale if it has two bounds, cut if it has one."""
-    least, most = (np.broadcast_to(np.asarray(end, dtype=np.float64), value.shape) for end in bounds)
-    low, high = np.maximum(value - factor * error, least), np.minimum(value + factor * error, most)
+    least = np.broadcast_to(np.asarray(bounds[0], dtype=np.float64), value.shape)
+    most = np.broadcast_to(np.asarray(bounds[1], dtype=np.float64), value.shape)
+    low = np.maximum(value - factor * error, least)
+    high = np.minimum(value + factor * error, most)
     width = most - least
-    between = np.isfinite(width) & (width > 0) & (error > 0)
-    if between.any():
+    on_logit_scale = np.isfinite(width) & (width > 0) & (error > 0)
+    if on_logit_scale.any():
+        # Values that are not on that scale get harmless numbers, and keep their ends.
+        error = np.where(on_logit_scale, error, 1.0)
+        width = np.where(on_logit_scale, width, 2.0)
         # A value nearer to a bound than half its error would have a slope without end there.
-        error, width = np.where(between, error, 1.0), np.where(between, width, 2.0)
         edge = np.minimum(error, width) / 2
-        below = np.clip(np.where(between, value - least, 1.0), edge, width - edge)
-        above = np.clip(np.where(between, most - value, 1.0), edge, width - edge)
-        step = np.minimum(factor * (error / below + error / above), 500)
-        low = np.where(between, least + width * below / (below + above * np.exp(step)), low)
-        high = np.where(between, most - width * above / (above + below * np.exp(step)), high)
+        below = np.clip(np.where(on_logit_scale, value - least, 1.0), edge, width - edge)
+        above = np.clip(np.where(on_logit_scale, most - value, 1.0), edge, width - edge)
+        step = np.minimum(factor * (error / below + error / above), 500)  # exp(500) is still finite
+        inner_low = least + width * below / (below + above * np.exp(step))
+        inner_high = most - width * above / (above + below * np.exp(step))
+        low = np.where(on_logit_scale, inner_low, low)
+        high = np.where(on_logit_scale, inner_high, high)
     return Estimate(value, np.minimum(low, value), np.maximum(high, value))
 
 

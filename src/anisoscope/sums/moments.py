@@ -1,11 +1,13 @@
 """Σxxᵀ and Σuuᵀ of a site, as one symmetric update per batch and group.
 
-They are dear (d² flops a token each), so they have few groups: none but the whole by default for wide models.
-Products are summed in float32 over a fixed number of batches, then in float64: of vectors less the mean of a site's
-first batch, since rounding would else be that of a drift that may be a thousand times the spread. While vectors are few
-for their dimensions they are summed in float64 at once: directions without variance would get float32's rounding as
-theirs, whose square root moves an effective rank of 200 vectors in 384 dimensions by .3 %. So are vectors of few
-dimensions, which cost little, and of whose rank one such direction is a large part.
+They are slow (d² flops a token each), so they have few groups; wide models have a single one by default.
+
+Products are summed in float32 over a fixed number of batches, then in float64. The mean of a site's first batch is
+subtracted before: the common direction may be a thousand times the spread, and rounding would be in proportion to it.
+
+Two kinds of vectors are summed in float64 at once. Vectors that are few for their dimensions: directions without
+variance would get float32's rounding as their variance, whose square root moves an effective rank of 200 vectors in 384
+dimensions by .3 %. And vectors of few dimensions, which cost little: one such direction is a large part of their rank.
 """
 
 from collections.abc import Callable
@@ -25,8 +27,8 @@ FEW = 4
 NARROW = 128
 """Dimensions up to which products are in float64, however many vectors there are."""
 MOST, WIDE, WIDEST = 8, 1024, 2048
-"""Groups where nobody says how many, up to so many dimensions; beyond it there is one, and no interval; beyond the
-widest none, and no spectrum.
+"""Groups of the second moments by default: `MOST` up to `WIDE` dimensions; one, and no interval, up to `WIDEST`; beyond
+it none, and no spectrum.
 """
 MOST_NORM = 1e12  # of vectors on an accelerator whose products are in float32
 TERMS = ("moment", "unit_moment", "moment_vector", "moment_n")
@@ -51,7 +53,8 @@ class Moments:
     @property
     def groups(self) -> int | None:
         """Return the smallest number of groups that the moments of any site have; None without moments."""
-        return min((len(value) for (_, term), value in self.sums.terms.items() if term == "moment"), default=None)
+        counts = [len(total) for (_, term), total in self.sums.terms.items() if term == "moment"]
+        return min(counts, default=None)
 
     def begin(self, group: Int[Tensor, " sequence"]) -> None:
         """Prepare for a batch; `group` is the group of units that each of its sequences is in."""
@@ -71,38 +74,52 @@ class Moments:
         weight    which vectors count
         inverse   1 / norm of each vector
         """
-        groups = self._count_groups(x.shape[-1])
+        dim = x.shape[-1]
+        groups = self._count_groups(dim)
         if not groups:
             return
-        if self._needs_float64(site, x, inverse) or (x.device.type == "cpu" and inverse.dtype is torch.float64):
-            x = x.double()  # or norms so small or large that float32 has no squares of them
+        on_cpu = x.device.type == "cpu"
+        # Inverse norms in float64 say that float32 does not hold the squares.
+        if self._needs_float64(site, x, inverse) or (on_cpu and inverse.dtype is torch.float64):
+            x = x.double()
         elif x.dtype.itemsize < 4:
             x = x.float()
-        width, here = x.shape[-1:], x.device.type == "cpu"
-        every = here and bool(weight.all())
-        shapes = zip(TERMS, (width * 2, width * 2, width, ()), strict=True)
-        buffers = [self.sums.buffer(site, term, (groups, 1, *shape), x.device) for term, shape in shapes]
+        all_count = on_cpu and bool(weight.all())
+        buffers: list[Tensor] = []
+        for term, shape in zip(TERMS, ((dim, dim), (dim, dim), (dim,), ()), strict=True):
+            buffers.append(self.sums.buffer(site, term, (groups, 1, *shape), x.device))
         for g, chosen in self._split_by_group(groups):
-            rows, inv = x[chosen].flatten(0, 1), inverse[chosen].flatten().to(x.dtype)
+            rows = x[chosen].flatten(0, 1)
+            inv = inverse[chosen].flatten().to(x.dtype)
             real = weight[chosen].flatten()
-            if here and not every:
+            if on_cpu and not all_count:
                 rows, inv, real = rows[real], inv[real], real[real]
             if not len(rows):
                 continue
-            if not here:  # a choice of rows would be waited for: those left out are zero
+            if not on_cpu:
+                # The host would wait for a choice of rows: those left out are zero instead.
                 rows = torch.where(real.unsqueeze(1), rows, 0.0)
-            unit, count = rows * inv.unsqueeze(1), real.sum()
+            unit = rows * inv.unsqueeze(1)
             if x.dtype is torch.float64:
-                products = (rows.T @ rows, unit.T @ unit, rows.sum(0), count)
+                products = (rows.T @ rows, unit.T @ unit, rows.sum(0), real.sum())
                 for buffer, product in zip(buffers, products, strict=True):
                     buffer[g, 0] += product
             else:
-                shift = self._get_pending((site, "shift", 0), rows, partial(_mean, rows, count))
-                shifted = rows.new_ones(len(rows), rows.shape[1] + 1)
-                torch.sub(rows, shift, out=shifted[:, :-1])
-                if not here:
-                    shifted *= real.unsqueeze(1)
-                self._update(site, g, {"moment": shifted, "unit_moment": unit})
+                self._update(site, g, {"moment": self._shift(site, rows, real), "unit_moment": unit})
+
+    def _shift(self, site: str, rows: Tensor, real: Tensor) -> Tensor:
+        """Return [x − c, 1] of vectors [vector, dim]: c is the mean of the site's first batch.
+
+        The column of ones makes Σ(x − c) and n parts of the product.
+
+        real   which vectors count; on an accelerator the others are here too, and become zeros
+        """
+        shift = self._get_pending((site, "shift", 0), rows, partial(_mean, rows, real.sum()))
+        shifted = rows.new_ones(len(rows), rows.shape[1] + 1)
+        torch.sub(rows, shift, out=shifted[:, :-1])
+        if rows.device.type != "cpu":
+            shifted *= real.unsqueeze(1)
+        return shifted
 
     def _needs_float64(self, site: str, x: Tensor, inverse: Tensor) -> bool:
         """Return whether products are computed in float64: for narrow vectors, and as long as there are few.
@@ -110,24 +127,31 @@ class Moments:
         On an accelerator, once the answer is no it is not asked again; norms whose squares float32 cannot hold stay in
         float64.
         """
-        if x.shape[-1] <= NARROW:
+        dim = x.shape[-1]
+        if dim <= NARROW:
             return True
         if site in self.many:
             return False
-        few = float(self.sums.terms[site, "n"][:, 0].sum()) <= FEW * x.shape[-1]
-        if not few and x.device.type != "cpu":
-            few = not 1 / MOST_NORM < float(inverse.sum() / (inverse > 0).sum()) < MOST_NORM
-            self.many |= set() if few else {site}
-        return few
+        count = float(self.sums.terms[site, "n"][:, 0].sum())
+        if count <= FEW * dim:
+            return True
+        if x.device.type == "cpu":
+            return False
+        mean_inverse = float(inverse.sum() / (inverse > 0).sum())
+        if not 1 / MOST_NORM < mean_inverse < MOST_NORM:
+            return True
+        self.many.add(site)
+        return False
 
     def _split_by_group(self, groups: int) -> list[tuple[int, Tensor | slice]]:
         """Return (group, its sequences in the batch) for each group of units; the sequences as a slice if equally
         spaced.
         """
         if groups not in self._parts:
+            group = self._group % groups
             self._parts[groups] = []
-            for g in torch.unique(self._group % groups).tolist():
-                chosen = (self._group % groups == g).nonzero().squeeze(1)
+            for g in torch.unique(group).tolist():
+                chosen = (group == g).nonzero().squeeze(1)
                 self._parts[groups].append((g, as_slice(chosen)))
         return self._parts[groups]
 
@@ -135,7 +159,12 @@ class Moments:
         """Return the number of groups for the second moments of vectors of this width; 0 if they are too wide to
         keep.
         """
-        groups = MOST if width <= WIDE else 1 if width <= self._widest else 0
+        if width <= WIDE:
+            groups = MOST
+        elif width <= self._widest:
+            groups = 1
+        else:
+            groups = 0
         return min(self._groups or groups, self.sums.groups)
 
     def _get_pending(self, key: tuple[str, str, int], rows: Tensor, make: Callable[[], Tensor]) -> Tensor:
@@ -143,34 +172,40 @@ class Moments:
 
         key   (site name, name of the product, group of units)
         """
-        found = self.pending.get(key)
-        if found is None or found.device != rows.device:
-            found = self.pending[key] = make() if found is None else found.to(rows.device)
-        return found
+        if key not in self.pending:
+            self.pending[key] = make()
+        elif self.pending[key].device != rows.device:
+            self.pending[key] = self.pending[key].to(rows.device)
+        return self.pending[key]
 
     def _update(self, site: str, group: int, rows: dict[str, Tensor]) -> None:
         """Add rowsᵀ·rows to the pending products of one site and group of units, for each name in `rows` [vector,
         dim].
         """
-        pairs = []
+        pairs: list[tuple[Tensor, Tensor]] = []
         for term, x in rows.items():
-            pairs.append((self._get_pending((site, term, group), x, partial(x.new_zeros, x.shape[1], x.shape[1])), x))
+            dim = x.shape[1]
+            pairs.append((self._get_pending((site, term, group), x, partial(x.new_zeros, dim, dim)), x))
         if x.device.type != "cpu":
             for into, x in pairs:
                 into.addmm_(x.T, x)
             return
+        # The products run in parallel, each on one thread.
         with _single_numpy_thread().limit(limits=1):
-            run_in_parallel([partial(_add_product, *pair) for pair in pairs])
+            run_in_parallel([partial(_add_product, into, x) for into, x in pairs])
 
     def flush(self) -> None:
         """Add all pending products (in float32) to the sums (in float64)."""
         for (site, term, g), matrix in self.pending.items():
             if term == "shift":
                 continue
+            # Only the upper half of a product was computed.
             upper = matrix.double().triu_()
             product = upper + upper.triu(1).T
             if term == "moment":
-                shift, total, n = self.pending[site, "shift", 0].to(product), product[:-1, -1], product[-1, -1]
+                # From the moments of x − c to those of x.
+                shift = self.pending[site, "shift", 0].to(product)
+                total, n = product[:-1, -1], product[-1, -1]
                 crossed = torch.outer(shift, total + n / 2 * shift)
                 product = product[:-1, :-1] + crossed + crossed.T
                 self.sums.terms[site, "moment_vector"][g, 0] += total + n * shift

@@ -11,6 +11,10 @@ _GOLDEN = -7046029254386353131  # 2⁶⁴ divided by the golden ratio, as a sign
 _NONE = (1 << 63) - 1  # above every hash
 
 
+Kept = tuple[Tensor, Tensor, dict[str, Tensor]]
+"""Hashes of tokens, their units, and their vectors by site."""
+
+
 def hash_tokens(seed: int, unit: Tensor, index: Tensor) -> Tensor:
     """Hash each token to 63 well-mixed bits (splitmix64, Steele et al. 2014), by which a sample is chosen.
 
@@ -37,10 +41,11 @@ class Reservoir:
 
     def __init__(self, size: int, seed: int) -> None:
         """Start an empty sample of at most `size` tokens; `seed` decides which tokens it will hold."""
-        self.size, self.seed = size, seed
+        self.size = size
+        self.seed = seed
         nothing = torch.empty(0, dtype=torch.int64)
-        self._kept: tuple[Tensor, Tensor, dict[str, Tensor]] = nothing, nothing, {}
-        self._appended: list[tuple[Tensor, Tensor, dict[str, Tensor]]] = []
+        self._kept: Kept = nothing, nothing, {}
+        self._appended: list[Kept] = []
         self._rows: Tensor | None = None
         self._new: dict[str, Tensor] = {}
 
@@ -70,17 +75,21 @@ class Reservoir:
 
         All arguments are on the CPU.
         """
-        index = start[:, None] + torch.arange(real.shape[1])
-        hashes = hash_tokens(self.seed, unit[:, None], index)
-        held = self._kept[0]
-        limit = int(held[-1]) if len(held) == self.size else _NONE
-        chosen = torch.where(real, hashes, _NONE).flatten()
-        rows = torch.nonzero(chosen < limit).squeeze(1)
+        tokens = real.shape[1]
+        index = start[:, None] + torch.arange(tokens)
+        hashes = torch.where(real, hash_tokens(self.seed, unit[:, None], index), _NONE).flatten()
+        kept_hashes = self._kept[0]
+        limit = _NONE
+        if len(kept_hashes) == self.size:
+            limit = int(kept_hashes[-1])
+        rows = torch.nonzero(hashes < limit).squeeze(1)
         if len(rows) > self.size:
-            rows = rows[torch.argsort(chosen[rows])[: self.size]]
+            rows = rows[torch.argsort(hashes[rows])[: self.size]]
+        sequence = rows // tokens
         self._rows = rows
-        self._places = {torch.device("cpu"): (rows // real.shape[1], rows % real.shape[1])}
-        self._new_hash, self._new_unit = chosen[rows], unit[rows // real.shape[1]]
+        self._places = {torch.device("cpu"): (sequence, rows % tokens)}
+        self._new_hash = hashes[rows]
+        self._new_unit = unit[sequence]
         self._new = {}
 
     def add(self, site: str, x: Float[Tensor, "sequence token *head dim"]) -> None:
@@ -88,32 +97,43 @@ class Reservoir:
 
         x   all vectors of the batch
         """
-        if self._rows is not None and len(self._rows):
-            if x.device not in self._places:
-                sequence, token = self._places[torch.device("cpu")]
-                self._places[x.device] = sequence.to(x.device), token.to(x.device)
-            chosen = x[self._places[x.device]]  # a convolutional map is not copied as a whole
-            self._new[site] = chosen.float() if x.dtype.itemsize < 4 else chosen
+        if self._rows is None or not len(self._rows):
+            return
+        if x.device not in self._places:
+            sequence, token = self._places[torch.device("cpu")]
+            self._places[x.device] = sequence.to(x.device), token.to(x.device)
+        # Chosen by both indices: to flatten a convolutional map would copy it as a whole.
+        chosen = x[self._places[x.device]]
+        if chosen.dtype.itemsize < 4:
+            chosen = chosen.float()
+        self._new[site] = chosen
 
     def end(self) -> None:
         """Finish a batch: keep the tokens with the smallest hashes among the old and the new."""
         if self._rows is not None and len(self._rows):
             self._appended.append((self._new_hash, self._new_unit, _to_cpu(self._new)))
-            if sum(len(hashes) for hashes, _, _ in self._appended) >= self.size:
+            appended = sum(len(hashes) for hashes, _, _ in self._appended)
+            if appended >= self.size:
                 self._sort_in_new()
         self._rows = None
 
-    def _sort_in_new(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def _sort_in_new(self) -> Kept:
         """Merge the new tokens into the kept ones by their hashes, and return (hashes, units, vectors by site) of all
         that is kept.
         """
-        if self._appended:
-            parts = [self._kept] if len(self._kept[0]) else []
-            hashes, units, vectors = zip(*parts, *self._appended, strict=True)
-            joined = torch.cat(hashes)
-            order = torch.argsort(joined, stable=True)[: self.size]
-            sorted_in = {site: torch.cat([part[site] for part in vectors])[order] for site in vectors[-1]}
-            self._kept, self._appended = (joined[order], torch.cat(units)[order], sorted_in), []
+        if not self._appended:
+            return self._kept
+        parts = list(self._appended)
+        if len(self._kept[0]):
+            parts.insert(0, self._kept)
+        hashes, units, vectors = zip(*parts, strict=True)
+        joined = torch.cat(hashes)
+        order = torch.argsort(joined, stable=True)[: self.size]
+        by_site: dict[str, Tensor] = {}
+        for site in vectors[-1]:
+            by_site[site] = torch.cat([part[site] for part in vectors])[order]
+        self._kept = joined[order], torch.cat(units)[order], by_site
+        self._appended = []
         return self._kept
 
     def merge(self, other: "Reservoir") -> "Reservoir":
@@ -126,38 +146,51 @@ class Reservoir:
         """Return the uniform sample of the tokens of all processes, in each of them. All processes must call it."""
         import torch.distributed as dist
 
+        rank = dist.get_rank()
         hashes, units, vectors = self._sort_in_new()
-        ours = hashes, units, {site: (tuple(x.shape[1:]), x.dtype) for site, x in vectors.items()}
+        sites = {site: (tuple(x.shape[1:]), x.dtype) for site, x in vectors.items()}
+        ours = hashes, units, sites
         everyone = [ours] * dist.get_world_size()
         dist.all_gather_object(everyone, ours)
-        owner = torch.cat([torch.full_like(held, rank) for rank, (held, _, _) in enumerate(everyone)])
-        joined, of_unit = (torch.cat([each[i] for each in everyone]) for i in (0, 1))  # type: ignore[misc]
+        counts = [len(their_hashes) for their_hashes, _, _ in everyone]
+        joined = torch.cat([their_hashes for their_hashes, _, _ in everyone])
+        joined_units = torch.cat([their_units for _, their_units, _ in everyone])
         order = torch.argsort(joined, stable=True)[: self.size]
-        mine = owner[order] == dist.get_rank()
-        local = order[mine] - sum(len(held) for held, _, _ in everyone[: dist.get_rank()])
+        # Which of the tokens to keep are here, and at which place.
+        owner = torch.repeat_interleave(torch.tensor(counts))
+        mine = owner[order] == rank
+        local = order[mine] - sum(counts[:rank])
+        all_sites: set[tuple[str, tuple[tuple[int, ...], torch.dtype]]] = set()
+        for _, _, their_sites in everyone:
+            all_sites |= set(their_sites.items())
         device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
         kept: dict[str, Tensor] = {}
-        for site, (shape, dtype) in sorted({item for _, _, sites in everyone for item in sites.items()}, key=str):
-            kept[site] = torch.zeros(len(order), *shape, dtype=dtype)
+        # In the same order in each process. A vector is on one process, and zero on the others: the sum shares it.
+        for site, (shape, dtype) in sorted(all_sites, key=str):
+            rows = torch.zeros(len(order), *shape, dtype=dtype)
             if site in vectors:
-                kept[site][mine] = vectors[site][local]
-            shared = kept[site].to(device)
+                rows[mine] = vectors[site][local]
+            shared = rows.to(device)
             dist.all_reduce(shared)
             kept[site] = shared.cpu()
         reduced = Reservoir(self.size, self.seed)
-        reduced._kept = joined[order], of_unit[order], kept
+        reduced._kept = joined[order], joined_units[order], kept
         return reduced
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         """Return the sample as named tensors, to be saved under names with `prefix`."""
-        return {f"{prefix}hash": self.hash, f"{prefix}unit": self.unit} | {
-            f"{prefix}at {site}": vectors.contiguous() for site, vectors in self.vectors.items()
-        }
+        named = {f"{prefix}hash": self.hash, f"{prefix}unit": self.unit}
+        for site, vectors in self.vectors.items():
+            named[f"{prefix}at {site}"] = vectors.contiguous()
+        return named
 
     def restore(self, tensors: dict[str, Tensor], prefix: str) -> None:
         """Load the state that `tensors` returned with the same prefix."""
         start = f"{prefix}at "
-        vectors = {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
+        vectors: dict[str, Tensor] = {}
+        for name, value in tensors.items():
+            if name.startswith(start):
+                vectors[name.removeprefix(start)] = value
         self._kept = tensors[f"{prefix}hash"], tensors[f"{prefix}unit"], vectors
 
 
@@ -166,7 +199,7 @@ def _to_cpu(vectors: dict[str, Tensor]) -> dict[str, Tensor]:
 
     vectors   tensors by name of their site
     """
-    found: dict[str, Tensor] = {}
+    moved: dict[str, Tensor] = {}
     together: dict[tuple[torch.device, torch.dtype], list[str]] = {}
     for site, x in vectors.items():
         together.setdefault((x.device, x.dtype), []).append(site)
@@ -175,6 +208,7 @@ def _to_cpu(vectors: dict[str, Tensor]) -> dict[str, Tensor]:
         if device.type != "cpu":
             flat = torch.cat([x.flatten() for x in parts]).cpu()
             pieces = torch.split(flat, [x.numel() for x in parts])
+            # Copied, so that no site keeps the memory of all.
             parts = [piece.view(x.shape).clone() for piece, x in zip(pieces, parts, strict=True)]
-        found |= zip(sites, parts, strict=True)
-    return found
+        moved |= zip(sites, parts, strict=True)
+    return moved

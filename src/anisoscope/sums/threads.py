@@ -25,30 +25,35 @@ def run_in_parallel(parts: Sequence[Callable[[], object]], device: torch.device 
 
     parts   functions without arguments
     """
-    threads = min(torch.get_num_threads(), MOST) if device.type == CPU.type else 1
+    threads = 1
+    if device.type == CPU.type:
+        threads = min(torch.get_num_threads(), MOST)
     if threads < 2 or len(parts) < 2:
         for part in parts:
             part()
         return
-    left, inference, grad = iter(parts), torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+    remaining = iter(parts)
+    inference = torch.is_inference_mode_enabled()
+    grad = torch.is_grad_enabled()
 
     def work() -> None:
         """Run the remaining parts one after another, in the gradient mode of the calling thread."""
-        with torch.inference_mode(inference), torch.set_grad_enabled(grad):  # the modes of the caller's thread
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad):
             try:
-                for part in left:
+                for part in remaining:
                     part()
             finally:
-                deque(left, maxlen=0)  # after an error none begins
+                deque(remaining, maxlen=0)  # after an error no other part begins
 
     running: list[Future[None]] = []
     try:
         for _ in range(min(threads, len(parts))):
             running.append(_get_pool(os.getpid(), threads).submit(work))
-        while wait(running, 0.5).not_done:  # by the half second: a signal that another thread catches wakes nobody
+        # Wake every half second: a signal that another thread catches wakes nobody.
+        while wait(running, 0.5).not_done:
             pass
     finally:
-        deque(left, maxlen=0)
+        deque(remaining, maxlen=0)
         wait(running)
     for future in running:
         future.result()
@@ -57,7 +62,9 @@ def run_in_parallel(parts: Sequence[Callable[[], object]], device: torch.device 
 @lru_cache(maxsize=1)
 def _get_pool(_process: int, threads: int) -> ThreadPoolExecutor:
     """Return the pool of worker threads, each of which lets torch use one thread; a forked process gets a new pool."""
-    own, pool, all_here = torch.get_num_threads(), ThreadPoolExecutor(threads, "anisoscope"), Barrier(threads + 1)
+    threads_of_process = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads, "anisoscope")
+    all_here = Barrier(threads + 1)
 
     def begin() -> None:
         """Set torch to one thread in a worker thread, and wait until all workers have done so."""
@@ -70,6 +77,8 @@ def _get_pool(_process: int, threads: int) -> ThreadPoolExecutor:
             pool.submit(begin)
         all_here.wait()
     finally:
-        all_here.abort()  # where a signal came, nobody waits on
-        torch.set_num_threads(own)  # the process's, which threads to come take over
+        # If a signal came, no thread waits for the others.
+        all_here.abort()
+        # Threads to come take over the number of the process.
+        torch.set_num_threads(threads_of_process)
     return pool
