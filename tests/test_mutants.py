@@ -91,7 +91,7 @@ MUTANTS = {
     "diagonal included": (mean_cosine.compute, "dot(unit, unit) - n", "dot(unit, unit)", reference("mean_cosine")),
     "n² pairs": (mean_cosine.compute, "n * (n - 1)", "n * n", reference("mean_cosine")),
     "pairs inside groups kept": (
-        mean_cosine._between,
+        mean_cosine._compute_between,
         "- totals.over(dot(unit_g, unit_g))",
         "",
         reference("mean_cosine"),
@@ -112,14 +112,14 @@ MUTANTS = {
     "sum for mean": (drift.compute, 'ratio(length, totals["n"])', "length", reference("drift")),
     "not centred": (
         spectrum.compute,
-        "uncentred - mean[..., :, None] * mean[..., None, :]",
-        "uncentred",
+        "covariance = uncentred - mean[..., :, None] * mean[..., None, :]",
+        "covariance = uncentred",
         reference("spectrum"),
     ),
     "eigenvalues for singular values": (
         spectrum.compute,
-        "_entropy_rank(np.sqrt(eigenvalues))",
-        "_entropy_rank(eigenvalues)",
+        "_compute_entropy_rank(np.sqrt(eigenvalues))",
+        "_compute_entropy_rank(eigenvalues)",
         reference("spectrum"),
     ),
     "rows for eigenvectors": (

@@ -1,6 +1,7 @@
-"""The metrics, one file each: a pure function of what it reads, with its paper's equation as reference. `found()`
-gives every metric there is, of ours, of installed packages and of those registered; a file without its
-declaration fails by name.
+"""The metrics, one file each: a pure function of what it reads, with its paper's equation as reference.
+
+`find_all` returns every metric: our own, those of installed packages, and registered ones. A file of this folder that
+declares no metric is an error that names the file.
 
 May import: `reads`, `sums`, `registry`, `axes`, `errors`; never a model, and no torch.
 """
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, NoReturn
 
 from anisoscope.errors import MeasureError, UsageError, suggest_names
 from anisoscope.metrics.base import INVARIANCES as INVARIANCES, Metric as Metric
@@ -32,7 +33,7 @@ from anisoscope.reads import (
 from anisoscope.registry import import_thing, is_own as is_own, list_entries_of, register
 
 NO_METRICS = ("base",)
-"""Modules of this folder that are no metric."""
+"""Modules of this folder that are not metrics."""
 
 
 KNOWN_AS = {
@@ -68,7 +69,11 @@ def resolve_alias(name: str) -> tuple[str, str]:
     plain = re.sub(r"[\s-]+", "_", name.strip().lower())
     target = KNOWN_AS.get(plain, plain)
     metric, _, value = target.partition(".")
-    return (metric, target if value else "") if metric in find_all() else (name, "")
+    if metric not in find_all():
+        return name, ""
+    if not value:
+        return metric, ""
+    return metric, target
 
 
 @cache
@@ -100,14 +105,7 @@ def find_metric_by_name(name: str) -> Metric:
     if name in known:
         return known[name]
     if ":" not in name:
-        meant, value = resolve_alias(name)
-        if meant != name:
-            got = f"{name!r}, which is {f'the value {value} of' if value else 'called'} {meant} here"
-            raise UsageError("the name of a metric", got, f"name {meant}")
-        cure = (
-            suggest_names(name, [*known, *KNOWN_AS]) + "; one of your own: module:NAME, or anisoscope.register(metric)"
-        )
-        raise UsageError("the name of a metric", repr(name), cure)
+        _refuse_name(name, known)
     metric = import_thing(name, "a metric as module:NAME")
     if not isinstance(metric, Metric):
         raise UsageError(f"a Metric in {name}", type(metric).__name__, "declare it: NAME = Metric(…)")
@@ -116,19 +114,31 @@ def find_metric_by_name(name: str) -> Metric:
     return metric
 
 
+def _refuse_name(name: str, known: Iterable[str]) -> NoReturn:
+    """Raise UsageError for a name that no metric has, with our name for what the literature calls so."""
+    expected = "the name of a metric"
+    meant, value = resolve_alias(name)
+    if meant != name:
+        relation = f"the value {value} of" if value else "called"
+        raise UsageError(expected, f"{name!r}, which is {relation} {meant} here", f"name {meant}")
+    similar = suggest_names(name, [*known, *KNOWN_AS])
+    raise UsageError(expected, repr(name), f"{similar}; one of your own: module:NAME, or anisoscope.register(metric)")
+
+
 def list_metric_names(given: Any) -> tuple[str, ...]:
     """Return the names of metrics that are given as names or as objects, alone or in a list; objects are registered."""
-    several = (given,) if isinstance(given, str | Metric) else given
-    if not isinstance(several, Iterable):
+    if isinstance(given, str | Metric):
+        given = (given,)
+    if not isinstance(given, Iterable):
         raise UsageError("metrics, or their names", f"{given!r}", "as metrics=('drift', my_metric)")
     names: list[Any] = []
-    for each in several:
-        if isinstance(each, Metric):
-            if find_all().get(each.name) is not each:
-                register(each)
-            names.append(each.name)
-        else:
+    for each in given:
+        if not isinstance(each, Metric):
             names.append(each)
+            continue
+        if find_all().get(each.name) is not each:
+            register(each)
+        names.append(each.name)
     return tuple(names)
 
 
@@ -137,7 +147,12 @@ def choose_metrics(names: Iterable[str], panels: Iterable[str]) -> list[Metric]:
 
     Metrics of other packages are measured only if they are named, so that installing a package changes no other run.
     """
-    chosen = {metric.name: metric for metric in map(find_metric_by_name, names)}
+    chosen: dict[str, Metric] = {}
+    for name in names:
+        metric = find_metric_by_name(name)
+        chosen[metric.name] = metric
     if not chosen:
-        return [metric for name, metric in find_all().items() if is_own("metrics", name) and metric.panel in panels]
-    return [chosen[name] for name in sorted(chosen, key=lambda name: (not is_own("metrics", name), name))]
+        every = find_all().items()
+        return [metric for name, metric in every if is_own("metrics", name) and metric.panel in panels]
+    ours_first = sorted(chosen, key=lambda name: (not is_own("metrics", name), name))
+    return [chosen[name] for name in ours_first]

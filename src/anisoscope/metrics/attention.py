@@ -16,7 +16,7 @@ Source     Godey et al. 2024, figures 7, 9, 10, 15; Fosse et al. 2023, section 2
 
 import numpy as np
 
-from anisoscope.metrics.base import POSITIVE, SHARE, Array, Metric, Values, ratio
+from anisoscope.metrics.base import POSITIVE, SHARE, Array, Metric, Values, leave_diagonal_out, ratio
 from anisoscope.reads import Rows
 from anisoscope.sums.groups import Totals
 
@@ -30,7 +30,10 @@ def compute(totals: Totals) -> Values:
     (mean logit), `row_similarity`, `rows_seeing_one_key`; with a histogram also `score_histogram` [replicate, head,
     bin]. Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
-    values = {name: ratio(totals[name], totals["rows"]) for name in OVER_ROWS if name in totals}
+    values: Values = {}
+    for name in OVER_ROWS:
+        if name in totals:
+            values[name] = ratio(totals[name], totals["rows"])
     values["entropy_normalised"] = ratio(totals["entropy_normalised"], totals["normalised_rows"])
     values["score"] = ratio(totals["score"], totals["pairs"])
     values["row_similarity"] = ratio(totals["row_similarity"], totals["row_sequences"])
@@ -58,9 +61,12 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
         scores.append(score.ravel())
         if len(p) > 1:
             u = p / np.linalg.norm(p, axis=1, keepdims=True)
-            alike.append(float((u @ u.T)[~np.eye(len(u), dtype=bool)].mean()))
+            alike.append(float(leave_diagonal_out(u @ u.T).mean()))
     entropy = [compute_entropy(row) for row in rows]
-    normalised = [h / np.log(len(row)) for h, row in zip(entropy, rows, strict=True) if len(row) > 1]
+    normalised: list[float] = []
+    for h, row in zip(entropy, rows, strict=True):
+        if len(row) > 1:
+            normalised.append(h / np.log(len(row)))
     return {
         "entropy": float(np.mean(entropy)),
         "row_max": float(np.mean([row.max() for row in rows])),
@@ -88,12 +94,25 @@ def compute_entropy(row: Array) -> float:
 METRIC = Metric(
     name="attention",
     reads=Rows(),
-    needs=frozenset({*OVER_ROWS, "rows", "normalised_rows", "entropy_normalised", "score", "score_histogram", "pairs"})
-    | {"row_similarity", "row_sequences"},
+    needs=frozenset(
+        {
+            *OVER_ROWS,
+            "rows",
+            "normalised_rows",
+            "entropy_normalised",
+            "score",
+            "score_histogram",
+            "pairs",
+            "row_similarity",
+            "row_sequences",
+        }
+    ),
     compute=compute,
     reference=reference,
     invariant=frozenset({"rotation"}),
-    bounds=dict.fromkeys((*OVER_ROWS, "entropy_normalised", "row_similarity"), SHARE)
-    | dict.fromkeys(("entropy", "rows_seeing_one_key", "score_histogram"), POSITIVE),
+    bounds={
+        **dict.fromkeys((*OVER_ROWS, "entropy_normalised", "row_similarity"), SHARE),
+        **dict.fromkeys(("entropy", "rows_seeing_one_key", "score_histogram"), POSITIVE),
+    },
     panel="attention",
 )

@@ -72,14 +72,16 @@ class Metric:
 
     def __post_init__(self) -> None:
         """Check the declaration and derive `axes` and `first_policy`; UsageError if it contradicts itself."""
-        object.__setattr__(self, "needs", frozenset(self.needs))
-        object.__setattr__(self, "invariant", frozenset(self.invariant))
-        object.__setattr__(self, "extremes", frozenset(self.extremes))
+        for name in ("needs", "invariant", "extremes"):
+            # A frozen dataclass has no other way to change a field.
+            object.__setattr__(self, name, frozenset(getattr(self, name)))
         if not isinstance(self.name, str) or not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
             cure = "small letters, digits and _, as in mean_cosine"
             raise UsageError("a name of a metric, as in the long table", repr(self.name), cure)
         if not isinstance(self.reads, Reads):
-            came = f"{self.reads!r}" + (", a class: call it" if isinstance(self.reads, type) else "")
+            came = repr(self.reads)
+            if isinstance(self.reads, type):
+                came += ", a class: call it"
             raise UsageError(f"what {self.name} reads: Vectors(), Sample(), …", came, "see anisoscope.reads")
         if not callable(self.compute):
             raise UsageError(f"a function as `compute` of {self.name}", repr(self.compute), "give it uncalled")
@@ -89,19 +91,30 @@ class Metric:
         object.__setattr__(self, "first_policy", self.reads.is_of_first_policy(self.needs))
 
     def _check_names(self, what: str, names: frozenset[str], known: Any) -> None:
-        """Raise UsageError if `names` (of `needs` or `invariant`) contains one that is not known."""
-        for name in sorted(names) if known is not None else ():
-            if name not in known:
-                listed = f"among {', '.join(sorted(known))}" if known else "empty, since it reads no sums"
-                cure = suggest_names(name, known) if known else "leave it out"
-                raise UsageError(f"`{what}` of {self.name} {listed}", repr(name), cure)
+        """Raise UsageError if `names` (of `needs` or `invariant`) contains one that is not known.
+
+        known   the names that may be used; None: any
+        """
+        if known is None:
+            return
+        for name in sorted(names):
+            if name in known:
+                continue
+            if known:
+                listed = f"among {', '.join(sorted(known))}"
+                cure = suggest_names(name, known)
+            else:
+                listed = "empty, since it reads no sums"
+                cure = "leave it out"
+            raise UsageError(f"`{what}` of {self.name} {listed}", repr(name), cure)
 
     @property
     def documentation(self) -> str:
         """Return the docstring of the metric's module; of its function, if the metric was defined in a notebook."""
         module = sys.modules.get(self.compute.__module__)
-        in_notebook = module is None or module.__name__ == "__main__"
-        return (self.compute if in_notebook else module).__doc__ or ""
+        if module is None or module.__name__ == "__main__":
+            return self.compute.__doc__ or ""
+        return module.__doc__ or ""
 
     def range_of(self, value: str, data: Any) -> Bounds:
         """Return the bounds (low, high) within which the named value must lie for these data; infinite if not
@@ -110,8 +123,10 @@ class Metric:
         value   name of one of the metric's values, as in the result of `compute`
         data    what `compute` was called with
         """
-        found = self.bounds.get(value, UNBOUNDED)
-        return found(data) if callable(found) else found
+        bounds = self.bounds.get(value, UNBOUNDED)
+        if callable(bounds):
+            return bounds(data)
+        return bounds
 
     def labels_of(self, value: str, count: int, names: tuple[str, ...] = ()) -> tuple[str, ...]:
         """Return the names of the components of a value that has several, such as one per class or per dimension.
@@ -120,10 +135,12 @@ class Metric:
         count   how many components it has; if the metric declares no names, they are called "0", "1", …
         names   class names of the data, if there are classes; a metric may name its components after them
         """
-        found = self.components.get(value)
-        if found is None:
-            return tuple(map(str, range(count)))
-        return found(names) if callable(found) else found
+        labels = self.components.get(value)
+        if labels is None:
+            return tuple(str(number) for number in range(count))
+        if callable(labels):
+            return labels(names)
+        return labels
 
 
 def dot(a: Array, b: Array) -> Array:
@@ -132,7 +149,7 @@ def dot(a: Array, b: Array) -> Array:
 
 
 def ratio(numerator: Array, denominator: Array) -> Array:
-    """Divide; NaN without a warning if the denominator is 0, where the value is undefined."""
+    """Divide; NaN without a warning if the denominator is 0, which makes the value undefined."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(denominator == 0, np.nan, numerator / denominator)
 
@@ -140,4 +157,21 @@ def ratio(numerator: Array, denominator: Array) -> Array:
 def normalise(x: Array) -> Array:
     """Scale vectors to length 1 over the last axis; a zero vector stays zero."""
     length = np.linalg.norm(x, axis=-1, keepdims=True)
-    return np.asarray(np.divide(x, length, out=np.zeros_like(x, dtype=np.float64), where=length > 0))
+    zeros = np.zeros_like(x, dtype=np.float64)
+    return np.asarray(np.divide(x, length, out=zeros, where=length > 0))
+
+
+def leave_diagonal_out(matrix: Array) -> Array:
+    """Return the entries of a square matrix that are not on its diagonal, as one axis."""
+    distinct = ~np.eye(len(matrix), dtype=bool)
+    return matrix[distinct]
+
+
+def concatenate_pairs(units: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Return the vectors [token, dim] of all units on the first side, such as queries, and on the second, such as keys.
+
+    units   both arrays [token, dim] of each unit
+    """
+    first = np.concatenate([unit[0] for unit in units])
+    second = np.concatenate([unit[1] for unit in units])
+    return first, second

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anisoscope.metrics import mean_cosine
-from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, normalise, ratio
+from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, leave_diagonal_out, normalise, ratio
 from anisoscope.reads import Sample
 from anisoscope.reads.sample import SampledVectors, leave_out_groups
 from anisoscope.sums.groups import Totals
@@ -27,13 +27,17 @@ def sum_sample(vectors: Array, mean: Array, group: NDArray[np.int64], groups: in
     They are sums of centred unit vectors, and counts of pairs of groups with a cosine above q95(d), the 95 % quantile
     of isotropic vectors.
     """
-    units, centred = normalise(vectors), normalise(vectors - mean)
+    units = normalise(vectors)
+    centred = normalise(vectors - mean)
     member = (group[:, None] == np.arange(groups)).astype(np.float64)  # [token group]
-    above = (units @ units.T > q95(vectors.shape[1])).astype(np.float64)
+    limit = q95(vectors.shape[1])
+    above = (units @ units.T > limit).astype(np.float64)
     np.fill_diagonal(above, 0.0)
     n = member.sum(0)
+    # A vector that equals the mean has no direction from it.
+    has_direction = centred.any(1)
     return {
-        "n": centred.any(1) @ member,  # what lies on the mean has no direction from it
+        "n": has_direction @ member,
         "unit": member.T @ centred,
         "pairs": np.outer(n, n) - np.diag(n),
         "above": member.T @ above @ member,
@@ -46,10 +50,13 @@ def compute(sample: SampledVectors) -> Values:
     A pair is close if its cosine is above the 95 % quantile of isotropic vectors. Nothing if vectors have one
     dimension. Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
-    if sample.vectors.shape[1] < 2:  # directions on a line have no quantile
+    # Directions on a line have no quantile.
+    if sample.vectors.shape[1] < 2:
         return {}
     sums = sum_sample(sample.vectors, sample.mean, sample.group, sample.groups)
-    above, pairs = (sums[term][np.ix_(sample.present, sample.present)] for term in ("above", "pairs"))
+    present = np.ix_(sample.present, sample.present)
+    above = sums["above"][present]
+    pairs = sums["pairs"][present]
     return {
         "centred": mean_cosine.compute(Totals(sums))[""],
         "pairs_above_q95": ratio(leave_out_groups(above), leave_out_groups(pairs)),
@@ -64,9 +71,10 @@ def reference(units: list[Array]) -> dict[str, float]:
     Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     x = np.concatenate(units)
-    above = normalise(x) @ normalise(x).T > q95(x.shape[1])
-    pairs_above = float(above[~np.eye(len(x), dtype=bool)].mean())
-    return {"centred": mean_cosine.reference([x - x.mean(0)])[""], "pairs_above_q95": pairs_above}
+    cosines = leave_diagonal_out(normalise(x) @ normalise(x).T)
+    pairs_above = float((cosines > q95(x.shape[1])).mean())
+    centred = mean_cosine.reference([x - x.mean(0)])[""]
+    return {"centred": centred, "pairs_above_q95": pairs_above}
 
 
 METRIC = Metric(

@@ -1,11 +1,11 @@
-"""Sharpness without the drift: entropy of attention rows with the queries, or the keys, of a head centred.
+"""Concentration of attention without the common direction: entropy of attention rows with queries or keys centred.
 
 Formula    rows p' of the softmax of (q − Q̄)·k (query) and of q·(k − K̄) (key), everything else as in the model: entropy
            H' in nats, H'/ln(visible keys), and rise = H' − H. Q̄ and K̄ are those of the whole corpus, from a pass of
            their own.
-Range      as `attention.entropy`; rise (−∞, ∞): positive where the mean sharpens attention. Centring keys changes
+Range      as `attention.entropy`; rise (−∞, ∞): positive if the mean sharpens attention. Centring keys changes
            nothing, since q·K̄ is constant along a row: key_rise is 0 up to rounding.
-Unit       nats; none. Queries and keys as they are scored: after rotation where the model rotates.
+Unit       nats; none. Queries and keys as they are scored: after rotation if the model rotates.
 Undefined  as `attention.entropy`.
 Source     ours: what Godey et al. 2024, section 5, assume of the drift.
 """
@@ -13,7 +13,7 @@ Source     ours: what Godey et al. 2024, section 5, assume of the drift.
 import numpy as np
 
 from anisoscope.metrics.attention import compute_entropy, softmax_rows
-from anisoscope.metrics.base import POSITIVE, SHARE, Array, Metric, Values, ratio
+from anisoscope.metrics.base import POSITIVE, SHARE, Array, Metric, Values, concatenate_pairs, ratio
 from anisoscope.reads import CentredRows
 from anisoscope.sums.groups import Totals
 
@@ -33,7 +33,9 @@ def compute(totals: Totals) -> Values:
     for side in SIDES:
         entropy = ratio(totals[f"{side}.entropy"], totals[f"{side}.rows"])
         normalised = ratio(totals[f"{side}.entropy_normalised"], totals[f"{side}.normalised_rows"])
-        values |= {side: entropy, f"{side}_normalised": normalised, f"{side}_rise": entropy - plain}
+        values[side] = entropy
+        values[f"{side}_normalised"] = normalised
+        values[f"{side}_rise"] = entropy - plain
     return values
 
 
@@ -45,15 +47,18 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
 
     Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
-    query_mean, key_mean = (np.concatenate(side).mean(axis=0) for side in zip(*units, strict=True))
+    queries, keys = concatenate_pairs(units)
+    query_mean = queries.mean(axis=0)
+    key_mean = keys.mean(axis=0)
     entropy: dict[str, list[float]] = {"plain": [], "query": [], "key": []}
     normalised: dict[str, list[float]] = {"plain": [], "query": [], "key": []}
     for q, k in units:
         scores = {"plain": q @ k.T, "query": (q - query_mean) @ k.T, "key": q @ (k - key_mean).T}
         for side, score in scores.items():
-            found = [compute_entropy(row) for row in softmax_rows(score)]
-            entropy[side] += found
-            normalised[side] += [h / np.log(len(k)) for h in found if len(k) > 1]
+            entropies = [compute_entropy(row) for row in softmax_rows(score)]
+            entropy[side] += entropies
+            if len(k) > 1:
+                normalised[side] += [h / np.log(len(k)) for h in entropies]
     values: dict[str, float] = {}
     for side in SIDES:
         values[side] = float(np.mean(entropy[side]))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anisoscope.metrics.base import COSINE, Array, Metric, Values, ratio
+from anisoscope.metrics.base import COSINE, Array, Metric, Values, concatenate_pairs, ratio
 from anisoscope.reads import LayerPair
 from anisoscope.reads.pairs import SampledPair
 from anisoscope.reads.sample import SampledVectors, leave_out_groups
@@ -44,9 +44,12 @@ def compute(pair: SampledPair) -> Values:
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
-    x, y = pair.first.get_cached(make_gram), pair.second.get_cached(make_gram)
+    x = pair.first.get_cached(make_gram)
+    y = pair.second.get_cached(make_gram)
     shared = _hsic(pair.first, x, y)
-    size = np.where((x.variance > 0) & (y.variance > 0), x.variance * y.variance, np.nan)
+    # An unbiased estimate of a variance can be negative.
+    both_vary = (x.variance > 0) & (y.variance > 0)
+    size = np.where(both_vary, x.variance * y.variance, np.nan)
     return {"": shared / np.sqrt(size)}
 
 
@@ -57,12 +60,14 @@ def make_gram(sample: SampledVectors) -> Gram:
     """
     centred = sample.vectors - sample.vectors.mean(0)
     scale = np.sqrt(np.square(centred).mean())
-    centred = centred / scale if scale > 0 else centred
+    if scale > 0:
+        centred = centred / scale
     products = centred @ centred.T
     np.fill_diagonal(products, 0.0)
     by_group = products @ sample.member
-    alone = Gram(products, by_group, leave_out_groups(sample.member.T @ by_group), np.zeros(0))
-    return alone._replace(variance=_hsic(sample, alone, alone))
+    total = leave_out_groups(sample.member.T @ by_group)
+    without_variance = Gram(products, by_group, total, np.zeros(0))
+    return without_variance._replace(variance=_hsic(sample, without_variance, without_variance))
 
 
 def _hsic(sample: SampledVectors, x: Gram, y: Gram) -> Array:
@@ -74,10 +79,11 @@ def _hsic(sample: SampledVectors, x: Gram, y: Gram) -> Array:
     member = sample.member
     n = len(sample) - np.concatenate([[0.0], member.sum(0)])
     products = leave_out_groups(member.T @ (x.products * y.products) @ member)
-    of_rows = x.by_group.sum(1), y.by_group.sum(1)
-    # a row without a group, times the same of the other layer; the rows of the group itself are left out too
-    without = (of_rows[0][:, None] - x.by_group) * (of_rows[1][:, None] - y.by_group)
-    rows = np.concatenate([[of_rows[0] @ of_rows[1]], (without * (1 - member)).sum(0)])
+    x_rows = x.by_group.sum(1)
+    y_rows = y.by_group.sum(1)
+    # A row without a group, times the same of the other layer; the rows of the group itself are left out too.
+    without = (x_rows[:, None] - x.by_group) * (y_rows[:, None] - y.by_group)
+    rows = np.concatenate([[x_rows @ y_rows], (without * (1 - member)).sum(0)])
     enough = np.where(n > 3, n, np.nan)
     whole = products + x.total * y.total / ((enough - 1) * (enough - 2)) - 2 * rows / (enough - 2)
     return ratio(whole, enough * (enough - 3))
@@ -90,7 +96,9 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
 
     Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
-    x, y = (_u_centre(np.concatenate(side)) for side in zip(*units, strict=True))
+    first, second = concatenate_pairs(units)
+    x = _u_centre(first)
+    y = _u_centre(second)
     return {"": float((x * y).sum() / np.sqrt((x * x).sum() * (y * y).sum()))}
 
 
@@ -101,7 +109,8 @@ def _u_centre(x: Array) -> Array:
 
     x   vectors [vector, dim]
     """
-    n, k = len(x), x @ x.T
+    n = len(x)
+    k = x @ x.T
     np.fill_diagonal(k, 0.0)
     rows = k.sum(1)
     u = k - rows[:, None] / (n - 2) - rows[None] / (n - 2) + k.sum() / ((n - 1) * (n - 2))

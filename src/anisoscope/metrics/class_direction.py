@@ -13,18 +13,19 @@ Range      [−1, 1]; AUC and nearest [0, 1]: chance is .5 and 1/classes, 1 is s
 Unit       none (a cosine; a probability; a number of dimensions).
 Undefined  a class of fewer than two utterances: its diagonal and its AUC, and it is left out of mean AUC, nearest and
            dimensions; of all utterances in one class; separability of vectors that are all equal but for rounding, as
-           those of [CLS] below the first layer are; dimensions where the mean directions do not differ (tr G ≤ 0: on
-           the diagonal stand distinct pairs alone, so that chance differences make no dimensions).
+           those of [CLS] below the first layer are; dimensions if the mean directions do not differ (tr G ≤ 0: the
+           diagonal is of distinct pairs alone, so that chance differences make no dimensions).
 Source     Fosse et al. 2023, section 4 and figure 2 (there the cosine to one utterance, the first correct one:
            `to_utterance`); left one out and separability are ours.
 """
 
 from collections.abc import Sequence
+from itertools import combinations_with_replacement
 
 import numpy as np
 from numpy.typing import NDArray
 
-from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, normalise, ratio
+from anisoscope.metrics.base import COSINE, SHARE, Array, Metric, Values, leave_diagonal_out, normalise, ratio
 from anisoscope.reads import Classes
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.jackknife import Estimate, jackknife_interval
@@ -41,16 +42,19 @@ def compute(totals: Totals) -> Values:
     Pairs are in the order (0, 0), (0, 1) … (1, 1) ….
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
-    n, unit = totals["class_n"], totals["class_unit"]
+    n = totals["class_n"]
+    unit = totals["class_unit"]
     first, second = np.triu_indices(n.shape[-1])
+    # Inside a class the cosine of a vector to itself, which is 1, does not count.
     same = np.equal(first, second)
-    product = (unit @ unit.swapaxes(1, 2))[:, first, second]
-    return {"": ratio(product - same * n[:, first], n[:, first] * (n[:, second] - same))}
+    products = (unit @ unit.swapaxes(1, 2))[:, first, second]
+    pairs = n[:, first] * (n[:, second] - same)
+    return {"": ratio(products - same * n[:, first], pairs)}
 
 
 def name_pairs(names: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the pairs of classes, in the order of `compute`."""
-    return tuple(f"{a} × {b}" for i, a in enumerate(names) for b in names[i:])
+    return tuple(f"{first} × {second}" for first, second in combinations_with_replacement(names, 2))
 
 
 def reference(units: list[Array]) -> dict[str, float]:
@@ -63,13 +67,15 @@ def reference(units: list[Array]) -> dict[str, float]:
 
     Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
-    found = {}
-    for a, b in zip(*np.triu_indices(len(units)), strict=True):
-        x, y = (units[c] / np.linalg.norm(units[c], axis=1, keepdims=True) for c in (a, b))
-        cosines = (x @ y.T)[~np.eye(len(x), dtype=bool)] if a == b else x @ y.T
+    directions = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in units]
+    expected: dict[str, float] = {}
+    for a, b in combinations_with_replacement(range(len(units)), 2):
+        cosines = directions[a] @ directions[b].T
+        if a == b:
+            cosines = leave_diagonal_out(cosines)
         if cosines.size:
-            found[f"{a} × {b}"] = float(cosines.mean())
-    return found
+            expected[f"{a} × {b}"] = float(cosines.mean())
+    return expected
 
 
 def cosine_to_one(x: Array, representative: int) -> Array:
@@ -86,6 +92,7 @@ def cosine_to_classes(x: Array, labels: Labels, classes: int) -> Array:
     unit = normalise(x)
     member = labels[:, None] == np.arange(classes)
     total = member.T.astype(np.float64) @ unit  # [class dim]
+    # A vector u of a class with the sum T: its cosine is to T − u, with ‖T − u‖² = ‖T‖² − 2T·u + ‖u‖².
     own = unit * (np.linalg.norm(unit, axis=1) > 0)[:, None]
     along = unit @ total.T - member * (own * unit).sum(1)[:, None]
     square = (total * total).sum(1) - 2 * member * (unit @ total.T) + member * (own * own).sum(1)[:, None]
@@ -96,7 +103,8 @@ def cosine_to_classes(x: Array, labels: Labels, classes: int) -> Array:
 def are_equal(x: Array) -> bool:
     """Return whether all vectors [utterance, dim] have the same direction up to rounding, or are zero."""
     unit = normalise(x)
-    return bool((np.linalg.norm(unit - unit.mean(0), axis=1) <= ROUNDING).all())
+    distance = np.linalg.norm(unit - unit.mean(0), axis=1)
+    return bool((distance <= ROUNDING).all())
 
 
 def auc(values: Array, positive: NDArray[np.bool_]) -> float:
@@ -104,9 +112,11 @@ def auc(values: Array, positive: NDArray[np.bool_]) -> float:
 
     NaN if there is no positive or no negative value.
     """
-    ours, others = values[positive], np.sort(values[~positive])
+    ours = values[positive]
+    others = np.sort(values[~positive])
     if not len(ours) or not len(others):
         return float("nan")
+    # Twice the number of others below each value: once those below, once those below or equal.
     below = np.searchsorted(others, ours, "left") + np.searchsorted(others, ours, "right")
     return float(below.mean() / (2 * len(others)))
 
@@ -116,39 +126,48 @@ def dimensions(x: Array, labels: Labels, classes: int) -> float:
 
     NaN for fewer than two classes with two vectors, or if the directions do not differ.
     """
-    unit, member = normalise(x), (labels[:, None] == np.arange(classes)).astype(np.float64)
+    unit = normalise(x)
+    member = (labels[:, None] == np.arange(classes)).astype(np.float64)
     member = member[:, member.sum(0) > 1]
-    n, total = member.sum(0), member.T @ unit
+    n = member.sum(0)
+    total = member.T @ unit
     if len(n) < 2:
         return float("nan")
     matrix = total @ total.T / np.outer(n, n)
+    # Pairs of distinct vectors alone, so that chance differences make no dimensions.
     np.fill_diagonal(matrix, (np.square(total).sum(1) - n) / (n * (n - 1)))
     centred = matrix - matrix.mean(0) - matrix.mean(1)[:, None] + matrix.mean()
     spread = float(np.trace(centred))
     if spread <= 0:
         return float("nan")
-    return float(np.clip(spread**2 / np.square(centred).sum(), 1, len(n) - 1))
+    participation = spread**2 / np.square(centred).sum()
+    return float(np.clip(participation, 1, len(n) - 1))
 
 
-def _separability(x: Array, labels: Labels, classes: int) -> Array:
+def _compute_separability(x: Array, labels: Labels, classes: int) -> Array:
     """Return (AUC, nearest, dimensions, AUC of each class …) of vectors x [utterance, dim], as one array.
 
     `nearest` is the share of vectors nearest to the mean direction of their own class.
     """
     cosine = cosine_to_classes(x, labels, classes)
     members = np.bincount(labels, minlength=classes)
-    each = np.full(classes, np.nan)
-    for c in np.flatnonzero(members > 1):  # one that is alone in its class has no direction to be near to
-        each[c] = auc(cosine[:, c], labels == c)
-    paired = members[labels] > 1
+    by_class = np.full(classes, np.nan)
+    # A vector that is alone in its class has no direction to be near to.
+    for c in np.flatnonzero(members > 1):
+        by_class[c] = auc(cosine[:, c], labels == c)
+    has_others = members[labels] > 1
     nearest = np.nanargmax(np.where(np.isnan(cosine), -2.0, cosine), axis=1) == labels
-    return np.array([_mean(each), _mean(nearest[paired]), dimensions(x, labels, classes), *each])
+    mean_auc = _average_defined(by_class)
+    mean_nearest = _average_defined(nearest[has_others])
+    return np.array([mean_auc, mean_nearest, dimensions(x, labels, classes), *by_class])
 
 
-def _mean(values: Array | NDArray[np.bool_]) -> float:
+def _average_defined(values: Array | NDArray[np.bool_]) -> float:
     """Return the mean of the defined values; NaN if there are none."""
     defined = values[~np.isnan(values)]
-    return float(defined.mean()) if len(defined) else float("nan")
+    if not len(defined):
+        return float("nan")
+    return float(defined.mean())
 
 
 def separability_replicates(
@@ -159,11 +178,17 @@ def separability_replicates(
     The shape is [replicate, (AUC, nearest, dimensions, AUC by class …)]. Replicate 0 is of all utterances; the others
     leave out one group each. Unit i is in group i mod `groups`. All values are NaN if the vectors are equal.
     """
-    group = (np.arange(len(x)) if units is None else units) % groups
+    if units is None:
+        units = np.arange(len(x))
+    group = units % groups
+    present = np.unique(group)
     if are_equal(x):
-        return np.full((1 + len(np.unique(group)), 3 + classes), np.nan)
-    left_out = [_separability(x[group != g], labels[group != g], classes) for g in np.unique(group)]
-    return np.stack([_separability(x, labels, classes), *left_out])
+        return np.full((1 + len(present), 3 + classes), np.nan)
+    replicates = [_compute_separability(x, labels, classes)]
+    for g in present:
+        kept = group != g
+        replicates.append(_compute_separability(x[kept], labels[kept], classes))
+    return np.stack(replicates)
 
 
 def separability(
@@ -177,9 +202,12 @@ def separability(
     counted = len(x) if units is None else len(np.unique(units))
     replicates = separability_replicates(x, labels, classes, groups, units)
     shares = jackknife_interval(np.delete(replicates, 2, axis=1), bounds=SHARE, counted=counted)
-    names = ["auc", "nearest", *(f"auc.{c}" for c in range(classes))]
-    found = {name: Estimate(*(part[i] for part in shares)) for i, name in enumerate(names)}
-    return found | {"dimensions": jackknife_interval(replicates[:, 2], bounds=(1.0, max(classes - 1.0, 1.0)))}
+    estimates: dict[str, Estimate] = {}
+    for i, name in enumerate(["auc", "nearest", *(f"auc.{c}" for c in range(classes))]):
+        estimates[name] = Estimate(shares.value[i], shares.low[i], shares.high[i])
+    most = max(classes - 1.0, 1.0)
+    estimates["dimensions"] = jackknife_interval(replicates[:, 2], bounds=(1.0, most))
+    return estimates
 
 
 METRIC = Metric(

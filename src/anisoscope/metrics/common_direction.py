@@ -5,14 +5,14 @@ Formula    v, v_Q, v_K: eigenvectors of the largest eigenvalue of Σqqᵀ + Σkk
            trace; query_alone = |v·v_Q|, key_alone = |v·v_K|, alone = |v_Q·v_K|.
 Range      share [1/d, 1], 1: one line; cosines [0, 1], 1: the same first direction.
 Unit       none.
-Undefined  no token, or zero vectors only; arbitrary where the two largest eigenvalues are equal.
+Undefined  no token, or zero vectors only; arbitrary if the two largest eigenvalues are equal.
 Source     Godey et al. 2024, figures 11 and 19 to 22 (they sample a fifth of the vectors; ours is exact); read at the
            stage `raw`.
 """
 
 import numpy as np
 
-from anisoscope.metrics.base import SHARE, Array, Metric, Values, dot, ratio
+from anisoscope.metrics.base import SHARE, Array, Metric, Values, concatenate_pairs, dot, ratio
 from anisoscope.reads import QueryKey
 from anisoscope.sums.groups import Totals
 
@@ -27,8 +27,11 @@ def compute(totals: Totals) -> Values:
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
     query, key = totals["query.head_moment"], totals["key.head_moment"]  # [replicate head dim dim]
+    # Query heads that share a key head.
     key = np.repeat(key, query.shape[1] // key.shape[1], axis=1)
-    (largest, both), (_, of_query), (_, of_key) = (find_first_direction(x) for x in (query + key, query, key))
+    largest, both = find_first_direction(query + key)
+    _, of_query = find_first_direction(query)
+    _, of_key = find_first_direction(key)
     return {
         "share": ratio(largest, np.trace(query + key, axis1=-2, axis2=-1)),
         "query_alone": np.abs(dot(both, of_query)),
@@ -43,8 +46,10 @@ def find_first_direction(moment: Array) -> tuple[Array, Array]:
     NaN if the moments are 0.
     """
     values, vectors = np.linalg.eigh(moment)
-    nothing = np.trace(moment, axis1=-2, axis2=-1) == 0
-    return np.where(nothing, np.nan, values[..., -1]), np.where(nothing[..., None], np.nan, vectors[..., -1])
+    is_zero = np.trace(moment, axis1=-2, axis2=-1) == 0
+    largest = np.where(is_zero, np.nan, values[..., -1])
+    direction = np.where(is_zero[..., None], np.nan, vectors[..., -1])
+    return largest, direction
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
@@ -55,9 +60,10 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
 
     Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
-    q, k = (np.concatenate(side) for side in zip(*units, strict=True))
+    q, k = concatenate_pairs(units)
     _, singular, both = np.linalg.svd(np.concatenate([q, k]), full_matrices=False)
-    of_query, of_key = (np.linalg.svd(x, full_matrices=False)[2][0] for x in (q, k))
+    of_query = np.linalg.svd(q, full_matrices=False)[2][0]
+    of_key = np.linalg.svd(k, full_matrices=False)[2][0]
     return {
         "share": float(singular[0] ** 2 / (singular**2).sum()),
         "query_alone": float(abs(both[0] @ of_query)),

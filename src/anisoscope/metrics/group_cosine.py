@@ -3,7 +3,7 @@
 Formula    within a: (‖U_a‖² − n_a) / (n_a(n_a − 1)); between a and b (disjoint): U_a·U_b / (n_a n_b).
 Range      [−1, 1]. Within above between: the subset has a direction of its own.
 Unit       none (a cosine).
-Undefined  within a subset of fewer than two vectors; between where one is empty.
+Undefined  within a subset of fewer than two vectors; between if one is empty.
 Source     Cai et al. 2021 (types and clusters); frequency: Gao et al. 2019. Subsets and bins: `axes.SUBSET_FAMILIES`.
 """
 
@@ -19,7 +19,10 @@ from anisoscope.sums.groups import Totals
 
 _NAMES = [name for family in SUBSET_FAMILIES.values() for name in family]
 _OFFSETS = np.cumsum([0, *(len(family) for family in SUBSET_FAMILIES.values())])
-PAIRS = [(i, j) for a, b in pairwise(_OFFSETS) for i in range(a, b) for j in range(i, b)]
+PAIRS = [
+    (first, second) for start, end in pairwise(_OFFSETS) for first in range(start, end) for second in range(first, end)
+]
+"""Pairs of subsets of one family, by their numbers among all subsets."""
 
 
 def compute(totals: Totals) -> Values:
@@ -28,11 +31,14 @@ def compute(totals: Totals) -> Values:
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
     n, unit = totals["subset_n"], totals["subset_unit"]  # [replicate subset head], [replicate subset head dim]
-    first, second = (list(side) for side in zip(*PAIRS, strict=True))
+    first = [pair[0] for pair in PAIRS]
+    second = [pair[1] for pair in PAIRS]
     same = np.equal(first, second)[:, None]
     product = dot(unit[:, first], unit[:, second])
+    # Inside a subset the cosine of a vector to itself, which is 1, does not count.
     pairs = n[:, first] * (n[:, second] - same)
-    cosine = np.where(n[:, first] * n[:, second] > 0, ratio(product - same * n[:, first], pairs), np.nan)
+    both_have_vectors = n[:, first] * n[:, second] > 0
+    cosine = np.where(both_have_vectors, ratio(product - same * n[:, first], pairs), np.nan)
     return {"": np.moveaxis(cosine, 1, 2)}  # [replicate head pair]
 
 
@@ -44,8 +50,11 @@ def reference(units: list[Array]) -> dict[str, float]:
 
     Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
-    found = of_pairs(units[:2])
-    return {f"{_NAMES[a]} × {_NAMES[b]}": found.get(f"{a} × {b}", np.nan) for a, b in ((0, 0), (0, 1), (1, 1))}
+    cosines = of_pairs(units[:2])
+    expected: dict[str, float] = {}
+    for a, b in ((0, 0), (0, 1), (1, 1)):
+        expected[f"{_NAMES[a]} × {_NAMES[b]}"] = cosines.get(f"{a} × {b}", np.nan)
+    return expected
 
 
 METRIC = Metric(

@@ -27,35 +27,38 @@ def compute(sample: SampledVectors) -> Values:
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
-    found = _by_dimension(sample)
-    defined = ~np.isnan(found)
+    kurtosis = _compute_by_dimension(sample)
+    defined = ~np.isnan(kurtosis)
     count = defined.sum(axis=1)
-    mean = ratio(np.where(defined, found, 0.0).sum(axis=1), count.astype(np.float64))
-    highest = np.where(defined, found, -np.inf)
+    mean = ratio(np.where(defined, kurtosis, 0.0).sum(axis=1), count.astype(np.float64))
+    highest = np.where(defined, kurtosis, -np.inf)
     largest = np.where(count > 0, highest.max(axis=1), np.nan)
     dimension = np.where(count[:1] > 0, highest[:1].argmax(axis=1), np.nan)
     return {"": mean, "largest": largest, "dimension": dimension.astype(np.float64)}
 
 
-def _by_dimension(sample: SampledVectors) -> Array:
+def _compute_by_dimension(sample: SampledVectors) -> Array:
     """Return the kurtosis of each dimension of sampled vectors [replicate, dim], from sums of powers.
 
     Replicate 0 is of all vectors; the others leave out one group of units each.
     """
     centre = sample.vectors.mean(axis=0)
-    x = sample.vectors - centre  # moments of what is nearly centred keep their digits
-    square = x * x  # x**3 and x**4 take 100 times as long as products do
+    # Moments of nearly centred numbers keep their digits.
+    x = sample.vectors - centre
+    # x**3 and x**4 take 100 times as long as products do.
+    square = x * x
     sums = []
     for power in (np.ones_like(x), x, square, square * x, square * square):
         of_groups = sample.member.T @ power
         total = of_groups.sum(axis=0, keepdims=True)
         sums.append(np.concatenate([total, total - of_groups]))
-    count, *raw = sums
-    first, second, third, fourth = (ratio(total, count) for total in raw)
+    count = sums[0]
+    first, second, third, fourth = [ratio(total, count) for total in sums[1:]]
     variance = second - first**2
     central = fourth - 4 * first * third + 6 * first**2 * second - 3 * first**4
     varies = variance > FLAT * (second + centre**2)
-    return np.where(varies, ratio(central, np.where(varies, variance, 1.0) ** 2) - NORMAL, np.nan)
+    safe_variance = np.where(varies, variance, 1.0)
+    return np.where(varies, ratio(central, safe_variance**2) - NORMAL, np.nan)
 
 
 def reference(units: list[Array]) -> dict[str, float]:
@@ -67,8 +70,8 @@ def reference(units: list[Array]) -> dict[str, float]:
     """
     x = np.concatenate(units)
     x = x - x.mean(axis=0)
-    found = (x**4).mean(axis=0) / (x**2).mean(axis=0) ** 2 - NORMAL
-    return {"": float(found.mean()), "largest": float(found.max()), "dimension": float(found.argmax())}
+    kurtosis = (x**4).mean(axis=0) / (x**2).mean(axis=0) ** 2 - NORMAL
+    return {"": float(kurtosis.mean()), "largest": float(kurtosis.max()), "dimension": float(kurtosis.argmax())}
 
 
 METRIC = Metric(

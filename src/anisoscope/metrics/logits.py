@@ -29,9 +29,11 @@ def compute(data: SumsAndExtremes) -> Values:
     """
     values = {"typical": ratio(data.totals["largest_logit"], data.totals["logit_sequences"])}
     if "logit" in data.extremes:
-        largest, smallest = (data.extremes[name][0] for name in ("logit", "negative_logit"))
+        largest = data.extremes["logit"][0]
+        # The smallest logit is kept as the largest of their negatives.
+        negative = data.extremes["negative_logit"][0]
         values["largest"] = np.where(np.isfinite(largest), largest, np.nan)[None]
-        values["smallest"] = np.where(np.isfinite(smallest), -smallest, np.nan)[None]
+        values["smallest"] = np.where(np.isfinite(negative), -negative, np.nan)[None]
     return values
 
 

@@ -1,4 +1,4 @@
-"""Massive activations: the largest coordinates of hidden vectors, beside the median, and where they are.
+"""Massive activations: the largest coordinates of hidden vectors, compared with the median, and where they are.
 
 Formula    of each sequence the three largest |x| over its tokens and dimensions, and the median of all |x| (of an even
            number the lower middle one): `top` 1 to 3 and `median` are means over sequences; `over_median` the mean
@@ -21,7 +21,7 @@ from anisoscope.reads.extremes import MASSIVE, OVER_MEDIAN, TOP, SumsAndExtremes
 from anisoscope.sums.extremes import WHERE
 
 DIMENSIONS = 5
-"""Dimensions that are named."""
+"""How many dimensions are named."""
 PLACES = {"largest_unit": "unit", "largest_position": "position", "largest_token": "token"}
 NAMED = frozenset({"largest", "largest_dimension", *PLACES})
 
@@ -57,8 +57,9 @@ def _name_largest(data: SumsAndExtremes) -> Values:
     if "activation" not in data.extremes:
         return {}
     largest, where = data.extremes["activation"]
-    found = np.flatnonzero(np.isfinite(largest))
-    order = found[np.argsort(-largest[found], kind="stable")][:DIMENSIONS]
+    recorded = np.flatnonzero(np.isfinite(largest))
+    descending = np.argsort(-largest[recorded], kind="stable")
+    order = recorded[descending][:DIMENSIONS]
     values = {"largest": largest[order][None], "largest_dimension": order[None].astype(np.float64)}
     for name, column in PLACES.items():
         values[name] = where[order, WHERE.index(column)][None].astype(np.float64)
@@ -81,15 +82,21 @@ def reference(units: list[Array]) -> dict[str, float]:
         massive.append(ordered[-1] > MASSIVE and ordered[-1] >= OVER_MEDIAN * median)
     of_dimensions = np.abs(np.concatenate(units)).max(axis=0)
     order = np.argsort(-of_dimensions, kind="stable")[:DIMENSIONS]
-    found = {f"top {k + 1}": float(np.mean([top[k] for top in tops])) for k in range(TOP)}
-    found |= {"median": float(np.mean(medians)), "rate": float(np.mean(massive))}
-    found["over_median"] = float(np.mean([top[0] / median for top, median in zip(tops, medians, strict=True)]))
+    ratios = [top[0] / median for top, median in zip(tops, medians, strict=True)]
+    expected = {
+        "median": float(np.mean(medians)),
+        "rate": float(np.mean(massive)),
+        "over_median": float(np.mean(ratios)),
+    }
+    for k in range(TOP):
+        expected[f"top {k + 1}"] = float(np.mean([top[k] for top in tops]))
     for rank, dimension in enumerate(order, start=1):
-        found |= {f"largest {rank}": float(of_dimensions[dimension]), f"largest_dimension {rank}": float(dimension)}
-    return found
+        expected[f"largest {rank}"] = float(of_dimensions[dimension])
+        expected[f"largest_dimension {rank}"] = float(dimension)
+    return expected
 
 
-def _ranks(count: int) -> tuple[str, ...]:
+def _name_ranks(count: int) -> tuple[str, ...]:
     """Return the names of ranks: "1", "2", … up to `count`."""
     return tuple(str(rank + 1) for rank in range(count))
 
@@ -103,7 +110,7 @@ METRIC = Metric(
     bounds={**dict.fromkeys(("top", "median", "over_median", "largest"), POSITIVE), "rate": SHARE},
     counted=frozenset({"rate"}),
     extremes=NAMED,
-    components={"top": _ranks(TOP), **dict.fromkeys(NAMED, _ranks(DIMENSIONS))},
+    components={"top": _name_ranks(TOP), **dict.fromkeys(NAMED, _name_ranks(DIMENSIONS))},
     invariant=frozenset({"order"}),
     panel="extremes",
 )

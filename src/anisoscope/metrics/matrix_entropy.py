@@ -39,7 +39,8 @@ def reference(units: list[Array]) -> dict[str, float]:
 
     Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
-    found, normalised = [], []
+    entropies: list[float] = []
+    normalised: list[float] = []
     for unit in units:
         if min(unit.shape) < 2:
             continue
@@ -47,9 +48,9 @@ def reference(units: list[Array]) -> dict[str, float]:
         p = p / p.sum()
         p = p[p > 0]
         entropy = float(-(p * np.log(p)).sum())
-        found.append(entropy)
+        entropies.append(entropy)
         normalised.append(entropy / np.log(min(unit.shape)))
-    return {"": float(np.mean(normalised)), "nats": float(np.mean(found))}
+    return {"": float(np.mean(normalised)), "nats": float(np.mean(entropies))}
 
 
 METRIC = Metric(

@@ -3,17 +3,17 @@
 Formula    A = (‖Σu‖² − n) / (n(n − 1)),  u = x/‖x‖; over pairs of different groups: (‖Σ_g U_g‖² − Σ_g‖U_g‖²) /
            ((Σn_g)² − Σn_g²). Dimension j contributes ((Σu_j)² − Σu_j²) / (n(n − 1)); the contributions add up to A.
 Range      [−1/(n − 1), 1]. 0: directions cancel out; 1: one direction. An elongated cloud with zero mean also has A =
-           0: read `spectrum.cosine_square` beside it. Of isotropic directions 19 pairs in 20 lie below
+           0: read `spectrum.cosine_square` too. Of isotropic directions 19 pairs in 20 lie below
            `isotropic_q95`.
 Unit       none (a cosine); shares are shares of A.
-Undefined  fewer than two vectors; between: fewer than two groups; shares where A = 0.
+Undefined  fewer than two vectors; between: fewer than two groups; shares if A = 0.
 Source     Godey et al. 2024, section 2 (they sample pairs; ours is exact); contributions: Timkey & van Schijndel
            2021.
 """
 
 import numpy as np
 
-from anisoscope.metrics.base import COSINE, Array, Metric, Values, dot, ratio
+from anisoscope.metrics.base import COSINE, Array, Metric, Values, dot, leave_diagonal_out, ratio
 from anisoscope.reads import Vectors
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
@@ -33,26 +33,37 @@ def compute(totals: Totals) -> Values:
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
-    n, unit = totals["n"], totals["unit"]
+    n = totals["n"]
+    unit = totals["unit"]
     pairs = n * (n - 1)
-    values = {"": ratio(dot(unit, unit) - n, pairs), "between": _between(totals, n, unit)}
+    # ‖Σu‖² is the sum over all pairs, those of a vector with itself included: n of them, each 1.
+    anisotropy = ratio(dot(unit, unit) - n, pairs)
+    values = {"": anisotropy, "between": _compute_between(totals, n, unit)}
     if "unit_square" in totals:
         contribution = ratio(unit**2 - totals["unit_square"], pairs[..., None])
         largest = np.sort(contribution, axis=-1)[..., ::-1]
         top = np.stack([largest[..., :k].sum(-1) for k in TOP], -1)
-        values |= {"contribution": contribution, "top_share": ratio(top, values[""][..., None])}
-    values["isotropic_q95"] = np.full_like(n, q95(unit.shape[-1]) if unit.shape[-1] > 1 else np.nan)
+        values["contribution"] = contribution
+        values["top_share"] = ratio(top, anisotropy[..., None])
+    dim = unit.shape[-1]
+    quantile = np.nan
+    if dim > 1:
+        quantile = q95(dim)
+    values["isotropic_q95"] = np.full_like(n, quantile)
     return values
 
 
-def _between(totals: Totals, n: Array, unit: Array) -> Array:
+def _compute_between(totals: Totals, n: Array, unit: Array) -> Array:
     """Return the mean cosine over pairs of vectors from different groups of units [replicate, policy, head].
 
     n      number of vectors [replicate, policy, head]
     unit   sum of the unit vectors [replicate, policy, head, dim]
     """
-    n_g, unit_g = totals.groups("n"), totals.groups("unit")
-    return ratio(dot(unit, unit) - totals.over(dot(unit_g, unit_g)), n**2 - totals.over(n_g**2))
+    n_g = totals.groups("n")
+    unit_g = totals.groups("unit")
+    cosines = dot(unit, unit) - totals.over(dot(unit_g, unit_g))
+    pairs = n**2 - totals.over(n_g**2)
+    return ratio(cosines, pairs)
 
 
 def reference(units: list[Array]) -> dict[str, float]:
@@ -66,30 +77,33 @@ def reference(units: list[Array]) -> dict[str, float]:
     x = np.concatenate(units)
     u = x / np.linalg.norm(x, axis=1, keepdims=True)
     cosine = u @ u.T
-    distinct = ~np.eye(len(u), dtype=bool)
+    distinct = leave_diagonal_out(cosine)
     owner = np.repeat(np.arange(len(units)), [len(x) for x in units])
-    apart = owner[:, None] != owner[None, :]
+    between = cosine[owner[:, None] != owner[None, :]]
     return {
-        "": float(cosine[distinct].mean()) if distinct.any() else np.nan,
-        "between": float(cosine[apart].mean()) if apart.any() else np.nan,
+        "": float(distinct.mean()) if distinct.size else np.nan,
+        "between": float(between.mean()) if between.size else np.nan,
     }
 
 
-def _of_mean(totals: Totals) -> Bounds:
+def _bound_anisotropy(totals: Totals) -> Bounds:
     """Return the bounds (low, high) of anisotropy A: the mean cosine of n unit vectors is at least −1/(n − 1)."""
     n = totals["n"][0]
     return -1 / np.maximum(n - 1, 1), 1.0
 
 
-def _of_shares(totals: Totals) -> Bounds:
+def _bound_shares(totals: Totals) -> Bounds:
     """Return the bounds of shares of anisotropy A; unbounded if A ≤ 0.
 
     Negative contributions add up to 1/(n − 1) at most, so a share exceeds 1 by no more than that allows.
     """
-    n, unit = totals["n"][0], totals["unit"][0]
+    n = totals["n"][0]
+    unit = totals["unit"][0]
     square = np.maximum(dot(unit, unit) - n, 0)  # n(n − 1)A
-    above = (square > 0)[..., None]
-    return np.where(above, 0.0, -np.inf), np.where(above, 1 + ratio(n, square)[..., None], np.inf)
+    is_positive = (square > 0)[..., None]
+    low = np.where(is_positive, 0.0, -np.inf)
+    high = np.where(is_positive, 1 + ratio(n, square)[..., None], np.inf)
+    return low, high
 
 
 METRIC = Metric(
@@ -98,7 +112,7 @@ METRIC = Metric(
     needs=frozenset({"n", "unit", "unit_square"}),
     compute=compute,
     reference=reference,
-    bounds={"": _of_mean, "between": COSINE, "contribution": COSINE, "top_share": _of_shares},
+    bounds={"": _bound_anisotropy, "between": COSINE, "contribution": COSINE, "top_share": _bound_shares},
     invariant=frozenset({"rotation", "scaling", "order"}),
     components={"top_share": tuple(map(str, TOP))},
     panel="hidden",

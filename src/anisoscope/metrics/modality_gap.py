@@ -1,17 +1,17 @@
-"""Modality gap: how far the tokens of images lie from those of texts, where one stack reads both.
+"""Modality gap: how far the tokens of images lie from those of texts in a stack that reads both.
 
 Formula    u: vectors scaled to length 1; ū_I, ū_T: means of the u of image tokens and of text tokens (without special
            ones). distance = ‖ū_I − ū_T‖; cosine = cos(ū_I, ū_T); image, text: mean cosine of distinct pairs within
            either, (‖Σu‖² − n)/(n(n − 1)); across = ū_I·ū_T, the mean cosine of pairs of one and the other.
 Range      distance [0, 2], 0: no gap; cosines [−1, 1]. across below image and text: two cones, apart.
 Unit       none.
-Undefined  where a site has no image token or no text token; image, text: fewer than two vectors.
+Undefined  a site without image tokens, or without text tokens; image, text: fewer than two vectors.
 Source     Liang et al. 2022 (Mind the Gap), section 2: the distance of the centres of unit vectors; the pairs are ours.
 """
 
 import numpy as np
 
-from anisoscope.metrics.base import COSINE, Array, Metric, Values, dot, ratio
+from anisoscope.metrics.base import COSINE, Array, Metric, Values, concatenate_pairs, dot, leave_diagonal_out, ratio
 from anisoscope.reads import Modalities
 from anisoscope.sums.groups import Totals
 
@@ -42,15 +42,17 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
 
     Returns {name of a value: its number}, to compare with those of `compute`.
     """
-    image, text = (np.concatenate(side) for side in zip(*units, strict=True))
-    image, text = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (image, text))
-    a, b = image.mean(0), text.mean(0)
-    found = {"distance": float(np.linalg.norm(a - b)), "across": float((image @ text.T).mean())}
-    found["cosine"] = float(a @ b / np.sqrt((a @ a) * (b @ b)))
+    image, text = concatenate_pairs(units)
+    image = image / np.linalg.norm(image, axis=1, keepdims=True)
+    text = text / np.linalg.norm(text, axis=1, keepdims=True)
+    a = image.mean(0)
+    b = text.mean(0)
+    expected = {"distance": float(np.linalg.norm(a - b)), "across": float((image @ text.T).mean())}
+    expected["cosine"] = float(a @ b / np.sqrt((a @ a) * (b @ b)))
     for name, x in (("image", image), ("text", text)):
-        pairs = (x @ x.T)[~np.eye(len(x), dtype=bool)]
-        found[name] = float(pairs.mean()) if len(pairs) else float("nan")
-    return found
+        cosines = leave_diagonal_out(x @ x.T)
+        expected[name] = float(cosines.mean()) if len(cosines) else float("nan")
+    return expected
 
 
 METRIC = Metric(

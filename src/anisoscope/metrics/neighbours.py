@@ -6,7 +6,7 @@ Formula    N of a vector: of how many others it is among the k = 10 nearest by c
            of .999999 or more.
 Range      hubness: near 0: no hubs (about 1 and more: some vectors turn up in most searches); shares [0, 1].
 Unit       none.
-Undefined  fewer than k + 2 vectors; hubness where all N are equal. Both duplicates and hubness grow with the number of
+Undefined  fewer than k + 2 vectors; hubness if all N are equal. Both duplicates and hubness grow with the number of
            vectors, so compare samples (`--sample`) of one size.
 Source     Radovanović, Nanopoulos & Ivanović 2010 (k-occurrence, its skewness, antihubs), by cosine.
 """
@@ -40,14 +40,16 @@ def compute(sample: SampledVectors) -> Values:
     names = ("hubness", "largest", "never", "duplicates", "equal")
     values = {name: np.full(1 + sample.n_groups, np.nan) for name in names}
     for replicate, left_out in enumerate((None, *sample.present)):
-        kept = np.ones(len(sample), dtype=bool) if left_out is None else sample.group != left_out
+        kept = np.ones(len(sample), dtype=bool)
+        if left_out is not None:
+            kept = sample.group != left_out
         if kept.sum() < K + 2:
             continue
         near, nearest = _keep_nearest(direction, order, cosine, kept)
-        found = np.bincount(near.ravel(), minlength=len(sample))[kept].astype(np.float64)
-        values["hubness"][replicate] = _skewness(found)
-        values["largest"][replicate] = found.max() / (kept.sum() - 1)
-        values["never"][replicate] = (found == 0).mean()
+        occurrences = np.bincount(near.ravel(), minlength=len(sample))[kept].astype(np.float64)
+        values["hubness"][replicate] = _compute_skewness(occurrences)
+        values["largest"][replicate] = occurrences.max() / (kept.sum() - 1)
+        values["never"][replicate] = (occurrences == 0).mean()
         values["duplicates"][replicate] = (nearest >= NEAR).mean()
         values["equal"][replicate] = (nearest >= EQUAL).mean()
     return values
@@ -65,7 +67,7 @@ def _find_nearest(direction: Array, count: int) -> tuple[NDArray[np.int64], Arra
     for start in range(0, len(direction), ROWS):
         rows = np.arange(start, min(start + ROWS, len(direction)))
         of_rows = direction[rows] @ direction.T
-        of_rows[rows - start, rows] = -np.inf
+        of_rows[rows - start, rows] = -np.inf  # no vector is its own neighbour
         order[rows], cosine[rows] = _find_largest(of_rows, count)
     return order, cosine
 
@@ -101,7 +103,7 @@ def _keep_nearest(
     near[whole] = order[kept][whole][chosen[whole]].reshape(-1, K)
     first = np.argmax(still, axis=1)
     nearest[whole] = np.take_along_axis(cosine[kept], first[:, None], axis=1)[whole, 0]
-    # too few of the remembered ones are left, where a group is dense: those are compared with every vector again
+    # If the group left out is dense, too few of the remembered neighbours are left: compare with every vector again.
     alone = np.flatnonzero(~whole)
     if len(alone):
         of_rows = direction[rows[alone]] @ direction.T
@@ -112,11 +114,13 @@ def _keep_nearest(
     return near, nearest
 
 
-def _skewness(found: Array) -> float:
+def _compute_skewness(values: Array) -> float:
     """Return the skewness of numbers; NaN if they are all equal."""
-    apart = found - found.mean()
-    variance = np.square(apart).mean()
-    return float((apart**3).mean() / variance**1.5) if variance > 0 else np.nan
+    deviation = values - values.mean()
+    variance = np.square(deviation).mean()
+    if variance > 0:
+        return float((deviation**3).mean() / variance**1.5)
+    return np.nan
 
 
 def reference(units: list[Array]) -> dict[str, float]:
@@ -129,15 +133,17 @@ def reference(units: list[Array]) -> dict[str, float]:
     x = np.concatenate(units)
     cosine = x @ x.T / np.sqrt(np.outer((x * x).sum(1), (x * x).sum(1)))
     np.fill_diagonal(cosine, -np.inf)
-    found = np.zeros(len(x))
+    occurrences = np.zeros(len(x))
     for row in cosine:
-        for place in sorted(range(len(x)), key=lambda i: -row[i])[:K]:
-            found[place] += 1
-    moments = [float(((found - found.mean()) ** power).mean()) for power in (2, 3)]
+        for place in np.argsort(-row, kind="stable")[:K]:
+            occurrences[place] += 1
+    deviation = occurrences - occurrences.mean()
+    variance = float((deviation**2).mean())
+    third_moment = float((deviation**3).mean())
     return {
-        "hubness": moments[1] / moments[0] ** 1.5,
-        "largest": float(found.max() / (len(x) - 1)),
-        "never": float((found == 0).mean()),
+        "hubness": third_moment / variance**1.5,
+        "largest": float(occurrences.max() / (len(x) - 1)),
+        "never": float((occurrences == 0).mean()),
         "duplicates": float((cosine.max(1) >= NEAR).mean()),
         "equal": float((cosine.max(1) >= EQUAL).mean()),
     }

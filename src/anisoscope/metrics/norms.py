@@ -21,6 +21,7 @@ def compute(totals: Totals) -> Values:
     """
     n, norm = totals["n"], totals["norm"]
     mean = ratio(norm, n)
+    # Rounding may make the difference negative.
     variance = ratio(totals["norm_square"] - n * mean**2, n - 1)
     std = np.where(n > 1, np.sqrt(np.maximum(variance, 0)), np.nan)
     return {"mean": mean, "std": std, "variation": ratio(std, mean)}

@@ -21,7 +21,7 @@ from anisoscope.reads import Weights
 from anisoscope.sums.groups import Totals
 
 ROWS = 1024
-"""Rows taken at once: in float64, as the whole matrix need not be."""
+"""Rows that are converted to float64 at once; the whole matrix may not fit in memory as float64."""
 
 
 def sum_partition(matrix: NDArray[Any]) -> dict[str, Array]:
@@ -29,11 +29,15 @@ def sum_partition(matrix: NDArray[Any]) -> dict[str, Array]:
 
     `log_z` is the logarithm of the partition function Z along and against each eigenvector of WᵀW.
     """
-    moment = sum((rows.T @ rows for rows in _blocks(matrix)), np.zeros((matrix.shape[1],) * 2))
+    dim = matrix.shape[1]
+    moment = np.zeros((dim, dim))
+    for rows in _iter_blocks(matrix):
+        moment = moment + rows.T @ rows
     eigenvectors = np.linalg.eigh(moment)[1]  # in columns
-    log_z = np.full((2, matrix.shape[1]), -np.inf if len(matrix) else 0.0)
-    for rows in _blocks(matrix):
+    log_z = np.full((2, dim), -np.inf if len(matrix) else 0.0)
+    for rows in _iter_blocks(matrix):
         projected = rows @ eigenvectors
+        # An eigenvector has no sign: both directions count.
         log_z[0] = np.logaddexp(log_z[0], _log_sum(projected.copy()))
         log_z[1] = np.logaddexp(log_z[1], _log_sum(np.negative(projected, out=projected)))
     return {"rows": np.array([float(len(matrix))]), "log_z": log_z.reshape(1, -1)}
@@ -45,7 +49,7 @@ def compute(totals: Totals) -> Values:
     return {"": np.exp(log_z.min() - log_z.max())[None]}
 
 
-def _blocks(matrix: NDArray[Any]) -> Iterator[Array]:
+def _iter_blocks(matrix: NDArray[Any]) -> Iterator[Array]:
     """Yield the rows of a matrix in float64, `ROWS` at a time."""
     for start in range(0, len(matrix), ROWS):
         yield matrix[start : start + ROWS].astype(np.float64)
@@ -67,8 +71,10 @@ def reference(units: list[Array]) -> dict[str, float]:
     Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     w = np.concatenate(units)
-    directions = [sign * c for c in np.linalg.eigh(w.T @ w)[1].T for sign in (1, -1)]
-    z = [sum(np.exp(c @ row) for row in w) for c in directions]
+    z: list[float] = []
+    for eigenvector in np.linalg.eigh(w.T @ w)[1].T:
+        for direction in (eigenvector, -eigenvector):
+            z.append(sum(np.exp(direction @ row) for row in w))
     return {"": float(min(z) / max(z))}
 
 

@@ -13,7 +13,7 @@ Source     Schönemann 1966; as a distance of representations: Ding et al. 2021,
 
 import numpy as np
 
-from anisoscope.metrics.base import Array, Metric, Values
+from anisoscope.metrics.base import Array, Metric, Values, concatenate_pairs
 from anisoscope.reads import RunPair
 from anisoscope.reads.pairs import SampledPair
 
@@ -28,19 +28,21 @@ def compute(pair: SampledPair) -> Values:
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
-    return {"": pair.replicates(_distance)}
+    return {"": pair.replicates(_compute_distance)}
 
 
-def _distance(x: Array, y: Array) -> float:
+def _compute_distance(x: Array, y: Array) -> float:
     """Return the Procrustes distance of two clouds [token, dim], [token, other dim]; NaN if one does not vary."""
     if len(x) < 2:
         return float("nan")
-    x, y = x - x.mean(0), y - y.mean(0)
+    x = x - x.mean(0)
+    y = y - y.mean(0)
     size = np.linalg.norm(x) * np.linalg.norm(y)
     if size == 0:
         return float("nan")
     shared = np.linalg.svd(x.T @ y, compute_uv=False).sum()
-    return float(min(max(FARTHEST - FARTHEST * shared / size, 0.0), FARTHEST))
+    distance = FARTHEST - FARTHEST * shared / size
+    return float(min(max(distance, 0.0), FARTHEST))
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
@@ -50,8 +52,9 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
 
     Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
-    x, y = (np.concatenate(side) for side in zip(*units, strict=True))
-    x, y = ((side - side.mean(0)) / np.linalg.norm(side - side.mean(0)) for side in (x, y))
+    x, y = concatenate_pairs(units)
+    x = (x - x.mean(0)) / np.linalg.norm(x - x.mean(0))
+    y = (y - y.mean(0)) / np.linalg.norm(y - y.mean(0))
     left, _, right = np.linalg.svd(y.T @ x)
     turned = y @ left[:, : len(right)] @ right[: left.shape[1]]
     return {"": float(((x - turned) ** 2).sum())}

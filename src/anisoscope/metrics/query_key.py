@@ -2,18 +2,18 @@
 
 Formula    Q̄ = Σq/n, K̄ = Σk/n over all real tokens; norms, Q̄·K̄, and cos(Q̄, K̄). Grouped keys are shared by their
            query heads.
-Range      cosine [−1, 1], ±1: drift in the same / opposite direction; scalar product and norms in units of the
-           projections.
+Range      cosine [−1, 1], ±1: the means point in the same / opposite direction; scalar product and norms in units of
+           the projections.
 Unit       cosine none. The scalar product is that of unscaled projections: multiply by the model's scale to compare
            with scores.
-Undefined  no token; cosine where a mean is 0. cos(Q̄, K̄) depends on the basis (Q → QM, K → KM⁻ᵀ keeps all scores),
+Undefined  no token; cosine if a mean is 0. cos(Q̄, K̄) depends on the basis (Q → QM, K → KM⁻ᵀ keeps all scores),
            Q̄·K̄ does not.
 Source     Godey et al. 2024, section 5, figures 13 and 14; read at the stage `raw`.
 """
 
 import numpy as np
 
-from anisoscope.metrics.base import COSINE, POSITIVE, Array, Metric, Values, dot, ratio
+from anisoscope.metrics.base import COSINE, POSITIVE, Array, Metric, Values, concatenate_pairs, dot, ratio
 from anisoscope.reads import QueryKey
 from anisoscope.sums.groups import Totals
 
@@ -26,9 +26,13 @@ def compute(totals: Totals) -> Values:
     """
     query = ratio(totals["query.vector"], totals["query.n"][..., None])  # [replicate policy head head_dim]
     key = ratio(totals["key.vector"], totals["key.n"][..., None])
+    # Query heads that share a key head.
     key = np.repeat(key, query.shape[-2] // key.shape[-2], axis=-2)
-    q, k, product = np.linalg.norm(query, axis=-1), np.linalg.norm(key, axis=-1), dot(query, key)
-    return {"query_norm": q, "key_norm": k, "dot": product, "cosine": ratio(product, q * k)}
+    query_norm = np.linalg.norm(query, axis=-1)
+    key_norm = np.linalg.norm(key, axis=-1)
+    product = dot(query, key)
+    cosine = ratio(product, query_norm * key_norm)
+    return {"query_norm": query_norm, "key_norm": key_norm, "dot": product, "cosine": cosine}
 
 
 def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
@@ -38,7 +42,9 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
 
     Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
-    q, k = (np.concatenate(side).mean(axis=0) for side in zip(*units, strict=True))
+    queries, keys = concatenate_pairs(units)
+    q = queries.mean(axis=0)
+    k = keys.mean(axis=0)
     return {"dot": float(q @ k), "cosine": float(q @ k / np.sqrt((q @ q) * (k @ k)))}
 
 

@@ -5,17 +5,17 @@ Formula    q·k = Q̄·K̄ + (q−Q̄)·K̄ + Q̄·(k−K̄) + (q−Q̄)·(k−K
            between_rows: the variance of the second over rows. Variances inside rows (over the keys that a row sees,
            averaged over rows): mean_query of the third, centred of the fourth, within_rows of the whole score;
            mean_query_share and centred_share are the two over within_rows, the rest is twice their covariance.
-Range      variances [0, ∞); shares [0, ∞): they add to 1 where the two parts are uncorrelated. The first two parts are
+Range      variances [0, ∞); shares [0, ∞): they add up to 1 if the two parts are uncorrelated. The first two parts are
            constant along a row, and a softmax does not see them: only the last two can make attention sharp.
 Unit       scores as the softmax sees them; variances: their squares. Queries and keys as they are scored: after
-           rotation where the model rotates. Position biases and soft caps are left out.
-Undefined  no row; shares where scores do not vary inside rows.
+           rotation if the model rotates. Position biases and soft caps are left out.
+Undefined  no row; shares if scores do not vary inside rows.
 Source     ours: Godey et al. 2024, section 5, infer sharp attention from the growth of Q̄·K̄ alone.
 """
 
 import numpy as np
 
-from anisoscope.metrics.base import POSITIVE, Array, Metric, Values, dot, ratio
+from anisoscope.metrics.base import POSITIVE, Array, Metric, Values, concatenate_pairs, dot, ratio
 from anisoscope.reads import Scores
 from anisoscope.sums.groups import Totals
 
@@ -32,15 +32,20 @@ def compute(totals: Totals) -> Values:
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
     rows = totals["rows"]
-    query, key = ratio(totals["query"], rows[..., None]), ratio(totals["key"], totals["keys"][..., None])
-    on_key = _quadratic(key, totals["query_moment"]) / np.where(rows == 0, np.nan, rows) - dot(query, key) ** 2
-    whole, lean = totals["row_variance"], dot(query, totals["row_lean"])
-    spread = _quadratic(query, totals["row_spread"])
-    within, mean_query = ratio(whole, rows), ratio(spread, rows)
-    centred = ratio(whole - 2 * lean + spread, rows)
+    query = ratio(totals["query"], rows[..., None])
+    key = ratio(totals["key"], totals["keys"][..., None])
+    mean_score = dot(query, key)
+    square_on_key = _compute_quadratic_form(key, totals["query_moment"]) / np.where(rows == 0, np.nan, rows)
+    # Variance over the keys of a row: of whole scores, of the part of the mean query, and the covariance of both.
+    whole = totals["row_variance"]
+    of_mean_query = _compute_quadratic_form(query, totals["row_spread"])
+    covariance = dot(query, totals["row_lean"])
+    within = ratio(whole, rows)
+    mean_query = ratio(of_mean_query, rows)
+    centred = ratio(whole - 2 * covariance + of_mean_query, rows)
     return {
-        "mean_score": dot(query, key),
-        "between_rows": on_key,
+        "mean_score": mean_score,
+        "between_rows": square_on_key - mean_score**2,
         "within_rows": within,
         "mean_query": mean_query,
         "centred": centred,
@@ -49,7 +54,7 @@ def compute(totals: Totals) -> Values:
     }
 
 
-def _quadratic(x: Array, matrix: Array) -> Array:
+def _compute_quadratic_form(x: Array, matrix: Array) -> Array:
     """Return the quadratic form xᵀMx over the last axes."""
     return dot(np.einsum("...de,...e->...d", matrix, x), x)
 
@@ -62,14 +67,21 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
 
     Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
-    queries, keys = (np.concatenate(side) for side in zip(*units, strict=True))
-    query, key = queries.mean(axis=0), keys.mean(axis=0)
-    variances: list[list[float]] = [[], [], []]  # inside each row: of the score, of its third and its fourth part
+    queries, keys = concatenate_pairs(units)
+    query = queries.mean(axis=0)
+    key = keys.mean(axis=0)
+    # Variances inside each row: of the score, of its third and its fourth part.
+    of_score: list[float] = []
+    of_third: list[float] = []
+    of_fourth: list[float] = []
     for q, k in units:
-        by_key = np.broadcast_to((k - key) @ query, (len(q), len(k)))
-        for found, part in zip(variances, (q @ k.T, by_key, (q - query) @ (k - key).T), strict=True):
-            found.extend(part.var(axis=1))
-    within, mean_query, centred = (float(np.mean(found)) for found in variances)
+        third = np.broadcast_to((k - key) @ query, (len(q), len(k)))
+        of_score.extend((q @ k.T).var(axis=1))
+        of_third.extend(third.var(axis=1))
+        of_fourth.extend(((q - query) @ (k - key).T).var(axis=1))
+    within = float(np.mean(of_score))
+    mean_query = float(np.mean(of_third))
+    centred = float(np.mean(of_fourth))
     return {
         "mean_score": float(query @ key),
         "between_rows": float(((queries - query) @ key).var()),

@@ -16,6 +16,8 @@ Source     Gu et al. 2025 (When Attention Sink Emerges), equation 3 and section 
            heads is the mean of `first_rate` over heads.
 """
 
+from typing import Any
+
 import numpy as np
 
 from anisoscope.metrics.attention import softmax_rows
@@ -39,13 +41,14 @@ def compute(data: SumsAndExtremes) -> Values:
     other replicate leaves out one group of units (documents, clips).
     """
     totals = data.totals
-    every, found = totals["key_sequences"], totals["sink_sequences"]
+    with_keys = totals["key_sequences"]
+    with_sinks = totals["sink_sequences"]
     values = {
-        "rate": ratio(totals["above"], found[..., None]),
-        "first_rate": ratio(totals["first_above"], every[..., None]),
-        "strongest": ratio(totals["strongest"], found),
-        "at": ratio(totals["strongest_part"], found[..., None]),
-        "mass": ratio(totals["part_mass"], every[..., None]),
+        "rate": ratio(totals["above"], with_sinks[..., None]),
+        "first_rate": ratio(totals["first_above"], with_keys[..., None]),
+        "strongest": ratio(totals["strongest"], with_sinks),
+        "at": ratio(totals["strongest_part"], with_sinks[..., None]),
+        "mass": ratio(totals["part_mass"], with_keys[..., None]),
         "value_norm": ratio(totals["value_ratio"], totals["value_sequences"]),
     }
     for name in sorted(NAMED & data.extremes.keys()):
@@ -61,27 +64,46 @@ def reference(units: list[tuple[Array, Array]]) -> dict[str, float]:
 
     Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
-    first_rate, rate, strongest, masses, norms, places = [], [], [], [], [], []
+    values: dict[str, list[Any]] = {
+        name: [] for name in ("rate", "first_rate", "strongest", "mass", "at", "value_norm")
+    }
+    largest = {"query_norm": 0.0, "key_norm": 0.0}
     for query, key in units:
-        p = softmax_rows(query @ key.T)
-        alpha = p.mean(axis=0)
-        first_rate.append([alpha[0] > epsilon for epsilon in EPSILONS])
-        last = alpha[-1] if len(key) > 1 else 0.0
-        masses.append([alpha[0], last, 0.0, 0.0, alpha.sum() - alpha[0] - last])
-        top = int(alpha.argmax()) if len(query) >= FEWEST_QUERIES else 0
-        rate.append([alpha[top] > epsilon for epsilon in EPSILONS])
-        strongest.append(alpha[top])
-        places.append([top == 0, 0 < top == len(key) - 1, False, False, 0 < top < len(key) - 1])
-        length = np.linalg.norm(key, axis=1)
-        norms.append(length[top] / length.mean())
-    found = {"strongest": float(np.mean(strongest)), "value_norm": float(np.mean(norms))}
-    for name, shares in (("rate", rate), ("first_rate", first_rate)):
-        found |= {f"{name} {line}": float(share) for line, share in zip(LINES, np.mean(shares, axis=0), strict=True)}
-    for name, shares in (("mass", masses), ("at", places)):
-        found |= {f"{name} {part}": float(share) for part, share in zip(PARTS, np.mean(shares, axis=0), strict=True)}
-    found["query_norm"] = float(max(np.linalg.norm(query, axis=1).max() for query, _ in units))
-    found["key_norm"] = float(max(np.linalg.norm(key, axis=1).max() for _, key in units))
-    return found
+        for name, value in _compute_reference_of_sequence(query, key).items():
+            values[name].append(value)
+        for name, vectors in (("query_norm", query), ("key_norm", key)):
+            largest[name] = max(largest[name], float(np.linalg.norm(vectors, axis=1).max()))
+    expected = dict(largest)
+    for name, of_sequences in values.items():
+        mean = np.mean(of_sequences, axis=0)
+        components = METRIC.components.get(name)
+        if isinstance(components, tuple):
+            for component, part in zip(components, mean, strict=True):
+                expected[f"{name} {component}"] = float(part)
+        else:
+            expected[name] = float(mean)
+    return expected
+
+
+def _compute_reference_of_sequence(query: Array, key: Array) -> dict[str, Any]:
+    """Return the values of one sequence of one head by name, for `reference`: numbers, or one number per component."""
+    weights = softmax_rows(query @ key.T)
+    alpha = weights.mean(axis=0)
+    last = len(key) - 1
+    # Every query sees every key: either all keys have enough queries, or none but the first counts.
+    strongest = 0
+    if len(query) >= FEWEST_QUERIES:
+        strongest = int(alpha.argmax())
+    on_last = alpha[last] if last > 0 else 0.0
+    length = np.linalg.norm(key, axis=1)
+    return {
+        "rate": [alpha[strongest] > epsilon for epsilon in EPSILONS],
+        "first_rate": [alpha[0] > epsilon for epsilon in EPSILONS],
+        "strongest": alpha[strongest],
+        "mass": [alpha[0], on_last, 0.0, 0.0, alpha.sum() - alpha[0] - on_last],
+        "at": [strongest == 0, 0 < strongest == last, False, False, 0 < strongest < last],
+        "value_norm": length[strongest] / length.mean(),
+    }
 
 
 METRIC = Metric(

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from anisoscope.metrics.base import SHARE, Array, Metric, Values, ratio
+from anisoscope.metrics.base import SHARE, Array, Metric, Values, leave_diagonal_out, ratio
 from anisoscope.reads import Vectors
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.jackknife import Bounds
@@ -41,19 +41,22 @@ def compute(totals: Totals) -> Values:
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
-    n, mean = totals["moment_n"], ratio(totals["moment_vector"], totals["moment_n"][..., None])
+    n = totals["moment_n"]
+    mean = ratio(totals["moment_vector"], n[..., None])
     uncentred = ratio(totals["moment"], n[..., None, None])
     scale = np.trace(uncentred, axis1=-2, axis2=-1)
-    eigenvalues = _eigenvalues(uncentred - mean[..., :, None] * mean[..., None, :], scale)
-    some = np.expand_dims(eigenvalues.sum(-1) > RESOLUTION * scale, -1)
-    eigenvalues = np.where(some, eigenvalues, np.nan)
+    covariance = uncentred - mean[..., :, None] * mean[..., None, :]
+    eigenvalues = _compute_eigenvalues(covariance, scale)
+    # Less variance than that may be rounding alone.
+    vary = np.expand_dims(eigenvalues.sum(-1) > RESOLUTION * scale, -1)
+    eigenvalues = np.where(vary, eigenvalues, np.nan)
     d = eigenvalues.shape[-1]
     share = ratio(eigenvalues, eigenvalues.sum(-1, keepdims=True))
     largest = np.minimum(np.cumsum(share[..., ::-1], -1), 1)
     values = {
-        "effective_rank": _entropy_rank(np.sqrt(eigenvalues)),
-        "effective_rank_eigenvalues": _entropy_rank(eigenvalues),
-        "effective_rank_uncentred": _entropy_rank(np.sqrt(_eigenvalues(uncentred, scale))),
+        "effective_rank": _compute_entropy_rank(np.sqrt(eigenvalues)),
+        "effective_rank_eigenvalues": _compute_entropy_rank(eigenvalues),
+        "effective_rank_uncentred": _compute_entropy_rank(np.sqrt(_compute_eigenvalues(uncentred, scale))),
         "participation_ratio": ratio(np.ones_like(n), (share**2).sum(-1)),
         "isoscore": isoscore(eigenvalues),
         "explained": np.stack([largest[..., min(k, d) - 1] for k in EXPLAINED], -1),
@@ -61,26 +64,31 @@ def compute(totals: Totals) -> Values:
     if "unit_moment" in totals:
         square = np.einsum("...ij,...ij->...", totals["unit_moment"], totals["unit_moment"])
         values["cosine_square"] = d * ratio(square - n, n * (n - 1))
-    return {name: np.where(n.reshape(n.shape + (1,) * (v.ndim - n.ndim)) > 1, v, np.nan) for name, v in values.items()}
+    for name, value in values.items():
+        count = n.reshape(n.shape + (1,) * (value.ndim - n.ndim))
+        values[name] = np.where(count > 1, value, np.nan)
+    return values
 
 
-def _eigenvalues(matrix: Array, scale: Array) -> Array:
+def _compute_eigenvalues(matrix: Array, scale: Array) -> Array:
     """Return the eigenvalues of matrices in ascending order.
 
     Values that are rounding errors, compared with `scale`, become 0. NaN if the matrix is not finite.
     """
     defined = np.asarray(np.isfinite(matrix).all((-1, -2)))
     safe = np.where(defined[..., None, None], matrix, 0.0)
-    found = np.linalg.eigvalsh(safe)
+    eigenvalues = np.linalg.eigvalsh(safe)
     rounding = np.finfo(np.float64).eps * matrix.shape[-1] * scale[..., None]
-    return np.where(defined[..., None], np.where(found > rounding, found, 0.0), np.nan)
+    eigenvalues = np.where(eigenvalues > rounding, eigenvalues, 0.0)
+    return np.where(defined[..., None], eigenvalues, np.nan)
 
 
-def _entropy_rank(weights: Array) -> Array:
+def _compute_entropy_rank(weights: Array) -> Array:
     """Return the effective rank: exp of the entropy of the normalised weights."""
     p = ratio(weights, weights.sum(-1, keepdims=True))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.exp(-np.where(p == 0, 0.0, p * np.log(p)).sum(-1)))
+        terms = np.where(p == 0, 0.0, p * np.log(p))
+        return np.asarray(np.exp(-terms.sum(-1)))
 
 
 def isoscore(eigenvalues: Array) -> Array:
@@ -103,23 +111,27 @@ def reference(units: list[Array]) -> dict[str, float]:
     Returns {name of a value or component: its number}, to compare with those of `compute`.
     """
     x = np.concatenate(units)
-    n, d = x.shape
+    d = x.shape[1]
     u = x / np.linalg.norm(x, axis=1, keepdims=True)
     singular = np.linalg.svd(x - x.mean(0), compute_uv=False)
     raw = np.linalg.svd(x, compute_uv=False)
-    q, p, r = singular / singular.sum(), singular**2 / (singular**2).sum(), raw / raw.sum()
-    ranks = {name: float(np.exp(-np.sum(w[w > 0] * np.log(w[w > 0])))) for name, w in (("q", q), ("p", p), ("r", r))}
-    distinct = ~np.eye(n, dtype=bool)
+    p = singular**2 / (singular**2).sum()
+
+    def rank(weights: Array) -> float:
+        """Return exp of the entropy of weights that add up to 1."""
+        positive = weights[weights > 0]
+        return float(np.exp(-np.sum(positive * np.log(positive))))
+
     return {
-        "effective_rank": ranks["q"],
-        "effective_rank_eigenvalues": ranks["p"],
-        "effective_rank_uncentred": ranks["r"],
+        "effective_rank": rank(singular / singular.sum()),
+        "effective_rank_eigenvalues": rank(p),
+        "effective_rank_uncentred": rank(raw / raw.sum()),
         "participation_ratio": float(1 / np.sum(p**2)),
-        "cosine_square": float(d * np.mean(((u @ u.T) ** 2)[distinct])),
+        "cosine_square": float(d * np.mean(leave_diagonal_out((u @ u.T) ** 2))),
     }
 
 
-def _to_dim(least: float) -> Callable[[Totals], Bounds]:
+def _bound_by_dim(least: float) -> Callable[[Totals], Bounds]:
     """Return a function that gives the bounds (`least`, number of dimensions) of a value."""
     return lambda totals: (least, float(totals["moment"].shape[-1]))
 
@@ -132,7 +144,8 @@ METRIC = Metric(
     needs=frozenset({"moment", "moment_n", "moment_vector", "unit_moment"}),
     compute=compute,
     reference=reference,
-    bounds=dict.fromkeys(RANKS, _to_dim(1.0)) | {"isoscore": SHARE, "explained": SHARE, "cosine_square": _to_dim(0.0)},
+    bounds=dict.fromkeys(RANKS, _bound_by_dim(1.0))
+    | {"isoscore": SHARE, "explained": SHARE, "cosine_square": _bound_by_dim(0.0)},
     invariant=frozenset({"rotation", "order"}),
     components={"explained": tuple(map(str, EXPLAINED))},
     panel="spectrum",

@@ -38,11 +38,14 @@ def compute(sample: SampledVectors) -> Values:
     order, distance = _find_neighbours(points)
     values: dict[str, list[float]] = {"": [], "likelihood": [], "distinct": []}
     for left_out in (None, *sample.present):
-        kept = np.ones(len(points), dtype=bool) if left_out is None else group != left_out
-        count = len(sample) if left_out is None else int((sample.group != left_out).sum())
-        log_ratio = np.log(_distance_ratios(points, order, distance, kept))
+        kept = np.ones(len(points), dtype=bool)
+        count = len(sample)
+        if left_out is not None:
+            kept = group != left_out
+            count = int((sample.group != left_out).sum())
+        log_ratio = np.log(_compute_distance_ratios(points, order, distance, kept))
         values[""].append(_fit_slope(log_ratio))
-        values["likelihood"].append(_likelihood(log_ratio))
+        values["likelihood"].append(_estimate_by_likelihood(log_ratio))
         values["distinct"].append(kept.sum() / count if count else np.nan)
     return {name: np.array(of_groups) for name, of_groups in values.items()}
 
@@ -53,7 +56,8 @@ def _find_distinct(sample: SampledVectors) -> tuple[Array, NDArray[np.int64]]:
     """
     points, place = np.unique(sample.vectors, axis=0, return_inverse=True)
     place = place.ravel()
-    first, last = (np.full(len(points), end) for end in (sample.groups, SEVERAL))
+    first = np.full(len(points), sample.groups)
+    last = np.full(len(points), SEVERAL)
     np.minimum.at(first, place, sample.group)
     np.maximum.at(last, place, sample.group)
     return points, np.where(first == last, first, SEVERAL)
@@ -76,7 +80,9 @@ def _find_neighbours(points: Array) -> tuple[NDArray[np.int64], Array]:
         rows = np.arange(start, min(start + ROWS, len(points)))
         apart = square[rows, None] + square - 2 * centred[rows] @ centred.T
         apart[rows - start, rows] = np.inf
-        near = np.argpartition(apart, count - 1, axis=1)[:, :count] if count else order[rows]
+        near = order[rows]
+        if count:
+            near = np.argpartition(apart, count - 1, axis=1)[:, :count]
         exact = np.linalg.norm(centred[rows, None] - centred[near], axis=2)
         by_distance = np.argsort(exact, axis=1)
         order[rows] = np.take_along_axis(near, by_distance, axis=1)
@@ -84,7 +90,9 @@ def _find_neighbours(points: Array) -> tuple[NDArray[np.int64], Array]:
     return order, distance
 
 
-def _distance_ratios(points: Array, order: NDArray[np.int64], distance: Array, kept: NDArray[np.bool_]) -> Array:
+def _compute_distance_ratios(
+    points: Array, order: NDArray[np.int64], distance: Array, kept: NDArray[np.bool_]
+) -> Array:
     """Return r₂/r₁ (next nearest over nearest distance) of the kept points among themselves; empty for fewer than
     three.
 
@@ -96,29 +104,35 @@ def _distance_ratios(points: Array, order: NDArray[np.int64], distance: Array, k
         return np.zeros(0)
     still = kept[order[kept]]
     rank = np.cumsum(still, axis=1)
-    nearest = [np.where(still & (rank == k), distance[kept], 0.0).sum(1) for k in (1, 2)]
-    # all but one of the remembered neighbours of a point may be left out: it is compared with every point again
+    first = np.where(still & (rank == 1), distance[kept], 0.0).sum(1)
+    second = np.where(still & (rank == 2), distance[kept], 0.0).sum(1)
+    # If all but one of the remembered neighbours of a point are left out, it is compared with every point again.
     alone = np.flatnonzero(rank[:, -1] < 2)
     if len(alone):
         others = points[kept]
         apart = cdist(others[alone], others)
         apart[np.arange(len(alone)), alone] = np.inf
-        nearest_two = np.partition(apart, 1, axis=1)[:, :2]
-        nearest[0][alone], nearest[1][alone] = nearest_two.T
-    return np.asarray(nearest[1] / nearest[0])
+        nearest_two = np.partition(apart, 1, axis=1)
+        first[alone] = nearest_two[:, 0]
+        second[alone] = nearest_two[:, 1]
+    return np.asarray(second / first)
 
 
 def _fit_slope(log_ratio: Array) -> float:
     """Fit the intrinsic dimension: the slope of −log(1 − F) against log(r₂/r₁) through the origin."""
     x = np.sort(log_ratio)[: int(len(log_ratio) * KEPT)]
     y = -np.log1p(-np.arange(1, len(x) + 1) / len(log_ratio))
-    return float(x @ y / (x @ x)) if x.any() else np.nan
+    if not x.any():
+        return np.nan
+    return float(x @ y / (x @ x))
 
 
-def _likelihood(log_ratio: Array) -> float:
+def _estimate_by_likelihood(log_ratio: Array) -> float:
     """Return the maximum-likelihood estimate of the intrinsic dimension; NaN if all distances are equal."""
     total = log_ratio.sum()
-    return float((len(log_ratio) - 1) / total) if total > 0 else np.nan
+    if total > 0:
+        return float((len(log_ratio) - 1) / total)
+    return np.nan
 
 
 def reference(units: list[Array]) -> dict[str, float]:

@@ -27,14 +27,14 @@ def compute(sample: SampledVectors) -> Values:
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
-    close = sample.sum_pairs(_closeness)
+    close = sample.sum_pairs(_compute_closeness)
     count = sample.count_pairs()
     d = sample.vectors.shape[1]
     isotropic = np.log(hyp0f1(d / 2, SHARPNESS**2)) - 2 * SHARPNESS
     return {"": np.log(ratio(close, count)), "isotropic": np.full_like(close, isotropic)}
 
 
-def _closeness(rows: Array, vectors: Array) -> Array:
+def _compute_closeness(rows: Array, vectors: Array) -> Array:
     """Return exp(−t‖u − v‖²) for the directions u of `rows` and v of `vectors`."""
     cosine = np.minimum(normalise(rows) @ normalise(vectors).T, 1.0)
     return np.asarray(np.exp(2 * SHARPNESS * (cosine - 1)))
