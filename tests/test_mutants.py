@@ -255,7 +255,7 @@ MUTANTS = {
         simply(test_no_silent_wrong_number.test_6_uniform_rows_with_a_sink_have_normalised_entropy_1),
     ),
     "gate taken for heads": (
-        projections.Source.stages,
+        projections.Source._compute_raw,
         "2 * dim if gated else dim",
         "dim",
         simply(test_no_silent_wrong_number.test_7_raw_queries_are_no_gates, "qwen3_next"),

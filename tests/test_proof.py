@@ -103,7 +103,7 @@ def test_a_model_that_is_spread_over_processes_is_not_called_once_more():
         tried = trial.Trial(tap, gives_up=True, skipped="it is spread")
         tried(lambda **given: calls.append(None) or model(**given), inputs)
     assert len(calls) == 1 and len(tried.proof.attention) == 3
-    assert tried.proof.described()["outputs_skipped"] == "it is spread"
+    assert tried.proof.describe()["outputs_skipped"] == "it is spread"
 
 
 # ---- lies
@@ -358,7 +358,7 @@ def test_a_proof_is_kept_and_the_worse_of_two_is_told(tmp_path):
 
 def test_a_layer_that_is_refused_is_not_in_the_figures():
     place = ("decoder", 1, "self")
-    told = Proof(0.0, attention={place: (0.3, 1e-5), ("decoder", 2, "self"): (1e-7, 1e-5)}).described()
+    told = Proof(0.0, attention={place: (0.3, 1e-5), ("decoder", 2, "self"): (1e-7, 1e-5)}).describe()
     assert told["attention_error"] == 1e-7 and told["attention_compared"] == 2
 
 

@@ -123,13 +123,12 @@ def _wrap_eager_functions(model: nn.Module) -> Callable[[], None]:
     Returns a function that puts the originals back.
     """
     replaced: list[tuple[ModuleType, str, Attention]] = []
-    for file in {cls.__module__ for module in model.modules() for cls in type(module).__mro__}:
-        source = sys.modules.get(file)
-        names = [name for name in vars(source) if name.endswith(EAGER)] if source is not None else []
-        for name in names:
-            function = getattr(source, name)
+    for source in _find_sources(model):
+        for name, function in list(vars(source).items()):
+            if not name.endswith(EAGER):
+                continue
             watched = wrap_backend("eager", function)
-            if source is not None and watched is not function:
+            if watched is not function:
                 replaced.append((source, name, function))
                 setattr(source, name, watched)
 
@@ -139,6 +138,14 @@ def _wrap_eager_functions(model: nn.Module) -> Callable[[], None]:
             setattr(source, name, function)
 
     return restore
+
+
+def _find_sources(model: nn.Module) -> list[ModuleType]:
+    """Return the Python modules that define the classes of a model's parts, and the classes that these inherit from."""
+    files: set[str] = set()
+    for module in model.modules():
+        files.update(cls.__module__ for cls in type(module).__mro__)
+    return [sys.modules[file] for file in files if file in sys.modules]
 
 
 def wrap_backend(backend: str, function: Attention) -> Attention:
@@ -165,7 +172,8 @@ def wrap_backend(backend: str, function: Attention) -> Attention:
         it.
         """
         looks = _LOOKS.get(module, ())
-        if not looks or entry_points.is_suspended():  # within a call that is seen already
+        # A call within a call that is captured already is part of it.
+        if not looks or entry_points.is_suspended():
             return function(module, query, key, value, attention_mask, *rest, **settings)
         made: list[Any] = []
 
@@ -180,9 +188,21 @@ def wrap_backend(backend: str, function: Attention) -> Attention:
 
         call = Call(module, query, key, value, attention_mask, settings, backend=backend, result=result)
         with entry_points.suspend():
-            instead = [output for look, _ in looks if (output := look(call)) is not None]
-            return (instead[-1], None) if instead else result()
+            replacement = _show_call(call, looks)
+            if replacement is not None:
+                return replacement, None
+            return result()
 
     _WATCHED[backend, function] = attention
     _FORMS.add(attention)
     return attention
+
+
+def _show_call(call: Call, looks: tuple[tuple[Look, Within], ...]) -> Tensor | None:
+    """Show a call to all captures; return the last output that one of them gives to replace the model's, or None."""
+    replacement = None
+    for look, _ in looks:
+        output = look(call)
+        if output is not None:
+            replacement = output
+    return replacement

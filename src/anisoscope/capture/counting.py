@@ -65,10 +65,18 @@ class Counting(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a torch operation, and call `ran` if it is an attention kernel or the product that ends an attention."""
         output = func(*args, **(kwargs or {}))
-        if self.quiet:
-            return output
-        name = func.name() if callable(getattr(func, "name", None)) else str(func)
-        kernel = name.partition(".")[0]
+        if not self.quiet:
+            name = func.name() if callable(getattr(func, "name", None)) else str(func)
+            self._note(name.partition(".")[0], args, output)
+        return output
+
+    def _note(self, kernel: str, args: Any, output: Any) -> None:
+        """Note an operation: call `ran` if it computes attention, and remember attention weights.
+
+        kernel   name of the operation
+        args     its arguments by position
+        """
+        first = args[0] if args else None
         if any(part in kernel for part in KERNELS):
             self.ran(kernel)
         elif kernel in SOFTMAX and output.dim() > 2:
@@ -76,9 +84,9 @@ class Counting(TorchDispatchMode):
         elif kernel in PRODUCTS and any(self._are_weights(x) for x in args if isinstance(x, Tensor)):
             self.weights.clear()
             self.ran(f"{kernel} of a softmax")
-        elif isinstance(output, Tensor) and args and isinstance(args[0], Tensor) and self._are_weights(args[0]):
-            self.weights.append(output)  # dropped out, cast or copied
-        return output
+        elif isinstance(output, Tensor) and isinstance(first, Tensor) and self._are_weights(first):
+            # Weights after dropout, a cast or a copy are still weights.
+            self.weights.append(output)
 
     def _are_weights(self, x: Tensor) -> bool:
         """Return whether a tensor shares memory with attention weights that a recent softmax gave."""

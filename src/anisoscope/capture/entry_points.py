@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
+from string import ascii_uppercase
 from typing import Any
 
 import torch
@@ -66,14 +67,18 @@ def watch_entry_points(modules: set[nn.Module], look: Look, failed: Failed | Non
     An exception while a call is read is handed to `failed`, and the model runs on; without `failed`, it is raised.
     """
     watch = _Watch(modules, look, failed or _raise, threading.get_ident())
-    kept = [(place, name, place.__dict__.get(name)) for place, name in (*FUSED, *PRODUCTS)]
-    for place, name, _ in kept:
-        setattr(place, name, watch.around(name, getattr(place, name), (place, name) in PRODUCTS))
+    originals = [(owner, name, owner.__dict__.get(name)) for owner, name in (*FUSED, *PRODUCTS)]
+    for owner, name, _ in originals:
+        is_product = (owner, name) in PRODUCTS
+        setattr(owner, name, watch.around(name, getattr(owner, name), is_product))
     try:
         yield
     finally:
-        for place, name, own in kept:
-            delattr(place, name) if own is None else setattr(place, name, own)  # what was inherited is again
+        for owner, name, original in originals:
+            if original is None:
+                delattr(owner, name)  # it was inherited, and is again
+            else:
+                setattr(owner, name, original)
 
 
 @dataclass
@@ -112,28 +117,29 @@ class _Watch:
         self.modules, self.look, self.failed, self.thread = modules, look, failed, thread
         self.own = _Pending()
 
-    def around(self, name: str, function: Callable[..., Any], products: bool) -> Callable[..., Any]:
+    def around(self, name: str, function: Callable[..., Any], is_product: bool) -> Callable[..., Any]:
         """Wrap a torch function so that its calls are read after they return.
 
-        name       the name of the method of this class that reads them
-        products   whether it is one of `PRODUCTS`, which must be combined to give attention
+        name         the name of the method of this class that reads them
+        is_product   if it is one of `PRODUCTS`, which must be combined to give attention
         """
-        after = getattr(self, name.strip("_"))
+        read = getattr(self, name.strip("_"))
 
         @wraps(function)
         def watched(*given: Any, **named: Any) -> Any:
             """Run the wrapped function, then read its call if a watched module made it."""
             if threading.get_ident() != self.thread or _SUSPENDED.get():
                 return function(*given, **named)
-            with suspend():  # what it calls in turn is its own
+            # Functions that this one calls belong to the same call.
+            with suspend():
                 output = function(*given, **named)
-                module = self._caller()
+                module = self._find_caller()
                 if module is None:
                     return output
-                if products and self.own.module is not module:
-                    self.own = _Pending(module)  # what another had is let go of
+                if is_product and self.own.module is not module:
+                    self.own = _Pending(module)  # products of another module are of no use any more
                 try:
-                    after(module, output, *given, **named)
+                    read(module, output, *given, **named)
                 except Exception as error:
                     self.own = _Pending()
                     self.failed(module, name.strip("_"), error)
@@ -141,7 +147,7 @@ class _Watch:
 
         return watched
 
-    def _caller(self) -> nn.Module | None:
+    def _find_caller(self) -> nn.Module | None:
         """Return the watched module whose method is running, the innermost one; None if the innermost module is not
         watched.
         """
@@ -149,7 +155,8 @@ class _Watch:
         while frame is not None:
             if frame.f_code.co_varnames[:1] == ("self",):
                 owner = frame.f_locals.get("self")
-                if isinstance(owner, nn.Module) and "Softmax" not in type(owner).__name__:  # torch's, and I-BERT's own
+                # A softmax may be a module: torch's, and I-BERT's own.
+                if isinstance(owner, nn.Module) and "Softmax" not in type(owner).__name__:
                     return owner if owner in self.modules else None
             frame = frame.f_back  # type: ignore[assignment]
         return None
@@ -162,11 +169,11 @@ class _Watch:
         """Pass a finished call of torch's fused product (SDPA) on to the capture."""
         names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
         given = dict(zip(names, rest, strict=False)) | named
-        mask, scale = given.get("attn_mask"), given.get("scale")
+        mask = given.get("attn_mask")
         if query.is_nested:
-            mask, (query, key, value) = _hidden_padding([query, key, value])
+            mask, (query, key, value) = _pad_hidden([query, key, value])
             output = torch.nested.to_padded_tensor(output, 0.0)
-        settings = {"scaling": scale, "is_causal": bool(given.get("is_causal"))}
+        settings = {"scaling": given.get("scale"), "is_causal": bool(given.get("is_causal"))}
         self._hand_on(module, (query, key, value), mask, settings, "fused product", output)
 
     # ---- fast paths
@@ -174,19 +181,22 @@ class _Watch:
     def native_multi_head_attention(self, module: nn.Module, output: Any, query: Tensor, *given: Any, **_: Any) -> None:
         """Pass a finished call of the fast path of `nn.MultiheadAttention` on to the capture."""
         heads, weight, bias, out_weight, out_bias, mask = given[3:9]
-        kind = given[11] if len(given) > 11 else None
-        output = output[0] if isinstance(output, tuple) else output
+        mask_kind = given[11] if len(given) > 11 else None
+        if isinstance(output, tuple):
+            output = output[0]
 
         def finish(attended: Tensor) -> Tensor:
             """Return the layer's output, given the attention output of all heads: the output projection."""
             return functional.linear(attended.flatten(2), out_weight, out_bias)
 
-        self._projected(module, query, heads, (weight, bias), (mask, kind), output, finish)
+        self._hand_on_projected(module, query, heads, (weight, bias), (mask, mask_kind), output, finish)
 
     def transformer_encoder_layer_fwd(self, module: nn.Module, output: Tensor, x: Tensor, *given: Any) -> None:
         """Pass a finished call of the fast path of `nn.TransformerEncoderLayer` on to the capture."""
         heads, weight, bias, out_weight, out_bias, uses_gelu, norm_first, eps = given[1:9]
-        norm_1, norm_2, linear_1, linear_2 = given[9:11], given[11:13], given[13:15], given[15:17]
+        norm_1, norm_2 = given[9:11], given[11:13]
+        linear_1, linear_2 = given[13:15], given[15:17]
+        mask, mask_kind = given[17:19]
 
         def norm(y: Tensor, weights: tuple[Tensor, Tensor]) -> Tensor:
             """Apply one of the layer's norms."""
@@ -201,18 +211,17 @@ class _Watch:
             """Return the layer's output, given the attention output of all heads: projection, residuals, norms and
             feed-forward.
             """
-            before = torch.nested.to_padded_tensor(x, 0.0) if x.is_nested else x
-            y = before + functional.linear(attended.flatten(2), out_weight, out_bias)
+            residual = torch.nested.to_padded_tensor(x, 0.0) if x.is_nested else x
+            y = residual + functional.linear(attended.flatten(2), out_weight, out_bias)
             if norm_first:
                 return y + feed_forward(norm(y, norm_2))
             y = norm(y, norm_1)
             return norm(y + feed_forward(y), norm_2)
 
-        scored = norm(x, norm_1) if norm_first else x
-        mask, kind = given[17:19]
-        self._projected(module, scored, heads, (weight, bias), (mask, kind), output, finish)
+        attended_to = norm(x, norm_1) if norm_first else x
+        self._hand_on_projected(module, attended_to, heads, (weight, bias), (mask, mask_kind), output, finish)
 
-    def _projected(
+    def _hand_on_projected(
         self,
         module: nn.Module,
         x: Tensor,
@@ -230,16 +239,18 @@ class _Watch:
         finish       makes the layer's output of the attention output
         """
         seen = None
-        mask, kind = masking
+        mask, mask_kind = masking
         if x.is_nested:
-            seen, (x,) = _hidden_padding([x.unsqueeze(1)])
+            seen, (x,) = _pad_hidden([x.unsqueeze(1)])
             x = x.squeeze(1)
         if output.is_nested:
             output = torch.nested.to_padded_tensor(output, 0.0)
-        q, k, v = functional.linear(x, *projection).chunk(3, -1)
-        q, k, v = (y.view(*y.shape[:2], heads, -1).transpose(1, 2) for y in (q, k, v))
+        projected = functional.linear(x, *projection).chunk(3, -1)
+        q, k, v = [part.view(*part.shape[:2], heads, -1).transpose(1, 2) for part in projected]
         if mask is not None:
-            mask = mask[:, None, None, :] if kind == 1 else mask
+            if mask_kind == 1:
+                mask = mask[:, None, None, :]
+            # A boolean mask of torch's layers says what is hidden.
             seen = ~mask if mask.dtype == torch.bool else mask
         self._hand_on(module, (q, k, v), seen, {"is_causal": False}, "fast path", output, finish)
 
@@ -267,51 +278,66 @@ class _Watch:
             return
         a, b = pair
         if self.own.scores is not None and _is_same_map(a, self.own.scores):
-            self._valued(module, b, output)
+            self._complete(module, b, output)
         elif output.dim() > 2 and a.dim() == b.dim():
             self.own.products.append(_Product(output, a, b.transpose(-1, -2), scale))
 
     def einsum(self, module: nn.Module, output: Tensor, equation: Any, *operands: Any) -> None:
         """Read an einsum of two tensors as scores or as weights times values, if its equation has that form."""
-        if not isinstance(equation, str):  # operands and lists of their axes
+        # It may also be given operands and lists of their axes.
+        if not isinstance(equation, str):
             return
-        tensors = list(operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands)
-        read = _parse_einsum(equation, tensors)
-        if read is None:
+        if len(operands) == 1 and isinstance(operands[0], list | tuple):
+            operands = tuple(operands[0])
+        parsed = _parse_einsum(equation, list(operands))
+        if parsed is None:
             return
-        (first, second), result = read
-        scores = self.own.scores
-        if scores is not None:  # weights times values
-            for of_weights, weights, of_values, values in (
-                (first, tensors[0], second, tensors[1]),
-                (second, tensors[1], first, tensors[0]),
-            ):
-                axes = _axes_of_values(of_weights, of_values, result)
-                if axes is not None and weights.shape == scores.shape:
-                    wanted = of_weights[:-1] + axes[-1]
-                    self._valued(module, _permute_to(values, of_values, axes), _permute_to(output, result, wanted))
-                    return
-        batch, row, column = result[:-2], result[-2], result[-1]
-        if row in second and column in first:
-            first, second, tensors = second, first, tensors[::-1]
-        inner = "".join(x for x in first if x in second and x not in result)
-        if len(inner) != 1 or not {row, inner} <= set(first) <= {*batch, row, inner}:
+        (first, second), result = parsed
+        if self.own.scores is not None:
+            if self._read_weighted_values(module, output, operands, (first, second), result):
+                return
+            if self._read_weighted_values(module, output, operands[::-1], (second, first), result):
+                return
+        factors = _find_scores(first, second, result)
+        if factors is None:
             return
-        if not {column, inner} <= set(second) <= {*batch, column, inner} or not set(batch) <= {*first, *second}:
-            return  # no scores of queries and keys: other axes go with one of them
-        query = _permute_to(tensors[0], first, batch + row + inner)
-        key = _permute_to(tensors[1], second, batch + column + inner)
+        of_query, of_key, is_swapped = factors
+        query, key = operands[::-1] if is_swapped else operands
+        of_first, of_second = (second, first) if is_swapped else (first, second)
+        query = _permute_to(query, of_first, of_query)
+        key = _permute_to(key, of_second, of_key)
         self.own.products.append(_Product(output, query, key))
+
+    def _read_weighted_values(
+        self, module: nn.Module, output: Tensor, operands: tuple[Any, ...], letters: tuple[str, str], result: str
+    ) -> bool:
+        """Complete the call if an einsum multiplies attention weights (first operand) with values; return whether it
+        does.
+
+        letters   axes of the operands, as letters of the equation; `result`: those of the output
+        """
+        weights, values = operands
+        of_weights, of_values = letters
+        axes = _axes_of_values(of_weights, of_values, result)
+        scores = self.own.scores
+        if axes is None or scores is None or weights.shape != scores.shape:
+            return False
+        wanted = of_weights[:-1] + axes[-1]
+        self._complete(module, _permute_to(values, of_values, axes), _permute_to(output, result, wanted))
+        return True
 
     def softmax(self, _module: nn.Module, _output: Any, *given: Any, **named: Any) -> None:
         """Remember the scores that go into a softmax over the last axis, with the product that made them."""
         x, *rest = _operands(given, named, "input", "dim")
-        if rest and rest[0] in (-1, x.dim() - 1):
-            source = next((p for p in self.own.products if _is_same_map(p.output, x)), None)
-            if source is not None:
-                self.own.source, self.own.scores = source, x
+        if not rest or rest[0] not in (-1, x.dim() - 1):
+            return
+        for product in self.own.products:
+            if _is_same_map(product.output, x):
+                self.own.source = product
+                self.own.scores = x
+                return
 
-    def _valued(self, module: nn.Module, value: Tensor, output: Tensor) -> None:
+    def _complete(self, module: nn.Module, value: Tensor, output: Tensor) -> None:
         """Complete an attention call: its weights were multiplied with the values `value`, which gave `output`.
 
         The scale is fitted if it is not known; what the scores have beyond scale · q·k is handed on as a mask. Nothing
@@ -319,23 +345,27 @@ class _Watch:
         """
         own, self.own = self.own, _Pending()
         assert own.source is not None and own.scores is not None
-        heads = next((n for name in HEADS if isinstance(n := getattr(module, name, None), int)), 1)
-        heads = own.scores.shape[1] if own.scores.dim() == 4 else heads
+        heads = _count_heads(module, own.scores)
         parts = (own.source.query, own.source.key, value, own.scores)
-        if any(x.dim() not in (3, 4) or (x.dim() == 3 and len(x) % heads) for x in parts):
-            return  # scores that are not [sequence, head, query, key] in any way that is known
-        q, k, v, scores = (_to_four_axes(x, heads) for x in parts)
+        if not all(_can_have_heads(x, heads) for x in parts):
+            return
+        q, k, v, scores = [_to_four_axes(x, heads) for x in parts]
         if any(ours not in (1, theirs) for ours, theirs in zip(q.shape[:2], scores.shape[:2], strict=True)):
             return
         q = q.expand(*scores.shape[:2], *q.shape[2:])
-        if isinstance(module, nn.MultiheadAttention):  # scales its queries before the product
-            q, own.source.scale = q * q.shape[-1] ** 0.5, q.shape[-1] ** -0.5
-        q, k, scores = (x.float() if x.dtype.itemsize < 4 else x for x in (q, k, scores))
+        scale = own.source.scale
+        # It scales its queries before the product.
+        if isinstance(module, nn.MultiheadAttention):
+            scale = q.shape[-1] ** -0.5
+            q = q * q.shape[-1] ** 0.5
+        q, k, scores = [x.float() if x.dtype.itemsize < 4 else x for x in (q, k, scores)]
         product = q @ k.transpose(2, 3)
         hidden = scores < scores.amax(-1, keepdim=True) - FAR_BELOW
-        scale = own.source.scale or _fit_scale(product, scores, hidden, q.shape[-1])
+        scale = scale or _fit_scale(product, scores, hidden, q.shape[-1])
         rest = (scores - scale * product).masked_fill(hidden, torch.finfo(scores.dtype).min)
-        made = _to_four_axes(output, heads) if output.dim() in (3, 4) else None
+        made = None
+        if output.dim() in (3, 4):
+            made = _to_four_axes(output, heads)
         self._hand_on(module, (q, k, v), rest, {"scaling": scale, "is_causal": False}, "products", made)
 
     def _hand_on(
@@ -360,11 +390,40 @@ class _Watch:
         if q.dim() not in (3, 4):
             return
         if mask is not None:
-            mask = mask.unsqueeze(1) if q.dim() == mask.dim() == 3 else mask[(None,) * (4 - mask.dim())]
-        q, k, v = (x if x.dim() == 4 else x.unsqueeze(1) for x in (q, k, v))
+            if q.dim() == mask.dim() == 3:
+                mask = mask.unsqueeze(1)
+            else:
+                missing = 4 - mask.dim()
+                mask = mask[(None,) * missing]
+        q, k, v = [_add_head_axis(x) for x in (q, k, v)]
         if output is not None and finish is None:
-            output = (output if output.dim() == 4 else output.unsqueeze(1)).transpose(1, 2)
+            output = _add_head_axis(output).transpose(1, 2)
         self.look(Call(module, q, k, v, mask, settings, by=by, result=lambda: output, finish=finish))
+
+
+def _count_heads(module: nn.Module, scores: Tensor) -> int:
+    """Return the number of heads of an attention: that of its scores if they have such an axis, else the module's."""
+    if scores.dim() == 4:
+        return scores.shape[1]
+    for name in HEADS:
+        heads = getattr(module, name, None)
+        if isinstance(heads, int):
+            return heads
+    return 1
+
+
+def _can_have_heads(x: Tensor, heads: int) -> bool:
+    """Return whether a tensor is [sequence, head, token, dim], or [sequence · head, token, dim]."""
+    if x.dim() == 3:
+        return len(x) % heads == 0
+    return x.dim() == 4
+
+
+def _add_head_axis(x: Tensor) -> Tensor:
+    """Return [sequence, head, token, dim], also from [sequence, token, dim]."""
+    if x.dim() == 4:
+        return x
+    return x.unsqueeze(1)
 
 
 def _operands(given: tuple[Any, ...], named: dict[str, Any], *names: str) -> list[Any]:
@@ -379,7 +438,9 @@ def _is_same_map(x: Tensor, scores: Tensor) -> bool:
 
 def _to_four_axes(x: Tensor, heads: int) -> Tensor:
     """Return [sequence, head, token, dim], also from [sequence · head, token, dim]."""
-    return x if x.dim() == 4 else x.reshape(-1, heads, *x.shape[1:])
+    if x.dim() == 4:
+        return x
+    return x.reshape(-1, heads, *x.shape[1:])
 
 
 def _fit_scale(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> float:
@@ -393,10 +454,19 @@ def _fit_scale(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> flo
     """
     seen = ~hidden & (scores.amax(-1, keepdim=True) > -FAR_BELOW)
     n = seen.sum(-1, keepdim=True).clamp(min=1)
-    x, y = (torch.where(seen, z, 0.0) for z in (product, scores))
-    x, y = (torch.where(seen, z - z.sum(-1, keepdim=True) / n, 0.0) for z in (x, y))
+
+    def centre(values: Tensor) -> Tensor:
+        """Subtract the mean over the visible keys of each row; hidden pairs are 0."""
+        visible = torch.where(seen, values, 0.0)
+        return torch.where(seen, visible - visible.sum(-1, keepdim=True) / n, 0.0)
+
+    x = centre(product)
+    y = centre(scores)
     fitted = float((x * y).sum() / x.square().sum().clamp(min=torch.finfo(torch.float32).tiny))
-    return next((s for s in (dim**-0.5, 1.0) if abs(fitted - s) <= SAME_SCALE * s), fitted)
+    for usual in (dim**-0.5, 1.0):
+        if abs(fitted - usual) <= SAME_SCALE * usual:
+            return usual
+    return fitted
 
 
 def _parse_einsum(equation: str, tensors: list[Any]) -> tuple[tuple[str, str], str] | None:
@@ -408,14 +478,48 @@ def _parse_einsum(equation: str, tensors: list[Any]) -> tuple[tuple[str, str], s
     letters = inputs.split(",")
     if len(letters) != 2 or len(tensors) != 2:
         return None
-    if "..." in equation:  # the axes that it stands for, from the right
-        spare = [x for x in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if x not in equation]
-        widths = [x.dim() - len(given.replace("...", "")) for x, given in zip(tensors, letters, strict=True)]
-        named = ["".join(spare[len(spare) - width :]) if width else "" for width in widths]
-        letters = [given.replace("...", axes) for given, axes in zip(letters, named, strict=True)]
-        result = result.replace("...", max(named, key=len))
-    alone = all(len(set(axes)) == len(axes) for axes in (*letters, result))
-    return ((letters[0], letters[1]), result) if alone and len(result) > 2 else None
+    if "..." in equation:
+        letters, result = _name_ellipses(letters, result, tensors)
+    has_repeats = any(len(set(axes)) < len(axes) for axes in (*letters, result))
+    if has_repeats or len(result) <= 2:
+        return None
+    return (letters[0], letters[1]), result
+
+
+def _name_ellipses(letters: list[str], result: str, tensors: list[Tensor]) -> tuple[list[str], str]:
+    """Return the axes of the operands, and of the result, with a letter for each axis that `...` stands for."""
+    spare = "".join(x for x in ascii_uppercase if x not in "".join([*letters, result]))
+    named: list[str] = []
+    for axes, tensor in zip(letters, tensors, strict=True):
+        width = tensor.dim() - len(axes.replace("...", ""))
+        # Axes are matched from the right.
+        named.append(spare[len(spare) - width :])
+    replaced = [axes.replace("...", names) for axes, names in zip(letters, named, strict=True)]
+    return replaced, result.replace("...", max(named, key=len))
+
+
+def _find_scores(first: str, second: str, result: str) -> tuple[str, str, bool] | None:
+    """Return (axes of queries, axes of keys, whether the keys come first) if an einsum multiplies queries with keys.
+
+    The axes are batch, token, dim, as letters of the equation. None if it has another form: further axes of one of
+    them, or several that are summed over.
+
+    first, second   axes of the operands
+    result          axes of the result: batch, query, key
+    """
+    batch, row, column = result[:-2], result[-2], result[-1]
+    is_swapped = row in second and column in first
+    if is_swapped:
+        first, second = second, first
+    summed = [x for x in first if x in second and x not in result]
+    if len(summed) != 1:
+        return None
+    inner = summed[0]
+    of_query = {row, inner} <= set(first) <= {*batch, row, inner}
+    of_key = {column, inner} <= set(second) <= {*batch, column, inner}
+    if not of_query or not of_key or not set(batch) <= {*first, *second}:
+        return None
+    return batch + row + inner, batch + column + inner, is_swapped
 
 
 def _axes_of_values(of_weights: str, of_values: str, result: str) -> str | None:
@@ -427,19 +531,23 @@ def _axes_of_values(of_weights: str, of_values: str, result: str) -> str | None:
     """
     batch, row, key = of_weights[:-2], of_weights[-2], of_weights[-1]
     dims = [x for x in of_values if x not in of_weights]
-    is_product = key in of_values and key not in result and row in result and row not in of_values
-    if not is_product or len(dims) != 1 or set(result) != {*batch, row, *dims}:
+    sums_over_keys = key in of_values and key not in result
+    keeps_rows = row in result and row not in of_values
+    if not sums_over_keys or not keeps_rows or len(dims) != 1:
+        return None
+    if set(result) != {*batch, row, *dims}:
         return None
     return "".join((*batch, key, *dims))
 
 
 def _permute_to(x: Tensor, letters: str, wanted: str) -> Tensor:
     """Permute a tensor from the axes `letters` to the axes `wanted`; axes that it lacks get length 1."""
-    x = x.permute(*(letters.index(w) for w in wanted if w in letters))
-    return x[tuple(slice(None) if w in letters else None for w in wanted)]
+    order = [letters.index(letter) for letter in wanted if letter in letters]
+    x = x.permute(*order)
+    return x[tuple(slice(None) if letter in letters else None for letter in wanted)]
 
 
-def _hidden_padding(nested: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+def _pad_hidden(nested: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """Pad nested tensors with zeros.
 
     Returns which keys are visible [sequence, 1, 1, key], and the padded tensors [sequence, head, token, dim].

@@ -26,13 +26,14 @@ def find_off_interface(model: nn.Module) -> dict[nn.Module, tuple[nn.Module, tup
 
     Each is mapped to (the module that calls it once per layer, names of its projections).
     """
-    found: dict[nn.Module, tuple[nn.Module, tuple[str, ...]]] = {}
+    off_interface: dict[nn.Module, tuple[nn.Module, tuple[str, ...]]] = {}
     classes = list_off_interface()
-    for around in model.modules():
-        name, projections = classes.get(class_of(around).__name__, ("", ()))
-        if isinstance(attention := getattr(around, name, None), nn.Module):
-            found[attention] = around, projections
-    return found
+    for caller in model.modules():
+        name, projections = classes.get(class_of(caller).__name__, ("", ()))
+        attention = getattr(caller, name, None)
+        if isinstance(attention, nn.Module):
+            off_interface[attention] = caller, projections
+    return off_interface
 
 
 @contextmanager
@@ -72,10 +73,14 @@ class _Layer:
 
     def keep_mask(self, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep the attention mask of a call, as the attention interface would have it; None if there is none."""
-        mask = kwargs.get("attention_mask", args[2] if len(args) > 2 else None)
-        if isinstance(mask, Tensor) and mask.dim() == 3:  # CANINE's local ones [sequence, query, key] say 1 for what is
-            mask = mask.unsqueeze(1) > 0  # seen; others are as at the interface
-        self.masks.append(mask if isinstance(mask, Tensor) else None)
+        mask = args[2] if len(args) > 2 else None
+        mask = kwargs.get("attention_mask", mask)
+        if not isinstance(mask, Tensor):
+            mask = None
+        elif mask.dim() == 3:
+            # CANINE's local masks [sequence, query, key] are 1 for what is seen; others are as at the interface.
+            mask = mask.unsqueeze(1) > 0
+        self.masks.append(mask)
 
     def keep_output(self, _module: nn.Module, _args: Any, output: Any) -> None:
         """Keep the output of attention [sequence, token, head · dim], alone or first in a tuple."""
@@ -91,10 +96,11 @@ class _Layer:
 
     def end(self, module: nn.Module, args: Any, _output: Any) -> None:
         """Pass all attention calls of the layer that has just run on to the capture, as one call."""
-        query, key, value = (torch.cat(kept, 2) for kept in self.projected)
+        query, key, value = [torch.cat(kept, 2) for kept in self.projected]
         scale = getattr(self.attention, "scale", query.shape[-1] ** -0.5)
         mask = self.masks[0] if len(self.masks) == 1 else self._mask_of_chunks(query)
         settings = {"scaling": float(scale), "is_causal": False}
+        # A copy: the list is emptied below, before the call may be asked for its result.
         outputs = list(self.outputs)
 
         def result() -> Tensor:

@@ -17,6 +17,7 @@ from anisoscope.capture.masking import Call, Masking
 from anisoscope.capture.proof import Proof, compare_attention
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import sum_scores
+from anisoscope.capture.vectors import RunningStack
 from anisoscope.errors import AnisoscopeError, MeasureError
 from anisoscope.models.families import ROTATING
 
@@ -44,8 +45,11 @@ def explain(error: Exception) -> str:
     """Return in a few words why something could not be read."""
     if isinstance(error, AnisoscopeError):
         return error.got
+    name = type(error).__name__
     words = " ".join(str(error).split())[:120]
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+    if not words:
+        return name
+    return f"{name}: {words}"
 
 
 class Heads:
@@ -53,10 +57,13 @@ class Heads:
 
     def __init__(self, tap: Any, of_rows: dict[str, Any]) -> None:
         """Prepare to read the attention calls that `tap` sees; `of_rows` are options of `attention_rows`."""
-        self.tap, self.of_rows = tap, of_rows
-        self.served, self.by_hand = set[Site](), set[Site]()
-        self.read = dict[Any, tuple[Any, Any, Masking]]()
-        self.sources = dict[nn.Module, projections.Source]()
+        self.tap = tap
+        self.of_rows = of_rows
+        # Sites of the running forward call: of calls through the attention interface, and of others.
+        self.served: set[Site] = set()
+        self.by_hand: set[Site] = set()
+        self.read: dict[Any, tuple[Any, Any, Masking]] = {}
+        self.sources: dict[nn.Module, projections.Source] = {}
         self.crossing = {m.multihead_attn for m in tap.names if isinstance(m, nn.TransformerDecoderLayer)}
 
     def hook_projections(self) -> None:
@@ -64,12 +71,14 @@ class Heads:
         stacks, names = self.tap.stacks, self.tap.names
         rotary = {stacks[m] for m in names if is_rotary(m) or hasattr(m, "rotary_dim")}
         for module in names:
-            if is_attention(module) and not any(map(is_attention, module.children())):
-                turned = stacks[module] in self.tap.turned
-                source = projections.hook_projections(
-                    module, stacks[module] in rotary, self.tap.hook, tokens_first=turned
-                )
-                self.sources[module] = source
+            contains_attention = any(is_attention(child) for child in module.children())
+            if not is_attention(module) or contains_attention:
+                continue
+            stack = stacks[module]
+            tokens_first = stack in self.tap.turned
+            self.sources[module] = projections.hook_projections(
+                module, stack in rotary, self.tap.hook, tokens_first=tokens_first
+            )
 
     def begin(self) -> None:
         """Forget the attention calls of the previous forward call; runs before each forward call."""
@@ -124,7 +133,9 @@ class Heads:
         tap = self.tap
         stack = tap.stacks[call.module]
         tap.running[stack].looks += 1
-        place, windows = at("attention"), self._count_windows(call)
+        place = at("attention")
+        windows = self._count_windows(call)
+        # A call by hand may be a part of one that the interface has shown already.
         if place.place in tap.refused or (by_hand and place in self.served):
             return None
         if self._is_refused(place, call, windows, by_hand):
@@ -138,18 +149,21 @@ class Heads:
         if real is not None and real.shape[1] != call.query.shape[2]:
             real = None  # of cross-attention to another stack
         with tap.counting.pause():
-            call = call if by_hand else self._known(call)
+            if not by_hand:
+                call = self._share_masking(call)
             return self._hand_on(call, at, source, real, windows)
 
-    def _known(self, call: Call) -> Call:
+    def _share_masking(self, call: Call) -> Call:
         """Return the call with its mask already read; layers that share the mask read it once."""
         bias = call.settings.get("position_bias")
         shape = (*call.query.shape[::2], call.key.shape[2])
-        alike = (call.settings.get("is_causal"), getattr(call.module, "is_causal", None), call.backend)
-        key = (id(call.mask), id(bias), shape, call.settings.get("sliding_window"), alike)
+        causality = (call.settings.get("is_causal"), getattr(call.module, "is_causal", None), call.backend)
+        key = (id(call.mask), id(bias), shape, call.settings.get("sliding_window"), causality)
         if key not in self.read:
-            self.read[key] = (call.mask, bias, call.read_masking())  # kept, so that no other gets its number
-        return replace(call, known=self.read[key][2])
+            # Mask and bias are kept too, so that no other tensor gets their id.
+            self.read[key] = (call.mask, bias, call.read_masking())
+        _, _, masking = self.read[key]
+        return replace(call, known=masking)
 
     def _hand_on(
         self, call: Call, at: Callable[..., Site], source: Any, real: Tensor | None, windows: int
@@ -169,44 +183,69 @@ class Heads:
 
         def emit(site: Site, value: Any) -> None:
             """Pass a value on to the receiver; if attention ran in windows, they are joined to sequences first."""
-            tap.emit(site, value if windows < 2 else _merge_windows(value, windows))
+            if windows > 1:
+                value = _merge_windows(value, windows)
+            tap.emit(site, value)
 
-        positions, keys = call.query.shape[2], call.key.shape[2]
-        if keys > positions and at("key").kind == "self" and {"key", "value"} & {n.partition(".")[0] for n in wanted}:
-            expected = f"one key a token in {type(call.module).__name__}, as --panel attention has to have"
-            cure = "measure what is per query: capture(model, ('query', 'attention'))"
-            raise MeasureError(expected, f"{keys} keys for {positions} positions: some represent several tokens", cure)
-        for (name, stage), tensor in source.stages(call).items():
-            if {name, f"{name}.{stage}"} & wanted:
-                emit(at(name, stage), tensor)
-        if "value" in wanted:
-            emit(at("value"), call.value)
+        self._check_keys(call, at)
+        self._emit_heads(call, at, source, emit)
         if tap.on_call is not None and windows == 1:
             tap.on_call(at("attention"), call)
         stands_in = tap.fused and is_plain_softmax(call)
         columns = "extremes" in wanted
+        rows: dict[str, Tensor] = {}
         if tap.proof is not None:
             rows = self._compute_rows_with_output(call, real, columns)
             if not self._is_verified(tap.proof, call, at("attention"), rows, real):
                 return None
-        else:
-            of_rows = wanted & {"attention", "centred", "extremes"}
-            rows = self._rows(call, real, value=stands_in, columns=columns) if of_rows else {}
+        elif wanted & {"attention", "centred", "extremes"}:
+            rows = self._rows(call, real, value=stands_in, columns=columns)
         output = rows.pop("output", None)
         by_key = {name: rows.pop(name) for name in ("mass", "seen") if name in rows}
         if "extremes" in wanted:
-            tensors = {"query": call.query, "key": call.key, "value": call.value}
-            emit(at("extremes"), by_key | tensors)
+            emit(at("extremes"), by_key | {"query": call.query, "key": call.key, "value": call.value})
         if "attention" in wanted:
             emit(at("attention"), rows)
         if "scores" in wanted:
             emit(at("scores"), sum_scores(call.query, call.key, call.masking, scale=call.scale, real=real))
         if "centred" in wanted:
-            query, key = self._means_of(at("centred"), call)
-            of_query = self._rows(replace(call, query=call.query - query), real)
-            of_key = self._rows(replace(call, key=call.key - key), real)
-            emit(at("centred"), {"plain": rows, "query": of_query, "key": of_key})
-        return output if stands_in and output is not None and is_defined(rows) else None
+            emit(at("centred"), {"plain": rows, **self._compute_centred_rows(call, at("centred"), real)})
+        if stands_in and output is not None and is_defined(rows):
+            return output
+        return None
+
+    def _check_keys(self, call: Call, at: Callable[..., Site]) -> None:
+        """Raise MeasureError if keys or values were asked for, and there are more of them than positions."""
+        positions, keys = call.query.shape[2], call.key.shape[2]
+        quantities = {name.partition(".")[0] for name in self.tap.wanted}
+        if keys <= positions or at("key").kind != "self" or not quantities & {"key", "value"}:
+            return
+        expected = f"one key a token in {type(call.module).__name__}, as --panel attention has to have"
+        cure = "measure what is per query: capture(model, ('query', 'attention'))"
+        raise MeasureError(expected, f"{keys} keys for {positions} positions: some represent several tokens", cure)
+
+    def _emit_heads(self, call: Call, at: Callable[..., Site], source: Any, emit: Callable[[Site, Any], None]) -> None:
+        """Pass on the queries and keys of a call at each stage that was asked for, and its values.
+
+        The arguments are those of `_hand_on`; `emit` passes a value on.
+        """
+        wanted = self.tap.wanted
+        for (name, stage), tensor in source.stages(call).items():
+            if name in wanted or f"{name}.{stage}" in wanted:
+                emit(at(name, stage), tensor)
+        if "value" in wanted:
+            emit(at("value"), call.value)
+
+    def _compute_centred_rows(self, call: Call, site: Site, real: Tensor | None) -> dict[str, dict[str, Tensor]]:
+        """Return the statistics of attention rows with the mean `query` subtracted, and with the mean `key`.
+
+        real   which queries are real tokens [sequence, query]; None: all
+        """
+        query, key = self._means_of(site, call)
+        return {
+            "query": self._rows(replace(call, query=call.query - query), real),
+            "key": self._rows(replace(call, key=call.key - key), real),
+        }
 
     def _compute_rows_with_output(self, call: Call, real: Tensor | None, columns: bool) -> dict[str, Tensor]:
         """Compute the statistics of attention rows, and the `output` that the rows give if the call's values allow it.
@@ -230,17 +269,20 @@ class Heads:
         rows    statistics of the rows, with `output` if it could be computed
         real    which queries are real tokens [sequence, query]; None: all
         """
-        name, place = type(call.module).__name__, site.place
+        name = type(call.module).__name__
+        place = site.place
         if self.tap.positions.contradict(call.module, site):
             self.tap.refuse(place, f"{name}, which belongs to another block, was found there")
             return False
-        figures = compare_attention(call, rows["output"], rows["keys"], real) if "output" in rows else None
+        figures = None
+        if "output" in rows:
+            figures = compare_attention(call, rows["output"], rows["keys"], real)
         if figures is None:
             proof.unheard.add(place)
             return True
         proof.attention[place] = figures
-        apart, limit = figures
-        if apart <= limit:
+        error, limit = figures
+        if error <= limit:
             return True
         self.tap.refuse(place, f"softmax(scores)·values is not the output of {name}, and by more than rounding")
         return False
@@ -256,10 +298,13 @@ class Heads:
         where = (site.stack, site.layer or 0, site.kind)
         if where not in self.tap.means:
             expected = f"the mean query and key of {' '.join(map(str, where))} in tap.means"
-            raise MeasureError(expected, "none", "take them from measure.loop.head_means, as run_pass does")
-        scaled, key = self.tap.means[where]
-        key = key[:: call.query.shape[1] // call.key.shape[1]]
-        return (scaled / call.scale).to(call.query).unsqueeze(1), key.to(call.key).unsqueeze(1)
+            raise MeasureError(expected, "none", "take them from measure.loop.measure_head_means, as run_pass does")
+        scaled_query, key = self.tap.means[where]
+        # Means are repeated for the query heads that share a key head.
+        shared = call.query.shape[1] // call.key.shape[1]
+        key = key[::shared]
+        query = (scaled_query / call.scale).to(call.query)
+        return query.unsqueeze(1), key.to(call.key).unsqueeze(1)
 
     def _rows(
         self, call: Call, real: Tensor | None, *, value: bool = False, columns: bool = False
@@ -270,21 +315,27 @@ class Heads:
         value     also the output that the rows give
         columns   also what each key receives (`mass`, `seen`)
         """
-        settings = {"softcap": call.settings.get("softcap"), "sinks": call.settings.get("s_aux")}
-        how = {**settings, **self.of_rows, "scale": call.scale, "real": real}
-        how["value"] = call.value if value else None
-        how["columns"] = columns
-        return attention_rows(call.query, call.key, call.masking, **how)
+        options: dict[str, Any] = {"softcap": call.settings.get("softcap"), "sinks": call.settings.get("s_aux")}
+        options |= self.of_rows
+        if value:
+            options["value"] = call.value
+        return attention_rows(
+            call.query, call.key, call.masking, **options, scale=call.scale, real=real, columns=columns
+        )
 
     def _count_windows(self, call: Call) -> int:
         """Return into how many windows each sequence is split in a call: 1 if not split, 0 if the call does not fit."""
         stack = self.tap.stacks[call.module]
-        here, calls = self.tap.running[stack], len(call.query)
+        here: RunningStack = self.tap.running[stack]
+        calls, queries = len(call.query), call.query.shape[2]
         if not here.sequences or calls == here.sequences:
             return 1
-        fits = calls * call.query.shape[2] == here.sequences * here.positions and calls % here.sequences == 0
-        alike = call.query.shape[2] == call.key.shape[2]
-        return calls // here.sequences if fits and alike and stack not in self.tap.real else 0
+        covers_all = calls * queries == here.sequences * here.positions and calls % here.sequences == 0
+        is_square = queries == call.key.shape[2]
+        # Padding would not fall on the borders of windows.
+        if not covers_all or not is_square or stack in self.tap.real:
+            return 0
+        return calls // here.sequences
 
     def _is_refused(self, site: Site, call: Call, windows: int, by_hand: bool) -> bool:
         """Return whether a call must be left out: it is of an incomplete part of a sequence, or a second one in its
@@ -294,12 +345,13 @@ class Heads:
 
         windows   into how many windows each sequence is split; 0: the call does not fit
         """
-        before = self.by_hand if by_hand else self.served
-        several = self.tap.inside and site in before
-        before.add(site)
-        if not self.tap.optional & self.tap.of_heads or not (several or not windows):
+        earlier = self.by_hand if by_hand else self.served
+        is_second = self.tap.inside and site in earlier
+        earlier.add(site)
+        is_optional = bool(self.tap.optional & self.tap.of_heads)
+        if not is_optional or (windows and not is_second):
             return False
-        why = "several times in one block" if several else "in parts of a sequence that are not complete windows"
+        why = "several times in one block" if is_second else "in parts of a sequence that are not complete windows"
         self.tap.refuse(site.place, f"{type(call.module).__name__} computes it {why}")
         return True
 
@@ -333,19 +385,27 @@ def _merge_windows(value: Any, windows: int) -> Any:
         return {name: _join_windows(x, windows) for name, x in value.items()}
     if "plain" in value:
         return {which: _merge_windows(rows, windows) for which, rows in value.items()}
-    per_row = value["entropy"].dim() if "entropy" in value else 0
-    made = {}
+    # Statistics of rows have a query axis, which is joined; sums over rows add up.
+    axes_of_rows = 0
+    if "entropy" in value:
+        axes_of_rows = value["entropy"].dim()
+    merged: dict[str, Tensor] = {}
     for name, x in value.items():
-        parts = torch.unflatten(x, 0, (-1, windows))
+        is_of_rows = axes_of_rows > 0 and x.dim() == axes_of_rows and name != "score_histogram"
         if name == "row_similarity":
-            made[name] = parts.nanmean(1)
-        elif per_row and x.dim() == per_row and name != "score_histogram":
-            made[name] = _join_windows(x, windows)
+            merged[name] = _split_windows(x, windows).nanmean(1)
+        elif is_of_rows:
+            merged[name] = _join_windows(x, windows)
         else:
-            made[name] = parts.sum(1)
-    return made
+            merged[name] = _split_windows(x, windows).sum(1)
+    return merged
+
+
+def _split_windows(x: Tensor, windows: int) -> Tensor:
+    """Reshape [sequence · window, …] to [sequence, window, …]."""
+    return torch.unflatten(x, 0, (-1, windows))
 
 
 def _join_windows(x: Tensor, windows: int) -> Tensor:
     """Reshape [sequence · window, head, token, …] to [sequence, head, window · token, …]."""
-    return torch.unflatten(x, 0, (-1, windows)).transpose(1, 2).flatten(2, 3)
+    return _split_windows(x, windows).transpose(1, 2).flatten(2, 3)

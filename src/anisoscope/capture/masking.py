@@ -60,18 +60,25 @@ class Masking:
         mask, the keyword `is_causal` decides, then the module's own. FlashAttention has its padding in a mask
         [sequence, key], and its window in a keyword. `keys` is the number of keys, if it is not that of queries.
         """
-        bias, keys = settings.get("position_bias"), keys or query.shape[2]
+        bias = settings.get("position_bias")
         if is_block_mask(mask):
             return cls(_expand_block_mask(mask, query.device), False, bias)
-        if "flash" in backend or (isinstance(mask, Tensor) and mask.dim() == 2):
-            return cls._read_flash(module, query, mask, settings, keys)
+        is_padding = isinstance(mask, Tensor) and mask.dim() == 2
+        if "flash" in backend or is_padding:
+            return cls._read_flash(module, query, mask, settings, keys or query.shape[2])
         if mask is None:
             causal = _is_causal(module, query, settings, otherwise=backend == "sdpa")
             return cls(None, causal and backend not in BY_MASK_ALONE, bias)
         if not mask.is_floating_point():
             return cls(mask if mask.dtype == torch.bool else mask != 0, False, bias)
+        return cls._read_added(mask, bias)
+
+    @classmethod
+    def _read_added(cls, mask: Tensor, bias: Tensor | None) -> "Masking":
+        """Read a float mask, which is added to the scores; `bias` is added too."""
         lowest = mask.amax(-1, keepdim=True) - FAR_BELOW
-        seen = (mask >= lowest) & (mask > torch.finfo(mask.dtype).min / 2)  # the latter of rows that see nothing
+        # The second condition is for rows that see nothing, whose numbers are all as low.
+        seen = (mask >= lowest) & (mask > torch.finfo(mask.dtype).min / 2)
         added = torch.where(seen, mask, 0.0)
         if bool(added.any()):
             bias = added if bias is None else bias + added
@@ -86,19 +93,27 @@ class Masking:
         keys   the number of keys
         settings   keyword arguments of the call
         """
-        bias, window, queries = settings.get("position_bias"), settings.get("sliding_window"), query.shape[2]
+        bias = settings.get("position_bias")
+        window = settings.get("sliding_window")
+        queries = query.shape[2]
         causal = _is_causal(module, query, settings)
-        real = None
-        if mask is not None:  # keys behind the mask are of a cache that is not full yet
+        real, packed = None, None
+        if mask is None:
+            packed = _packed_sequences(query, settings, keys)
+        else:
+            # Keys behind the mask are of a cache that is not full yet.
             real = nn.functional.pad(mask[:, -keys:] != 0, (0, max(0, keys - mask.shape[1])))
-        packed = _packed_sequences(query, settings, keys) if mask is None else None
         if window is None and packed is None and (queries == keys or not causal):
             return cls._from_padding(real, causal, keys, bias)
-        # padding is taken out before, so that distances are those between real tokens; the last query stands beside
-        # the last key
-        position = torch.arange(keys, device=query.device)[None] if real is None else real.cumsum(-1) - 1
+        # Padding is taken out before, so that distances are those between real tokens. The last query is at the
+        # position of the last key.
+        position = torch.arange(keys, device=query.device)[None]
+        if real is not None:
+            position = real.cumsum(-1) - 1
         distance = position[:, keys - queries :, None] - position[:, None, :]
-        seen = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+        seen = torch.ones_like(distance, dtype=torch.bool)
+        if causal:
+            seen = distance >= 0
         if window is not None:
             seen = seen & (distance.abs() < window)
         if packed is not None:
@@ -113,10 +128,12 @@ class Masking:
 
         real   which keys are not padding [sequence, key]; None: all
         """
-        if real is None or not causal:
-            return cls(None if real is None else real[:, None, None, :], causal, bias)
-        earlier = torch.ones(keys, keys, dtype=torch.bool, device=real.device).tril()
-        return cls(real[:, None, None, :] & earlier, False, bias)
+        if real is None:
+            return cls(None, causal, bias)
+        seen = real[:, None, None, :]
+        if causal:
+            seen = seen & torch.ones(keys, keys, dtype=torch.bool, device=real.device).tril()
+        return cls(seen, False, bias)
 
     def without_flag(self, queries: int, keys: int) -> "Masking":
         """Return an equal masking that has a mask of pairs instead of both a mask and the flag `causal`.
@@ -135,14 +152,12 @@ class Masking:
         """Return the largest difference between what is added to the scores (bias) of two visible keys of one query."""
         if self.bias is None or not self.bias.numel():
             return 0.0
-        bias, keys = self.bias, self.keys
-        if keys is None:
-            low, high = bias.amin(-1), bias.amax(-1)
-        else:
-            keys = keys[..., : bias.shape[-1]]
-            low = torch.where(keys, bias, torch.inf).amin(-1)
-            high = torch.where(keys, bias, -torch.inf).amax(-1)
-        return float((high - low).amax())
+        low, high = self.bias, self.bias
+        if self.keys is not None:
+            keys = self.keys[..., : self.bias.shape[-1]]
+            low = torch.where(keys, self.bias, torch.inf)
+            high = torch.where(keys, self.bias, -torch.inf)
+        return float((high.amax(-1) - low.amin(-1)).amax())
 
     def span(self, sequences: int, queries: int, keys: int) -> Span | None:
         """Return the masking as one range of keys per sequence, which needs no mask; None if it is not that simple.
@@ -161,19 +176,23 @@ class Masking:
         if self.causal or self.keys.shape[1] > 1:
             return None
         seen = self.keys[:, 0, :, :keys]  # [sequence or 1, query or 1, key]
-        by_any = seen.any(1)
-        start = by_any.to(torch.uint8).argmax(1)
-        stop = start + by_any.sum(1)
+        seen_by_any = seen.any(1)
+        start = seen_by_any.to(torch.uint8).argmax(1)
+        stop = start + seen_by_any.sum(1)
         position = torch.arange(keys, device=seen.device)
-        stretch = (position >= start[:, None]) & (position < stop[:, None])
-        every = stretch.unsqueeze(1)
-        causal = bool((seen != every).any())
+        in_range = (position >= start[:, None]) & (position < stop[:, None])
+        in_range = in_range.unsqueeze(1)
+        causal = bool((seen != in_range).any())
         if causal:
-            upward = position <= torch.arange(seen.shape[1], device=seen.device)[:, None]
-            if seen.shape[1] != queries or bool((seen != (every & upward)).any()):
+            # Not the whole range for every query: up to its own position, or it is no range.
+            not_later = position <= torch.arange(seen.shape[1], device=seen.device)[:, None]
+            if seen.shape[1] != queries or bool((seen != (in_range & not_later)).any()):
                 return None
-        each = sequences // len(seen)
-        return Span(tuple(start.cpu().tolist() * each), tuple(stop.cpu().tolist() * each), causal)
+        # A mask may be shared by all sequences.
+        repeats = sequences // len(seen)
+        starts = tuple(start.cpu().tolist() * repeats)
+        stops = tuple(stop.cpu().tolist() * repeats)
+        return Span(starts, stops, causal)
 
 
 @dataclass(frozen=True)
@@ -202,7 +221,9 @@ class Call:
         arithmetic.
         """
         masking = self.known or self.read_masking()
-        return self._without_zeros(masking) if self._may_vanish(masking) else masking
+        if self._may_vanish(masking):
+            return self._without_zeros(masking)
+        return masking
 
     def read_masking(self) -> Masking:
         """Read which query sees which key by the mask only, whatever the queries and keys are."""
@@ -215,7 +236,8 @@ class Call:
             return False
         lowest = LOWEST.get(self.query.dtype, LOWEST_OF_FLOAT32)
         reach = masking.spread + 2 * self.largest_score()
-        return not reach < -lowest  # of NaN too
+        # Not `>=`: a reach that is NaN may hide anything.
+        return not reach < -lowest
 
     def largest_score(self) -> float:
         """Return an upper bound of |score| before a bias is added: longest query times longest key, or the soft cap."""
@@ -223,25 +245,31 @@ class Call:
             return float(self.settings["softcap"])
         if not self.query.numel() or not self.key.numel():
             return 0.0
-        longest = [torch.linalg.vector_norm(x.float(), dim=-1).max() for x in (self.query, self.key)]
-        return float(longest[0] * longest[1]) * abs(self.scale)
+        longest_query = torch.linalg.vector_norm(self.query.float(), dim=-1).max()
+        longest_key = torch.linalg.vector_norm(self.key.float(), dim=-1).max()
+        return float(longest_query * longest_key) * abs(self.scale)
 
     def _without_zeros(self, masking: Masking) -> Masking:
         """Return a masking that also hides the pairs whose computed weight is 0."""
-        heads, queries = self.query.shape[1:3]
-        rows = max(1, MOST_SCORES // max(1, len(self.query) * heads * self.key.shape[2]))
+        sequences, heads, queries = self.query.shape[:3]
+        keys = self.key.shape[2]
+        rows = max(1, MOST_SCORES // max(1, sequences * heads * keys))
         plain = replace(self, known=masking)
         exact = torch.float64 if self.query.dtype == torch.float64 else torch.float32
         parts = []
         for start in range(0, queries, rows):
             scores = plain.scores(slice(start, start + rows), masking).to(exact)
-            parts.append(scores.softmax(-1)[..., : self.key.shape[2]] > 0)
+            parts.append(scores.softmax(-1)[..., :keys] > 0)
         seen = torch.cat(parts, 2)
-        if masking.keys is not None:  # a row that sees nothing goes on to see nothing
-            seen &= masking.keys[..., : self.key.shape[2]]
+        # A row that sees nothing has equal weights, and goes on to see nothing.
+        if masking.keys is not None:
+            seen &= masking.keys[..., :keys]
         if masking.causal:
             seen &= torch.ones(seen.shape[2:], dtype=torch.bool, device=seen.device).tril()
-        return masking if bool((seen | ~_expand_pairs(masking, seen)).all()) else Masking(seen, False, masking.bias)
+        hides_more = not bool((seen | ~_expand_pairs(masking, seen)).all())
+        if hides_more:
+            return Masking(seen, False, masking.bias)
+        return masking
 
     @property
     def scale(self) -> float:
@@ -264,22 +292,27 @@ class Call:
 
         `rows` says which queries, or the first how many; None: all.
         """
-        rows = rows if isinstance(rows, slice) else slice(rows)
-        masking, query = masking or self.masking, self.query[:, :, rows]
+        if not isinstance(rows, slice):
+            rows = slice(rows)
+        masking = masking or self.masking
+        query = self.query[:, :, rows]
         key = self.key.repeat_interleave(query.shape[1] // self.key.shape[1], 1)
         scores: Tensor = torch.matmul(query, key.transpose(2, 3)) * self.scale
-        if self.settings.get("softcap") is not None:
-            scores = torch.tanh(scores / self.settings["softcap"]) * self.settings["softcap"]
+        softcap = self.settings.get("softcap")
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap) * softcap
         if masking.bias is not None:
             scores = scores + _rows_of(masking.bias, rows)
         if masking.keys is not None:
-            scores = scores.masked_fill(~_rows_of(masking.keys, rows)[..., : key.shape[2]], HIDDEN)
+            hidden = ~_rows_of(masking.keys, rows)[..., : key.shape[2]]
+            scores = scores.masked_fill(hidden, HIDDEN)
         if masking.causal:
-            above = torch.ones(self.query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).triu(1)
-            scores = scores.masked_fill(above[rows], HIDDEN)
-        if self.settings.get("s_aux") is not None:
-            sink = self.settings["s_aux"].to(scores).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
-            scores = torch.cat((scores, sink), -1)
+            later = torch.ones(self.query.shape[2], key.shape[2], dtype=torch.bool, device=key.device).triu(1)
+            scores = scores.masked_fill(later[rows], HIDDEN)
+        sinks = self.settings.get("s_aux")
+        if sinks is not None:
+            column = sinks.to(scores).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+            scores = torch.cat((scores, column), -1)
         return scores
 
 
@@ -301,31 +334,38 @@ def _is_causal(module: Any, query: Tensor, settings: dict[str, Any], *, otherwis
 
     A single query sees every key, so it is never causal.
     """
+    if query.shape[2] <= 1:
+        return False
     flag = settings.get("is_causal")
-    return bool(getattr(module, "is_causal", otherwise) if flag is None else flag) and query.shape[2] > 1
+    if flag is None:
+        flag = getattr(module, "is_causal", otherwise)
+    return bool(flag)
 
 
 def _packed_sequences(query: Tensor, settings: dict[str, Any], keys: int) -> Tensor | None:
     """Return which pairs [batch, query, key] are of the same sequence, if several sequences were packed into one row.
 
-    The sequences are told from each other by their cumulative lengths (`cu_seq_lens_k` in `settings`), or by position
-    ids that start again. None if nothing was packed.
+    The sequences are known by their cumulative lengths (`cu_seq_lens_k` in `settings`), or by position ids that start
+    again. None if nothing was packed.
 
     settings   keyword arguments of the attention call
     keys       the number of keys in a row of the batch
     """
-    ends, position = settings.get("cu_seq_lens_k"), settings.get("position_ids")
+    ends = settings.get("cu_seq_lens_k")
+    position = settings.get("position_ids")
     if isinstance(ends, Tensor):
         index = torch.arange(len(query) * keys, device=query.device)
-        number = torch.bucketize(index, ends[1:].to(index), right=True).view(-1, keys)
+        sequence = torch.bucketize(index, ends[1:].to(index), right=True).view(-1, keys)
     elif isinstance(position, Tensor) and len(query) == 1 and position.shape == (1, keys):
         first = position.min()
-        if not bool((position - first != torch.arange(keys, device=position.device)).any()):
+        one_after_another = torch.arange(keys, device=position.device)
+        if not bool((position - first != one_after_another).any()):
             return None
-        number = (position == first).cumsum(-1)
+        sequence = (position == first).cumsum(-1)
     else:
         return None
-    return number[:, keys - query.shape[2] :, None] == number[:, None, :]
+    of_queries = sequence[:, keys - query.shape[2] :, None]
+    return of_queries == sequence[:, None, :]
 
 
 def _rows_of(x: Tensor, rows: slice) -> Tensor:
@@ -333,12 +373,16 @@ def _rows_of(x: Tensor, rows: slice) -> Tensor:
 
     rows   the chosen queries
     """
-    return x if x.shape[2] == 1 else x[:, :, rows]
+    if x.shape[2] == 1:
+        return x
+    return x[:, :, rows]
 
 
 def _expand_pairs(masking: Masking, like: Tensor) -> Tensor:
     """Return which query sees which key, in the shape of `like` [sequence, head, query, key]."""
-    seen = torch.ones_like(like) if masking.keys is None else masking.keys[..., : like.shape[3]].expand(like.shape)
+    seen = torch.ones_like(like)
+    if masking.keys is not None:
+        seen = masking.keys[..., : like.shape[3]].expand(like.shape)
     if masking.causal:
         seen = seen & torch.ones(like.shape[2:], dtype=torch.bool, device=like.device).tril()
     return seen

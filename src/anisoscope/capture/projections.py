@@ -1,6 +1,6 @@
 """Read queries and keys before the attention interface (raw, after norms), with hooks on projections and norms."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -45,28 +45,41 @@ class Source:
         Stages are raw, normed and rotated. What was kept of the call is forgotten. If one projection gives query and
         gate (Qwen3-Next), the query is its first half.
         """
-        found: dict[tuple[Side, Stage], Tensor] = {("query", self.stage): call.query, ("key", self.stage): call.key}
+        stages: dict[tuple[Side, Stage], Tensor] = {("query", self.stage): call.query, ("key", self.stage): call.key}
+        raw = self._compute_raw(call)
+        if raw is not None:
+            stages["query", "raw"], stages["key", "raw"] = raw
+        if {"query norm", "key norm"} <= self.seen.keys():
+            stages["query", "normed"] = _align_axes(self.seen["query norm"], call.query)
+            stages["key", "normed"] = _align_axes(self.seen["key norm"], call.key)
+        self.seen.clear()
+        return stages
+
+    def _compute_raw(self, call: Call) -> tuple[Tensor, Tensor] | None:
+        """Return query and key [sequence, head, token, dim] out of the projections that were kept; None if unknown."""
         heads, dim = call.query.shape[1], call.query.shape[3]
         if {"query", "key"} <= self.seen.keys():
             gated = self.seen["query"].shape[-1] == 2 * heads * dim
-            found["query", "raw"] = _rows(self.seen["query"], 2 * dim if gated else dim)[..., :dim]
-            found["key", "raw"] = _rows(self.seen["key"], dim)
-        elif {"query", *LATENT} <= self.seen.keys():
-            latent, expanded = (self.seen[name] for name in LATENT)
-            expanded = expanded.reshape(*latent.shape[:2], call.key.shape[1], -1).transpose(1, 2)
-            own = expanded[..., : expanded.shape[3] - call.value.shape[3]]
-            shared = latent[..., own.shape[3] - dim :].unsqueeze(1).expand(-1, own.shape[1], -1, -1)
-            found["query", "raw"] = _rows(self.seen["query"], dim)
-            found["key", "raw"] = torch.cat((own, shared), -1)
-        elif (
-            self.fused and "fused" in self.seen and (both := _split_fused(self.seen["fused"], FUSED[self.fused], call))
-        ):
-            found["query", "raw"], found["key", "raw"] = both
-        if {"query norm", "key norm"} <= self.seen.keys():
-            found["query", "normed"] = _align_axes(self.seen["query norm"], call.query)
-            found["key", "normed"] = _align_axes(self.seen["key norm"], call.key)
-        self.seen.clear()
-        return found
+            query = _rows(self.seen["query"], 2 * dim if gated else dim)[..., :dim]
+            return query, _rows(self.seen["key"], dim)
+        if {"query", *LATENT} <= self.seen.keys():
+            return _rows(self.seen["query"], dim), self._expand_latent_key(call)
+        if self.fused and "fused" in self.seen:
+            return _split_fused(self.seen["fused"], FUSED[self.fused], call)
+        return None
+
+    def _expand_latent_key(self, call: Call) -> Tensor:
+        """Return the key [sequence, head, token, dim] of latent attention (DeepSeek-V2).
+
+        It is a part of its own in each head, from the expanded latent vector, and a part that all heads share.
+        """
+        latent, expanded = self.seen[LATENT[0]], self.seen[LATENT[1]]
+        expanded = expanded.reshape(*latent.shape[:2], call.key.shape[1], -1).transpose(1, 2)
+        # The expanded vector ends with the value.
+        own = expanded[..., : expanded.shape[3] - call.value.shape[3]]
+        start = own.shape[3] - call.query.shape[3]
+        shared = latent[..., start:].unsqueeze(1).expand(-1, own.shape[1], -1, -1)
+        return torch.cat((own, shared), -1)
 
 
 def _rows(x: Tensor, head_dim: int) -> Tensor:
@@ -80,13 +93,16 @@ def _split_fused(x: Float[Tensor, "sequence token all"], how: str, call: Call) -
     how   the layout of the projection's output; None is returned if it is not known
     """
     heads, key_heads, dim = call.query.shape[1], call.key.shape[1], call.query.shape[3]
-    if x.shape[-1] != (3 * heads if key_heads == heads else heads + 2 * key_heads) * dim:
+    width = (heads + 2 * key_heads) * dim
+    if x.shape[-1] != width:
         return None
     if how == "grouped" or key_heads == 1 < heads:
         query, key, _ = torch.split(x, [heads * dim, key_heads * dim, key_heads * dim], -1)
         return _rows(query, dim), _rows(key, dim)
-    parts = x.view(*x.shape[:2], *((heads, 3) if how == "by head" else (3, heads)), dim)
-    query, key, _ = parts.unbind(3 if how == "by head" else 2)
+    if how == "by head":
+        query, key, _ = x.view(*x.shape[:2], heads, 3, dim).unbind(3)
+    else:
+        query, key, _ = x.view(*x.shape[:2], 3, heads, dim).unbind(2)
     return query.transpose(1, 2), key.transpose(1, 2)
 
 
@@ -96,15 +112,20 @@ def _align_axes(x: Tensor, like: Tensor) -> Tensor:
     If both orders fit, the norms of vectors decide, since rotation keeps them.
     """
     sequences, heads, positions, dim = like.shape
-    if x.shape == (sequences * positions, heads, dim):  # all tokens in a row (Chameleon)
+    # All tokens in a row (Chameleon).
+    if x.shape == (sequences * positions, heads, dim):
         return x.view(sequences, positions, heads, dim).transpose(1, 2)
     if x.dim() == 3:
         return _rows(x, dim)
     swapped = x.transpose(1, 2)
-    if x.shape != like.shape or swapped.shape != like.shape:
-        return x if x.shape == like.shape else swapped
-    straight, turned = ((y.norm(dim=-1) - like.norm(dim=-1)).abs().sum() for y in (x, swapped))
-    return x if straight <= turned else swapped
+    if x.shape != like.shape:
+        return swapped
+    if swapped.shape != like.shape:
+        return x
+    norms = like.norm(dim=-1)
+    difference = (x.norm(dim=-1) - norms).abs().sum()
+    difference_swapped = (swapped.norm(dim=-1) - norms).abs().sum()
+    return x if difference <= difference_swapped else swapped
 
 
 def hook_projections(
@@ -121,22 +142,63 @@ def hook_projections(
     tokens_first   projections give [token, sequence, …]
     """
     children = dict(attention.named_children())
-    pair, norms = (next((p for p in known if children.keys() >= {*p}), None) for known in (SEPARATE, NORMS))
-    norms = norms if norms and not isinstance(children[norms[0]], nn.Identity) else None  # timm's, where it has none
-    source = Source("rotated" if rotary else "normed" if norms else "raw", tokens_first=tokens_first)
-    scaling = getattr(attention, "scaling", None)  # a number, or one for each dimension (TimesFM)
-    prescaled = (isinstance(scaling, Tensor) or scaling not in (None, 1.0)) and pair == ("q_proj", "k_proj")
-    joint = "add_q_proj" in children  # of an image and a text (SD3, Flux), whose projections are not of all positions
-    if joint or (source.stage == "raw" and not prescaled):
+    pair = _find_pair(children, SEPARATE)
+    norms = _find_pair(children, NORMS)
+    # timm has identities as norms if there are none.
+    if norms and isinstance(children[norms[0]], nn.Identity):
+        norms = None
+    stage: Stage = "raw"
+    if rotary:
+        stage = "rotated"
+    elif norms:
+        stage = "normed"
+    source = Source(stage, tokens_first=tokens_first)
+    # The projections of an image and a text (SD3, Flux) are not of all positions.
+    is_joint = "add_q_proj" in children
+    if is_joint or (stage == "raw" and not _scales_queries(attention, pair)):
         return source
-    wanted = dict(zip(("query", "key"), pair or (), strict=False))
-    of_latent = next((name for name in ("q_b_proj", "q_proj") if name in children), None)
-    if children.keys() >= {*LATENT} and of_latent is not None:  # AXK-2 names its queries otherwise
-        wanted = {"query": of_latent} | {name: name for name in LATENT}
-    if not wanted and (fused := next((name for name in FUSED if name in children), None)):
-        source.fused = wanted["fused"] = fused
-    if norms and source.stage == "rotated":
-        wanted |= zip(("query norm", "key norm"), norms, strict=True)
+    wanted = _choose_projections(children, pair)
+    if "fused" in wanted:
+        source.fused = wanted["fused"]
+    if norms and stage == "rotated":
+        wanted["query norm"], wanted["key norm"] = norms
     for name, child in wanted.items():
         hook(children[child], partial(source.keep, name))
     return source
+
+
+def _find_pair(children: dict[str, nn.Module], known: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+    """Return the first pair of names of which a module has both children; None if it has none."""
+    for pair in known:
+        if children.keys() >= set(pair):
+            return pair
+    return None
+
+
+def _scales_queries(attention: nn.Module, pair: tuple[str, str] | None) -> bool:
+    """Return whether a module may scale its queries after the projection, so that the interface shows others.
+
+    pair   names of its projections of queries and keys
+    """
+    # A number, or one for each dimension (TimesFM).
+    scaling = getattr(attention, "scaling", None)
+    is_scale = isinstance(scaling, Tensor) or scaling not in (None, 1.0)
+    return is_scale and pair == ("q_proj", "k_proj")
+
+
+def _choose_projections(children: dict[str, nn.Module], pair: tuple[str, str] | None) -> dict[str, str]:
+    """Return {what is kept: name of the child that gives it}, for the projections of an attention module.
+
+    pair   names of its projections of queries and keys
+    """
+    if children.keys() >= set(LATENT):
+        # AXK-2 names its queries in another way.
+        for name in ("q_b_proj", "q_proj"):
+            if name in children:
+                return {"query": name} | {latent: latent for latent in LATENT}
+    if pair is not None:
+        return {"query": pair[0], "key": pair[1]}
+    for name in FUSED:
+        if name in children:
+            return {"fused": name}
+    return {}

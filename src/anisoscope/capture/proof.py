@@ -19,8 +19,8 @@ from anisoscope.axes import Place, Site
 from anisoscope.capture.masking import Call
 
 ROUNDING = {torch.float64: 1e-6, torch.float32: 5e-6, torch.bfloat16: 1e-2, torch.float16: 1.5e-3}
-"""How far outputs of attention may lie apart by rounding, as a share of their size, by the type of their numbers: some
-five to thirty times what was measured over 13 families. Of float64, too, many families compute the softmax in float32.
+"""How far outputs of attention may differ by rounding, as a share of their size, by the type of their numbers: five to
+thirty times what was measured over 13 families. Many families compute the softmax in float32 even in a float64 model.
 """
 OF_SCORES = {torch.float64: 2e-7, torch.float32: 2e-7, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 """How much more per unit of the largest score, which the model rounds before the softmax."""
@@ -62,14 +62,19 @@ class Proof:
     def merge(self, other: "Proof") -> "Proof":
         """Combine two proofs: the larger error of each layer."""
         attention = dict(self.attention)
-        for place, (error, limit) in other.attention.items():
-            worst = max(attention.get(place, (0.0, limit)), (error, limit))
-            attention[place] = worst
-        figures = [proof.outputs for proof in (self, other) if proof.outputs is not None]
-        unheard = self.unheard | other.unheard
-        outputs = max(figures, default=None)
-        limit, noise = max(self.limit, other.limit), max(self.noise, other.noise)
-        return Proof(outputs, noise, limit, self.skipped or other.skipped, attention, unheard)
+        for place, figures in other.attention.items():
+            if place in attention:
+                figures = max(attention[place], figures)
+            attention[place] = figures
+        outputs = [proof.outputs for proof in (self, other) if proof.outputs is not None]
+        return Proof(
+            outputs=max(outputs, default=None),
+            noise=max(self.noise, other.noise),
+            limit=max(self.limit, other.limit),
+            skipped=self.skipped or other.skipped,
+            attention=attention,
+            unheard=self.unheard | other.unheard,
+        )
 
     def to_json(self) -> str:
         """Return the proof as JSON text, for `from_json`."""
@@ -85,7 +90,7 @@ class Proof:
         kept["unheard"] = {(stack, layer, kind) for stack, layer, kind in kept["unheard"]}
         return cls(**kept)
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return the entries of the proof in a run's manifest, for JSON.
 
         `outputs_moved` is by how much the capture changed the outputs, `outputs_limit` what rounding allows;
@@ -93,21 +98,29 @@ class Proof:
         `attention_not_compared` count layers; `attention_refused` holds the errors of the layers that were left out, if
         any.
         """
-        moved = "other shapes" if self.outputs == math.inf else self.outputs
-        described: dict[str, Any] = {"outputs_moved": moved, "outputs_limit": self.limit}
+        accepted: list[tuple[float, float]] = []
+        refused: dict[str, float | str] = {}
+        for (stack, layer, kind), (error, limit) in self.attention.items():
+            # Not `error > limit`: an error that is NaN is no match.
+            if error <= limit:
+                accepted.append((error, limit))
+                continue
+            name = f"{stack}.{layer}.cross" if kind == "cross" else f"{stack}.{layer}"
+            refused[name] = error if math.isfinite(error) else "not finite"
+        error_of_worst, limit_of_worst = max(accepted, default=(None, None))
+        entries: dict[str, Any] = {
+            "outputs_moved": "other shapes" if self.outputs == math.inf else self.outputs,
+            "outputs_limit": self.limit,
+        }
         if self.skipped:
-            described["outputs_skipped"] = self.skipped
-        within = [(error, limit) for error, limit in self.attention.values() if error <= limit]
-        error, limit = max(within, default=(None, None))
-        described |= {"attention_error": error, "attention_limit": limit}
-        described |= {"attention_compared": len(self.attention), "attention_not_compared": len(self.unheard)}
-        beyond = {place: error for place, (error, limit) in self.attention.items() if not error <= limit}
-        if beyond:
-            named = {f"{stack}.{layer}{'.cross' * (kind == 'cross')}": x for (stack, layer, kind), x in beyond.items()}
-            described["attention_refused"] = {
-                name: x if math.isfinite(x) else "not finite" for name, x in named.items()
-            }
-        return described
+            entries["outputs_skipped"] = self.skipped
+        entries["attention_error"] = error_of_worst
+        entries["attention_limit"] = limit_of_worst
+        entries["attention_compared"] = len(self.attention)
+        entries["attention_not_compared"] = len(self.unheard)
+        if refused:
+            entries["attention_refused"] = refused
+        return entries
 
 
 def compare_attention(call: Call, output: Tensor, keys: Tensor, real: Tensor | None) -> tuple[float, float] | None:
@@ -119,35 +132,69 @@ def compare_attention(call: Call, output: Tensor, keys: Tensor, real: Tensor | N
     own = _get_own_output(call)
     if own is None:
         return None
-    ours = call.finish(output.to(own.dtype)) if call.finish is not None else output
-    if ours.shape != own.shape and ours.numel() == own.numel():  # heads side by side
-        own = own.reshape(ours.shape)
+    ours = output
+    if call.finish is not None:
+        ours = call.finish(output.to(own.dtype))
+    if ours.shape != own.shape and ours.numel() == own.numel():
+        own = own.reshape(ours.shape)  # from heads side by side
     if ours.shape != own.shape:
         return None
-    dtype = own.dtype if own.dtype in ROUNDING else torch.float32
-    used = (keys > 0).transpose(1, 2) if call.finish is None else (keys > 0).any(1)
-    if real is not None:
-        used = used & (real if call.finish is not None else real.unsqueeze(-1))
+    limit = _get_limit(call, own.dtype)
     ours, own = ours.double(), own.double()
-    used = used.to(own.device) & own.isfinite().all(-1)  # a model may overflow by itself
+    used = _find_comparable(call, keys, real).to(own.device)
+    used = used & own.isfinite().all(-1)  # a model may overflow by itself
     if not bool(used.any()):
         return None
-    limit = ROUNDING[dtype]
-    if not any(name in call.backend for name in EXACT_SCORES) or dtype.itemsize >= 4:
-        limit += OF_SCORES[dtype] * call.largest_score()
+    # A sum over every axis but that of heads, which a finished output has no more.
     axes = tuple(axis for axis in range(used.dim()) if call.finish is not None or axis != 2)
-    count = used.sum(axes)
-    apart, size = (torch.where(used, x.square().sum(-1), 0.0).sum(axes) / count.clamp(min=1) for x in (ours - own, own))
-    size = size.clamp(min=float(size.mean()) * 1e-4)  # a head may give next to nothing
-    share = (apart / size.clamp(min=torch.finfo(torch.float32).tiny)).sqrt()
-    return (math.inf if bool(share.isnan().any()) else float(share.max())), limit
+    count = used.sum(axes).clamp(min=1)
+    difference = torch.where(used, (ours - own).square().sum(-1), 0.0).sum(axes) / count
+    size = torch.where(used, own.square().sum(-1), 0.0).sum(axes) / count
+    # A head may give next to nothing: its size is that of all heads then.
+    size = size.clamp(min=float(size.mean()) * 1e-4)
+    error = (difference / size.clamp(min=torch.finfo(torch.float32).tiny)).sqrt()
+    if bool(error.isnan().any()):
+        return math.inf, limit
+    return float(error.max()), limit
+
+
+def _get_limit(call: Call, dtype: torch.dtype) -> float:
+    """Return how far outputs of attention in this type may differ by rounding, as a share of their size."""
+    if dtype not in ROUNDING:
+        dtype = torch.float32
+    keeps_scores = any(name in call.backend for name in EXACT_SCORES)
+    if keeps_scores and dtype.itemsize < 4:
+        return ROUNDING[dtype]
+    return ROUNDING[dtype] + OF_SCORES[dtype] * call.largest_score()
+
+
+def _find_comparable(call: Call, keys: Tensor, real: Tensor | None) -> Tensor:
+    """Return which outputs can be compared [sequence, query, head], or [sequence, query] if the call finishes them.
+
+    keys   how many keys each query sees [sequence, head, query]
+    real   which queries are real tokens [sequence, query]; None: all
+    """
+    if call.finish is None:
+        comparable = (keys > 0).transpose(1, 2)
+        if real is not None:
+            comparable = comparable & real.unsqueeze(-1)
+        return comparable
+    comparable = (keys > 0).any(1)
+    if real is not None:
+        comparable = comparable & real
+    return comparable
 
 
 def _get_own_output(call: Call) -> Tensor | None:
     """Return the attention output that the model itself computes in a call; None if it is not a plain float tensor."""
-    made = call.result() if call.result is not None else None
-    made = made[0] if isinstance(made, list | tuple) and made else made
-    return made if isinstance(made, Tensor) and made.is_floating_point() and not made.is_nested else None
+    if call.result is None:
+        return None
+    output = call.result()
+    if isinstance(output, list | tuple) and output:
+        output = output[0]
+    if isinstance(output, Tensor) and output.is_floating_point() and not output.is_nested:
+        return output
+    return None
 
 
 class Outputs:
@@ -155,7 +202,7 @@ class Outputs:
 
     def __init__(self, output: Any) -> None:
         """Keep a checksum and a sample of every tensor in the output of a model."""
-        self.parts = [_Part(x) for x in _tensors(output)]
+        self.parts = [_Part(x) for x in _iter_tensors(output)]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -170,7 +217,8 @@ class Outputs:
         """
         if [part.shape for part in self.parts] != [part.shape for part in other.parts]:
             return math.inf
-        return max((a.apart_from(b) for a, b in zip(self.parts, other.parts, strict=True)), default=0.0)
+        differences = [part.apart_from(theirs) for part, theirs in zip(self.parts, other.parts, strict=True)]
+        return max(differences, default=0.0)
 
 
 class _Part:
@@ -190,15 +238,17 @@ class _Part:
         """Return the largest relative difference from another tensor; 0 only if checksum and sample are equal."""
         if self.total == other.total and _same(self.sample, other.sample):
             return 0.0
-        a, b = (x.sample.double() for x in (self, other))
+        a = self.sample.double()
+        b = other.sample.double()
         if bool((a.isfinite() != b.isfinite()).any()):
             return math.inf
         finite = a.isfinite()
         if not bool(finite.any()):
             return math.inf
         largest = float(a[finite].abs().max()) or 1.0
-        apart = float((a - b)[finite].abs().max()) / largest
-        return apart or torch.finfo(torch.float64).tiny  # it is in what was not kept
+        difference = float((a - b)[finite].abs().max()) / largest
+        # Checksums differ: if the samples do not, the difference is in numbers that were not kept.
+        return difference or torch.finfo(torch.float64).tiny
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
@@ -218,16 +268,16 @@ def _sum_of_bits(flat: Tensor) -> int:
     return total
 
 
-def _tensors(output: Any) -> Iterator[Tensor]:
+def _iter_tensors(output: Any) -> Iterator[Tensor]:
     """Yield the tensors of a model's output in order; other objects, such as caches, are skipped."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
         for value in output.values():
-            yield from _tensors(value)
+            yield from _iter_tensors(value)
     elif isinstance(output, list | tuple):
         for value in output:
-            yield from _tensors(value)
+            yield from _iter_tensors(value)
 
 
 def copy_inputs(inputs: Any) -> Any:
@@ -241,9 +291,10 @@ def copy_inputs(inputs: Any) -> Any:
     return deepcopy(inputs)
 
 
-def _list_of(path: str) -> str:
+def _find_list_path(path: str) -> str:
     """Return the path of the module list that a block belongs to: its own path up to the first number."""
-    return ".".join(takewhile(lambda part: not part.isdigit(), path.split(".")))
+    parts = takewhile(lambda part: not part.isdigit(), path.split("."))
+    return ".".join(parts)
 
 
 class Positions:
@@ -260,13 +311,15 @@ class Positions:
         self.depth = {stack: len(listed) for stack, listed in blocks.items()}
         paths = names or {}
         for stack, listed in blocks.items():
+            # Numbers of blocks that may have run before a list: each earlier list may have run or not.
             before = {0}
-            for _, own in groupby(listed, lambda block: _list_of(paths.get(block, ""))):
-                numbered = list(enumerate(own, start=1))
-                for number, block in numbered:
+            for _, own in groupby(listed, lambda block: _find_list_path(paths.get(block, ""))):
+                of_list = list(own)
+                for number, block in enumerate(of_list, start=1):
                     for module in block.modules():
-                        self.numbers.setdefault(module, set()).update((stack, n + number) for n in before)
-                before |= {n + len(numbered) for n in before}
+                        numbers = self.numbers.setdefault(module, set())
+                        numbers.update((stack, n + number) for n in before)
+                before |= {n + len(of_list) for n in before}
 
     def contradict(self, module: nn.Module, site: Site) -> bool:
         """Return whether attention of `module` was read under the wrong layer.

@@ -33,21 +33,27 @@ def sum_scores(
     Position biases, soft caps and sinks are not included: they apply after the score.
     """
     exact = choose_sum_device(query.device)
-    q, k = (x.to(exact).double() for x in (query, key))
-    q, k = q * scale, k.repeat_interleave(query.shape[1] // key.shape[1], 1)
+    q = query.to(exact).double() * scale
+    k = key.to(exact).double().repeat_interleave(query.shape[1] // key.shape[1], 1)
     seen = _expand_seen(q, k, masking)
     span = masking.span(len(q), q.shape[2], k.shape[2])  # read once for all layers of a mask
     if span is not None and not span.causal:
         seen = seen[:, :, :1]
     rows = seen.any(-1) & q.isfinite().all(-1)
-    rows = rows if real is None else rows & real.to(exact).unsqueeze(1)
+    if real is not None:
+        rows = rows & real.to(exact).unsqueeze(1)
     q = torch.where(rows.unsqueeze(-1), q, 0.0)
     used = (seen & rows.unsqueeze(-1)).any(2) & k.isfinite().all(-1)
     k = torch.where(used.unsqueeze(-1), k, 0.0)
     moment = q.transpose(2, 3) @ q
-    sums = {"rows": rows.sum(-1).double(), "query": q.sum(2), "query_moment": moment}
-    sums |= {"keys": used.sum(-1).double(), "key": k.sum(2)}
-    # a shift common to all keys of a sequence changes no covariance and keeps digits
+    sums = {
+        "rows": rows.sum(-1).double(),
+        "query": q.sum(2),
+        "query_moment": moment,
+        "keys": used.sum(-1).double(),
+        "key": k.sum(2),
+    }
+    # A shift common to all keys of a sequence changes no covariance, and keeps digits.
     centre = sums["key"] / sums["keys"].clamp(min=1).unsqueeze(-1)
     k = torch.where(used.unsqueeze(-1), k - centre.unsqueeze(2), 0.0)
     if seen.shape[2] == 1:
@@ -61,11 +67,13 @@ def _expand_seen(q: Tensor, k: Tensor, masking: Masking) -> Tensor:
 
     The query axis has length 1 if all queries of a sequence see the same keys.
     """
-    shape = (len(q), 1, 1, k.shape[2])
-    seen = torch.ones(shape, dtype=torch.bool, device=q.device) if masking.keys is None else masking.keys
-    seen = seen[..., : k.shape[2]].to(q.device).expand(len(q), -1, -1, -1)
+    sequences, queries, keys = len(q), q.shape[2], k.shape[2]
+    if masking.keys is None:
+        seen = torch.ones((sequences, 1, 1, keys), dtype=torch.bool, device=q.device)
+    else:
+        seen = masking.keys[..., :keys].to(q.device).expand(sequences, -1, -1, -1)
     if masking.causal:
-        seen = seen & torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+        seen = seen & torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril()
     return seen
 
 
@@ -100,16 +108,24 @@ def _sum_separate_rows(q: Tensor, k: Tensor, seen: Tensor, rows: Tensor) -> dict
     seen   which keys each query sees [sequence, 1 or head, query, key] bool
     rows   which queries are counted [sequence, head, query] bool
     """
-    parts = []
-    for i in range(len(q)):
-        share = seen[i].to(q) / seen[i].sum(-1, keepdim=True).clamp(min=1)  # [1 or head, query, key]
-        share = share * rows[i].unsqueeze(-1)
-        scores = q[i] @ k[i].transpose(1, 2)
-        mean_key = share @ k[i]  # [head, query, dim]
-        mean = (q[i] * mean_key).sum(-1, keepdim=True)
+    variances: list[Tensor] = []
+    leans: list[Tensor] = []
+    spreads: list[Tensor] = []
+    for query, keys, visible, counted in zip(q, k, seen, rows, strict=True):
+        share = visible.to(query) / visible.sum(-1, keepdim=True).clamp(min=1)  # [1 or head, query, key]
+        share = share * counted.unsqueeze(-1)
+        scores = query @ keys.transpose(1, 2)
+        mean_key = share @ keys  # [head, query, dim]
+        mean_score = (query * mean_key).sum(-1, keepdim=True)
         weighted = share * scores
-        variance = (weighted * scores).sum((1, 2)) - mean.square().sum((1, 2))
-        lean = (weighted.sum(1).unsqueeze(1) @ k[i]).squeeze(1) - (mean * mean_key).sum(1)
-        spread = (k[i] * share.sum(1).unsqueeze(-1)).transpose(1, 2) @ k[i] - mean_key.transpose(1, 2) @ mean_key
-        parts.append({"row_variance": variance, "row_lean": lean, "row_spread": spread})
-    return {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
+        # A covariance is the mean of products less the product of means.
+        variances.append((weighted * scores).sum((1, 2)) - mean_score.square().sum((1, 2)))
+        lean = (weighted.sum(1).unsqueeze(1) @ keys).squeeze(1)
+        leans.append(lean - (mean_score * mean_key).sum(1))
+        spread = (keys * share.sum(1).unsqueeze(-1)).transpose(1, 2) @ keys
+        spreads.append(spread - mean_key.transpose(1, 2) @ mean_key)
+    return {
+        "row_variance": torch.stack(variances),
+        "row_lean": torch.stack(leans),
+        "row_spread": torch.stack(spreads),
+    }

@@ -17,7 +17,7 @@ NAMED = ("last_hidden_state", "hidden_states")
 """Where a mapping keeps the vectors that are passed on."""
 
 JOINT = ("JointTransformerBlock", "FluxTransformerBlock", "FluxSingleTransformerBlock")
-"""Blocks of diffusers (SD3, Flux) that take and return the vectors of a text beside those of an image."""
+"""Blocks of diffusers (SD3, Flux) that take and return the vectors of a text and those of an image."""
 TEXT = "text"
 """The stack of these vectors of a text."""
 
@@ -46,14 +46,14 @@ def wrap_forward(block: nn.Module, enter: Callable[..., None], leave: Callable[.
     """
     own, forward = block.__dict__.get("forward"), block.forward
 
-    def looking(*args: Any, **kwargs: Any) -> Any:
+    def watched_forward(*args: Any, **kwargs: Any) -> Any:
         """Run the block's own `forward` between `enter` and `leave`."""
         enter(block, args, kwargs)
         output = forward(*args, **kwargs)
         leave(block, args, output)
         return output
 
-    block.forward = looking
+    block.forward = watched_forward
     try:
         yield
     finally:
@@ -72,7 +72,7 @@ def find_input(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         if isinstance(x, Tensor) and x.is_floating_point():
             return x
     expected = f"{type(block).__name__} to be called with a tensor of vectors"
-    raise MeasureError(expected, _described((*args, *kwargs.values())), "name other blocks (--blocks)")
+    raise MeasureError(expected, _describe_type((*args, *kwargs.values())), "name other blocks (--blocks)")
 
 
 def find_output(block: nn.Module, output: Any) -> Tensor:
@@ -80,28 +80,46 @@ def find_output(block: nn.Module, output: Any) -> Tensor:
 
     MeasureError if there are none.
     """
-    x = output[1] if is_joint(block) and isinstance(output, tuple) and len(output) == 2 else output
+    x = output
+    # Of a text and an image, in this order.
+    if is_joint(block) and isinstance(output, tuple) and len(output) == 2:
+        x = output[1]
     while not isinstance(x, Tensor):
-        if isinstance(x, list | tuple) and x:
-            x = x[0]
-        elif isinstance(x, Mapping) and any(name in x for name in NAMED):
-            x = next(x[name] for name in NAMED if name in x)
-        else:
+        part = _open_container(x)
+        if part is None:
             break
+        x = part
     if isinstance(x, Tensor) and x.is_floating_point():
         return x
     expected = f"{type(block).__name__} to return a tensor of vectors, or a tuple that begins with one"
-    raise MeasureError(expected, _described(output), "name other blocks (--blocks)")
+    raise MeasureError(expected, _describe_type(output), "name other blocks (--blocks)")
+
+
+def _open_container(x: Any) -> Any:
+    """Return the first part of a list or tuple, or the hidden states of a mapping; None if there is neither."""
+    if isinstance(x, list | tuple) and x:
+        return x[0]
+    if isinstance(x, Mapping):
+        for name in NAMED:
+            if name in x:
+                return x[name]
+    return None
 
 
 def is_joint(block: nn.Module) -> bool:
-    """Return whether a block passes on the vectors of a text beside those of an image, as those of SD3 and Flux do."""
+    """Return whether a block passes on the vectors of a text and those of an image, as those of SD3 and Flux do."""
     return class_of(block).__name__ in JOINT
 
 
 def count_texts(blocks: Iterable[nn.Module]) -> int:
-    """Return how many blocks pass on the vectors of a text beside those of an image."""
-    return sum(is_joint(block) and not getattr(block, "context_pre_only", False) for block in blocks)
+    """Return how many blocks pass on the vectors of a text and those of an image."""
+    count = 0
+    for block in blocks:
+        # The last block of SD3 drops the text.
+        drops_text = getattr(block, "context_pre_only", False)
+        if is_joint(block) and not drops_text:
+            count += 1
+    return count
 
 
 def find_text(kwargs: Mapping[str, Any], output: Any = None) -> Tensor | None:
@@ -118,12 +136,18 @@ def find_text(kwargs: Mapping[str, Any], output: Any = None) -> Tensor | None:
 def has_channels_last(block: nn.Module, x: Tensor) -> bool:
     """Return whether a feature map `x` of this block is [sequence, height, width, channel] (SAM, Swin).
 
-    This is told by the sizes of the block's weights.
+    The sizes of the block's weights tell it.
     """
-    norms = [getattr(m, "weight", None) for m in block.modules() if "Norm" in type(m).__name__]
-    sizes = {len(weight) for weight in norms if isinstance(weight, Tensor)}
-    made = {m.out_channels for m in block.modules() if isinstance(m, nn.Conv2d)}
-    return x.shape[3] in sizes and not (made and x.shape[1] in sizes | made)
+    norms: set[int] = set()
+    convolutions: set[int] = set()
+    for module in block.modules():
+        weight = getattr(module, "weight", None)
+        if "Norm" in type(module).__name__ and isinstance(weight, Tensor):
+            norms.add(len(weight))
+        if isinstance(module, nn.Conv2d):
+            convolutions.add(module.out_channels)
+    fits_first_axis = bool(convolutions) and x.shape[1] in norms | convolutions
+    return x.shape[3] in norms and not fits_first_axis
 
 
 def are_streams(model: nn.Module, x: Tensor, real: Tensor | None) -> bool:
@@ -147,8 +171,11 @@ def count_positions(block: nn.Module, x: Tensor, *, tokens_first: bool) -> tuple
     if x.is_nested:
         return x.size(0), 0
     if x.dim() == 4:
-        return len(x), x.shape[1:].numel() // x.shape[3 if has_channels_last(block, x) else 1]
-    sequences = x.shape[1] if tokens_first and x.dim() == 3 else len(x)
+        channel_axis = 3 if has_channels_last(block, x) else 1
+        return len(x), x.shape[1:].numel() // x.shape[channel_axis]
+    sequences = len(x)
+    if tokens_first and x.dim() == 3:
+        sequences = x.shape[1]
     return sequences, x.shape[:-1].numel() // max(1, sequences)
 
 
@@ -158,13 +185,17 @@ def to_vectors(x: Tensor, flatten: Flatten, *, tokens_first: bool = False) -> Te
     Maps give one vector per position, or per image with `flatten="image"`. MeasureError for other shapes.
     """
     if x.dim() == 4:
-        return x.flatten(1).unsqueeze(1) if flatten == "image" else x.flatten(2).transpose(1, 2)
+        if flatten == "image":
+            return x.flatten(1).unsqueeze(1)
+        return x.flatten(2).transpose(1, 2)
     if x.dim() == 2:
         return x.unsqueeze(1)
     if x.dim() != 3:
         expected = "vectors [sequence, token, dim], [sequence, dim] or maps [sequence, channel, height, width]"
         raise MeasureError(expected, f"shape {tuple(x.shape)}", "name blocks that pass on such (--blocks)")
-    return x.transpose(0, 1) if tokens_first else x
+    if tokens_first:
+        return x.transpose(0, 1)
+    return x
 
 
 def pad_nested(x: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
@@ -184,7 +215,7 @@ def is_same_memory(x: Tensor | None, y: Tensor) -> bool:
 def check_values(model: nn.Module) -> None:
     """Raise ModelError if weights are on the meta device, which has shapes only; offloaded weights are accepted.
 
-    UsageError if the model is none that can be hooked.
+    UsageError if the model is of a kind that cannot be hooked.
     """
     check_kind(model)
     for name, module in model.named_modules():
@@ -193,10 +224,12 @@ def check_values(model: nn.Module) -> None:
             raise ModelError("a model whose weights have values", got, "load it on cpu, cuda or mps")
 
 
-def _described(x: Any) -> str:
+def _describe_type(x: Any) -> str:
     """Return the type of an object in words, for an error message."""
     if isinstance(x, list | tuple):
-        return f"({', '.join(map(_described, x))})"
+        return f"({', '.join(_describe_type(part) for part in x)})"
     if isinstance(x, Mapping):
         return f"a mapping of {', '.join(map(str, x))}"
-    return f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+    if isinstance(x, Tensor):
+        return f"a tensor of {x.dtype}"
+    return type(x).__name__

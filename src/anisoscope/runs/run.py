@@ -320,7 +320,7 @@ def finish(
         "state_bytes": _measure_state(target.folder),
         "corpus": facts["corpus"] | {"n_units": len(measurement.sums.units)},
         "excluded": measurement.excluded(),
-        "capture": None if measurement.proof is None else measurement.proof.described(),
+        "capture": None if measurement.proof is None else measurement.proof.describe(),
         "warnings": [*facts["notes"], *_iter_warnings(measurement)],
         **describe_environment(),
     }
