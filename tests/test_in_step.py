@@ -71,21 +71,22 @@ def in_each_process(folder):
     if rank == 0:
         pd.Series(values).to_json(folder / "monitor.json")
     try:
-        measured(cut_into_parts(model_of(), world), 2)
+        measured(cut_in_two_ways(model_of(), world), 2)
     except MeasureError as error:
         (folder / f"refused-{rank}").write_text(str(error))
     other_fails(folder, model, rank)
     os._exit(0)  # the group has lost a process, and would wait for it
 
 
-def cut_into_parts(model, world):
-    """Tensor parallelism of one projection."""
+def cut_in_two_ways(model, world):
+    """Tensor parallelism of one projection, and FSDP2 of the whole."""
     from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
-    mesh = init_device_mesh("cpu", (world,))
-    parallelize_module(model.cls.predictions.transform.dense, mesh, ColwiseParallel())
-    return model
+    mesh = init_device_mesh("cpu", (1, world), mesh_dim_names=("data", "parts"))
+    parallelize_module(model.cls.predictions.transform.dense, mesh["parts"], ColwiseParallel())
+    return fully_shard(model, mesh=mesh["data"])
 
 
 def other_fails(folder, model, rank):
@@ -119,7 +120,7 @@ def test_records_are_those_of_one_process(world, tmp_path):
     expected = anisoscope.Monitor(batches(1)).look(model_of(), 1)
     assert looked == pytest.approx(expected, abs=1e-9)
     for rank in range(world):
-        assert "tensor parallelism" in (tmp_path / f"refused-{rank}").read_text()
+        assert "by tensor parallelism of" in (tmp_path / f"refused-{rank}").read_text()
         assert rank == 1 or "another one has ended" in (tmp_path / f"lost-{rank}").read_text()
 
 

@@ -236,6 +236,28 @@ torchrun --standalone --nproc-per-node 2 -m anisoscope measure builtin:minilm --
 - A signal to one process ends all of them after their current batch. Their states are saved.
 - `--resume` continues, with any number of processes.
 
+### Models spread over processes
+
+A model in memory whose layers lie in several processes is measured where it is. Every process calls `anisoscope.measure` with the same
+arguments and gets the same records. In a job of four processes (`torchrun --nproc-per-node 4`):
+
+```text
+how = transformers.distributed.DistributedConfig(tp_size=4, tp_plan="auto")
+model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B", distributed_config=how)
+run = anisoscope.measure(model, texts, processor=tokenizer)
+```
+
+| spread by | which batches a process reads | what is joined |
+|---|---|---|
+| FSDP2, DDP | every N-th; a process without a batch calls the model with its last one | the sums, at the end |
+| tensor parallelism (DTensor; plans of torch or transformers), also with tokens split between layers (sequence parallelism) | all: each process holds a part of every layer | heads of attention and split tokens, at each layer |
+
+With tensor parallelism it is read off the numbers which tensors are split, so no plan has to be known. Inputs that differ between processes are
+refused. The attention of all heads is computed in every process. On Gloo with 2 and 3 processes the records equal those of one process to
+1e-6 (`tests/test_tensor_parallel.py`: Llama with shared keys, Qwen3, gpt-oss, DeepSeek-V3, and a module of one's own cut by torch). A `Monitor`
+leaves the losses of such a training as they are. FSDP and tensor parallelism at once are refused, because no process knows then which others
+read its batch.
+
 ## Job arrays
 
 The jobs need no connection to each other and can run at any time:

@@ -11,18 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anisoscope.axes import Kind, Site
-from anisoscope.capture import projections
+from anisoscope.axes import Kind, Site, Stage
+from anisoscope.capture import entry_points, projections
 from anisoscope.capture.masking import Call, Masking
 from anisoscope.capture.proof import Proof, compare_attention
 from anisoscope.capture.rows import attention_rows
 from anisoscope.capture.scores import sum_scores
+from anisoscope.capture.splitting import Parts
 from anisoscope.capture.vectors import RunningStack
 from anisoscope.errors import AnisoscopeError, MeasureError
 from anisoscope.models.families import ROTATING
 
 Means = dict[tuple[str, int, Kind], tuple[Tensor, Tensor]]
 """(stack, layer, kind) → mean scaled query and mean key [head, head_dim], repeated for heads that share keys."""
+Stages = dict[tuple[projections.Side, Stage], Tensor]
+"""(`query` or `key`, stage) → tensor [sequence, head, token, dim]."""
 CROSS = ("EncDecAttention", "encoder_attn", "crossattention", "cross_attn", "attn2")
 """What the path of an attention module has in it, if it reads another stack."""
 CROSS_PARTS = {"cross_attention", "encoder_decoder_attention"}
@@ -135,12 +138,16 @@ class Heads:
         tap.running[stack].looks += 1
         place = at("attention")
         windows = self._count_windows(call)
+        source = self.sources.get(call.module) or projections.Source("raw")
+        stages: Stages | None = None
+        if tap.split is not None and tap.chosen(place):
+            # Before anything is decided: all processes must ask for the same tensors.
+            call, stages = self._join_heads(tap.split, call, source)
         # A call by hand may be a part of one that the interface has shown already.
         if place.place in tap.refused or (by_hand and place in self.served):
             return None
         if self._is_refused(place, call, windows, by_hand):
             return None
-        source = self.sources.get(call.module) or projections.Source("raw")
         if not tap.chosen(place):
             source.seen.clear()
             tap.note_looked_at()
@@ -151,7 +158,26 @@ class Heads:
         with tap.counting.pause():
             if not by_hand:
                 call = self._share_masking(call)
-            return self._hand_on(call, at, source, real, windows)
+            if stages is None:
+                stages = source.stages(call)
+            return self._hand_on(call, at, stages, real, windows)
+
+    def _join_heads(self, parts: Parts, call: Call, source: projections.Source) -> tuple[Call, Stages]:
+        """Return a call with the heads of all processes of tensor parallelism, and its queries and keys by stage.
+
+        source   the projected queries and keys of the heads that this process holds
+        """
+        with self.tap.counting.pause(), entry_points.suspend():
+            own = source.stages(call)
+            whole = parts.join_call(call, with_output=self.tap.proof is not None)
+            at_interface = {id(call.query): whole.query, id(call.key): whole.key}
+            stages: Stages = {}
+            for (name, stage), x in own.items():
+                joined = at_interface.get(id(x))
+                if joined is None:
+                    joined = parts.join_heads_of(call.module, x)
+                stages[name, stage] = joined
+        return whole, stages
 
     def _share_masking(self, call: Call) -> Call:
         """Return the call with its mask already read; layers that share the mask read it once."""
@@ -166,13 +192,12 @@ class Heads:
         return replace(call, known=masking)
 
     def _hand_on(
-        self, call: Call, at: Callable[..., Site], source: Any, real: Tensor | None, windows: int
+        self, call: Call, at: Callable[..., Site], stages: Stages, real: Tensor | None, windows: int
     ) -> Tensor | None:
         """Compute the requested quantities of one attention call (queries, keys, scores, …) and pass each to the tap.
 
         at        returns the site (layer and quantity) under which a quantity of this call is recorded
-        source    the module's projected queries and keys, as they were before the attention function was called
-                  (`capture.projections.Source`)
+        stages    queries and keys at each stage that is known (`capture.projections.Source`)
         real      which queries are real tokens [sequence, query]; None: all
         windows   into how many windows each sequence is split
 
@@ -188,10 +213,10 @@ class Heads:
             tap.emit(site, value)
 
         self._check_keys(call, at)
-        self._emit_heads(call, at, source, emit)
+        self._emit_heads(call, at, stages, emit)
         if tap.on_call is not None and windows == 1:
             tap.on_call(at("attention"), call)
-        stands_in = tap.fused and is_plain_softmax(call)
+        stands_in = tap.fused and is_plain_softmax(call) and tap.split is None
         columns = "extremes" in wanted
         rows: dict[str, Tensor] = {}
         if tap.proof is not None:
@@ -224,13 +249,15 @@ class Heads:
         cure = "measure what is per query: capture(model, ('query', 'attention'))"
         raise MeasureError(expected, f"{keys} keys for {positions} positions: some represent several tokens", cure)
 
-    def _emit_heads(self, call: Call, at: Callable[..., Site], source: Any, emit: Callable[[Site, Any], None]) -> None:
+    def _emit_heads(
+        self, call: Call, at: Callable[..., Site], stages: Stages, emit: Callable[[Site, Any], None]
+    ) -> None:
         """Pass on the queries and keys of a call at each stage that was asked for, and its values.
 
         The arguments are those of `_hand_on`; `emit` passes a value on.
         """
         wanted = self.tap.wanted
-        for (name, stage), tensor in source.stages(call).items():
+        for (name, stage), tensor in stages.items():
             if name in wanted or f"{name}.{stage}" in wanted:
                 emit(at(name, stage), tensor)
         if "value" in wanted:

@@ -202,7 +202,7 @@ class Outputs:
 
     def __init__(self, output: Any) -> None:
         """Keep a checksum and a sample of every tensor in the output of a model."""
-        self.parts = [_Part(x) for x in _iter_tensors(output)]
+        self.parts = [_Part(x) for x in iter_tensors(output)]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -268,16 +268,16 @@ def _sum_of_bits(flat: Tensor) -> int:
     return total
 
 
-def _iter_tensors(output: Any) -> Iterator[Tensor]:
+def iter_tensors(output: Any) -> Iterator[Tensor]:
     """Yield the tensors of a model's output in order; other objects, such as caches, are skipped."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
         for value in output.values():
-            yield from _iter_tensors(value)
+            yield from iter_tensors(value)
     elif isinstance(output, list | tuple):
         for value in output:
-            yield from _iter_tensors(value)
+            yield from iter_tensors(value)
 
 
 def copy_inputs(inputs: Any) -> Any:

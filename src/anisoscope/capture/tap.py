@@ -19,6 +19,7 @@ from anisoscope.capture.counting import Counting, can_count, list_ranges
 from anisoscope.capture.heads import Heads, Means, is_attention
 from anisoscope.capture.masking import Call
 from anisoscope.capture.proof import Positions, Proof
+from anisoscope.capture.splitting import Parts
 from anisoscope.errors import AnisoscopeError, MeasureError, UnseenError, UsageError, suggest_names
 from anisoscope.models.beside import pool_texts
 from anisoscope.models.blocks import (
@@ -161,6 +162,7 @@ class Tap:
         self._seen_places = set[Place]()
         self.names = {module: name for name, module in model.named_modules()}
         self.stacks = find_stacks(model)
+        self.split = Parts.find(model)
         self.heads, self.counting = Heads(self, of_rows), Counting(self._ran)
 
     def __getitem__(self, name: str) -> Any:
@@ -259,6 +261,8 @@ class Tap:
             real = self.real.get(site.stack)
             x = vectors.pad_nested(x, None if real is None else (*real.shape, x.size(-1))) if x.is_nested else x
             x = vectors.to_vectors(x, self._flatten, tokens_first=site.stack in self.turned)
+            if self.split is not None and self.chosen(site):
+                x = self.split.join(x, 1)  # tokens, of sequence parallelism
             self.emit(site, self._join_parts(site.stack, x))
 
     def _join_parts(self, stack: str, x: Tensor) -> Tensor:
@@ -290,6 +294,9 @@ class Tap:
     def attach(self, block_classes: tuple[str, ...]) -> None:
         """Hook the model so that everything that was asked for is captured."""
         self._block_classes = block_classes
+        if self.split is not None:
+            check = partial(self.split.require_same_inputs, self.counting.pause)
+            self.ends.callback(self.model.register_forward_pre_hook(check, with_kwargs=True).remove)
         self.ends.callback(self.model.register_forward_pre_hook(self._start).remove)
         inside: set[nn.Module] = set()
         found = find_blocks(self.model, block_classes)

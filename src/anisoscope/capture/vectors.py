@@ -204,9 +204,15 @@ def pad_nested(x: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
 
 
 def is_same_memory(x: Tensor | None, y: Tensor) -> bool:
-    """Return whether `y` is `x`, a view of the same memory, or the padded form of `x`."""
-    if x is None or x is y or (y.is_nested and not x.is_nested):
+    """Return whether `y` is `x`, a view of the same memory, or the padded form of `x`.
+
+    Of tensors that are split over processes, the parts that this process holds are compared.
+    """
+    if x is None or x is y:
         return x is y
+    x, y = (part.to_local() if hasattr(part, "to_local") else part for part in (x, y))
+    if y.is_nested and not x.is_nested:
+        return False
     if x.is_nested:
         return not y.is_nested and y.dim() == 3 and torch.equal(pad_nested(x, tuple(y.shape)), y)
     return (x.shape, x.stride(), x.data_ptr()) == (y.shape, y.stride(), y.data_ptr())

@@ -19,6 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 from anisoscope.errors import MeasureError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
+from anisoscope.models.parallelism import find_spread
 
 PATIENCE = timedelta(days=7)
 """How long a process waits for the others, whose parts may take longer; one that has ended is noticed at once."""
@@ -177,29 +178,18 @@ def _ended() -> MeasureError:
 
 def is_in_step(model: nn.Module) -> bool:
     """Return whether a forward call of `model` waits for other processes, which must then call it equally often (FSDP,
-    DDP).
+    DDP, tensor parallelism).
 
-    MeasureError for tensor or expert parallelism, where all processes would have to read the same batches.
+    MeasureError for a model that is spread in two ways at once.
     """
-    if rank_and_world()[1] == 1 or not dist.is_initialized():
-        return False
-    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
-
-    wrappers = (FSDPModule, FullyShardedDataParallel, nn.parallel.DistributedDataParallel)
-    wrapped = any(isinstance(module, wrappers) for module in model.modules())
-    parameters = list(model.parameters())
-    split = max((_count_split_axes(parameter) for parameter in parameters), default=0)
-    if split > wrapped or (getattr(model, "_tp_size", None) or 1) > 1:
-        expected = "a model whose processes can each read batches of their own"
-        cure = "spread its weights with FSDP2 (torch.distributed.fsdp.fully_shard), or over devices (device_map)"
-        raise MeasureError(expected, f"{type(model).__name__} of tensor parallelism, in which all read the same", cure)
-    return wrapped or any(hasattr(parameter, "ds_id") for parameter in parameters)
+    return find_spread(model).in_step
 
 
-def _count_split_axes(parameter: Any) -> int:
-    """Count the axes of the process mesh along which a parameter is split; one for FSDP."""
-    placements = getattr(parameter, "placements", ())
-    return sum(not placement.is_replicate() for placement in placements)
+def reads_same_batches(model: nn.Module) -> bool:
+    """Return whether all processes of the job must read the same batches, since each holds a part of every layer
+    (tensor parallelism).
+    """
+    return bool(find_spread(model).ranks)
 
 
 def reshard(model: nn.Module) -> None:
@@ -214,13 +204,14 @@ def reshard(model: nn.Module) -> None:
 class Steps:
     """Keeps the processes of a torchrun job at the same batch if their models wait for each other (FSDP).
 
-    A process without further batches keeps calling the model until the last one has finished. Other models run
-    independently in each process.
+    A process without further batches keeps calling the model until the last one has finished. With tensor parallelism
+    all processes read the same batches. Other models run independently in each process.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
         """Find out whether forward calls of `model` wait for other processes."""
-        self.together, self._device = is_in_step(model), device
+        spread = find_spread(model)
+        self.together, self._same, self._device = spread.in_step, bool(spread.ranks), device
 
     def agree(self, busy: bool, signal: int) -> tuple[bool, int]:
         """Exchange two facts among the processes: returns (any process has another batch, signal that any of them must
@@ -234,10 +225,13 @@ class Steps:
         """
         if not self.together:
             return busy, signal
-        flags = torch.tensor([int(busy), signal], device=self._device)
+        flags = torch.tensor([int(busy), signal, -int(busy)], device=self._device)
         with _explain_lost_process():
             dist.all_reduce(flags, dist.ReduceOp.MAX)
-        anybody, number = flags.tolist()
+        anybody, number, nobody_waits = flags.tolist()
+        if self._same and anybody == 1 and nobody_waits == 0 and not number:
+            expected = "the same batches in every process of tensor parallelism"
+            raise MeasureError(expected, "fewer in one of them", "give each process the whole list, not a share of it")
         return bool(anybody), number
 
 

@@ -26,6 +26,7 @@ from anisoscope.measure.distributed import (
     gather_parts,
     is_in_step,
     rank_and_world,
+    reads_same_batches,
     reshard,
 )
 from anisoscope.measure.random_state import fork_random_state
@@ -384,7 +385,7 @@ def measure_head_means(model: nn.Module, plan: BatchPlan | Iterable[Batch], sett
     terms = Settings(metrics=("score_terms",), groups=2, tokens=settings.tokens[:1], **options)
     rank, world = rank_and_world()
     count = len(plan) if isinstance(plan, Sized) else 0
-    if world > 1 and dist.is_initialized() and count >= world:
+    if world > 1 and dist.is_initialized() and count >= world and not reads_same_batches(model):
         measured = gather_parts(run_pass(model, plan, terms, only=range(rank, count, world)))
     else:
         measured = run_pass(model, plan, terms)

@@ -54,7 +54,8 @@ class Monitor:
 
     The model runs in evaluation mode without gradients; modes, gradients and the random state are restored: training is
     bit for bit the same with and without. Hooks exist only during a measurement. Of several processes, the first one
-    measures; if the weights are spread over them (FSDP), all of them do, at the same probe, and the first one logs.
+    measures; if the weights are spread over them (FSDP, tensor parallelism), all of them do, at the same probe, and the
+    first one logs.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class Monitor:
     def look(self, model: nn.Module, step: int) -> dict[str, float]:
         """Measure `model` now, whatever the step, and return the values to log: {"anisoscope/encoder.3/A": .21, …}.
 
-        In a torchrun job with FSDP all processes must call it.
+        In a torchrun job with FSDP or tensor parallelism all processes must call it.
         """
         self.last = step
         body = model if is_in_step(model) else _unwrap_body(model)

@@ -37,6 +37,7 @@ from anisoscope.measure.distributed import (
     is_true_anywhere,
     open_process_group,
     rank_and_world,
+    reads_same_batches,
     share_tokenizer,
     take_over_states,
 )
@@ -165,7 +166,8 @@ def _measure_into(
     with interrupt_hint(lambda: _describe_kept(target, part)):
         try:
             part.append(_measure_share(target, subject, job, reading, progress))
-            measurement = gather_parts(part[0])
+            # With tensor parallelism each process has the whole.
+            measurement = part[0] if reads_same_batches(subject.model) else gather_parts(part[0])
         finally:
             if is_first:
                 target.note(identity)  # somebody may have removed the folder
@@ -254,7 +256,8 @@ def _measure_share(
 ) -> Measurement:
     """Measure this process's share of the batches and return the measurement. All processes must call it.
 
-    Of the job's shard, the batches that no saved state holds are distributed over all processes in turn.
+    Of the job's shard, the batches that no saved state holds are distributed over all processes in turn, or read by all
+    of them if the model is spread by tensor parallelism.
 
     reading   the opened corpus
     shown     the progress to show, or None
@@ -271,18 +274,20 @@ def _measure_share(
     # a shard of files has a plan of its own, all of which it measures
     first, step = (0, 1) if "files" in reading.corpus else job.shard
     todo = [batch for batch in range(first, len(plan), step) if batch not in held]
-    only = frozenset(todo[rank::world])
+    same = reads_same_batches(subject.model)
+    only = frozenset(todo if same else todo[rank::world])
     part = run_pass(
         subject.model,
         plan,
         job.settings,
-        state=own,
+        state=own if is_first or not same else None,
         resume=is_first,
         progress=shown if is_first else None,
         only=only | held if is_first else only,
         prove=True,
     )
-    if world > 1 or reading.more is not None:  # what is measured is not lost if what follows fails
+    # What is measured is not lost if what follows fails.
+    if reading.more is not None or (world > 1 and (is_first or not same)):
         part.save(own)
     return part
 

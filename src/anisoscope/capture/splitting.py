@@ -1,0 +1,158 @@
+"""Join what tensor parallelism splits: each process of the job holds some heads of attention, or some tokens."""
+
+import hashlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from anisoscope.capture.masking import Call
+from anisoscope.capture.proof import iter_tensors
+from anisoscope.errors import MeasureError
+from anisoscope.models.identity import gather_whole
+from anisoscope.models.parallelism import find_spread
+
+Pause = Callable[[], AbstractContextManager[None]]
+AXES = 5
+"""Axes that a tensor may have, at most."""
+COMPARED = 64
+"""Numbers of a tensor by which it is told whether processes hold the same one."""
+ALIKE = 1e-3
+"""Tensors of two processes that lie nearer together than this, as a share of the largest number, are the same one."""
+
+
+class Parts:
+    """The processes among which tensor parallelism splits a model. All of them must ask for the same tensors.
+
+    Whether a tensor is split is told by its numbers: processes hold the same ones, or different ones. No name of a
+    module or plan is needed, and every process comes to the same answer.
+    """
+
+    def __init__(self, ranks: tuple[int, ...]) -> None:
+        """Note the processes in the order of their parts."""
+        self.ranks = ranks
+
+    @classmethod
+    def find(cls, model: nn.Module) -> "Parts | None":
+        """Return the processes among which tensor parallelism splits a model; None if it is not split."""
+        ranks = find_spread(model).ranks
+        return cls(ranks) if ranks else None
+
+    def join(self, x: Tensor, axis: int, *, zeros_are_split: bool = False) -> Tensor:
+        """Return the tensor of which each process holds a part along `axis`; `x` itself if all hold the same one.
+
+        zeros_are_split   whether tensors of zeros everywhere are parts, or the same one
+
+        MeasureError if the parts differ in size along another axis.
+        """
+        if hasattr(x, "full_tensor"):
+            return gather_whole(x)  # type: ignore[no-any-return]
+        summaries = self._gather(_summarise(x))
+        shapes = [summary[:AXES].long().tolist() for summary in summaries]
+        if _are_alike(summaries) and not (zeros_are_split and not summaries[0][AXES:].any()):
+            return x
+        axis %= x.dim()
+        lengths = [shape[axis] for shape in shapes]
+        rest = {tuple(length for i, length in enumerate(shape) if i != axis) for shape in shapes}
+        if len(rest) > 1:
+            expected = f"parts of a tensor that differ in size along axis {axis} alone"
+            raise MeasureError(expected, f"parts of {shapes}", "measure the model with FSDP2, or in one process")
+        padding = max(lengths) - x.shape[axis]
+        if padding:
+            x = torch.cat([x, x.new_zeros([*x.shape[:axis], padding, *x.shape[axis + 1 :]])], axis)
+        parts = self._gather(x)
+        return torch.cat([part.narrow(axis, 0, n) for part, n in zip(parts, lengths, strict=True)], axis)
+
+    def require_same_inputs(self, pause: Pause, model: nn.Module, args: Any, kwargs: Any) -> None:
+        """Raise MeasureError if processes call the model with different inputs; a forward pre-hook of the model.
+
+        pause   opens a context in which no attention is looked for
+        """
+        digest = hashlib.blake2b(digest_size=7)
+        for x in iter_tensors([args, kwargs]):
+            digest.update(f"{tuple(x.shape)}{x.dtype}".encode())
+            raw = gather_whole(x).detach().cpu().contiguous().flatten()
+            digest.update(raw.view(torch.uint8).numpy().data if raw.numel() else b"")
+        device = next(iter(model.parameters())).device
+        with pause():
+            every = self._gather(torch.tensor([int.from_bytes(digest.digest())], device=device))
+        if len({int(each) for each in every}) > 1:
+            expected = "the same inputs in every process of tensor parallelism, since each holds a part of every layer"
+            raise MeasureError(expected, "different ones", "give each process the whole data, not a share of it")
+
+    def join_call(self, call: Call, *, with_output: bool) -> Call:
+        """Return an attention call with the heads of all processes, of which this one holds some.
+
+        with_output   also the model's own output of attention
+        """
+        query, key, value = (self.join_heads_of(call.module, x) for x in (call.query, call.key, call.value))
+        own = call.query.shape[1]
+        mask, settings = self._join_by_head(call.mask, own, 1), dict(call.settings)
+        for name, axis in (("position_bias", 1), ("s_aux", 0)):
+            if settings.get(name) is not None:
+                settings[name] = self._join_by_head(settings[name], own, axis)
+        whole = replace(call, query=query, key=key, value=value, mask=mask, settings=settings)
+        if not with_output or query is call.query:
+            return whole
+        # Now, and not when it is asked for: all processes must ask.
+        made = call.result() if call.result is not None and call.finish is None else None
+        made = made[0] if isinstance(made, list | tuple) and made else made
+        output: Tensor | None = None
+        if isinstance(made, Tensor) and made.dim() == 4 and not made.is_nested:
+            output = self.join(made, 2)
+        return replace(whole, result=lambda: output, finish=None)
+
+    def join_heads_of(self, module: nn.Module, x: Tensor) -> Tensor:
+        """Return queries, keys or values [sequence, head, token, dim] of an attention module, of all processes."""
+        return self.join(x, 1, zeros_are_split=_has_split_rows(module))
+
+    def _join_by_head(self, x: Any, heads: int, axis: int) -> Any:
+        """Return a tensor with an entry for each head joined over processes; other values unchanged.
+
+        heads   how many this process holds
+        axis    the one of heads
+        """
+        is_tensor = isinstance(x, Tensor) and x.dim() > axis and (axis == 0 or x.dim() == 4)
+        return self.join(x, axis) if is_tensor and x.shape[axis] == heads else x
+
+    def _gather(self, x: Tensor) -> list[Tensor]:
+        """Return the tensors of all processes, which have the same shape, in the order of the parts."""
+        x = x.contiguous()
+        every = [torch.empty_like(x) for _ in self.ranks]
+        dist.all_gather(every, x)
+        return [every[rank] for rank in self.ranks]
+
+
+def _has_split_rows(module: nn.Module) -> bool:
+    """Return whether a weight of a module is split over processes by what it gives, as that of queries is."""
+    for parameter in module.parameters():
+        for placement in getattr(parameter, "placements", ()):
+            if placement.is_shard(0):
+                return True
+    return False
+
+
+def _summarise(x: Tensor) -> Tensor:
+    """Return the shape of a tensor, its size and some of its numbers, in float64."""
+    shape = torch.zeros(AXES, dtype=torch.float64, device=x.device)
+    shape[: x.dim()] = torch.tensor(x.shape, dtype=torch.float64)
+    flat = x.detach().reshape(-1)
+    some = flat[:: max(1, -(-flat.numel() // COMPARED))].double()
+    some = torch.cat([some, some.new_zeros(COMPARED - len(some))])
+    size = torch.linalg.vector_norm(flat.double()) if flat.numel() else some.new_zeros(())
+    return torch.cat([shape, size[None], some])
+
+
+def _are_alike(summaries: list[Tensor]) -> bool:
+    """Return whether the tensors that were summarised are the same one, but for rounding."""
+    first = summaries[0]
+    if any(bool((summary[:AXES] != first[:AXES]).any()) for summary in summaries):
+        return False
+    numbers = torch.stack(summaries)[:, AXES:].nan_to_num()
+    largest = numbers.abs().amax(0)
+    scale = torch.cat([largest[:1], largest[1:].amax().expand(len(largest) - 1)])
+    return bool(((numbers - numbers[0]).abs() <= ALIKE * scale).all())
