@@ -140,7 +140,7 @@ class Heads:
         windows = self._count_windows(call)
         source = self.sources.get(call.module) or projections.Source("raw")
         stages: Stages | None = None
-        if tap.split is not None and tap.chosen(place):
+        if tap.split is not None and tap.is_asked_for(place):
             # Before anything is decided: all processes must ask for the same tensors.
             call, stages = self._join_heads(tap.split, call, source)
         # A call by hand may be a part of one that the interface has shown already.
@@ -148,7 +148,7 @@ class Heads:
             return None
         if self._is_refused(place, call, windows, by_hand):
             return None
-        if not tap.chosen(place):
+        if not tap.is_asked_for(place):
             source.seen.clear()
             tap.note_looked_at()
             return None

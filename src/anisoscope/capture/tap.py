@@ -139,31 +139,48 @@ class Tap:
         **of_rows: Any,
     ) -> None:
         """Prepare a capture of the places `wanted`; nothing is hooked before `attach`."""
-        self.model, self.wanted, self.of_heads = model, wanted, HEADS
-        self._flatten, self._tokens_first = flatten, tokens_first
-        self.kept, self.real = dict[str, Any](), dict[str, Tensor]()
-        self.means: Means = {}
+        self.model = model
+        self.wanted = wanted
+        self.of_heads = HEADS
+        self._flatten = flatten
+        self._tokens_first = tokens_first
         self.layers: tuple[int, ...] = ()
-        # Number of sequences in the next call, if the caller knows it; and of parts that a sequence has, by stack.
+        self.optional = {*OPTIONAL}
+        self.fused = False
+        self.means: Means = {}
+        # What the caller knows of the next call: real tokens by stack, and the number of sequences.
+        self.real: dict[str, Tensor] = {}
         self.sequences: int | None = None
-        self.parts: dict[str, int] = {}
-        self.optional, self.unseen, self.fused = {*OPTIONAL}, set[str](), False
-        self.on_call: Callable[[Site, Call], None] | None = None  # told of each attention call that can be read
-        self._fired, self._looked_at = set[Site](), set[str]()
-        self.refused = dict[Place, str]()
-        self._receive, self._kept_sites = receive or self._keep, dict[str, Site]()
+        # Called with each attention call that can be read.
+        self.on_call: Callable[[Site, Call], None] | None = None
+        self._receive = receive or self._keep
         self._raised_by_receiver: Exception | None = None
+        # What was captured: values of the last call, sites of all calls, and number of parts a sequence by stack.
+        self.kept: dict[str, Any] = {}
+        self._kept_sites: dict[str, Site] = {}
+        self._fired: set[Site] = set()
+        self._looked_at: set[str] = set()
+        self.parts: dict[str, int] = {}
+        # What was not: optional quantities, attention with reasons, and layers whose attention nobody saw.
+        self.unseen: set[str] = set()
+        self.refused: dict[Place, str] = {}
+        self._missed: defaultdict[str, list[int]] = defaultdict(list)
+        self._seen_places: set[Place] = set()
         self.proof: Proof | None = None
         self.positions = Positions({})
-        self.ends = ExitStack()
+        # State of the running forward call.
+        self.inside = False
         self.running: defaultdict[str, vectors.RunningStack] = defaultdict(vectors.RunningStack)
-        self.inside, self._now, self.turned = False, set[str](), set[str]()
-        self._depth, self._missed = dict[str, int](), defaultdict[str, list[int]](list)
-        self._seen_places = set[Place]()
+        self._now: set[str] = set()
+        # The model: stacks that pass on [token, sequence, dim], numbers of blocks, names and stacks of modules.
+        self.turned: set[str] = set()
+        self._depth: dict[str, int] = {}
         self.names = {module: name for name, module in model.named_modules()}
         self.stacks = find_stacks(model)
         self.split = Parts.find(model)
-        self.heads, self.counting = Heads(self, of_rows), Counting(self._ran)
+        self.ends = ExitStack()
+        self.heads = Heads(self, of_rows)
+        self.counting = Counting(self._ran)
 
     def __getitem__(self, name: str) -> Any:
         """Return the last tensor captured at a site, by the site's name; MeasureError if there is none."""
@@ -195,7 +212,7 @@ class Tap:
             return
         self._now.add(site.name)
         self._fired.add(site)
-        if not self.chosen(site):
+        if not self.is_asked_for(site):
             return
         with entry_points.suspend(), self.counting.pause():
             try:
@@ -235,13 +252,17 @@ class Tap:
 
     def _keep(self, site: Site, value: Any) -> None:
         """Keep the last value of a site (place in the model), for `tap[name]`; used if no receiver was given."""
-        self.kept[site.name], self._kept_sites[site.name] = value, site
+        self.kept[site.name] = value
+        self._kept_sites[site.name] = site
 
-    def chosen(self, site: Site) -> bool:
+    def is_asked_for(self, site: Site) -> bool:
         """Return whether the layer of a site (place in the model) was asked for."""
+        if not self.layers:
+            return True
         depth = self._depth.get(site.stack, 0)
         layer = depth if site.layer is None else site.layer
-        return not self.layers or bool({layer, layer - depth - 1} & {*self.layers})
+        from_end = layer - depth - 1
+        return layer in self.layers or from_end in self.layers
 
     def emit_vectors(self, site: Site, x: Tensor, block: nn.Module | None = None) -> None:
         """Bring the vectors of a layer to [sequence, token, dim] and hand them on, if their quantity was asked for.
@@ -251,19 +272,25 @@ class Tap:
         x       as the block gives them: vectors, or feature maps
         block   the block that gave them, if one did
         """
-        if site.quantity in self.wanted:
-            if x.dim() == 4 and vectors.are_streams(self.model, x, self.real.get(site.stack)):
-                came = f"{tuple(x.shape)} in {type(self.model).__name__}: several residual streams a token"
-                cure = "measure attention alone (--panel attention), or name blocks that pass on one stream (--blocks)"
-                raise MeasureError("blocks that pass on one vector a token", came, cure)
-            if block is not None and x.dim() == 4 and vectors.has_channels_last(block, x):
-                x = x.permute(0, 3, 1, 2)
-            real = self.real.get(site.stack)
-            x = vectors.pad_nested(x, None if real is None else (*real.shape, x.size(-1))) if x.is_nested else x
-            x = vectors.to_vectors(x, self._flatten, tokens_first=site.stack in self.turned)
-            if self.split is not None and self.chosen(site):
-                x = self.split.join(x, 1)  # tokens, of sequence parallelism
-            self.emit(site, self._join_parts(site.stack, x))
+        if site.quantity not in self.wanted:
+            return
+        real = self.real.get(site.stack)
+        if x.dim() == 4 and vectors.are_streams(self.model, x, real):
+            came = f"{tuple(x.shape)} in {type(self.model).__name__}: several residual streams a token"
+            cure = "measure attention alone (--panel attention), or name blocks that pass on one stream (--blocks)"
+            raise MeasureError("blocks that pass on one vector a token", came, cure)
+        if block is not None and x.dim() == 4 and vectors.has_channels_last(block, x):
+            x = x.permute(0, 3, 1, 2)
+        if x.is_nested:
+            shape = None
+            if real is not None:
+                shape = (*real.shape, x.size(-1))
+            x = vectors.pad_nested(x, shape)
+        x = vectors.to_vectors(x, self._flatten, tokens_first=site.stack in self.turned)
+        # With sequence parallelism, each process has some of the tokens.
+        if self.split is not None and self.is_asked_for(site):
+            x = self.split.join(x, 1)
+        self.emit(site, self._join_parts(site.stack, x))
 
     def _join_parts(self, stack: str, x: Tensor) -> Tensor:
         """Join what a tower makes of one sequence's images, [part, token, dim], to [1, part · token, dim].
@@ -298,54 +325,92 @@ class Tap:
             check = partial(self.split.require_same_inputs, self.counting.pause)
             self.ends.callback(self.model.register_forward_pre_hook(check, with_kwargs=True).remove)
         self.ends.callback(self.model.register_forward_pre_hook(self._start).remove)
-        inside: set[nn.Module] = set()
-        found = find_blocks(self.model, block_classes)
-        self.positions = Positions(found, self.names)
-        made_up = {parts[-1]: parts for parts in find_parts(self.model)}
-        for stack, blocks in found.items():
-            self._depth[stack] = len(blocks)
-            if texts := vectors.count_texts(blocks):
-                self._depth[vectors.TEXT] = texts
-            for block in blocks:
-                parts = made_up.get(block, [block])
-                inside.update(module for part in parts for module in part.modules())
-                if has_tokens_first(self.model, block) if self._tokens_first is None else self._tokens_first:
-                    self.turned.add(stack)
-                enter, leave = partial(self._enter, stack, block), partial(self._leave, stack)
-                if isinstance(block, nn.TransformerEncoderLayer):  # a hook would turn its fast path off
-                    self.ends.enter_context(vectors.wrap_forward(block, enter, leave))
-                    continue
-                self.ends.callback(parts[0].register_forward_pre_hook(enter, with_kwargs=True).remove)
-                for child in block.children() if "unrectified" in self.wanted else ():
-                    if isinstance(child, nn.ReLU):
-                        before = child.register_forward_pre_hook(partial(self._before_relu, stack))
-                        self.ends.callback(before.remove)
-                        self.hook(child, partial(self._after_relu, stack))
-                self.hook(block, leave)
-        for i, stage in enumerate(find_stages(self.model) if "stage" in self.wanted else (), start=1):
-            self.hook(stage, partial(self._leave_stage, i))
-        if "final" in self.wanted and (behind := getattr(self.model, "sentence", None)) is not None:
-            inside.update(behind.modules())
-            hook = self.model.register_forward_hook(self._leave_sentences, with_kwargs=True)
-            self.ends.callback(hook.remove)
-        if "final" in self.wanted and has_two_towers(self.model):
-            self.hook(self.model, self._leave_pairs)
-        for module in self.names if "final" in self.wanted else ():
-            if module not in inside and "Norm" in type(module).__name__:
-                self.hook(module, self._norm)
+        blocks_of = find_blocks(self.model, block_classes)
+        self.positions = Positions(blocks_of, self.names)
+        inside = self._hook_blocks(blocks_of)
+        if "stage" in self.wanted:
+            for number, stage in enumerate(find_stages(self.model), start=1):
+                self.hook(stage, partial(self._leave_stage, number))
+        if "final" in self.wanted:
+            self._hook_final(inside)
         if any(name.startswith(("query", "key")) for name in self.wanted):
             self.heads.hook_projections()
         if self.wanted - set(LAYER_QUANTITIES):
-            self.ends.enter_context(fallback.watch_projections(self.model, self.heads.look))
-            self.ends.enter_context(intercept_attention(self.model, self.heads.look, self.counting.pause))
-            if can_count(self.model):
-                self.ends.callback(self.counting.stop)
-                self.ends.callback(self.model.register_forward_pre_hook(self.counting.start).remove)
-                self.ends.callback(self.model.register_forward_hook(self.counting.stop, always_call=True).remove)
-            by_hand = inside - fallback.find_off_interface(self.model).keys()
-            look = partial(self.heads.look, by_hand=True)
-            self.ends.enter_context(entry_points.watch_entry_points(by_hand, look, self.heads.note_trouble))
+            self._hook_attention(inside)
+        # Last, so that it runs after every other hook of the model.
         self.hook(self.model, self._finish)
+
+    def _hook_blocks(self, blocks_of: Mapping[str, Iterable[nn.Module]]) -> set[nn.Module]:
+        """Hook the blocks of each stack; return all modules inside of them."""
+        inside: set[nn.Module] = set()
+        parts_of_last = {parts[-1]: parts for parts in find_parts(self.model)}
+        for stack, listed in blocks_of.items():
+            blocks = list(listed)
+            self._depth[stack] = len(blocks)
+            texts = vectors.count_texts(blocks)
+            if texts:
+                self._depth[vectors.TEXT] = texts
+            for block in blocks:
+                # A block may be several modules in a row, of which the last gives its output.
+                parts = parts_of_last.get(block, [block])
+                for part in parts:
+                    inside.update(part.modules())
+                self._hook_block(stack, block, parts[0])
+        return inside
+
+    def _hook_block(self, stack: str, block: nn.Module, first: nn.Module) -> None:
+        """Hook one block of a stack; `first` is the block, or the first of its parts."""
+        tokens_first = self._tokens_first
+        if tokens_first is None:
+            tokens_first = has_tokens_first(self.model, block)
+        if tokens_first:
+            self.turned.add(stack)
+        enter = partial(self._enter, stack, block)
+        leave = partial(self._leave, stack)
+        # A hook would turn its fast path off.
+        if isinstance(block, nn.TransformerEncoderLayer):
+            self.ends.enter_context(vectors.wrap_forward(block, enter, leave))
+            return
+        self.ends.callback(first.register_forward_pre_hook(enter, with_kwargs=True).remove)
+        if "unrectified" in self.wanted:
+            self._hook_relus(stack, block)
+        self.hook(block, leave)
+
+    def _hook_relus(self, stack: str, block: nn.Module) -> None:
+        """Hook the ReLUs among the children of a block, one of which may be its last operation."""
+        for child in block.children():
+            if isinstance(child, nn.ReLU):
+                before = child.register_forward_pre_hook(partial(self._before_relu, stack))
+                self.ends.callback(before.remove)
+                self.hook(child, partial(self._after_relu, stack))
+
+    def _hook_final(self, inside: set[nn.Module]) -> None:
+        """Hook what runs after the last block: norms, sentence-transformers' modules, and the two towers of a model.
+
+        inside   modules inside of blocks; the modules of a sentence model are added to them
+        """
+        sentence = getattr(self.model, "sentence", None)
+        if sentence is not None:
+            inside.update(sentence.modules())
+            hook = self.model.register_forward_hook(self._leave_sentences, with_kwargs=True)
+            self.ends.callback(hook.remove)
+        if has_two_towers(self.model):
+            self.hook(self.model, self._leave_pairs)
+        for module in self.names:
+            if module not in inside and "Norm" in type(module).__name__:
+                self.hook(module, self._norm)
+
+    def _hook_attention(self, inside: set[nn.Module]) -> None:
+        """Watch every way in which modules inside of blocks may compute attention."""
+        self.ends.enter_context(fallback.watch_projections(self.model, self.heads.look))
+        self.ends.enter_context(intercept_attention(self.model, self.heads.look, self.counting.pause))
+        if can_count(self.model):
+            self.ends.callback(self.counting.stop)
+            self.ends.callback(self.model.register_forward_pre_hook(self.counting.start).remove)
+            self.ends.callback(self.model.register_forward_hook(self.counting.stop, always_call=True).remove)
+        by_hand = inside - fallback.find_off_interface(self.model).keys()
+        look = partial(self.heads.look, by_hand=True)
+        self.ends.enter_context(entry_points.watch_entry_points(by_hand, look, self.heads.note_trouble))
 
     def _start(self, _module: nn.Module, _args: Any) -> None:
         """Reset what is known of the running forward call; a pre-hook of the model."""
@@ -372,8 +437,10 @@ class Tap:
 
         MeasureError if a block runs again on other input within one forward call.
         """
-        x, here = vectors.find_input(block, args, kwargs), self.running[stack]
-        if block in here.ran and not vectors.is_same_memory(here.last, x):  # it runs on input of its own once more
+        x = vectors.find_input(block, args, kwargs)
+        here = self.running[stack]
+        # On its own output it would be a further layer (ALBERT).
+        if block in here.ran and not vectors.is_same_memory(here.last, x):
             if self.inside:
                 expected = f"{type(self.model).__name__} to run each block once in a forward call"
                 came = f"{self.names[block]} run again on other input: every vector would count twice"
@@ -382,11 +449,16 @@ class Tap:
             self._now.clear()
         here.ran.add(block)
         here.layer += 1
-        here.block, here.looks, here.loose, here.trouble = block, 0, False, ""
+        here.block = block
+        here.looks = 0
+        here.loose = False
+        here.trouble = ""
         here.kernels.clear()
         here.sequences, here.positions = vectors.count_positions(block, x, tokens_first=stack in self.turned)
-        if self.sequences == 1:  # its images may come in several parts
-            here.sequences, here.positions = 1, here.sequences * here.positions
+        # Images of one sequence may come in several parts.
+        if self.sequences == 1:
+            here.positions *= here.sequences
+            here.sequences = 1
         if here.layer == 1:
             self.emit_vectors(Site(stack, 0, "hidden"), x, block)
             self._emit_text(block, 0, vectors.find_text(kwargs))
@@ -395,29 +467,40 @@ class Tap:
         """Keep the input of a ReLU, in case it is the last operation of its block. A forward pre-hook of each ReLU in a
         block.
         """
-        self.running[stack].rectified = (args[0].clone() if getattr(relu, "inplace", False) else args[0], None)
+        x = args[0]
+        # One that works in place overwrites its input.
+        if getattr(relu, "inplace", False):
+            x = x.clone()
+        self.running[stack].rectified = (x, None)
 
     def _after_relu(self, stack: str, _relu: nn.Module, _args: Any, output: Tensor) -> None:
         """Keep the output of a ReLU with its input.
 
         stack   the ReLU's stack (encoder or decoder)
         """
-        self.running[stack].rectified = (self.running[stack].rectified or (output, None))[0], output
+        here = self.running[stack]
+        before = output
+        if here.rectified is not None:
+            before, _ = here.rectified
+        here.rectified = (before, output)
 
     def _leave(self, stack: str, block: nn.Module, _args: Any, output: Any) -> None:
         """Hand on the output of a block, and its value before the last ReLU if the block ends with one."""
         here = self.running[stack]
-        here.last, here.block = vectors.find_output(block, output), None
+        here.last = vectors.find_output(block, output)
+        here.block = None
         self._note_unseen_attention(stack, block, here)
         before, after = here.rectified or (None, None)
-        if before is not None and after is here.last:  # the block ends with its last ReLU
+        ends_with_relu = after is here.last
+        if before is not None and ends_with_relu:
             self.emit_vectors(Site(stack, here.layer, "unrectified"), before)
         self.emit_vectors(Site(stack, here.layer, "hidden"), here.last, block)
-        self._emit_text(block, here.layer, vectors.find_text({}, output) if vectors.is_joint(block) else None)
+        if vectors.is_joint(block):
+            self._emit_text(block, here.layer, vectors.find_text({}, output))
 
     def _emit_text(self, block: nn.Module, layer: int, x: Tensor | None) -> None:
-        """Hand on the vectors of a text that a joint block (SD3, Flux) takes or returns beside those of the image, as
-        those of a stack of its own.
+        """Hand on the vectors of a text that a joint block (SD3, Flux) takes or returns together with those of the
+        image, as those of a stack of its own.
         """
         if x is not None and vectors.is_joint(block):
             self.running[vectors.TEXT].layer = layer
@@ -431,18 +514,21 @@ class Tap:
         here   the state of the block's stack in the running forward call
         """
         place: Place = (stack, here.layer, "self")
+        name = type(block).__name__
         if here.kernels and (here.loose or not here.looks):
-            self._missed[f"{stack} ({here.trouble or here.kernels[0]} in {type(block).__name__})"].append(here.layer)
+            why = here.trouble or here.kernels[0]
+            self._missed[f"{stack} ({why} in {name})"].append(here.layer)
         elif here.trouble and not here.looks and place in self._seen_places:
-            self.refuse(place, f"{here.trouble} in {type(block).__name__}")
+            self.refuse(place, f"{here.trouble} in {name}")
         if here.looks:
             self._seen_places.add(place)
 
     def _leave_stage(self, number: int, stage: nn.Module, _args: Any, output: Any) -> None:
         """Pass the output of a stage (blocks of one resolution) of a convolutional network on to the receiver."""
         x = vectors.find_output(stage, output)
-        # a stage that ends with positions in a row [sequence, position, channel] is a map all the same
-        x = x.transpose(1, 2).unsqueeze(-1) if x.dim() == 3 else x
+        # A stage that ends with positions in a row [sequence, position, channel] is a map all the same.
+        if x.dim() == 3:
+            x = x.transpose(1, 2).unsqueeze(-1)
         self.emit_vectors(Site(self.stacks[stage], number, "stage"), x)
 
     def _norm(self, _module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -451,20 +537,26 @@ class Tap:
         """
         for stack, here in self.running.items():
             final = Site(stack, None, "final")
-            after_all = args and vectors.is_same_memory(here.last, args[0]) and here.layer >= self._depth[stack]
-            if after_all and final.name not in self._now:  # of several heads' norms the first
+            is_after_all = bool(args) and here.layer >= self._depth[stack]
+            # Several heads may have a norm each: the first one counts.
+            is_first = final.name not in self._now
+            if is_after_all and is_first and vectors.is_same_memory(here.last, args[0]):
                 self.emit_vectors(final, output)
 
     def _leave_sentences(self, model: nn.Module, _args: Any, inputs: dict[str, Any], output: Any) -> None:
         """Hand the receiver one vector per text, as the modules behind a sentence model's Transformer compute it."""
-        with entry_points.suspend(), self.counting.pause():  # a model of its own may be called there
+        # These modules may call a model of their own.
+        with entry_points.suspend(), self.counting.pause():
             vectors_of_texts = pool_texts(model, inputs, output)
         self.emit_vectors(Site("sentence", None, "final"), vectors_of_texts)
 
     def _leave_pairs(self, _model: nn.Module, _args: Any, output: Any) -> None:
         """Hand on the vectors that two towers make of each image and its text, in the space where they are compared."""
-        image, text = (getattr(output, f"{side}_embeds", None) for side in ("image", "text"))
-        if isinstance(image, Tensor) and isinstance(text, Tensor) and image.dim() == 2 and image.shape == text.shape:
+        image = getattr(output, "image_embeds", None)
+        text = getattr(output, "text_embeds", None)
+        if not isinstance(image, Tensor) or not isinstance(text, Tensor):
+            return
+        if image.dim() == 2 and image.shape == text.shape:
             self.emit(Site(PAIRS, None, "final"), torch.stack([image, text], 1))
 
     def _finish(self, _module: nn.Module, _args: Any, _output: Any) -> None:
@@ -476,28 +568,38 @@ class Tap:
         self._check_layers()
         fired = self.fired
         missing = sorted(self.wanted - self.optional - fired)
-        self.unseen = {*self.wanted} & self.optional - OPTIONAL - fired
-        if self.refused or not (fired & HEADS or self._missed or has_attention(self.model)):
-            self.unseen = set()  # there is none, or it is said of each place why
-        self.unseen |= {f"attention of layers {list_ranges(n)} of {where}" for where, n in self._missed.items()}
-        if not missing:
-            return
-        classes = ", ".join(sorted({type(m).__name__ for m in self.names if is_attention(m)})) or "none"
-        came = f"no call there; attention classes of {type(self.model).__name__}: {classes}"
+        self.unseen = set()
+        has_any = bool(fired & HEADS or self._missed) or has_attention(self.model)
+        # Refused attention is listed by place, with reasons.
+        if has_any and not self.refused:
+            self.unseen = {*self.wanted} & self.optional - OPTIONAL - fired
+        for where, numbers in self._missed.items():
+            self.unseen.add(f"attention of layers {list_ranges(numbers)} of {where}")
+        if missing:
+            cure = (
+                "measure hidden states only (--panel hidden,spectrum), or a model on transformers' attention interface"
+            )
+            raise UnseenError(f"the model to pass through {', '.join(missing)}", self._explain_missing(), cure)
+
+    def _explain_missing(self) -> str:
+        """Return in words why something that was asked for was not captured."""
         if self.refused:
-            came = "; ".join(describe_refused(self.refused))
-        cure = "measure hidden states only (--panel hidden,spectrum), or a model on transformers' attention interface"
-        raise UnseenError(f"the model to pass through {', '.join(missing)}", came, cure)
+            return "; ".join(describe_refused(self.refused))
+        names = {type(module).__name__ for module in self.names if is_attention(module)}
+        classes = ", ".join(sorted(names)) or "none"
+        return f"no call there; attention classes of {type(self.model).__name__}: {classes}"
 
     def _check_layers(self) -> None:
         """Raise UsageError if a layer that was asked for does not exist, or is numbered from the end in a looped
         model.
         """
         ends = {stack: here.layer for stack, here in self.running.items()}
-        longest, name = max(ends.values(), default=0), type(self.model).__name__
+        longest = max(ends.values(), default=0)
+        name = type(self.model).__name__
         for layer in self.layers:
             if not any(-end - 1 <= layer <= end for end in ends.values()):
                 raise UsageError(f"--layers of {name}: 0 to {longest}, or −1 and less from the end", str(layer))
-        if min(self.layers, default=0) < 0 and any(end != self._depth[stack] for stack, end in ends.items()):
+        is_looped = any(end != self._depth[stack] for stack, end in ends.items())
+        if is_looped and min(self.layers, default=0) < 0:
             expected = f"layers from the end (−1) of a model that runs each block once, not of {name}"
             raise UsageError(expected, str(min(self.layers)), f"number them from 0 to {longest}")
