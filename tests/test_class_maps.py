@@ -14,7 +14,7 @@ import transformers
 from torch import nn
 
 from anisoscope.batch import Batch, Stream
-from anisoscope.classes.ablation import find_seen_pairs, outcome_of_utterances, replace_weights
+from anisoscope.classes.ablation import find_seen_pairs, measure_outcomes, replace_weights
 from anisoscope.classes.attributions import compute_attributions, iter_seen, measure_class_directions
 from anisoscope.classes.cls_entropy import measure_entropies
 from anisoscope.classes.pooling import find_neutral_padding, predict_logits
@@ -400,7 +400,7 @@ def test_uniform_attention_is_that_of_equal_scores(family):
     """Queries that are zero score all keys alike: the model with its own queries taken away is the reference."""
     model, rows = build(family), texts()
     plan = plan_of(rows, 0, batch_tokens=30)
-    found = outcome_of_utterances(model, plan, "uniform", (1, 2))
+    found = measure_outcomes(model, plan, "uniform", (1, 2))
     with torch.no_grad():
         for module in model.modules():
             if hasattr(module, "q_proj"):
@@ -408,7 +408,7 @@ def test_uniform_attention_is_that_of_equal_scores(family):
             if hasattr(module, "c_attn"):
                 module.c_attn.weight[:, :32] = 0
                 module.c_attn.bias[:32] = 0
-    untouched = outcome_of_utterances(model, plan, "uniform", ())
+    untouched = measure_outcomes(model, plan, "uniform", ())
     np.testing.assert_allclose(found.final, untouched.final, atol=1e-9)
     assert (found.found == untouched.found).all()
 

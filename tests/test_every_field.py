@@ -118,8 +118,10 @@ def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
     assert reading.identity["classes"] | of_machine == asdict(asked_for) | {"parts": ["directions"]} | of_machine
     look = reading.more.__self__
     seen = {}
-    monkeypatch.setattr(classes_module, "explanations", lambda *_, **how: seen.update(how))
-    monkeypatch.setattr(classes_module, "ablations", lambda _model, plan: seen.update(replaced=len(plan.encoded)))
+    monkeypatch.setattr(classes_module, "measure_explanations", lambda *_, **how: seen.update(how))
+    monkeypatch.setattr(
+        classes_module, "measure_ablations", lambda _model, plan: seen.update(replaced=len(plan.encoded))
+    )
     look = replace(look, heads=True)
     notes = []
     look._explained(notes)

@@ -93,9 +93,9 @@ def test_an_attribution_is_beyond_chance_if_no_random_order_takes_more(weights, 
     weights = np.array(weights, dtype=float)
     erased = object.__new__(sentence._ErasedTexts)
     erased.count, erased.whole = len(weights), float(weights.sum())
-    erased.probability = lambda kept: np.array([weights[each].sum() for each in kept])
+    erased.predict = lambda kept: np.array([weights[each].sum() for each in kept])
     scores = {"by weight": weights, "of no order": np.array([3, 9, 1, 7, 5, 10, 2, 8, 4, 6.0]), "against it": -weights}
-    by_weight, of_no_order, against = erased.of_shares(scores).to_dict("records")
+    by_weight, of_no_order, against = erased.measure_shares(scores).to_dict("records")
     assert by_weight["beyond_chance"] == beyond
     assert not of_no_order["beyond_chance"] and not against["beyond_chance"]
     assert by_weight["comprehensiveness_low"] <= against["comprehensiveness_high"]

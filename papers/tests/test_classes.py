@@ -98,13 +98,13 @@ def test_batches_of_one_are_replaced_too(classifier):
     model, plan = classifier
     alone = LabelledPlan(plan.encoded, 0, batch_tokens=1)
     assert max(len(batch.unit) for batch in alone) == 1
-    _, _, turned = replaced.outcome(model, alone, "another", (1,))
+    _, _, turned = replaced.average_outcome(model, alone, "another", (1,))
     assert turned[1][0] < 0.999
 
 
 def test_nothing_replaced_is_the_model_itself(classifier):
     model, plan = classifier
-    found, final, turned = replaced.outcome(model, plan, "uniform", ())
+    found, final, turned = replaced.average_outcome(model, plan, "uniform", ())
     with torch.no_grad():
         for batch in plan:
             out = model(**batch.inputs)
@@ -117,15 +117,15 @@ def test_where_values_coincide_attention_does_not_matter(classifier):
     model, plan = classifier
     projection = model.attention_classifier.blocks[1].attention.in_proj
     kept = projection.weight.detach().clone(), projection.bias.detach().clone()
-    _, before, _ = replaced.outcome(model, plan, "another", ())
-    _, after, turned = replaced.outcome(model, plan, "another", (2,))
+    _, before, _ = replaced.average_outcome(model, plan, "another", ())
+    _, after, turned = replaced.average_outcome(model, plan, "another", (2,))
     assert turned[2][0] < 0.999 and (before * after).sum(1).min() < 1 - 1e-6
     try:
         with torch.no_grad():
             projection.weight[-16:] = 0
             projection.bias[-16:] = torch.randn(16, generator=torch.Generator().manual_seed(0))
-        _, before, _ = replaced.outcome(model, plan, "another", ())
-        _, after, turned = replaced.outcome(model, plan, "another", (2,))
+        _, before, _ = replaced.average_outcome(model, plan, "another", ())
+        _, after, turned = replaced.average_outcome(model, plan, "another", (2,))
         assert turned[2] == pytest.approx((1, 1), abs=1e-6)
         np.testing.assert_allclose(after, before, atol=1e-5)
     finally:
@@ -171,7 +171,7 @@ def test_as_many_of_each_class_are_explained_and_only_where_a_rationale_tells_wo
     marks = {"half": (0.5, 0.0), "none": (0.49, 0.0), "all": (1.0, 0.5)}
     made = [Example((f"{name}{i}", "b"), i % 2, rationale=marks[name]) for i in range(8) for name in marks]
     assert [e.words[0] for e in explained.choose_marked(tuple(made), 5, 2)] == [f"half{i}" for i in range(6)]
-    assert explained._rationale(made[0]).tolist() == [True, False]
+    assert explained._find_marked(made[0]).tolist() == [True, False]
 
 
 def test_a_fall_is_what_is_lost_of_the_class_that_was_found(monkeypatch):
@@ -364,7 +364,7 @@ def test_a_bert_is_replaced_layer_by_layer_and_explained(tokenizer, tmp_path):
 def test_explaining_leaves_the_model_as_it_was(learnt):
     model, tokenizer = learnt[0].classifier()
     model.attention_classifier.row_only = "never"
-    assert len(explained.explanations(model, tokenizer, open_labelled("planted"), limit=4))
+    assert len(explained.measure_explanations(model, tokenizer, open_labelled("planted"), limit=4))
     assert model.attention_classifier.row_only == "never"
 
 
@@ -462,10 +462,10 @@ def test_what_is_recorded_of_a_replacement_is_of_its_layers_and_less_what_was_be
             after[layers], vectors, {layer: np.tile((layer / 10, layer / 5), (4, 1)) for layer in layers}
         )
 
-    monkeypatch.setattr(replaced, "outcome_of_utterances", outcome)
+    monkeypatch.setattr(replaced, "measure_outcomes", outcome)
     monkeypatch.setattr(replaced, "read_batches", lambda *_: [])
     model = SimpleNamespace(config=SimpleNamespace(num_hidden_layers=2))
-    records = replaced.ablations(model, SimpleNamespace(encoded=SimpleNamespace(labels=labels)))
+    records = replaced.measure_ablations(model, SimpleNamespace(encoded=SimpleNamespace(labels=labels)))
     for kind in replaced.KINDS:
         of_kind = select(records, component=kind).assign(layer=lambda x: x["layer"].fillna(0).astype(int))
         found = of_kind.set_index(["metric", "layer"])["value"].to_dict()
@@ -485,7 +485,7 @@ def test_what_is_recorded_of_a_replacement_is_of_its_layers_and_less_what_was_be
 def test_how_far_outputs_turn_is_of_cls_and_of_real_rows(classifier):
     """Equal weights: the output is the mean value. Padding has rows too, and they are none of the sentence's."""
     model, plan = classifier
-    _, _, turned = replaced.outcome(model, plan, "uniform", (1,))
+    _, _, turned = replaced.average_outcome(model, plan, "uniform", (1,))
     of_cls, of_rows = [], []
     for _, _, values, weights in one_by_one(model, plan):
         before = weights.double() @ values.double()
@@ -501,7 +501,7 @@ def test_every_batch_and_layer_is_dealt_anew(classifier, monkeypatch):
     seeds = []
     monkeypatch.setattr(replaced, "replace_weights", lambda weights, *given: seeds.append(given[2]) or weights)
     small = LabelledPlan(plan.encoded, 0, batch_tokens=200)
-    replaced.outcome(model, small, "permuted", (1, 2))
+    replaced.average_outcome(model, small, "permuted", (1, 2))
     assert len(seeds) == len(set(seeds)) == 2 * len(small) > 4
 
 
@@ -541,7 +541,7 @@ def test_directions_are_of_utterances_that_are_not_explained_and_rarity_of_train
     monkeypatch.setattr(explained, "compute_baselines", baselines)
     model, tokenizer = torch.nn.Linear(1, 1), SimpleNamespace(pad_token_id=0)
     with pytest.raises(Stop):
-        explained.explanations(model, tokenizer, corpus, split=split, limit=4)
+        explained.measure_explanations(model, tokenizer, corpus, split=split, limit=4)
     assert seen["directions"] == {words[directed]} and seen["classes"] == 2
     assert seen["frequency"]["a"] == 20 and seen["frequency"]["b"] == seen["frequency"]["c"] == 0
 

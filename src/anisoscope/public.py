@@ -39,8 +39,8 @@ NAMES: dict[str, tuple[str, ...]] = {
         "whisker",
     ),
     "anisoscope.classes.ablation": (
-        "ablations",
-        "outcome",
+        "measure_ablations",
+        "average_outcome",
     ),
     "anisoscope.classes.attributions": (
         "compute_attributions",
@@ -57,7 +57,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "Array",
         "DIRECTED",
         "Marks",
-        "explanations",
+        "measure_explanations",
         "select_highest",
     ),
     "anisoscope.classes.pooling": (

@@ -1,7 +1,7 @@
 """Ablation of attention: replace the attention weights of a trained model and see what changes.
 
 uniform    every token that may be seen weighs the same
-permuted   the weights of each row are dealt anew among the tokens that it may see
+permuted   the weights of each row are given at random to the tokens that it may see
 another    the weights of another sentence of the batch, stretched to this one's length; for a sentence alone in its
            batch, those of the last sentence of the batch before
 
@@ -32,11 +32,15 @@ from anisoscope.progress import Progress
 from anisoscope.store import as_records
 from anisoscope.sums.jackknife import estimate_mean
 
-Weighed = tuple[Tensor, Tensor]
+WeightsOfSentence = tuple[Tensor, Tensor]
 """Attention weights [1, head, query, key] of one sentence and which of its tokens are real [1, token]."""
 Array = NDArray[np.float64]
+Bounds = tuple[float, float]
+"""Least and largest value that a quantity can have."""
 KINDS = ("uniform", "permuted", "another")
-COSINE, SHARE, CHANGE = (-1.0, 1.0), (0.0, 1.0), (-1.0, 1.0)
+COSINE: Bounds = (-1.0, 1.0)
+SHARE: Bounds = (0.0, 1.0)
+CHANGE: Bounds = (-1.0, 1.0)
 
 
 class Ablation:
@@ -48,17 +52,23 @@ class Ablation:
 
     def __init__(self, kind: str, layers: Sequence[int]) -> None:
         """Prepare to replace the attention weights of `layers` by those of `kind` (one of `KINDS`)."""
-        self.kind, self.layers = kind, layers
+        self.kind = kind
+        self.layers = layers
         self.cosine: dict[int, list[Array]] = {}
-        self.others: dict[int, Weighed] = {}
+        self.others: dict[int, WeightsOfSentence] = {}
 
     def begin(self, mask: Tensor, seed: int, read: Tensor | None = None) -> None:
         """Prepare for the forward call of a batch with these real tokens [sequence, token].
 
         `read` is the share of each token in what the classifier's head reads (None: it reads the first token).
         """
-        self.mask, self.seed, self.layer = mask, seed, 0
-        self.read = (mask & (mask.int().cumsum(1) == 1)).double() if read is None else read
+        self.mask = mask
+        self.seed = seed
+        self.layer = 0
+        if read is None:
+            is_first = mask & (mask.int().cumsum(1) == 1)
+            read = is_first.double()
+        self.read = read
 
     def attend(self, call: Call) -> Tensor:
         """Return the output of an attention call [sequence, query, head, dim], with replaced weights in the chosen
@@ -69,21 +79,36 @@ class Ablation:
         self.layer += 1
         self._check(call)
         weights = call.weights()
-        value = call.value.repeat_interleave(weights.shape[1] // call.value.shape[1], 1)  # heads may share values
-        out = weights @ value
+        # Heads may share values.
+        value = call.value.repeat_interleave(weights.shape[1] // call.value.shape[1], 1)
+        output = weights @ value
         if self.layer in self.layers:
-            other = self.others.get(self.layer) if len(weights) == 1 else None
-            allowed = find_seen_pairs(call.masking, self.mask)
-            instead = replace_weights(weights, self.mask, self.kind, self.seed + self.layer, other, allowed)
-            if call.settings.get("s_aux") is not None and self.kind != "permuted":  # what goes to a sink stays with it
-                instead = instead * weights.sum(-1, keepdim=True)
-            before, out = out, instead @ value
-            cosine = nn.functional.cosine_similarity(before.double(), out.double(), dim=-1).mean(1)  # over heads
-            rows = (cosine * self.mask).sum(1) / self.mask.sum(1)
-            of_read = (cosine * self.read).sum(1)
-            self.cosine.setdefault(self.layer, []).append(torch.stack((of_read, rows), 1).cpu().numpy())
+            before = output
+            output = self._replace(call, weights) @ value
+            self._keep_cosine(before, output)
         self.others[self.layer] = weights[-1:], self.mask[-1:]
-        return out.transpose(1, 2).contiguous()
+        return output.transpose(1, 2).contiguous()
+
+    def _replace(self, call: Call, weights: Tensor) -> Tensor:
+        """Return the weights [sequence, head, query, key] that replace those of a call."""
+        other = None
+        if len(weights) == 1:
+            other = self.others.get(self.layer)
+        allowed = find_seen_pairs(call.masking, self.mask)
+        replaced = replace_weights(weights, self.mask, self.kind, self.seed + self.layer, other, allowed)
+        has_sinks = call.settings.get("s_aux") is not None
+        # What goes to a sink stays with it; permuted weights have the sum of the model's own already.
+        if has_sinks and self.kind != "permuted":
+            replaced = replaced * weights.sum(-1, keepdim=True)
+        return replaced
+
+    def _keep_cosine(self, before: Tensor, after: Tensor) -> None:
+        """Keep the cosine of a layer's outputs [sequence, head, token, dim] before and after, mean over heads."""
+        cosine = nn.functional.cosine_similarity(before.double(), after.double(), dim=-1).mean(1)
+        of_read = (cosine * self.read).sum(1)
+        of_all = (cosine * self.mask).sum(1) / self.mask.sum(1)
+        both = torch.stack((of_read, of_all), 1).cpu().numpy()
+        self.cosine.setdefault(self.layer, []).append(both)
 
     def _check(self, call: Call) -> None:
         """Raise MeasureError unless the call is self-attention over all tokens of the batch."""
@@ -102,7 +127,7 @@ def find_seen_pairs(masking: Masking, mask: Tensor) -> Tensor:
         allowed = allowed & masking.keys[..., :tokens]
     if masking.causal:
         allowed = allowed & torch.ones(tokens, tokens, dtype=torch.bool, device=mask.device).tril()
-    # rows of padding may see nothing; what becomes of them is of no account
+    # Rows of padding may see nothing: they get all tokens, so that no row divides by 0. They are not looked at.
     return torch.where(allowed.any(-1, keepdim=True), allowed, mask[:, None, None, :])
 
 
@@ -111,7 +136,7 @@ def replace_weights(
     mask: Tensor,
     kind: str,
     seed: int = 0,
-    other: Weighed | None = None,
+    other: WeightsOfSentence | None = None,
     allowed: Tensor | None = None,
 ) -> Tensor:
     """Return other attention weights [sequence, head, query, key] that add up to 1 over the keys that a query may see.
@@ -121,31 +146,54 @@ def replace_weights(
     other    the weights that `another` uses for a sentence alone in its batch
     allowed  [sequence, 1 or head, query, key]: what each query may see; None: every real token
     """
-    real = mask[:, None, None, :] if allowed is None else allowed
+    seen = mask[:, None, None, :] if allowed is None else allowed
     if kind == "uniform":
-        return (real.to(weights) / real.sum(-1, keepdim=True)).expand_as(weights)
+        return (seen.to(weights) / seen.sum(-1, keepdim=True)).expand_as(weights)
     if kind == "permuted":
-        generator = torch.Generator().manual_seed(seed)
-        noise = torch.rand(weights.shape, generator=generator).to(weights.device)
-        dealt = noise.masked_fill(~real, 2.0).argsort(-1)  # the keys that are seen in any order, then the others
-        places = (~real).to(torch.uint8).expand_as(weights).argsort(dim=-1, stable=True)  # the same in their own order
-        return torch.zeros_like(weights).scatter(-1, places, weights.gather(-1, dealt)) * real
-    # those of the next sentence (of the last: the first's), each row brought to this one's length
-    given, given_mask = (weights, mask) if other is None else other
-    out = torch.zeros_like(weights)
+        return _permute_weights(weights, seen, seed)
+    return _take_from_another(weights, mask, other or (weights, mask), allowed)
+
+
+def _permute_weights(weights: Tensor, seen: Tensor, seed: int) -> Tensor:
+    """Return the weights of each row in a random order; those of keys that are not seen become 0.
+
+    seen   what each query may see [sequence, 1 or head, query, key]
+    """
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.rand(weights.shape, generator=generator).to(weights.device)
+    # The keys that are seen come first in both orders: in the one at random, in the other as they stand.
+    shuffled = noise.masked_fill(~seen, 2.0).argsort(-1)
+    in_order = (~seen).to(torch.uint8).expand_as(weights).argsort(dim=-1, stable=True)
+    return torch.zeros_like(weights).scatter(-1, in_order, weights.gather(-1, shuffled)) * seen
+
+
+def _take_from_another(weights: Tensor, mask: Tensor, other: WeightsOfSentence, allowed: Tensor | None) -> Tensor:
+    """Return for each sentence the weights of the next one (of the last: the first's), brought to its own length.
+
+    mask      the real tokens [sequence, key]
+    other     the sentences whose weights are used, and their real tokens
+    allowed   what each query may see [sequence, 1 or head, query, key]; None: every real token
+    """
+    given, given_mask = other
+    replaced = torch.zeros_like(weights)
     for i, own in enumerate(mask):
-        taken_from = (i + 1) % len(given)
-        theirs, ours = given_mask[taken_from].nonzero().flatten(), own.nonzero().flatten()
-        n = len(ours)
-        position = torch.arange(n, device=mask.device)
-        source = theirs[(position * ((len(theirs) - 1) / max(n - 1, 1))).round().long()]
-        taken = given[taken_from][:, source][:, :, source]
+        giver = (i + 1) % len(given)
+        ours = own.nonzero().flatten()
+        source = _stretch(given_mask[giver].nonzero().flatten(), len(ours))
+        taken = given[giver][:, source][:, :, source]
         if allowed is not None:
             taken = _limit_to_allowed(taken, allowed[i][:, ours][:, :, ours])
-        rows = torch.zeros_like(out[i][:, ours])
+        rows = torch.zeros_like(replaced[i][:, ours])
         rows[:, :, ours] = taken / taken.sum(-1, keepdim=True)
-        out[i] = out[i].index_copy(1, ours, rows)
-    return out
+        replaced[i] = replaced[i].index_copy(1, ours, rows)
+    return replaced
+
+
+def _stretch(tokens: Tensor, length: int) -> Tensor:
+    """Return `length` of the tokens [token] at even distances, from the first to the last; some may come twice."""
+    position = torch.arange(length, device=tokens.device)
+    step = (len(tokens) - 1) / max(length - 1, 1)
+    return tokens[(position * step).round().long()]
 
 
 def _limit_to_allowed(taken: Tensor, allowed: Tensor) -> Tensor:
@@ -180,7 +228,7 @@ def read_batches(model: Any, batches: LabelledPlan) -> list[HeadReading]:
 
 
 @torch.no_grad()
-def outcome_of_utterances(
+def measure_outcomes(
     model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int], readings: Sequence[HeadReading] | None = None
 ) -> Outcome:
     """Run the model with the attention of `layers` replaced, and return what it decides.
@@ -190,22 +238,28 @@ def outcome_of_utterances(
 
     kind   the weights that replace the model's own (one of `KINDS`)
     """
-    found, final, units, last = [], [], [], []
-    readings = read_batches(model, batches) if readings is None else readings
-    ablation, layout = Ablation(kind, layers), Layout(model)
-    prefix = str(getattr(model, "base_model_prefix", ""))
-    base = getattr(model, prefix, None) if prefix else None
-    if base is None:
-        expected = "a classifier of transformers, with a base model under its head"
-        raise MeasureError(expected, type(model).__name__, "look at directions and explanations alone")
-    handle = base.register_forward_hook(lambda _m, _a, output: last.append(output[0]))
+    if readings is None:
+        readings = read_batches(model, batches)
+    ablation = Ablation(kind, layers)
+    layout = Layout(model)
+    found: list[Tensor] = []
+    final: list[Array] = []
+    units: list[Tensor] = []
+    last_states: list[Tensor] = []
+
+    def keep_last_states(_module: nn.Module, _args: Any, output: Any) -> None:
+        """Keep the last hidden states of a call of the base model."""
+        last_states.append(output[0])
+
+    handle = _get_base(model).register_forward_hook(keep_last_states)
     try:
         with evaluation_mode(model), intercept_attention(model, ablation.attend):
             for number, (batch, reading) in enumerate(zip(batches, readings, strict=True)):
                 mask = find_real_tokens(layout.streams(batch), reading.stack)
                 ablation.begin(mask, 1000 * number, reading.weights)
-                found.append(get_logits(model(**batch.inputs)).argmax(-1).cpu())
-                final.append(normalise(reading.pool(last.pop()).cpu().numpy()))
+                logits = get_logits(model(**batch.inputs))
+                found.append(logits.argmax(-1).cpu())
+                final.append(normalise(reading.pool(last_states.pop()).cpu().numpy()))
                 units.append(batch.unit)
     finally:
         handle.remove()
@@ -214,12 +268,23 @@ def outcome_of_utterances(
         expected = f"attention of layers {', '.join(map(str, missing))} on transformers' attention interface"
         cure = "look at directions and explanations alone: --parts directions,explained"
         raise MeasureError(expected, f"{ablation.layer} calls of it in {type(model).__name__}", cure)
+    # Batches hold texts of equal length: back to the order of the corpus.
     order = torch.cat(units).argsort().numpy()
     turned = {layer: np.concatenate(parts)[order] for layer, parts in ablation.cosine.items()}
     return Outcome(torch.cat(found).numpy()[order], np.concatenate(final)[order], turned)
 
 
-def outcome(
+def _get_base(model: Any) -> nn.Module:
+    """Return the model under a classifier's head; MeasureError if there is none."""
+    prefix = str(getattr(model, "base_model_prefix", ""))
+    base = getattr(model, prefix, None) if prefix else None
+    if isinstance(base, nn.Module):
+        return base
+    expected = "a classifier of transformers, with a base model under its head"
+    raise MeasureError(expected, type(model).__name__, "look at directions and explanations alone")
+
+
+def average_outcome(
     model: Any, batches: LabelledPlan, kind: str, layers: Sequence[int]
 ) -> tuple[NDArray[np.int64], Array, dict[int, tuple[float, float]]]:
     """Run the model with the attention of `layers` replaced, and return averages over texts.
@@ -229,19 +294,25 @@ def outcome(
     Returns (predicted class [text], unit vector of the final state that the head reads [text, dim], {layer: mean cosine
     of outputs before and after, of the token that is read and of all tokens}).
     """
-    found = outcome_of_utterances(model, batches, kind, layers)
-    turned = {layer: (float(x[:, 0].mean()), float(x[:, 1].mean())) for layer, x in found.turned.items()}
-    return found.found, found.final, turned
+    outcome = measure_outcomes(model, batches, kind, layers)
+    means: dict[int, tuple[float, float]] = {}
+    for layer, cosines in outcome.turned.items():
+        of_read, of_all = cosines[:, 0], cosines[:, 1]
+        means[layer] = float(of_read.mean()), float(of_all.mean())
+    return outcome.found, outcome.final, means
 
 
 def count_layers(model: Any) -> int:
     """Return the number of layers of a text model, from its configuration."""
     config = model.config
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    if hasattr(config, "get_text_config"):
+        config = config.get_text_config()
     return int(config.num_hidden_layers)
 
 
-def ablations(model: Any, batches: LabelledPlan, progress: Progress = lambda _done, _total: None) -> pd.DataFrame:
+def measure_ablations(
+    model: Any, batches: LabelledPlan, progress: Progress = lambda _done, _total: None
+) -> pd.DataFrame:
     """Replace the attention of all layers and of each layer by every kind of weights, and return records of what
     changes.
 
@@ -252,28 +323,50 @@ def ablations(model: Any, batches: LabelledPlan, progress: Progress = lambda _do
     """
     labels = np.array(batches.encoded.labels)
     readings = read_batches(model, batches)
-    before = outcome_of_utterances(model, batches, "uniform", (), readings)
+    before = measure_outcomes(model, batches, "uniform", (), readings)
     every = tuple(range(1, count_layers(model) + 1))
-    sets = list(dict.fromkeys([every, *((layer,) for layer in every)]))  # of one layer, it and all are the same
+    choices = [every]
+    # In a model of one layer, that layer and all layers are the same choice.
+    if len(every) > 1:
+        choices += [(layer,) for layer in every]
     rows: list[dict[str, Any]] = []
-    for done, (kind, layers) in enumerate(product(KINDS, sets), 1):
-        after = outcome_of_utterances(model, batches, kind, layers, readings)
-        progress(done, len(KINDS) * len(sets))
-        right = (after.found == labels).astype(float) - (before.found == labels).astype(float)
-        values: dict[str, tuple[Array, tuple[float, float]]] = {
-            "accuracy": (right, CHANGE),
-            "agreement": ((after.found == before.found).astype(float), SHARE),
-            "cls": ((after.final * before.final).sum(1), COSINE),
-        }
-        named: list[tuple[int | None, dict[str, tuple[Array, tuple[float, float]]]]] = []
+    for done, (kind, layers) in enumerate(product(KINDS, choices), 1):
+        after = measure_outcomes(model, batches, kind, layers, readings)
+        progress(done, len(KINDS) * len(choices))
+        changes = _compare_outcomes(before, after, labels)
         if layers == every:
-            named.append((None, values))
+            rows += _make_rows(kind, None, changes)
         if len(layers) == 1:
-            output, of_rows = after.turned[layers[0]].T
-            named.append((layers[0], values | {"output": (output, COSINE), "rows": (of_rows, COSINE)}))
-        for layer, measured in named:
-            for metric, (of_utterance, bounds) in measured.items():
-                value, low, high = map(float, estimate_mean(of_utterance, bounds=bounds))
-                place = {"metric": f"replaced.{metric}", "component": kind, "layer": layer}
-                rows.append(place | {"value": value, "low": low, "high": high})
+            layer = layers[0]
+            of_read, of_all = after.turned[layer].T
+            changes |= {"output": (of_read, COSINE), "rows": (of_all, COSINE)}
+            rows += _make_rows(kind, layer, changes)
     return as_records(pd.DataFrame(rows), n_units=len(labels))
+
+
+def _compare_outcomes(before: Outcome, after: Outcome, labels: NDArray[np.int64]) -> dict[str, tuple[Array, Bounds]]:
+    """Return {measure: (its value for each text, its bounds)} of what a replacement changes.
+
+    labels   true class of each text
+    """
+    right_before = (before.found == labels).astype(float)
+    right_after = (after.found == labels).astype(float)
+    return {
+        "accuracy": (right_after - right_before, CHANGE),
+        "agreement": ((after.found == before.found).astype(float), SHARE),
+        "cls": ((after.final * before.final).sum(1), COSINE),
+    }
+
+
+def _make_rows(kind: str, layer: int | None, changes: dict[str, tuple[Array, Bounds]]) -> list[dict[str, Any]]:
+    """Return a record for each measure of `changes`: its mean over texts, with a 95 % interval.
+
+    kind    the weights that replaced the model's own
+    layer   the layer in which they did; None: all
+    """
+    rows = []
+    for measure, (of_utterance, bounds) in changes.items():
+        value, low, high = map(float, estimate_mean(of_utterance, bounds=bounds))
+        place = {"metric": f"replaced.{measure}", "component": kind, "layer": layer}
+        rows.append(place | {"value": value, "low": low, "high": high})
+    return rows

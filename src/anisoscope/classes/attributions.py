@@ -103,24 +103,37 @@ def iter_seen(model: Any, batches: LabelledPlan, notes: list[str] | None = None)
     `notes` receives sentences on what is left out, once. MeasureError if it cannot be found which tokens the head
     reads, or if its stack has other tokens than the words.
     """
-    layout, first = Layout(model), True
+    layout = Layout(model)
+    sites = tuple(SITES.values())
+    is_first = True
     for batch in batches:
         reading = read_tokens(model, batch)
         crossed = len(batches.stacks) > 1 and reading.stack == batches.stacks[1]
         words = batch.streams[batches.stacks[0]].mask
-        if reading.mask.shape != words.shape or (not crossed and not torch.equal(reading.mask, words)):
-            got = f"{reading.stack}, whose positions are not those of the words"
-            raise MeasureError("a head that reads the tokens of words", got, "look at its directions alone")
+        _check_tokens(reading, words, crossed=crossed)
         watched = _Capture(reading.stack, "cross" if crossed else "self")
-        what, optional = tuple(SITES.values()), tuple(SITES.values())[1:]
-        with capture(model, what, receive=watched.receive, optional=optional) as tap, evaluation_mode(model):
+        # Only the hidden states must be there: keys and values of some models cannot be captured.
+        with capture(model, sites, receive=watched.receive, optional=sites[1:]) as tap, evaluation_mode(model):
             tap.on_call = watched.look
             tap.real = {stack: stream.mask for stack, stream in layout.streams(batch).items()}
             logits = get_logits(model(**batch.inputs))
-        if first and notes is not None:
+        if is_first and notes is not None:
             notes += _explain_left_out(watched, reading, describe_refused(tap.refused), crossed=crossed)
-        first = False
+        is_first = False
         yield from _iter_seen_of_batch(batch, watched, reading, words, logits, crossed=crossed)
+
+
+def _check_tokens(reading: HeadReading, words: Tensor, *, crossed: bool) -> None:
+    """Raise MeasureError if the tokens that a head reads are not those of the words.
+
+    words     which tokens are real [sequence, token]
+    crossed   whether the head reads a decoder, which has the words in its cross-attention
+    """
+    has_shape = reading.mask.shape == words.shape
+    if has_shape and (crossed or torch.equal(reading.mask, words)):
+        return
+    got = f"{reading.stack}, whose positions are not those of the words"
+    raise MeasureError("a head that reads the tokens of words", got, "look at its directions alone")
 
 
 def _explain_left_out(watched: _Capture, reading: HeadReading, why: list[str], *, crossed: bool) -> list[str]:
@@ -164,34 +177,47 @@ def _iter_seen_of_batch(
     """
     layers = sorted(watched.states)
     pooled = [reading.pool(watched.states[layer]).cpu().numpy() for layer in layers]
-    spaces: dict[str, list[Tensor]] = {}
-    if not crossed:
-        spaces["hidden"] = [watched.states[layer] for layer in layers]
-    for space, found in watched.of_heads.items():
-        if len(found) == len(layers):
-            spaces[space] = [found[layer].transpose(1, 2).flatten(2) for layer in layers]
+    spaces = _list_spaces(watched, layers, crossed=crossed)
     for row, unit in enumerate(batch.unit.tolist()):
         keys = words[row].nonzero().flatten()
         queries = reading.mask[row].nonzero().flatten()
-        vectors = {space: [x[row, keys].double().cpu().numpy() for x in found] for space, found in spaces.items()}
-        weights: list[Array | None] = []
+        vectors: dict[str, list[Array]] = {}
+        for space, of_layers in spaces.items():
+            vectors[space] = [x[row, keys].double().cpu().numpy() for x in of_layers]
+        attention: list[Array | None] = []
         for layer in layers:
-            whole = watched.attention.get(layer)
-            weights.append(None if whole is None else whole[row][queries][:, keys].double().cpu().numpy())
+            weights = watched.attention.get(layer)
+            if weights is None:
+                attention.append(None)
+            else:
+                attention.append(weights[row][queries][:, keys].double().cpu().numpy())
         read = reading.weights[row, queries]
-        yield (
-            unit,
-            SeenText(
-                weights,
-                {space: [normalise(x) for x in found] for space, found in vectors.items()},
-                [np.linalg.norm(x, axis=1) for x in vectors.get("value", [])],
-                int(logits[row].argmax()),
-                (read / read.sum()).cpu().numpy(),
-                [normalise(x[row]) for x in pooled],
-                crossed,
-                logits[row].double().cpu().numpy(),
-            ),
+        seen = SeenText(
+            attention=attention,
+            vectors={space: [normalise(x) for x in of_layers] for space, of_layers in vectors.items()},
+            norms=[np.linalg.norm(x, axis=1) for x in vectors.get("value", [])],
+            found=int(logits[row].argmax()),
+            read=(read / read.sum()).cpu().numpy(),
+            pooled=[normalise(x[row]) for x in pooled],
+            crossed=crossed,
+            logits=logits[row].double().cpu().numpy(),
         )
+        yield unit, seen
+
+
+def _list_spaces(watched: _Capture, layers: list[int], *, crossed: bool) -> dict[str, list[Tensor]]:
+    """Return the vectors [sequence, token, dim] of each space (hidden, key, value) by layer, heads joined.
+
+    Keys and values are there only if they were captured in all layers; hidden states are not if they are those of a
+    decoder (`crossed`), whose tokens are not the words.
+    """
+    spaces: dict[str, list[Tensor]] = {}
+    if not crossed:
+        spaces["hidden"] = [watched.states[layer] for layer in layers]
+    for space, captured in watched.of_heads.items():
+        if len(captured) == len(layers):
+            spaces[space] = [captured[layer].transpose(1, 2).flatten(2) for layer in layers]
+    return spaces
 
 
 def measure_class_directions(model: Any, batches: LabelledPlan, classes: int) -> dict[str, list[Array]]:
@@ -204,7 +230,9 @@ def measure_class_directions(model: Any, batches: LabelledPlan, classes: int) ->
         for space, layers in one.vectors.items():
             sums = total.setdefault(space, [np.zeros((classes, x.shape[1])) for x in layers])
             for i, x in enumerate(layers):
-                sums[i][one.found] += one.pooled[i] if space == "hidden" else normalise(x.mean(0))
+                # A text is represented by what the head reads of it, or by the mean of its keys or values.
+                of_text = one.pooled[i] if space == "hidden" else normalise(x.mean(0))
+                sums[i][one.found] += of_text
     return {space: [normalise(x) for x in sums] for space, sums in total.items()}
 
 
@@ -214,25 +242,26 @@ def compute_attributions(one: SeenText, directions: dict[str, list[Array]]) -> d
     one          what was captured of the text
     directions   unit vectors of the classes [class, dim], by space (hidden, key, value) and layer
     """
-    out: dict[tuple[str, int], Array] = {}
-    every = len(one.attention)
-    rolled = np.eye(len(one.read))
-    rolls = not one.crossed and all(weights is not None for weights in one.attention)
-    for i in range(every):
-        weights, layer = one.attention[i], i + 1
+    attributions: dict[tuple[str, int], Array] = {}
+    rollout = np.eye(len(one.read))
+    # A product over layers needs the attention of all of them, and of tokens to the same tokens.
+    has_rollout = not one.crossed and all(weights is not None for weights in one.attention)
+    for i, weights in enumerate(one.attention):
+        layer = i + 1
         if weights is not None:
-            out["attention", layer] = one.read @ weights
-            if rolls:
-                rolled = (weights + np.eye(len(weights))) / 2 @ rolled
-                out["rollout", layer] = one.read @ rolled
+            attributions["attention", layer] = one.read @ weights
+            if has_rollout:
+                rollout = (weights + np.eye(len(weights))) / 2 @ rollout
+                attributions["rollout", layer] = one.read @ rollout
             if one.norms:
-                out["value norm", layer] = out["attention", layer] * one.norms[i]
+                attributions["value norm", layer] = attributions["attention", layer] * one.norms[i]
         for space, layers in one.vectors.items():
             cosine = layers[i] @ directions[space][i].T
             others = [c for c in range(cosine.shape[1]) if c != one.found]
-            out[space, layer] = cosine[:, one.found]
-            out[f"{space}, contrast", layer] = cosine[:, one.found] - cosine[:, others].mean(1)
-    return out
+            to_found = cosine[:, one.found]
+            attributions[space, layer] = to_found
+            attributions[f"{space}, contrast", layer] = to_found - cosine[:, others].mean(1)
+    return attributions
 
 
 def compute_baselines(example: Example, frequency: Counter[str], draw: np.random.Generator) -> dict[str, Array]:
@@ -243,7 +272,8 @@ def compute_baselines(example: Example, frequency: Counter[str], draw: np.random
     """
     words = example.all_words
     total = sum(frequency.values())
-    rare = np.array([-np.log((frequency[w.lower()] + 1) / (total + 1)) for w in words])
+    counts = np.array([frequency[word.lower()] for word in words])
+    rare = -np.log((counts + 1) / (total + 1))
     return {"random": draw.random(len(words)), "rare": rare}
 
 
@@ -253,5 +283,7 @@ def average_over_words(values: Array, words: list[int], count: int) -> Array:
     """
     index = np.array(words)
     real = index >= 0
-    total, n = (np.bincount(index[real], weights, count) for weights in (values[real], None))
-    return np.where(n > 0, total / np.maximum(n, 1), values.min() if len(values) else 0.0)
+    total = np.bincount(index[real], values[real], count)
+    tokens = np.bincount(index[real], minlength=count)
+    smallest = values.min() if len(values) else 0.0
+    return np.where(tokens > 0, total / np.maximum(tokens, 1), smallest)

@@ -39,7 +39,10 @@ class Watch:
         """
         if bool((mask[:, 1:].bool() & ~mask[:, :1].bool()).any()):
             raise MeasureError("padding behind the tokens", "padding before them", "set the tokenizer's padding side")
-        self.mask, self.layers, self.columns, self._called = mask.bool(), layers, columns, 0
+        self.mask = mask.bool()
+        self.layers = layers
+        self.columns = columns
+        self._called = 0
         self.nats: dict[int, Float[Tensor, "sequence head"]] = {}
         self.firsts: dict[int, Float[Tensor, "sequence head key"]] = {}
         self.sums: dict[int, Float[Tensor, "sequence head key"]] = {}
@@ -53,15 +56,21 @@ class Watch:
         if self.layers and self._called not in self.layers:
             return
         scores = call.scores(1).squeeze(2)
-        self.nats[self._called] = _entropy(scores)
+        self.nats[self._called] = _compute_entropy(scores)
+        # Scores have a column more than there are keys if heads have learnt sinks.
         self.sinks[self._called] = scores.shape[-1] - call.key.shape[2]
         if self.columns:
-            if call.query.shape[2] != self.mask.shape[1]:
-                got = f"{call.query.shape[2]} of {self.mask.shape[1]}"
-                raise MeasureError("every row of attention", got, "set row_only to 'never' for this penalty")
-            weights = call.weights()
-            self.firsts[self._called] = weights[:, :, 0]
-            self.sums[self._called] = (weights * self.mask[:, None, :, None]).sum(2)
+            self._keep_columns(call)
+
+    def _keep_columns(self, call: Call) -> None:
+        """Keep the first attention row of a call, and its column sums; MeasureError if rows are missing."""
+        queries, tokens = call.query.shape[2], self.mask.shape[1]
+        if queries != tokens:
+            got = f"{queries} of {tokens}"
+            raise MeasureError("every row of attention", got, "set row_only to 'never' for this penalty")
+        weights = call.weights()
+        self.firsts[self._called] = weights[:, :, 0]
+        self.sums[self._called] = (weights * self.mask[:, None, :, None]).sum(2)
 
     @property
     def tokens(self) -> Float[Tensor, " sequence"]:
@@ -72,8 +81,11 @@ class Watch:
         """Return by layer the entropy of the first token's attention row divided by ln(n − `fewer`), mean over
         heads.
         """
-        found = self._looked_at(self.nats).items()
-        return {layer: _normalised(x.mean(1), self.tokens - fewer + self.sinks[layer]) for layer, x in found}
+        rows = {}
+        for layer, nats in self._require_layers(self.nats).items():
+            outcomes = self.tokens - fewer + self.sinks[layer]
+            rows[layer] = _divide_by_largest(nats.mean(1), outcomes)
+        return rows
 
     def row_entropy(self, fewer: int = 0) -> Float[Tensor, " sequence"]:
         """Return the normalised entropy of the first token's attention row, averaged over heads and layers.
@@ -86,34 +98,36 @@ class Watch:
         """Return the entropy of a second softmax over column sums without [CLS], divided by ln(n − 1); mean over
         heads.
         """
-        return self._again(torch.stack([*self._looked_at(self.sums).values()]).sum(0))
+        sums = self._require_layers(self.sums)
+        return self._compute_second_entropy(torch.stack([*sums.values()]).sum(0))
 
     def again(self) -> dict[int, Float[Tensor, " sequence"]]:
         """Return by layer the entropy of a second softmax over the [CLS] row without [CLS], divided by ln(n − 1)."""
-        return {layer: self._again(x) for layer, x in self._looked_at(self.firsts).items()}
+        firsts = self._require_layers(self.firsts)
+        return {layer: self._compute_second_entropy(x) for layer, x in firsts.items()}
 
-    def _again(self, weights: Float[Tensor, "sequence head key"]) -> Float[Tensor, " sequence"]:
+    def _compute_second_entropy(self, weights: Float[Tensor, "sequence head key"]) -> Float[Tensor, " sequence"]:
         """Return the entropy of a softmax over weights without [CLS] and padding, divided by ln(n − 1); mean over
         heads.
         """
         left_out = ~self.mask
         left_out[:, 0] = True
         weights = weights.masked_fill(left_out.unsqueeze(1), HIDDEN)
-        return _normalised(_entropy(weights).mean(1), self.tokens - 1)
+        return _divide_by_largest(_compute_entropy(weights).mean(1), self.tokens - 1)
 
-    def _looked_at(self, found: dict[int, Tensor]) -> dict[int, Tensor]:
+    def _require_layers(self, captured: dict[int, Tensor]) -> dict[int, Tensor]:
         """Return what was captured by layer; MeasureError if a layer that was asked for is missing, or nothing was
         captured.
         """
-        missing = [layer for layer in self.layers if layer not in found]
-        if missing or not found:
+        missing = [layer for layer in self.layers if layer not in captured]
+        if missing or not captured:
             got = f"{self._called} calls of the attention interface"
             cure = "name layers the model has, or a model on transformers' attention interface"
             raise MeasureError(f"attention in layers {missing or 'of the model'}", got, cure)
-        return found
+        return captured
 
 
-def _entropy(scores: Tensor) -> Tensor:
+def _compute_entropy(scores: Tensor) -> Tensor:
     """Return the entropy of softmax rows over the last axis, in nats: ln Σ eˢ − Σ p s.
 
     Hidden scores have p = 0 and no gradient.
@@ -122,8 +136,8 @@ def _entropy(scores: Tensor) -> Tensor:
     return nats
 
 
-def _normalised(nats: Tensor, count: Tensor) -> Tensor:
-    """Return nats / ln(count); 0 if the count is 1 or less."""
+def _divide_by_largest(nats: Tensor, count: Tensor) -> Tensor:
+    """Return an entropy divided by the largest that `count` outcomes can have, ln(count); 0 for one outcome or none."""
     usable = count > 1
     return torch.where(usable, nats / count.clamp(min=2).log().to(nats.dtype), torch.zeros_like(nats))
 
@@ -146,12 +160,22 @@ def measure_entropies(
         watch = Watch(mask, layers, columns=True)
         with evaluation_mode(model), intercept_attention(model, watch.look):
             model(**batch.inputs)
-        by_layer = {"row": watch.rows(), "reported": watch.rows(1), "again": watch.again()}
-        found = {name: torch.stack([*x.values()]).mean(0) for name, x in by_layer.items()}
-        found["columns"] = watch.column_entropy()
-        found |= {f"{name}.{layer}": x for name, each in by_layer.items() for layer, x in each.items()}
-        for name, value in found.items():
+        for name, value in _list_forms(watch).items():
             kept.setdefault(name, []).append(value)
         units.append(batch.unit)
+    # Batches hold texts of equal length: back to the order of the units.
     order = torch.cat(units).argsort()
     return {name: torch.cat(values)[order] for name, values in kept.items()}
+
+
+def _list_forms(watch: Watch) -> dict[str, Tensor]:
+    """Return every form of the attention entropy of one batch {form: [text]}, means over layers first."""
+    by_layer = {"row": watch.rows(), "reported": watch.rows(1), "again": watch.again()}
+    forms: dict[str, Tensor] = {}
+    for name, layers in by_layer.items():
+        forms[name] = torch.stack([*layers.values()]).mean(0)
+    forms["columns"] = watch.column_entropy()
+    for name, layers in by_layer.items():
+        for layer, value in layers.items():
+            forms[f"{name}.{layer}"] = value
+    return forms

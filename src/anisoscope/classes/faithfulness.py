@@ -8,8 +8,10 @@ sufficiency        its fall when only they are kept; both means over 1, 5, 10, 2
                    al. 2020), `<cls>` always kept
 """
 
+import math
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -56,7 +58,7 @@ FALLS = ("comprehensiveness", "sufficiency")
 Key = tuple[str, int | None]
 
 
-def explanations(
+def measure_explanations(
     model: Any,
     tokenizer: Any,
     corpus: LabelledCorpus,
@@ -78,55 +80,91 @@ def explanations(
     stack    the stack that reads them; both, for an encoder–decoder
     notes    receives sentences on what is left out
     """
-    marked = any(example.rationale is not None for example in corpus.splits[split])
+    has_rationales = any(example.rationale is not None for example in corpus.splits[split])
     classes = len(corpus.labels)
-    examples = (choose_marked if marked else take_balanced)(corpus.splits[split], limit, classes)
+    choose = choose_marked if has_rationales else take_balanced
+    examples = choose(corpus.splits[split], limit, classes)
     if not examples:
         return as_records(pd.DataFrame())
-    pad = Padding(int(tokenizer.pad_token_id or 0)) if padding is None else padding
+    pad = padding
+    if pad is None:
+        pad = Padding(int(tokenizer.pad_token_id or 0))
     device = next(model.parameters()).device
     encoded = encode(examples, tokenizer, max_length)
-    looked_at = set(map(id, examples))
-    beside = {VALIDATION: TRAIN, HELD_OUT: TRAIN, ALL: ALL}.get(split, VALIDATION)
-    others = [e for e in corpus.splits[beside] if id(e) not in looked_at]
+    others = _take_others(corpus, split, examples)
+    encoded_others = encode(others, tokenizer, max_length)
+    plan_of_others = LabelledPlan(encoded_others, pad, device=device, stack=stack)
+    directions = measure_class_directions(model, plan_of_others, classes)
+    scores: list[dict[Key, Array]] = [{} for _ in examples]
+    for number, one in iter_seen(model, LabelledPlan(encoded, pad, device=device, stack=stack), notes):
+        words = encoded.words[number]
+        count = len(examples[number].all_words)
+        for key, of_tokens in compute_attributions(one, directions).items():
+            scores[number][key] = average_over_words(of_tokens, words, count)
+    _add_baselines(scores, examples, corpus)
+    results: dict[tuple[Key, str], Any] = {}
+    if has_rationales:
+        results |= _compute_plausibility(examples, scores)
+    is_shallow = count_layers(model) == 1
+    keys = [key for key in scores[0] if is_shallow or key[0] in OF_DEEP]
+    with _first_row_alone(model):
+        results |= _compute_faithfulness(model, pad, encoded, scores, keys, progress)
+    return _average_over_texts(results, len(examples))
+
+
+def _take_others(corpus: LabelledCorpus, split: str, examples: Examples) -> Examples:
+    """Return examples for the directions of classes, none of which is among `examples`, those of `split` explained.
+
+    MeasureError if there are none.
+    """
+    # Directions are made of another split, if there is one, so that no text is explained by itself.
+    other_split = {VALIDATION: TRAIN, HELD_OUT: TRAIN, ALL: ALL}.get(split, VALIDATION)
+    explained = set(map(id, examples))
+    others = [example for example in corpus.splits[other_split] if id(example) not in explained]
     if not others:
         expected = "more examples than those that are explained, for the directions of classes"
         raise MeasureError(expected, "none", "lower --few, or give more examples")
-    held = encode(take_balanced(others, DIRECTED, classes), tokenizer, max_length)
-    directions = measure_class_directions(model, LabelledPlan(held, pad, device=device, stack=stack), classes)
-    frequency = Counter(w.lower() for e in corpus.splits[TRAIN] for w in e.all_words)
+    return take_balanced(others, DIRECTED, len(corpus.labels))
+
+
+def _add_baselines(scores: list[dict[Key, Array]], examples: Examples, corpus: LabelledCorpus) -> None:
+    """Add attributions that ignore the model to the scores of each example; rarity counts the words of training."""
+    frequency: Counter[str] = Counter()
+    for example in corpus.splits[TRAIN]:
+        frequency.update(word.lower() for word in example.all_words)
     draw = np.random.default_rng(0)
-    scores: list[dict[Key, Array]] = [{} for _ in examples]
-    for number, one in iter_seen(model, LabelledPlan(encoded, pad, device=device, stack=stack), notes):
-        words, count = encoded.words[number], len(examples[number].all_words)
-        scores[number] |= {
-            key: average_over_words(x, words, count) for key, x in compute_attributions(one, directions).items()
-        }
-    for example, scored in zip(examples, scores, strict=True):
-        scored |= {(name, None): x for name, x in compute_baselines(example, frequency, draw).items()}
-    found: dict[tuple[Key, str], Any] = _compute_plausibility(examples, scores) if marked else {}
-    shallow = count_layers(model) == 1
-    keys = [key for key in scores[0] if shallow or key[0] in OF_DEEP]
-    with ExitStack() as ends:
-        part = family_of(model).cls_row_only
-        base = getattr(model, part, None) if part else None
-        if base is not None:
-            ends.callback(setattr, base, "row_only", base.row_only)
-            base.row_only = "always"  # the last layer computes the row of [CLS] alone
-        found |= _compute_faithfulness(model, pad, encoded, scores, keys, progress)
-    return _average_over_texts(found, len(examples))
+    for example, of_example in zip(examples, scores, strict=True):
+        for name, values in compute_baselines(example, frequency, draw).items():
+            of_example[name, None] = values
 
 
-def _average_over_texts(found: dict[tuple[Key, str], Any], count: int) -> pd.DataFrame:
+@contextmanager
+def _first_row_alone(model: Any) -> Iterator[None]:
+    """Let the last layer of a model that can do so compute the row of [CLS] alone, which is faster."""
+    part = family_of(model).cls_row_only
+    base = getattr(model, part, None) if part else None
+    if base is None:
+        yield
+        return
+    before = base.row_only
+    base.row_only = "always"
+    try:
+        yield
+    finally:
+        base.row_only = before
+
+
+def _average_over_texts(results: dict[tuple[Key, str], Any], count: int) -> pd.DataFrame:
     """Return records of the mean over texts of each result, with 95 % intervals.
 
-    found   {((attribution, layer), measure): values [text] or [share of words, text]}
-    count   number of texts
+    results   {((attribution, layer), measure): values [text] or [share of words, text]}
+    count     number of texts
     """
     rows = []
-    for (key, measure), values in found.items():
+    for (key, measure), values in results.items():
         of_utterance = np.array(values, dtype=float)
-        if of_utterance.ndim > 1:  # a fall for each share of the words
+        # There is a fall for each share of the words.
+        if of_utterance.ndim > 1:
             of_utterance = of_utterance.mean(0)
         bounds = (-1.0, 1.0) if measure in FALLS else (0.0, 1.0)
         value, low, high = map(float, estimate_mean(of_utterance, bounds=bounds))
@@ -137,17 +175,19 @@ def _average_over_texts(found: dict[tuple[Key, str], Any], count: int) -> pd.Dat
 
 def choose_marked(examples: Examples, limit: int, classes: int) -> Examples:
     """Return the first texts that have words inside and outside of their rationale, ⌈limit / classes⌉ of each class."""
-    room = -(-limit // classes)
+    most = math.ceil(limit / classes)
     taken: Counter[int] = Counter()
-    out = []
+    chosen = []
     for example in examples:
-        if taken[example.label] < room and len(set(_rationale(example).tolist())) == 2:
+        marks = _find_marked(example)
+        has_both = marks.any() and not marks.all()
+        if has_both and taken[example.label] < most:
             taken[example.label] += 1
-            out.append(example)
-    return tuple(out)
+            chosen.append(example)
+    return tuple(chosen)
 
 
-def _rationale(example: Example) -> Marks:
+def _find_marked(example: Example) -> Marks:
     """Return which words of a text at least half of the people marked."""
     return np.array(example.rationale or (), float) >= MARKED
 
@@ -161,18 +201,19 @@ def _compute_plausibility(examples: Examples, scores: list[dict[Key, Array]]) ->
     """
     from sklearn.metrics import average_precision_score, roc_auc_score  # type: ignore[import-untyped]
 
-    rationales = [_rationale(example) for example in examples]
+    rationales = [_find_marked(example) for example in examples]
     share = float(np.mean([marks.mean() for marks in rationales]))
     measures = {
         "auprc": average_precision_score,
         "auroc": roc_auc_score,
         "iou": lambda marks, x: _intersection_over_union(marks, x, share),
     }
-    return {
-        (key, name): [measure(marks, s[key]) for marks, s in zip(rationales, scores, strict=True)]
-        for key in scores[0]
-        for name, measure in measures.items()
-    }
+    results: dict[tuple[Key, str], Any] = {}
+    for key in scores[0]:
+        for name, measure in measures.items():
+            pairs = zip(rationales, scores, strict=True)
+            results[key, name] = [measure(marks, of_text[key]) for marks, of_text in pairs]
+    return results
 
 
 def _intersection_over_union(marks: Marks, values: Array, share: float) -> float:
@@ -188,9 +229,12 @@ def _intersection_over_union(marks: Marks, values: Array, share: float) -> float
 
 def select_highest(values: Array, share: float) -> Marks:
     """Return which words have the highest values: this share of them, at least one."""
-    top = np.zeros(len(values), bool)
-    top[np.argsort(-values, kind="stable")[: max(1, round(share * len(values)))]] = True
-    return top
+    count = max(1, round(share * len(values)))
+    # A stable order: of equal values the first words are taken.
+    order = np.argsort(-values, kind="stable")
+    highest = np.zeros(len(values), bool)
+    highest[order[:count]] = True
+    return highest
 
 
 def _compute_faithfulness(
@@ -202,24 +246,33 @@ def _compute_faithfulness(
     keys     the attributions to measure
     """
     whole = predict_probabilities(model, encoded.rows, pad)
-    found, sure = whole.argmax(1), whole.max(1)
+    predicted = whole.argmax(1)
+    before = whole.max(1)
+    every = np.arange(len(predicted))
     falls: dict[tuple[Key, str], list[Array]] = {}
-    for number, key in enumerate(keys):
+    for done, key in enumerate(keys, start=1):
         for share in SHARES:
-            tops = [select_highest(s[key], share) for s in scores]
-            for measure, keep_top in (("comprehensiveness", False), ("sufficiency", True)):
-                parts = zip(encoded.rows, encoded.words, tops, strict=True)
-                left = [fill_if_empty(erase_words(row, words, top == keep_top), pad) for row, words, top in parts]
-                after = predict_probabilities(model, left, pad)[np.arange(len(found)), found]
-                falls.setdefault((key, measure), []).append(sure - after)
-        progress(number + 1, len(keys))
+            highest = [select_highest(of_text[key], share) for of_text in scores]
+            for measure, keeps_highest in (("comprehensiveness", False), ("sufficiency", True)):
+                rows = []
+                for row, words, is_high in zip(encoded.rows, encoded.words, highest, strict=True):
+                    kept = is_high if keeps_highest else ~is_high
+                    rows.append(fill_if_empty(erase_words(row, words, kept), pad))
+                after = predict_probabilities(model, rows, pad)[every, predicted]
+                falls.setdefault((key, measure), []).append(before - after)
+        progress(done, len(keys))
     return falls
 
 
 def erase_words(row: dict[str, Any], words: list[int], keep: Marks) -> dict[str, Any]:
     """Return the model's input for a text of which only the words of `keep` are left; special tokens always stay."""
-    kept_tokens = [i for i, word in enumerate(words) if word < 0 or keep[word]]
-    return {name: [x[i] for i in kept_tokens] if isinstance(x, list) else x for name, x in row.items()}
+    tokens = [i for i, word in enumerate(words) if word < 0 or keep[word]]
+    erased: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, list):
+            value = [value[i] for i in tokens]
+        erased[name] = value
+    return erased
 
 
 def fill_if_empty(row: dict[str, Any], pad: Padding) -> dict[str, Any]:
@@ -229,8 +282,14 @@ def fill_if_empty(row: dict[str, Any], pad: Padding) -> dict[str, Any]:
     """
     if row["input_ids"]:
         return row
-    blank = {"input_ids": pad.id}
-    return {name: [blank.get(name, 0)] if isinstance(x, list) else x for name, x in row.items()}
+    filled: dict[str, Any] = {}
+    for name, value in row.items():
+        if name == "input_ids":
+            value = [pad.id]
+        elif isinstance(value, list):
+            value = [0]
+        filled[name] = value
+    return filled
 
 
 def predict_probabilities(model: Any, rows: list[dict[str, Any]], pad: int | Padding) -> Array:
@@ -240,6 +299,7 @@ def predict_probabilities(model: Any, rows: list[dict[str, Any]], pad: int | Pad
     pad    the padding token, on the right; or a `Padding`
     """
     logits = predict_logits(model, rows, pad, batch=128).double()
-    several = getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification"
-    found: Array = (logits.sigmoid() if several else logits.softmax(-1)).numpy()
-    return found
+    config = getattr(model, "config", None)
+    is_multi_label = getattr(config, "problem_type", None) == "multi_label_classification"
+    probabilities = logits.sigmoid() if is_multi_label else logits.softmax(-1)
+    return np.asarray(probabilities.numpy())

@@ -39,7 +39,8 @@ def pool_vectors(model: nn.Module, batches: Iterable[Batch], at: At = "first", s
     kept: list[Float[Tensor, "sequence layer dim"]] = []
     units: list[Tensor] = []
     states: dict[int, Tensor] = {}
-    mask, layout = torch.zeros(0, 0, dtype=torch.bool), Layout(model)
+    mask = torch.zeros(0, 0, dtype=torch.bool)
+    layout = Layout(model)
 
     def receive(site: Site, x: Tensor) -> None:
         """Pool the captured hidden states of a layer to one vector per sequence, and keep them."""
@@ -70,13 +71,14 @@ def predict_logits(
     padding = to_padding(pad)
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
     device = next(model.parameters()).device
-    found: list[Tensor] = []
+    logits: list[Tensor] = []
     with evaluation_mode(model):
         for part in _iter_batches(rows, order, batch, padding):
             inputs = pad_batch([rows[i] for i in part], padding)
             del inputs["labels"]
-            found.append(get_logits(model(**{name: value.to(device) for name, value in inputs.items()})).cpu())
-    return torch.cat(found)[torch.tensor(order).argsort()]
+            on_device = {name: value.to(device) for name, value in inputs.items()}
+            logits.append(get_logits(model(**on_device)).cpu())
+    return torch.cat(logits)[torch.tensor(order).argsort()]
 
 
 def _iter_batches(rows: list[dict[str, Any]], order: list[int], batch: int, padding: Padding) -> Iterator[list[int]]:
@@ -85,12 +87,12 @@ def _iter_batches(rows: list[dict[str, Any]], order: list[int], batch: int, padd
     rows    what the model reads of each text
     batch   number of texts in a batch
     """
-    if padding.side != "none":
-        yield from (order[first : first + batch] for first in range(0, len(order), batch))
-        return
-    for _, alike in groupby(order, key=lambda i: len(rows[i]["input_ids"])):
-        part = list(alike)
-        yield from (part[first : first + batch] for first in range(0, len(part), batch))
+    parts = [order]
+    if padding.side == "none":
+        parts = [list(part) for _, part in groupby(order, key=lambda i: len(rows[i]["input_ids"]))]
+    for part in parts:
+        for first in range(0, len(part), batch):
+            yield part[first : first + batch]
 
 
 def predict_classes(model: Any, encoded: Encoded, pad: int | Padding) -> list[int]:
@@ -107,16 +109,19 @@ def find_neutral_padding(model: Any, rows: list[dict[str, Any]], token: int) -> 
     rows    what the model reads of each text
     token   the padding token
     """
-    by_length = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
-    few = [rows[by_length[place * (len(rows) - 1) // (TRIED - 1)]] for place in range(TRIED)] if rows else []
-    if len({len(row["input_ids"]) for row in few}) < 2:
+    if not rows:
+        return Padding(token)
+    by_length = sorted(rows, key=lambda row: len(row["input_ids"]))
+    few = [by_length[place * (len(rows) - 1) // (TRIED - 1)] for place in range(TRIED)]
+    lengths = {len(row["input_ids"]) for row in few}
+    if len(lengths) < 2:
         return Padding(token)
     alone = torch.cat([predict_logits(model, [row], token) for row in few])
-    near = torch.finfo(alone.dtype).eps ** 0.5 * max(1.0, float(alone.abs().max()))
+    tolerance = torch.finfo(alone.dtype).eps ** 0.5 * max(1.0, float(alone.abs().max()))
     sides: tuple[Literal["right", "left"], ...] = ("right", "left")
     for side in sides:
         together = predict_logits(model, few, Padding(token, side))
-        if bool(((together - alone).abs() <= near).all()):
+        if bool(((together - alone).abs() <= tolerance).all()):
             return Padding(token, side)
     return Padding(token, "none")
 
@@ -137,7 +142,9 @@ def separability_records(
     """
     rows = []
     for layer in range(states.shape[1]):
-        for name, estimate in separability(states[:, layer], labels, len(names), groups, units).items():
+        estimates = separability(states[:, layer], labels, len(names), groups, units)
+        for name, estimate in estimates.items():
+            # Names end with the number of a class, unless they are of all classes.
             measure, _, number = name.partition(".")
             component = names[int(number)] if number else None
             row = {"metric": f"class_direction.{measure}", "component": component, "layer": layer}
@@ -155,12 +162,16 @@ def accuracy_records(found: Labels, labels: Labels, names: tuple[str, ...]) -> p
     labels   true class of each text
     names    names of the classes
     """
-    rows = []
-    for component, chosen in ((None, labels >= 0), *((name, labels == i) for i, name in enumerate(names))):
-        if chosen.any():
-            right = (found == labels)[chosen]
-            share = float(right.mean())
-            estimate = zip(ESTIMATE, (share, *map(float, wilson_interval(share, len(right)))), strict=True)
-            rows.append({"metric": "accuracy", "component": component, **dict(estimate)})
+    subsets: list[tuple[str | None, NDArray[np.bool_]]] = [(None, labels >= 0)]
+    for number, name in enumerate(names):
+        subsets.append((name, labels == number))
+    rows: list[dict[str, Any]] = []
+    for component, subset in subsets:
+        if not subset.any():
+            continue
+        right = (found == labels)[subset]
+        accuracy = float(right.mean())
+        low, high = map(float, wilson_interval(accuracy, len(right)))
+        rows.append({"metric": "accuracy", "component": component, "value": accuracy, "low": low, "high": high})
     rows.append({"metric": "majority", "value": np.bincount(labels).max() / len(labels)})
     return as_records(pd.DataFrame(rows), n_units=len(labels))

@@ -26,14 +26,6 @@ from anisoscope.sums.classes import pool_sequences
 
 WAYS: tuple[At, ...] = ("first", "last", "mean", "max")
 """Ways of making one vector of a sequence, in the order in which they are tried."""
-WORDS = {
-    "first": "the first token",
-    "last": "the last token",
-    "mean": "the mean of all tokens",
-    "max": "the maximum over all tokens",
-    None: "tokens in a way of its own",
-}
-"""Each way in words."""
 EQUAL = 1e-3
 """Gradients of a mean differ by rounding alone; those of any other weights, such as learnt ones, by more than this."""
 
@@ -55,18 +47,15 @@ class HeadReading:
     mask: Bool[Tensor, "sequence token"]
     logits: Float[Tensor, "sequence class"]
 
-    @property
-    def told(self) -> str:
-        """Return in words what the head reads, such as `the first token`."""
-        return WORDS[self.at]
-
     def pool(self, x: Float[Tensor, "sequence token dim"]) -> Float[Tensor, "sequence dim"]:
         """Reduce each sequence to one vector in float64, as the head does."""
         x = x[:, : self.mask.shape[1]]
         if self.at is not None:
             return pool_sequences(x, self.mask.to(x.device), self.at)
         weights = self.weights.to(x.device)
-        return torch.einsum("st,std->sd", weights, torch.where(weights.unsqueeze(-1) > 0, x, 0.0).double())
+        # Tokens of weight 0 may hold NaN, which a product with 0 would keep.
+        read = torch.where(weights.unsqueeze(-1) > 0, x, 0.0).double()
+        return torch.einsum("st,std->sd", weights, read)
 
 
 class _LastStates:
@@ -87,7 +76,7 @@ class _LastStates:
                 if has_tokens_first(model, block):
                     self.turned.add(stack)
                 hooks.callback(block.register_forward_pre_hook(self._enter).remove)
-                hooks.callback(block.register_forward_hook(self._leave(stack)).remove)
+                hooks.callback(block.register_forward_hook(self._make_leave_hook(stack)).remove)
         for module in model.modules():
             if module not in inside and "Norm" in type(module).__name__:
                 hooks.callback(module.register_forward_hook(self._after_norm).remove)
@@ -96,18 +85,19 @@ class _LastStates:
         """Turn gradients off before a block runs; only the classifier's head is differentiated."""
         torch.set_grad_enabled(False)
 
-    def _leave(self, stack: str) -> Callable[..., Any]:
+    def _make_leave_hook(self, stack: str) -> Callable[..., Any]:
         """Return a hook that turns gradients on after a block and replaces its output by a variable."""
 
         def leave(block: nn.Module, _args: Any, output: Any) -> Any:
             """Replace the block's output vectors by a new variable."""
             torch.set_grad_enabled(True)
             x = find_output(block, output)
-            variable, handed = self._variable(x)
-            self.variables.pop(stack, None)  # so that the stack that ran last stands last
+            variable, copied = self._make_variable(x)
+            # Taken out first, so that the stack that ran last is the last of the dictionary.
+            self.variables.pop(stack, None)
             self.variables[stack] = [variable]
-            self.handed_on[stack] = handed
-            return _replace_vectors(output, x, handed)
+            self.handed_on[stack] = copied
+            return _replace_vectors(output, x, copied)
 
         return leave
 
@@ -116,14 +106,16 @@ class _LastStates:
 
         The norm scales every token on its own, so a token's weight in a mean is its weight after the norm.
         """
+        if not args or not isinstance(args[0], Tensor) or not isinstance(output, Tensor):
+            return None
         for stack, last in self.handed_on.items():
-            if args and isinstance(output, Tensor) and isinstance(args[0], Tensor) and is_same_memory(last, args[0]):
-                variable, handed = self._variable(output)
+            if is_same_memory(last, args[0]):
+                variable, copied = self._make_variable(output)
                 self.variables[stack].append(variable)
-                return handed
+                return copied
         return None
 
-    def _variable(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _make_variable(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return a variable with the values of `x`, and a copy to pass on, which the model may overwrite."""
         variable = x.detach().requires_grad_()
         return variable, variable.clone()
@@ -138,8 +130,9 @@ def _replace_vectors(output: Any, old: Tensor, new: Tensor) -> Any:
             if value is old:
                 output[name] = new  # type: ignore[index]
         return output
-    if isinstance(output, list | tuple):
-        return type(output)(_replace_vectors(part, old, new) if i == 0 else part for i, part in enumerate(output))
+    if isinstance(output, list | tuple) and output:
+        first = _replace_vectors(output[0], old, new)
+        return type(output)([first, *output[1:]])
     return output
 
 
@@ -148,20 +141,20 @@ def get_logits(output: Any) -> Tensor:
 
     MeasureError for an output without them.
     """
-    found = getattr(output, "logits", None)
-    if found is None and isinstance(output, Mapping):
-        found = output.get("logits")
-    if found is None and isinstance(output, list | tuple) and output:
-        found = output[0]
-    if found is None:
-        found = output
-    if isinstance(found, Tensor) and found.is_floating_point():
-        return found
+    logits = getattr(output, "logits", None)
+    if logits is None and isinstance(output, Mapping):
+        logits = output.get("logits")
+    if logits is None and isinstance(output, list | tuple) and output:
+        logits = output[0]
+    if logits is None:
+        logits = output
+    if isinstance(logits, Tensor) and logits.is_floating_point():
+        return logits
     raise MeasureError("a classifier that puts out logits", type(output).__name__, "name a model with a head")
 
 
 @contextmanager
-def _last_states(model: nn.Module) -> Iterator[_LastStates]:
+def _watch_last_states(model: nn.Module) -> Iterator[_LastStates]:
     """Turn the last hidden states of each forward call into variables, inside a `with` block."""
     before = torch.is_grad_enabled()
     with ExitStack() as hooks:
@@ -178,18 +171,12 @@ def read_tokens(model: nn.Module, batch: Batch) -> HeadReading:
     """
     name = type(model).__name__
     try:
-        with evaluation_mode(model), torch.enable_grad(), _last_states(model) as states:
+        with evaluation_mode(model), torch.enable_grad(), _watch_last_states(model) as states:
             logits = get_logits(model(**batch.inputs))
             if logits.dim() != 2:
                 expected = f"a head of {name} that names a class for each sequence"
                 raise MeasureError(expected, f"logits of shape {tuple(logits.shape)}", "name a classifier of sequences")
-            # a random mixture of the logits: that its gradient vanishes at a token by chance has no probability
-            draw = torch.Generator().manual_seed(0)
-            mixture = torch.randn(logits.shape, generator=draw).to(logits.device)
-            variables = [x for found in states.variables.values() for x in found]
-            gradients: list[Tensor | None] = [None] * len(variables)
-            if logits.requires_grad:
-                gradients[:] = list(torch.autograd.grad((logits.float() * mixture).sum(), variables, allow_unused=True))
+            gradients = _differentiate(logits, states)
     except AnisoscopeError:
         raise
     except (RuntimeError, NotImplementedError) as error:
@@ -197,20 +184,42 @@ def read_tokens(model: nn.Module, batch: Batch) -> HeadReading:
             raise
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
         raise MeasureError(f"a head of {name} that can be differentiated", got, "load it in float32") from error
-    gradient_of = dict(zip(map(id, variables), gradients, strict=True))
     masks = Layout(model).streams(batch)
-    for stack, found in reversed(states.variables.items()):
-        parts = []
-        for variable in found:
-            gradient = gradient_of[id(variable)]
-            if gradient is not None:
-                parts.append(gradient.transpose(0, 1) if stack in states.turned else gradient)
-        total = sum(x.detach().double().abs() for x in parts)
+    # The stack that ran last comes first: of an encoder–decoder the decoder.
+    for stack, of_stack in reversed(gradients.items()):
+        total = sum(gradient.detach().double().abs() for gradient in of_stack)
         if isinstance(total, Tensor) and total.dim() == 3 and bool(total.any()):
             mask = find_real_tokens(masks, stack).to(total.device)
             return _decide_reading(stack, total, mask, logits.detach(), name)
     expected = f"logits of {name} that depend on the last hidden states"
     raise MeasureError(expected, "no gradient there", "name a classifier whose head reads its last block")
+
+
+def _differentiate(logits: Tensor, states: _LastStates) -> dict[str, list[Tensor]]:
+    """Return the gradients of the logits with respect to the last hidden states of each stack that they depend on.
+
+    They are [sequence, token, dim], one for each variable of the stack.
+    """
+    gradients: dict[str, list[Tensor]] = {stack: [] for stack in states.variables}
+    if not logits.requires_grad:
+        return gradients
+    # A random mixture of the logits: that its gradient vanishes at a token by chance has no probability.
+    draw = torch.Generator().manual_seed(0)
+    mixture = torch.randn(logits.shape, generator=draw).to(logits.device)
+    stacks: list[str] = []
+    variables: list[Tensor] = []
+    for stack, of_stack in states.variables.items():
+        stacks += [stack] * len(of_stack)
+        variables += of_stack
+    # One call for all: a second one would need the graph that the first has freed.
+    found = torch.autograd.grad((logits.float() * mixture).sum(), variables, allow_unused=True)
+    for stack, gradient in zip(stacks, found, strict=True):
+        if gradient is None:
+            continue
+        if stack in states.turned:
+            gradient = gradient.transpose(0, 1)
+        gradients[stack].append(gradient)
+    return gradients
 
 
 def find_real_tokens(streams: Mapping[str, Stream], stack: str) -> Tensor:
@@ -237,21 +246,32 @@ def _decide_reading(stack: str, gradient: Tensor, mask: Tensor, logits: Tensor, 
     MeasureError if the gradients do not have the shape of the tokens.
     """
     tokens = mask.shape[1]
+    # Models may fill up to a multiple of their window (Longformer).
     if gradient.shape[1] > tokens and not bool(gradient[:, tokens:].any()):
-        gradient = gradient[:, :tokens]  # the model fills up to a multiple of its window (Longformer)
+        gradient = gradient[:, :tokens]
     if gradient.shape[:2] != mask.shape:
         expected = f"last hidden states of {name} for {tuple(mask.shape)} tokens"
         raise MeasureError(expected, str(tuple(gradient.shape)), "let the model give all positions")
     of_token = gradient.sum(-1)
-    blind = of_token.sum(1) == 0  # a head that is saturated there, so that nothing can be told
-    at: At | None = None
-    for way in WAYS:
-        if at is None and all(_is_way(way, g, m) for g, m, b in zip(gradient, mask, blind, strict=True) if not b):
-            at = way
-    if bool(blind.any()):
-        of_token = torch.where(blind[:, None], _expected_shares(at, mask), of_token)
+    # A head that is saturated at a sequence has no gradient there, and shows nothing.
+    is_flat = of_token.sum(1) == 0
+    at = _find_way(gradient[~is_flat], mask[~is_flat])
+    if bool(is_flat.any()):
+        of_token = torch.where(is_flat[:, None], _guess_shares(at, mask), of_token)
     weights = of_token / of_token.sum(1, keepdim=True)
     return HeadReading(stack, at, weights, mask, logits)
+
+
+def _find_way(gradient: Tensor, mask: Tensor) -> At | None:
+    """Return the first way of reading (first, last, mean, max) that fits the gradients of all sequences, or None.
+
+    gradient   absolute gradients [sequence, token, dim]
+    mask       real tokens [sequence, token]
+    """
+    for way in WAYS:
+        if all(_is_way(way, *of_sequence) for of_sequence in zip(gradient, mask, strict=True)):
+            return way
+    return None
 
 
 def _is_way(way: At, gradient: Tensor, mask: Tensor) -> bool:
@@ -265,24 +285,28 @@ def _is_way(way: At, gradient: Tensor, mask: Tensor) -> bool:
     if way in ("first", "last"):
         place = int(real[0 if way == "first" else -1])
         return bool(read[place]) and int(read.sum()) == 1
-    if way == "max":  # each dimension is that of one token, and not all are of the same
-        several = int(read.sum()) > 1 or len(real) == 1
-        return several and bool(((gradient > 0).sum(0) <= 1).all()) and not bool((read & ~mask).any())
+    if way == "max":
+        # Each dimension is that of one token, and not all are of the same.
+        has_several = int(read.sum()) > 1 or len(real) == 1
+        is_one_each = bool(((gradient > 0).sum(0) <= 1).all())
+        reads_padding = bool((read & ~mask).any())
+        return has_several and is_one_each and not reads_padding
     if not torch.equal(read, mask):
         return False
     of_real = gradient[real]
     return bool((of_real - of_real.mean(0)).abs().max() <= EQUAL * of_real.abs().max())
 
 
-def _expected_shares(at: At | None, mask: Tensor) -> Tensor:
+def _guess_shares(at: At | None, mask: Tensor) -> Tensor:
     """Return the share of each token [sequence, token] in a way of reading, for sequences whose gradients vanish.
 
     at     the way (first, last, mean, max) that other sequences show; None: unknown
     mask   real tokens [sequence, token]
     """
-    first, last = mask.int().cumsum(1), mask.flip(1).int().cumsum(1).flip(1)
     if at == "first":
-        return (mask & (first == 1)).double()
+        from_start = mask.int().cumsum(1)
+        return (mask & (from_start == 1)).double()
     if at == "last":
-        return (mask & (last == 1)).double()
+        from_end = mask.flip(1).int().cumsum(1).flip(1)
+        return (mask & (from_end == 1)).double()
     return mask.double()

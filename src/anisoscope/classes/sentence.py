@@ -19,8 +19,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from anisoscope.batch import Batch
 from anisoscope.classes.attributions import SeenText, average_over_words, compute_attributions, iter_seen
-from anisoscope.classes.faithfulness import SHARES, erase_words, fill_if_empty, predict_probabilities, select_highest
+from anisoscope.classes.faithfulness import (
+    SHARES,
+    Marks,
+    erase_words,
+    fill_if_empty,
+    predict_probabilities,
+    select_highest,
+)
 from anisoscope.classes.readout import get_logits
 from anisoscope.data.encoding import Encoded, LabelledPlan, Padding, encode
 from anisoscope.data.labelled import Example
@@ -28,7 +36,11 @@ from anisoscope.errors import UsageError
 from anisoscope.models.modes import evaluation_mode
 
 Array = NDArray[np.float64]
-ATTENTION, VALUE, GRADIENT, ERASURE = OF_WORDS = ("attention", "value, contrast", "gradient × input", "erasure")
+ATTENTION = "attention"
+VALUE = "value, contrast"
+GRADIENT = "gradient × input"
+ERASURE = "erasure"
+OF_WORDS = (ATTENTION, VALUE, GRADIENT, ERASURE)
 DRAWS = 19
 """Random orders of the words: an attribution beyond all of them is beyond chance at the level of 5 %."""
 
@@ -84,7 +96,9 @@ class Explanation:
             shades = scale_for_colours(self.words[name].to_numpy())
             spans = []
             for word, shade in zip(self.words["word"], shades, strict=True):
-                colour = f"rgba({'214,90,40' if shade >= 0 else '40,100,200'},{abs(shade):.2f})"
+                # Orange speaks for the class, blue against it.
+                hue = "214,90,40" if shade >= 0 else "40,100,200"
+                colour = f"rgba({hue},{abs(shade):.2f})"
                 spans.append(f'<span style="background: {colour}">{escape(word)}</span>')
             lines.append(f"<p><i>{escape(name)}</i> {' '.join(spans)}</p>")
         return "".join(lines)
@@ -93,7 +107,9 @@ class Explanation:
 def scale_for_colours(values: Array) -> Array:
     """Scale numbers of words to [−1, 1] for their colours: the strongest gets size 1, and 0 stays 0."""
     largest = float(np.abs(values).max(initial=0.0))
-    return values / largest if largest > 0 else values
+    if largest == 0:
+        return values
+    return values / largest
 
 
 def explain(classifier: Classifier, text: str) -> Explanation:
@@ -104,43 +120,53 @@ def explain(classifier: Classifier, text: str) -> Explanation:
     windows = cut_into_windows(words, classifier.tokenizer, classifier.max_length)
     encoded = encode([Example(window, 0) for window in windows], classifier.tokenizer, classifier.max_length)
     counts = [len(window) for window in windows]
-    notes = [f"{encoded.truncated} words longer than the model reads were cut"] if encoded.truncated else []
-    if len(words) == 1:  # a formula, or a language without blanks
+    notes: list[str] = []
+    if encoded.truncated:
+        notes.append(f"{encoded.truncated} words longer than the model reads were cut")
+    # A formula, or a language without blanks.
+    if len(words) == 1:
         words, encoded = _split_single_word(words, encoded, classifier.tokenizer)
         counts = [len(words)]
-        notes += ["the text has no blanks: its tokens are explained in place of words"] * (len(words) > 1)
-    whole = predict_probabilities(classifier.model, encoded.rows, classifier.padding).mean(0)
-    found = int(whole.argmax())
+        if len(words) > 1:
+            notes.append("the text has no blanks: its tokens are explained in place of words")
+    probabilities = predict_probabilities(classifier.model, encoded.rows, classifier.padding).mean(0)
+    found = int(probabilities.argmax())
     layer, columns = _attribute_by_layer(classifier, encoded, counts, found, notes)
-    gradient = _gradient_times_input(classifier, encoded, counts, found)
+    gradient = _compute_gradient_times_input(classifier, encoded, counts, found)
     if gradient is None:
         notes.append(f"{GRADIENT} left out: the model does not read its words through its input embeddings")
     else:
         columns[GRADIENT] = gradient
-    erasing = _ErasedTexts(classifier, encoded, counts, found)
-    columns[ERASURE] = erasing.of_each_word()
+    erased = _ErasedTexts(classifier, encoded, counts, found)
+    columns[ERASURE] = erased.measure_words()
     scores = {name: columns[name] for name in OF_WORDS if name in columns}
     table = pd.DataFrame({"word": list(words), **scores})
-    agreement = table[list(scores)].rank().corr()
     return Explanation(
-        classifier.names[found],
-        float(whole[found]),
-        table,
-        agreement,
-        erasing.of_shares(scores),
-        layer,
-        len(windows),
-        notes,
+        found=classifier.names[found],
+        probability=float(probabilities[found]),
+        words=table,
+        # Spearman's correlation is that of ranks.
+        agreement=table[list(scores)].rank().corr(),
+        erasures=erased.measure_shares(scores),
+        layer=layer,
+        windows=len(windows),
+        notes=notes,
     )
 
 
 def _split_single_word(words: tuple[str, ...], encoded: Encoded, tokenizer: Any) -> tuple[tuple[str, ...], Encoded]:
     """Split a text of one word into its tokens, each taken as a word; unchanged if it has one token."""
-    ids = [token for token, word in zip(encoded.rows[0]["input_ids"], encoded.words[0], strict=True) if word >= 0]
+    ids: list[int] = []
+    index: list[int] = []
+    for token, word in zip(encoded.rows[0]["input_ids"], encoded.words[0], strict=True):
+        # Special tokens belong to no word.
+        if word < 0:
+            index.append(-1)
+            continue
+        index.append(len(ids))
+        ids.append(token)
     if len(ids) < 2:
         return words, encoded
-    numbers = iter(range(len(ids)))
-    index = [next(numbers) if word >= 0 else -1 for word in encoded.words[0]]
     return tuple(tokenizer.convert_ids_to_tokens(ids)), Encoded(encoded.rows, [index], encoded.truncated)
 
 
@@ -173,27 +199,34 @@ def _attribute_by_layer(
     """
     device = next(classifier.model.parameters()).device
     plan = LabelledPlan(encoded, classifier.padding, stack=classifier.stack, device=device)
-    ones: dict[int, SeenText] = dict(iter_seen(classifier.model, plan, notes))
-    directions = classifier.directions
-    if directions is None:
+    seen: dict[int, SeenText] = dict(iter_seen(classifier.model, plan, notes))
+    if classifier.directions is None:
         notes.append(f"{VALUE} left out: it needs the directions of classes, from a labelled corpus")
-    maps = []
+    directions = classifier.directions or {}
+    attributions = []
     for number in range(len(encoded)):
-        vectors = {} if directions is None else {s: x for s, x in ones[number].vectors.items() if s in directions}
-        maps.append(compute_attributions(replace(ones[number], found=found, vectors=vectors), directions or {}))
-    layers = [layer for name, layer in maps[0] if name in (ATTENTION, VALUE)]
+        window = seen[number]
+        vectors = {space: x for space, x in window.vectors.items() if space in directions}
+        # The class is that of the whole text, which may not be the one of a window.
+        attributions.append(compute_attributions(replace(window, found=found, vectors=vectors), directions))
+    layers = [layer for name, layer in attributions[0] if name in (ATTENTION, VALUE)]
     if not layers:
         return None, {}
     layer = max(layers)
-    columns = {}
+    columns: dict[str, Array] = {}
     for name in (ATTENTION, VALUE):
-        if (name, layer) in maps[0]:
-            parts = zip(maps, encoded.words, counts, strict=True)
-            columns[name] = np.concatenate([average_over_words(x[name, layer], words, n) for x, words, n in parts])
+        if (name, layer) not in attributions[0]:
+            continue
+        of_windows = []
+        for of_window, words, count in zip(attributions, encoded.words, counts, strict=True):
+            of_windows.append(average_over_words(of_window[name, layer], words, count))
+        columns[name] = np.concatenate(of_windows)
     return layer, columns
 
 
-def _gradient_times_input(classifier: Classifier, encoded: Encoded, counts: list[int], found: int) -> Array | None:
+def _compute_gradient_times_input(
+    classifier: Classifier, encoded: Encoded, counts: list[int], found: int
+) -> Array | None:
     """Return the attribution gradient × input of each word [word], summed over its tokens.
 
     counts   number of words in each window of the text
@@ -202,38 +235,58 @@ def _gradient_times_input(classifier: Classifier, encoded: Encoded, counts: list
     The gradient is that of the class's logit less the mean of the others. None if the model does not read its words
     through its input embeddings.
     """
-    embedding = classifier.model.get_input_embeddings()
     device = next(classifier.model.parameters()).device
     plan = LabelledPlan(encoded, classifier.padding, stack=classifier.stack, device=device)
     of_window: dict[int, Array] = {}
     for batch in plan:
-        made: list[Tensor] = []
-
-        def keep(_module: Any, _args: Any, output: Tensor, made: list[Tensor] = made) -> Tensor:
-            """Replace the embeddings by a variable that can be differentiated with respect to."""
-            made.append(output.detach().requires_grad_())
-            return made[-1].clone()
-
-        handle = embedding.register_forward_hook(keep)
-        try:
-            with evaluation_mode(classifier.model), torch.enable_grad():
-                logits = get_logits(classifier.model(**batch.inputs)).float()
-                others = [c for c in range(logits.shape[1]) if c != found]
-                contrast = (logits[:, found] - (logits[:, others].mean(1) if others else 0.0)).sum()
-        finally:
-            handle.remove()
-        tokens = batch.inputs["input_ids"].shape[1]
-        if len(made) != 1 or made[0].dim() != 3 or made[0].shape[1] != tokens:
-            return None  # of an encoder–decoder, whose decoder reads the words too
-        (gradient,) = torch.autograd.grad(contrast, made)
-        of_token = (gradient.double() * made[0].detach().double()).sum(-1).cpu().numpy()
+        of_tokens = _multiply_gradient_with_input(classifier.model, batch, found)
+        if of_tokens is None:
+            return None
         mask = batch.inputs["attention_mask"].bool().cpu().numpy()
         for row, number in enumerate(batch.unit.tolist()):
+            of_real = of_tokens[row][mask[row]]
             index = np.array(encoded.words[number])
-            real = index >= 0
-            of_word = np.bincount(index[real], of_token[row][mask[row]][real], counts[number])
+            in_words = index >= 0
+            of_word = np.bincount(index[in_words], of_real[in_words], counts[number])
             of_window[number] = of_word.astype(np.float64)
     return np.concatenate([of_window[number] for number in range(len(encoded))])
+
+
+def _multiply_gradient_with_input(model: Any, batch: Batch, found: int) -> Array | None:
+    """Return gradient × input of each token [sequence, token], for the class `found` less the mean of the others.
+
+    None if the model does not read these tokens once, through its input embeddings.
+    """
+    variables: list[Tensor] = []
+
+    def replace_embeddings(_module: Any, _args: Any, output: Tensor) -> Tensor:
+        """Replace the embeddings by a variable that can be differentiated with respect to."""
+        variable = output.detach().requires_grad_()
+        variables.append(variable)
+        # A copy, since models may change embeddings in place.
+        return variable.clone()
+
+    handle = model.get_input_embeddings().register_forward_hook(replace_embeddings)
+    try:
+        with evaluation_mode(model), torch.enable_grad():
+            logits = get_logits(model(**batch.inputs)).float()
+            contrast = logits[:, found]
+            others = [c for c in range(logits.shape[1]) if c != found]
+            if others:
+                contrast = contrast - logits[:, others].mean(1)
+            total = contrast.sum()
+    finally:
+        handle.remove()
+    # The decoder of an encoder–decoder reads the words too.
+    if len(variables) != 1:
+        return None
+    (embeddings,) = variables
+    tokens = batch.inputs["input_ids"].shape[1]
+    if embeddings.dim() != 3 or embeddings.shape[1] != tokens:
+        return None
+    (gradient,) = torch.autograd.grad(total, [embeddings])
+    product = (gradient.double() * embeddings.detach().double()).sum(-1)
+    return np.asarray(product.cpu().numpy())
 
 
 class _ErasedTexts:
@@ -241,40 +294,50 @@ class _ErasedTexts:
 
     def __init__(self, classifier: Classifier, encoded: Encoded, counts: list[int], found: int) -> None:
         """Compute the probability of the class `found` for the whole text; `counts` are the words of each window."""
-        self.classifier, self.encoded, self.found = classifier, encoded, found
-        self.ends = np.cumsum(counts)[:-1]
+        self.classifier = classifier
+        self.encoded = encoded
+        self.found = found
+        # Probabilities that were computed, by number of the window and which of its words are kept.
         self.known: dict[tuple[int, bytes], float] = {}
+        self.ends = np.cumsum(counts)[:-1]
         self.count = sum(counts)
-        self.whole = self.probability([np.ones(self.count, bool)])[0]
+        self.whole = self.predict([np.ones(self.count, bool)])[0]
 
-    def probability(self, kept: Sequence[NDArray[np.bool_]]) -> Array:
+    def predict(self, selections: Sequence[Marks]) -> Array:
         """Return the probability of the predicted class [selection] if only the words of each selection [word] are
         kept.
 
         It is the mean over windows.
         """
-        keys, rows = [], []
-        for selection in kept:
+        self._run(selections)
+        means = []
+        for selection in selections:
+            windows = enumerate(np.split(selection, self.ends))
+            means.append(np.mean([self.known[number, part.tobytes()] for number, part in windows]))
+        return np.array(means)
+
+    def _run(self, selections: Sequence[Marks]) -> None:
+        """Run the model on all windows of these selections that it has not been run on, in one call."""
+        padding = self.classifier.padding
+        new: dict[tuple[int, bytes], dict[str, Any]] = {}
+        for selection in selections:
             for number, part in enumerate(np.split(selection, self.ends)):
                 key = number, part.tobytes()
-                if key not in self.known:
-                    self.known[key] = np.nan
-                    keys.append(key)
-                    left = erase_words(self.encoded.rows[number], self.encoded.words[number], part)
-                    rows.append(fill_if_empty(left, self.classifier.padding))
-        if rows:
-            found = predict_probabilities(self.classifier.model, rows, self.classifier.padding)[:, self.found]
-            self.known |= dict(zip(keys, found.tolist(), strict=True))
-        return np.array(
-            [np.mean([self.known[n, p.tobytes()] for n, p in enumerate(np.split(x, self.ends))]) for x in kept]
-        )
+                if key in self.known or key in new:
+                    continue
+                row = erase_words(self.encoded.rows[number], self.encoded.words[number], part)
+                new[key] = fill_if_empty(row, padding)
+        if new:
+            probabilities = predict_probabilities(self.classifier.model, list(new.values()), padding)
+            self.known |= zip(new, probabilities[:, self.found].tolist(), strict=True)
 
-    def of_each_word(self) -> Array:
+    def measure_words(self) -> Array:
         """Return how far the probability of the predicted class falls without each word [word]."""
-        falls: Array = self.whole - self.probability(list(~np.eye(self.count, dtype=bool)))
+        without_one = ~np.eye(self.count, dtype=bool)
+        falls: Array = self.whole - self.predict(list(without_one))
         return falls
 
-    def of_shares(self, scores: dict[str, Array]) -> pd.DataFrame:
+    def measure_shares(self, scores: dict[str, Array]) -> pd.DataFrame:
         """Return a table with a row for each attribution: how the probability changes if its highest words are erased.
 
         Columns are `comprehensiveness` (fall without the highest words), `sufficiency` (fall with only these), their
@@ -284,16 +347,20 @@ class _ErasedTexts:
         """
         draw = np.random.default_rng(0)
         orders = list(scores.values()) + [draw.random(self.count) for _ in range(DRAWS)]
-        firsts = [select_highest(order, share) for order in orders for share in SHARES]
-        falls = {}
-        for measure, kept in (("comprehensiveness", [~x for x in firsts]), ("sufficiency", firsts)):
-            falls[measure] = (self.whole - self.probability(kept)).reshape(len(orders), len(SHARES)).mean(1)
+        highest = [select_highest(order, share) for order in orders for share in SHARES]
+        without_highest = [~words for words in highest]
+        falls: dict[str, Array] = {}
+        for measure, kept in (("comprehensiveness", without_highest), ("sufficiency", highest)):
+            of_shares = self.whole - self.predict(kept)
+            falls[measure] = of_shares.reshape(len(orders), len(SHARES)).mean(1)
         rows = []
         for i, name in enumerate(scores):
             row: dict[str, Any] = {"attribution": name}
             for measure, values in falls.items():
-                random = values[len(scores) :]
-                row |= {measure: values[i], f"{measure}_low": random.min(), f"{measure}_high": random.max()}
+                of_random = values[len(scores) :]
+                row[measure] = values[i]
+                row[f"{measure}_low"] = of_random.min()
+                row[f"{measure}_high"] = of_random.max()
             row["beyond_chance"] = bool(row["comprehensiveness"] > row["comprehensiveness_high"])
             rows.append(row)
         return pd.DataFrame(rows)

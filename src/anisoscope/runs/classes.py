@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from anisoscope.axes import POLICIES, At
-from anisoscope.classes.ablation import ablations
+from anisoscope.classes.ablation import measure_ablations
 from anisoscope.classes.cls_entropy import measure_entropies
-from anisoscope.classes.faithfulness import explanations
+from anisoscope.classes.faithfulness import measure_explanations
 from anisoscope.classes.pooling import (
     accuracy_records,
     find_neutral_padding,
@@ -165,7 +165,7 @@ class _AfterPass:
         chosen = _take_examples(self.corpus, self.classes, self._few)
         few = encode(chosen, self.tokenizer, self.classes.max_length or 0)
         plan = LabelledPlan(few, self.plan.padding, stack=self.plan.stacks, device=self.plan.device)
-        return [ablations(self.subject.model, plan, **shown)]
+        return [measure_ablations(self.subject.model, plan, **shown)]
 
     @property
     def _few(self) -> int:
@@ -181,7 +181,7 @@ class _AfterPass:
             return []
         shown |= {"padding": self.plan.padding, "stack": self.plan.stacks, "notes": notes}
         shown |= {"split": self.classes.split, "limit": self._few, "max_length": self.classes.max_length}
-        return [explanations(self.subject.model, self.tokenizer, self.corpus, **shown)]
+        return [measure_explanations(self.subject.model, self.tokenizer, self.corpus, **shown)]
 
 
 def _find_readout(

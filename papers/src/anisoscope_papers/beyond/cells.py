@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from altair.typing import ChartType
 
-from anisoscope.classes.ablation import outcome
+from anisoscope.classes.ablation import average_outcome
 from anisoscope.data.labelled import TEST
 from anisoscope.errors import CorpusError, ModelError
 from anisoscope.measure.loop import run_pass
@@ -203,7 +203,7 @@ def _accuracies(trained: Trained) -> pd.DataFrame:
     labels, every_layer = np.array(everything.encoded.labels), tuple(range(1, cell.layers + 1))
     kinds = {TEST: (), AFTERWARDS: every_layer} if cell.arm != "uniform" else {TEST: ()}
     for component, replaced in kinds.items():
-        right = outcome(model, everything, "uniform", replaced)[0] == labels
+        right = average_outcome(model, everything, "uniform", replaced)[0] == labels
         if component != TEST:
             value = float(right.mean())
             rows.append({"metric": "accuracy", "component": component, "value": value, "n_units": len(right)})

@@ -10,7 +10,7 @@ import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
-from anisoscope.classes.faithfulness import explanations
+from anisoscope.classes.faithfulness import measure_explanations
 from anisoscope.store import select
 from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, compute_growth, declare_entry, over, panels
 from anisoscope_papers.fosse2023.grid import OWN, TUNED
@@ -35,7 +35,7 @@ def explained(trained: Trained) -> pd.DataFrame:
     has rationales (words marked by annotators).
     """
     how: dict[str, Any] = {"limit": trained.plan.erased, "max_length": trained.found.max_length}
-    return kept(trained, "explained", lambda: explanations(*trained.classifier, trained.corpus, **how))
+    return kept(trained, "explained", lambda: measure_explanations(*trained.classifier, trained.corpus, **how))
 
 
 def tests(whole: Evidence) -> Iterator[Test]:

@@ -7,7 +7,7 @@ import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
-from anisoscope.classes.ablation import ablations
+from anisoscope.classes.ablation import measure_ablations
 from anisoscope_papers.fosse2023.entry import CELL, Evidence, Measure, compute_correlation, declare_entry, over
 from anisoscope_papers.fosse2023.grid import OTHER_START, OWN, STARTS, TITLES, TUNED
 from anisoscope_papers.fosse2023.measurements import VALUES, geometry, kept
@@ -32,7 +32,7 @@ def replaced(trained: Trained) -> pd.DataFrame:
     Encoders are measured on fewer utterances than the attention-only model.
     """
     limit = trained.plan.utterances if trained.cell.attention else trained.plan.erased
-    return kept(trained, "replaced", lambda: ablations(trained.classifier[0], trained.batches(limit)))
+    return kept(trained, "replaced", lambda: measure_ablations(trained.classifier[0], trained.batches(limit)))
 
 
 def tests(whole: Evidence) -> Iterator[Test]:
