@@ -6,6 +6,8 @@ TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# For the tests also Triton, which comes with torch where there is a GPU: 190 MB to download.
+READY_TO_TEST := $(VENV)/.ready-to-test
 export TOKENIZERS_PARALLELISM := false
 
 .PHONY: demo test test-alone test-core test-papers campaign mutants matrix sweep check bench gpu reproduce docs wheel release clean paper-rehearsal
@@ -14,17 +16,17 @@ export TOKENIZERS_PARALLELISM := false
 demo: $(READY)
 	$(BIN)/anisoscope measure builtin:minilm --corpus builtin:python-docs --limit 60 --output runs/demo --overwrite
 
-test: $(READY)
+test: $(READY_TO_TEST)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 # The tool without the papers, in an empty environment: minutes, and a few GB in build/alone.
 test-alone:
 	PYTHON='$(PYTHON)' TORCH='$(TORCH)' tools/alone.sh
 
-test-core: $(READY)
+test-core: $(READY_TO_TEST)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal tests
 
-test-papers: $(READY)
+test-papers: $(READY_TO_TEST)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal papers/tests
 
 # Cases made at random, half an hour of them: make campaign SEED=7, of some parts only: make campaign ONLY=kills,hub
@@ -67,7 +69,7 @@ reproduce: $(READY)
 paper-rehearsal: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python papers/tools/paper_rehearsal.py build/paper-rehearsal
 
-docs: $(READY)
+docs: $(READY_TO_TEST)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	$(BIN)/python tools/documentation.py
 	PYTHONPATH=tools $(BIN)/python papers/tools/paper_pages.py
@@ -91,3 +93,7 @@ $(READY): pyproject.toml papers/pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) -c constraints.txt '$(TORCH)'
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e papers
 	@touch $(READY)
+
+$(READY_TO_TEST): $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[kernels]'
+	@touch $(READY_TO_TEST)

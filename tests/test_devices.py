@@ -1,5 +1,6 @@
 """A pass on an accelerator that is not there: the same numbers, no wait for each site, no tensor out of place."""
 
+import importlib.util
 import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -127,6 +128,18 @@ def test_a_site_is_summed_in_few_kernels_and_reads():
     vectors = 2 * 1024 * 512  # bytes
     assert hidden.kernels <= 60 and hidden.bytes < 30 * vectors
     assert query.kernels <= 47 and query.bytes < 25 * vectors
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_a_layer_is_measured_in_few_launches_by_kernels():
+    """Of a layer with 8 billion weights: hidden states, queries and keys, and attention rows of a long window."""
+    layer = launches.of_layer(4096)
+    name, whole = launches.of_measuring(4096, by_triton=True)[-1]
+    assert name == "all of these"
+    assert whole.kernels <= 100
+    assert whole.seconds < 0.3 * layer.seconds
+    _, plain = launches.of_measuring(4096, by_triton=False)[-1]
+    assert plain.kernels > 4 * whole.kernels
 
 
 def test_terms_that_an_accelerator_adds_to_at_once_are_terms_of_their_own():

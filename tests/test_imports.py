@@ -272,11 +272,13 @@ def test_no_module_takes_the_place_of_a_public_name(first):
 
 
 def sizes(trees):
-    """(lines, arguments but for `self`) of every function, by where it is."""
+    """(lines, arguments but for `self`) of every function, by where it is (0 of kernels, which take all at once)."""
     return {
         f"{name}:{node.name}": (
             node.end_lineno - node.lineno + 1,
-            len({a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)} - {"self", "cls"}),
+            0
+            if any(ast.unparse(each) == "triton.jit" for each in node.decorator_list)
+            else len({a.arg for a in ast.walk(node.args) if isinstance(a, ast.arg)} - {"self", "cls"}),
         )
         for name, tree in trees.items()
         for node in ast.walk(tree)

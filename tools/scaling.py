@@ -139,6 +139,7 @@ def page() -> str:
         long=f"{LONG:,}",
         rate=f"{launches.BYTES / 1e12:.2f}",
         half=f"{launches.PRODUCTS[torch.bfloat16] / 1e12:.0f}",
+        powers=f"{launches.POWERS / 1e12:.1f}",
         single=f"{launches.PRODUCTS[torch.float32] / 1e12:.0f}",
     )
 
@@ -196,19 +197,26 @@ spectrum takes less time than its products suggest, because a CPU computes only 
 ### Kernels and bytes on a GPU
 
 On a GPU, most of measuring is reading and writing memory. So one layer of the 8B model was counted, in bfloat16 and for a window of {long} tokens:
-the kernels that PyTorch launches one by one (without a compiler), and the bytes that each reads and writes. `tools/launches.py` counts them on the
-meta device.
+the kernels that are launched, and the bytes that each reads and writes. `tools/launches.py` counts them on the meta device. There are two ways to
+measure:
 
-The *roofline* is a lower bound of the time. Each kernel takes as long as its bytes at {rate} TB a second, or its products at {half} Tflop a second in
-bfloat16 and {single} in float32. These are the rates in the data sheet of an H100. Nothing was timed, no kernel was run on a GPU, and the time of a
-launch is not counted.
+- *plain operations*: what PyTorch launches one by one, without a compiler.
+- *kernels of Triton* (`capture/row_kernel.py`, `sums/vector_kernel.py`): scores of attention never leave the chip, and all sums of a site come from one
+  pass over its vectors. They are used on NVIDIA GPUs where Triton is installed, which the CUDA build of torch brings. The first call of each form is
+  computed both ways; if the kernels fail or differ, plain operations go on, and one warning says why.
 
-| of a layer | kernels | GB | roofline ms | in parts of the layer |
-|---|---|---|---|---|
+The *roofline* is a lower bound of the time. Each kernel takes as long as its bytes at {rate} TB a second, its products at {half} Tflop a second in
+bfloat16 and {single} in float32, or its powers of two at {powers} T a second. These are the rates in the data sheet of an H100.
+
+| of a layer | by | kernels | GB | roofline ms | in parts of the layer |
+|---|---|---|---|---|---|
 {kernels}
 
-Attention rows are the expensive part: their scores are written to memory, and each statistic reads them again. `--panel hidden` leaves them
-out, and `--layers` measures fewer of them. A kernel that keeps the scores on the chip is not written.
+With plain operations attention rows are the expensive part: their scores are written to memory, and each statistic reads them again.
+`--panel hidden` leaves them out, and `--layers` measures fewer of them.
+
+**Not run on a GPU.** The kernels of Triton were run on a CPU by Triton's interpreter, against float64, and compiled for an H100
+(`tests/test_kernels.py`). Nothing was timed on a GPU, and the time of a launch is not counted.
 
 ## One machine
 

@@ -301,7 +301,7 @@ Times of single operations are the best of five on a busy machine. They show wha
 - **Spectrum.** The two products Σxxᵀ and Σuuᵀ take 12.9 of the 14.3 ms that a site needs in a batch (4,096 vectors of 384 numbers). The copies
   that they need take 1.4.
 - **Attention.** One weight takes 1.4 ns in a block alone: .75 for its score, .16 for its power of 2, .09 for its product with the score, and
-  .05 to .08 for each of six sums and extremes. Each sum is an operation of its own. One kernel for all of them is not written.
+  .05 to .08 for each of six sums and extremes. Each sum is an operation of its own. One kernel for all of them exists for GPUs only.
 - **Fused.** It saves the model's own call, 1.7 ns a weight, and adds .8 ns for weights times values.
 - **Fused products of torch** are no way round the blocks on this CPU: see the next section.
 - **Training.** The model takes more than nine tenths of a step, except in the smallest one. Of the 10 ms of the attention-only classifier,

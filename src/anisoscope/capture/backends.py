@@ -188,9 +188,9 @@ def wrap_backend(backend: str, function: Attention) -> Attention:
 
         call = Call(module, query, key, value, attention_mask, settings, backend=backend, result=result)
         with entry_points.suspend():
-            replacement = _show_call(call, looks)
-            if replacement is not None:
-                return replacement, None
+            changed = _show_call(call, looks)
+            if changed is not None:
+                return changed, None
             return result()
 
     _WATCHED[backend, function] = attention
@@ -200,9 +200,9 @@ def wrap_backend(backend: str, function: Attention) -> Attention:
 
 def _show_call(call: Call, looks: tuple[tuple[Look, Within], ...]) -> Tensor | None:
     """Show a call to all captures; return the last output that one of them gives to replace the model's, or None."""
-    replacement = None
+    changed = None
     for look, _ in looks:
         output = look(call)
         if output is not None:
-            replacement = output
-    return replacement
+            changed = output
+    return changed

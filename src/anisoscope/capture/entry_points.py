@@ -457,8 +457,8 @@ def _fit_scale(product: Tensor, scores: Tensor, hidden: Tensor, dim: int) -> flo
 
     def centre(values: Tensor) -> Tensor:
         """Subtract the mean over the visible keys of each row; hidden pairs are 0."""
-        visible = torch.where(seen, values, 0.0)
-        return torch.where(seen, visible - visible.sum(-1, keepdim=True) / n, 0.0)
+        of_seen = torch.where(seen, values, 0.0)
+        return torch.where(seen, of_seen - of_seen.sum(-1, keepdim=True) / n, 0.0)
 
     x = centre(product)
     y = centre(scores)

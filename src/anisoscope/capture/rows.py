@@ -6,18 +6,20 @@ The weights are those of the model's own softmax: its scale, its mask, its posit
 import math
 import threading
 from collections.abc import Iterator
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby, product, starmap
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from anisoscope.capture.masking import Masking
+from anisoscope.capture.masking import Masking, Span
 from anisoscope.sums.device import choose_sum_device
+from anisoscope.sums.on_chip import check_first, has_kernels, load_kernels
 from anisoscope.sums.threads import run_in_parallel
 
+KERNELS = "anisoscope.capture.row_kernel"
 WALL = 1e30  # minus this is a score that no softmax sees; finite, so that weight 0 times score is 0
 BLOCK, CAUSAL_ROWS = 1 << 18, 128
 """Scores per block: two such float32 buffers stay in a core's cache; and rows per block where later keys are hidden, so
@@ -58,9 +60,44 @@ def attention_rows(
     that see no key or a number that is not finite. With `columns`, for each key [sequence, head, key]: the `mass` that
     real queries give it, and by how many of them it is `seen`.
     """
+    call = _Call(query, key, masking, scale, softcap, sinks, real)
+    by_blocks = partial(_sum_blocks, call, median=median, histogram=histogram, value=value, columns=columns)
+    if median or histogram is not None or value is not None or not has_kernels(query, KERNELS):
+        return by_blocks()
+    by_kernel = partial(_sum_on_chip, call, columns=columns)
+    form = _name_form(call, columns)
+    return check_first(form, by_kernel, by_blocks, what="attention rows", counts="keys")
+
+
+class _Call(NamedTuple):
+    """What attention is computed from: the arguments of `attention_rows` that every way needs."""
+
+    query: Tensor
+    key: Tensor
+    masking: Masking
+    scale: float
+    softcap: float | None
+    sinks: Tensor | None
+    real: Tensor | None
+
+
+def _name_form(call: _Call, columns: bool) -> tuple[object, ...]:
+    """Return what kernels of this call are compiled for: a call of another form may run other instructions."""
+    query, key, masking = call.query, call.key, call.masking
+    of_masking = (masking.keys is None, masking.causal, masking.bias is None)
+    strides = (query.stride(-1) == 1, key.stride(-1) == 1)
+    grouped = query.shape[1] != key.shape[1]
+    return (query.device, query.dtype, query.shape[-1], grouped, *strides, *of_masking, call.softcap is None, columns)
+
+
+def _sum_blocks(
+    call: _Call, *, median: bool, histogram: Tensor | None, value: Tensor | None, columns: bool
+) -> dict[str, Tensor]:
+    """Compute the statistics of attention rows block by block; the arguments are those of `attention_rows`."""
+    query, key = call.query, call.key
     if query.dtype.itemsize < 4:
         query, key = query.float(), key.float()
-    walk = _Walk(query, key, masking, scale, softcap, sinks, real)
+    walk = _Walk(call._replace(query=query, key=key))
     if value is not None:
         shared = query.shape[1] // value.shape[1]
         walk.value = value.to(query).repeat_interleave(shared, 1) if shared > 1 else value.to(query)
@@ -79,6 +116,16 @@ def attention_rows(
     return walk.result()
 
 
+def _sum_on_chip(call: _Call, *, columns: bool) -> dict[str, Tensor]:
+    """Compute the statistics of attention rows by kernels; the arguments are those of `attention_rows`."""
+    if call.query.dtype == torch.bfloat16 and call.query.device.type == "cpu":
+        # Triton's interpreter cannot multiply these; in float32 every product is the same
+        call = call._replace(query=call.query.float(), key=call.key.float())
+    walk = _Walk(call, on_chip=True)
+    walk.sum_on_chip(columns)
+    return walk.result()
+
+
 class _Walk:
     """Computes attention rows block by block [sequence, head, query, key].
 
@@ -88,27 +135,23 @@ class _Walk:
     these are scored and no mask is needed, except on the diagonal of a causal one.
     """
 
-    def __init__(
-        self,
-        query: Tensor,
-        key: Tensor,
-        masking: Masking,
-        scale: float,
-        softcap: float | None,
-        sinks: Tensor | None,
-        real: Tensor | None,
-    ) -> None:
-        """Prepare the queries, keys and masks of one attention call, and empty sums."""
+    def __init__(self, call: _Call, *, on_chip: bool = False) -> None:
+        """Prepare the queries, keys and masks of one attention call, and empty sums.
+
+        With `on_chip`, kernels compute the sums: they take queries and keys as they are.
+        """
+        query, key, masking, scale, softcap, sinks, real = call
         shared = query.shape[1] // key.shape[1]
-        self.q, self.k = query, key.repeat_interleave(shared, 1) if shared > 1 else key
+        self.q, self.k = query, key.repeat_interleave(shared, 1) if shared > 1 and not on_chip else key
+        self.on_chip, self.number = on_chip, torch.promote_types(query.dtype, torch.float32)
         masking = masking.without_flag(query.shape[2], key.shape[2])
         self.masking, self.softcap, self.sinks = masking, softcap, sinks
         self.unit = LOG2E if softcap is None else 1.0  # of scores until they are capped
         self.scale = scale * self.unit
         self.away = query.device.type != "cpu"  # no question that the host would wait for
-        longest = math.inf if self.away else self._bound_scores()
+        longest = math.inf if self.away or on_chip else self._bound_scores()
         self.large = softcap is not None or masking.bias is not None or not longest <= SHIFT_ABOVE
-        self.spoiled = None if math.isfinite(longest) else self._zero_undefined(masking)
+        self.spoiled = None if on_chip or math.isfinite(longest) else self._zero_undefined(masking)
         sequences, self.heads, self.queries, _ = self.q.shape
         self.keys = self.k.shape[2]
         self.span = masking.span(sequences, self.queries, self.keys)
@@ -116,12 +159,40 @@ class _Walk:
         masked = self.span is None and masking.keys is not None
         self.hidden = ~masking.keys[..., : self.keys] if masked and masking.keys is not None else None
         self.first = self._first_key()
-        self.real = self.q.new_ones(sequences, self.queries) if real is None else real.to(self.q)
-        self.sums = self.q.new_zeros(len(SUMMED), sequences, self.heads, self.queries)
-        self.unit_rows = self.q.new_zeros(sequences, self.heads, 1, self.keys)
+        of_sums: Any = {"dtype": self.number, "device": self.q.device}
+        self.real = torch.ones(sequences, self.queries, **of_sums) if real is None else real.to(**of_sums)
+        if not on_chip:
+            self.sums = torch.zeros(len(SUMMED), sequences, self.heads, self.queries, **of_sums)
+            self.unit_rows = torch.zeros(sequences, self.heads, 1, self.keys, **of_sums)
         self.views: dict[tuple[int, tuple[int, ...]], tuple[Tensor, ...]] = {}
         self.counts = self.edges = self.median = self.value = self.output = self.mass = torch.empty(0)
         self.giving = self.real.unsqueeze(1)  # [sequence, head, query]: whose weights are added up by key
+
+    def sum_on_chip(self, columns: bool) -> None:
+        """Compute all sums by two kernels; with `columns`, also what each key receives."""
+        kernels = load_kernels(KERNELS)
+        assert kernels is not None
+        start = stop = None
+        first = self.first
+        if self.span is not None:
+            start, stop = _edges_on(self.span, self.q.device)
+            first = start
+        elif first is None:
+            first = torch.zeros(len(self.q), dtype=torch.int64, device=self.q.device)
+        bias, causal = self.masking.bias, bool(self.causal)
+        scores = kernels.ScoreKernels(
+            self.q, self.k, self.scale, self.softcap, bias, self.hidden, start, stop, causal, first.flatten()
+        )
+        self.sums = scores.sum_rows()
+        total, _, length, shift = self.sums[:4]
+        self.spoiled = total.isnan()
+        self.giving = torch.where(self.spoiled, 0.0, self.real.unsqueeze(1))
+        weights = [torch.where(self.spoiled, 0.0, self.giving / length.clamp(min=TINY))]
+        if columns:
+            whole = self._whole_total(total, shift, slice(None))
+            weights.append(torch.where(self.spoiled, 0.0, self.giving / whole))
+        received = scores.sum_columns(shift, torch.stack(weights))
+        self.unit_rows, self.mass = received[0].unsqueeze(2), received[1:].flatten(0, 1).unsqueeze(2)
 
     def _zero_undefined(self, masking: Masking) -> Tensor:
         """Set vectors with NaN or Inf to zero; return True for the rows [sequence, head, query] that they make
@@ -201,7 +272,8 @@ class _Walk:
             corner.sub_(wall, alpha=2)
         torch.amax(s, -1, out=largest)
         if self.away or (self.large and float(largest.abs().max()) > SHIFT_ABOVE):
-            s.sub_(shift.copy_(largest).unsqueeze(-1))
+            # not below every score, so that a row that sees no key has no weights
+            s.sub_(torch.clamp(largest, min=-WALL / 2, out=shift).unsqueeze(-1))
         torch.sum(torch.exp2(s, out=e), -1, out=total)
         torch.sum(s.mul_(e), -1, out=weighted)
         torch.linalg.vector_norm(e, dim=-1, out=length)
@@ -228,7 +300,7 @@ class _Walk:
         heads   the heads of this block
         """
         if self.sinks is not None:
-            sink = self.sinks.to(self.q).view(1, -1, 1)[:, heads] * LOG2E
+            sink = self.sinks.to(self.real).view(1, -1, 1)[:, heads] * LOG2E
             total = total + (sink - shift).exp2()  # a sink far above the scores leaves them nothing
         return total.clamp(min=TINY)
 
@@ -276,7 +348,7 @@ class _Walk:
 
     def _score_sums(self) -> Tensor:
         """Return Σ q·k·scale over the visible keys of each row; if no mask is needed, from sums of keys."""
-        if self.span is None or self.causal:
+        if self.on_chip or self.span is None or self.causal:
             return self.sums[SUMMED.index("score")] / self.unit
         k = self.k
         if min(self.span.stop) < self.keys or max(self.span.start) > 0:
@@ -290,18 +362,18 @@ class _Walk:
     def _key_counts(self) -> Tensor:
         """Return how many keys each query sees [sequence, head, query]."""
         if self.hidden is not None:
-            return (~self.hidden).sum(-1).to(self.q.dtype).expand(self.q.shape[:3])
+            return (~self.hidden).sum(-1).to(self.number).expand(self.q.shape[:3])
         assert self.span is not None
         start, stop = (torch.tensor(edge).view(-1, 1, 1) for edge in (self.span.start, self.span.stop))
         if self.causal:
             stop = torch.minimum(torch.arange(1, self.queries + 1), stop)
-        return (stop - start).clamp(min=0).to(self.q).expand(self.q.shape[:3])
+        return (stop - start).clamp(min=0).to(self.real).expand(self.q.shape[:3])
 
     def _seen(self) -> Tensor:
         """Return by how many of the counted queries each key is seen [sequence, head, key]."""
         shape = (len(self.q), self.heads, self.keys)
         if self.hidden is not None:
-            pairs = (~self.hidden).to(self.q.dtype)
+            pairs = (~self.hidden).to(self.number)
             if pairs.shape[2] == 1:
                 return (self.giving.sum(-1, keepdim=True) * pairs[:, :, 0]).expand(shape)
             return torch.matmul(self.giving.unsqueeze(2), pairs).squeeze(2).expand(shape)
@@ -310,7 +382,7 @@ class _Walk:
         start, stop = (
             torch.tensor(edge, device=self.q.device).view(-1, 1) for edge in (self.span.start, self.span.stop)
         )
-        inside = ((position >= start) & (position < stop)).to(self.q.dtype).unsqueeze(1)
+        inside = ((position >= start) & (position < stop)).to(self.number).unsqueeze(1)
         seen = self.giving.sum(-1, keepdim=True).expand(*self.giving.shape[:2], self.keys)
         if self.causal:
             later = self.giving.flip(-1).cumsum(-1).flip(-1)  # queries from the key's own position on
@@ -320,17 +392,20 @@ class _Walk:
 
     def result(self) -> dict[str, Tensor]:
         """Return the statistics that `attention_rows` documents, from the running sums."""
-        total, weighted, _, shift, largest, smallest, first, _ = self.sums.unbind(0)
+        total, weighted, _, shift, _, _, first, _ = self.sums.unbind(0)
         alone = total
         total, weighted, shift, shrink = self._add_sinks(total, weighted, shift)
+        # both in one operation: on an accelerator a launch costs more than the numbers
+        ends = self.sums[SUMMED.index("largest") : SUMMED.index("smallest") + 1]
+        extremes, logits = (ends - shift).exp2() / total, ends * LN2
         rows = {
             "entropy": ((total.log2() - weighted / total) * LN2).clamp_(min=0),
-            "row_max": (largest - shift).exp2() / total,
-            "row_min": (smallest - shift).exp2() / total,
+            "row_max": extremes[0],
+            "row_min": extremes[1],
             "first_mass": shrink * first / total,
             "score": self._score_sums(),
-            "largest": largest * LN2,
-            "smallest": smallest * LN2,
+            "largest": logits[0],
+            "smallest": logits[1],
         }
         if self.median.numel():
             rows["row_median"] = shrink * self.median / total
@@ -341,7 +416,8 @@ class _Walk:
         if self.spoiled is not None:
             spoiled = (self.spoiled & self.real.bool().unsqueeze(1)).any(-1)
             similarity = similarity.masked_fill(spoiled.to(exact), torch.nan)
-            rows = {name: value.masked_fill(self.spoiled, torch.nan) for name, value in rows.items()}
+            if not self.on_chip:  # there, sums of undefined rows are NaN
+                rows = {name: value.masked_fill(self.spoiled, torch.nan) for name, value in rows.items()}
         keys = self._key_counts()
         if self.output.numel():
             undefined = keys == 0 if self.spoiled is None else (keys == 0) | self.spoiled
@@ -364,11 +440,17 @@ class _Walk:
         """
         if self.sinks is None:
             return total, weighted, shift, torch.ones_like(shift)
-        sink = self.sinks.to(self.q).view(1, -1, 1) * LOG2E
+        sink = self.sinks.to(self.real).view(1, -1, 1) * LOG2E
         top = torch.maximum(shift, sink)  # a sink may lie far above the scores
         shrink, apart = (shift - top).exp2(), sink - top
         weighted = shrink * (weighted + (shift - top) * total) + apart * apart.exp2()
         return shrink * total + apart.exp2(), weighted, top, shrink
+
+
+@lru_cache(maxsize=8)
+def _edges_on(span: Span, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the first key of each sequence and the one after its last, on a device; kept for all layers of a batch."""
+    return torch.tensor(span.start, device=device), torch.tensor(span.stop, device=device)
 
 
 def _slice_block(x: Tensor, sequences: slice, heads: slice, queries: slice) -> Tensor:

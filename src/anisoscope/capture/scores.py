@@ -111,8 +111,8 @@ def _sum_separate_rows(q: Tensor, k: Tensor, seen: Tensor, rows: Tensor) -> dict
     variances: list[Tensor] = []
     leans: list[Tensor] = []
     spreads: list[Tensor] = []
-    for query, keys, visible, counted in zip(q, k, seen, rows, strict=True):
-        share = visible.to(query) / visible.sum(-1, keepdim=True).clamp(min=1)  # [1 or head, query, key]
+    for query, keys, seen_keys, counted in zip(q, k, seen, rows, strict=True):
+        share = seen_keys.to(query) / seen_keys.sum(-1, keepdim=True).clamp(min=1)  # [1 or head, query, key]
         share = share * counted.unsqueeze(-1)
         scores = query @ keys.transpose(1, 2)
         mean_key = share @ keys  # [head, query, dim]

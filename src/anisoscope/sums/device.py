@@ -5,10 +5,15 @@ A launch costs as much as a read of some million numbers, and a read as much as 
 lengths of vectors go into one product over all vectors, and bfloat16 is read as it is.
 """
 
+from functools import partial
+
 import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
+from anisoscope.sums.on_chip import check_first, has_kernels, load_kernels
+
+KERNELS = "anisoscope.sums.vector_kernel"
 SINGLE_ONLY = {"mps"}  # kinds of device without float64
 LARGEST = 1e153  # norms whose squares float64 holds
 LIMITS = {torch.float32: (125, 1.2e-38), torch.float64: (1000, 1 / LARGEST)}
@@ -28,9 +33,39 @@ def sum_on_device(
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence token head"]]:
     """Return per-sequence sums over tokens by name, and the inverse norm of every vector (0 if it is left out).
 
-    As `sums.groups.sum_vectors`, for an accelerator; the token axis comes before the head axis.
+    As `sums.groups.sum_vectors`, for an accelerator; the token axis comes before the head axis. Kernels of Triton are
+    used if they are there and agree with the other way on the first call of a form.
     """
-    x = x.transpose(1, 2)
+    squares = "unit_square" in terms
+    call = (x.transpose(1, 2), masks, subsets, squares)
+    if masks.dtype == subsets.dtype == torch.bool and has_kernels(x, KERNELS):
+        form = (x.device, x.dtype, x.shape[2:], x.stride(-1), masks.shape[1], subsets.shape[1], squares)
+        by_kernel, by_torch = partial(_sum_by_kernels, *call), partial(_sum_by_products, *call)
+        out = check_first(form, by_kernel, by_torch, what="sums of vectors")
+    else:
+        out = _sum_by_products(*call)
+    return out, out.pop("inverse").transpose(1, 2)
+
+
+def _sum_by_kernels(x: Tensor, masks: Tensor, subsets: Tensor, squares: bool) -> dict[str, Tensor]:
+    """Return the sums and inverse norms by the kernels of Triton; arguments as for `_sum_by_products`."""
+    kernels = load_kernels(KERNELS)
+    assert kernels is not None
+    out: dict[str, Tensor]
+    out, inverse = kernels.sum_on_chip(x, masks, subsets, squares=squares)
+    return out | {"inverse": inverse}
+
+
+def _sum_by_products(
+    x: Float[Tensor, "sequence head token dim"],
+    masks: Shaped[Tensor, "sequence policy token"],
+    subsets: Shaped[Tensor, "sequence subset token"],
+    squares: bool,
+) -> dict[str, Tensor]:
+    """Return the sums by name, and as `inverse` the inverse norms [sequence, head, token], by operations of torch.
+
+    squares   whether Σu∘u is among the sums
+    """
     single = torch.promote_types(x.dtype, torch.float32)
     most, least = LIMITS[single]
     # The largest number of a vector, which is not finite if one of them is not.
@@ -58,11 +93,11 @@ def sum_on_device(
     out["vector"] = linear[:, :policies].double() * top.double()
     out["unit"] = linear[:, policies : 2 * policies]
     out["subset_unit"] = linear[:, 2 * policies :]
-    if "unit_square" in terms:
+    if squares:
         by_square = weights[:, :, :policies] * inverse_length.square().unsqueeze(2)
         out["unit_square"] = torch.matmul(by_square, scaled.square_()).transpose(1, 2)
-    inverse = torch.where(counted, norm.reciprocal(), 0.0)
-    return out, inverse.transpose(1, 2)
+    out["inverse"] = torch.where(counted, norm.reciprocal(), 0.0)
+    return out
 
 
 def _count_on_device(

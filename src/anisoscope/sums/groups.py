@@ -42,6 +42,8 @@ SMALL = {torch.float32: 1e-12, torch.float64: 1e-140}
 COUNTED = frozenset({"zero", "nonfinite"})  # terms that are always summed
 COUNTS = ("n", "rows", "plain.rows")
 """Terms that say of how many vectors, or rows of attention, a site's sums are: the first that is there."""
+ROW_STATISTICS = ("entropy", "score", "row_max", "row_min", "first_mass", "row_median", "keys")
+"""Statistics of attention rows that are summed as they are, those that must be finite first."""
 
 
 class Sums:
@@ -323,7 +325,7 @@ def _concatenate_sums(sums: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 def _select_terms(sums: dict[str, Tensor], terms: frozenset[str]) -> dict[str, Tensor]:
     """Return the sums by sequence that `terms` names, and the cosine inside sequences if it is among them."""
-    if "sequence_cosine" in terms:
+    if "sequence_cosine" in terms and "sequence_cosine" not in sums:
         sums |= _cosine_inside_sequences(sums["n"], sums["unit"].double())
     return {name: value for name, value in sums.items() if name in terms | COUNTED}
 
@@ -559,32 +561,29 @@ def sum_rows(
     `rows` counts the rows, `normalised_rows` those with two outcomes or more (visible keys and the head's sink).
     `entropy_normalised` sums entropy / log(outcomes) over the latter.
     """
-    sound = rows["entropy"].isfinite() & rows["score"].isfinite()
-    cleaned: dict[str, Tensor] = {}
-    for name, statistic in rows.items():
-        if name in ("largest", "smallest"):
-            continue
-        if statistic.shape == sound.shape:
-            statistic = statistic.masked_fill(~sound, 0.0)
-        cleaned[name] = statistic
-    keys, outcomes = cleaned["keys"], cleaned["outcomes"]
-    entropy, similarity = cleaned["entropy"], cleaned["row_similarity"]
-    seen = (real & sound).to(keys.dtype)
+    # Stacked, since an accelerator takes longer to launch an operation than to go through the numbers.
+    names = [name for name in ROW_STATISTICS if name in rows]
+    stacked = torch.stack([rows[name] for name in names])
+    # Entropy and score are the first two; a NaN is their largest number.
+    sound = torch.linalg.vector_norm(stacked[:2], torch.inf, dim=0) < torch.inf
+    counted = real & sound
+    weights = counted.to(stacked.dtype)
+    cleaned = torch.where(counted, stacked.nan_to_num(0.0), 0.0)
+    terms = dict(zip(names, cleaned.sum(-1), strict=True))
+    terms["pairs"] = terms.pop("keys")
     # One outcome has no entropy to normalise.
-    several = seen * (outcomes > 1)
-    terms = {
-        "rows": seen.sum(-1),
-        "nonfinite": (real & ~sound).sum((1, 2)),
+    outcomes = rows["outcomes"]
+    several = weights * (outcomes > 1)
+    normalised = several * cleaned[0] / outcomes.clamp(min=2).log()
+    similarity = rows["row_similarity"]
+    terms |= {
+        "rows": weights.sum(-1),
+        "nonfinite": (real ^ counted).sum((1, 2)),
         "normalised_rows": several.sum(-1),
-        "entropy_normalised": (several * entropy / outcomes.clamp(min=2).log()).sum(-1),
-        "score": (seen * cleaned["score"]).sum(-1),
-        "pairs": (seen * keys).sum(-1),
+        "entropy_normalised": normalised.sum(-1),
         "row_similarity": similarity.nan_to_num(0.0),
-        "row_sequences": (~similarity.isnan()).double(),
+        "row_sequences": (similarity == similarity).double(),
     }
-    for name in ("entropy", "row_max", "row_min", "first_mass", "row_median"):
-        if name in cleaned:
-            terms[name] = (seen * cleaned[name].nan_to_num(0.0)).sum(-1)
-    if "score_histogram" in cleaned:
-        terms["score_histogram"] = cleaned["score_histogram"]
+    if "score_histogram" in rows:
+        terms["score_histogram"] = rows["score_histogram"]
     return terms
