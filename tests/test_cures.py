@@ -215,7 +215,7 @@ def test_the_probe_is_trained_on_what_the_cure_gives():
     fitting, _ = _split_units(np.arange(300), 0, 32)
     for trial in try_cures(x, "drop-dims:0,whiten,remove-top:1", labels=labels).trials:
         y = trial.fit.apply(x)
-        right = tasks.probe_correct(y[fitting], labels[fitting], y[~fitting], labels[~fitting], 3)
+        right = tasks.run_probe(y[fitting], labels[fitting], y[~fitting], labels[~fitting], 3)
         assert trial.scores["probe"].after.value == pytest.approx(right.mean()), trial.fit.name
 
 
@@ -247,11 +247,11 @@ def test_nothing_is_fitted_on_the_units_it_is_tried_on():
 def test_neighbours_are_of_other_units():
     x = np.repeat(np.eye(4), 3, axis=0) + np.linspace(0, 0.01, 12)[:, None]
     units = np.repeat(np.arange(4), 3)
-    near = tasks.nearest_neighbours(x, units, k=2)
+    near = tasks.find_neighbours(x, units, k=2)
     assert (units[near] != units[:, None]).all()
-    alone = tasks.nearest_neighbours(x[:3], np.zeros(3, dtype=int), k=2)
+    alone = tasks.find_neighbours(x[:3], np.zeros(3, dtype=int), k=2)
     assert (alone == -1).all()
-    assert np.isnan(tasks.neighbours_kept(alone, alone)).all()
+    assert np.isnan(tasks.compare_neighbours(alone, alone)).all()
 
 
 @pytest.mark.parametrize(
@@ -323,16 +323,16 @@ def test_of_several_cures_none_is_used_that_does_not_fit():
 def test_a_pair_that_is_no_nearer_than_another_is_not_found():
     """Ties count as misses: of partners that are all equal none is found."""
     x = np.eye(3)
-    assert tasks.pair_found(x, x).tolist() == [1, 1, 1]
-    assert tasks.pair_found(x, np.ones((3, 3))).tolist() == [0, 0, 0]
-    assert tasks.pair_found(x, np.array([[1.0, 0, 0], [1, 0, 0], [0, 0, 1]])).tolist() == [0, 0, 1]
+    assert tasks.find_own_pairs(x, x).tolist() == [1, 1, 1]
+    assert tasks.find_own_pairs(x, np.ones((3, 3))).tolist() == [0, 0, 0]
+    assert tasks.find_own_pairs(x, np.array([[1.0, 0, 0], [1, 0, 0], [0, 0, 1]])).tolist() == [0, 0, 1]
 
 
 def test_a_group_without_a_score_is_no_group_of_the_interval():
     scores = np.array([1.0, 0.0, np.nan, 1.0, np.nan])
     group = np.array([0, 0, 1, 3, 3])
-    np.testing.assert_allclose(tasks.grouped_mean(scores, group, 5), [2 / 3, 1, 1 / 2])
-    assert np.isnan(tasks.grouped_mean(scores[[2]], group[[2]], 5)).tolist() == [True]
+    np.testing.assert_allclose(tasks.average_by_group(scores, group, 5), [2 / 3, 1, 1 / 2])
+    assert np.isnan(tasks.average_by_group(scores[[2]], group[[2]], 5)).tolist() == [True]
 
 
 # ---- of a run, and of a model ----------------------------------------------------------------------------------------

@@ -697,7 +697,7 @@ def test_a_series_has_a_row_for_each_checkpoint(seeds: tuple[int | None, ...]) -
     ]
     del rows[-1]  # the last checkpoint has one layer less
     entry = {"metric": "mean_cosine", "caption": "A. {basis}"}
-    table = sections.by_step(Results(as_records(pd.DataFrame(rows)), synthetic_manifest()), entry)
+    table = sections.tabulate_steps(Results(as_records(pd.DataFrame(rows)), synthetic_manifest()), entry)
     assert table is not None and table.head == ("checkpoint", "layer 0", "layer 1")
     names = [f"step {step}{f', seed {seed}' if len(seeds) > 1 else ''}" for seed in seeds for step in (0, 10)]
     assert [row[0][0] for row in table.rows] == names
@@ -715,7 +715,7 @@ def test_a_table_of_layers_has_a_row_for_each_layer_of_each_stack() -> None:
         if site == "hidden":
             rows.append(tabled("drift.share", value + 0.05, **place))
     entry = {"columns": {"mean_cosine": "A", "drift.share": "drift"}, "caption": "{basis}"}
-    table = sections.all_layers(Results(as_records(pd.DataFrame(rows)), synthetic_manifest()), entry)
+    table = sections.tabulate_layers(Results(as_records(pd.DataFrame(rows)), synthetic_manifest()), entry)
     assert table is not None and table.head == ("site", "A", "drift")
     assert [[cell[0] for cell in row] for row in table.rows] == [
         ["encoder layer 0", ".100", ".150"],

@@ -331,8 +331,8 @@ def test_results_choose_policy_place_and_step():
     assert found.layers("mean_cosine")["value"].tolist() == [0.1, 0.4, 0.3]
     assert found.peak["value"] == 0.4 and found.at(found.peak, "drift.share")["value"] == 0.7
     assert len(found.rows("other")) == 1 and found.at(found.peak, "norms") is None
-    assert found.place_name(found.layers("mean_cosine").iloc[2]) == "the final norm"
-    assert results([*rows, row("x", stack="decoder")]).place_name(found.peak) == "encoder layer 2"
+    assert found.name_place(found.layers("mean_cosine").iloc[2]) == "the final norm"
+    assert results([*rows, row("x", stack="decoder")]).name_place(found.peak) == "encoder layer 2"
     wide = [row("mean_cosine.contribution", layer, component=str(k)) for layer in (0, 1) for k in range(3)]
     assert results(wide).width == 3 and found.width is None
     series = [row("mean_cosine", 0, v, step=s, seed=k) for s, k, v in ((0, 0, 1), (5, 1, 2), (5, 0, 3), (0, 1, 4))]
@@ -340,7 +340,7 @@ def test_results_choose_policy_place_and_step():
     assert len(results(series).last.records) == 4
     heads = [row("query_key.cosine", 1, v, head=0, site=s) for v, s in ((1, "query"), (2, "query.raw"), (3, "key.raw"))]
     assert results(heads).heads("query_key.cosine", "query")["value"].tolist() == [2]
-    assert found.basis(found.layers("mean_cosine")) == "n = 1,000 vectors in 40 units; tokens: all"
+    assert found.describe_basis(found.layers("mean_cosine")) == "n = 1,000 vectors in 40 units; tokens: all"
     assert describe_extent(pd.Series([8, 12])) == "8 to 12" and describe_extent(pd.Series([NAN])) == ""
     frame = pd.DataFrame({"a": [2, 1, 1], "b": [0, 1, 0]})
     assert sort_by_keys(frame, frame["a"], frame["b"]).index.tolist() == [2, 1, 0]
@@ -359,20 +359,20 @@ def test_places_and_pairs_of_the_matrices():
 def test_tables_of_a_page():
     rows = [row("mean_cosine", 0, 0.25, 0.2, 0.3), row("drift", 1, 2.0)]
     columns = {"mean_cosine": "A", "drift": "drift"}
-    table = sections.all_layers(results(rows), {"columns": columns, "caption": "c {basis}"})
+    table = sections.tabulate_layers(results(rows), {"columns": columns, "caption": "c {basis}"})
     assert table.head == ("site", "A", "drift")
     assert table.rows == (
         (("layer 0", ""), (".250", "[.200, .300]"), ("–", "")),
         (("layer 1", ""), ("–", ""), ("2.000", "")),
     )
     entry = {"prefix": "r.", "whole": " all", "columns": {"b": "B", "a": "A", "z": "Z"}, "first": "f"}
-    effects = sections.effects(
+    effects = sections.tabulate_effects(
         results([row("r.a", None, 1.0, component="u"), row("r.b", 2, 3.0, component="u")]), entry
     )
     assert effects.head == ("f", "B", "A") and [cells[0][0] for cells in effects.rows] == ["u all", "u, layer 2"]
-    assert sections.effects(results(rows), entry) is None
+    assert sections.tabulate_effects(results(rows), entry) is None
     steps = [row("mean_cosine", 0, 0.1, step=s, seed=k) for s in (0, 10) for k in (0, 1)]
-    by_step = sections.by_step(results(steps), {"metric": "mean_cosine", "caption": ""})
+    by_step = sections.tabulate_steps(results(steps), {"metric": "mean_cosine", "caption": ""})
     assert [cells[0][0] for cells in by_step.rows] == [
         "step 0, seed 0",
         "step 10, seed 0",
@@ -389,11 +389,14 @@ def test_depths_and_panels_of_a_comparison():
     many = pd.DataFrame({"stack": "e", "kind": "self", "component": [*map(str, range(9))]})
     assert comparison._name_panels(many).unique().tolist() == ["e"]
     assert len(comparison._name_panels(many[:8]).unique()) == 8
-    assert comparison._cell(0.5, 0.4, 0.6) == (".500", "[.400, .600]") and comparison._cell(0.5, 0.5, 0.5)[1] == ""
+    assert comparison._format_estimate(0.5, 0.4, 0.6) == (".500", "[.400, .600]")
+    assert comparison._format_estimate(0.5, 0.5, 0.5)[1] == ""
     assert (
-        comparison._cell(NAN, NAN, NAN) == ("–", "") and comparison._text(2.0) == "2" and comparison._text(None) == ""
+        comparison._format_estimate(NAN, NAN, NAN) == ("–", "")
+        and comparison._format_entry(2.0) == "2"
+        and comparison._format_entry(None) == ""
     )
-    assert comparison._extent(pd.Series([8, 12])) == "8 to 12" and comparison._extent(pd.Series([8, 8])) == "8"
+    assert describe_extent(pd.Series([8, 12])) == "8 to 12" and describe_extent(pd.Series([8, 8])) == "8"
 
 
 def test_an_atlas_in_sentences():
@@ -413,7 +416,10 @@ def test_an_atlas_in_sentences():
     ]
     assert atlas._label_rows(table) == ["a, e", "a, d", "b"]
     made = types.SimpleNamespace(x=0.5, x_low=0.4, x_high=0.6, y=NAN, y_low=NAN, y_high=NAN)
-    assert atlas._cell(made, "x") == (".500", "[.400, .600]") and atlas._cell(made, "y") == ("–", "")
+    assert atlas._format_estimate(made, "x") == (".500", "[.400, .600]") and atlas._format_estimate(made, "y") == (
+        "–",
+        "",
+    )
 
 
 def test_what_is_published_names_no_folder():

@@ -45,31 +45,41 @@ def trajectory(
     diamonds. `pale`: {series: another, of whose colour it gets a pale shade}.
     """
     data = _prepare_lines(frame, x, series, panel)
-    height = alt.Y("value:Q", title=titles[1], scale=alt.Scale(zero=zero))
+    across_title, up_title = titles
+    height = alt.Y("value:Q", title=up_title, scale=alt.Scale(zero=zero))
     hue = style.colour(frame[series], series, size[0], gradient=gradient, pale=pale)
-    place = style.number_axis(x, titles[0], data[x], scale)
+    place = style.number_axis(x, across_title, data[x], scale)
     base = alt.Chart().encode(x=place, color=hue, detail=alt.Detail(f"{series}:N"))
     line = base.transform_filter("datum.joined")
+    tooltip = alt.Description("tooltip:N")
     layers: list[alt.Chart] = []
     if isinstance(isotropic, Mapping):
         data["isotropic"] = data[series].map(isotropic)
         bound = alt.Chart().transform_aggregate(isotropic="max(isotropic)", groupby=[series])
-        bound = bound.mark_rule(strokeDash=style.DASHED).encode(y=alt.Y("isotropic:Q", title=titles[1]), color=hue)
-        layers.append(bound)
+        rule = bound.mark_rule(strokeDash=style.DASHED)
+        layers.append(rule.encode(y=alt.Y("isotropic:Q", title=up_title), color=hue))
     elif isotropic is not None:
-        layers += [style.between(0, isotropic, titles[1], opacity=0.1), *style.level(isotropic, titles[1])]
+        layers.append(style.between(0, isotropic, up_title, opacity=0.1))
+        layers += style.level(isotropic, up_title)
     if band:
-        layers.append(style.ribbon(line, titles[1]))
-    dash, point = _dash_overlaps(frame[series].nunique()) if coincide else ({}, {})
+        layers.append(style.ribbon(line, up_title))
+    dash: dict[str, Any] = {}
+    looks: dict[str, Any] = {}
+    if coincide:
+        dash, looks = _dash_overlaps(frame[series].nunique())
     layers.append(line.mark_line().encode(y=height, **dash))
-    if len(data) <= MARKED * data.groupby(list(filter(None, (series, panel)))).ngroups:
-        shape = {} if gradient else {"shape": style.shape(frame[series], series, size[0])}
-        marks = line.mark_point().encode(y=height, **shape, **point)
-        layers.append(marks.encode(description=alt.Description("tooltip:N")))
+    # A gradient has too many series for shapes.
+    if not gradient:
+        looks = {"shape": style.shape(frame[series], series, size[0])} | looks
+    lines = data.groupby([name for name in (series, panel) if name]).ngroups
+    if len(data) <= MARKED * lines:
+        marks = line.mark_point().encode(y=height, **looks)
+        layers.append(marks.encode(description=tooltip))
     if not data["joined"].all():
         alone = base.transform_filter("!datum.joined")
         diamond = alone.mark_point(filled=False, shape="diamond", size=64)
-        layers += [style.whisker(alone, titles[1]), diamond.encode(y=height, description=alt.Description("tooltip:N"))]
+        layers.append(style.whisker(alone, up_title))
+        layers.append(diamond.encode(y=height, description=tooltip))
     return style.facet(layers, data, panel, size, columns, independent=independent)
 
 
@@ -78,8 +88,10 @@ def layer_curve(frame: pd.DataFrame, *, title: str = "anisotropy A", zero: bool 
 
     `options` are those of `trajectory`.
     """
-    final = frame["site"].eq("final").fillna(False).astype(bool) if "site" in frame else False
-    data = frame.assign(layer=frame["layer"].astype(float) + 0.5 * final, joined=~pd.Series(final, index=frame.index))
+    is_final = pd.Series(False, index=frame.index)
+    if "site" in frame:
+        is_final = frame["site"].eq("final").fillna(False).astype(bool)
+    data = frame.assign(layer=frame["layer"].astype(float) + 0.5 * is_final, joined=~is_final)
     return trajectory(data, x="layer", titles=("layer", title), zero=zero, **options)
 
 
@@ -103,19 +115,18 @@ def heatmap(
                   such a cell gets a dot
     size          the whole width, and the height of one row
     """
-    across, down = _sort_levels(frame[x]), _sort_levels(frame[y])
-    bounds = style.find_bounds(frame["value"], diverging)
-    largest = max(abs(bounds[0]), abs(bounds[1]))
-    share = size[0] / (len(across) * min(columns, frame[panel].nunique() if panel else 1))
+    width, row_height = size
+    across = _sort_levels(frame[x])
+    down = _sort_levels(frame[y])
+    panels = frame[panel].nunique() if panel else 1
+    cell_width = width / (len(across) * min(columns, panels))
+    low, high = style.find_bounds(frame["value"], diverging)
+    shades = list(style.DIVERGING if diverging else style.SEQUENTIAL)
     data = _keep_columns(frame, x, y, "value", panel).astype({x: str, y: str})
     data["tooltip"] = style.make_tooltips(frame, panel, y, x)
-    data["label"] = _label_cells(frame, diverging, numbers=share >= 30 and size[1] >= 16)
-    shades = list(style.DIVERGING if diverging else style.SEQUENTIAL)
-    data["dark"] = style.needs_white_ink((data["value"] - bounds[0]) / (bounds[1] - bounds[0] or 1), shades)
-    colours = alt.Scale(domain=list(bounds), range=shades, interpolate="lab", zero=False, nice=False)
-    digits = ".2~f" if largest < 100 else ".3~s"
-    ticks = [bounds[0], sum(bounds) / 2, bounds[1]]
-    legend = alt.Legend(title=title, gradientLength=200, gradientThickness=9, values=ticks, format=digits)
+    data["label"] = _label_cells(frame, diverging, numbers=cell_width >= 30 and row_height >= 16)
+    # All values may be equal.
+    data["dark"] = style.needs_white_ink((data["value"] - low) / (high - low or 1), shades)
     axis = alt.Axis(domain=False, ticks=False, labelOverlap=True, labelAngle=0)
     across_title, down_title = names or (x, y)
     base = alt.Chart().encode(
@@ -123,14 +134,22 @@ def heatmap(
         y=alt.Y(f"{y}:O", sort=down, title=down_title, axis=axis),
     )
     tiles = base.mark_rect(stroke="#ffffff", strokeWidth=0.6)
+    colour = _make_cell_colour(title, (low, high), shades)
+    tiles = tiles.encode(color=colour, description=alt.Description("tooltip:N"))
     ink = alt.ColorValue("#000000", condition={"test": "datum.dark", "value": "#ffffff"})
-    layers = [
-        tiles.encode(
-            color=alt.Color("value:Q", scale=colours, legend=legend), description=alt.Description("tooltip:N")
-        ),
-        base.mark_text(fontSize=10).encode(text=alt.Text("label:N"), color=ink),
-    ]
-    return style.facet(layers, data, panel, (size[0], size[1] * len(down)), columns)
+    text = base.mark_text(fontSize=10).encode(text=alt.Text("label:N"), color=ink)
+    return style.facet([tiles, text], data, panel, (width, row_height * len(down)), columns)
+
+
+def _make_cell_colour(title: str, bounds: tuple[float, float], shades: list[str]) -> alt.Color:
+    """Return the colour encoding of the cells of a heat map, with a legend from the lowest to the highest value."""
+    low, high = bounds
+    largest = max(abs(low), abs(high))
+    digits = ".2~f" if largest < 100 else ".3~s"
+    ticks = [low, (low + high) / 2, high]
+    legend = alt.Legend(title=title, gradientLength=200, gradientThickness=9, values=ticks, format=digits)
+    scale = alt.Scale(domain=[low, high], range=shades, interpolate="lab", zero=False, nice=False)
+    return alt.Color("value:Q", scale=scale, legend=legend)
 
 
 def scatter(
@@ -154,21 +173,19 @@ def scatter(
     height = alt.Y("value:Q", title=titles[1], scale=alt.Scale(zero=False, nice=True))
     base = alt.Chart().encode(x=place, y=height, color=style.colour(frame[series], series, size[0]))
     shape = style.shape(frame[series], series, size[0])
-    layers = [base.mark_point(size=60).encode(shape=shape, description=alt.Description("tooltip:N"))]
-    if label is not None:
+    points = base.mark_point(size=60).encode(shape=shape, description=alt.Description("tooltip:N"))
+    layers: list[alt.Chart] = []
+    if {"low", "high"} <= set(frame):
+        layers.append(style.whisker(base, titles[1], opacity=0.6))
+    if label is None:
+        layers.append(points)
+    else:
         path = base.transform_filter("datum.joined").mark_line(strokeWidth=1, opacity=0.45)
         # To the upper left: of a rising curve the next point lies to the upper right.
         named = base.encode(text=alt.Text(f"{label}:N"), color=alt.ColorValue(style.INK))
         text = named.transform_filter("datum.joined").mark_text(align="right", dx=-5, dy=-8, fontSize=11)
         apart = named.transform_filter("!datum.joined").mark_text(align="left", dx=6, dy=10, fontSize=11)
-        layers = [
-            path.encode(order=alt.Order("row:Q")),
-            *layers,
-            text,
-            apart,
-        ]
-    if {"low", "high"} <= set(frame):
-        layers.insert(0, style.whisker(base, titles[1], opacity=0.6))
+        layers += [path.encode(order=alt.Order("row:Q")), points, text, apart]
     data = _keep_columns(data, x, "value", series, panel, label, "low", "high", "row", "joined", "tooltip")
     return style.facet(layers, data, panel, size, columns)
 
@@ -206,13 +223,16 @@ def _keep_columns(frame: pd.DataFrame, *names: str | None) -> pd.DataFrame:
 
 def _prepare_lines(frame: pd.DataFrame, x: str, series: str, panel: str | None) -> pd.DataFrame:
     """Return the columns of a line chart, sorted along `x`, with missing intervals and `joined` filled in."""
-    data = _keep_columns(frame, x, series, panel, "value").assign(
-        **{end: frame[end].astype(float) if end in frame else float("nan") for end in ("low", "high")},
-        rank=pd.factorize(frame[series])[0],
-        tooltip=style.make_tooltips(frame, panel, series, x),
-        joined=frame.get("joined", True),
-        place=pd.factorize(frame[panel])[0] if panel else 0,
-    )
+    data = _keep_columns(frame, x, series, panel, "value").copy()
+    for end in ("low", "high"):
+        data[end] = frame[end].astype(float) if end in frame else float("nan")
+    data["rank"], _ = pd.factorize(frame[series])
+    data["tooltip"] = style.make_tooltips(frame, panel, series, x)
+    data["joined"] = frame.get("joined", True)
+    data["place"] = 0
+    # Panels keep their order of appearance.
+    if panel:
+        data["place"], _ = pd.factorize(frame[panel])
     return data.sort_values(["place", x], ignore_index=True).drop(columns="place")
 
 
@@ -233,8 +253,10 @@ def _dash_overlaps(count: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _sort_levels(values: pd.Series) -> list[str]:
     """Return the labels of a discrete axis: numbers ascending, names in order of appearance."""
-    found = style.appearance(values)
-    return [str(level) for level in (sorted(found) if pd.api.types.is_numeric_dtype(values) else found)]
+    levels = style.appearance(values)
+    if pd.api.types.is_numeric_dtype(values):
+        levels = sorted(levels)
+    return [str(level) for level in levels]
 
 
 def _label_cells(frame: pd.DataFrame, diverging: bool, *, numbers: bool) -> list[str]:
@@ -242,10 +264,16 @@ def _label_cells(frame: pd.DataFrame, diverging: bool, *, numbers: bool) -> list
 
     diverging   mark a value whose interval holds 0: its number in brackets, or a dot
     """
-    unsure = [False] * len(frame)
+    holds_zero = [False] * len(frame)
     if diverging and {"low", "high"} <= set(frame):
-        unsure = list((frame["low"] < 0) & (frame["high"] > 0))
-    texts = [(style.format_compact(float(value)), doubt) for value, doubt in zip(frame["value"], unsure, strict=True)]
-    if numbers:
-        return [f"({text})" if doubt and text else text for text, doubt in texts]
-    return ["·" if doubt and text else "" for text, doubt in texts]
+        holds_zero = list((frame["low"] < 0) & (frame["high"] > 0))
+    labels = []
+    for value, is_unsure in zip(frame["value"], holds_zero, strict=True):
+        text = style.format_compact(float(value))
+        # Undefined values have no text, and get no mark.
+        is_marked = is_unsure and text
+        if numbers:
+            labels.append(f"({text})" if is_marked else text)
+        else:
+            labels.append("·" if is_marked else "")
+    return labels

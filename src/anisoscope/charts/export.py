@@ -30,15 +30,17 @@ def to_svgs(charts: Mapping[str, Callable[[], ChartType]]) -> dict[str, str]:
 
     charts   functions that build a chart, by name
     """
-    drawn = {}
+    futures = {}
     with (
         ThreadPoolExecutor(os.cpu_count()) as pool,
         alt.data_transformers.enable("default", max_rows=None),
-        schemapi.debug_mode(False),  # each part of a chart would be held against the whole schema as it is made
+        # Each part of a chart would be checked against the whole schema as it is made.
+        schemapi.debug_mode(False),
     ):
-        for name, make in charts.items():
-            drawn[name] = pool.submit(_clean_svg, escape_control_in(make().to_dict(validate=False)), name)
-    return {name: future.result() for name, future in drawn.items()}
+        for name, build in charts.items():
+            described = escape_control_in(build().to_dict(validate=False))
+            futures[name] = pool.submit(_clean_svg, described, name)
+    return {name: future.result() for name, future in futures.items()}
 
 
 MANY_TILES = 1000
@@ -110,12 +112,18 @@ def _clean_svg(described: dict[str, Any], name: str) -> str:
     described   the chart in Vega-Lite's JSON
     name        prefix of the ids in the SVG, so that one page can hold many charts
     """
+    svg = vl_convert.vegalite_to_svg(described, config=THEME)
     mark = re.compile(rf'<path aria-label="{TOOLTIP}([^"]*)"([^>]*?)(?:/>|></path>)')
-    drawn = mark.sub(r"<path\2><title>\1</title></path>", vl_convert.vegalite_to_svg(described, config=THEME))
-    drawn = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", drawn)
-    found = dict.fromkeys(re.findall(r'\bid="([^"]+)"', drawn))
-    ids = {old: f"{name}-{i}" for i, old in enumerate(found)}
-    return re.sub(r'(\bid="|url\(#|href="#)([^")]+)', lambda match: match[1] + ids.get(match[2], match[2]), drawn)
+    svg = mark.sub(r"<path\2><title>\1</title></path>", svg)
+    svg = re.sub(r' (?:role|aria-[a-z]+)="[^"]*"', "", svg)
+    old_ids = dict.fromkeys(re.findall(r'\bid="([^"]+)"', svg))
+    ids = {old: f"{name}-{number}" for number, old in enumerate(old_ids)}
+
+    def rename(match: re.Match[str]) -> str:
+        """Return an id, or a reference to one, with its new name."""
+        return match[1] + ids.get(match[2], match[2])
+
+    return re.sub(r'(\bid="|url\(#|href="#)([^")]+)', rename, svg)
 
 
 class _Offline:
@@ -123,14 +131,16 @@ class _Offline:
 
     def _repr_mimebundle_(self, *_args: Any, **_given: Any) -> dict[str, str]:
         """Return the chart as an SVG picture in HTML, for notebooks."""
-        # ids count from 0 behind a name: two pictures of one page must not share it
-        drawn = to_svg(self, f"chart-{uuid.uuid4().hex[:12]}")  # type: ignore[arg-type]
-        on_white = f'<div style="display: inline-block; background: white">{drawn}</div>'  # its ink is dark
+        # Ids count from 0 after a name, which two pictures of one page must not share.
+        name = f"chart-{uuid.uuid4().hex[:12]}"
+        svg = to_svg(self, name)  # type: ignore[arg-type]
+        # Its ink is dark, and the notebook may be too.
+        on_white = f'<div style="display: inline-block; background: white">{svg}</div>'
         return {"text/html": on_white, "text/plain": repr(self)}
 
     def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
         """Pickle the chart as a plain Altair chart that becomes an offline one when it is loaded."""
-        # pickled as the chart of Altair that it was made of, since pickle finds no class that was made while running
+        # As the chart of Altair that it was made of, since pickle finds no class that was made while running.
         kind: Any = type(self).__mro__[2]
         plain = kind.__new__(kind)
         plain.__dict__.update(self.__dict__)
@@ -152,7 +162,7 @@ def show_offline(chart: ChartType) -> ChartType:
     """
     kind = type(chart)
     if not issubclass(kind, _Offline):
-        # the attributes of an Altair chart are parts of its specification, so that only a class can hold a method
+        # The attributes of an Altair chart are parts of its specification, so that only a class can hold a method.
         offline = type(kind.__name__, (_Offline, kind), {"__module__": kind.__module__})
         object.__setattr__(chart, "__class__", offline)
     return chart
@@ -177,8 +187,9 @@ def write(svg: str, stem: Path, formats: Iterable[str]) -> list[Path]:
             content = vl_convert.svg_to_png(on_white, scale=2)
         else:
             raise UsageError("a figure format among svg, pdf, png", repr(suffix))
-        written.append(stem.with_name(f"{stem.name}.{suffix}"))
-        written[-1].write_bytes(content)
+        path = stem.with_name(f"{stem.name}.{suffix}")
+        path.write_bytes(content)
+        written.append(path)
     return written
 
 
@@ -190,23 +201,36 @@ def sort_pdf(content: bytes) -> bytes:
     """Return a PDF with resources sorted by name and objects numbered by first reference, so that its bytes are
     reproducible.
     """
-    objects, trailer = _objects(content)
-    order = [int(number) for number in _REFERENCE.findall(trailer)]
-    for number in order:  # grows while it is walked
-        order += [n for n in dict.fromkeys(map(int, _REFERENCE.findall(objects[number][0]))) if n not in order]
-    numbers = {old: new for new, old in enumerate(order, start=1)}
-    written, offsets = content[: content.index(b"\n\n") + 2], []
+    objects, trailer = _parse_objects(content)
+    numbers = {old: new for new, old in enumerate(_order_objects(objects, trailer), start=1)}
+    header = content[: content.index(b"\n\n") + 2]
+    written = header
+    offsets = []
     for old, new in numbers.items():
         head, stream = objects[old]
         offsets.append(len(written))
         written += b"%d 0 obj\n%s%sendobj\n\n" % (new, _renumber(head, numbers), stream)
+    # Object 0 is the head of the list of free objects; it is always there.
+    count = len(numbers) + 1
     rows = b"".join(b"%010d 00000 n\r\n" % offset for offset in offsets)
-    table = b"xref\n0 %d\n0000000000 65535 f\r\n%s" % (len(order) + 1, rows)
-    size = re.sub(rb"/Size \d+", b"/Size %d" % (len(order) + 1), _renumber(trailer, numbers))
-    return b"%s%s%sstartxref\n%d\n%%%%EOF" % (written, table, size, len(written))
+    table = b"xref\n0 %d\n0000000000 65535 f\r\n%s" % (count, rows)
+    trailer = re.sub(rb"/Size \d+", b"/Size %d" % count, _renumber(trailer, numbers))
+    return b"%s%s%sstartxref\n%d\n%%%%EOF" % (written, table, trailer, len(written))
 
 
-def _objects(content: bytes) -> tuple[dict[int, tuple[bytes, bytes]], bytes]:
+def _order_objects(objects: dict[int, tuple[bytes, bytes]], trailer: bytes) -> list[int]:
+    """Return the numbers of a PDF's objects in the order in which they are first referred to, from the trailer on."""
+    order = [int(number) for number in _REFERENCE.findall(trailer)]
+    # The list grows while it is walked.
+    for number in order:
+        head, _ = objects[number]
+        for reference in _REFERENCE.findall(head):
+            if int(reference) not in order:
+                order.append(int(reference))
+    return order
+
+
+def _parse_objects(content: bytes) -> tuple[dict[int, tuple[bytes, bytes]], bytes]:
     """Split a PDF into ({number of an object: (its dictionary, its stream or nothing)}, trailer)."""
     start = int(content[content.rindex(b"startxref") :].split()[1])
     table, trailer = content[start : content.rindex(b"startxref")].split(b"trailer")
@@ -215,9 +239,14 @@ def _objects(content: bytes) -> tuple[dict[int, tuple[bytes, bytes]], bytes]:
     for offset, end in zip(ends, [*ends[1:], start], strict=True):
         header, body = content[offset:end].split(b" 0 obj\n", 1)
         head, mark, stream = body[: body.rindex(b"endobj")].partition(b"stream\n")
-        head = _ENTRIES.sub(lambda match: b"".join(sorted(match[0].splitlines(keepends=True))), head)
+        head = _ENTRIES.sub(_sort_entries, head)
         objects[int(header)] = (head, mark + stream)
     return objects, b"trailer" + trailer
+
+
+def _sort_entries(match: re.Match[bytes]) -> bytes:
+    """Return the matched lines of a PDF dictionary sorted by name."""
+    return b"".join(sorted(match[0].splitlines(keepends=True)))
 
 
 def _renumber(text: bytes, numbers: dict[int, int]) -> bytes:

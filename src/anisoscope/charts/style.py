@@ -5,7 +5,8 @@ share.
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from math import ceil, floor
+from itertools import cycle
+from math import ceil, floor, isnan
 from typing import Any, Literal
 
 import altair as alt
@@ -27,8 +28,10 @@ WHITE_BELOW = 0.179
 OTHER = "#9aa5b1"
 """Colour of series that only give context."""
 DASHED = [4, 3]
-WHOLE_STEPS, ROOM = 12, 8
-"""Every whole step bears its number up to this many; pixels between the vertical axis and the first mark."""
+WHOLE_STEPS = 12
+"""Every whole step has its number on the axis up to this many."""
+ROOM = 8
+"""Pixels between the vertical axis and the first mark."""
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
 FONT = "Helvetica Neue, Helvetica, Arial, Liberation Sans, sans-serif"
 """Widths are the same in all of them, so labels laid out here fit wherever the page is opened."""
@@ -61,7 +64,9 @@ def escape_control_in(value: Any) -> Any:
         return escape_control(value)
     if isinstance(value, dict):
         return {escape_control_in(key): escape_control_in(inner) for key, inner in value.items()}
-    return [escape_control_in(inner) for inner in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [escape_control_in(inner) for inner in value]
+    return value
 
 
 def appearance(values: pd.Series) -> list[Any]:
@@ -93,14 +98,17 @@ def colour(
 def _choose_colours(order: list[Any], pale: Mapping[str, str]) -> list[str]:
     """Return a colour for each series in `order`: one of the palette, or the pale shade that `pale` gives it."""
     strong = [name for name in order if name not in pale]
-    chosen = {name: PALETTE[i % len(PALETTE)] for i, name in enumerate(strong)}
-    return [chosen[name] if name in chosen else _lighten(chosen[pale[name]]) for name in order]
+    colours = dict(zip(strong, cycle(PALETTE), strict=False))
+    for name, model in pale.items():
+        if name in order:
+            colours[name] = _lighten(colours[model])
+    return [colours[name] for name in order]
 
 
 def _lighten(colour: str) -> str:
     """Mix a colour (`#0072b2`) with white, so that a third of it is left."""
-    parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
-    return "#" + "".join(f"{255 - (255 - part) // 3:02x}" for part in parts)
+    lighter = [255 - (255 - channel) // 3 for channel in bytes.fromhex(colour[1:])]
+    return f"#{bytes(lighter).hex()}"
 
 
 def shape(values: pd.Series, name: str, width: int) -> alt.Shape:
@@ -112,10 +120,14 @@ def shape(values: pd.Series, name: str, width: int) -> alt.Shape:
 
 def _make_legend(order: list[Any], width: int) -> alt.Legend | None:
     """Return a legend: in one row if the names fit the width, else in columns; None for a single series."""
-    lengths = [7 * len(str(name)) + 26 for name in order]
     if len(order) < 2:
         return None
-    return alt.Legend(title=None, columns=0 if sum(lengths) <= width else max(1, width // max(lengths)))
+    # Estimates in pixels, with the symbol and the space around the name.
+    lengths = [7 * len(str(name)) + 26 for name in order]
+    columns = 0
+    if sum(lengths) > width:
+        columns = max(1, width // max(lengths))
+    return alt.Legend(title=None, columns=columns)
 
 
 def facet(
@@ -134,18 +146,22 @@ def facet(
     size          whole width, and height of a panel
     independent   give each panel its own vertical axis
     """
+    width, height = size
     if panel is None:
-        return _layered(layers, size[0], size[1], data)
+        return _stack_layers(layers, width, height, data)
     order = appearance(data[panel])
     columns = max(1, min(columns, len(order)))
+    # An axis of its own takes room between panels.
     gap = 64 if independent else 24
-    inner = _layered(layers, (size[0] - (columns - 1) * gap) // columns, size[1])
+    inner = _stack_layers(layers, (width - (columns - 1) * gap) // columns, height)
     chart: alt.FacetChart = inner.facet(alt.Facet(f"{panel}:N", sort=order, title=None), data=data, columns=columns)
     chart = chart.properties(spacing=28)
-    return chart.resolve_scale(y="independent") if independent else chart
+    if independent:
+        chart = chart.resolve_scale(y="independent")
+    return chart
 
 
-def _layered(layers: Sequence[alt.Chart], width: int, height: int, data: Any = alt.Undefined) -> alt.LayerChart:
+def _stack_layers(layers: Sequence[alt.Chart], width: int, height: int, data: Any = alt.Undefined) -> alt.LayerChart:
     """Return a layered chart like `alt.layer`, without its slow copies; the layers must have no data of their own."""
     chart = alt.LayerChart(data=data, width=width, height=height)
     chart.layer = list(layers)
@@ -154,29 +170,49 @@ def _layered(layers: Sequence[alt.Chart], width: int, height: int, data: Any = a
 
 def make_tooltips(frame: pd.DataFrame, *names: str | None) -> list[str]:
     """Return the text shown at a mark: its names, its value, and its interval if there is one."""
-    named = dict.fromkeys(filter(None, names))
-    worded = [[e if isinstance(e, str) else f"{name} {e:g}" for e in frame[name]] for name in named]
-    labels = [" · ".join(row) for row in zip(*worded, strict=True)]
+    columns = [_word_entries(frame[name], name) for name in dict.fromkeys(names) if name]
+    labels = [" · ".join(row) for row in zip(*columns, strict=True)]
     intervals = [""] * len(frame)
     if {"low", "high"} <= set(frame):
         ends = zip(frame["low"].astype(float), frame["high"].astype(float), strict=True)
-        intervals = ["" if low != low or high != high else f" [{low:.3g}, {high:.3g}]" for low, high in ends]
+        intervals = [_format_interval(low, high) for low, high in ends]
     numbers = zip(labels, frame["value"].astype(float), intervals, strict=True)
-    return [f"{TOOLTIP}{name}: {value:.4g}{ends}" for name, value, ends in numbers]
+    return [f"{TOOLTIP}{label}: {value:.4g}{interval}" for label, value, interval in numbers]
+
+
+def _word_entries(values: pd.Series, name: str) -> list[str]:
+    """Return the entries of a column as words: texts as they are, numbers after the column's name, `layer 3`."""
+    words = []
+    for value in values:
+        words.append(value if isinstance(value, str) else f"{name} {value:g}")
+    return words
+
+
+def _format_interval(low: float, high: float) -> str:
+    """Return an interval as it follows a value, with a space before it; empty if an end is undefined."""
+    if isnan(low) or isnan(high):
+        return ""
+    return f" [{low:.3g}, {high:.3g}]"
 
 
 def format_compact(value: float) -> str:
     """Format a number in the few characters of a cell: `.42`, `−.07`, `3.1`, `128`, `2e5`; nothing if undefined."""
-    size = abs(value)
-    if size != size:
+    if isnan(value):
         return ""
+    size = abs(value)
+    # Limits are where a number would round up to one more digit.
     if size < 0.995:
         text = f"{size:.2f}".removeprefix("0")
+    elif size < 99.5:
+        text = f"{size:.1f}"
     elif size < 99_999.5:
-        text = f"{size:.1f}" if size < 99.5 else f"{size:.0f}"
+        text = f"{size:.0f}"
     else:
         text = f"{size:.0e}".replace("e+0", "e").replace("e+", "e")
-    return ("−" if value < 0 and text.strip(".0") else "") + text
+    is_zero = not text.strip(".0")
+    if value < 0 and not is_zero:
+        return f"−{text}"
+    return text
 
 
 def ribbon(base: alt.Chart, title: str, low: str = "low", high: str = "high", *, opacity: float = 0.2) -> alt.Chart:
@@ -196,10 +232,10 @@ def whisker(base: alt.Chart, title: str, *, flat: bool = False, **look: Any) -> 
     title   of the axis of values
     flat    a horizontal line, over a bar
     """
-    rule = base.transform_filter("isValid(datum.low)").mark_rule(**look)
-    ends = {"x": alt.X("low:Q", title=title), "x2": alt.X2("high:Q")}
-    drawn: alt.Chart = rule.encode(**ends) if flat else rule.encode(y=alt.Y("low:Q", title=title), y2=alt.Y2("high:Q"))
-    return drawn
+    rule: alt.Chart = base.transform_filter("isValid(datum.low)").mark_rule(**look)
+    if flat:
+        return rule.encode(x=alt.X("low:Q", title=title), x2=alt.X2("high:Q"))
+    return rule.encode(y=alt.Y("low:Q", title=title), y2=alt.Y2("high:Q"))
 
 
 def level(value: float, title: str, name: str = "") -> list[alt.Chart]:
@@ -209,8 +245,10 @@ def level(value: float, title: str, name: str = "") -> list[alt.Chart]:
     at = alt.Chart().transform_aggregate(rows="count()").transform_calculate(at=str(value), name=f"'{name}'")
     at = at.encode(y=alt.Y("at:Q", title=title))
     line = at.mark_rule(strokeDash=DASHED, color=MUTED)
+    if not name:
+        return [line]
     text = at.mark_text(align="right", baseline="bottom", dx=-3, dy=-3, color=MUTED, fontSize=10)
-    return [line, text.encode(x=alt.value("width"), text=alt.Text("name:N"))] if name else [line]
+    return [line, text.encode(x=alt.value("width"), text=alt.Text("name:N"))]
 
 
 def between(low: float, high: float, title: str, *, opacity: float) -> alt.Chart:
@@ -229,33 +267,59 @@ def number_axis(field: str, title: str, values: pd.Series, scale: Scale) -> alt.
     On a linear axis of layers or steps, ticks are whole numbers. On a log or symlog axis they are the least value above
     0 and its tenfolds, with 0 on a symlog axis if it is reached; if values have both signs, the tenfolds of 1.
     """
-    least, last = float(values.min()), float(values.abs().max())
     if scale == "linear" or not (values > 0).any():
-        whole = bool((values % 0.5 == 0).all())
-        few = whole and float(values.max()) - least <= WHOLE_STEPS
-        steps = range(ceil(least), floor(float(values.max())) + 1) if few else ()
-        ticks = alt.Axis(values=list(steps), format="d") if few else alt.Axis(tickMinStep=1) if whole else alt.Axis()
-        room = alt.Scale(zero=False, nice=False, padding=ROOM if whole else 0)
-        return alt.X(f"{field}:Q", title=title, scale=room, axis=ticks)
-    first = float(values[values > 0].min()) if least >= 0 else 1.0
+        return _make_linear_axis(field, title, values)
+    least = float(values.min())
+    last = float(values.abs().max())
+    first = 1.0
+    if least >= 0:
+        first = float(values[values > 0].min())
     tenfolds = [first * 10.0**k for k in range(20) if first * 10.0**k <= last]
-    tenfolds += [-tick for tick in tenfolds if least < 0]
-    zero = [0.0] * bool(scale == "symlog" and least <= 0)
+    ticks = list(tenfolds)
+    if scale == "symlog" and least <= 0:
+        ticks = [0.0, *tenfolds]
+    if least < 0:
+        ticks += [-tick for tick in tenfolds]
+    # A symlog axis is linear up to this number.
+    constant = first if scale == "symlog" else alt.Undefined
     return alt.X(
         f"{field}:Q",
         title=title,
-        scale=alt.Scale(type=scale, nice=False, zero=False, constant=first if scale == "symlog" else alt.Undefined),
-        axis=alt.Axis(values=[*zero, *tenfolds], labelExpr="format(datum.value, '~s')", labelOverlap=True),
+        scale=alt.Scale(type=scale, nice=False, zero=False, constant=constant),
+        axis=alt.Axis(values=ticks, labelExpr="format(datum.value, '~s')", labelOverlap=True),
     )
+
+
+def _make_linear_axis(field: str, title: str, values: pd.Series) -> alt.X:
+    """Return a linear horizontal axis for the numbers in the column `field`; ticks of layers or steps are whole."""
+    least, largest = float(values.min()), float(values.max())
+    # The output after the final norm is half a layer after the last.
+    is_whole = bool((values % 0.5 == 0).all())
+    if is_whole and largest - least <= WHOLE_STEPS:
+        steps = range(ceil(least), floor(largest) + 1)
+        axis = alt.Axis(values=list(steps), format="d")
+    elif is_whole:
+        axis = alt.Axis(tickMinStep=1)
+    else:
+        axis = alt.Axis()
+    scale = alt.Scale(zero=False, nice=False, padding=ROOM if is_whole else 0)
+    return alt.X(f"{field}:Q", title=title, scale=scale, axis=axis)
 
 
 def luminance(colour: str) -> float:
     """Return the relative luminance [0, 1] of a colour written as #rrggbb (WCAG 2.2)."""
     total = 0.0
-    for place, weight in ((1, 0.2126), (3, 0.7152), (5, 0.0722)):
-        channel = int(colour[place : place + 2], 16) / 255
-        total += weight * (channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4)
+    for byte, weight in zip(bytes.fromhex(colour[1:]), (0.2126, 0.7152, 0.0722), strict=True):
+        channel = byte / 255
+        total += weight * _to_linear(channel)
     return total
+
+
+def _to_linear(channel: float) -> float:
+    """Return the intensity [0, 1] of one channel of a colour, from its value in sRGB [0, 1]."""
+    if channel <= 0.04045:
+        return channel / 12.92
+    return float(((channel + 0.055) / 1.055) ** 2.4)
 
 
 def find_bounds(values: pd.Series, diverging: bool) -> tuple[float, float]:
@@ -268,10 +332,12 @@ def find_bounds(values: pd.Series, diverging: bool) -> tuple[float, float]:
 
 def mix_evenly(colours: Sequence[str], count: int) -> list[str]:
     """Return `count` colours between the given ones (`#0072b2`), evenly spaced, as a gradient of CSS mixes them."""
-    channels = [[int(colour[i : i + 2], 16) for colour in colours] for i in (1, 3, 5)]
+    given = np.array([list(bytes.fromhex(colour[1:])) for colour in colours])  # [colour, channel]
     places = np.linspace(0, len(colours) - 1, count)
-    mixed = [np.rint(np.interp(places, range(len(colours)), channel)).astype(int) for channel in channels]
-    return [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in zip(*mixed, strict=True)]
+    mixed = np.empty((count, 3), np.uint8)
+    for channel in range(3):
+        mixed[:, channel] = np.rint(np.interp(places, range(len(colours)), given[:, channel]))
+    return [f"#{bytes(row.tolist()).hex()}" for row in mixed]
 
 
 def needs_white_ink(share: pd.Series, shades: Sequence[str]) -> pd.Series:

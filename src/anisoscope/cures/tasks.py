@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 
 # Not NDArray: since numpy 2.5 that is an alias, inside which jaxtyping sees no class.
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -21,21 +22,22 @@ RIDGE = 1e-3
 """Penalty of the probe, as a share of the mean variance of its inputs."""
 
 
-def directions_of(x: Float[Array, "vector dim"]) -> Float[Array, "vector dim"]:
+def divide_by_norms(x: Float[Array, "vector dim"]) -> Float[Array, "vector dim"]:
     """Return the vectors divided by their norms; a zero vector stays zero."""
     norm = np.linalg.norm(x, axis=1, keepdims=True)
     return np.asarray(np.divide(x, norm, out=np.zeros_like(x, dtype=np.float64), where=norm > 0))
 
 
-def _cosine_blocks(x: Array, other: Array) -> Iterator[tuple[slice, Array]]:
+def _iter_cosines(x: Array, other: Array) -> Iterator[tuple[slice, Array]]:
     """Yield (rows of `x`, their cosines to all of `other`), block by block."""
-    of_x, of_other = directions_of(x), directions_of(other)
+    of_x = divide_by_norms(x)
+    of_other = divide_by_norms(other)
     for start in range(0, len(x), BLOCK):
         rows = slice(start, min(start + BLOCK, len(x)))
         yield rows, of_x[rows] @ of_other.T
 
 
-def nearest_neighbours(
+def find_neighbours(
     x: Float[Array, "vector dim"], units: Int[Numbers, " vector"], k: int = NEIGHBOURS
 ) -> Int[Numbers, "vector k"]:
     """Return the k vectors *of other units* with the highest cosine, nearest first; −1 if there are fewer.
@@ -43,55 +45,59 @@ def nearest_neighbours(
     Vectors of one unit (a document, a speaker) are near each other for reasons that no task asks about.
     """
     count = min(k, max(len(x) - 1, 0))
-    found = np.full((len(x), k), -1, dtype=np.int64)
+    neighbours = np.full((len(x), k), -1, dtype=np.int64)
     if count == 0:
-        return found
-    for rows, cosine in _cosine_blocks(x, x):
+        return neighbours
+    for rows, cosine in _iter_cosines(x, x):
         same_unit = units[rows, None] == units[None, :]
         cosine[same_unit] = -np.inf
+        # A partition finds the k nearest in no order, and is faster than to sort all.
         nearest = np.argpartition(-cosine, count - 1, axis=1)[:, :count]
         values = np.take_along_axis(cosine, nearest, axis=1)
         order = np.argsort(-values, axis=1, kind="stable")
         nearest = np.take_along_axis(nearest, order, axis=1)
         values = np.take_along_axis(values, order, axis=1)
-        found[rows, :count] = np.where(np.isneginf(values), -1, nearest)
-    return found
+        neighbours[rows, :count] = np.where(np.isneginf(values), -1, nearest)
+    return neighbours
 
 
-def neighbours_kept(before: Int[Numbers, "vector k"], after: Int[Numbers, "vector k"]) -> Float[Array, " vector"]:
+def compare_neighbours(before: Int[Numbers, "vector k"], after: Int[Numbers, "vector k"]) -> Float[Array, " vector"]:
     """Return for each vector the share of its nearest neighbours that are still among its nearest; NaN if it had none.
 
     before, after   nearest neighbours of each vector, before and after a cure; −1: none
     """
-    there = before >= 0
-    still = (before[:, :, None] == after[:, None, :]).any(axis=2) & there
-    number = there.sum(axis=1)
-    return np.where(number > 0, still.sum(axis=1) / np.maximum(number, 1), np.nan)
+    exists = before >= 0
+    is_kept = (before[:, :, None] == after[:, None, :]).any(axis=2) & exists
+    return _share_of(is_kept, exists)
 
 
-def retrieval_precision(
-    neighbours: Int[Numbers, "vector k"], labels: Int[Numbers, " vector"]
-) -> Float[Array, " vector"]:
+def _share_of(is_counted: NDArray[np.bool_], exists: NDArray[np.bool_]) -> Array:
+    """Return for each vector the share of its neighbours that are counted, among those that exist; NaN for none."""
+    number = exists.sum(axis=1)
+    return np.where(number > 0, is_counted.sum(axis=1) / np.maximum(number, 1), np.nan)
+
+
+def compute_precision(neighbours: Int[Numbers, "vector k"], labels: Int[Numbers, " vector"]) -> Float[Array, " vector"]:
     """Return for each vector the share of its nearest neighbours with its own label (precision at k); NaN if it has
     none.
     """
-    there = neighbours >= 0
-    same = (labels[neighbours] == labels[:, None]) & there
-    number = there.sum(axis=1)
-    return np.where(number > 0, same.sum(axis=1) / np.maximum(number, 1), np.nan)
+    exists = neighbours >= 0
+    has_same_label = (labels[neighbours] == labels[:, None]) & exists
+    return _share_of(has_same_label, exists)
 
 
-def pair_found(x: Float[Array, "vector dim"], partner: Float[Array, "vector dim"]) -> Float[Array, " vector"]:
+def find_own_pairs(x: Float[Array, "vector dim"], partner: Float[Array, "vector dim"]) -> Float[Array, " vector"]:
     """Return 1 for each vector whose nearest partner is its own (row i of `partner`), else 0; ties count as misses."""
-    found = np.zeros(len(x))
-    for rows, cosine in _cosine_blocks(x, partner):
-        own = cosine[np.arange(len(cosine)), np.arange(rows.start, rows.stop)].copy()
-        cosine[np.arange(len(cosine)), np.arange(rows.start, rows.stop)] = -np.inf
-        found[rows] = own > cosine.max(axis=1, initial=-np.inf)
-    return found
+    is_nearest = np.zeros(len(x))
+    for rows, cosine in _iter_cosines(x, partner):
+        own = np.arange(len(cosine)), np.arange(rows.start, rows.stop)
+        to_own = cosine[own].copy()
+        cosine[own] = -np.inf
+        is_nearest[rows] = to_own > cosine.max(axis=1, initial=-np.inf)
+    return is_nearest
 
 
-def probe_correct(
+def run_probe(
     train: Float[Array, "vector dim"],
     train_labels: Int[Numbers, " vector"],
     test: Float[Array, "vector dim"],
@@ -103,19 +109,23 @@ def probe_correct(
     The probe is a ridge regression on the classes. Its inputs are directions, as in cosine retrieval, so that a
     transform can help or harm it.
     """
-    inputs, held_out = directions_of(train), directions_of(test)
+    inputs = divide_by_norms(train)
+    held_out = divide_by_norms(test)
     mean = inputs.mean(axis=0)
     centred = inputs - mean
     targets = (train_labels[:, None] == np.arange(classes)).astype(np.float64)
     prior = targets.mean(axis=0)
     moment = centred.T @ centred
+    # The smallest number is added for inputs that are all equal.
     penalty = RIDGE * np.trace(moment) / len(moment) + np.finfo(np.float64).tiny
     weights = np.linalg.solve(moment + penalty * np.eye(len(moment)), centred.T @ (targets - prior))
-    named = ((held_out - mean) @ weights + prior).argmax(axis=1)
-    return np.asarray(named == test_labels, dtype=np.float64)
+    predicted = ((held_out - mean) @ weights + prior).argmax(axis=1)
+    return np.asarray(predicted == test_labels, dtype=np.float64)
 
 
-def grouped_mean(scores: Float[Array, " vector"], group: Int[Numbers, " vector"], groups: int) -> Float[Array, " rep"]:
+def average_by_group(
+    scores: Float[Array, " vector"], group: Int[Numbers, " vector"], groups: int
+) -> Float[Array, " rep"]:
     """Return the mean score of all groups, then with each group left out, for the jackknife.
 
     Groups without a defined score are skipped.
@@ -123,10 +133,11 @@ def grouped_mean(scores: Float[Array, " vector"], group: Int[Numbers, " vector"]
     defined: Bool[np.ndarray[tuple[int, ...], np.dtype[np.bool_]], " vector"] = ~np.isnan(scores)
     count = np.bincount(group[defined], minlength=groups).astype(np.float64)
     total = np.bincount(group[defined], weights=scores[defined], minlength=groups)
-    present = count > 0
-    count, total = count[present], total[present]
+    is_present = count > 0
+    count = count[is_present]
+    total = total[is_present]
     if count.sum() == 0:
         return np.full(1, np.nan)
     rest = count.sum() - count
-    left_out = np.divide(total.sum() - total, rest, out=np.full(len(rest), np.nan), where=rest > 0)
-    return np.concatenate([[total.sum() / count.sum()], left_out])
+    without_group = np.divide(total.sum() - total, rest, out=np.full(len(rest), np.nan), where=rest > 0)
+    return np.concatenate([[total.sum() / count.sum()], without_group])

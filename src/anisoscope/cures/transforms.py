@@ -79,8 +79,9 @@ class Fit:
             y = y * self.scale
         if self.matrix is not None:
             y = y @ self.matrix
-        is_float = given.dtype.kind == "f" and given.dtype.itemsize >= 4
-        return np.asarray(y.astype(given.dtype if is_float else np.float32))
+        # Integers and half precision would lose what the transform changes.
+        keeps_type = given.dtype.kind == "f" and given.dtype.itemsize >= 4
+        return np.asarray(y.astype(given.dtype if keeps_type else np.float32))
 
     def save(self, path: Path | str) -> None:
         """Write the fitted cure to a safetensors file: `mean`, and `scale` or `matrix`; name and notes as metadata."""
@@ -123,11 +124,11 @@ def expand_cures(text: str | Sequence[str]) -> list[str]:
         if name.isdigit() and names and names[-1].startswith("drop-dims:"):
             names[-1] = f"{names[-1]},{name}"
             continue
-        names.extend(_expand_one(name))
+        names += _expand_name(name)
     return list(dict.fromkeys(names))
 
 
-def _expand_one(name: str) -> list[str]:
+def _expand_name(name: str) -> list[str]:
     """Return the single cures that one name stands for: `remove-top:1..3` gives three; UsageError for an invalid
     name.
     """
@@ -135,12 +136,7 @@ def _expand_one(name: str) -> list[str]:
     if kind not in KINDS:
         raise UsageError(f"cures among {', '.join(KINDS)}", repr(name), suggest_names(kind, KINDS))
     if kind == "remove-top":
-        span = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", argument or "1")
-        first = int(span[1]) if span else 0
-        last = int(span[2]) if span and span[2] else first
-        if not 1 <= first <= last:
-            raise UsageError("remove-top:K or remove-top:A..B with 1 ≤ A ≤ B", repr(name), "as remove-top:1..8")
-        return [f"remove-top:{k}" for k in range(first, last + 1)]
+        return [f"remove-top:{k}" for k in _parse_range(name, argument or "1")]
     if kind == "drop-dims":
         if argument in ("", "auto"):
             return ["drop-dims:auto"]
@@ -150,6 +146,17 @@ def _expand_one(name: str) -> list[str]:
     if argument:
         raise UsageError(f"{kind} without an argument", repr(name), f"write {kind}")
     return [kind]
+
+
+def _parse_range(name: str, argument: str) -> range:
+    """Return the numbers of `3` or `1..8`, of the cure `name`; UsageError for anything else."""
+    match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", argument)
+    if match:
+        first = int(match[1])
+        last = int(match[2] or first)
+        if 1 <= first <= last:
+            return range(first, last + 1)
+    raise UsageError("remove-top:K or remove-top:A..B with 1 ≤ A ≤ B", repr(name), "as remove-top:1..8")
 
 
 def fit_cure(name: str, x: Float[Array, "vector dim"]) -> Fit:
@@ -196,7 +203,7 @@ def _fit_standardise(name: str, x: Array, mean: Array) -> Fit:
     return Fit(name, mean, scale=scale, notes={"constant_dimensions": int(constant.sum())})
 
 
-def _principal_axes(x: Array, mean: Array) -> tuple[Array, Array]:
+def _find_principal_axes(x: Array, mean: Array) -> tuple[Array, Array]:
     """Return (variances along the principal axes, largest first [dim]; the axes as columns [dim, dim]).
 
     x      [vector, dim]
@@ -215,13 +222,13 @@ def _fit_whiten(name: str, x: Array, mean: Array) -> Fit:
     x      [vector, dim]
     mean   [dim]
     """
-    variances, directions = _principal_axes(x, mean)
-    used = variances > SMALLEST_VARIANCE * variances[0]
+    variances, directions = _find_principal_axes(x, mean)
     # With fewer vectors than dimensions only as many directions as there are vectors have a variance at all.
-    if not used.any() or variances[0] == 0:
+    is_used = variances > SMALLEST_VARIANCE * variances[0]
+    if not is_used.any() or variances[0] == 0:
         raise MeasureError("vectors that differ from one another, to whiten", "all are equal", "give other vectors")
-    matrix = directions[:, used] / np.sqrt(variances[used])
-    return Fit(name, mean, matrix=matrix, notes={"directions": int(used.sum())})
+    matrix = directions[:, is_used] / np.sqrt(variances[is_used])
+    return Fit(name, mean, matrix=matrix, notes={"directions": int(is_used.sum())})
 
 
 def _fit_remove_top(name: str, x: Array, mean: Array, k: int) -> Fit:
@@ -234,9 +241,11 @@ def _fit_remove_top(name: str, x: Array, mean: Array, k: int) -> Fit:
     width = x.shape[1]
     if k >= width:
         raise MeasureError(f"fewer directions to remove than the {width} dimensions", str(k), f"at most {width - 1}")
-    variances, directions = _principal_axes(x, mean)
+    variances, directions = _find_principal_axes(x, mean)
     top = directions[:, :k]
-    share = float(variances[:k].sum() / variances.sum()) if variances.sum() > 0 else 0.0
+    share = 0.0
+    if variances.sum() > 0:
+        share = float(variances[:k].sum() / variances.sum())
     return Fit(name, mean, matrix=np.eye(width) - top @ top.T, notes={"variance_removed": share})
 
 

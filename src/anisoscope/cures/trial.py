@@ -78,13 +78,11 @@ class Trials:
         for trial in self.trials:
             for score in trial.scores.values():
                 row: dict[str, Any] = {"cure": trial.fit.name, "score": score.name}
-                for label, estimate in (
-                    ("before", score.before),
-                    ("after", score.after),
-                    ("difference", score.difference),
-                ):
-                    row |= {label: float(estimate.value)}
-                    row |= {f"{label}_low": float(estimate.low), f"{label}_high": float(estimate.high)}
+                for label in ("before", "after", "difference"):
+                    estimate = getattr(score, label)
+                    row[label] = float(estimate.value)
+                    row[f"{label}_low"] = float(estimate.low)
+                    row[f"{label}_high"] = float(estimate.high)
                 row["harmed"] = score.name in trial.harmed
                 rows.append(row)
         return pd.DataFrame(rows)
@@ -114,15 +112,21 @@ def try_cures(
     """
     x = np.asarray(x, dtype=np.float64)
     units = np.arange(len(x)) if units is None else np.asarray(units)
-    labels = None if labels is None else np.asarray(labels)
+    if labels is not None:
+        labels = np.asarray(labels)
     _check_shapes(x, units, labels, partner)
-    partner = None if partner is None else np.asarray(partner, dtype=np.float64)
-    kept = _find_usable(x, partner)
-    left_out = int((~kept).sum())
-    notes = [f"{left_out} vectors that are zero or not finite were left out"] if left_out else []
-    x, units = x[kept], units[kept]
-    labels = None if labels is None else labels[kept]
-    partner = None if partner is None else partner[kept]
+    if partner is not None:
+        partner = np.asarray(partner, dtype=np.float64)
+    is_usable = _find_usable(x, partner)
+    notes: list[str] = []
+    left_out = int((~is_usable).sum())
+    if left_out:
+        notes.append(f"{left_out} vectors that are zero or not finite were left out")
+    x, units = x[is_usable], units[is_usable]
+    if labels is not None:
+        labels = labels[is_usable]
+    if partner is not None:
+        partner = partner[is_usable]
 
     fitting, group = _split_units(units, seed, groups)
     trying = ~fitting
@@ -133,13 +137,22 @@ def try_cures(
     before = scorer.score(None)
     fitted_on = _join_sides(x, partner, fitting)
     floor = q95(x.shape[1])
+    units_of_tasks = len(np.unique(units[sample]))
     trials = []
     for fit in _fit_cures(expand_cures(cures), fitted_on, notes):
-        trials.append(_compare(fit, before, scorer.score(fit), floor, len(np.unique(units[sample]))))
-    chosen = None if _is_isotropic(before, floor) else _choose(trials)
-    text = _describe(trials, chosen, before, floor)
+        trials.append(_compare(fit, before, scorer.score(fit), floor, units_of_tasks))
+    chosen = None
+    if not _is_isotropic(before, floor):
+        chosen = _choose(trials)
     return Trials(
-        trials, int(fitting.sum()), int(trying.sum()), len(np.unique(units[trying])), floor, chosen, text, notes
+        trials,
+        n_fitted=int(fitting.sum()),
+        n_tried=int(trying.sum()),
+        units_tried=len(np.unique(units[trying])),
+        floor=floor,
+        chosen=chosen,
+        text=_describe(trials, chosen, before, floor),
+        notes=notes,
     )
 
 
@@ -149,21 +162,27 @@ def fit_to_use(name: str, x: Any, partner: Any = None) -> Fit:
     x, partner   as for `try_cures`: those that are zero or not finite are left out, and both sides of pairs count
     """
     x = np.asarray(x, dtype=np.float64)
-    partner = None if partner is None else np.asarray(partner, dtype=np.float64)
+    if partner is not None:
+        partner = np.asarray(partner, dtype=np.float64)
     return fit_cure(name, _join_sides(x, partner, _find_usable(x, partner)))
 
 
 def _find_usable(x: Array, partner: Array | None) -> NDArray[np.bool_]:
     """Return which vectors are finite and not zero, on both sides if they are pairs."""
-    usable = np.ones(len(x), dtype=bool)
-    for side in (x,) if partner is None else (x, partner):
-        usable &= np.isfinite(side).all(axis=1) & side.any(axis=1)
-    return usable
+    sides = [x]
+    if partner is not None:
+        sides.append(partner)
+    is_usable = np.ones(len(x), dtype=bool)
+    for side in sides:
+        is_usable &= np.isfinite(side).all(axis=1) & side.any(axis=1)
+    return is_usable
 
 
 def _join_sides(x: Array, partner: Array | None, chosen: NDArray[np.bool_]) -> Array:
     """Return the chosen vectors, followed by their partners if they have some."""
-    return x[chosen] if partner is None else np.concatenate([x[chosen], partner[chosen]])
+    if partner is None:
+        return x[chosen]
+    return np.concatenate([x[chosen], partner[chosen]])
 
 
 def _fit_cures(names: Sequence[str], x: Array, notes: list[str]) -> Iterator[Fit]:
@@ -188,11 +207,10 @@ def _check_shapes(x: Array, units: Numbers, labels: Numbers | None, partner: Arr
             raise UsageError(f"{name} for each of {len(x)} vectors", str(len(given)), f"one of {name} each")
     if partner is not None and np.shape(partner) != x.shape:
         raise UsageError(f"pairs of shape {list(x.shape)}", str(list(np.shape(partner))), "row i is the pair of row i")
-    if len(np.unique(units)) < FEWEST_UNITS:
+    count = len(np.unique(units))
+    if count < FEWEST_UNITS:
         expected = f"at least {FEWEST_UNITS} units, half of them to fit on"
-        raise UsageError(
-            expected, str(len(np.unique(units))), "give more data, or leave units out if vectors are independent"
-        )
+        raise UsageError(expected, str(count), "give more data, or leave units out if vectors are independent")
 
 
 def _split_units(units: Numbers, seed: int, groups: int) -> tuple[NDArray[np.bool_], Numbers]:
@@ -241,65 +259,75 @@ class _Scorer:
         fit   the fitted cure; None: the vectors are scored unchanged
         """
         transform: Callable[[Array], Array] = np.asarray if fit is None else fit.apply
-        y = transform(self.x[self.trying])
+        tried = transform(self.x[self.trying])
         group = self.group[self.trying]
-        found = {"A": _mean_cosine(y, group)} | _spectrum(y, group)
-        near = tasks.nearest_neighbours(transform(self.x[self.sample]), self.units[self.sample])
+        sampled = transform(self.x[self.sample])
+        group_of_sample = self.group[self.sample]
+        scores = {"A": _compute_mean_cosine(tried, group)} | _compute_spectrum(tried, group)
+        neighbours = tasks.find_neighbours(sampled, self.units[self.sample])
+        # The unchanged vectors are scored first, and the others compared with them.
         if self.neighbours is None:
-            self.neighbours = near
-        of_sample = self.group[self.sample]
-        found["neighbours kept"] = self._mean(tasks.neighbours_kept(self.neighbours, near), of_sample)
+            self.neighbours = neighbours
+        kept = tasks.compare_neighbours(self.neighbours, neighbours)
+        scores["neighbours kept"] = self._average(kept, group_of_sample)
         if self.labels is not None:
-            found["retrieval"] = self._mean(tasks.retrieval_precision(near, self.labels[self.sample]), of_sample)
+            precision = tasks.compute_precision(neighbours, self.labels[self.sample])
+            scores["retrieval"] = self._average(precision, group_of_sample)
+            fitted = transform(self.x[self.fitting])
             classes = int(self.labels.max()) + 1
-            train, own = transform(self.x[self.fitting]), self.labels
-            correct = tasks.probe_correct(train, own[self.fitting], y, own[self.trying], classes)
-            found["probe"] = self._mean(correct, group)
+            is_right = tasks.run_probe(fitted, self.labels[self.fitting], tried, self.labels[self.trying], classes)
+            scores["probe"] = self._average(is_right, group)
         if self.partner is not None:
-            pair = transform(self.partner[self.sample])
-            hit = tasks.pair_found(transform(self.x[self.sample]), pair)
-            found["pairs found"] = self._mean(hit, of_sample)
-        return found
+            is_nearest = tasks.find_own_pairs(sampled, transform(self.partner[self.sample]))
+            scores["pairs found"] = self._average(is_nearest, group_of_sample)
+        return scores
 
-    def _mean(self, scores: Array, group: Numbers) -> Array:
+    def _average(self, scores: Array, group: Numbers) -> Array:
         """Return the mean of scores [vector], then the mean without each group of units [1 + group].
 
         group   the group of each vector
         """
-        return tasks.grouped_mean(scores, group, self.groups)
+        return tasks.average_by_group(scores, group, self.groups)
 
 
-def _mean_cosine(y: Array, group: Numbers) -> Array:
+def _compute_mean_cosine(y: Array, group: Numbers) -> Array:
     """Return the anisotropy A (mean cosine over distinct pairs), then A without each group of units [1 + group].
 
     group   the group of units of each vector
     """
-    direction = tasks.directions_of(y)
-    present = np.unique(group)
-    count = np.array([(group == g).sum() for g in present], dtype=np.float64)
-    total = np.stack([direction[group == g].sum(axis=0) for g in present])
-    # A cure may make a vector zero (its dimensions were dropped): it has no direction and is not counted.
-    count -= np.array([(~direction[group == g].any(axis=1)).sum() for g in present])
+    direction = tasks.divide_by_norms(y)
+    counts: list[float] = []
+    sums: list[Array] = []
+    for number in np.unique(group):
+        of_group = direction[group == number]
+        # A cure may make a vector zero (its dimensions were dropped): it has no direction and is not counted.
+        counts.append(float(of_group.any(axis=1).sum()))
+        sums.append(of_group.sum(axis=0))
+    count = np.array(counts)
+    total = np.stack(sums)
     n = np.concatenate([[count.sum()], count.sum() - count])
     u = np.concatenate([total.sum(axis=0, keepdims=True), total.sum(axis=0) - total])
+    # A = (‖Σu‖² − n) / (n(n − 1)): a vector's cosine with itself is taken out.
     pairs = n * (n - 1)
     square = np.square(u).sum(axis=1)
     return np.asarray(np.divide(square - n, pairs, out=np.full(len(n), np.nan), where=pairs > 0))
 
 
 SPECTRUM_GROUPS = 8
+"""Groups of units for the intervals of the spectrum: fewer, since each needs a matrix [dim, dim]."""
 
 
-def _spectrum(y: Array, group: Numbers) -> dict[str, Array]:
+def _compute_spectrum(y: Array, group: Numbers) -> dict[str, Array]:
     """Return `isoscore` and `effective rank` of vectors, over all and without each of a few coarser groups of units.
 
     group   the group of units of each vector
     """
     from anisoscope.sums.groups import Totals
 
-    counted = y.any(axis=1)  # vectors of which a cure leaves nothing are not counted, as in a measurement
-    coarse = np.where(counted, group % SPECTRUM_GROUPS, -1)
-    parts = [y[coarse == g] for g in range(SPECTRUM_GROUPS)]
+    # Vectors of which a cure leaves nothing are not counted, as in a measurement.
+    is_counted = y.any(axis=1)
+    coarse = np.where(is_counted, group % SPECTRUM_GROUPS, -1)
+    parts = [y[coarse == number] for number in range(SPECTRUM_GROUPS)]
     terms = {
         "moment_n": np.array([[len(part)] for part in parts], dtype=np.float64),
         "moment_vector": np.stack([part.sum(axis=0)[None] for part in parts]),
@@ -323,22 +351,30 @@ def _compare(fit: Fit, before: dict[str, Array], after: dict[str, Array], floor:
     floor           the largest A that counts as isotropic
     units           number of units that tasks were tried on
     """
-    scores = {}
+    scores: dict[str, Score] = {}
     for name, raw in before.items():
-        bounds, counted = RANGES.get(name, SHARE), units if name in COUNTED else None
+        bounds = RANGES.get(name, SHARE)
+        counted = units if name in COUNTED else None
         cured = after[name]
-        paired = cured - raw if cured.shape == raw.shape else np.full(1, np.nan)
+        # Groups without a defined score are missing, so that the two may have different ones.
+        difference = np.full(1, np.nan)
+        if cured.shape == raw.shape:
+            difference = cured - raw
         scores[name] = Score(
             name,
-            jackknife_interval(raw, bounds=bounds, counted=counted),
-            jackknife_interval(cured, bounds=bounds, counted=counted),
-            jackknife_interval(paired),
+            before=jackknife_interval(raw, bounds=bounds, counted=counted),
+            after=jackknife_interval(cured, bounds=bounds, counted=counted),
+            difference=jackknife_interval(difference),
         )
+    # Every transform moves neighbours: that alone harms no task.
     of_tasks = [name for name in scores if name in TASKS and name != "neighbours kept"]
-    harmed = tuple(name for name in of_tasks if scores[name].difference.high < 0)
-    helped = tuple(name for name in of_tasks if scores[name].difference.low > 0)
-    isotropic = bool(scores["A"].after.high <= floor)
-    return CureTrial(fit, scores, harmed, helped, isotropic)
+    return CureTrial(
+        fit,
+        scores,
+        harmed=tuple(name for name in of_tasks if scores[name].difference.high < 0),
+        helped=tuple(name for name in of_tasks if scores[name].difference.low > 0),
+        isotropic=bool(scores["A"].after.high <= floor),
+    )
 
 
 def _choose(trials: list[CureTrial]) -> CureTrial | None:
@@ -352,8 +388,9 @@ def _choose(trials: list[CureTrial]) -> CureTrial | None:
         return None
     best = good[0]
     for trial in good[1:]:
-        ours, theirs = best.scores["neighbours kept"].after, trial.scores["neighbours kept"].after
-        if theirs.low > ours.high:
+        kept_by_best = best.scores["neighbours kept"].after
+        kept = trial.scores["neighbours kept"].after
+        if kept.low > kept_by_best.high:
             best = trial
     return best
 
@@ -382,7 +419,6 @@ def _describe(trials: list[CureTrial], chosen: CureTrial | None, before: dict[st
             f"No cure is needed: A is {format_short(a)}, below {format_short(floor)}, "
             "what isotropic directions stay under."
         )
-    harmful = [trial for trial in trials if trial.isotropic and trial.harmed]
     if chosen is not None:
         after = chosen.scores["A"].after
         kept = chosen.scores["neighbours kept"].after
@@ -391,6 +427,7 @@ def _describe(trials: list[CureTrial], chosen: CureTrial | None, before: dict[st
         if chosen.helped:
             text += f", and {join_words(list(chosen.helped))} gets better"
         return f"{text}."
+    harmful = [trial for trial in trials if trial.isotropic and trial.harmed]
     if harmful:
         names = join_words([f"{trial.fit.name} ({join_words(list(trial.harmed))})" for trial in harmful])
         return f"No cure that was tried is free: A becomes isotropic with {names}, at the cost of the task in brackets."

@@ -14,6 +14,7 @@ from anisoscope.report.parts import Figure, PageTable
 from anisoscope.wording import count_noun, format_count, format_number, has_interval, iter_rows
 
 TEMPLATE = "atlas.html.j2"
+MISSING = "–"
 HEAD = (
     "network",
     "reads",
@@ -67,13 +68,12 @@ def describe_atlas(table: pd.DataFrame) -> list[str]:
     """Return sentences on all networks: how many are anisotropic in some layer, what causes it, how many have sink
     heads.
     """
-    total = len(table)
-    rows = iter_rows(table)
-    somewhere = [row for row in rows if row.verdict == "anisotropic"]
-    sentences = [f"Anisotropic in the strongest layer: {len(somewhere)} of {total}."]
-    if somewhere:
-        by_mean = sum("the mean" in str(row.cause).split(", ") for row in somewhere)
-        by_few = sum("dimension" in str(row.cause) for row in somewhere)
+    anisotropic = [row for row in iter_rows(table) if row.verdict == "anisotropic"]
+    sentences = [f"Anisotropic in the strongest layer: {len(anisotropic)} of {len(table)}."]
+    if anisotropic:
+        causes = [str(row.cause) for row in anisotropic]
+        by_mean = sum("the mean" in cause.split(", ") for cause in causes)
+        by_few = sum("dimension" in cause for cause in causes)
         text = f"Of these, centring removes it in {by_mean}, and ten dimensions or fewer carry more than half of it in"
         sentences.append(f"{text} {by_few}.")
     heads = table[table["heads"].notna()]
@@ -111,19 +111,33 @@ def _draw_strongest(table: pd.DataFrame) -> Figure:
 
 def tabulate(table: pd.DataFrame) -> PageTable:
     """Return the table of the atlas page: values with their intervals, one row for each network and stack."""
-    rows = []
-    for label, row in zip(_label_rows(table), iter_rows(table), strict=True):
-        cells = [(label, ""), (row.modality, ""), (row.family, ""), (format_count(row.layers), "")]
-        for name in ("weakest", "strongest", "last"):
-            value, ends = _cell(row, name)
-            cells.append((f"{value} @{getattr(row, f'{name}_layer')}", ends))
-        cells += [_cell(row, "final"), (_number(row.q95), ""), _cell(row, "dimension_share"), _cell(row, "centred")]
-        cells.append((row.cause if isinstance(row.cause, str) and row.cause else "–", ""))
-        cells.append(("–" if pd.isna(row.heads) else f"{row.sink_heads:g} of {row.heads:g}", ""))
-        cells += [_cell(row, "entropy"), (format_count(row.n_units), "")]
-        rows.append(tuple(cells))
+    labelled = zip(_label_rows(table), iter_rows(table), strict=True)
+    rows = [_build_row(label, row) for label, row in labelled]
     caption = "A with its 95 % interval; behind @ stands the layer, 0 is the input of the first block."
     return PageTable(caption, HEAD, tuple(rows))
+
+
+def _build_row(label: str, row: Any) -> tuple[tuple[str, str], ...]:
+    """Return the cells of a row of the table, in the order of `HEAD`.
+
+    label   the name of the network
+    row     its row of the atlas
+    """
+    cells = [(label, ""), (row.modality, ""), (row.family, ""), (format_count(row.layers), "")]
+    for name in ("weakest", "strongest", "last"):
+        value, interval = _format_estimate(row, name)
+        layer = getattr(row, f"{name}_layer")
+        cells.append((f"{value} @{layer}", interval))
+    cells.append(_format_estimate(row, "final"))
+    cells.append((MISSING if pd.isna(row.q95) else format_number(row.q95), ""))
+    cells.append(_format_estimate(row, "dimension_share"))
+    cells.append(_format_estimate(row, "centred"))
+    has_cause = isinstance(row.cause, str) and row.cause
+    cells.append((row.cause if has_cause else MISSING, ""))
+    cells.append((MISSING if pd.isna(row.heads) else f"{row.sink_heads:g} of {row.heads:g}", ""))
+    cells.append(_format_estimate(row, "entropy"))
+    cells.append((format_count(row.n_units), ""))
+    return tuple(cells)
 
 
 class _Estimate:
@@ -131,22 +145,21 @@ class _Estimate:
 
     def __init__(self, row: Any, name: str) -> None:
         """Take the value and the ends of its interval from a row of the table."""
-        self.value, self.low, self.high = (getattr(row, f"{name}{end}") for end in ("", "_low", "_high"))
+        self.value = getattr(row, name)
+        self.low = getattr(row, f"{name}_low")
+        self.high = getattr(row, f"{name}_high")
 
 
-def _cell(row: Any, name: str) -> tuple[str, str]:
+def _format_estimate(row: Any, name: str) -> tuple[str, str]:
     """Return a table cell: (formatted value, its interval or an empty string).
 
     row    a row of the atlas
     name   of the value: its columns are NAME, NAME_low and NAME_high
     """
-    found = _Estimate(row, name)
-    if pd.isna(found.value):
-        return "–", ""
-    known = not pd.isna(found.low) and has_interval(found) and found.low != found.high
-    return format_number(found.value), f"[{format_number(found.low)}, {format_number(found.high)}]" if known else ""
-
-
-def _number(value: Any) -> str:
-    """Format a number; a dash if it is missing."""
-    return "–" if pd.isna(value) else format_number(value)
+    estimate = _Estimate(row, name)
+    if pd.isna(estimate.value):
+        return MISSING, ""
+    value = format_number(estimate.value)
+    if pd.isna(estimate.low) or not has_interval(estimate) or estimate.low == estimate.high:
+        return value, ""
+    return value, f"[{format_number(estimate.low)}, {format_number(estimate.high)}]"

@@ -14,7 +14,9 @@ from anisoscope.wording import format_count, format_short, name_layer
 
 COLOURS = {"anisotropic": "#b45309", "isotropic": "#117733", "undecided": "#52606d", "": "#52606d"}
 """Colours of the right half of a badge, by the verdict on the strongest layer."""
-CHARACTER, MARGIN, HEIGHT = 6.6, 8, 20
+CHARACTER = 6.6
+MARGIN = 8
+HEIGHT = 20
 """Width of a character of a badge, the space around a word, and the height, in pixels."""
 
 HOW_TO_READ = """\
@@ -40,14 +42,20 @@ def draw_badge(records: pd.DataFrame) -> str:
 
     It says `not measured` if the records hold no anisotropy.
     """
-    shown, verdict = "not measured", ""
-    if found := judge_stacks(records):
-        top = max((depth.top for depth in found), key=lambda row: row.value)
-        shown, verdict = f"A {format_short(top.value)}, {name_layer(top)}", str(top.verdict)
+    shown = "not measured"
+    verdict = ""
+    stacks = judge_stacks(records)
+    if stacks:
+        top = max((depth.top for depth in stacks), key=lambda row: row.value)
+        shown = f"A {format_short(top.value)}, {name_layer(top)}"
+        verdict = str(top.verdict)
     left = round(len("anisotropy") * CHARACTER + 2 * MARGIN)
     right = round(len(shown) * CHARACTER + 2 * MARGIN)
     text = 'font-family="Verdana, DejaVu Sans, sans-serif" font-size="11" fill="#ffffff" text-anchor="middle"'
-    label = escape(f"anisotropy: {shown}" + (f", {verdict}" if verdict else ""))
+    label = f"anisotropy: {shown}"
+    if verdict:
+        label += f", {verdict}"
+    label = escape(label)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="{HEIGHT}" role="img" '
         f'aria-label="{label}"><title>{label}</title>'
@@ -80,33 +88,55 @@ def write_dataset_card(
     licence  its identifier on the hub, for the metadata; empty: the card states none
     page     whether report.html is in the same folder
     """
-    model = name_model(manifest)
-    lines = ["---", f"pretty_name: {json.dumps(f'Geometry of {model}', ensure_ascii=False)}"]
-    lines += [f"license: {json.dumps(licence)}"] if licence else []
-    lines += ["tags:", "- anisoscope", "- anisotropy", "- interpretability"]
-    lines += ["configs:", "- config_name: default", "  data_files: records.parquet", "---", ""]
-    lines += [f"# Geometry of {model}", "", "![anisotropy](badge.svg)", ""]
+    title = f"Geometry of {name_model(manifest)}"
+    lines = _write_metadata(title, licence)
+    lines += [f"# {title}", "", "![anisotropy](badge.svg)", ""]
     lines += [f"Measured with Anisoscope {_name_version(manifest)} on {_describe_corpus(records, manifest)}.", ""]
-    lines += [*_list_findings(records), *_tabulate_layers(records)]
+    lines += _list_findings(records)
+    lines += _tabulate_layers(records)
     own_page = " `report.html` is the page of the run." if page else ""
-    lines += [HOW_TO_READ.format(repository=repository, own_page=own_page), "## How it was made", ""]
-    made = {
-        "command": f"`{manifest['command']}`" if manifest.get("command") else "",
+    lines.append(HOW_TO_READ.format(repository=repository, own_page=own_page))
+    lines += ["## How it was made", ""]
+    lines += _list_origins(manifest)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _write_metadata(title: str, licence: str) -> list[str]:
+    """Return the lines of YAML between `---` that the hub reads at the head of a card."""
+    lines = ["---", f"pretty_name: {json.dumps(title, ensure_ascii=False)}"]
+    if licence:
+        lines.append(f"license: {json.dumps(licence)}")
+    lines += ["tags:", "- anisoscope", "- anisotropy", "- interpretability"]
+    lines += ["configs:", "- config_name: default", "  data_files: records.parquet"]
+    return [*lines, "---", ""]
+
+
+def _list_origins(manifest: Mapping[str, Any]) -> list[str]:
+    """Return a Markdown list of what the run was made from: command, model, weights, and notes on them."""
+    command = manifest.get("command")
+    origins = {
+        "command": f"`{command}`" if command else "",
         "model": manifest.get("model"),
         "revision": manifest.get("revision"),
         "weights (SHA-256)": manifest.get("weights_sha256"),
         "architecture": manifest.get("architecture"),
         "run": manifest.get("run"),
     }
-    lines += [f"- {name}: {value}" for name, value in made.items() if value]
+    lines = [f"- {name}: {value}" for name, value in origins.items() if value]
     lines += [f"- note: {text}" for text in manifest.get("warnings") or ()]
-    return "\n".join(lines).rstrip() + "\n"
+    return lines
 
 
 def name_model(manifest: Mapping[str, Any]) -> str:
     """Return the model's name; for a local folder, the last part of its path."""
-    name = str(manifest.get("model") or "unnamed model").removeprefix("…/")
-    return PurePath(name).name if PurePath(name).is_absolute() else name
+    return _strip_folders(str(manifest.get("model") or "unnamed model"))
+
+
+def _strip_folders(name: str) -> str:
+    """Return the last part of an absolute path; another name unchanged."""
+    name = name.removeprefix("…/")
+    path = PurePath(name)
+    return path.name if path.is_absolute() else name
 
 
 def _name_version(manifest: Mapping[str, Any]) -> str:
@@ -117,11 +147,14 @@ def _name_version(manifest: Mapping[str, Any]) -> str:
 def _describe_corpus(records: pd.DataFrame, manifest: Mapping[str, Any]) -> str:
     """Return the name of the corpus and the number of its units that were measured."""
     corpus = manifest.get("corpus")
-    described = corpus if isinstance(corpus, Mapping) else {"name": corpus}
-    name = str(described.get("name") or "an unnamed corpus").removeprefix("…/")
+    # It may be a name alone.
+    if isinstance(corpus, Mapping):
+        corpus = corpus.get("name")
+    name = _strip_folders(str(corpus or "an unnamed corpus"))
     units = records["n_units"].max() if len(records) else None
-    size = "" if units is None or pd.isna(units) else f" ({format_count(units)} units)"
-    return (PurePath(name).name if PurePath(name).is_absolute() else name) + size
+    if units is None or pd.isna(units):
+        return name
+    return f"{name} ({format_count(units)} units)"
 
 
 def _list_findings(records: pd.DataFrame) -> list[str]:
@@ -139,9 +172,13 @@ def _tabulate_layers(records: pd.DataFrame) -> list[str]:
     head = [*keys, "layer", "A", "95 % interval", "verdict"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in table.to_dict("records"):
-        layer = "final norm" if row["site"] == "final" else str(row["layer"])
-        ends = "–" if pd.isna(row["low"]) else f"[{format_short(row['low'])}, {format_short(row['high'])}]"
-        verdict = "" if pd.isna(row["verdict"]) else str(row["verdict"])
-        cells = [*(str(row[key]) for key in keys), layer, format_short(row["A"]), ends, verdict]
+        cells = [str(row[key]) for key in keys]
+        cells.append("final norm" if row["site"] == "final" else str(row["layer"]))
+        cells.append(format_short(row["A"]))
+        interval = "–"
+        if not pd.isna(row["low"]):
+            interval = f"[{format_short(row['low'])}, {format_short(row['high'])}]"
+        cells.append(interval)
+        cells.append("" if pd.isna(row["verdict"]) else str(row["verdict"]))
         lines.append("| " + " | ".join(cells) + " |")
     return [*lines, ""]

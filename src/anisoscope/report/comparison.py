@@ -10,10 +10,11 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts
 from anisoscope.report.page import HERE, draw_figures, write_page
 from anisoscope.report.parts import WIDE, Figure, PageTable, find_extremes
+from anisoscope.report.results import describe_extent
 from anisoscope.runs.comparison import ComparedRuns
 from anisoscope.runs.short_tables import A
 from anisoscope.store import check_output, write_json, write_table
-from anisoscope.wording import format_count, format_number, format_signed_interval, iter_rows
+from anisoscope.wording import format_number, format_signed_interval, iter_rows
 
 TEMPLATE = "comparison.html.j2"
 FINAL_AT = 1.04
@@ -32,12 +33,7 @@ def write_comparison(found: ComparedRuns, folder: Path, formats: tuple[str, ...]
     figures = list(build_figures(found))
     drawn = draw_figures(figures, folder / "figures", formats)
     write_table(folder / "differences.parquet", found.table)
-    runs = [
-        {"name": run.name, "model": run.manifest.get("model"), "run": run.manifest.get("run")} for run in found.runs
-    ]
-    described: dict[str, Any] = {"metric": found.metric, "tokens": found.tokens, "heads": found.heads}
-    described |= {"runs": runs, "notes": found.notes, "findings": [finding.text for finding in found.findings]}
-    write_json(folder / "comparison.json", described)
+    write_json(folder / "comparison.json", _describe(found))
     return write_page(
         folder,
         HERE.joinpath(TEMPLATE),
@@ -51,6 +47,21 @@ def write_comparison(found: ComparedRuns, folder: Path, formats: tuple[str, ...]
         formats=formats,
         table=_build_table(found),
     )
+
+
+def _describe(found: ComparedRuns) -> dict[str, Any]:
+    """Return what was compared and found, for `comparison.json`."""
+    runs = []
+    for run in found.runs:
+        runs.append({"name": run.name, "model": run.manifest.get("model"), "run": run.manifest.get("run")})
+    return {
+        "metric": found.metric,
+        "tokens": found.tokens,
+        "heads": found.heads,
+        "runs": runs,
+        "notes": found.notes,
+        "findings": [finding.text for finding in found.findings],
+    }
 
 
 def name_metric(metric: str) -> str:
@@ -67,23 +78,30 @@ def build_figures(found: ComparedRuns) -> list[Figure]:
     if not len(table):
         return []
     if found.heads:
-        return [_head_map_figure(found, table)]
-    values, differences = _collect_values(found), _collect_differences(found, table)
+        return [_build_head_map(found, table)]
+    values = _collect_values(found)
+    differences = _collect_differences(found, table)
     places = values.drop_duplicates(["panel", "layer", "site"])
     if len(places) < 2:
-        return [_bar_figure(found, values)]
+        return [_build_bars(found, values)]
     blocks = table[table["site"].ne("final").fillna(True)]
+    # Models of different depths have no common numbers of layers.
     is_relative = bool(blocks["layer_other"].ne(blocks["layer"]).fillna(False).any())
     axis = "relative depth" if is_relative else "layer"
-    title = name_metric(found.metric)
+    metric = name_metric(found.metric)
     against = found.names[0]
     return [
-        _line_figure("values", f"{title[0].upper()}{title[1:]} of every run", values, (axis, title), is_relative),
-        _line_figure("differences", f"Difference from {against}", differences, (axis, "difference"), is_relative),
+        _build_lines("values", _title_values(metric), values, (axis, metric), is_relative),
+        _build_lines("differences", f"Difference from {against}", differences, (axis, "difference"), is_relative),
     ]
 
 
-def _line_figure(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, str], is_relative: bool) -> Figure:
+def _title_values(metric: str) -> str:
+    """Return the title of a figure with the values of every run."""
+    return f"{metric[0].upper()}{metric[1:]} of every run"
+
+
+def _build_lines(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, str], is_relative: bool) -> Figure:
     """Build a line figure over the layers, with intervals as ribbons.
 
     name          of its file
@@ -91,43 +109,46 @@ def _line_figure(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, 
     titles        of the two axes
     is_relative   whether layers are placed by relative depth
     """
-    several = frame["panel"].nunique() > 1
-    panel = "panel" if several else None
+    panel = "panel" if frame["panel"].nunique() > 1 else None
 
     def draw(width: int) -> ChartType:
         """Draw the lines at this width in pixels."""
-        size = (width, 290 if width >= WIDE else 210)
-        how: dict[str, Any] = {"series": "run", "panel": panel, "size": size, "columns": 2 if width >= WIDE else 1}
+        is_wide = width >= WIDE
+        options: dict[str, Any] = {
+            "series": "run",
+            "panel": panel,
+            "size": (width, 290 if is_wide else 210),
+            "columns": 2 if is_wide else 1,
+        }
         if is_relative:
-            return charts.trajectory(frame, x="depth", titles=titles, zero=True, **how)
-        return charts.layer_curve(frame, title=titles[1], **how)
+            return charts.trajectory(frame, x="depth", titles=titles, zero=True, **options)
+        return charts.layer_curve(frame, title=titles[1], **options)
 
-    low, high = find_extremes(frame)
-    span = (
-        f"lowest {format_number(low['value'])} ({low['run']}), highest {format_number(high['value'])} ({high['run']})"
-    )
+    lowest, highest = find_extremes(frame)
+    span = f"lowest {format_number(lowest['value'])} ({lowest['run']}), "
+    span += f"highest {format_number(highest['value'])} ({highest['run']})"
     caption = "Ribbons are 95 % intervals; a diamond is the output after the final norm."
     if name == "differences":
         caption = "An interval that does not hold 0 tells a layer of two runs apart. " + caption
-    basis = f"n = {_extent(frame['n'])} units" if frame["n"].notna().any() else ""
+    basis = ""
+    if frame["n"].notna().any():
+        basis = f"n = {describe_extent(frame['n'])} units"
     return Figure(name, title, caption, basis, f"Line chart of {titles[1]} by {titles[0]}: {span}.", {"": draw})
 
 
-def _bar_figure(found: ComparedRuns, values: pd.DataFrame) -> Figure:
+def _build_bars(found: ComparedRuns, values: pd.DataFrame) -> Figure:
     """Build a figure with a bar for each run, used if there is only one layer. `values` holds one row per run."""
-    title = name_metric(found.metric)
+    metric = name_metric(found.metric)
 
     def draw(width: int) -> ChartType:
         """Draw the bars at this width in pixels."""
-        return charts.bars(values, category="run", titles=(title, ""), size=(width, 26))
+        return charts.bars(values, category="run", titles=(metric, ""), size=(width, 26))
 
     caption = "Whiskers are 95 % intervals of each run by itself; those of the differences stand in the table."
-    return Figure(
-        "values", f"{title[0].upper()}{title[1:]} of every run", caption, "", f"Bars of {title} by run.", {"": draw}
-    )
+    return Figure("values", _title_values(metric), caption, "", f"Bars of {metric} by run.", {"": draw})
 
 
-def _head_map_figure(found: ComparedRuns, table: pd.DataFrame) -> Figure:
+def _build_head_map(found: ComparedRuns, table: pd.DataFrame) -> Figure:
     """Build a heat map with the difference of each head, in brackets if its interval holds 0.
 
     table   one row per difference
@@ -173,7 +194,8 @@ def _collect_values(found: ComparedRuns) -> pd.DataFrame:
     n = {run.name: _name_units(run.manifest) for run in found.runs}
     frame = frame.assign(panel=_name_panels(frame), depth=_scale_depths(frame, "layer"), n=frame["run"].map(n))
     stacks = frame.groupby("run")["stack"].nunique()
-    if stacks.max() == 1:  # an encoder beside a decoder: both in one panel
+    # Runs of one stack each, such as an encoder and a decoder, share a panel.
+    if stacks.max() == 1:
         frame = frame.assign(panel=frame["component"].astype("string").fillna(""))
     return _to_plain_types(frame.assign(joined=frame["site"].ne("final").fillna(True)))
 
@@ -206,12 +228,6 @@ def _name_units(manifest: Any) -> float:
     return float("nan") if n is None else float(n)
 
 
-def _extent(numbers: pd.Series) -> str:
-    """Return the range of numbers as text: `12` or `8 to 12`."""
-    low, high = format_count(numbers.min()), format_count(numbers.max())
-    return low if low == high else f"{low} to {high}"
-
-
 def _build_table(found: ComparedRuns) -> PageTable:
     """Build the table of the page, with one row for each difference."""
     table = found.table
@@ -219,12 +235,10 @@ def _build_table(found: ComparedRuns) -> PageTable:
     head = ("run", "layer", *optional, found.names[0], "run’s own value", "difference")
     rows = []
     for one in iter_rows(table):
-        at = "final" if one.site == "final" else _text(one.layer)
-        if not pd.isna(one.layer_other) and one.layer_other != one.layer and one.site != "final":
-            at += f" · {_text(one.layer_other)}"
-        cells = [(str(one.run), ""), (at, ""), *((_text(getattr(one, name)), "") for name in optional)]
-        cells.append(_cell(one.first, one.first_low, one.first_high))
-        cells.append(_cell(one.second, one.second_low, one.second_high))
+        cells = [(str(one.run), ""), (_name_layers(one), "")]
+        cells += [(_format_entry(getattr(one, name)), "") for name in optional]
+        cells.append(_format_estimate(one.first, one.first_low, one.first_high))
+        cells.append(_format_estimate(one.second, one.second_low, one.second_high))
         difference, _, ends = format_signed_interval(one.difference, one.low, one.high).partition(" [")
         cells.append((difference, f"[{ends}" if ends else ""))
         rows.append(tuple(cells))
@@ -232,12 +246,28 @@ def _build_table(found: ComparedRuns) -> PageTable:
     return PageTable(caption, head, tuple(rows))
 
 
-def _cell(value: Any, low: Any, high: Any) -> tuple[str, str]:
+def _name_layers(row: Any) -> str:
+    """Return the layer of a difference; two if they have different numbers in the two runs."""
+    if row.site == "final":
+        return "final"
+    layer = _format_entry(row.layer)
+    if pd.isna(row.layer_other) or row.layer_other == row.layer:
+        return layer
+    return f"{layer} · {_format_entry(row.layer_other)}"
+
+
+def _format_estimate(value: Any, low: Any, high: Any) -> tuple[str, str]:
     """Return a table cell: (formatted value, its interval or an empty string)."""
-    ends = "" if pd.isna(low) or pd.isna(high) or low == high else f"[{format_number(low)}, {format_number(high)}]"
-    return ("–" if pd.isna(value) else format_number(value)), ends
+    interval = ""
+    if not pd.isna(low) and not pd.isna(high) and low != high:
+        interval = f"[{format_number(low)}, {format_number(high)}]"
+    return "–" if pd.isna(value) else format_number(value), interval
 
 
-def _text(value: Any) -> str:
+def _format_entry(value: Any) -> str:
     """Format a table entry as text; empty if it is missing."""
-    return "" if pd.isna(value) else f"{value:g}" if isinstance(value, int | float) else str(value)
+    if pd.isna(value):
+        return ""
+    if isinstance(value, int | float):
+        return f"{value:g}"
+    return str(value)

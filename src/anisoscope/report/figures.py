@@ -3,6 +3,8 @@
 Each function takes the results and an entry of page.toml, and returns no figure if the numbers it needs are missing.
 """
 
+from collections.abc import Callable
+
 import pandas as pd
 
 from anisoscope.axes import PAIRS, SUBSET_FAMILIES, TOWER_STACKS
@@ -22,13 +24,15 @@ from anisoscope.wording import (
 TOP_DIMENSIONS = 10
 TALL = 24
 """From this many layers on, the rows of a heat map are low enough to fit a screen."""
-ROWS, SQUARE = (26, 20), (30, 30)
+ROWS = (26, 20)
+SQUARE = (30, 30)
+LOW = (12, 12)
 """Heights of a row of a heat map, on a wide screen and on a phone, in pixels."""
 HEADS_ALT = "Heat map of {unit} over {layers} and {heads}: lowest {lowest}, highest {highest}."
 LINES_ALT = "Line chart of {axis} by layer: {span}."
 
 
-def policies(results: Results, entry: Entry) -> list[Figure]:
+def draw_policies(results: Results, entry: Entry) -> list[Figure]:
     """Draw a quantity per layer, with a band of the cosines of isotropic vectors; one drawing per token policy.
 
     entry   the figure's entry in page.toml: its metric and texts. No figure is returned if the metric was not measured
@@ -36,21 +40,32 @@ def policies(results: Results, entry: Entry) -> list[Figure]:
     frame = results.layers(entry["metric"], every_policy=True)
     if frame.empty:
         return []
-    law = results.layers("mean_cosine.isotropic_q95")["value"]
-    q95 = float(law.max()) if len(law) else None
-    dimensions = f" in {results.width} dimensions" if results.width else ""
+    q95 = _find_isotropic_q95(results)
     drawings = {}
     for policy in results.policies or ["all"]:
         rows = frame[frame["token_policy"].fillna(policy).eq(policy)]
         drawings[policy] = make_drawing(charts.layer_curve, rows, entry, series="stack", isotropic=q95)
+    law = ""
+    if q95 is not None:
+        dimensions = f" in {results.width} dimensions" if results.width else ""
+        law = entry["law"].format(q95=format_number(q95), dimensions=dimensions)
     facts = {
-        "law": "" if q95 is None else entry["law"].format(q95=format_number(q95), dimensions=dimensions),
+        "law": law,
         "final": entry["final"] if frame["site"].eq("final").any() else "",
-        "span": describe_span(results.layers(entry["metric"]), results.place_name),
+        "span": describe_span(results.layers(entry["metric"]), results.name_place),
         "stacks": _describe_stacks(list(dict.fromkeys(frame["stack"])), entry.get("stacks", {})),
     }
-    one = drawings if len(drawings) > 1 else next(iter(drawings.values()))
-    return [make_figure(results, entry, frame, one, **facts)]
+    # A single drawing needs no label to choose it by.
+    drawn = drawings if len(drawings) > 1 else next(iter(drawings.values()))
+    return [make_figure(results, entry, frame, drawn, **facts)]
+
+
+def _find_isotropic_q95(results: Results) -> float | None:
+    """Return the largest 95 % quantile of the cosines of isotropic vectors over layers; None if it is unknown."""
+    q95 = results.layers("mean_cosine.isotropic_q95")["value"]
+    if q95.empty:
+        return None
+    return float(q95.max())
 
 
 def _describe_stacks(stacks: list[str], words: dict[str, str]) -> str:
@@ -60,21 +75,21 @@ def _describe_stacks(stacks: list[str], words: dict[str, str]) -> str:
     return "; ".join(words[stack] for stack in stacks if stack in words) + ". "
 
 
-def layers(results: Results, entry: Entry) -> list[Figure]:
+def draw_layers(results: Results, entry: Entry) -> list[Figure]:
     """Draw several metrics per layer, one line each. Returns no figure if too few of them were measured.
 
     entry   the figure's entry in page.toml: its metrics with their labels, and its texts
     """
     frame = results.stacked(entry["metrics"])
-    lacking = "needs" in entry and entry["needs"] not in set(frame["metric"])
-    if lacking or frame["series"].nunique() < entry.get("least", 1):
+    lacks_needed = "needs" in entry and entry["needs"] not in set(frame["metric"])
+    if lacks_needed or frame["series"].nunique() < entry.get("least", 1):
         return []
     facts = {
         "sample": _describe_sample(frame),
         "rank": _describe_rank(results),
         "accuracy": _describe_accuracy(results),
+        "readings": join_words(list(dict.fromkeys(frame["series"]))),
     }
-    facts["readings"] = join_words(list(dict.fromkeys(frame["series"])))
     drawn = make_drawing(charts.layer_curve, frame, {**entry, "draw": {"series": "series"} | entry["draw"]})
     return [make_figure(results, entry, frame, drawn, **facts)]
 
@@ -83,32 +98,37 @@ def _describe_sample(frame: pd.DataFrame) -> str:
     """Return a sentence on the number of sampled vectors that anisotropy after centring is computed from; empty if
     unknown.
     """
-    known = describe_extent(frame.loc[frame["metric"].str.endswith(".centred"), "n_vectors"])
-    return f"A after centring is taken on a uniform sample of {known} vectors. " if known else ""
+    size = describe_extent(frame.loc[frame["metric"].str.endswith(".centred"), "n_vectors"])
+    if not size:
+        return ""
+    return f"A after centring is taken on a uniform sample of {size} vectors. "
 
 
 def _describe_rank(results: Results) -> str:
     """Return a sentence on the effective rank at the layer with the largest anisotropy A; empty if it is unknown."""
-    rank = results.at(results.peak, "spectrum.effective_rank") if results.peak is not None else None
-    shape = f" of {results.width}" if results.width else ""
-    return "" if rank is None else f" The most anisotropic place has an effective rank of {rank['value']:.1f}{shape}."
+    if results.peak is None:
+        return ""
+    rank = results.at(results.peak, "spectrum.effective_rank")
+    if rank is None:
+        return ""
+    out_of = f" of {results.width}" if results.width else ""
+    return f" The most anisotropic place has an effective rank of {rank['value']:.1f}{out_of}."
 
 
 def _describe_accuracy(results: Results) -> str:
     """Return a sentence on the accuracy of the run's classifier and that of naming the commonest class; empty
     without one.
     """
-    found, chance = results.rows("accuracy"), results.rows("majority")
-    if found.empty:
+    rows = results.rows("accuracy")
+    if rows.empty:
         return ""
-    sentence = (
-        f"The classifier itself is right on {format_measured(found.iloc[0], None)} "
-        f"of {format_count(found.iloc[0]['n_units'])}"
-    )
-    return f"{sentence}; the commonest class makes {format_number(chance.iloc[0]['value'])}."
+    accuracy = rows.iloc[0]
+    majority = results.rows("majority").iloc[0]
+    right = f"{format_measured(accuracy, None)} of {format_count(accuracy['n_units'])}"
+    return f"The classifier itself is right on {right}; the commonest class makes {format_number(majority['value'])}."
 
 
-def modality_gap(results: Results, entry: Entry) -> list[Figure]:
+def draw_modality_gap(results: Results, entry: Entry) -> list[Figure]:
     """Draw how far images lie from texts: per layer for a stack that reads both, as bars for a model of two towers,
     whose vectors meet at one place.
 
@@ -117,47 +137,63 @@ def modality_gap(results: Results, entry: Entry) -> list[Figure]:
     frame = results.stacked(entry["metrics"])
     if frame.empty:
         return []
-    meet = frame["stack"].eq(PAIRS)
-    if not meet.all():
-        frame = frame[~meet]
-        drawn = make_drawing(charts.layer_curve, frame, {**entry, "draw": {"series": "series"} | entry["draw"]})
-        facts = {"what": entry["layers"], "kind": "Line chart", "bands": entry["bands"]}
+    is_joint = frame["stack"].eq(PAIRS)
+    if is_joint.all():
+        bar = {**entry, "height": (22, 22), "draw": {"category": "series", "titles": (entry["draw"]["title"], "")}}
+        drawn = make_drawing(charts.bars, frame, bar, panel=None)
+        span = describe_span(frame, lambda row: str(row["series"]))
+        facts = {"what": entry["joint"], "kind": "Bar chart", "bands": " Lines are 95 % intervals.", "span": span}
         return [make_figure(results, entry, frame, drawn, **facts)]
-    bar = {**entry, "height": (22, 22), "draw": {"category": "series", "titles": (entry["draw"]["title"], "")}}
-    drawn = make_drawing(charts.bars, frame, bar, panel=None)
-    facts = {"what": entry["joint"], "kind": "Bar chart", "bands": " Lines are 95 % intervals."}
-    facts["span"] = describe_span(frame, lambda row: str(row["series"]))
+    frame = frame[~is_joint]
+    drawn = make_drawing(charts.layer_curve, frame, {**entry, "draw": {"series": "series"} | entry["draw"]})
+    facts = {"what": entry["layers"], "kind": "Line chart", "bands": entry["bands"]}
     return [make_figure(results, entry, frame, drawn, **facts)]
 
 
-def steps(results: Results, entry: Entry) -> list[Figure]:
+def draw_steps(results: Results, entry: Entry) -> list[Figure]:
     """Draw a quantity along training: a line per layer, a panel per seed and stack; for `heads` their mean and range.
 
     entry   the figure's entry in page.toml. No figure is returned if the metric was not measured
     """
     if entry.get("heads"):
-        frame, keys = results.heads(entry["metric"]), ["seed", PANEL, "layer", "step"]
-        ends = frame.groupby(keys, sort=False)["value"].agg(value="mean", low="min", high="max").reset_index()
-        frame = ends.merge(frame.drop(columns=["value", "low", "high"]).drop_duplicates(keys), on=keys)
+        frame = _average_over_heads(results.heads(entry["metric"]))
     else:
         frame = results.layers(entry["metric"], component=entry.get("component"))
         frame = frame[frame["site"].eq("hidden")]
     if frame["step"].nunique() < 2:
         return []
-    of_seed = [f"seed {seed:.0f}" for seed in frame["seed"]] if frame["seed"].nunique() > 1 else ""
-    several = frame[PANEL].nunique() > 1
-    panels = frame[PANEL] + (", " if of_seed else "") + of_seed if several else of_seed
+    panels = _name_seeds_and_stacks(frame)
     frame = frame.assign(step=frame["step"].astype(float), layer=frame["layer"].astype(int), **{PANEL: panels})
-    law = results.layers("mean_cosine.isotropic_q95")["value"] if entry.get("band") else ()
-    level = float(max(law)) if len(law) else None
-    draw = {"x": "step", "series": "layer", "gradient": True, "scale": "symlog", "isotropic": level} | entry["draw"]
+    q95 = _find_isotropic_q95(results) if entry.get("band") else None
+    draw = {"x": "step", "series": "layer", "gradient": True, "scale": "symlog", "isotropic": q95} | entry["draw"]
     facts = {"alt": LINES_ALT.replace("layer", "step"), "axis": draw["titles"][1]}
     span = describe_span(frame, lambda row: f"step {row['step']:,.0f}, layer {row['layer']}")
     drawn = make_drawing(charts.trajectory, frame, {**entry, "draw": draw})
     return [make_figure(results, {**facts, **entry}, frame, drawn, span=span, **facts)]
 
 
-def drift_points(results: Results, entry: Entry) -> list[Figure]:
+def _average_over_heads(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each layer and step with the mean over heads, and the lowest and highest head as its interval.
+
+    frame   rows of single heads
+    """
+    keys = ["seed", PANEL, "layer", "step"]
+    ends = frame.groupby(keys, sort=False)["value"].agg(value="mean", low="min", high="max").reset_index()
+    others = frame.drop(columns=["value", "low", "high"]).drop_duplicates(keys)
+    return ends.merge(others, on=keys)
+
+
+def _name_seeds_and_stacks(frame: pd.DataFrame) -> pd.Series | str:
+    """Return the panel of each row: its stack and its seed, each only if there are several; empty if neither is."""
+    has_stacks = frame[PANEL].nunique() > 1
+    has_seeds = frame["seed"].nunique() > 1
+    if not has_seeds:
+        return frame[PANEL] if has_stacks else ""
+    seeds = pd.Series([f"seed {seed:.0f}" for seed in frame["seed"]], index=frame.index)
+    return frame[PANEL] + ", " + seeds if has_stacks else seeds
+
+
+def draw_drift_points(results: Results, entry: Entry) -> list[Figure]:
     """Plot anisotropy A against the share of the common direction (drift), one point per layer."""
     shares = results.layers("drift.share")[["stack", "layer", "site", "value"]].rename(columns={"value": "share"})
     points = results.layers("mean_cosine").merge(shares, on=["stack", "layer", "site"])
@@ -169,7 +205,7 @@ def drift_points(results: Results, entry: Entry) -> list[Figure]:
     return [make_figure(results, entry, points, drawn, points=len(points))]
 
 
-def top_shares(results: Results, entry: Entry) -> list[Figure]:
+def draw_top_shares(results: Results, entry: Entry) -> list[Figure]:
     """Plot the share of anisotropy A that the largest dimensions contribute, per layer."""
     frame = results.components(entry["metric"])
     frame = frame[frame["site"].isin(LAYER_SITES) & frame["layer"].notna()]
@@ -180,34 +216,43 @@ def top_shares(results: Results, entry: Entry) -> list[Figure]:
     return [make_figure(results, entry, frame, make_drawing(charts.layer_curve, frame, entry, series="series"))]
 
 
-def top_dimensions(results: Results, entry: Entry) -> list[Figure]:
+def draw_top_dimensions(results: Results, entry: Entry) -> list[Figure]:
     """Plot the dimensions that contribute most to anisotropy A, in the most anisotropic layer."""
-    peak, frame = results.peak, results.components(entry["metric"])
-    if peak is None or (frame := results.beside(frame, peak)).empty:
+    peak = results.peak
+    if peak is None:
+        return []
+    frame = results.select_place(results.components(entry["metric"]), peak)
+    if frame.empty:
         return []
     frame = frame.nlargest(TOP_DIMENSIONS, "value")
-    facts = {"n": str(len(frame)), "place": results.place_name(peak), "total": format_measured(peak, None)}
-    facts |= {"first": frame.iloc[0]["component"], "largest": format_measured(frame.iloc[0], None)}
+    largest = frame.iloc[0]
+    facts = {
+        "n": str(len(frame)),
+        "place": results.name_place(peak),
+        "total": format_measured(peak, None),
+        "first": largest["component"],
+        "largest": format_measured(largest, None),
+    }
     return [make_figure(results, entry, frame, make_drawing(charts.bars, frame, entry, panel=None), **facts)]
 
 
-def explained_variance(results: Results, entry: Entry) -> list[Figure]:
+def draw_explained_variance(results: Results, entry: Entry) -> list[Figure]:
     """Plot the variance that the k leading principal axes explain, one line per layer."""
     frame = results.components(entry["metric"])
     frame = frame[frame["site"].eq("hidden") & frame["layer"].notna()]
     if frame.empty:
         return []
     frame = frame.assign(axes=frame["component"].astype(int), layer=frame["layer"].astype(int))
-    first = frame.loc[frame["axes"].eq(1), "value"]
-    most = (
-        entry["most"].format(least=format_percent(first.min()), largest=format_percent(first.max()))
-        if len(first)
-        else ""
-    )
+    of_first_axis = frame.loc[frame["axes"].eq(1), "value"]
+    most = ""
+    if len(of_first_axis):
+        least = format_percent(of_first_axis.min())
+        largest = format_percent(of_first_axis.max())
+        most = entry["most"].format(least=least, largest=largest)
     return [make_figure(results, entry, frame, make_drawing(charts.trajectory, frame, entry), most=most)]
 
 
-def heads(results: Results, entry: Entry) -> list[Figure]:
+def draw_heads(results: Results, entry: Entry) -> list[Figure]:
     """Draw a quantity of every head as a heat map over layer × head, one panel per stack and kind of attention.
 
     entry   the figure's entry in page.toml. No figure is returned if the metric was not measured
@@ -216,12 +261,12 @@ def heads(results: Results, entry: Entry) -> list[Figure]:
     if frame.empty:
         return []
     depth = frame["layer"].nunique()
-    height = (12, 12) if depth >= TALL else ROWS
+    height = LOW if depth >= TALL else ROWS
     lowest, highest = find_extremes(frame)
-    several = frame[PANEL].nunique() > 1
+    has_panels = frame[PANEL].nunique() > 1
     facts = {
-        "lowest": _name_head(lowest, several),
-        "highest": _name_head(highest, several),
+        "lowest": _describe_head(lowest, has_panels),
+        "highest": _describe_head(highest, has_panels),
         "layers": count_noun(depth, "layer"),
         "heads": count_noun(frame["head"].nunique(), "head"),
         "unit": entry["draw"]["title"],
@@ -242,11 +287,17 @@ def select_heads(results: Results, entry: Entry) -> pd.DataFrame:
         return frame[:0]
     if frame.empty or entry.get("site") not in SHARED_SITES:
         return frame
+    return _repeat_shared_heads(results, frame)
+
+
+def _repeat_shared_heads(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each head of queries, from the rows of the heads of keys or values that they share."""
     counts = results.head_places.groupby([PANEL, "layer"])["head"].nunique()
     keys = pd.MultiIndex.from_frame(frame[[PANEL, "layer"]])
     queries = counts.reindex(keys).to_numpy()
     own = frame.groupby([PANEL, "layer"])["head"].transform("nunique").to_numpy()
-    if not (queries % own == 0).all():  # of no known model: then heads are counted as they were recorded
+    # No known model shares them otherwise: then heads are counted as they were recorded.
+    if not (queries % own == 0).all():
         return frame
     # Neighbouring heads of queries share one head of keys: 8 over 2 are 0 0 0 0 1 1 1 1.
     shared = (queries // own).astype(int)
@@ -255,31 +306,35 @@ def select_heads(results: Results, entry: Entry) -> pd.DataFrame:
     return spread.assign(head=spread["head"] * shared.repeat(shared) + within).reset_index(drop=True)
 
 
-def _name_head(row: pd.Series, several: bool) -> str:
-    """Describe a head and its value, for the words of a figure; with its panel if there are `several`."""
-    panel = f"{row[PANEL]} " if several else ""
+def _describe_head(row: pd.Series, has_panels: bool) -> str:
+    """Describe a head and its value, for the words of a figure; with its panel if there are several."""
+    panel = f"{row[PANEL]} " if has_panels else ""
     text = f"{format_number(row['value'])} {format_ends(row)} ({panel}layer {row['layer']}, head {row['head']})"
+    # There may be no interval.
     return text.replace("  ", " ")
 
 
-def head_range(results: Results, entry: Entry) -> list[Figure]:
+def draw_head_range(results: Results, entry: Entry) -> list[Figure]:
     """Plot the mean over the heads of each layer, with the range from the lowest to the highest head."""
     sites = {"query": "queries", "key": "keys", "value": "values"}
-    frame = pd.concat(
-        results.heads(metric, site).assign(series=name, reading=label)
-        for metric, label in entry["metrics"].items()
-        for site, name in sites.items()
-    )
+    parts = []
+    for metric, label in entry["metrics"].items():
+        for site, name in sites.items():
+            parts.append(results.heads(metric, site).assign(series=name, reading=label))
+    frame = pd.concat(parts)
     if frame.empty:
         return []
     keys = ["reading", PANEL, "series", "layer"]
     curve = frame.groupby(keys, sort=False)["value"].agg(value="mean", low="min", high="max").reset_index()
-    curve["where"] = curve["series"] + (", " + curve[PANEL] if curve[PANEL].nunique() > 1 else "")
-    most = count_noun(int(frame.groupby([PANEL, "layer"])["head"].nunique().max()), "head")
-    return [make_figure(results, entry, frame, make_drawing(charts.layer_curve, curve, entry), heads=most)]
+    curve["where"] = curve["series"]
+    if curve[PANEL].nunique() > 1:
+        curve["where"] += ", " + curve[PANEL]
+    heads = int(frame.groupby([PANEL, "layer"])["head"].nunique().max())
+    drawn = make_drawing(charts.layer_curve, curve, entry)
+    return [make_figure(results, entry, frame, drawn, heads=count_noun(heads, "head"))]
 
 
-def subsets(results: Results, entry: Entry) -> list[Figure]:
+def draw_subsets(results: Results, entry: Entry) -> list[Figure]:
     """Draw mean cosines within and between token subsets: a figure per family of subsets, a matrix per layer shown.
 
     entry   the figure's entry in page.toml. No figure is returned if the metric was not measured
@@ -288,19 +343,31 @@ def subsets(results: Results, entry: Entry) -> list[Figure]:
     frame = frame[frame["component"].str.contains(" × ") & frame["layer"].notna()]
     if frame.empty:
         return []
-    families = {name: family for family, names in SUBSET_FAMILIES.items() for name in names}
+    families: dict[str, str] = {}
+    for of_family, subsets in SUBSET_FAMILIES.items():
+        families |= dict.fromkeys(subsets, of_family)
     ranks = {name: i for i, name in enumerate(families)}
     shown = _mirror_pairs(_choose_places(results, frame))
+    # A subset of no listed family begins with the family's name.
     shown["family"] = [families.get(name, name.split(" ")[0]) for name in shown["first"]]
     shown = sort_by_keys(shown, shown["layer"], shown["first"].map(ranks), shown["second"].map(ranks))
-    made = []
-    for family, rows in shown.groupby("family", sort=False):
-        short = rows.assign(**{side: rows[side].str.removeprefix(f"{family} ") for side in ("first", "second")})
-        facts = {"family": family, "note": entry["notes"].get(family, ""), "span": describe_span(short)}
-        facts |= {"subsets": short["first"].nunique(), "places": join_words(list(dict.fromkeys(short["place"])))}
-        drawn = _matrices(short, entry, SQUARE, names=(family, family))
-        made.append(make_figure(results, entry, short, drawn, **facts))
-    return made
+    figures = []
+    for name, rows in shown.groupby("family", sort=False):
+        family = str(name)
+        prefix = f"{family} "
+        short = rows.assign(
+            first=rows["first"].str.removeprefix(prefix), second=rows["second"].str.removeprefix(prefix)
+        )
+        facts = {
+            "family": family,
+            "note": entry["notes"].get(family, ""),
+            "span": describe_span(short),
+            "subsets": short["first"].nunique(),
+            "places": join_words(list(dict.fromkeys(short["place"]))),
+        }
+        drawn = _draw_matrices(short, entry, SQUARE, names=(family, family))
+        figures.append(make_figure(results, entry, short, drawn, **facts))
+    return figures
 
 
 def _choose_places(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
@@ -310,21 +377,31 @@ def _choose_places(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
     """
     hidden = frame[frame["site"].eq("hidden")]
     curve = results.layers("mean_cosine")
-    parts = []
+    curve = curve[curve["site"].eq("hidden")]
     main = results.peak["stack"] if results.peak is not None else hidden["stack"].iloc[0]
+    has_stacks = hidden["stack"].nunique() > 1
+    parts = []
     for stack, rows in hidden.groupby("stack", sort=False):
-        among = curve[curve["stack"].eq(stack) & curve["site"].eq("hidden") & curve["layer"].isin(rows["layer"])]
-        peak = float(find_extremes(among)[1]["layer"]) if len(among) else float(rows["layer"].max())
-        marks = {peak: "most anisotropic"}
+        first = float(rows["layer"].min())
+        last = float(rows["layer"].max())
+        candidates = curve[curve["stack"].eq(stack) & curve["layer"].isin(rows["layer"])]
+        peak = last
+        if len(candidates):
+            _, highest = find_extremes(candidates)
+            peak = float(highest["layer"])
+        marks = {}
         if stack == main:
-            marks = {float(rows["layer"].min()): "first", float(rows["layer"].max()): "last"} | marks
+            marks = {first: "first", last: "last"}
+        marks[peak] = "most anisotropic"
         kept = rows[rows["layer"].isin(list(marks))].sort_values("layer", kind="stable")
-        names = kept["layer"].map(lambda layer, marks=marks: f"layer {layer:.0f}, {marks[layer]}")
-        parts.append(kept.assign(place=names if hidden["stack"].nunique() == 1 else f"{stack} " + names))
+        names = [f"layer {layer:.0f}, {marks[layer]}" for layer in kept["layer"]]
+        if has_stacks:
+            names = [f"{stack} {name}" for name in names]
+        parts.append(kept.assign(place=names))
     return pd.concat(parts)
 
 
-def classes(results: Results, entry: Entry) -> list[Figure]:
+def draw_classes(results: Results, entry: Entry) -> list[Figure]:
     """Plot mean cosines within and between classes at the first, the middle and the last layer."""
     frame = results.components(entry["metric"])
     if frame.empty:
@@ -333,8 +410,8 @@ def classes(results: Results, entry: Entry) -> list[Figure]:
     frame = _mirror_pairs(frame[frame["layer"].isin(ends)])
     frame = sort_by_keys(frame, frame["layer"], frame["first"], frame["second"])
     frame = frame.assign(place="layer " + frame["layer"].astype(int).astype(str))
-    rows = SQUARE if frame["first"].nunique() < 10 else (20, 20)
-    return [make_figure(results, entry, frame, _matrices(frame, entry, rows), span=describe_span(frame))]
+    height = SQUARE if frame["first"].nunique() < 10 else (20, 20)
+    return [make_figure(results, entry, frame, _draw_matrices(frame, entry, height), span=describe_span(frame))]
 
 
 def _mirror_pairs(frame: pd.DataFrame) -> pd.DataFrame:
@@ -345,7 +422,7 @@ def _mirror_pairs(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([frame, others.rename(columns={"first": "second", "second": "first"})], ignore_index=True)
 
 
-def _matrices(frame: pd.DataFrame, entry: Entry, height: tuple[int, int], **options: object) -> Draw:
+def _draw_matrices(frame: pd.DataFrame, entry: Entry, height: tuple[int, int], **options: object) -> Draw:
     """Return a drawing (a function of the width) with one matrix of mean cosines for each layer shown, in its own
     panel.
 
@@ -357,35 +434,45 @@ def _matrices(frame: pd.DataFrame, entry: Entry, height: tuple[int, int], **opti
     return make_drawing(charts.heatmap, frame, entry, x="first", y="second", panel="place", diverging=True, **options)
 
 
-def components(results: Results, entry: Entry) -> list[Figure]:
+def draw_components(results: Results, entry: Entry) -> list[Figure]:
     """Plot a line for every component over the layers; values without a layer become dashed horizontal lines."""
     frame = results.of(entry["metric"])
     if frame["layer"].nunique() < 2:
         return []
-    if "shown" in entry:
-        frame = frame[frame["component"].isin(entry["shown"])]
-    known, level = frame[frame["layer"].notna()], frame[frame["layer"].isna() & ("shown" in entry)]
-    ends = [level.assign(layer=layer) for layer in (known["layer"].min(), known["layer"].max())]
-    lines = pd.concat([known, *ends]).assign(series=lambda rows: rows["component"])
+    has_layer = frame["layer"].notna()
+    lines = frame[has_layer]
     axis = entry["axis"]
-    caption = f"{axis[0].upper()}{axis[1:]}, by layer." + (" Baselines are level." if len(level) else "")
+    caption = f"{axis[0].upper()}{axis[1:]}, by layer."
+    # Only an entry that names its components has baselines among them.
+    if "shown" in entry:
+        is_shown = frame["component"].isin(entry["shown"])
+        lines = frame[has_layer & is_shown]
+        baselines = frame[~has_layer & is_shown]
+        frame = frame[is_shown]
+        if len(baselines):
+            caption += " Baselines are level."
+        ends = (lines["layer"].min(), lines["layer"].max())
+        lines = pd.concat([lines, *(baselines.assign(layer=layer) for layer in ends)])
+    lines = lines.assign(series=lines["component"])
     drawn = make_drawing(charts.layer_curve, lines, entry, series="series", panel=None, title=axis, coincide=True)
-    worded = {**entry, "alt": LINES_ALT, "caption": caption}
+    texts = {**entry, "alt": LINES_ALT, "caption": caption}
     basis = f"n = {describe_extent(frame['n_units'])} utterances"
-    return [make_figure(results, worded, lines, drawn, basis=basis, axis=axis, span=describe_span(lines))]
+    return [make_figure(results, texts, lines, drawn, basis=basis, axis=axis, span=describe_span(lines))]
 
 
-_ALL = (
-    policies,
-    layers,
-    modality_gap,
-    steps,
-    drift_points,
-    top_shares,
-    top_dimensions,
-    explained_variance,
-    heads,
-    head_range,
-)
-FIGURES = {made.__name__: made for made in (*_ALL, subsets, classes, components)}
+FIGURES: dict[str, Callable[[Results, Entry], list[Figure]]] = {
+    "policies": draw_policies,
+    "layers": draw_layers,
+    "modality_gap": draw_modality_gap,
+    "steps": draw_steps,
+    "drift_points": draw_drift_points,
+    "top_shares": draw_top_shares,
+    "top_dimensions": draw_top_dimensions,
+    "explained_variance": draw_explained_variance,
+    "heads": draw_heads,
+    "head_range": draw_head_range,
+    "subsets": draw_subsets,
+    "classes": draw_classes,
+    "components": draw_components,
+}
 """By the name that page.toml calls them."""

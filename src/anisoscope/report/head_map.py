@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,18 @@ from anisoscope.wording import count_noun, format_ends, format_measured, format_
 
 DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy"
 """One character for each shade, from the lowest value to the highest; an odd number, so that 0 has a shade."""
-UNDEFINED, NO_HEAD = "-", " "
-"""What stands for a shade if a head has no value, and if a layer has no such head."""
+UNDEFINED = "-"
+"""What stands for a shade if a head has no value."""
+NO_HEAD = " "
+"""What stands for a shade if a layer has no such head."""
 NEGATIVE, DOUBTFUL, PLAIN = "−", "·", " "
 """Marks of heads where numbers do not fit: below 0, and an interval that holds 0."""
 SEPARATOR = ";"
 """Between the texts of heads; no number holds it."""
-FITS_PHONE, FITS_SCREEN = 8, 20
-"""The most heads of a layer whose numbers fit their cells: on a phone, and on a wide screen."""
+FITS_PHONE = 8
+"""The most heads of a layer whose numbers fit their cells on a phone."""
+FITS_SCREEN = 20
+"""The most heads of a layer whose numbers fit their cells on a wide screen."""
 TALL = 24
 """From this many layers on, rows are low enough to fit a screen."""
 LABEL_STEP = 8
@@ -115,16 +120,20 @@ class HeadMap:
     def tables(self) -> list[dict[str, Any]]:
         """Return the tables as the template writes them, in the colours of the first quantity."""
         first = self.quantities[0]
-        cells = iter(zip(first.list_classes(), first.cells, strict=True))
-        drawn = []
+        cells = zip(first.list_classes(), first.cells, strict=True)
+        tables = []
         for panel in self.panels:
-            rows = [(layer, [next(cells) for _ in panel.heads]) for layer in panel.layers]
-            step = LABEL_STEP if len(panel.heads) > FITS_SCREEN else 1
-            groups = [panel.heads[start : start + step] for start in range(0, len(panel.heads), step)]
-            labels = [(group[0], len(group)) for group in groups]
-            table = {"name": _title_panel(panel, self.panels), "labels": labels, "rows": rows}
-            drawn.append({**table, "heads": len(panel.heads), "look": _choose_look(panel)})
-        return drawn
+            heads = len(panel.heads)
+            rows = [(layer, list(islice(cells, heads))) for layer in panel.layers]
+            table = {
+                "name": _title_panel(panel, self.panels),
+                "labels": _label_columns(panel),
+                "rows": rows,
+                "heads": heads,
+                "look": _choose_look(panel),
+            }
+            tables.append(table)
+        return tables
 
     @property
     def payload(self) -> Markup:
@@ -170,7 +179,9 @@ def _find_heads(results: Results, frames: Sequence[pd.DataFrame]) -> pd.DataFram
     """Return panel, layer and head of every head, those without any defined value too, in order of depth."""
     measured = [results.head_places, *(frame[PLACE] for frame in frames)]
     heads = pd.concat(measured).astype({"layer": int, "head": int}).drop_duplicates()
-    ranks = {name: i for i, name in enumerate(dict.fromkeys(pd.concat(frame[PANEL] for frame in frames)))}
+    names = pd.concat(frame[PANEL] for frame in frames).unique()
+    ranks = {name: i for i, name in enumerate(names)}
+    # Panels without any defined value come last.
     order = heads[PANEL].map(ranks).fillna(len(ranks))
     return heads.assign(order=order).sort_values(["order", PANEL, "layer", "head"], kind="stable")[PLACE]
 
@@ -189,6 +200,16 @@ def _title_panel(panel: Panel, panels: tuple[Panel, ...]) -> str:
     return panel.name if len(panels) > 1 else ""
 
 
+def _label_columns(panel: Panel) -> list[tuple[int, int]]:
+    """Return the headings of a table: (number of a head, how many columns share its heading)."""
+    step = LABEL_STEP if len(panel.heads) > FITS_SCREEN else 1
+    labels = []
+    for start in range(0, len(panel.heads), step):
+        group = panel.heads[start : start + step]
+        labels.append((group[0], len(group)))
+    return labels
+
+
 def _write_quantity(
     places: pd.DataFrame, panels: tuple[Panel, ...], entry: Entry, frame: pd.DataFrame, figure: Figure
 ) -> Quantity:
@@ -203,11 +224,14 @@ def _write_quantity(
     bounds = style.find_bounds(frame["value"], diverging)
     marks = _mark_values(cells, diverging)
     dense = {panel.name for panel in panels if len(panel.heads) > FITS_SCREEN}
-    texts, ends, numbers = [], [], []
+    texts: list[str] = []
+    ends: list[str] = []
+    numbers: list[str] = []
     for row, mark in zip(iter_rows(cells), marks, strict=True):
+        has_room = getattr(row, PANEL) not in dense
         texts.append(format_number(row.value) if row.exists else "")
         ends.append(format_ends(row))
-        numbers.append(_write_cell(row, mark) if row.exists and getattr(row, PANEL) not in dense else "")
+        numbers.append(_write_cell(row, mark) if row.exists and has_room else "")
     return Quantity(
         figure=figure,
         group=entry["group"],
@@ -294,10 +318,11 @@ def _name_kinds(results: Results, places: pd.DataFrame) -> tuple[str, ...]:
     table = attention_table(results.records, heads=True)
     if table.empty:
         return ("",) * len(places)
-    named = {}
-    for panel, row in zip(name_panels(table), iter_rows(table.rename(columns={"kind of head": "kinds"})), strict=True):
-        named[panel, row.layer, row.head] = row.kinds
-    return tuple(named.get(place, "") for place in places[PLACE].itertuples(index=False, name=None))
+    kinds: dict[tuple[str, int, int], str] = {}
+    rows = iter_rows(table.rename(columns={"kind of head": "kinds"}))
+    for panel, row in zip(name_panels(table), rows, strict=True):
+        kinds[panel, row.layer, row.head] = row.kinds
+    return tuple(kinds.get(place, "") for place in places[PLACE].itertuples(index=False, name=None))
 
 
 def _describe_layers(results: Results, places: pd.DataFrame, kinds: Sequence[str]) -> tuple[str, ...]:
@@ -309,11 +334,16 @@ def _describe_layers(results: Results, places: pd.DataFrame, kinds: Sequence[str
     heads = heads[heads["exists"]]
     sentences = []
     for (panel, layer), part in heads.groupby([PANEL, "layer"], sort=False):
-        counts = Counter(kind for each in part["kinds"] if each for kind in each.split(", "))
-        listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+        counts: Counter[str] = Counter()
+        for of_head in part["kinds"]:
+            counts.update(filter(None, of_head.split(", ")))
         sentence = f"Layer {layer} has {count_noun(len(part), 'head')}"
-        sentence += f", among them {listed}." if listed else "."
-        output = measured.get((str(panel).removesuffix(CROSSED), int(part["layer"].iloc[0])))
+        if counts:
+            listed = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+            sentence += f", among them {listed}"
+        sentence += "."
+        stack = str(panel).removesuffix(CROSSED)
+        output = measured.get((stack, int(part["layer"].iloc[0])))
         if output:
             sentence += f" A of its output: {output}."
         sentences.append(sentence)
@@ -361,8 +391,10 @@ def _pack_panel(panel: Panel, panels: tuple[Panel, ...]) -> dict[str, Any]:
 def _pack(quantity: Quantity) -> dict[str, Any]:
     """Return a quantity as the script reads it: lists of texts as one text each, empty if all of them are."""
     figure = quantity.figure
-    packed = {"texts": quantity.texts, "ends": quantity.ends, "cells": quantity.cells, "ranks": quantity.ranks}
-    packed |= {"layers": quantity.layers}
+    joined: dict[str, str] = {}
+    for name in ("texts", "ends", "cells", "ranks", "layers"):
+        texts = getattr(quantity, name)
+        joined[name] = SEPARATOR.join(texts) if any(texts) else ""
     return {
         "name": figure.name,
         "title": figure.title,
@@ -375,5 +407,5 @@ def _pack(quantity: Quantity) -> dict[str, Any]:
         "scale": quantity.scale,
         "shades": quantity.shades,
         "marks": quantity.marks if quantity.marks.strip() else "",
-        **{name: SEPARATOR.join(texts) if any(texts) else "" for name, texts in packed.items()},
+        **joined,
     }

@@ -36,11 +36,15 @@ HERE = files("anisoscope.report")
 
 def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
     """Write the page of a run and its figure files (svg, pdf, png, by `formats`), and return the page's path."""
-    built = build_sections(results)
-    single = [figure for section in built for figure in section.drawn]
-    mapped = [figure for section in built for figure in section.mapped]
+    sections = build_sections(results)
+    single: list[Figure] = []
+    mapped: list[Figure] = []
+    for section in sections:
+        single += section.drawn
+        mapped += section.mapped
     drawn = draw_figures(single, folder / FIGURES, formats, files_only=mapped)
     sentences = [finding.text for finding in findings(results.records, results.manifest.get("tokens"))]
+    is_series = (folder / "series.json").exists()
     return write_page(
         folder,
         HERE.joinpath("report.html.j2"),
@@ -49,13 +53,13 @@ def write_run(results: Results, folder: Path, formats: tuple[str, ...]) -> Path:
         headline=sentences or ["This run holds no anisotropy of hidden states."],
         tiles=list_tiles(results.last),
         facts=[*_describe_checkpoints(results.manifest), *describe_run(results.last)],
-        sections=built,
-        numbers=number_figures(built),
+        sections=sections,
+        numbers=number_figures(sections),
         drawn=drawn,
         formats=formats,
         notices=list_notices(results.manifest),
         provenance=list(_list_provenance(results.manifest)),
-        about="series.json" if (folder / "series.json").exists() else "manifest.json",
+        about="series.json" if is_series else "manifest.json",
         sample=(folder / "reservoir.safetensors").exists(),
         command=str(results.manifest.get("command") or ""),
         script=Markup(read_script()) if mapped else "",
@@ -85,10 +89,10 @@ def write_policy(script: str) -> str:
     return f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}; base-uri 'none'; form-action 'none'"
 
 
-def number_figures(built: Sequence[Section]) -> dict[str, int]:
+def number_figures(sections: Sequence[Section]) -> dict[str, int]:
     """Return the number of each figure on the page, by name; a map of heads is one."""
     names: list[str] = []
-    for section in built:
+    for section in sections:
         if section.head_map:
             names.append(section.head_map.name)
         names += [figure.name for figure in section.drawn]
@@ -104,33 +108,34 @@ def draw_figures(
 
     Returns for each of `figures`, by name, its drawings: {`label`, `file`, `wide` (SVG), `narrow` (SVG)}.
     """
-    asked: dict[str, Callable[[], ChartType]] = {}
-    files = []
+    wide: dict[str, Callable[[], ChartType]] = {}
+    narrow: dict[str, Callable[[], ChartType]] = {}
     for figure in (*figures, *files_only):
         for file, (_, draw) in figure.files.items():
-            files.append(file)
-            asked[file] = partial(draw, WIDE)
+            wide[file] = partial(draw, WIDE)
     for figure in figures:
         for file, (_, draw) in figure.files.items():
-            asked[f"{file}{ON_PHONES}"] = partial(draw, NARROW)
+            narrow[f"{file}{ON_PHONES}"] = partial(draw, NARROW)
+    # One call for all, so that charts are rendered while the next ones are built.
     svgs = {}
-    for name, svg in to_svgs(asked).items():
+    for name, svg in to_svgs(wide | narrow).items():
         svgs[name] = shorten_tiles(svg, merge=name.endswith(ON_PHONES))
-    for file in files:
+    for file in wide:
         write(svgs[file], folder / file, formats)
-    drawn = {}
+    drawings: dict[str, list[dict[str, str]]] = {}
     for figure in figures:
-        drawn[figure.name] = [
-            {"label": label, "file": file, "wide": Markup(svgs[file]), "narrow": Markup(svgs[f"{file}{ON_PHONES}"])}
-            for file, (label, _) in figure.files.items()
-        ]
-    return drawn
+        drawings[figure.name] = []
+        for file, (label, _) in figure.files.items():
+            both = {"wide": Markup(svgs[file]), "narrow": Markup(svgs[f"{file}{ON_PHONES}"])}
+            drawings[figure.name].append({"label": label, "file": file, **both})
+    return drawings
 
 
 def make_title(manifest: Mapping[str, Any]) -> str:
     """Return the title of a page: the model's name, or the last part of the path of a local folder."""
     name = str(manifest.get("model") or "unnamed model")
-    return Path(name).name if Path(name).is_absolute() or name.startswith(("./", "../")) else name
+    is_folder = Path(name).is_absolute() or name.startswith(("./", "../"))
+    return Path(name).name if is_folder else name
 
 
 def _describe_checkpoints(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -138,26 +143,33 @@ def _describe_checkpoints(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     run.
     """
     steps = [row["step"] for row in manifest.get("checkpoints", ())]
-    return [("checkpoints", format_count(len(steps))), ("steps", f"{min(steps):,} to {max(steps):,}")] if steps else []
+    if not steps:
+        return []
+    return [("checkpoints", format_count(len(steps))), ("steps", f"{min(steps):,} to {max(steps):,}")]
 
 
 def describe_run(results: Results) -> list[tuple[str, str]]:
     """Return (label, value) pairs for the line under the headline: how much was measured, of what, and how long it
     took.
     """
-    corpus, layers = results.corpus, results.layers("mean_cosine")
-    depth = int(layers.loc[layers["site"].eq("hidden")].groupby("stack")["layer"].max().sum()) if len(layers) else 0
-    seconds = results.manifest.get("seconds")
-    words = results.words
-    found = {
-        pluralise(words["position"]): _count_positions(results, layers),
-        pluralise(words["unit"]): format_count(corpus["n_units"]) if corpus.get("n_units") else "",
-        "blocks": str(depth) if depth else "",
+    layers = results.layers("mean_cosine")
+    manifest = results.manifest
+    units = results.corpus.get("n_units")
+    depth = 0
+    if len(layers):
+        hidden = layers[layers["site"].eq("hidden")]
+        depth = int(hidden.groupby("stack")["layer"].max().sum())
+    device = [str(manifest[key]) for key in ("device", "dtype") if manifest.get(key)]
+    seconds = manifest.get("seconds")
+    facts = {
+        pluralise(results.words["position"]): _count_positions(results, layers),
+        pluralise(results.words["unit"]): format_count(units) if units else "",
+        "blocks": str(depth or ""),
         "dimensions": str(results.width or ""),
-        "device": " ".join(str(results.manifest[key]) for key in ("device", "dtype") if results.manifest.get(key)),
+        "device": " ".join(device),
         "time": format_duration(float(seconds)) if seconds else "",
     }
-    return [(label, value) for label, value in found.items() if value]
+    return [(label, value) for label, value in facts.items() if value]
 
 
 def _count_positions(results: Results, layers: pd.DataFrame) -> str:
@@ -167,12 +179,15 @@ def _count_positions(results: Results, layers: pd.DataFrame) -> str:
     layers   the rows of A of all layers
     """
     words = results.words
-    if words["counted"] == words["position"]:  # else the plan counts samples or images, and the records positions
-        known = results.corpus.get("n_tokens")
-        return format_count(known) if known else ""
-    most = layers.groupby("stack", sort=False)["n_vectors"].max() if len(layers) else layers["n_vectors"]
+    # Other plans count samples or images, and only the records count positions.
+    if words["counted"] == words["position"]:
+        tokens = results.corpus.get("n_tokens")
+        return format_count(tokens) if tokens else ""
+    if layers.empty:
+        return ""
+    most = layers.groupby("stack", sort=False)["n_vectors"].max()
     if {*TOWER_STACKS, PAIRS}.isdisjoint(most.index):
-        return format_count(most.max()) if len(most) else ""
+        return format_count(most.max())
     return ", ".join(f"{format_count(count)} {stack}" for stack, count in most.items())
 
 
@@ -182,17 +197,26 @@ def list_tiles(results: Results) -> list[tuple[str, str, str]]:
     They are those of the most anisotropic layer, then those of single heads.
     """
     tiles = []
-    if (peak := results.peak) is not None:
-        place = results.place_name(peak)
-        tiles.append(("highest anisotropy A", format_number(peak["value"]), f"{format_ends(peak)} at {place}"))
-        if (share := results.at(peak, "drift.share")) is not None:
-            tiles.append(("drift share there", format_percent(share["value"]), "of the mean norm is the mean vector"))
-        if (top := results.at(peak, "mean_cosine.top_share", component="3")) is not None:
-            tiles.append(("carried by 3 dimensions", format_percent(top["value"]), f"of A at {place}"))
-        if (rank := results.at(peak, "spectrum.effective_rank")) is not None:
-            out_of = f" of {results.width}" if results.width else ""
-            tiles.append(("effective rank there", f"{rank['value']:.0f}{out_of}", "directions used"))
+    if results.peak is not None:
+        tiles += _list_peak_tiles(results, results.peak)
     return [*tiles, *_list_head_tiles(results)]
+
+
+def _list_peak_tiles(results: Results, peak: pd.Series) -> list[tuple[str, str, str]]:
+    """List the headline numbers of the most anisotropic layer, whose row of A is `peak`."""
+    place = results.name_place(peak)
+    tiles = [("highest anisotropy A", format_number(peak["value"]), f"{format_ends(peak)} at {place}")]
+    share = results.at(peak, "drift.share")
+    if share is not None:
+        tiles.append(("drift share there", format_percent(share["value"]), "of the mean norm is the mean vector"))
+    top = results.at(peak, "mean_cosine.top_share", component="3")
+    if top is not None:
+        tiles.append(("carried by 3 dimensions", format_percent(top["value"]), f"of A at {place}"))
+    rank = results.at(peak, "spectrum.effective_rank")
+    if rank is not None:
+        out_of = f" of {results.width}" if results.width else ""
+        tiles.append(("effective rank there", f"{rank['value']:.0f}{out_of}", "directions used"))
+    return tiles
 
 
 def _list_head_tiles(results: Results) -> list[tuple[str, str, str]]:
@@ -201,30 +225,34 @@ def _list_head_tiles(results: Results) -> list[tuple[str, str, str]]:
     Heads with uniform attention are skipped for the alignment (cosine) of mean query and mean key: they attend to
     nothing in particular.
     """
-    entropy, cosine = results.heads("attention.entropy_normalised"), results.heads("query_key.cosine")
+    entropy = results.heads("attention.entropy_normalised")
+    cosine = results.heads("query_key.cosine")
     uniform = entropy[entropy["low"].gt(uniform_line()).fillna(False)]
-    places = [*INDEX, "head"]
-    flat = set(uniform[places].itertuples(index=False, name=None))
     tiles = []
-    if len(entropy) and len(uniform) == len(entropy):
-        least = find_extremes(entropy)[0]
-        words = f"in every head; lowest entropy {format_number(least['value'])}, {_head(least, entropy)}"
-        return [("attention", "uniform", words)]
     if len(entropy):
-        sharp = find_extremes(entropy)[0]
-        tiles.append(("sharpest head", format_number(sharp["value"]), f"normalised entropy, {_head(sharp, entropy)}"))
-    cosine = cosine[[place not in flat for place in cosine[places].itertuples(index=False, name=None)]]
+        sharpest, _ = find_extremes(entropy)
+        value = format_number(sharpest["value"])
+        name = _name_head(sharpest, entropy)
+        if len(uniform) == len(entropy):
+            return [("attention", "uniform", f"in every head; lowest entropy {value}, {name}")]
+        tiles.append(("sharpest head", value, f"normalised entropy, {name}"))
+    place = [*INDEX, "head"]
+    skipped = set(uniform[place].itertuples(index=False, name=None))
+    is_kept = [head not in skipped for head in cosine[place].itertuples(index=False, name=None)]
+    cosine = cosine[is_kept]
     if len(cosine):
-        strong = cosine.iloc[int(cosine["value"].abs().argmax())]
-        place = _head(strong, entropy if len(entropy) else cosine)
-        tiles.append(("strongest alignment", format_number(strong["value"]), f"cos(Q̄, K̄), {place}"))
+        strongest = cosine.iloc[int(cosine["value"].abs().argmax())]
+        name = _name_head(strongest, entropy if len(entropy) else cosine)
+        tiles.append(("strongest alignment", format_number(strongest["value"]), f"cos(Q̄, K̄), {name}"))
     return tiles
 
 
-def _head(row: pd.Series, heads: pd.DataFrame) -> str:
+def _name_head(row: pd.Series, heads: pd.DataFrame) -> str:
     """Return a head's name: `layer 3, head 5`; with its stack first, if `heads` are of several."""
     name = f"layer {row['layer']}, head {row['head']}"
-    return f"{row['stack']} {name}" if heads["stack"].nunique() > 1 else name
+    if heads["stack"].nunique() > 1:
+        return f"{row['stack']} {name}"
+    return name
 
 
 def list_notices(manifest: Mapping[str, Any]) -> list[str]:
@@ -232,9 +260,13 @@ def list_notices(manifest: Mapping[str, Any]) -> list[str]:
     warnings = [str(text) for text in manifest.get("warnings") or ()]
     listed = " ".join(warnings)
     for site, counts in (manifest.get("excluded") or {}).items():
-        zero, broken = int(counts.get("zero") or 0), int(counts.get("nonfinite") or 0)
-        parts = [count_noun(zero, "zero vector")] if zero else []
-        parts += [count_noun(broken, "vector") + " with NaN or Inf"] if broken else []
+        zero = int(counts.get("zero") or 0)
+        broken = int(counts.get("nonfinite") or 0)
+        parts = []
+        if zero:
+            parts.append(count_noun(zero, "zero vector"))
+        if broken:
+            parts.append(count_noun(broken, "vector") + " with NaN or Inf")
         if parts and site not in listed:
             warnings.append(f"{' and '.join(parts)} left out at {site}")
     return warnings

@@ -42,8 +42,12 @@ class Figure:
     @property
     def files(self) -> dict[str, tuple[str, Draw]]:
         """Return {name of a drawing's file: (its label, the drawing)}."""
-        named = enumerate(self.drawings.items())
-        return {self.name if i == 0 else f"{self.name}-{label}": (label, draw) for i, (label, draw) in named}
+        named: dict[str, tuple[str, Draw]] = {}
+        for label, draw in self.drawings.items():
+            # The first drawing has the plain name.
+            file = f"{self.name}-{label}" if named else self.name
+            named[file] = (label, draw)
+        return named
 
 
 @dataclass(frozen=True)
@@ -70,16 +74,34 @@ def make_figure(
 
     frame   the rows that the figure shows
     drawn   its drawing (a function of the width), or several by label
-    basis   what its numbers are computed from; empty: said by `results.basis`
+    basis   what its numbers are computed from; empty: what the entry and the rows say
     facts   values for the placeholders in the texts
     """
     if "{span}" in entry["alt"] and "span" not in facts:
-        facts["span"] = describe_span(frame, results.place_name)
-    name, title, caption, alt = (entry[key].format(**facts).strip() for key in ("name", "title", "caption", "alt"))
-    bases = [results.basis(frame[frame["metric"].eq(m)], noun) for m, noun in entry.get("basis", {}).items()]
-    basis = basis or "; ".join(filter(None, bases)) or results.basis(frame, entry.get("counts", "vectors"))
-    title, caption, basis, alt = map(results.worded, (title, caption, basis, alt))
-    return Figure(name, title, caption, basis, alt, drawn if isinstance(drawn, Mapping) else {"": drawn})
+        facts["span"] = describe_span(frame, results.name_place)
+    texts = {key: entry[key].format(**facts).strip() for key in ("name", "title", "caption", "alt")}
+    if not isinstance(drawn, Mapping):
+        drawn = {"": drawn}
+    return Figure(
+        name=texts["name"],
+        title=results.put_in_words(texts["title"]),
+        caption=results.put_in_words(texts["caption"]),
+        basis=results.put_in_words(basis or _describe_basis(results, entry, frame)),
+        alt=results.put_in_words(texts["alt"]),
+        drawings=drawn,
+    )
+
+
+def _describe_basis(results: Results, entry: Entry, frame: pd.DataFrame) -> str:
+    """Say what the numbers of a figure are computed from: of each metric that its entry names, or of all together."""
+    parts = []
+    for metric, noun in entry.get("basis", {}).items():
+        basis = results.describe_basis(frame[frame["metric"].eq(metric)], noun)
+        if basis:
+            parts.append(basis)
+    if parts:
+        return "; ".join(parts)
+    return results.describe_basis(frame, entry.get("counts", "vectors"))
 
 
 def make_drawing(builder: Callable[..., ChartType], frame: pd.DataFrame, entry: Entry, **options: Any) -> Draw:
@@ -88,15 +110,18 @@ def make_drawing(builder: Callable[..., ChartType], frame: pd.DataFrame, entry: 
     builder   function of `charts` that draws them
     options   of the builder; they override those of the figure's entry in page.toml
     """
-    options = {"panel": PANEL if frame[PANEL].nunique() > 1 else None} | entry.get("draw", {}) | options
-    height, columns = options.pop("height", entry.get("height", (290, 210))), entry.get("columns", 2)
+    panel = PANEL if frame[PANEL].nunique() > 1 else None
+    options = {"panel": panel} | entry.get("draw", {}) | options
+    height_wide, height_narrow = options.pop("height", entry.get("height", (290, 210)))
+    columns = entry.get("columns", 2)
 
-    def drawn(width: int) -> ChartType:
+    def draw(width: int) -> ChartType:
         """Draw the chart at this width in pixels."""
-        phone = width < WIDE
-        return builder(frame, size=(width, height[phone]), columns=1 if phone else columns, **options)
+        if width < WIDE:
+            return builder(frame, size=(width, height_narrow), columns=1, **options)
+        return builder(frame, size=(width, height_wide), columns=columns, **options)
 
-    return drawn
+    return draw
 
 
 def find_extremes(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
@@ -111,6 +136,5 @@ def describe_span(frame: pd.DataFrame, name: Callable[[pd.Series], str] = lambda
     name    returns what a row is called
     """
     low, high = find_extremes(frame)
-    return (
-        f"lowest {format_number(low['value'])} at {name(low)}, highest {format_number(high['value'])} at {name(high)}"
-    )
+    lowest = f"lowest {format_number(low['value'])} at {name(low)}"
+    return f"{lowest}, highest {format_number(high['value'])} at {name(high)}"

@@ -46,13 +46,9 @@ def write_publication(run: Path, folder: Path, repository: str, licence: str = "
     """
     if not run.is_dir():
         raise OutputError("a run folder", f"{run}, which is none", "name the folder that measure wrote")
-    records, _ = read_run(run)  # refuses what is no finished run
-    check_output(folder)
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "README.md").is_file():
-        raise OutputError(f"{folder} to be empty", "files that are no publication", "choose another --output")
-    if folder.is_dir():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    # Refuses a folder that holds no finished run.
+    read_run(run)
+    _clear(folder)
     parts = [Path()]
     if (run / "series.json").exists():
         described = json.loads((run / "series.json").read_text("utf-8"))
@@ -61,16 +57,29 @@ def write_publication(run: Path, folder: Path, repository: str, licence: str = "
     for part in parts:
         _copy_run(run / part, folder / part)
     records, manifest = read_run(folder)
-    page = has_extra("report")
-    if page:
+    has_page = has_extra("report")
+    if has_page:
         from anisoscope.report import build_page
 
         build_page(folder)
     (folder / "badge.svg").write_text(draw_badge(records), encoding="utf-8")
-    card = write_dataset_card(records, manifest, repository, licence=licence, page=page)
+    card = write_dataset_card(records, manifest, repository, licence=licence, page=has_page)
     (folder / "README.md").write_text(card, encoding="utf-8")
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return Publication(folder, {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths})
+    sizes: dict[str, int] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
+    return Publication(folder, sizes)
+
+
+def _clear(folder: Path) -> None:
+    """Make a new folder in place of an earlier publication; OutputError if it holds files of another kind."""
+    check_output(folder)
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "README.md").is_file():
+        raise OutputError(f"{folder} to be empty", "files that are no publication", "choose another --output")
+    if folder.is_dir():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
 
 
 def _copy_run(source: Path, target: Path) -> None:
@@ -96,9 +105,11 @@ def _hide_in_records(records: pd.DataFrame) -> pd.DataFrame:
 def hide_folders(value: Any) -> Any:
     """Replace the folders of absolute paths by `…/`, in a text or in every text of nested lists and dictionaries."""
     if isinstance(value, str):
+        path = PurePath(value)
         # A whole path may hold spaces; inside a sentence they end it.
-        whole = PurePath(value).is_absolute() and len(PurePath(value).parts) > 2
-        return f"…/{PurePath(value).name}" if whole else LOCAL_PATH.sub("…/", value)
+        if path.is_absolute() and len(path.parts) > 2:
+            return f"…/{path.name}"
+        return LOCAL_PATH.sub("…/", value)
     if isinstance(value, dict):
         return {key: hide_folders(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -121,12 +132,17 @@ def push(publication: Publication, repository: str, *, create: bool = False, pri
         raise OutputError("a token of the hub that may write", "none", "`hf auth login`, or set HF_TOKEN")
     disable_progress_bars()  # the caller shows that something goes on
     hub = HfApi()
+
+    def create_data_set() -> None:
+        """Create the data set, unless it exists."""
+        # None leaves it to the owner's own default.
+        visibility = True if private else None
+        hub.create_repo(repository, repo_type="dataset", private=visibility, exist_ok=True)
+
     if create:
-        kept_private = True if private else None
-        _call_hub(
-            lambda: hub.create_repo(repository, repo_type="dataset", private=kept_private, exist_ok=True), repository
-        )
-    title = f"Geometry of {name_model(read_run(publication.folder)[1])}, measured with Anisoscope"
+        _call_hub(create_data_set, repository)
+    _, manifest = read_run(publication.folder)
+    title = f"Geometry of {name_model(manifest)}, measured with Anisoscope"
 
     def upload() -> None:
         """Upload the folder as one commit."""
@@ -140,9 +156,11 @@ def _call_hub(call: Callable[[], Any], repository: str) -> None:
     """Call the hub; turn any exception into an OutputError with advice."""
     try:
         call()
-    except Exception as error:  # the hub's library lets errors of every kind through
+    # The hub's library lets errors of every kind through.
+    except Exception as error:
         fault = classify_fault(error)
-        got, cure = fault.got, fault.cure
+        got = fault.got
+        cure = fault.cure
         if fault.absent:
             cure = "--create makes it; a private one needs a token that may read it"
         elif fault.denied:

@@ -36,12 +36,13 @@ class Results:
     @cached_property
     def table(self) -> pd.DataFrame:
         """Return the records with plain types, a column for their panel, and without undefined values."""
-        frame = self.records[self.records["value"].notna()]
-        text = ("stack", "kind", "site", "token_policy", "metric", "component")
-        numbers = ("value", "low", "high", "layer", "head", "n_vectors", "n_units")
-        frame = frame.assign(**{name: frame[name].astype(object).where(frame[name].notna(), None) for name in text})
-        frame = frame.assign(**{name: pd.to_numeric(frame[name]).astype(float) for name in numbers})
-        return frame.assign(**{PANEL: name_panels(frame)}).reset_index(drop=True)
+        frame = self.records[self.records["value"].notna()].copy()
+        for name in ("stack", "kind", "site", "token_policy", "metric", "component"):
+            frame[name] = frame[name].astype(object).where(frame[name].notna(), None)
+        for name in ("value", "low", "high", "layer", "head", "n_vectors", "n_units"):
+            frame[name] = pd.to_numeric(frame[name]).astype(float)
+        frame[PANEL] = name_panels(frame)
+        return frame.reset_index(drop=True)
 
     @cached_property
     def head_places(self) -> pd.DataFrame:
@@ -94,8 +95,9 @@ class Results:
     @cached_property
     def policies(self) -> list[str]:
         """Return the token policies of the run, in the order of the glossary."""
-        found = set(self.table["token_policy"].dropna())
-        return [name for name in POLICIES if name in found] + sorted(found - set(POLICIES))
+        measured = set(self.table["token_policy"].dropna())
+        known = [name for name in POLICIES if name in measured]
+        return known + sorted(measured - set(POLICIES))
 
     @cached_property
     def corpus(self) -> Mapping[str, Any]:
@@ -120,9 +122,13 @@ class Results:
         frame = self.of(metric)
         if not every_policy:
             policy = frame["token_policy"]
-            frame = frame[policy.eq(self.lead) | policy.isna() | (not policy.eq(self.lead).any())]
-        parts = frame["component"]
-        return frame[parts.isna() if component is None else parts.eq(component)]
+            is_lead = policy.eq(self.lead)
+            # A metric that was measured for other policies only keeps all of them.
+            if is_lead.any():
+                frame = frame[is_lead | policy.isna()]
+        if component is None:
+            return frame[frame["component"].isna()]
+        return frame[frame["component"].eq(component)]
 
     def components(self, metric: str) -> pd.DataFrame:
         """Return the rows of every component of a metric, for the first token policy."""
@@ -135,7 +141,7 @@ class Results:
         """Return the rows of hidden states and of the output after the final norm, in order of depth."""
         frame = self.rows(metric, **choice)
         frame = frame[frame["site"].isin(LAYER_SITES) & frame["layer"].notna()]
-        return self.by_depth(frame)
+        return self.sort_by_depth(frame)
 
     def stacked(self, labels: Mapping[str, str]) -> pd.DataFrame:
         """Return the rows of several metrics per layer in one table, with their labels in the column `series`.
@@ -154,10 +160,11 @@ class Results:
         if site:
             frame = frame[frame["site"].str.split(".").str[0].eq(site)]
         raw = frame["site"].str.endswith(".raw").fillna(False).astype(bool)
-        frame = (frame[raw] if raw.any() else frame).astype({"layer": int, "head": int})
-        return self.by_depth(frame)
+        if raw.any():
+            frame = frame[raw]
+        return self.sort_by_depth(frame.astype({"layer": int, "head": int}))
 
-    def by_depth(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def sort_by_depth(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Sort rows by panel (stack), then layer (the output after the final norm last), then head."""
         return sort_by_keys(rows, rows[PANEL].map(self._ranks), rows["layer"], rows["site"].eq("final"), rows["head"])
 
@@ -165,14 +172,18 @@ class Results:
     def peak(self) -> pd.Series | None:
         """Return the row of anisotropy A at the most anisotropic layer, for the first token policy; None without A."""
         frame = self.layers("mean_cosine")
-        return None if frame.empty else frame.iloc[int(frame["value"].argmax())]
+        if frame.empty:
+            return None
+        return frame.iloc[int(frame["value"].argmax())]
 
     def at(self, place: pd.Series, metric: str, component: str | None = None) -> pd.Series | None:
         """Return the row of a metric at the same stack, layer and site as the row `place`; None if there is none."""
-        frame = self.beside(self.rows(metric, component=component), place)
-        return None if frame.empty else frame.iloc[0]
+        frame = self.select_place(self.rows(metric, component=component), place)
+        if frame.empty:
+            return None
+        return frame.iloc[0]
 
-    def beside(self, frame: pd.DataFrame, place: pd.Series) -> pd.DataFrame:
+    def select_place(self, frame: pd.DataFrame, place: pd.Series) -> pd.DataFrame:
         """Return the rows of `frame` at the same stack, layer and site as the row `place`."""
         keys = ["stack", "layer", "site"]
         return frame[frame[keys].eq(place[keys]).all(axis=1)]
@@ -182,32 +193,47 @@ class Results:
         """Return the number of dimensions of the hidden states, if their contributions were recorded; else None."""
         frame = self.components("mean_cosine.contribution")
         frame = frame[frame["site"].isin(LAYER_SITES)]
-        return None if frame.empty else int(frame.groupby(["stack", "layer", "site"]).size().max())
+        if frame.empty:
+            return None
+        return int(frame.groupby(["stack", "layer", "site"]).size().max())
 
-    def place_name(self, row: pd.Series) -> str:
+    def name_place(self, row: pd.Series) -> str:
         """Return the name of a row's layer: `layer 3`, `the final norm`; with its stack first, if there are several."""
         if row["stack"] in NAMES_OF_VECTORS:
             return NAMES_OF_VECTORS[row["stack"]]
         name = "the final norm" if row["site"] == "final" else f"layer {int(row['layer'])}"
         stacks = self.table.loc[self.table["site"].isin(LAYER_SITES), "stack"].nunique()
-        return f"{row['stack']} {name.removeprefix('the ')}" if stacks > 1 else name
+        if stacks > 1:
+            return f"{row['stack']} {name.removeprefix('the ')}"
+        return name
 
-    def worded(self, text: str) -> str:
+    def put_in_words(self, text: str) -> str:
         """Return a text of the page in the words of the corpus, with no line break between number and per cent sign."""
         return re.sub(r"(\d) %", "\\1\N{NO-BREAK SPACE}%", use_words_of_corpus(text, self.words))
 
-    def basis(self, frame: pd.DataFrame, what: str = "vectors") -> str:
+    def describe_basis(self, frame: pd.DataFrame, what: str = "vectors") -> str:
         """Say what the numbers of a figure are computed from: how many vectors, units, and which token policy.
 
         frame   the rows that the figure shows
         what    what is counted, if not vectors
         """
-        vectors, alone = what in ("vectors", "rows"), frame["n_units"].equals(frame["n_vectors"])
-        parts = [f"n = {describe_extent(frame['n_vectors'])} {what}"] if frame["n_vectors"].notna().any() else []
-        if (units := describe_extent(frame["n_units"])) and (vectors or not alone):
-            parts.append(f"in {units} {self.words['unit'] if units == '1' else pluralise(self.words['unit'])}")
-        policies = join_words(list(dict.fromkeys(frame["token_policy"].dropna()))) if vectors else ""
-        return "; ".join(filter(None, (" ".join(parts), f"tokens: {policies}" if policies else "")))
+        counts_vectors = what in ("vectors", "rows")
+        parts: list[str] = []
+        vectors = describe_extent(frame["n_vectors"])
+        if vectors:
+            parts.append(f"n = {vectors} {what}")
+        units = describe_extent(frame["n_units"])
+        # Units that are what is counted were named already.
+        is_same = frame["n_units"].equals(frame["n_vectors"])
+        if units and (counts_vectors or not is_same):
+            unit = self.words["unit"]
+            parts.append(f"in {units} {unit if units == '1' else pluralise(unit)}")
+        sentences = [" ".join(parts)]
+        if counts_vectors:
+            policies = join_words(list(dict.fromkeys(frame["token_policy"].dropna())))
+            if policies:
+                sentences.append(f"tokens: {policies}")
+        return "; ".join(filter(None, sentences))
 
 
 def name_panels(rows: pd.DataFrame) -> pd.Series:

@@ -1,8 +1,10 @@
 """Build the sections of a report page in the order of page.toml (for a series: series.toml), and their tables."""
 
 import tomllib
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 import pandas as pd
 
@@ -13,7 +15,24 @@ from anisoscope.report.results import Results, describe_extent
 from anisoscope.runs.extremes import activations_table, sinks_table
 from anisoscope.wording import format_count, format_ends, format_number
 
-NOTHING = ("–", "")
+Cell = tuple[str, str]
+"""A value and its interval, as text."""
+NOTHING: Cell = ("–", "")
+KINDS = "kinds of heads"
+"""Head of the last column of the table of attention."""
+OF_EXTREMES = (
+    "largest |x|",
+    "token",
+    "medians",
+    "massive",
+    "sink rate",
+    "at first",
+    "mass on punctuation",
+    "value norm",
+    "smallest logit",
+    "largest logit",
+)
+"""Columns of the table of extremes, in their order."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +53,9 @@ class Section:
     @property
     def mapped(self) -> list[Figure]:
         """Return the figures that the map of heads shows."""
-        return [quantity.figure for quantity in self.head_map.quantities] if self.head_map else []
+        if self.head_map is None:
+            return []
+        return [quantity.figure for quantity in self.head_map.quantities]
 
     @property
     def drawn(self) -> list[Figure]:
@@ -47,24 +68,41 @@ def build_sections(results: Results) -> list[Section]:
     """Build the sections of a report page; a section is left out if the run or series has no numbers for it."""
     page = "series.toml" if "checkpoints" in results.manifest else "page.toml"
     content = tomllib.loads(files("anisoscope.report").joinpath(page).read_text("utf-8"))
-    found = []
-    for entry in content["section"]:
-        figures: list[Figure] = []
-        heads = []
-        for one in entry.get("figure", ()):
-            drawn = FIGURES[one["by"]](results, one)
-            figures += drawn
-            heads += [(one, select_heads(results, one), figure) for figure in drawn if one["by"] == "heads"]
-        table = None
-        if "table" in entry:
-            table = TABLES[entry["table"]["by"]](results, entry["table"])
-        if figures or table:
-            title, lead = results.worded(entry["title"]), results.worded(entry["lead"])
-            found.append(Section(entry["slug"], title, lead, tuple(figures), table, build_head_map(results, heads)))
-    return found
+    sections = [_build_section(results, entry) for entry in content["section"]]
+    return [section for section in sections if section is not None]
 
 
-def all_layers(results: Results, entry: Entry) -> PageTable | None:
+def _build_section(results: Results, entry: Entry) -> Section | None:
+    """Build one section of a page; None if there are no numbers for any of its figures or its table.
+
+    entry   the section in page.toml
+    """
+    figures: list[Figure] = []
+    of_heads: list[tuple[Entry, pd.DataFrame, Figure]] = []
+    for described in entry.get("figure", ()):
+        draw = FIGURES[described["by"]]
+        drawn = draw(results, described)
+        figures += drawn
+        # The map of heads shows these as quantities to choose from.
+        if described["by"] == "heads":
+            of_heads += [(described, select_heads(results, described), figure) for figure in drawn]
+    table = None
+    if "table" in entry:
+        build_table = TABLES[entry["table"]["by"]]
+        table = build_table(results, entry["table"])
+    if not figures and table is None:
+        return None
+    return Section(
+        slug=entry["slug"],
+        title=results.put_in_words(entry["title"]),
+        lead=results.put_in_words(entry["lead"]),
+        figures=tuple(figures),
+        table=table,
+        head_map=build_head_map(results, of_heads),
+    )
+
+
+def tabulate_layers(results: Results, entry: Entry) -> PageTable | None:
     """Build a table with the values of every layer and their intervals; metrics with one label share a column.
 
     entry   the table's entry in page.toml. None if none of its metrics was measured
@@ -73,15 +111,24 @@ def all_layers(results: Results, entry: Entry) -> PageTable | None:
     if frame.empty:
         return None
     labels = list(dict.fromkeys(frame["series"]))
+    places = results.sort_by_depth(frame.drop_duplicates(["stack", "layer", "site"]))
     rows = []
-    for _, place in results.by_depth(frame.drop_duplicates(["stack", "layer", "site"])).iterrows():
-        here = {row["series"]: _cell(row) for _, row in results.beside(frame, place).iterrows()}
-        rows.append(((results.place_name(place), ""), *(here.get(label, NOTHING) for label in labels)))
-    caption = entry["caption"].format(basis=results.basis(results.layers("mean_cosine"))).strip()
-    return PageTable(results.worded(caption), ("site", *labels), tuple(rows))
+    for _, place in places.iterrows():
+        cells = {row["series"]: _format_estimate(row) for _, row in results.select_place(frame, place).iterrows()}
+        rows.append(_build_row(results.name_place(place), cells, labels))
+    caption = entry["caption"].format(basis=results.describe_basis(results.layers("mean_cosine"))).strip()
+    return PageTable(results.put_in_words(caption), ("site", *labels), tuple(rows))
 
 
-def by_step(results: Results, entry: Entry) -> PageTable | None:
+def _build_row(name: str, cells: Mapping[str, Cell], columns: Iterable[str]) -> tuple[Cell, ...]:
+    """Return a row of a table: its name, then its cell of each column, or a dash."""
+    row = [(name, "")]
+    for column in columns:
+        row.append(cells.get(column, NOTHING))
+    return tuple(row)
+
+
+def tabulate_steps(results: Results, entry: Entry) -> PageTable | None:
     """Build a table with a row for every checkpoint and a column for every layer.
 
     entry   the table's entry in page.toml. None if its metric was not measured
@@ -89,84 +136,121 @@ def by_step(results: Results, entry: Entry) -> PageTable | None:
     frame = results.layers(entry["metric"])
     if frame.empty:
         return None
-    frame = frame.assign(place=[results.place_name(row) for _, row in frame.iterrows()])
-    places, several = list(dict.fromkeys(frame["place"])), frame["seed"].nunique() > 1
+    frame = frame.assign(place=[results.name_place(row) for _, row in frame.iterrows()])
+    places = list(dict.fromkeys(frame["place"]))
+    has_seeds = frame["seed"].nunique() > 1
     rows = []
     for (seed, step), part in frame.groupby(["seed", "step"], dropna=False):
-        here = {row["place"]: _cell(row) for _, row in part.iterrows()}
-        name = f"step {step:,.0f}" + (f", seed {seed:.0f}" if several else "")
-        rows.append(((name, ""), *(here.get(place, NOTHING) for place in places)))
-    caption = entry["caption"].format(basis=results.basis(frame))
-    return PageTable(results.worded(caption), ("checkpoint", *places), tuple(rows))
+        name = f"step {step:,.0f}"
+        if has_seeds:
+            name += f", seed {seed:.0f}"
+        cells = {row["place"]: _format_estimate(row) for _, row in part.iterrows()}
+        rows.append(_build_row(name, cells, places))
+    caption = entry["caption"].format(basis=results.describe_basis(frame))
+    return PageTable(results.put_in_words(caption), ("checkpoint", *places), tuple(rows))
 
 
-def attention_by_layer(results: Results, entry: Entry) -> PageTable | None:
+def tabulate_attention(results: Results, entry: Entry) -> PageTable | None:
     """Build a table of means over the heads of every layer with their intervals, and the kinds of heads."""
     table, means = results.attention, results.attention_layers
     if table.empty:
         return None
-    there = [metric for metric in entry["columns"] if metric in set(means["metric"])]
-    several = [name for name in ("stack", "kind") if table[name].nunique() > 1]
-    kinds = [name.removesuffix(" heads") for name in table.columns if name.endswith(" heads")]
+    columns = {metric: label for metric, label in entry["columns"].items() if metric in set(means["metric"])}
+    # Stack and kind of attention are named only if there are several.
+    prefixes = [name for name in ("stack", "kind") if table[name].nunique() > 1]
+    place = ["stack", "kind", "layer"]
     rows = []
     for _, line in table.iterrows():
-        here = means[means[["stack", "kind", "layer"]].eq(line[["stack", "kind", "layer"]]).all(axis=1)]
-        place = " ".join([*(str(line[name]) for name in several), f"layer {line['layer']}"])
-        cells = [(place, "")]
-        for metric in there:
-            found = here[here["metric"].eq(metric)]
-            cells.append(_cell(found.iloc[0]) if len(found) else NOTHING)
-        named = [f"{line[f'{kind} heads']} {kind}" for kind in kinds if line[f"{kind} heads"]]
-        cells.append((", ".join(named) or NOTHING[0], f"of {line['heads']}"))
-        rows.append(tuple(cells))
-    head = ("layer", *(entry["columns"][metric] for metric in there), "kinds of heads")
-    return PageTable(results.worded(entry["caption"]), head, tuple(rows))
+        here = means[means[place].eq(line[place]).all(axis=1)]
+        cells = {row["metric"]: _format_estimate(row) for _, row in here.drop_duplicates("metric").iterrows()}
+        cells[KINDS] = (_list_kinds(line), f"of {line['heads']}")
+        name = " ".join([*(str(line[prefix]) for prefix in prefixes), f"layer {line['layer']}"])
+        rows.append(_build_row(name, cells, (*columns, KINDS)))
+    return PageTable(results.put_in_words(entry["caption"]), ("layer", *columns.values(), KINDS), tuple(rows))
 
 
-def extremes_by_layer(results: Results, entry: Entry) -> PageTable | None:
+def _list_kinds(line: pd.Series) -> str:
+    """Return how many heads of each kind a layer has: `3 sink, 1 aligned`; a dash if none has a kind.
+
+    line   a row of the table of attention, with a column `… heads` for each kind
+    """
+    parts = []
+    for column, count in line.items():
+        name = str(column)
+        if name.endswith(" heads") and count:
+            parts.append(f"{count} {name.removesuffix(' heads')}")
+    return ", ".join(parts) or NOTHING[0]
+
+
+def tabulate_extremes(results: Results, entry: Entry) -> PageTable | None:
     """Build a table of the largest activations and of attention sinks by layer; None if neither was measured."""
     activations = activations_table(results.records)
     sinks = sinks_table(results.records, replicates=results.replicates)
     if activations.empty and sinks.empty:
         return None
     words = results.manifest.get("tokens") or {}
-    by_place: dict[tuple[str, int, str], dict[str, tuple[str, str]]] = {}
+    cells_at: dict[tuple[str, int, str], dict[str, Cell]] = {}
     for line in activations.to_dict("records"):
-        place = "final" if line["site"] == "final" else ""
-        cells = by_place.setdefault((line["stack"], int(line["layer"]), place), {})
-        cells |= {name: (format_number(line[name]), "") for name in ("medians", "massive") if name in line}
-        if "largest" in line:
-            cells["largest |x|"] = format_number(line["largest"]), f"dimension {line['dimension']}"
-            cells["token"] = words.get(str(line.get("token")), "–"), f"position {line['position']}"
+        site = "final" if line["site"] == "final" else ""
+        cells = cells_at.setdefault((line["stack"], int(line["layer"]), site), {})
+        cells |= _format_activations(line, words)
     for line in sinks.to_dict("records"):
         kind = "" if line["kind"] == "self" else str(line["kind"])
-        cells = by_place.setdefault((line["stack"], int(line["layer"]), kind), {})
-        if "sink rate" in line:
-            low, high = line["low"], line["high"]
-            known = f"[{format_number(low)}, {format_number(high)}]" if pd.notna(low) and pd.notna(high) else ""
-            cells["sink rate"] = format_number(line["sink rate"]), known
-        for name in ("at first", "mass on punctuation", "value norm", "smallest logit", "largest logit"):
-            if pd.notna(line.get(name)):
-                cells[name] = format_number(line[name]), ""
-    order = ["largest |x|", "token", "medians", "massive", "sink rate", "at first", "mass on punctuation"]
-    order += ["value norm", "smallest logit", "largest logit"]
-    head = [name for name in order if any(name in cells for cells in by_place.values())]
-    several = len({stack for stack, _, _ in by_place}) > 1
+        cells = cells_at.setdefault((line["stack"], int(line["layer"]), kind), {})
+        cells |= _format_sinks(line)
+    measured = {name for cells in cells_at.values() for name in cells}
+    columns = [name for name in OF_EXTREMES if name in measured]
+    stacks = {stack for stack, _, _ in cells_at}
     rows = []
-    for (stack, layer, kind), cells in sorted(by_place.items(), key=lambda item: item[0]):
-        place = " ".join(filter(None, [stack if several else "", f"layer {layer}", kind]))
-        rows.append(((place, ""), *(cells.get(name, NOTHING) for name in head)))
-    return PageTable(results.worded(entry["caption"]), ("layer", *head), tuple(rows))
+    for stack, layer, what in sorted(cells_at):
+        name = f"layer {layer} {what}".strip()
+        if len(stacks) > 1:
+            name = f"{stack} {name}"
+        rows.append(_build_row(name, cells_at[stack, layer, what], columns))
+    return PageTable(results.put_in_words(entry["caption"]), ("layer", *columns), tuple(rows))
 
 
-def embeddings(results: Results, entry: Entry) -> PageTable | None:
+def _format_activations(line: Mapping[Hashable, Any], words: Mapping[str, str]) -> dict[str, Cell]:
+    """Return the cells of the largest activation of a layer.
+
+    words   the text of each token by its number, as far as it is known
+    """
+    cells: dict[str, Cell] = {}
+    for name in ("medians", "massive"):
+        if name in line:
+            cells[name] = (format_number(line[name]), "")
+    if "largest" in line:
+        cells["largest |x|"] = (format_number(line["largest"]), f"dimension {line['dimension']}")
+        cells["token"] = (words.get(str(line.get("token")), "–"), f"position {line['position']}")
+    return cells
+
+
+def _format_sinks(line: Mapping[Hashable, Any]) -> dict[str, Cell]:
+    """Return the cells of the attention sinks of a layer."""
+    cells: dict[str, Cell] = {}
+    if "sink rate" in line:
+        interval = ""
+        if pd.notna(line["low"]) and pd.notna(line["high"]):
+            interval = f"[{format_number(line['low'])}, {format_number(line['high'])}]"
+        cells["sink rate"] = (format_number(line["sink rate"]), interval)
+    for name in ("at first", "mass on punctuation", "value norm", "smallest logit", "largest logit"):
+        if pd.notna(line.get(name)):
+            cells[name] = (format_number(line[name]), "")
+    return cells
+
+
+def tabulate_embeddings(results: Results, entry: Entry) -> PageTable | None:
     """Build a table of the isotropy of the embedding matrices; None if it was not measured."""
     frame = results.rows(entry["metric"])
-    rows = [((str(row["site"]), ""), _cell(row), (format_count(row["n_vectors"]), "")) for _, row in frame.iterrows()]
-    return PageTable(results.worded(entry["caption"]), tuple(entry["head"]), tuple(rows)) if rows else None
+    if frame.empty:
+        return None
+    rows = []
+    for _, row in frame.iterrows():
+        rows.append(((str(row["site"]), ""), _format_estimate(row), (format_count(row["n_vectors"]), "")))
+    return PageTable(results.put_in_words(entry["caption"]), tuple(entry["head"]), tuple(rows))
 
 
-def effects(results: Results, entry: Entry) -> PageTable | None:
+def tabulate_effects(results: Results, entry: Entry) -> PageTable | None:
     """Build a table with a row for every component and layer, and a column for every measure.
 
     entry   the table's entry in page.toml: the `prefix` of its metrics, its `columns`, and the name of rows without a
@@ -175,22 +259,28 @@ def effects(results: Results, entry: Entry) -> PageTable | None:
     frame = results.table[results.table["metric"].str.startswith(entry["prefix"])]
     if frame.empty:
         return None
-    cells: dict[str, dict[str, tuple[str, str]]] = {}
+    cells_of: dict[str, dict[str, Cell]] = {}
     for _, row in frame.iterrows():
         place = entry["whole"] if pd.isna(row["layer"]) else f", layer {row['layer']:.0f}"
-        measure = row["metric"].removeprefix(entry["prefix"])
-        cells.setdefault(f"{row['component']}{place}", {})[measure] = (format_number(row["value"]), "")
-    columns = {key: label for key, label in entry["columns"].items() if any(key in row for row in cells.values())}
-    rows = tuple(((name, ""), *(row.get(key, NOTHING) for key in columns)) for name, row in cells.items())
+        cells = cells_of.setdefault(f"{row['component']}{place}", {})
+        cells[row["metric"].removeprefix(entry["prefix"])] = (format_number(row["value"]), "")
+    measured = {key for cells in cells_of.values() for key in cells}
+    columns = {key: label for key, label in entry["columns"].items() if key in measured}
+    rows = tuple(_build_row(name, cells, columns) for name, cells in cells_of.items())
     return PageTable(f"{describe_extent(frame['n_units'])} utterances.", (entry["first"], *columns.values()), rows)
 
 
-def _cell(row: pd.Series) -> tuple[str, str]:
+def _format_estimate(row: pd.Series) -> Cell:
     """Return a table cell: (formatted value, its interval)."""
     return format_number(row["value"]), format_ends(row)
 
 
-TABLES = {
-    made.__name__: made for made in (all_layers, attention_by_layer, extremes_by_layer, by_step, embeddings, effects)
+TABLES: dict[str, Callable[[Results, Entry], PageTable | None]] = {
+    "all_layers": tabulate_layers,
+    "attention_by_layer": tabulate_attention,
+    "extremes_by_layer": tabulate_extremes,
+    "by_step": tabulate_steps,
+    "embeddings": tabulate_embeddings,
+    "effects": tabulate_effects,
 }
 """By the name that page.toml calls them."""
