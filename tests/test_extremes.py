@@ -20,7 +20,7 @@ from anisoscope.measure.inputs import GivenInputs
 from anisoscope.measure.loop import run_pass
 from anisoscope.measure.settings import Settings
 from anisoscope.metrics import sinks
-from anisoscope.reads.extremes import EPSILONS, FEWEST_QUERIES, PARTS, _median_by_sequence
+from anisoscope.reads.extremes import EPSILONS, FEWEST_QUERIES, PARTS, _find_medians
 from anisoscope.runs.extremes import activations_table, extreme_findings, sinks_table
 from anisoscope.store import as_records, select
 from anisoscope.sums.extremes import Extremes, largest_over_tokens
@@ -131,7 +131,7 @@ def test_the_median_of_padded_sequences_is_that_of_torch():
     x = torch.randn(4, 7, 3, generator=torch.Generator().manual_seed(5))
     x[2] = x[2].round()
     real = torch.arange(7) < torch.tensor([7, 5, 6, 0])[:, None]
-    found = _median_by_sequence(torch.where(real.unsqueeze(-1), x.abs(), torch.nan), real)
+    found = _find_medians(torch.where(real.unsqueeze(-1), x.abs(), torch.nan), real)
     expected = torch.stack(
         [torch.median(each[of].abs()) if of.any() else torch.zeros(()) for each, of in zip(x, real, strict=True)]
     )

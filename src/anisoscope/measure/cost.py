@@ -285,7 +285,7 @@ def _count_bytes(site: Site, shape: tuple[int, ...], dtype: torch.dtype, setting
     of_moments = pending + sum(_count_tensor_bytes(x) for (_, term), x in terms.items() if term in MOMENTS)
     of_all = pending + sum(map(_count_tensor_bytes, terms.values()))
     of_sums = of_all - of_moments + measured.extremes.nbytes
-    wants_spectrum = site.measured_as in ("hidden", "final") and "moment" in settings.terms_at("hidden")
+    wants_spectrum = site.measured_as in ("hidden", "final") and "moment" in settings.list_terms("hidden")
     return of_sums, of_moments, wants_spectrum and (site.name, "moment") not in terms
 
 

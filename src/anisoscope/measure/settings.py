@@ -230,11 +230,11 @@ class Settings:
         found = {metric.name: metric.reads.summary() for metric in self.chosen}
         return {name: summary for name, summary in found.items() if summary is not None}
 
-    def terms_at(self, quantity: str) -> frozenset[str]:
+    def list_terms(self, quantity: str) -> frozenset[str]:
         """Return the names of the running sums to accumulate for one quantity (such as hidden states, keys)."""
         from anisoscope.reads.vectors import VectorSums  # loads torch
 
-        return next(keeper.terms_at(quantity) for keeper in self.keepers if isinstance(keeper, VectorSums))
+        return next(keeper.list_terms(quantity) for keeper in self.keepers if isinstance(keeper, VectorSums))
 
     @property
     def what(self) -> set[str]:

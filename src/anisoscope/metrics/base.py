@@ -87,7 +87,7 @@ class Metric:
             raise UsageError(f"a function as `compute` of {self.name}", repr(self.compute), "give it uncalled")
         self._check_names("needs", self.needs, self.reads.terms)
         self._check_names("invariant", self.invariant, INVARIANCES)
-        object.__setattr__(self, "axes", self.reads.axes_of(self.needs))
+        object.__setattr__(self, "axes", self.reads.list_axes(self.needs))
         object.__setattr__(self, "first_policy", self.reads.is_of_first_policy(self.needs))
 
     def _check_names(self, what: str, names: frozenset[str], known: Any) -> None:

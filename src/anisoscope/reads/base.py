@@ -218,15 +218,22 @@ class Gathered:
             depth[site.stack] = max(depth.get(site.stack, 0), site.layer or 0)
         return depth
 
-    def columns_of(self, site: Site) -> dict[str, Any]:
+    def make_columns(self, site: Site) -> dict[str, Any]:
         """Return the columns of the long table of results that say where a site is (stack, layer, quantity, …).
 
         The head is None for values of whole layers.
         """
-        layer = self._depth[site.stack] if site.layer is None else site.layer
-        columns = {"stack": site.stack, "kind": site.kind, "layer": layer, "site": site.label}
-        columns["n_units"] = len(self.sums.units)
-        return columns | ({"head": None} if site.quantity in LAYER_QUANTITIES else {})
+        columns: dict[str, Any] = {
+            "stack": site.stack,
+            "kind": site.kind,
+            # The output after the final norm gets the number of the last layer.
+            "layer": self._depth[site.stack] if site.layer is None else site.layer,
+            "site": site.label,
+            "n_units": len(self.sums.units),
+        }
+        if site.quantity in LAYER_QUANTITIES:
+            columns["head"] = None
+        return columns
 
 
 class Declared(Protocol):
@@ -325,7 +332,7 @@ class Reads(ABC):
         """Return whether this kind of data is read from hidden states."""
         return bool(self.captured & {*LAYER_QUANTITIES})
 
-    def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
+    def list_axes(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
         """Return the leading axes of the metric's values: none, or `policy` (token policy: which tokens count),
         `head`, or both.
 
@@ -405,8 +412,12 @@ def draw_cloud(seed: int, sizes: Sequence[int], d: int) -> list[Array]:
     d       number of dimensions
     """
     rng = np.random.default_rng(seed)
-    drift = rng.standard_normal(d) * 0.5
-    return [drift + rng.standard_normal(d) * 0.7 + rng.standard_normal((n, d)) * 0.6 for n in sizes]
+    common_mean = rng.standard_normal(d) * 0.5
+    cloud = []
+    for n in sizes:
+        mean = common_mean + rng.standard_normal(d) * 0.7
+        cloud.append(mean + rng.standard_normal((n, d)) * 0.6)
+    return cloud
 
 
 def draw_pairs(seed: int, sizes: Sequence[int], d: int) -> list[Unit]:
@@ -425,7 +436,7 @@ def draw_pairs(seed: int, sizes: Sequence[int], d: int) -> list[Unit]:
     return pairs
 
 
-def in_batches(units: Sequence[Any], layout: TrialLayout) -> Iterator[tuple[int, Sequence[Any]]]:
+def split_batches(units: Sequence[Any], layout: TrialLayout) -> Iterator[tuple[int, Sequence[Any]]]:
     """Split test units into batches as `layout` says; yields (number of the batch's first unit, its units)."""
     size = layout.batch or max(1, len(units))
     for first in range(0, len(units), size):
@@ -446,7 +457,17 @@ def pad(arrays: Sequence[Array], layout: TrialLayout) -> tuple[Tensor, Tensor]:
     return x, real
 
 
-def batch_of(first: int, real: Tensor, **more: Any) -> Batch:
+def pad_pairs(units: Sequence[Any], layout: TrialLayout) -> tuple[Tensor, Tensor, Tensor]:
+    """Pad units of two equally large sets of vectors each (as `draw_pairs` makes them).
+
+    Returns the first sets [sequence, token, dim], the second, and which positions are real [sequence, token].
+    """
+    first, real = pad([unit[0] for unit in units], layout)
+    second, _ = pad([unit[1] for unit in units], layout)
+    return first, second, real
+
+
+def make_batch(first: int, real: Tensor, **more: Any) -> Batch:
     """Return a batch without model inputs: each sequence is a unit of its own, numbered from `first`.
 
     real   which tokens are real [sequence, token]
@@ -457,7 +478,7 @@ def batch_of(first: int, real: Tensor, **more: Any) -> Batch:
     return Batch({}, unit, {"encoder": stream}, **more)
 
 
-def totals_of(terms: Mapping[str, Array]) -> Totals | None:
+def make_totals(terms: Mapping[str, Array]) -> Totals | None:
     """Wrap the sums of one site as `Totals`, the form that metrics read; None if no group holds any data.
 
     terms   sums [group of units, …] by name
@@ -465,4 +486,6 @@ def totals_of(terms: Mapping[str, Array]) -> Totals | None:
     if not terms:
         return None
     totals = Totals(terms)
-    return totals if totals.present.any() else None
+    if not totals.present.any():
+        return None
+    return totals

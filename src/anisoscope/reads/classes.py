@@ -1,6 +1,7 @@
 """Data of metrics that compare classes: directions of labelled sequences, summed by class."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +19,8 @@ from anisoscope.reads.base import (
     TrialLayout,
     TrialPass,
     Unit,
-    in_batches,
-    totals_of,
+    make_totals,
+    split_batches,
 )
 from anisoscope.sums.classes import add_class_sums, pool_sequences
 
@@ -42,7 +43,8 @@ class ClassSums(Keeper):
         """Pool each sequence to one vector, and add its direction to the sum of its class."""
         positions = done.copy_to(done.find_masks(site, value), value.device)
         vectors = pool_sequences(value, positions.real, done.settings.at)
-        label, group = done.copy_to(done.label, value.device), done.copy_to(done.group, value.device)
+        label = done.copy_to(done.label, value.device)
+        group = done.copy_to(done.group, value.device)
         add_class_sums(done.sums, site.name, vectors, label, group, len(done.classes))
 
 
@@ -76,25 +78,29 @@ class Classes(Reads):
         for name, site in kept.sites.items():
             if site.quantity != "hidden":
                 continue
-            totals = totals_of(kept.sums.at(name, metric.needs))
+            totals = make_totals(kept.sums.at(name, metric.needs))
             if totals is not None:
                 count = np.array(kept.sums.at(name, ("class_n",))["class_n"].sum())
-                yield Reading(totals, kept.columns_of(site), count, tuple(kept.classes))
+                yield Reading(totals, kept.make_columns(site), count, tuple(kept.classes))
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
         """Feed test data as classes: each unit is a class and each of its vectors a sequence.
 
         The i-th sequences of all classes make up the i-th unit of data.
         """
-        rows = [(i, label, x) for label, of_class in enumerate(units) for i, x in enumerate(of_class)]
-        for _, part in in_batches(rows, layout):
+        rows: list[tuple[int, int, Any]] = []
+        for label, of_class in enumerate(units):
+            for number, vector in enumerate(of_class):
+                rows.append((number, label, vector))
+        for _, part in split_batches(rows, layout):
             if not part:
                 continue
-            x = torch.full((len(part), 1 + layout.padding, len(part[0][2])), layout.filler, dtype=layout.dtype)
-            x[:, 0] = torch.as_tensor(np.stack([vector for _, _, vector in part]))
+            numbers, labels, vectors = zip(*part, strict=True)
+            x = torch.full((len(part), 1 + layout.padding, len(vectors[0])), layout.filler, dtype=layout.dtype)
+            x[:, 0] = torch.as_tensor(np.stack(vectors))
             real = torch.arange(x.shape[1]).unsqueeze(0).expand(len(part), -1) == 0
-            unit, label = (torch.tensor([row[k] for row in part]) for k in (0, 1))
             stream = Stream(real, torch.zeros_like(real), torch.zeros(len(part), dtype=torch.int64))
-            trial.begin(Batch({}, unit, {"encoder": stream}, label=label), torch.device("cpu"))
+            batch = Batch({}, torch.tensor(numbers), {"encoder": stream}, label=torch.tensor(labels))
+            trial.begin(batch, torch.device("cpu"))
             trial.receive(Site("encoder", 1, "hidden"), x)
             trial.end()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -26,11 +26,12 @@ from anisoscope.reads.base import (
     TrialLayout,
     TrialPass,
     Unit,
-    batch_of,
     draw_pairs,
-    in_batches,
+    make_batch,
+    make_totals,
     pad,
-    totals_of,
+    pad_pairs,
+    split_batches,
 )
 from anisoscope.reads.vectors import is_whole_image
 from anisoscope.sums.extremes import largest_over_tokens
@@ -38,8 +39,10 @@ from anisoscope.sums.groups import Totals
 
 TOP = 3
 """Largest activations of a sequence that are summed (Sun et al. 2024, figure 4)."""
-MASSIVE, OVER_MEDIAN = 100.0, 1000.0
-"""An activation is massive if its size is above the first and at least so many times the median of its sequence."""
+MASSIVE = 100.0
+"""Size that a massive activation exceeds (Sun et al. 2024)."""
+OVER_MEDIAN = 1000.0
+"""How many times the median of its sequence a massive activation has at least."""
 EPSILONS = (0.2, 0.3, 0.4, 0.5)
 """Lines above which a key that gets so much attention on average is a sink; Gu et al. (2025) take .3."""
 FEWEST_QUERIES = 8
@@ -89,13 +92,20 @@ class _WithExtremes(Reads):
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
         """Yield sums and largest values at each site (place in the model) where the metric applies."""
+        yield from self.iter_readings(metric, kept, self.counted)
+
+    def iter_readings(self, metric: Declared, kept: Gathered, counted: str) -> Iterator[Reading]:
+        """Yield sums and largest values at each site where the metric applies; the term `counted` says how many
+        sequences are behind a value.
+        """
         for name, site in kept.sites.items():
             if not self.reads_at(site):
                 continue
-            totals = totals_of(kept.sums.at(name, metric.needs))
+            totals = make_totals(kept.sums.at(name, metric.needs))
             if totals is not None:
-                count = np.asarray(kept.sums.at(name, (self.counted,))[self.counted].sum(0))
-                yield Reading(SumsAndExtremes(totals, kept.extremes.at(name)), kept.columns_of(site), count)
+                count = np.asarray(kept.sums.at(name, (counted,))[counted].sum(0))
+                data = SumsAndExtremes(totals, kept.extremes.at(name))
+                yield Reading(data, kept.make_columns(site), count)
 
 
 # ---- sequences of hidden vectors -------------------------------------------------------------------------------------
@@ -123,17 +133,18 @@ class SequenceSums(Keeper):
         """
         if is_whole_image(value, done):
             return
-        x = value.float() if value.dtype.itemsize < 4 else value
+        x = _widen(value)
         positions = done.copy_to(done.find_masks(site, value), value.device)
         size = torch.linalg.vector_norm(x, ord=torch.inf, dim=-1)
         real = positions.real & size.isfinite() & (size > 0)
         terms: dict[str, Tensor] = {}
         if "activation_sequences" in self.needs:
-            terms |= _activation_terms(x, size, real)
+            terms |= _sum_activations(x, size, real)
             self._offer_largest(site, x, real, positions.places, done)
         if "matrix_entropy" in self.needs:
-            terms |= _matrix_terms(x, real)
-        done.add_sums(site.name, {name: term for name, term in terms.items() if name in self.needs})
+            terms |= _compute_matrix_entropy(x, real)
+        needed = {name: term for name, term in terms.items() if name in self.needs}
+        done.add_sums(site.name, needed)
 
     def _offer_largest(self, site: Site, x: Tensor, real: Tensor, places: Tensor, done: Pass) -> None:
         """Keep the largest absolute activation of each dimension so far, and the token that had it.
@@ -144,12 +155,21 @@ class SequenceSums(Keeper):
 
         done     the running measurement
         """
-        if x.shape[0] * x.shape[1]:
-            absolute = torch.where(real.unsqueeze(-1), x.abs(), -torch.inf)
-            done.extremes.offer(site.name, "activation", *largest_over_tokens(absolute, places))
+        if x.shape[0] * x.shape[1] == 0:
+            return
+        absolute = torch.where(real.unsqueeze(-1), x.abs(), -torch.inf)
+        values, where = largest_over_tokens(absolute, places)
+        done.extremes.offer(site.name, "activation", values, where)
 
 
-def _activation_terms(
+def _widen(x: Tensor) -> Tensor:
+    """Return half-precision numbers as float32; others unchanged."""
+    if x.dtype.itemsize < 4:
+        return x.float()
+    return x
+
+
+def _sum_activations(
     x: Float[Tensor, "sequence token dim"], size: Float[Tensor, "sequence token"], real: Bool[Tensor, "sequence token"]
 ) -> dict[str, Tensor]:
     """Return sums by sequence on its largest activations (absolute entries of vectors), in float64.
@@ -164,28 +184,41 @@ def _activation_terms(
     size   largest absolute entry of each vector
     real   which tokens are counted
     """
-    any_real = real.any(1)
-    # the largest entries lie within the tokens that have the largest ones
-    tokens = torch.where(real, size, 0.0).topk(min(TOP, x.shape[1]), 1).indices
-    chosen = x.gather(1, tokens.unsqueeze(-1).expand(-1, -1, x.shape[2])).abs()
-    chosen = torch.where(real.gather(1, tokens).unsqueeze(-1), chosen, 0.0).flatten(1)
-    top = x.new_zeros(len(x), TOP)
-    count = min(TOP, chosen.shape[1])
-    top[:, :count] = chosen.topk(count, 1).values
-    median = _median_by_sequence(x.abs(), real)
-    defined = any_real & (median > 0)
-    over = torch.where(defined, top[:, 0] / torch.where(defined, median, 1.0), 0.0)
+    has_real = real.any(1)
+    top = _find_top(x, size, real)
+    largest = top[:, 0]
+    median = _find_medians(x.abs(), real)
+    is_defined = has_real & (median > 0)
+    over_median = torch.where(is_defined, largest / torch.where(is_defined, median, 1.0), 0.0)
+    is_massive = has_real & (largest > MASSIVE) & (largest >= OVER_MEDIAN * median)
     return {
-        "activation_sequences": any_real.double(),
+        "activation_sequences": has_real.double(),
         "top": top.double(),
         "median": median.double(),
-        "over_median": over.double(),
-        "over_sequences": defined.double(),
-        "massive": (any_real & (top[:, 0] > MASSIVE) & (top[:, 0] >= OVER_MEDIAN * median)).double(),
+        "over_median": over_median.double(),
+        "over_sequences": is_defined.double(),
+        "massive": is_massive.double(),
     }
 
 
-def _median_by_sequence(
+def _find_top(
+    x: Float[Tensor, "sequence token dim"], size: Float[Tensor, "sequence token"], real: Bool[Tensor, "sequence token"]
+) -> Float[Tensor, "sequence rank"]:
+    """Return the `TOP` largest activations of each sequence, largest first; 0 if it has fewer.
+
+    The arguments are those of `_sum_activations`.
+    """
+    # The largest entries are in the tokens that have the largest ones, so that only these few tokens are sorted.
+    tokens = torch.where(real, size, 0.0).topk(min(TOP, x.shape[1]), 1).indices
+    candidates = x.gather(1, tokens.unsqueeze(-1).expand(-1, -1, x.shape[2])).abs()
+    candidates = torch.where(real.gather(1, tokens).unsqueeze(-1), candidates, 0.0).flatten(1)
+    top = x.new_zeros(len(x), TOP)
+    count = min(TOP, candidates.shape[1])
+    top[:, :count] = candidates.topk(count, 1).values
+    return top
+
+
+def _find_medians(
     absolute: Float[Tensor, "sequence token dim"], real: Bool[Tensor, "sequence token"]
 ) -> Float[Tensor, " sequence"]:
     """Return the median of all activations of each sequence (of an even number the lower middle one); 0 if it has none.
@@ -196,7 +229,7 @@ def _median_by_sequence(
     if absolute.device.type != "cpu":
         kept = torch.where(real.unsqueeze(-1), absolute, torch.nan)
         return kept.flatten(1).nanmedian(1).values.nan_to_num(0.0)
-    # NumPy partitions numbers alone, torch numbers and their indices, which takes 5 to 25 times as long
+    # NumPy partitions numbers alone, torch numbers and their indices, which takes 5 to 25 times as long.
     kept = torch.where(real.unsqueeze(-1), absolute, torch.inf).flatten(1)
     counts = (real.sum(1) * absolute.shape[2]).tolist()
     median = absolute.new_zeros(len(absolute))
@@ -207,7 +240,7 @@ def _median_by_sequence(
     return median
 
 
-def _matrix_terms(x: Tensor, real: Tensor) -> dict[str, Tensor]:
+def _compute_matrix_entropy(x: Tensor, real: Tensor) -> dict[str, Tensor]:
     """Return the matrix entropy of each sequence: the entropy of the normalised eigenvalues of its Gram matrix.
 
     Returns three tensors [sequence]: `matrix_entropy` in nats; `matrix_entropy_normalised`, divided by its largest
@@ -218,20 +251,24 @@ def _matrix_terms(x: Tensor, real: Tensor) -> dict[str, Tensor]:
     real   which tokens are counted [sequence, token]
     """
     x = torch.where(real.unsqueeze(-1), x, 0.0).double()
-    count = real.sum(1)
-    wide = x.shape[1] <= x.shape[2]
-    gram = x @ x.transpose(1, 2) if wide else x.transpose(1, 2) @ x
-    without_values = gram.device.type == "meta"  # where the cost of a pass is looked at
-    share = gram.diagonal(dim1=1, dim2=2) if without_values else torch.linalg.eigvalsh(gram).clamp(min=0)
-    share = share / share.sum(1, keepdim=True).clamp(min=torch.finfo(share.dtype).tiny)
+    tokens, dim = x.shape[1], x.shape[2]
+    # The products over dimensions and over tokens have the same eigenvalues beyond 0: the smaller one is faster.
+    gram = x @ x.transpose(1, 2) if tokens <= dim else x.transpose(1, 2) @ x
+    # The cost of a pass is estimated with tensors that have shapes only.
+    if gram.device.type == "meta":
+        eigenvalues = gram.diagonal(dim1=1, dim2=2)
+    else:
+        eigenvalues = torch.linalg.eigvalsh(gram).clamp(min=0)
+    share = eigenvalues / eigenvalues.sum(1, keepdim=True).clamp(min=torch.finfo(eigenvalues.dtype).tiny)
     entropy = -torch.special.xlogy(share, share).sum(1)
-    most = torch.minimum(count, torch.full_like(count, x.shape[2]))
-    several = most > 1
-    normalised = entropy / torch.where(several, most, 2).double().log()
+    count = real.sum(1)
+    most = torch.minimum(count, torch.full_like(count, dim))
+    is_counted = most > 1
+    normalised = entropy / torch.where(is_counted, most, 2).double().log()
     return {
-        "matrix_entropy": torch.where(several, entropy, 0.0),
-        "matrix_entropy_normalised": torch.where(several, normalised, 0.0),
-        "matrix_sequences": several.double(),
+        "matrix_entropy": torch.where(is_counted, entropy, 0.0),
+        "matrix_entropy_normalised": torch.where(is_counted, normalised, 0.0),
+        "matrix_sequences": is_counted.double(),
     }
 
 
@@ -273,19 +310,16 @@ class Sequences(_WithExtremes):
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:
         """Yield sums and largest values of each layer, with the number of sequences that count for this metric."""
-        self_counted = "activation_sequences" if "activation_sequences" in metric.needs else "matrix_sequences"
-        for name, site in kept.sites.items():
-            totals = totals_of(kept.sums.at(name, metric.needs)) if self.reads_at(site) else None
-            if totals is not None:
-                count = np.asarray(kept.sums.at(name, (self_counted,))[self_counted].sum(0))
-                yield Reading(SumsAndExtremes(totals, kept.extremes.at(name)), kept.columns_of(site), count)
+        is_of_activations = "activation_sequences" in metric.needs
+        counted = "activation_sequences" if is_of_activations else "matrix_sequences"
+        yield from self.iter_readings(metric, kept, counted)
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
         """Feed test data as hidden states: each unit is a sequence of its own."""
-        for first, part in in_batches(units, layout):
+        for first, part in split_batches(units, layout):
             x, real = pad([np.asarray(unit) for unit in part], layout)
             if real.shape[1]:
-                trial.begin(batch_of(first, real), torch.device("cpu"))
+                trial.begin(make_batch(first, real), torch.device("cpu"))
                 trial.receive(Site("encoder", 1, "hidden"), x)
                 trial.end()
 
@@ -312,22 +346,25 @@ class LogitExtremes(Keeper):
 
         value   statistics of attention rows [sequence, head, query]; only real queries that see a key are read
         """
-        real = done.find_real_queries(site, value["keys"]).unsqueeze(1) & (value["keys"] > 0)
-        real = real & value["largest"].isfinite() & value["smallest"].isfinite()
-        if not real.shape[0] * real.shape[2]:
+        keys = value["keys"]
+        counts = done.find_real_queries(site, keys).unsqueeze(1) & (keys > 0)
+        counts = counts & value["largest"].isfinite() & value["smallest"].isfinite()
+        if counts.shape[0] * counts.shape[2] == 0:
             return
-        largest = torch.where(real, value["largest"], -torch.inf)
+        largest = torch.where(counts, value["largest"], -torch.inf)
         of_sequence = largest.amax(-1)
-        any_real = real.any(-1)
+        has_any = counts.any(-1)
         terms = {
-            "logit_sequences": any_real.double(),
-            "largest_logit": torch.where(any_real, of_sequence, 0.0).double(),
+            "logit_sequences": has_any.double(),
+            "largest_logit": torch.where(has_any, of_sequence, 0.0).double(),
         }
         done.add_sums(site.name, terms)
-        places = done.locate_queries(site, value["keys"])
-        smallest = torch.where(real, -value["smallest"], -torch.inf)
-        for name, rows in (("logit", largest), ("negative_logit", smallest)):
-            done.extremes.offer(site.name, name, *largest_over_tokens(rows.transpose(1, 2), places))
+        places = done.locate_queries(site, keys)
+        # Negated, so that the smallest logit is a largest value too.
+        negated = torch.where(counts, -value["smallest"], -torch.inf)
+        for name, rows in (("logit", largest), ("negative_logit", negated)):
+            values, where = largest_over_tokens(rows.transpose(1, 2), places)
+            done.extremes.offer(site.name, name, values, where)
 
 
 class Logits(_WithExtremes):
@@ -347,7 +384,7 @@ class Logits(_WithExtremes):
         """Return the quantity to capture from the model: `attention` (statistics of attention rows)."""
         return frozenset({"attention"})
 
-    def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
+    def list_axes(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
         """Return `head`: values have one entry per head."""
         return ("head",)
 
@@ -365,13 +402,13 @@ class Logits(_WithExtremes):
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
         """Feed queries and keys of one head: each unit is a sequence, every query sees all keys, and the scale is 1."""
-        for site, value, first, real in _rows_of_units(units, layout):
-            trial.begin(batch_of(first, real), torch.device("cpu"))
+        for site, value, first, real in _iter_rows(units, layout):
+            trial.begin(make_batch(first, real), torch.device("cpu"))
             trial.receive(site, value)
             trial.end()
 
 
-def _rows_of_units(
+def _iter_rows(
     units: Sequence[Unit], layout: TrialLayout, *, columns: bool = False
 ) -> Iterator[tuple[Site, dict[str, Tensor], int, Tensor]]:
     """Compute the attention of test data, batch by batch.
@@ -382,11 +419,12 @@ def _rows_of_units(
     from anisoscope.capture.masking import Masking
     from anisoscope.capture.rows import attention_rows
 
-    for first, part in in_batches(units, layout):
-        (query, real), (key, _) = (pad([unit[side] for unit in part], layout) for side in (0, 1))
+    for first, part in split_batches(units, layout):
+        query, key, real = pad_pairs(part, layout)
         if not real.shape[1]:
             continue
-        q, k = query.unsqueeze(1), key.unsqueeze(1)
+        q = query.unsqueeze(1)
+        k = key.unsqueeze(1)
         masking = Masking(real[:, None, None, :], causal=False, bias=None)
         rows = attention_rows(q, k, masking, scale=1.0, real=real, columns=columns)
         if columns:
@@ -419,34 +457,36 @@ class KeySums(Keeper):
         value   `mass` and `seen` [sequence, head, key] (see `capture.rows.attention_rows`); `query`, `key`, `value`
                 [sequence, head, token, dim]
         """
-        mass, seen, key = value["mass"], value["seen"], value["key"]
-        if not mass.shape[0] * mass.shape[2]:
+        mass = value["mass"]
+        if mass.shape[0] * mass.shape[2] == 0:
             return
+        heads = mass.shape[1]
+        device = value["key"].device
         of_key = Site(site.stack, site.layer, "key", kind=site.kind)
         of_query = Site(site.stack, site.layer, "query", kind=site.kind)
-        keys = done.copy_to(done.find_masks(of_key, key), key.device)
-        queries = done.copy_to(done.find_masks(of_query, value["query"]), key.device)
-        parts = _parts_of(keys)
-        norm = _norms_by_head(value["value"], mass.shape[1])
-        done.add_sums(site.name, _key_terms(mass, seen, keys.real, parts, norm))
-        sides = (("query_norm", value["query"], queries), ("key_norm", key, keys))
-        for name, x, positions in sides:
-            length = _norms_by_head(x, mass.shape[1]).transpose(1, 2)
-            length = torch.where(positions.real.unsqueeze(-1) & length.isfinite(), length, -torch.inf)
-            done.extremes.offer(site.name, name, *largest_over_tokens(length, positions.places))
+        keys = done.copy_to(done.find_masks(of_key, value["key"]), device)
+        queries = done.copy_to(done.find_masks(of_query, value["query"]), device)
+        parts = _classify_keys(keys)
+        norm = _measure_norms(value["value"], heads)
+        done.add_sums(site.name, _sum_keys(mass, value["seen"], keys.real, parts, norm))
+        for side, positions in (("query", queries), ("key", keys)):
+            length = _measure_norms(value[side], heads).transpose(1, 2)
+            is_counted = positions.real.unsqueeze(-1) & length.isfinite()
+            length = torch.where(is_counted, length, -torch.inf)
+            values, where = largest_over_tokens(length, positions.places)
+            done.extremes.offer(site.name, f"{side}_norm", values, where)
 
 
-def _norms_by_head(x: Float[Tensor, "sequence key_head token dim"], heads: int) -> Float[Tensor, "sequence head token"]:
+def _measure_norms(x: Float[Tensor, "sequence key_head token dim"], heads: int) -> Float[Tensor, "sequence head token"]:
     """Return the norm of each vector, one row per query head; the norms of keys that several heads share are repeated.
 
     heads   the number of query heads
     """
-    x = x.float() if x.dtype.itemsize < 4 else x
-    norm: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    norm: Tensor = torch.linalg.vector_norm(_widen(x), dim=-1)
     return norm.repeat_interleave(heads // x.shape[1], 1)
 
 
-def _parts_of(keys: Any) -> Bool[Tensor, "sequence part key"]:
+def _classify_keys(keys: Any) -> Bool[Tensor, "sequence part key"]:
     """Return the kind of token that each key is: first, last, special, punctuation or other; the first kind that fits.
 
     The kinds are the axis `part`, in this order; all are false for keys that are not real.
@@ -463,7 +503,7 @@ def _parts_of(keys: Any) -> Bool[Tensor, "sequence part key"]:
     return torch.stack([first, last, special, punctuation, other], 1)
 
 
-def _key_terms(
+def _sum_keys(
     mass: Float[Tensor, "sequence head key"],
     seen: Float[Tensor, "sequence head key"],
     real: Bool[Tensor, "sequence key"],
@@ -481,39 +521,59 @@ def _key_terms(
 
     mass    attention that each key receives from real queries; `seen`: by how many of them it is seen
     real    which keys are real tokens
-    parts   the kind of token that each key is (`_parts_of`)
+    parts   the kind of token that each key is (`_classify_keys`)
     norm    norm of each key's value vector
     """
-    mass, seen = mass.double(), seen.double()
+    mass = mass.double()
+    seen = seen.double()
     real = real.unsqueeze(1).expand(mass.shape)
-    mean = torch.where(real & (seen > 0), mass / seen.clamp(min=1), 0.0)  # Gu et al. 2025, eq. 3
-    rows = torch.where(real, mass, 0.0).sum(-1, keepdim=True)
-    of_part = torch.einsum("shk,spk->shp", torch.where(real, mass, 0.0), parts.double())
-    given = rows > 0
+    # Mean weight over the queries that see a key (Gu et al. 2025, eq. 3).
+    mean = torch.where(real & (seen > 0), mass / seen.clamp(min=1), 0.0)
+    lines = torch.tensor(EPSILONS, dtype=mass.dtype, device=mass.device)
+    mass = torch.where(real, mass, 0.0)
+    total = mass.sum(-1, keepdim=True)
+    has_attention = total > 0
+    of_part = torch.einsum("shk,spk->shp", mass, parts.double())
+    part_mass = torch.where(has_attention, of_part / torch.where(has_attention, total, 1.0), 0.0)
     at_first = torch.einsum("shk,sk->sh", mean, parts[:, 0].double()).unsqueeze(-1)
     is_first = parts[:, :1].expand(mass.shape)
-    eligible = real & ((seen >= FEWEST_QUERIES) | (is_first & (seen > 0)))
-    any_key = eligible.any(-1)
-    strongest, place = torch.where(eligible, mean, -1.0).max(-1)
-    strongest = torch.where(any_key, strongest, 0.0)
-    line = torch.tensor(EPSILONS, dtype=mass.dtype, device=mass.device)
-    part = parts.transpose(1, 2).double().gather(1, place.unsqueeze(-1).expand(*place.shape, parts.shape[1]))
-    norm = norm.double()
-    sound = real & norm.isfinite()
-    typical = torch.where(sound, norm, 0.0).sum(-1) / sound.sum(-1).clamp(min=1)
-    own = norm.gather(-1, place.unsqueeze(-1)).squeeze(-1)
-    valued = any_key & own.isfinite() & (typical > 0)
+    can_be_sink = real & ((seen >= FEWEST_QUERIES) | (is_first & (seen > 0)))
+    has_key = can_be_sink.any(-1)
+    strongest, place = torch.where(can_be_sink, mean, -1.0).max(-1)
+    strongest = torch.where(has_key, strongest, 0.0)
+    by_key = parts.transpose(1, 2).double()
+    part = by_key.gather(1, place.unsqueeze(-1).expand(*place.shape, parts.shape[1]))
+    value_ratio, has_value = _compare_value_norm(norm.double(), real, place)
+    has_value = has_value & has_key
     return {
-        "key_sequences": given.squeeze(-1).double(),
-        "part_mass": torch.where(given, of_part / torch.where(given, rows, 1.0), 0.0),
-        "first_above": (given & (at_first > line)).double(),
-        "sink_sequences": any_key.double(),
-        "above": (any_key.unsqueeze(-1) & (strongest.unsqueeze(-1) > line)).double(),
+        "key_sequences": has_attention.squeeze(-1).double(),
+        "part_mass": part_mass,
+        "first_above": (has_attention & (at_first > lines)).double(),
+        "sink_sequences": has_key.double(),
+        "above": (has_key.unsqueeze(-1) & (strongest.unsqueeze(-1) > lines)).double(),
         "strongest": strongest,
-        "strongest_part": torch.where(any_key.unsqueeze(-1), part, 0.0),
-        "value_ratio": torch.where(valued, own / torch.where(typical > 0, typical, 1.0), 0.0),
-        "value_sequences": valued.double(),
+        "strongest_part": torch.where(has_key.unsqueeze(-1), part, 0.0),
+        "value_ratio": torch.where(has_value, value_ratio, 0.0),
+        "value_sequences": has_value.double(),
     }
+
+
+def _compare_value_norm(
+    norm: Float[Tensor, "sequence head key"],
+    real: Bool[Tensor, "sequence head key"],
+    place: Int[Tensor, "sequence head"],
+) -> tuple[Float[Tensor, "sequence head"], Bool[Tensor, "sequence head"]]:
+    """Return (norm of the value of one key of each sequence and head over the mean norm, whether it is defined).
+
+    norm    norm of each key's value vector
+    real    which keys are real tokens
+    place   the number of the key
+    """
+    is_sound = real & norm.isfinite()
+    mean = torch.where(is_sound, norm, 0.0).sum(-1) / is_sound.sum(-1).clamp(min=1)
+    own = norm.gather(-1, place.unsqueeze(-1)).squeeze(-1)
+    ratio = own / torch.where(mean > 0, mean, 1.0)
+    return ratio, own.isfinite() & (mean > 0)
 
 
 class Keys(_WithExtremes):
@@ -538,7 +598,7 @@ class Keys(_WithExtremes):
         """
         return frozenset({"extremes"})
 
-    def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
+    def list_axes(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
         """Return `head`: values have one entry per head."""
         return ("head",)
 
@@ -558,7 +618,7 @@ class Keys(_WithExtremes):
         """Feed queries and keys of one head: each unit is a sequence, every query sees all keys, the scale is 1,
         values = keys.
         """
-        for site, value, first, real in _rows_of_units(units, layout, columns=True):
-            trial.begin(batch_of(first, real), torch.device("cpu"))
+        for site, value, first, real in _iter_rows(units, layout, columns=True):
+            trial.begin(make_batch(first, real), torch.device("cpu"))
             trial.receive(site, value)
             trial.end()

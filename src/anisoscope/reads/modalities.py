@@ -18,11 +18,11 @@ from anisoscope.reads.base import (
     TrialLayout,
     TrialPass,
     Unit,
-    batch_of,
     draw_pairs,
-    in_batches,
+    make_batch,
+    make_totals,
     pad,
-    totals_of,
+    split_batches,
 )
 from anisoscope.sums.groups import sum_vectors
 
@@ -67,7 +67,7 @@ class Modalities(Reads):
         """Return the quantities to capture from the model: hidden states."""
         return frozenset(LAYER_QUANTITIES)
 
-    def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
+    def list_axes(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
         """Return the leading axes of values: only the head."""
         return ("head",)
 
@@ -85,10 +85,10 @@ class Modalities(Reads):
             terms = kept.sums.at(name, metric.needs)
             if not terms or not bool((terms["modality_n"].sum(0) > 0).all()):
                 continue
-            totals = totals_of(terms)
+            totals = make_totals(terms)
             if totals is not None:
                 count = np.asarray(terms["modality_n"].sum(0).sum(0))
-                yield Reading(totals, kept.columns_of(site), count)
+                yield Reading(totals, kept.make_columns(site), count)
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
         """Draw random tokens of an image and of a text for each unit."""
@@ -96,14 +96,14 @@ class Modalities(Reads):
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
         """Feed the tokens of one layer: each unit is a sequence of an image and a text."""
-        for first, part in in_batches(units, layout):
+        for first, part in split_batches(units, layout):
             x, real = pad([np.concatenate(unit) for unit in part], layout)
             if not real.shape[1]:
                 continue
-            ends = torch.tensor([len(unit[0]) for unit in part])
-            batch = batch_of(first, real)
-            image = real & (torch.arange(real.shape[1]) < ends.unsqueeze(1))
-            batch.streams["encoder"] = replace(batch.streams["encoder"], image=image)
+            image_tokens = torch.tensor([len(image) for image, _ in part])
+            is_image = real & (torch.arange(real.shape[1]) < image_tokens.unsqueeze(1))
+            batch = make_batch(first, real)
+            batch.streams["encoder"] = replace(batch.streams["encoder"], image=is_image)
             trial.begin(batch, torch.device("cpu"))
             trial.receive(Site("encoder", 1, "hidden"), x)
             trial.end()

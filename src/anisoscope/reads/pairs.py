@@ -17,10 +17,10 @@ from anisoscope.reads.base import (
     TrialLayout,
     TrialPass,
     Unit,
-    batch_of,
     draw_pairs,
-    in_batches,
-    pad,
+    make_batch,
+    pad_pairs,
+    split_batches,
 )
 from anisoscope.reads.sample import OfSample, SampledVectors, find_reservoir, is_usable, select_sample
 from anisoscope.sums.reservoir import Reservoir
@@ -53,9 +53,12 @@ class SampledPair:
 
         The result is [replicate, …].
         """
-        x, y, group = self.first.vectors, self.second.vectors, self.first.group
-        parts = [(x, y), *((x[group != g], y[group != g]) for g in self.first.present)]
-        return np.stack([np.asarray(function(*part), dtype=np.float64) for part in parts])
+        x, y = self.first.vectors, self.second.vectors
+        values = [function(x, y)]
+        for group in self.first.present:
+            others = self.first.group != group
+            values.append(function(x[others], y[others]))
+        return np.stack([np.asarray(value, dtype=np.float64) for value in values])
 
 
 @dataclass(frozen=True)
@@ -82,18 +85,21 @@ class LayerPair(OfSample):
 
     def readings(self, metric: Declared, kept: Gathered) -> Iterator[Reading]:  # noqa: ARG002
         """Yield each pair of layers of a sample, on the tokens that are usable in all layers."""
-        for reservoir, layers in _layers_of_each_sample(kept):
-            usable = np.logical_and.reduce(
-                [is_usable(reservoir.vectors[name][: self.most].double().numpy()) for name in layers]
-            )
-            samples = {name: select_sample(name, reservoir, kept, self.most, usable) for name in layers}
+        for reservoir, layers in _iter_samples(kept):
+            in_each = [is_usable(reservoir.vectors[name][: self.most].double().numpy()) for name in layers]
+            in_all = np.logical_and.reduce(in_each)
+            samples = {name: select_sample(name, reservoir, kept, self.most, in_all) for name in layers}
             for name, other_name in combinations(layers, 2):
-                first, second, other = samples[name], samples[other_name], layers[other_name]
+                first = samples[name]
+                second = samples[other_name]
                 if first is None or second is None:
                     continue
+                other = layers[other_name]
+                component = other.label
+                if other.layer is not None:
+                    component = f"{other.label} {other.layer}"
                 pair = SampledPair(first, second)
-                component = other.label if other.layer is None else f"{other.label} {other.layer}"
-                columns = kept.columns_of(layers[name]) | {"component": component}
+                columns = kept.make_columns(layers[name]) | {"component": component}
                 yield Reading(pair, columns, np.array(float(len(pair))))
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
@@ -102,23 +108,27 @@ class LayerPair(OfSample):
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
         """Feed test data as the hidden states of two layers: each unit is a sequence of its own."""
-        for start, part in in_batches(units, layout):
-            (x, real), (y, _) = (pad([unit[side] for unit in part], layout) for side in (0, 1))
+        for start, part in split_batches(units, layout):
+            x, y, real = pad_pairs(part, layout)
             if real.shape[1]:
-                trial.begin(batch_of(start, real), torch.device("cpu"))
+                trial.begin(make_batch(start, real), torch.device("cpu"))
                 trial.receive(Site("encoder", 1, "hidden"), x)
                 trial.receive(Site("encoder", 2, "hidden"), y)
                 trial.end()
 
 
-def _layers_of_each_sample(kept: Gathered) -> Iterator[tuple[Reservoir, dict[str, Site]]]:
+def _iter_samples(kept: Gathered) -> Iterator[tuple[Reservoir, dict[str, Site]]]:
     """Yield each sample of tokens with the layers it was taken at, without layers that have no usable vector.
 
     kept   everything that the finished pass has accumulated
     """
-    found: dict[int, tuple[Reservoir, dict[str, Site]]] = {}
+    samples: dict[int, tuple[Reservoir, dict[str, Site]]] = {}
     for name, site in kept.sites.items():
-        reservoir = find_reservoir(name, site, kept) if site.quantity in ("hidden", "final") else None
-        if reservoir is not None and is_usable(reservoir.vectors[name].double().numpy()).any():
-            found.setdefault(id(reservoir), (reservoir, {}))[1][name] = site
-    yield from found.values()
+        if site.quantity not in ("hidden", "final"):
+            continue
+        reservoir = find_reservoir(name, site, kept)
+        if reservoir is None or not is_usable(reservoir.vectors[name].double().numpy()).any():
+            continue
+        _, layers = samples.setdefault(id(reservoir), (reservoir, {}))
+        layers[name] = site
+    yield from samples.values()

@@ -16,11 +16,11 @@ from anisoscope.reads.base import (
     TrialLayout,
     TrialPass,
     Unit,
-    batch_of,
     draw_pairs,
-    in_batches,
-    pad,
-    totals_of,
+    make_batch,
+    make_totals,
+    pad_pairs,
+    split_batches,
 )
 from anisoscope.reads.vectors import LINEAR, VectorSums
 
@@ -43,7 +43,7 @@ class QueryKey(Reads):
         """Return the quantities to capture from the model: `query` and `key`."""
         return frozenset({"query", "key"})
 
-    def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:
+    def list_axes(self, needs: frozenset[str]) -> tuple[str, ...]:
         """Return the leading axes: `head` for second moments, else `policy` and `head`."""
         return ("head",) if needs & HEAD_MOMENTS else ("policy", "head")
 
@@ -63,12 +63,14 @@ class QueryKey(Reads):
                 continue
             key = Site(site.stack, site.layer, "key", site.stage, site.kind)
             terms: dict[str, Array] = {}
-            for side, of_side in (("query", name), ("key", key.name)):
-                terms |= {f"{side}.{term}": x for term, x in kept.sums.at(of_side, metric.needs).items()}
-            totals = totals_of(terms)
+            for term, x in kept.sums.at(name, metric.needs).items():
+                terms[f"query.{term}"] = x
+            for term, x in kept.sums.at(key.name, metric.needs).items():
+                terms[f"key.{term}"] = x
+            totals = make_totals(terms)
             if totals is not None:
                 rows = np.asarray(kept.sums.at(name, (count,))[count].sum(0))
-                yield Reading(totals, kept.columns_of(site), rows)
+                yield Reading(totals, kept.make_columns(site), rows)
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
         """Draw random queries and keys for each unit."""
@@ -76,11 +78,11 @@ class QueryKey(Reads):
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
         """Feed queries and keys of one head: each unit is a sequence of its own."""
-        for first, part in in_batches(units, layout):
-            (query, real), (key, _) = (pad([unit[side] for unit in part], layout) for side in (0, 1))
+        for first, part in split_batches(units, layout):
+            query, key, real = pad_pairs(part, layout)
             if not real.shape[1]:
                 continue
-            trial.begin(batch_of(first, real), torch.device("cpu"))
+            trial.begin(make_batch(first, real), torch.device("cpu"))
             trial.receive(Site("encoder", 1, "query"), query.unsqueeze(1))
             trial.receive(Site("encoder", 1, "key"), key.unsqueeze(1))
             trial.end()

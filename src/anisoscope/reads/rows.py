@@ -21,11 +21,11 @@ from anisoscope.reads.base import (
     TrialLayout,
     TrialPass,
     Unit,
-    batch_of,
     draw_pairs,
-    in_batches,
-    pad,
-    totals_of,
+    make_batch,
+    make_totals,
+    pad_pairs,
+    split_batches,
 )
 from anisoscope.sums.groups import sum_rows
 
@@ -113,7 +113,7 @@ class _OfAttention(Reads):
         """Return the quantity to capture from the model."""
         return frozenset({self.quantity})
 
-    def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
+    def list_axes(self, needs: frozenset[str]) -> tuple[str, ...]:  # noqa: ARG002
         """Return `head`: values have one entry per head."""
         return ("head",)
 
@@ -122,10 +122,10 @@ class _OfAttention(Reads):
         for name, site in kept.sites.items():
             if site.quantity != self.quantity:
                 continue
-            totals = totals_of(kept.sums.at(name, metric.needs))
+            totals = make_totals(kept.sums.at(name, metric.needs))
             if totals is not None:
                 count = np.asarray(kept.sums.at(name, (self.counted,))[self.counted].sum(0))
-                yield Reading(totals, kept.columns_of(site), count)
+                yield Reading(totals, kept.make_columns(site), count)
 
     def draw(self, seed: int = 0, sizes: Sequence[int] = (9, 5, 1, 7, 12), d: int = 7) -> list[Unit]:
         """Draw random queries and keys for each unit."""
@@ -133,19 +133,23 @@ class _OfAttention(Reads):
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
         """Feed queries and keys of one head: each unit is a sequence, every query sees all keys, and the scale is 1."""
-        whole = [np.concatenate([unit[side] for unit in units]) for side in (0, 1)]
-        means = [torch.as_tensor(x.mean(0) if len(x) else x.sum(0)).to(layout.dtype) for x in whole]
-        for first, part in in_batches(units, layout):
-            (query, real), (key, _) = (pad([unit[side] for unit in part], layout) for side in (0, 1))
+        means = []
+        for side in (0, 1):
+            vectors = np.concatenate([unit[side] for unit in units])
+            # The mean of no vector would be NaN.
+            mean = vectors.sum(0) / max(1, len(vectors))
+            means.append(torch.as_tensor(mean).to(layout.dtype))
+        for first, part in split_batches(units, layout):
+            query, key, real = pad_pairs(part, layout)
             if not real.shape[1]:
                 continue
-            trial.begin(batch_of(first, real), torch.device("cpu"))
-            value = self.hand_on(query.unsqueeze(1), key.unsqueeze(1), real, means)
+            trial.begin(make_batch(first, real), torch.device("cpu"))
+            value = self.simulate_capture(query.unsqueeze(1), key.unsqueeze(1), real, means)
             trial.receive(Site("encoder", 1, self.quantity), value)  # type: ignore[arg-type]
             trial.end()
 
     @abstractmethod
-    def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:
+    def simulate_capture(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:
         """Return what a capture would hand on for queries and keys [sequence, head, token, dim].
 
         real    which tokens are real [sequence, token]
@@ -180,7 +184,7 @@ class Rows(_OfAttention):
         """Yield the keeper (accumulator) of sums over attention rows."""
         yield RowSums()
 
-    def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
+    def simulate_capture(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
         """Return the statistics of attention rows of these queries and keys [sequence, head, token, dim], as a capture
         would.
 
@@ -206,7 +210,7 @@ class CentredRows(_OfAttention):
         """Yield the keeper (accumulator) of the three variants of attention rows."""
         yield CentredRowSums()
 
-    def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:
+    def simulate_capture(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:
         """Return statistics of attention rows in three variants, as a capture would.
 
         Keys: `plain` (as is), `query` (mean query subtracted from queries), `key` (mean key subtracted from keys).
@@ -214,9 +218,12 @@ class CentredRows(_OfAttention):
         real    which tokens are real [sequence, token]
         means   the mean query and the mean key
         """
-        of_query, of_key = query - means[0], key - means[1]
-        sides = ((query, key), (of_query, key), (query, of_key))
-        return {side: compute_rows(q, k, real) for side, (q, k) in zip(SIDES, sides, strict=True)}
+        mean_query, mean_key = means
+        return {
+            "plain": compute_rows(query, key, real),
+            "query": compute_rows(query - mean_query, key, real),
+            "key": compute_rows(query, key - mean_key, real),
+        }
 
 
 class Scores(_OfAttention):
@@ -231,7 +238,7 @@ class Scores(_OfAttention):
         """Yield the keeper (accumulator) of score sums."""
         yield ScoreSums()
 
-    def hand_on(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
+    def simulate_capture(self, query: Tensor, key: Tensor, real: Tensor, means: Sequence[Tensor]) -> Any:  # noqa: ARG002
         """Return the sums of attention logits of these queries and keys [sequence, head, token, dim], as a capture
         would.
 

@@ -59,28 +59,34 @@ def read_sampled_stacks(tensors: Mapping[str, Tensor]) -> dict[str, SampledStack
     Layers that were sampled on their own because their lengths differ (maps of convolutional networks) are left out:
     their positions are not those of other layers.
     """
-    found = {}
-    for stack in (name.removesuffix(" hash") for name in tensors if name.endswith(" hash")):
+    stacks: dict[str, SampledStack] = {}
+    for tensor in tensors:
+        stack, _, what = tensor.rpartition(" ")
+        if what != "hash" or not stack:
+            continue
         reservoir = Reservoir(0, 0)
         reservoir.restore(dict(tensors), f"{stack} ")
         layers: dict[Site, Array] = {}
         for name, vectors in reservoir.vectors.items():
-            site = _read_site(name)
+            site = _parse_site(name)
             if site is not None and name != stack:
                 layers[site] = vectors.double().numpy()
         if layers:
-            in_order = dict(sorted(layers.items(), key=lambda item: (item[0].layer is None, item[0].layer or 0)))
-            found[stack] = SampledStack(reservoir.hash.numpy(), reservoir.unit.numpy(), in_order)
-    return found
+            from_input = sorted(layers, key=lambda site: (site.layer is None, site.layer or 0))
+            in_order = {site: layers[site] for site in from_input}
+            stacks[stack] = SampledStack(reservoir.hash.numpy(), reservoir.unit.numpy(), in_order)
+    return stacks
 
 
-def _read_site(name: str) -> Site | None:
+def _parse_site(name: str) -> Site | None:
     """Parse a site name of hidden states or of the output after the final norm; None for other names."""
-    stack, _, last = name.rpartition(".")
-    if last == "final" and stack:
-        return Site(stack, None, "final")
-    stack, _, layer = stack.rpartition(".")
-    return Site(stack, int(layer), "hidden") if last == "hidden" and layer.isdigit() else None
+    place, _, quantity = name.rpartition(".")
+    if quantity == "final" and place:
+        return Site(place, None, "final")
+    stack, _, layer = place.rpartition(".")
+    if quantity == "hidden" and layer.isdigit():
+        return Site(stack, int(layer), "hidden")
+    return None
 
 
 def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, groups: int) -> Iterator[Reading]:
@@ -93,20 +99,22 @@ def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, gro
     left out itself.
     """
     tokens, places, other_places = np.intersect1d(first.hash, second.hash, return_indices=True)
-    places, other_places = places[: reads.most], other_places[: reads.most]
+    places = places[: reads.most]
+    other_places = other_places[: reads.most]
     of_first = _drop_unusable(first, places)
     of_second = _drop_unusable(second, other_places)
-    if not (len(tokens) and of_first and of_second):
+    if not len(tokens) or not of_first or not of_second:
         return
-    used = np.logical_and.reduce([is_usable(x) for x in (*of_first.values(), *of_second.values())])
-    if used.sum() < 2:
+    is_used = np.logical_and.reduce([is_usable(x) for x in (*of_first.values(), *of_second.values())])
+    if is_used.sum() < 2:
         return
     left_out = min(groups, getattr(reads, "groups", None) or groups)
-    group = (first.unit[places] % groups % left_out)[used]
+    units = first.unit[places][is_used]
+    group = units % groups % left_out
 
     def sample(x: Array) -> SampledVectors:
         """Return the used tokens as a sample; its mean is the mean of these tokens."""
-        return SampledVectors(x[used], group, left_out, x[used].mean(0))
+        return SampledVectors(x[is_used], group, left_out, x[is_used].mean(0))
 
     samples = {site: sample(x) for site, x in of_first.items()}
     others = {site: sample(x) for site, x in of_second.items()}
@@ -119,9 +127,9 @@ def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, gro
                 "stack_other": other.stack,
                 "layer_other": second.depth if other.layer is None else other.layer,
                 "site_other": other.label,
-                "n_units": len(np.unique(first.unit[places][used])),
+                "n_units": len(np.unique(units)),
             }
-            yield Reading(SampledPair(vectors, other_vectors), columns, np.array(float(used.sum())))
+            yield Reading(SampledPair(vectors, other_vectors), columns, np.array(float(is_used.sum())))
 
 
 def _drop_unusable(stack: SampledStack, places: NDArray[np.intp]) -> dict[Site, Array]:

@@ -21,9 +21,9 @@ from anisoscope.reads.base import (
     TrialLayout,
     TrialPass,
     Unit,
-    batch_of,
-    in_batches,
+    make_batch,
     pad,
+    split_batches,
 )
 from anisoscope.reads.vectors import VectorSums, is_whole_image
 from anisoscope.sums.reservoir import Reservoir
@@ -74,7 +74,7 @@ class SampledVectors:
     group: NDArray[np.int64]
     groups: int
     mean: Array
-    _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    _cached: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         """Return the number of sampled vectors."""
@@ -101,17 +101,21 @@ class SampledVectors:
 
     def take(self, chosen: Any) -> "SampledVectors":
         """Return the sample reduced to the `chosen` vectors (indices or a mask)."""
-        return replace(self, vectors=self.vectors[chosen], group=self.group[chosen], _made={})
+        return replace(self, vectors=self.vectors[chosen], group=self.group[chosen], _cached={})
 
     def replicates(self, function: Callable[[Array], Any]) -> Array:
         """Return `function` of all vectors [vector, dim], then of the vectors without each group of units in turn.
 
         The result is [replicate, …]. A replicate is NaN if no vector is left.
         """
-        values = [np.asarray(function(self.vectors), dtype=np.float64)]
+        of_all = np.asarray(function(self.vectors), dtype=np.float64)
+        values = [of_all]
         for group in self.present:
-            x = self.vectors[self.group != group]
-            values.append(np.asarray(function(x), dtype=np.float64) if len(x) else np.full_like(values[0], np.nan))
+            others = self.vectors[self.group != group]
+            if len(others):
+                values.append(np.asarray(function(others), dtype=np.float64))
+            else:
+                values.append(np.full_like(of_all, np.nan))
         return np.stack(values)
 
     def sum_pairs(self, function: Callable[[Array, Array], Array]) -> Array:
@@ -138,9 +142,9 @@ class SampledVectors:
 
     def get_cached(self, function: "Callable[[SampledVectors], T]") -> T:
         """Return `function` of this sample, computed only once, since a layer takes part in many pairs of layers."""
-        if function not in self._made:
-            self._made[function] = function(self)
-        return self._made[function]  # type: ignore[no-any-return]
+        if function not in self._cached:
+            self._cached[function] = function(self)
+        return self._cached[function]  # type: ignore[no-any-return]
 
 
 def leave_out_groups(of_groups: Array) -> Array:
@@ -167,7 +171,7 @@ class OfSample(Reads):
     def keepers(self, needs: frozenset[str]) -> Iterable[Keeper]:  # noqa: ARG002
         """Yield the accumulators of the sample, and of the sum of all vectors, which gives their mean."""
         yield KeptSample()
-        yield VectorSums(dict.fromkeys(("hidden", "final"), frozenset({"vector"})))  # the mean of all vectors
+        yield VectorSums(dict.fromkeys(("hidden", "final"), frozenset({"vector"})))
 
 
 class Sample(OfSample):
@@ -188,16 +192,18 @@ class Sample(OfSample):
         """Yield the sample of each layer that has at least two usable vectors."""
         for name, site in kept.sites.items():
             reservoir = find_reservoir(name, site, kept)
-            sample = select_sample(name, reservoir, kept) if reservoir is not None else None
+            if reservoir is None:
+                continue
+            sample = select_sample(name, reservoir, kept)
             if sample is not None:
-                yield Reading(sample, kept.columns_of(site), np.array(float(len(sample))))
+                yield Reading(sample, kept.make_columns(site), np.array(float(len(sample))))
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:  # noqa: ARG002
         """Feed test data as hidden states: each unit is a sequence of its own."""
-        for first, part in in_batches(units, layout):
+        for first, part in split_batches(units, layout):
             x, real = pad([np.asarray(unit) for unit in part], layout)
             if real.shape[1]:
-                trial.begin(batch_of(first, real), torch.device("cpu"))
+                trial.begin(make_batch(first, real), torch.device("cpu"))
                 trial.receive(Site("encoder", 1, "hidden"), x)
                 trial.end()
 
@@ -211,8 +217,11 @@ def find_reservoir(name: str, site: Site, kept: Gathered) -> Reservoir | None:
     """
     if site.quantity not in LAYER_QUANTITIES:
         return None
+    # A layer has a sample of its own if its positions are not those of other layers.
     reservoir = kept.reservoirs.get(site.stack) or kept.reservoirs.get(name)
-    return reservoir if reservoir is not None and name in reservoir.vectors else None
+    if reservoir is None or name not in reservoir.vectors:
+        return None
+    return reservoir
 
 
 def is_usable(vectors: Array) -> NDArray[np.bool_]:
@@ -233,10 +242,12 @@ def select_sample(
     kept        everything that the finished pass has accumulated
     """
     vectors = reservoir.vectors[name][:most].double().numpy()
-    chosen = is_usable(vectors) if usable is None else usable
-    if chosen.sum() < 2:
+    if usable is None:
+        usable = is_usable(vectors)
+    if usable.sum() < 2:
         return None
-    group = (reservoir.unit[:most].numpy() % kept.sums.groups)[chosen]
-    total = kept.sums.at(name, ("vector", "n"))
-    mean = total["vector"].sum(0)[0, 0] / total["n"].sum(0)[0, 0]
-    return SampledVectors(vectors[chosen], group, kept.sums.groups, mean)
+    group = (reservoir.unit[:most].numpy() % kept.sums.groups)[usable]
+    totals = kept.sums.at(name, ("vector", "n"))
+    # Of the first token policy; layers have one head.
+    mean = totals["vector"].sum(0)[0, 0] / totals["n"].sum(0)[0, 0]
+    return SampledVectors(vectors[usable], group, kept.sums.groups, mean)

@@ -21,10 +21,10 @@ from anisoscope.reads.base import (
     TrialLayout,
     TrialPass,
     Unit,
-    batch_of,
-    in_batches,
+    make_batch,
+    make_totals,
     pad,
-    totals_of,
+    split_batches,
 )
 from anisoscope.sums.groups import COUNTED, sum_single_vectors, sum_vectors
 from anisoscope.sums.moments import add_head_moments
@@ -61,13 +61,15 @@ class VectorSums(Keeper):
         empty: frozenset[str] = frozenset()
         return VectorSums({q: self.terms.get(q, empty) | other.terms.get(q, empty) for q in quantities})
 
-    def terms_at(self, quantity: str) -> frozenset[str]:
+    def list_terms(self, quantity: str) -> frozenset[str]:
         """Return the names of the sums to accumulate for one quantity (such as `hidden` or `key`).
 
         Counts of vectors that are left out (zero, non-finite) are not among them: they are always kept.
         """
-        found = self.terms.get(quantity, frozenset()) | {"n"}
-        return found - {"unit_square"} if quantity in OF_HEADS else found
+        terms = self.terms.get(quantity, frozenset()) | {"n"}
+        if quantity in OF_HEADS:
+            terms -= {"unit_square"}
+        return terms
 
     def takes(self, site: Site) -> bool:
         """Return whether a site (place in the model) holds vectors: hidden states, queries, keys or values."""
@@ -75,7 +77,7 @@ class VectorSums(Keeper):
 
     def add(self, site: Site, value: Tensor, done: Pass) -> None:
         """Add the vectors of a site: [sequence, token, dim] for layers, [sequence, head, token, dim] for heads."""
-        terms = self.terms_at(site.measured_as) | COUNTED
+        terms = self.list_terms(site.measured_as) | COUNTED
         positions = done.copy_to(done.find_masks(site, value), value.device)
         if site.quantity in LAYER_QUANTITIES:
             _add_layer(site, value, positions, terms, done)
@@ -98,14 +100,17 @@ def _add_layer(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
         done.sums.add(site.name, values, done.copy_to(done.group, x.device) % FEW_GROUPS)
         return
     subsets = positions.subsets if "subset_unit" in terms else None
-    if x.shape[1] == 1 and len(x) >= FEWEST_SINGLES * done.settings.groups and x.device.type == "cpu":
+    are_single = x.shape[1] == 1 and len(x) >= FEWEST_SINGLES * done.settings.groups
+    if are_single and x.device.type == "cpu":
         values, inverse, groups = sum_single_vectors(x, positions.policies, subsets, terms, done.group)
         done.sums.add(site.name, values, groups)
     else:
         values, inverse = sum_vectors(x.unsqueeze(1), positions.policies, subsets, terms)
         done.add_sums(site.name, values)
     if "moment" in terms:
-        done.moments.add(site.name, x, positions.policies[:, 0] & (inverse[:, 0] > 0), inverse[:, 0])
+        # Of the first token policy. Zero and non-finite vectors have the inverse norm 0.
+        is_counted = positions.policies[:, 0] & (inverse[:, 0] > 0)
+        done.moments.add(site.name, x, is_counted, inverse[:, 0])
 
 
 def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], done: Pass) -> None:
@@ -123,7 +128,8 @@ def _add_heads(site: Site, x: Tensor, positions: Any, terms: frozenset[str], don
     if "head_moment" in terms:
         groups = min(done.settings.spectrum_groups or FEW_GROUPS, done.settings.groups)
         weight = positions.policies[:, :1] * (inverse > 0)
-        add_head_moments(done.sums, site.name, x, weight, done.copy_to(done.group, x.device) % groups, groups)
+        group = done.copy_to(done.group, x.device) % groups
+        add_head_moments(done.sums, site.name, x, weight, group, groups)
 
 
 def is_whole_image(x: Tensor, done: Pass) -> bool:
@@ -168,22 +174,26 @@ class Vectors(Reads):
     @property
     def captured(self) -> frozenset[str]:
         """Return the quantities to capture: hidden states, or queries, keys and values."""
-        heads = OF_HEADS & {*self.at}
-        return heads | {*LAYER_QUANTITIES} if {*self.at} - OF_HEADS else heads
+        captured = OF_HEADS & {*self.at}
+        if {*self.at} - OF_HEADS:
+            captured |= {*LAYER_QUANTITIES}
+        return captured
 
-    def axes_of(self, needs: frozenset[str]) -> tuple[str, ...]:
+    def list_axes(self, needs: frozenset[str]) -> tuple[str, ...]:
         """Return the leading axes of a metric's values: token policy and head, or only head for moments and subsets.
 
         UsageError if `needs` combines second moments with other sums, or asks for moments or subsets of heads.
         """
         if needs & MOMENTS and needs - MOMENTS:
             got = f"{', '.join(sorted(needs & MOMENTS))} with {', '.join(sorted(needs - MOMENTS))}"
-            cure = "second moments have groups of their own: use moment_n and moment_vector beside them"
+            cure = "second moments have groups of their own: use moment_n and moment_vector with them"
             raise UsageError("second moments alone, or other sums", got, cure)
         if {*self.at} & OF_HEADS and needs & (MOMENTS | SUBSETS):
             got = f"{', '.join(sorted(needs & (MOMENTS | SUBSETS)))} at {', '.join(self.at)}"
             raise UsageError("second moments and subsets of hidden states alone", got, "leave heads out of `at`")
-        return ("head",) if needs & (MOMENTS | SUBSETS) else ("policy", "head")
+        if needs & (MOMENTS | SUBSETS):
+            return ("head",)
+        return ("policy", "head")
 
     def is_of_first_policy(self, needs: frozenset[str]) -> bool:
         """Return whether second moments are needed: they are kept for the first token policy only."""
@@ -206,9 +216,9 @@ class Vectors(Reads):
         for name, site in kept.sites.items():
             if site.measured_as not in self.at:
                 continue
-            totals = totals_of(kept.sums.at(name, metric.needs))
+            totals = make_totals(kept.sums.at(name, metric.needs))
             if totals is not None:
-                yield Reading(totals, kept.columns_of(site), self._count_vectors(metric.needs, kept, name))
+                yield Reading(totals, kept.make_columns(site), self._count_vectors(metric.needs, kept, name))
 
     def _count_vectors(self, needs: frozenset[str], kept: Gathered, site: str) -> Array:
         """Return the number of vectors behind the values, by token policy and head.
@@ -220,8 +230,13 @@ class Vectors(Reads):
         site    name of the place in the model
         """
         if needs & SUBSETS:
-            return np.asarray(kept.sums.at(site, ("subset_n",))["subset_n"].sum(0)[:KINDS].sum(0))
-        term = "moment_n" if needs & MOMENTS else "sequences" if needs & INSIDE and "n" not in needs else "n"
+            by_subset = kept.sums.at(site, ("subset_n",))["subset_n"].sum(0)
+            return np.asarray(by_subset[:KINDS].sum(0))
+        term = "n"
+        if needs & MOMENTS:
+            term = "moment_n"
+        elif needs & INSIDE and "n" not in needs:
+            term = "sequences"
         return np.asarray(kept.sums.at(site, (term,))[term].sum(0))
 
     def feed(self, metric: Declared, units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) -> None:
@@ -230,13 +245,16 @@ class Vectors(Reads):
             _feed_subsets(units, layout, trial)
             return
         quantity = next(q for q in OF_VECTORS if q in self.at)
-        for first, part in in_batches(units, layout):
+        for first, part in split_batches(units, layout):
             x, real = pad([np.asarray(unit) for unit in part], layout)
             if not real.shape[1]:
                 continue
-            trial.begin(batch_of(first, real), torch.device("cpu"))
-            site = Site("encoder", None if quantity == "final" else 1, quantity)  # type: ignore[arg-type]
-            trial.receive(site, x.unsqueeze(1) if quantity in OF_HEADS else x)
+            trial.begin(make_batch(first, real), torch.device("cpu"))
+            layer = None if quantity == "final" else 1
+            site = Site("encoder", layer, quantity)  # type: ignore[arg-type]
+            if quantity in OF_HEADS:
+                x = x.unsqueeze(1)
+            trial.receive(site, x)
             trial.end()
 
 
@@ -247,19 +265,23 @@ def _feed_subsets(units: Sequence[Unit], layout: TrialLayout, trial: TrialPass) 
     Each vector of the second unit begins a sequence. The vectors of the first unit are distributed over the sequences
     round-robin.
     """
-    special, first = (np.asarray(unit) for unit in units[:2])
-    sequences, marks = [], []
-    for i in range(max(len(first), 1)):
-        rest = special[i :: max(len(first), 1)]
-        sequences.append(np.concatenate([first[i : i + 1], rest]))
-        marks.append(len(first[i : i + 1]))
-    for number, part in in_batches(sequences, layout):
+    special = np.asarray(units[0])
+    first = np.asarray(units[1])
+    # Without a vector of the second unit there is one sequence, of special tokens alone.
+    count = max(len(first), 1)
+    begins_with_first = len(first) > 0
+    sequences = []
+    for i in range(count):
+        sequences.append(np.concatenate([first[i : i + 1], special[i::count]]))
+    for number, part in split_batches(sequences, layout):
         x, real = pad(part, layout)
         if not real.shape[1]:
             continue
-        batch = batch_of(number, real)
-        begun = torch.tensor(marks[number : number + len(part)])
-        batch.streams["encoder"].special.copy_(real & (torch.arange(real.shape[1]) >= begun.unsqueeze(1)))
+        batch = make_batch(number, real)
+        is_special = real.clone()
+        if begins_with_first:
+            is_special[:, 0] = False
+        batch.streams["encoder"].special.copy_(is_special)
         trial.begin(batch, torch.device("cpu"))
         trial.receive(Site("encoder", 1, "hidden"), x)
         trial.end()

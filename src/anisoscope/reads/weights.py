@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from anisoscope.reads.base import Array, Declared, Gathered, Reading, Reads, TrialLayout, TrialPass, Unit, totals_of
+from anisoscope.reads.base import Array, Declared, Gathered, Reading, Reads, TrialLayout, TrialPass, Unit, make_totals
 
 Summary = Callable[[NDArray[Any]], Mapping[str, Array]]
 
@@ -43,8 +43,11 @@ class Weights(Reads):
         columns = dict.fromkeys(("stack", "kind", "layer", "n_units"))
         prefix = f"{metric.name}."
         for matrix, terms in kept.weights.items():
-            own = {name.removeprefix(prefix): x.numpy() for name, x in terms.items() if name.startswith(prefix)}
-            totals = totals_of(own)
+            of_metric: dict[str, Array] = {}
+            for name, x in terms.items():
+                if name.startswith(prefix):
+                    of_metric[name.removeprefix(prefix)] = x.numpy()
+            totals = make_totals(of_metric)
             if totals is not None:
                 yield Reading(totals, columns | {"site": matrix}, np.asarray(terms["rows"].numpy()[0]))
 
@@ -60,6 +63,7 @@ def summarise_matrix(matrix: NDArray[Any], summaries: Mapping[str, Summary]) -> 
     summaries   functions that reduce the matrix to named arrays, by name of the metric
     """
     terms = {"rows": np.array([float(len(matrix))])}
-    for name, summarise in summaries.items():
-        terms |= {f"{name}.{term}": value for term, value in summarise(matrix).items()}
+    for metric, summarise in summaries.items():
+        for term, value in summarise(matrix).items():
+            terms[f"{metric}.{term}"] = value
     return {name: torch.from_numpy(value) for name, value in terms.items()}

@@ -520,7 +520,7 @@ def _warn_of_spectrum(measurement: Measurement) -> Iterator[str]:
         missing = jackknife.explain_no_interval(min(len(measurement.sums.units), groups))
         if missing:
             yield f"spectrum: {missing}; --spectrum-groups 8 gives them"
-    is_asked_for = "moment" in measurement.settings.terms_at("hidden")
+    is_asked_for = "moment" in measurement.settings.list_terms("hidden")
     if is_asked_for and measurement.settings.flatten != "image":
         layers = [site for site in measurement.sites.values() if site.quantity in LAYER_QUANTITIES]
         without = [site for site in layers if (site.name, "moment") not in measurement.sums.terms]
