@@ -55,9 +55,7 @@ def trajectory(
     layers: list[alt.Chart] = []
     if isinstance(isotropic, Mapping):
         data["isotropic"] = data[series].map(isotropic)
-        bound = alt.Chart().transform_aggregate(isotropic="max(isotropic)", groupby=[series])
-        rule = bound.mark_rule(strokeDash=style.DASHED)
-        layers.append(rule.encode(y=alt.Y("isotropic:Q", title=up_title), color=hue))
+        layers.append(_mark_isotropic(series, up_title, hue))
     elif isotropic is not None:
         layers.append(style.between(0, isotropic, up_title, opacity=0.1))
         layers += style.level(isotropic, up_title)
@@ -81,6 +79,17 @@ def trajectory(
         layers.append(style.whisker(alone, up_title))
         layers.append(diamond.encode(y=height, description=tooltip))
     return style.facet(layers, data, panel, size, columns, independent=independent)
+
+
+def _mark_isotropic(series: str, title: str, hue: alt.Color) -> alt.Chart:
+    """Return a dashed horizontal line for each series, at the height that the column `isotropic` gives it.
+
+    title   of the vertical axis
+    hue     colours of the series
+    """
+    bound = alt.Chart().transform_aggregate(isotropic="max(isotropic)", groupby=[series])
+    rule: alt.Chart = bound.mark_rule(strokeDash=style.DASHED)
+    return rule.encode(y=alt.Y("isotropic:Q", title=title), color=hue)
 
 
 def layer_curve(frame: pd.DataFrame, *, title: str = "anisotropy A", zero: bool = True, **options: Any) -> ChartType:

@@ -117,17 +117,8 @@ def try_cures(
     _check_shapes(x, units, labels, partner)
     if partner is not None:
         partner = np.asarray(partner, dtype=np.float64)
-    is_usable = _find_usable(x, partner)
     notes: list[str] = []
-    left_out = int((~is_usable).sum())
-    if left_out:
-        notes.append(f"{left_out} vectors that are zero or not finite were left out")
-    x, units = x[is_usable], units[is_usable]
-    if labels is not None:
-        labels = labels[is_usable]
-    if partner is not None:
-        partner = partner[is_usable]
-
+    x, units, labels, partner = _drop_unusable(x, units, labels, partner, notes)
     fitting, group = _split_units(units, seed, groups)
     trying = ~fitting
     sample = _sample_rows(np.flatnonzero(trying), seed)
@@ -165,6 +156,23 @@ def fit_to_use(name: str, x: Any, partner: Any = None) -> Fit:
     if partner is not None:
         partner = np.asarray(partner, dtype=np.float64)
     return fit_cure(name, _join_sides(x, partner, _find_usable(x, partner)))
+
+
+def _drop_unusable(
+    x: Array, units: Numbers, labels: Numbers | None, partner: Array | None, notes: list[str]
+) -> tuple[Array, Numbers, Numbers | None, Array | None]:
+    """Return vectors with their units, labels and partners, without those that are zero or not finite; a note says how
+    many were left out.
+    """
+    is_usable = _find_usable(x, partner)
+    left_out = int((~is_usable).sum())
+    if left_out:
+        notes.append(f"{left_out} vectors that are zero or not finite were left out")
+    if labels is not None:
+        labels = labels[is_usable]
+    if partner is not None:
+        partner = partner[is_usable]
+    return x[is_usable], units[is_usable], labels, partner
 
 
 def _find_usable(x: Array, partner: Array | None) -> NDArray[np.bool_]:

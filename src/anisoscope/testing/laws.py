@@ -37,6 +37,8 @@ GROUPS = 32
 MOST = 1 << 20
 """A sample that holds everything."""
 POINTS = ("Formula", "Range", "Unit", "Undefined", "Source")
+ON_REQUEST = {"row_median", "score_histogram"}
+"""Values of attention rows that are measured on request only."""
 SMALLEST = {
     "nothing": (0, 0),
     "one vector": (1, 0),
@@ -110,7 +112,8 @@ def laws_of(metric: Metric) -> list[Law]:
 @contextmanager
 def temporarily_register(metric: Metric) -> Iterator[None]:
     """Register a metric under its name inside a `with` block."""
-    with nullcontext() if find_all().get(metric.name) is metric else registered(metric):
+    is_registered = find_all().get(metric.name) is metric
+    with nullcontext() if is_registered else registered(metric):
         yield
 
 
@@ -122,7 +125,10 @@ def run_test_pass(metric: Metric, units: Sequence[Unit], **layout: Any) -> Measu
     """
     groups = max(GROUPS, len(units))
     settings = Settings(metrics=(metric.name,), tokens=("all",), groups=groups, spectrum_groups=groups, sample=MOST)
-    classes = tuple(map(str, range(len(units)))) if metric.reads.labelled else ()
+    classes: tuple[str, ...] = ()
+    if metric.reads.labelled:
+        # Each unit of test data is a class.
+        classes = tuple(map(str, range(len(units))))
     done = Measurement(settings, classes=classes)
     metric.reads.feed(metric, units, TrialLayout(**layout), done)
     return done
@@ -144,7 +150,9 @@ def compute_replicates(metric: Metric, units: Sequence[Unit], **layout: Any) -> 
     Returns {name of a value: [replicate, …]}; empty if the metric reads nothing.
     """
     reading = read_test_data(metric, units, **layout)
-    return {} if reading is None else metric.compute(reading.data)
+    if reading is None:
+        return {}
+    return metric.compute(reading.data)
 
 
 def compute_values(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict[str, float]:
@@ -156,7 +164,9 @@ def compute_values(metric: Metric, units: Sequence[Unit], **layout: Any) -> dict
     layout   fields of `reads.base.TrialLayout`
     """
     reading = read_test_data(metric, units, **layout)
-    return {} if reading is None else name_values(metric, reading, metric.compute(reading.data))
+    if reading is None:
+        return {}
+    return name_values(metric, reading, metric.compute(reading.data))
 
 
 def name_values(metric: Metric, reading: Reading, computed: Mapping[str, Array]) -> dict[str, float]:
@@ -166,8 +176,11 @@ def name_values(metric: Metric, reading: Reading, computed: Mapping[str, Array])
     computed   what it computed: {name: [replicate, …]}
     """
     named: dict[str, float] = {}
-    for name, of_groups in computed.items():
-        value = of_groups[0].reshape(-1, *of_groups.shape[1 + len(metric.axes) :])[0]  # first policy and head
+    for name, replicates in computed.items():
+        of_all = replicates[0]
+        component_axes = of_all.shape[len(metric.axes) :]
+        # The first entry of policies and heads together is that of the first of either.
+        value = of_all.reshape(-1, *component_axes)[0]
         if value.ndim == 0:
             named[name] = float(value)
             continue
@@ -196,14 +209,21 @@ def change_sides(units: Sequence[Unit], by: Sequence[Callable[[Array], Array]]) 
     return changed
 
 
-def length_of(unit: Unit) -> int:
+def list_sides(unit: Unit) -> tuple[Array, ...]:
+    """Return the arrays of a unit of test data: two of a pair, else one."""
+    return unit if isinstance(unit, tuple) else (unit,)
+
+
+def count_vectors(unit: Unit) -> int:
     """Return the number of vectors in a unit of test data."""
-    return len(unit[0]) if isinstance(unit, tuple) else len(unit)
+    return len(list_sides(unit)[0])
 
 
 def _label(name: str) -> str:
     """Return how a message names a value: `its value 'share'`."""
-    return f"its value {name!r}" if name else "its value"
+    if not name:
+        return "its value"
+    return f"its value {name!r}"
 
 
 def _require_equal(got: Mapping[str, Any], expected: Mapping[str, Any], how: tuple[str, str], tolerance: float) -> None:
@@ -212,16 +232,18 @@ def _require_equal(got: Mapping[str, Any], expected: Mapping[str, Any], how: tup
     got, expected   values by name
     how             names of the two ways
     """
+    one_way, other_way = how
     if got.keys() != expected.keys():
-        raise _Broken(f"it gives {sorted(got)} {how[0]} and {sorted(expected)} {how[1]}")
-    for name, value in expected.items():
-        found_value, value = np.asarray(got[name]), np.asarray(value)
-        if found_value.shape != value.shape:
-            raise _Broken(f"{_label(name)} has shape {found_value.shape} {how[0]} and {value.shape} {how[1]}")
-        same = np.isclose(found_value, value, rtol=tolerance, atol=tolerance, equal_nan=True)
-        if not same.all():
-            place = tuple(np.argwhere(~same)[0])
-            raise _Broken(f"{_label(name)} is {found_value[place]:.9g} {how[0]} and {value[place]:.9g} {how[1]}")
+        raise _Broken(f"it gives {sorted(got)} {one_way} and {sorted(expected)} {other_way}")
+    for name in expected:
+        x = np.asarray(got[name])
+        y = np.asarray(expected[name])
+        if x.shape != y.shape:
+            raise _Broken(f"{_label(name)} has shape {x.shape} {one_way} and {y.shape} {other_way}")
+        is_same = np.isclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True)
+        if not is_same.all():
+            place = tuple(np.argwhere(~is_same)[0])
+            raise _Broken(f"{_label(name)} is {x[place]:.9g} {one_way} and {y[place]:.9g} {other_way}")
 
 
 # ---- the laws --------------------------------------------------------------------------------------------------------
@@ -249,12 +271,12 @@ def _check_declaration(metric: Metric) -> None:
         raise _Broken(f"it declares the panel {metric.panel!r}; what another package adds is measured if it is named")
     if metric.reference is None:
         raise _Broken("it has no reference, so that nothing says what its values should be")
-    named = set(compute_replicates(metric, metric.reads.draw()))
-    declared = (("bounds", {*metric.bounds}), ("counted", {*metric.counted}), ("extremes", {*metric.extremes}))
-    for what, names in declared:
-        optional = {"row_median", "score_histogram"}  # of attention rows, on request
-        if strange := sorted(names - named - optional):
-            raise _Broken(f"`{what}` names {', '.join(map(repr, strange))}, which it does not give ({sorted(named)})")
+    given = set(compute_replicates(metric, metric.reads.draw()))
+    declared = {"bounds": {*metric.bounds}, "counted": {*metric.counted}, "extremes": {*metric.extremes}}
+    for what, names in declared.items():
+        unknown = sorted(names - given - ON_REQUEST)
+        if unknown:
+            raise _Broken(f"`{what}` names {', '.join(map(repr, unknown))}, which it does not give ({sorted(given)})")
 
 
 def _check_shapes(metric: Metric) -> None:
@@ -263,23 +285,39 @@ def _check_shapes(metric: Metric) -> None:
     """
     reading = read_test_data(metric, metric.reads.draw())
     assert reading is not None
-    expected, axes = 1 + reading.data.n_groups, len(metric.axes)
+    axes = ("replicate", *metric.axes)
     for name, value in metric.compute(reading.data).items():
         if not isinstance(value, np.ndarray) or value.dtype != np.float64:
             raise _Broken(f"{_label(name)} is {getattr(value, 'dtype', type(value).__name__)}, no array of float64")
-        described = ", ".join(("replicate", *metric.axes))
-        if value.ndim not in (1 + axes, 2 + axes):
+        has_components = value.ndim == len(axes) + 1
+        if value.ndim != len(axes) and not has_components:
+            described = ", ".join(axes)
             raise _Broken(f"{_label(name)} has shape {value.shape}; expected [{described}] or one component axis more")
-        if name in metric.extremes:
-            if len(value) != 1:
-                raise _Broken(f"{_label(name)} is declared an extreme and has {len(value)} replicates; expected 1")
-        elif len(value) not in ((1, expected) if metric.reads.summary() is not None else (expected,)):
-            what = "all groups, then each left out"
-            raise _Broken(f"{_label(name)} has {len(value)} replicates; expected {expected}: {what}")
-        if value.ndim == 2 + axes:
-            labels = metric.labels_of(name, value.shape[-1], reading.names)
-            if len(labels) != value.shape[-1] or len(set(labels)) < len(labels):
-                raise _Broken(f"{_label(name)} has {value.shape[-1]} components, named {', '.join(labels)}")
+        _require_replicates(metric, name, len(value), 1 + reading.data.n_groups)
+        if has_components:
+            count = value.shape[-1]
+            labels = metric.labels_of(name, count, reading.names)
+            if len(labels) != count or len(set(labels)) < len(labels):
+                raise _Broken(f"{_label(name)} has {count} components, named {', '.join(labels)}")
+
+
+def _require_replicates(metric: Metric, name: str, count: int, expected: int) -> None:
+    """Raise _Broken unless a value has the right number of replicates.
+
+    name       of the value
+    count      its number of replicates
+    expected   1 and the number of groups
+    """
+    if name in metric.extremes:
+        if count != 1:
+            raise _Broken(f"{_label(name)} is declared an extreme and has {count} replicates; expected 1")
+        return
+    # What is computed of a matrix has no groups.
+    is_of_weights = metric.reads.summary() is not None
+    if count == expected or (is_of_weights and count == 1):
+        return
+    what = "all groups, then each left out"
+    raise _Broken(f"{_label(name)} has {count} replicates; expected {expected}: {what}")
 
 
 def _check_reference(metric: Metric) -> None:
@@ -291,10 +329,12 @@ def _check_reference(metric: Metric) -> None:
 def require_reference(metric: Metric, units: list[Unit], tolerance: float = EXACT, **layout: Any) -> None:
     """Raise _Broken unless the values on test data equal those of the metric's slow reference."""
     assert metric.reference is not None
-    expected, got = metric.reference(units), compute_values(metric, units, **layout)
+    expected = metric.reference(units)
+    got = compute_values(metric, units, **layout)
     if not expected:
         raise _Broken("its reference names no value")
-    if missing := sorted(expected.keys() - got.keys()):
+    missing = sorted(expected.keys() - got.keys())
+    if missing:
         raise _Broken(f"its reference names {', '.join(map(repr, missing))}, which it does not give ({sorted(got)})")
     how = "as computed", "by its definition"
     _require_equal({name: got[name] for name in expected}, expected, how, tolerance)
@@ -315,7 +355,7 @@ def _check_float32(metric: Metric) -> None:
         require_reference(metric, units, tolerance, dtype=torch.float32)
 
 
-def _check_invariance(invariance: str) -> Callable[[Metric], None]:
+def _make_invariance_check(invariance: str) -> Callable[[Metric], None]:
     """Return a check that the metric is invariant to a change of the data (rotation, scaling, …) exactly if it
     declares so.
     """
@@ -325,14 +365,15 @@ def _check_invariance(invariance: str) -> Callable[[Metric], None]:
         invariance.
         """
         units = metric.reads.draw(2)
-        changed = _transform_units(metric, units, invariance)
-        before, after = compute_values(metric, units), compute_values(metric, changed)
+        before = compute_values(metric, units)
+        after = compute_values(metric, _transform_units(metric, units, invariance))
         assert metric.reference is not None
         names = metric.reference(units).keys()
         change = max(abs(after[name] - before[name]) / max(1, abs(before[name])) for name in names)
-        if invariance in metric.invariant and change > EXACT:
+        is_declared = invariance in metric.invariant
+        if is_declared and change > EXACT:
             raise _Broken(f"it is declared invariant to {invariance}, which changes it by {change:.2g}")
-        if invariance not in metric.invariant and change < CHANGED:
+        if not is_declared and change < CHANGED:
             raise _Broken(f"{invariance} changes it by {change:.2g} only, and it is not declared invariant to it")
 
     return check
@@ -341,22 +382,31 @@ def _check_invariance(invariance: str) -> Callable[[Metric], None]:
 def _transform_units(metric: Metric, units: list[Unit], invariance: str) -> list[Unit]:
     """Return test data that are rotated, scaled, shifted or reordered, as `invariance` names it."""
     rng = np.random.default_rng(5)
-    first = units[0]
-    d = (first[0] if isinstance(first, tuple) else first).shape[1]
+    d = list_sides(units[0])[0].shape[1]
     if invariance == "rotation":
-        first_turn, other_turn = (np.linalg.qr(rng.standard_normal((d, d)))[0] for _ in range(2))
+        rotation = _draw_rotation(rng, d)
+        other_rotation = _draw_rotation(rng, d)
         if metric.reads.sides_turn_together:
-            other_turn = first_turn
-        return change_sides(units, (lambda x: x @ first_turn, lambda x: x @ other_turn))
+            other_rotation = rotation
+        return change_sides(units, (lambda x: x @ rotation, lambda x: x @ other_rotation))
     if invariance == "scaling":
         return change_units(units, lambda x: x * np.exp(rng.standard_normal((len(x), 1))))
     if invariance == "translation":
         return change_units(units, lambda x: x + np.linspace(1, 2, d))
     shuffled: list[Unit] = []
     for unit in units:
-        order = rng.permutation(length_of(unit))
+        order = rng.permutation(count_vectors(unit))
         shuffled += change_units([unit], partial(np.take, indices=order, axis=0))
-    return shuffled if metric.reads.has_roles(metric.needs) else shuffled[::-1]
+    # Units that play different parts stay in their places.
+    if metric.reads.has_roles(metric.needs):
+        return shuffled
+    return shuffled[::-1]
+
+
+def _draw_rotation(rng: np.random.Generator, d: int) -> Array:
+    """Draw a random rotation [dim, dim], which may also reflect."""
+    rotation, _ = np.linalg.qr(rng.standard_normal((d, d)))
+    return rotation
 
 
 def _check_batches(metric: Metric) -> None:
@@ -378,9 +428,8 @@ def _check_halves(metric: Metric) -> None:
         halves.append(run_test_pass(metric, kept))
     reading = read_pass(metric, halves[0].merge(halves[1]))
     assert reading is not None
-    _require_equal(
-        metric.compute(reading.data), compute_replicates(metric, units), ("of two halves", "of the whole"), EXACT
-    )
+    merged = metric.compute(reading.data)
+    _require_equal(merged, compute_replicates(metric, units), ("of two halves", "of the whole"), EXACT)
 
 
 def _check_padding(metric: Metric) -> None:
@@ -406,12 +455,13 @@ def _check_unusable(metric: Metric) -> None:
         bad = np.array([np.zeros(x.shape[1]), np.full(x.shape[1], np.nan)])
         return np.concatenate([x[:2], bad, x[2:]])
 
-    spoiled = change_units(units, spoil)
-    how = "with zero vectors and NaN among others", "without them"
-    got, expected = compute_replicates(metric, spoiled), compute_replicates(metric, units)
+    got = compute_replicates(metric, change_units(units, spoil))
+    expected = compute_replicates(metric, units)
     for name in metric.extremes:
-        if name.endswith("position"):  # which is another one with more tokens before it
+        # With more tokens before it, a token has another position.
+        if name.endswith("position"):
             del got[name], expected[name]
+    how = "with zero vectors and NaN among others", "without them"
     _require_equal(got, expected, how, EXACT)
 
 
@@ -427,13 +477,16 @@ def require_decided(metric: Metric, case: str, sizes: Sequence[int]) -> None:
     case    what the input is, in words
     sizes   number of vectors of each unit; negative numbers: all vectors are zero
     """
-    drawn = metric.reads.draw(sum(map(abs, sizes)), [abs(n) for n in sizes], 5)
-    units = change_units(drawn, np.zeros_like) if min(sizes) < 0 else drawn
+    units = metric.reads.draw(sum(map(abs, sizes)), [abs(n) for n in sizes], 5)
+    if min(sizes) < 0:
+        units = change_units(units, np.zeros_like)
+    rows: list[Any] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
             reading = read_test_data(metric, units)
-            rows = [] if reading is None else list(build_columns(metric, reading, ("all",)))
+            if reading is not None:
+                rows = list(build_columns(metric, reading, ("all",)))
         except Warning as warning:
             raise _Broken(f"{case}: it warns ({warning})") from None
     for columns, _ in rows:
@@ -454,9 +507,10 @@ def _check_replicates(metric: Metric) -> None:
     whole = {name: value for name, value in metric.compute(reading.data).items() if name not in metric.extremes}
     for index in range(reading.data.n_groups):
         computed = metric.compute(reading.data.without(index))
-        alone = {name: computed[name][0] for name in whole}
+        of_others = {name: computed[name][0] for name in whole}
+        replicate = {name: value[index + 1] for name, value in whole.items()}
         how = f"without group {index}, as replicate {index + 1}", "of the other groups alone"
-        _require_equal({name: value[index + 1] for name, value in whole.items()}, alone, how, EXACT)
+        _require_equal(replicate, of_others, how, EXACT)
 
 
 def _check_bounds(metric: Metric) -> None:
@@ -465,15 +519,19 @@ def _check_bounds(metric: Metric) -> None:
         for count in (3, 4, 9):
             drawn = metric.reads.draw(seed, (4,) * count, 5)
             reading = read_test_data(metric, change_units(drawn, partial(np.add, drift)))
-            if reading is None:
-                continue
-            for name, computed in metric.compute(reading.data).items():
-                low, high = metric.range_of(name, reading.data)
-                value = computed[0]
-                slack = EXACT * (1 + np.abs(value))
-                outside = (value < np.asarray(low) - slack) | (value > np.asarray(high) + slack)
-                if np.any(outside):
-                    raise _Broken(f"{_label(name)} is {value[outside].ravel()[0]:.6g}, outside its bounds")
+            if reading is not None:
+                _require_bounds(metric, reading)
+
+
+def _require_bounds(metric: Metric, reading: Reading) -> None:
+    """Raise _Broken if a value of a reading lies outside of its declared bounds."""
+    for name, computed in metric.compute(reading.data).items():
+        low, high = metric.range_of(name, reading.data)
+        value = computed[0]
+        slack = EXACT * (1 + np.abs(value))
+        is_outside = (value < np.asarray(low) - slack) | (value > np.asarray(high) + slack)
+        if np.any(is_outside):
+            raise _Broken(f"{_label(name)} is {value[is_outside].ravel()[0]:.6g}, outside its bounds")
 
 
 def _check_purity(metric: Metric) -> None:
@@ -488,22 +546,24 @@ def _check_purity(metric: Metric) -> None:
 def _check_alone(metric: Metric) -> None:
     """Raise _Broken unless `anisoscope.metric` on a tensor gives the values of the slow reference."""
     units = metric.reads.draw(3)
-    longest = max(map(length_of, units))
+    longest = max(map(count_vectors, units))
     mask = torch.zeros(len(units), longest, dtype=torch.bool)
-    sides = 2 if isinstance(units[0], tuple) else 1
-    arrays = [torch.full((len(units), longest, 7), torch.nan, dtype=torch.float64) for _ in range(sides)]
+    arrays: list[torch.Tensor] = []
+    for side in list_sides(units[0]):
+        arrays.append(torch.full((len(units), longest, side.shape[1]), torch.nan, dtype=torch.float64))
     for row, unit in enumerate(units):
-        mask[row, : length_of(unit)] = True
-        for array, x in zip(arrays, unit if isinstance(unit, tuple) else (unit,), strict=True):
+        mask[row, : count_vectors(unit)] = True
+        for array, x in zip(arrays, list_sides(unit), strict=True):
             array[row, : len(x)] = torch.as_tensor(x)
-    found_values = measure_alone(metric, arrays[0] if sides == 1 else (arrays[0], arrays[1]), mask=mask)
+    given = arrays[0] if len(arrays) == 1 else (arrays[0], arrays[1])
+    measured = measure_alone(metric, given, mask=mask)
     assert metric.reference is not None
     expected = metric.reference(units)
-    names = {key: f"{metric.name}.{key}" if key else metric.name for key in expected}
-    got = {key: found_values[name].value for key, name in names.items()}
+    estimates = {key: measured[f"{metric.name}.{key}" if key else metric.name] for key in expected}
+    got = {key: estimate.value for key, estimate in estimates.items()}
     _require_equal(got, expected, ("by anisoscope.metric", "by its definition"), EXACT)
-    for key, name in names.items():
-        estimate = found_values[name]
+    for key, estimate in estimates.items():
+        # Extremes have no interval.
         if key.split(" ")[0] in metric.extremes:
             continue
         if not estimate.low <= estimate.value <= estimate.high:
@@ -515,14 +575,11 @@ def _has_reference(metric: Metric) -> bool:
     return metric.reference is not None
 
 
-def _of_hidden(metric: Metric) -> bool:
-    """Return whether the metric can be computed from arrays of hidden vectors and has a reference."""
-    return metric.reads.arrays > 0 and _has_reference(metric)
-
-
-def _without_roles(metric: Metric) -> bool:
-    """Return whether the metric reads hidden vectors, has a reference, and its test units all play the same part."""
-    return _of_hidden(metric) and not metric.reads.has_roles(metric.needs)
+def _takes_arrays(metric: Metric) -> bool:
+    """Return whether the metric reads arrays of hidden vectors, has a reference, and its test units all play the same
+    part.
+    """
+    return metric.reads.arrays > 0 and _has_reference(metric) and not metric.reads.has_roles(metric.needs)
 
 
 LAWS = (
@@ -543,13 +600,13 @@ LAWS = (
         "float32 activations keep six digits",
         "sum first and subtract last, in float64",
         _check_float32,
-        _without_roles,
+        _takes_arrays,
     ),
     *(
         Law(
             f"it is invariant to {invariance}, or it is not, as it declares",
             "correct `invariant` or the formula",
-            _check_invariance(invariance),
+            _make_invariance_check(invariance),
             _has_reference,
         )
         for invariance in INVARIANCES
@@ -562,7 +619,7 @@ LAWS = (
         lambda metric: metric.reads.adds_up and not metric.reads.has_roles(metric.needs),
     ),
     Law("padding never counts", "use sums and samples, which leave padding out; no length of an array", _check_padding),
-    Law("zero vectors and NaN never count", "count by `n`, not by tokens", _check_unusable, _without_roles),
+    Law("zero vectors and NaN never count", "count by `n`, not by tokens", _check_unusable, _takes_arrays),
     Law(
         "the smallest inputs are decided",
         "give NaN where nothing is defined: `metrics.base.ratio` divides so",
@@ -576,6 +633,6 @@ LAWS = (
     ),
     Law("values stay inside their bounds", "correct `bounds` or the formula", _check_bounds),
     Law("it changes nothing that it is given", "copy before you write into an array", _check_purity),
-    Law("alone on a tensor it is the same", "see the law “it equals its definition”", _check_alone, _without_roles),
+    Law("alone on a tensor it is the same", "see the law “it equals its definition”", _check_alone, _takes_arrays),
 )
 """Every law, in the order in which they are checked."""
