@@ -14,6 +14,7 @@ from typing import Any
 import scaling
 import seen
 import speed
+import wrappers
 from pages import table_row, text_of, write
 
 from anisoscope import metrics
@@ -332,6 +333,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "inputs.md": inputs,
     "scaling.md": scaling.page,
     "limit.md": speed.page,
+    "wrappers.md": wrappers.page,
 }
 
 

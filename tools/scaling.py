@@ -342,7 +342,8 @@ sbatch --array=0-7 --wrap 'python job_array.py texts states $SLURM_ARRAY_TASK_ID
 python job_array.py texts states          # after all have ended: adds the states to one run
 ```
 
-The tests run the three examples in small (Ray only if it is installed). Their numbers equal those of one process to 1e-12.
+The tests run the three examples in small (Ray only if it is installed; Ray 2.60 was, with two workers on one machine). Their numbers equal
+those of one process to 1e-12.
 
 ## What was not run
 

@@ -190,6 +190,8 @@ def _load_given_model(job: Job, model: Any, processor: Any, options: Mapping[str
 
     A model given by name is loaded later: its second result is None.
     """
+    from anisoscope.measure.loop import find_device
+
     if isinstance(model, str | Path):
         _refuse_argument("a torch.nn.Module", "a name", processor=processor)
         check_model(str(model))
@@ -202,7 +204,9 @@ def _load_given_model(job: Job, model: Any, processor: Any, options: Mapping[str
     for weight in subject.model.parameters():
         if weight.is_floating_point():
             dtype: Any = str(weight.dtype).removeprefix("torch.")
-            return replace(job, dtype=dtype, device=str(weight.device)), subject
+            # Weights that accelerate laid off have no device of their own.
+            device = find_device(subject.model) if weight.is_meta else weight.device
+            return replace(job, dtype=dtype, device=str(device)), subject
     return job, subject
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
@@ -103,11 +103,6 @@ def _place(x: Tensor) -> int:
         return x.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
         return -id(x)
-
-
-def can_count(model: nn.Module) -> bool:
-    """Return whether attention can be detected while the model runs: not if parts of it are compiled."""
-    return all(m._compiled_call_impl is None and type(m).__name__ != "OptimizedModule" for m in model.modules())
 
 
 def list_ranges(numbers: list[int]) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from anisoscope.axes import EVERYWHERE, LAYER_QUANTITIES, PAIRS, Flatten, Place, Site
 from anisoscope.capture import entry_points, fallback, vectors
 from anisoscope.capture.backends import intercept_attention
-from anisoscope.capture.counting import Counting, can_count, list_ranges
+from anisoscope.capture.counting import Counting, list_ranges
 from anisoscope.capture.heads import Heads, Means, is_attention
 from anisoscope.capture.masking import Call
 from anisoscope.capture.proof import Positions, Proof
@@ -31,6 +31,7 @@ from anisoscope.models.blocks import (
     has_two_towers,
 )
 from anisoscope.models.devices import is_out_of_memory
+from anisoscope.models.modes import run_eagerly
 from anisoscope.models.parts import find_parts
 
 STAGES = tuple(f"{name}.{stage}" for name in ("query", "key") for stage in ("raw", "normed", "rotated"))
@@ -324,6 +325,7 @@ class Tap:
         if self.split is not None:
             check = partial(self.split.require_same_inputs, self.counting.pause)
             self.ends.callback(self.model.register_forward_pre_hook(check, with_kwargs=True).remove)
+        self.ends.enter_context(run_eagerly(self.model))
         self.ends.callback(self.model.register_forward_pre_hook(self._start).remove)
         blocks_of = find_blocks(self.model, block_classes)
         self.positions = Positions(blocks_of, self.names)
@@ -404,10 +406,9 @@ class Tap:
         """Watch every way in which modules inside of blocks may compute attention."""
         self.ends.enter_context(fallback.watch_projections(self.model, self.heads.look))
         self.ends.enter_context(intercept_attention(self.model, self.heads.look, self.counting.pause))
-        if can_count(self.model):
-            self.ends.callback(self.counting.stop)
-            self.ends.callback(self.model.register_forward_pre_hook(self.counting.start).remove)
-            self.ends.callback(self.model.register_forward_hook(self.counting.stop, always_call=True).remove)
+        self.ends.callback(self.counting.stop)
+        self.ends.callback(self.model.register_forward_pre_hook(self.counting.start).remove)
+        self.ends.callback(self.model.register_forward_hook(self.counting.stop, always_call=True).remove)
         by_hand = inside - fallback.find_off_interface(self.model).keys()
         look = partial(self.heads.look, by_hand=True)
         self.ends.enter_context(entry_points.watch_entry_points(by_hand, look, self.heads.note_trouble))

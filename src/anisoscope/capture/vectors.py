@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from anisoscope.axes import Flatten
 from anisoscope.errors import MeasureError, ModelError
+from anisoscope.models.devices import find_without_values
 from anisoscope.models.families import class_of
 from anisoscope.models.kinds import check_kind
 
@@ -224,10 +225,10 @@ def check_values(model: nn.Module) -> None:
     UsageError if the model is of a kind that cannot be hooked.
     """
     check_kind(model)
-    for name, module in model.named_modules():
-        if any(p.is_meta for p in module.parameters(recurse=False)) and not hasattr(module, "_hf_hook"):
-            got = f"{name or type(model).__name__} on the meta device, which has shapes only"
-            raise ModelError("a model whose weights have values", got, "load it on cpu, cuda or mps")
+    name = find_without_values(model)
+    if name is not None:
+        got = f"{name or type(model).__name__} on the meta device, which has shapes only"
+        raise ModelError("a model whose weights have values", got, "load it on cpu, cuda or mps")
 
 
 def _describe_type(x: Any) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from anisoscope.errors import AnisoscopeError, UsageError, suggest_names
 from anisoscope.measure.loop import find_device, move_batch
+from anisoscope.models.devices import find_without_values
 from anisoscope.models.kinds import check_kind
 
 TARGETS = ("labels", "label", "target", "targets")
@@ -194,7 +195,7 @@ def check_module(model: Any) -> None:
     if not isinstance(model, nn.Module):
         expected = "the name of a model, a loaded one or a torch.nn.Module"
         raise UsageError(expected, type(model).__name__, _advise_on(model))
-    if any(parameter.is_meta for parameter in model.parameters()):
+    if find_without_values(model) is not None:
         raise UsageError("a model with weights", "weights on the device meta", "load it on cpu, cuda or mps")
 
 

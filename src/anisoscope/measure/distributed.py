@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from anisoscope.errors import MeasureError
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
+from anisoscope.models.identity import gather_whole, read_offloaded
 from anisoscope.models.parallelism import find_spread
 
 PATIENCE = timedelta(days=7)
@@ -199,6 +200,25 @@ def reshard(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
+
+
+def read_whole_weight(model: nn.Module, module: nn.Module, name: str) -> Any:
+    """Return the values of a weight of a module of `model`, which may lie in several processes or be laid off.
+
+    If they lie in several processes, all of them must call it.
+
+    name   of the weight in the module
+    """
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    units = [unit for unit in model.modules() if isinstance(unit, FullyShardedDataParallel)]
+    around = [unit for unit in units if module in set(unit.modules())]
+    if not around:
+        value = getattr(module, name)
+        return gather_whole(read_offloaded(module, name, value)) if isinstance(value, Tensor) else value
+    # The innermost one holds the weights of FSDP1; the others would be gathered for nothing.
+    with FullyShardedDataParallel.summon_full_params(around[-1], recurse=False, writeback=False):
+        return getattr(module, name).clone()  # what is gathered is freed
 
 
 class Steps:

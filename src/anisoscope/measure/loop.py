@@ -26,6 +26,7 @@ from anisoscope.measure.distributed import (
     gather_parts,
     is_in_step,
     rank_and_world,
+    read_whole_weight,
     reads_same_batches,
     reshard,
 )
@@ -34,7 +35,7 @@ from anisoscope.measure.settings import Settings
 from anisoscope.measure.trial import MovedError, Trial
 from anisoscope.models.blocks import Layout
 from anisoscope.models.devices import is_out_of_memory
-from anisoscope.models.identity import gather_whole
+from anisoscope.models.identity import is_packed
 from anisoscope.models.modes import evaluation_mode, full_precision
 from anisoscope.progress import Progress, deferred_signals, remark
 from anisoscope.reads.weights import summarise_matrix
@@ -247,6 +248,10 @@ def find_device(model: nn.Module) -> torch.device:
     for parameter in model.parameters():
         if not parameter.is_meta:
             return parameter.device
+    for module in model.modules():
+        computes_on = getattr(getattr(module, "_hf_hook", None), "execution_device", None)  # accelerate laid all off
+        if computes_on is not None:
+            return torch.device(computes_on)
     return torch.device("cpu")
 
 
@@ -412,6 +417,19 @@ def pending_batches(plan: Any, only: Container[int] | None, held: Container[int]
             yield index, plan[index] if indexed else item
 
 
+def unwrap_single(model: nn.Module, name: str) -> nn.Module:
+    """Return the module with the attribute `name` inside wrappers that hold nothing else (DDP, Lightning).
+
+    The innermost one, if none has it.
+    """
+    while not hasattr(model, name):
+        children = list(model.children())
+        if len(children) != 1:
+            break
+        model = children[0]
+    return model
+
+
 SLOW = 3e11
 """Rows times squared dimensions of an embedding matrix from which on what metrics need of it takes half a minute."""
 
@@ -422,23 +440,53 @@ def summarise_embeddings(model: nn.Module, settings: Settings) -> dict[str, dict
     A matrix that the model does not have is left out. Of a large one (`SLOW`) only the number of its `rows` is
     returned, unless the metrics were named: it would keep users waiting for minutes before the first batch.
     """
-    summaries = settings.summaries
+    inner = unwrap_single(model, "get_input_embeddings")
     summarised: dict[str, dict[str, Tensor]] = {}
     for side in ("input", "output"):
         # Models without the method, or of transformers without such a matrix.
         try:
-            weight = getattr(getattr(model, f"get_{side}_embeddings")(), "weight", None)
+            embedding = getattr(inner, f"get_{side}_embeddings")()
         except (AttributeError, NotImplementedError):
             continue
-        if not isinstance(weight, Tensor) or weight.dim() != 2:
+        if not isinstance(embedding, nn.Module):
             continue
-        rows, dim = weight.shape
-        if rows * dim**2 > SLOW and not settings.metrics:
-            summarised[f"embedding.{side}"] = {"rows": torch.tensor([rows], dtype=torch.float64)}
-            continue
-        matrix = gather_whole(weight.detach()).cpu()
-        # numpy has no bfloat16.
-        if matrix.dtype.itemsize < 4:
-            matrix = matrix.float()
-        summarised[f"embedding.{side}"] = summarise_matrix(matrix.numpy(), summaries)
+        summary = _summarise_embedding(model, embedding, settings)
+        if summary is not None:
+            summarised[f"embedding.{side}"] = summary
     return summarised
+
+
+def _summarise_embedding(model: nn.Module, embedding: nn.Module, settings: Settings) -> dict[str, Tensor] | None:
+    """Return what metrics need of the matrix of an embedding of `model`; of a large one (`SLOW`) only the number of its
+    `rows`, unless the metrics were named. None if it has no matrix of plain numbers.
+    """
+    shape = _find_shape(embedding)
+    if shape is None:
+        return None
+    rows, dim = shape
+    if rows * dim**2 > SLOW and not settings.metrics:
+        return {"rows": torch.tensor([rows], dtype=torch.float64)}
+    matrix = read_whole_weight(model, embedding, "weight")
+    # Quantised weights are packed, or whole numbers.
+    if is_packed(matrix) or matrix.shape != shape or not matrix.is_floating_point():
+        return None
+    matrix = matrix.detach().cpu()
+    # numpy has no bfloat16.
+    if matrix.dtype.itemsize < 4:
+        matrix = matrix.float()
+    return summarise_matrix(matrix.numpy(), settings.summaries)
+
+
+def _find_shape(embedding: nn.Module) -> tuple[int, int] | None:
+    """Return the number of rows of an embedding matrix and their width; None if it has none.
+
+    FSDP1 keeps weights flat, so the module is asked first.
+    """
+    for names in (("num_embeddings", "embedding_dim"), ("out_features", "in_features")):
+        rows, dim = (getattr(embedding, name, None) for name in names)
+        if isinstance(rows, int) and isinstance(dim, int):
+            return rows, dim
+    weight = getattr(embedding, "weight", None)
+    if not isinstance(weight, Tensor) or weight.dim() != 2:
+        return None
+    return weight.shape[0], weight.shape[1]

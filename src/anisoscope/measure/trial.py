@@ -8,6 +8,7 @@ from anisoscope.capture.proof import OUTPUTS, Outputs, Proof, copy_inputs
 from anisoscope.errors import AnisoscopeError
 from anisoscope.measure.random_state import fork_random_state
 from anisoscope.models.devices import is_out_of_memory
+from anisoscope.models.modes import is_compiled
 
 EXACT = 0.0
 """How far outputs may move, if the model is not compiled and attention is its own: not at all."""
@@ -85,8 +86,4 @@ class Trial:
         """Return whether the model is compiled or its attention fused, so that the capture may change outputs by
         rounding.
         """
-        compiled = any(
-            module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
-            for module in self.tap.model.modules()
-        )
-        return compiled or self.tap.fused
+        return is_compiled(self.tap.model) or self.tap.fused

@@ -3,6 +3,7 @@
 import os
 
 import torch
+from torch import nn
 
 from anisoscope.errors import ModelError, suggest_names
 
@@ -49,3 +50,16 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     message = str(error)  # a RuntimeError of the CPU, and of MPS
     return isinstance(error, RuntimeError) and ("can't allocate memory" in message or "out of memory" in message)
+
+
+def find_without_values(model: nn.Module) -> str | None:
+    """Return the path of a module whose weights have no values (device meta) and are not laid off by accelerate.
+
+    None if there is none; the path of the model itself is empty.
+    """
+    name: str
+    for name, module in model.named_modules():
+        is_offloaded = hasattr(module, "_hf_hook")
+        if not is_offloaded and any(parameter.is_meta for parameter in module.parameters(recurse=False)):
+            return name
+    return None

@@ -4,6 +4,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,30 @@ def gather_whole(value: Any) -> Any:
     return value.full_tensor() if hasattr(value, "full_tensor") else value
 
 
+def read_offloaded(module: nn.Module, name: str, value: torch.Tensor) -> torch.Tensor:
+    """Return the values of a weight that accelerate has laid off, to the CPU or the disk; any other weight unchanged.
+
+    module   the one that has the weight
+    name     of the weight in the module
+    """
+    if not value.is_meta:
+        return value
+    hook: Any = module._hf_hook
+    found: torch.Tensor = hook.weights_map[name]
+    return found
+
+
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors inside a value of a state dict; for quantised ones their whole numbers, scales and zero
     points.
     """
     if isinstance(value, torch.Tensor):
-        if value.is_quantized:
+        if is_packed(value):
+            packed: Any = value
+            names, _ = packed.__tensor_flatten__()
+            for name in names:
+                yield from _tensors_in(getattr(packed, name))
+        elif value.is_quantized:
             yield value.int_repr()
             yield torch.as_tensor(
                 value.q_per_channel_scales() if value.qscheme() in PER_CHANNEL else value.q_scale(), dtype=torch.float64
@@ -75,7 +94,10 @@ def _settings_in(value: Any) -> str:
     """Write the values other than tensors inside a value of a state dict as text."""
     if isinstance(value, tuple | list):
         return ",".join(map(_settings_in, value))
-    return "" if isinstance(value, torch.Tensor) else repr(value)
+    if isinstance(value, torch.Tensor):
+        # Of torchao's, the sizes of blocks and the like.
+        return type(value).__name__ if is_packed(value) else ""
+    return repr(value)
 
 
 def hash_weights(model: nn.Module, but: Collection[str] = ()) -> str:
@@ -84,21 +106,63 @@ def hash_weights(model: nn.Module, but: Collection[str] = ()) -> str:
     If the weights are split over processes (FSDP2), all processes must call it.
     """
     digest = hashlib.sha256()
-    for key, value in sorted(model.state_dict().items()):
-        if key not in but and not isinstance(value, torch.Tensor):  # packed weights of torch's int8 modules
+    for key, value in sorted(_read_state(model).items()):
+        if key in but:
+            continue
+        if is_packed(value):
             for part in _tensors_in(value):
                 digest.update(f"{key}{tuple(part.shape)}{part.dtype}".encode())
-                digest.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+                digest.update(_bytes_of(part))
             digest.update(f"{key}{_settings_in(value)}".encode())
-        elif key not in but:
-            digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
-            if value.is_meta:  # laid off by accelerate, which keeps it for when it is needed
-                path, _, own = key.rpartition(".")
-                hook: Any = model.get_submodule(path)._hf_hook
-                value = hook.weights_map[own]
-            raw = gather_whole(value).detach().cpu().contiguous().flatten()
-            digest.update(raw.view(torch.uint8).numpy().data if raw.numel() else b"")
+            continue
+        digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
+        if value.is_meta:
+            path, _, own = key.rpartition(".")
+            value = read_offloaded(model.get_submodule(path), own, value)
+        digest.update(_bytes_of(gather_whole(value)))
     return digest.hexdigest()
+
+
+def _read_state(model: nn.Module) -> dict[str, Any]:
+    """Return the state dict of a model, and leave the model as it is.
+
+    bitsandbytes 0.50 lays 4-bit weights out for the CPU at the first call, and its state dict turns them back in place:
+    all but their scales, so that the model computes something else from then on.
+    """
+    laid_out = {}
+    for name, module in model.named_modules():
+        quant_state = getattr(getattr(module, "weight", None), "quant_state", None)
+        if getattr(quant_state, "packing_format_for_cpu", False):
+            laid_out[name] = module
+    state: dict[str, Any] = {}
+    for module in laid_out.values():
+        module.__dict__["_save_to_state_dict"] = partial(nn.Module._save_to_state_dict, module)
+    try:
+        state = model.state_dict()
+    finally:
+        for module in laid_out.values():
+            del module.__dict__["_save_to_state_dict"]
+    for name, module in laid_out.items():
+        weight: Any = module.weight
+        for key, value in weight.quant_state.as_dict(packed=True).items():
+            state[f"{name}.weight.{key}"] = value
+    return state
+
+
+def _bytes_of(x: torch.Tensor) -> Any:
+    """Return the bytes of a tensor's numbers, in a form that digests take."""
+    raw = x.detach().cpu().contiguous().flatten()
+    return raw.view(torch.uint8).numpy().data if raw.numel() else b""
+
+
+def is_packed(value: Any) -> bool:
+    """Return whether an entry of a state dict is made of several tensors, as weights of torch's int8 modules and of
+    torchao are.
+    """
+    if not isinstance(value, torch.Tensor):
+        return True
+    is_of_several_processes = hasattr(value, "placements")
+    return hasattr(value, "__tensor_flatten__") and not is_of_several_processes
 
 
 SOME = 64

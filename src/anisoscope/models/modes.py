@@ -46,3 +46,24 @@ def flush_denormals() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(before)
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Return whether a model, or a module in it, is compiled by `torch.compile` or `model.compile`."""
+    for module in model.modules():
+        if module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule":
+            return True
+    return False
+
+
+@contextmanager
+def run_eagerly(model: nn.Module) -> Iterator[None]:
+    """Run a compiled model without its compiled code inside a `with` block; does nothing for other models.
+
+    Compiled code does not know hooks that came later, and would run on without them.
+    """
+    if not is_compiled(model):
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
