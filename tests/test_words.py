@@ -6,6 +6,8 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
+import quoted_names
+
 import anisoscope
 
 PACKAGE = Path(anisoscope.__file__).parent
@@ -189,3 +191,38 @@ def test_another_word_than_the_fields_is_seen_in_prose():
     assert other_words("Saliency maps of planted words") == ["planted: say synthetic", "Saliency maps: say attribution"]
     assert not other_words("synthetic words, explanted, and a site map")
     assert set(NAMES_OF_VALUES) <= set(IN_PROSE)
+
+
+FOREIGN = frozenset(
+    {
+        "AttentionLayers",
+        "BatchEncoding",
+        "FSDPBertLayer",
+        "Label",
+        "TransformerEncoder",
+        "add_callback",
+        "build_inputs_with_special_tokens",
+        "dim_1",
+        "query_normalised",
+        "trainer",
+    }
+)
+"""Names of other packages, of columns in examples, and names that the code puts together: it does not have them."""
+
+
+def test_docstrings_name_what_the_code_has():
+    """A function that was renamed stays in the docstrings of others, unless somebody looks."""
+    assert not quoted_names.find_unknown_names([PACKAGE], FOREIGN)
+
+
+def test_a_name_that_the_code_has_not_is_seen(tmp_path):
+    lines = [
+        '"""Looks at `sums.groups`, `_make_table(frame)`, `plain` words, `a b`, `x.wav`; `_old_name` is gone."""',
+        "def _make_table(frame):",
+        "    # See `other_module.make`, not `groups`.",
+        "    return sums",
+    ]
+    (tmp_path / "groups.py").write_text("\n".join(lines))
+    found = quoted_names.find_unknown_names([tmp_path])
+    assert found == [f"{tmp_path.name}/groups.py:1 _old_name", f"{tmp_path.name}/groups.py:3 other_module.make"]
+    assert quoted_names.find_unknown_names([tmp_path], frozenset({"_old_name", "other_module", "make"})) == []

@@ -239,7 +239,7 @@ def average_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
 
 
 def judge_tests(tests: Sequence[Test]) -> list[Verdict]:
-    """Turn tests into verdicts, after a Holm correction of their p (`_corrected`).
+    """Turn tests into verdicts, after a Holm correction of their p (`_correct_p`).
 
     Tests of the same claim and subject whose field `over` is set (all, any, most, last: how many of them must hold)
     make one verdict together. If a subject was trained with several seeds, the claim holds only if it holds with every

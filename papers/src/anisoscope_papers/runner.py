@@ -58,7 +58,7 @@ def find_studies() -> tuple[Study, ...]:
 
 
 def choose(paper: str, only: str = "") -> list[Study]:
-    """Return the studies of a paper that `only` names, such as `fig1-5,table3` (see `chosen`); all if it is empty."""
+    """Return the studies of a paper that `only` names, such as `fig1-5,table3` (`choose_names`); all if it is empty."""
     find_folder(paper)
     studies = {study.name: study for study in find_studies() if study.paper == paper}
     return [studies[name] for name in choose_names(paper, only)]

@@ -50,7 +50,8 @@ class Classifier:
     """A classifier with everything needed to read a text as it was trained to.
 
     names       names of the classes
-    directions  directions of the classes by space and layer (`class_directions`); None: no attribution by values
+    directions  directions of the classes by space and layer (`measure_class_directions`); None: no attribution by
+                values
     """
 
     model: Any

@@ -82,7 +82,8 @@ def open_plan(
             plan = plan.spread(sequences)
         described["max_length"] = length
     else:
-        # By name: import statements say what every run uses, and one of texts uses neither (`provenance.code_used`).
+        # By name: import statements say what every run uses (`provenance.hash_code_used`), and one of texts uses
+        # neither.
         module, kind = PLANS[modality]
         plan_of_modality = getattr(import_module(module), kind)
         longest = {"max_length": max_length} if modality == "speech" else {}
@@ -158,7 +159,7 @@ def open_texts_with_images(
     path = find_path(name)
     if name in named_corpora() or (path is None and "/" not in name):
         return None
-    # By name: import statements say what every run uses, and one of texts uses no images (`provenance.code_used`).
+    # By name: import statements say what every run uses, and one of texts uses no images (`provenance.hash_code_used`).
     module = import_module("anisoscope.data.image_texts")
     read = None
     if path is None or module.is_saved_set(path):

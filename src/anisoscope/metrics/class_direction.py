@@ -15,8 +15,8 @@ Undefined  a class of fewer than two utterances: its diagonal and its AUC, and i
            dimensions; of all utterances in one class; separability of vectors that are all equal but for rounding, as
            those of [CLS] below the first layer are; dimensions if the mean directions do not differ (tr G ≤ 0: the
            diagonal is of distinct pairs alone, so that chance differences make no dimensions).
-Source     Fosse et al. 2023, section 4 and figure 2 (there the cosine to one utterance, the first correct one:
-           `to_utterance`); left one out and separability are ours.
+Source     Fosse et al. 2023, section 4 and figure 2 (there the cosine to one utterance, the first correct
+           one); left one out and separability are ours.
 """
 
 from collections.abc import Sequence

@@ -32,8 +32,8 @@ RESOLUTION = 1e-6
 def compute(totals: Totals) -> Values:
     """Return values of the covariance spectrum of vectors, from second moments [replicate, head, …].
 
-    effective_rank              exp of the entropy of the normalised singular values; `_eigenvalues`: of eigenvalues;
-                                `_uncentred`: without subtracting the mean
+    effective_rank              exp of the entropy of the normalised singular values; `…_eigenvalues`: of eigenvalues;
+                                `…_uncentred`: without subtracting the mean
     participation_ratio         1 / Σ share², over shares of the eigenvalues
     isoscore                    0 if all variance is in one direction, 1 if it is equal in all
     explained                   [..., k]: share of the variance in the k leading axes, for each k in `EXPLAINED`

@@ -29,7 +29,7 @@ from anisoscope_papers.study_charts import p_values
 TEXT, VISION, NONE, SPEECH, WALKS = claims("godey2024", "fig5").values()
 LEVEL = 0.05
 NUMBERS = {"": "r", ".p": "p", ".p_smallest": "p_smallest", ".p_scipy": "p_scipy", ".layers": "layers"}
-"""What is recorded of a system, after `correlation.<kind>`, and its column in `table`."""
+"""What is recorded of a system, after `correlation.<kind>`, and its column in `make_table`."""
 
 
 Kind = Literal["spearman", "pearson"]
@@ -265,8 +265,8 @@ def _find_claim(model: str) -> Claim:
 def _make_test(rows: pd.DataFrame, norms: Norms) -> Test:
     """Make the test of the correlation of one system (model) from its coefficients over seeds.
 
-    `rows`: of `table`, one per seed. Without a correlation either sign is equally likely, however layers depend on each
-    other. If norms are pinned, there is nothing to test.
+    `rows`: of `make_table`, one per seed. Without a correlation either sign is equally likely, however layers depend on
+    each other. If norms are pinned, there is nothing to test.
     """
     model = str(rows.iloc[0].model)
     subject, claim = model.removesuffix(TRAINED), _find_claim(model)
@@ -284,7 +284,7 @@ def _judge_one(row: Any, p: float) -> Verdict:
     """Judge one system's correlation against random walks: a small p shows a correlation; a large p never shows its
     absence.
 
-    `row`: of `table`; `p`: that of random walks, corrected for all systems.
+    `row`: of `make_table`; `p`: that of random walks, corrected for all systems.
     """
     claim = _find_claim(str(row.model))
     found = None if claim == SPEECH or not p < LEVEL else claim != NONE
@@ -297,7 +297,7 @@ def _judge_one(row: Any, p: float) -> Verdict:
 
 def _describe_papers_p(rows: pd.DataFrame) -> str:
     """Describe the p of the paper's own test, which treats layers as exchangeable (they are not), from `rows` of
-    `table`.
+    `make_table`.
     """
     first, p = rows.iloc[0], ", ".join(f"{x:.2g}" for x in rows["p"])
     return f"the paper's test over {int(first.layers)} layers: p {p} (smallest possible {first.p_smallest:.2g})"

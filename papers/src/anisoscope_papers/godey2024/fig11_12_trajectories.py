@@ -114,7 +114,8 @@ def _make_frames(
     """Yield the records of one layer's paths in the plane `over`, and of its agreement with the plane of both sides
     (`union`).
 
-    `pieces`: the checkpoints of one seed; `planes`: [head, dim, 2] by `over`; `paths`: those of `_paths` by `over`.
+    `pieces`: the checkpoints of one seed; `planes`: [head, dim, 2] by `over`; `paths`: those of `_project_paths` by
+    `over`.
     """
     steps = np.array([piece.step for piece in pieces])
     seed, path, union = pieces[0].seed, paths[over], paths["union"]
