@@ -25,7 +25,7 @@ ENVIRONMENT = {
     "ANISOSCOPE_DATA": "a folder of corpora: what lies in it can be named without its path",
     "ANISOSCOPE_DATA_<NAME>": "the local copy of one named corpus, as in ANISOSCOPE_DATA_COMMON_VOICE",
     "ANISOSCOPE_GOLDEN": "a folder of fixtures, for tests alone",
-    "ANISOSCOPE_CACHE": "another folder for what is remembered of sources (default: below the user's cache)",
+    "ANISOSCOPE_CACHE": "another folder for what is remembered of code and weights (default: below the user's cache)",
     "HF_HOME": "the cache of models and data sets of the hub",
     "HF_ENDPOINT": "another hub",
     "HF_TOKEN": "access to gated models and data sets",

@@ -226,7 +226,8 @@ anisoscope measure MODEL --device-map auto --dtype auto --layers 0,20,40,-1   # 
 ```
 
 Sums are kept on the device of their layer. Quantised checkpoints (bitsandbytes, GPTQ …) load by their own configuration. If their
-library is missing, the error names it. MPS has no float64, so vectors of MPS are summed on the CPU.
+library is missing, the error names it. Weights are hashed once on a machine (1 GB a second): for files of 128 MiB and more the hash is remembered until a
+file changes, and of several processes one computes it. MPS has no float64, so vectors of MPS are summed on the CPU.
 
 ## Several devices, several machines
 

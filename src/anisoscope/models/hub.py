@@ -3,7 +3,6 @@
 The hub is asked once. If it cannot be reached or fails, the cached copy is used, and the user is told.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -24,6 +23,7 @@ from anisoscope.models.formats import (
     is_adapter,
     weight_files,
 )
+from anisoscope.models.hashes import hash_large_file
 from anisoscope.models.hub_faults import Fault, classify_fault
 from anisoscope.models.hub_memory import get_answer, get_timeout, remember, with_token_fallback
 
@@ -331,8 +331,7 @@ def _hash_like(expected: str, path: Path) -> str:
         return git_hash(path.read_bytes())  # a small file: large ones have the other hash
     if not re.fullmatch("[0-9a-f]{64}", expected):
         return expected
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hash_large_file(path)
 
 
 def _remove(path: Path) -> None:

@@ -29,6 +29,7 @@ from anisoscope.models.formats import (
     read_config,
     weight_files,
 )
+from anisoscope.models.hashes import hash_loaded_weights
 from anisoscope.models.hub import ModelPlace, download, locate, split_name
 from anisoscope.models.identity import drop_volatile, hash_own_sources, hash_weights
 from anisoscope.models.named import hub_id, named_models
@@ -116,12 +117,14 @@ def load(
     place, trust = checkpoint_path(timm_name(name), revision, weights=not untrained), trust_remote_code
     options, missing = {"trust_remote_code": trust, "dtype": numbers or "auto", "device_map": device_map}, list[str]()
     path = _transformer(place)
+    folders = [place.path]
     if (base := find_base(path)) is None:
         model, missing = _from_pretrained(path, name, target, drawn, classifier, options)
     elif untrained:
         raise UsageError("a trained base under an adapter", "--untrained", f"measure {base} --untrained")
     else:
         path = _transformer(checkpoint_path(base))
+        folders.append(path)
         model = merge_adapter(place.path, path, options, classifier=classifier)
         if Path(place.path, "tokenizer.json").is_file():  # that of the adapter's training may have tokens more
             path = place.path
@@ -136,7 +139,9 @@ def load(
     if processor is None:
         notes.append(f"the checkpoint has no preprocessor: the defaults for {modality} are used")
     base, pinned = split_name(name)
-    both, weights = processor_of_images_and_texts(model, path, trust), hash_weights(model, missing)
+    both = processor_of_images_and_texts(model, path, trust)
+    # Weights that are drawn here are not those of the files.
+    weights = hash_loaded_weights(model, missing, [] if untrained else folders)
     return Subject(model, processor, base, place.commit or revision or pinned, weights, notes, both)
 
 

@@ -326,9 +326,15 @@ def _find_parse_cache() -> Path:
 
     Its name carries a number that changes with the meaning of its content.
     """
+    return find_cache_folder() / "sources-1.json"
+
+
+def find_cache_folder() -> Path:
+    """Return the folder of what is remembered between processes: `ANISOSCOPE_CACHE`, or one below the user's cache."""
     given = os.environ.get("ANISOSCOPE_CACHE")
-    folder = Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anisoscope"
-    return folder / "sources-1.json"
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anisoscope"
 
 
 def _is_text(node: ast.expr) -> bool:

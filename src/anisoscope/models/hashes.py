@@ -1,0 +1,93 @@
+"""Remember hashes of large files and of the weights in them, so that each is computed once on a machine."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from anisoscope.models.identity import hash_some_weights, hash_weights
+from anisoscope.provenance.sources import find_cache_folder
+from anisoscope.store import make_once, write_atomic
+
+LARGE = 1 << 27
+"""Bytes from which on a hash is remembered: it takes more than a tenth of a second."""
+MOST_KEPT = 500
+"""Hashes that are kept, each in a file of 64 bytes; the oldest are removed."""
+FORM = 1
+"""A number that changes with the meaning of what is kept."""
+ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
+"""Endings of files of weights."""
+
+
+def hash_loaded_weights(model: nn.Module, but: Collection[str], folders: Iterable[str]) -> str:
+    """Return `hash_weights` of a model that was loaded from folders; of a large one it is remembered.
+
+    It is found again by sizes and times of the files, and by names, shapes, types and first numbers of all weights. So
+    another type, a changed file or another release of transformers that reads it in another way give another hash.
+
+    but   names of weights that do not count
+    """
+    files: list[Path] = []
+    for folder in folders:
+        files += [path for path in sorted(Path(folder).rglob("*")) if path.suffix in ENDINGS and path.is_file()]
+    sizes = sum(path.stat().st_size for path in files)
+    # Quantised weights may be laid out by the first call, or differ by device.
+    if not files or sizes < LARGE or hasattr(model, "quantization_method"):
+        return hash_weights(model, but)
+    asked = ["weights", sorted(but), hash_some_weights(model), [_stamp(path) for path in files]]
+    return _recall(asked, lambda: hash_weights(model, but))
+
+
+def hash_large_file(path: Path) -> str:
+    """Return the SHA-256 of a file; of a large one it is remembered, and found again by its size and time."""
+
+    def compute() -> str:
+        """Read the file and hash it."""
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    return compute() if path.stat().st_size < LARGE else _recall(["file", _stamp(path)], compute)
+
+
+def _stamp(path: Path) -> tuple[str, int, int]:
+    """Return (path without links, bytes, time of change in ns) of a file."""
+    stat = path.stat()
+    return str(path.resolve()), stat.st_size, stat.st_mtime_ns
+
+
+def _recall(asked: Any, compute: Callable[[], str]) -> str:
+    """Return the hash that is kept for the question `asked`, or compute and keep it.
+
+    Of several processes that ask at the same time, one computes and the others wait. Without a writable cache each
+    computes its own.
+    """
+    name = hashlib.sha256(json.dumps([FORM, asked]).encode()).hexdigest()[:32]
+    path = find_cache_folder() / "hashes" / name
+    computed: list[str] = []
+
+    def make() -> None:
+        """Compute the hash and keep it."""
+        computed.append(compute())
+        write_atomic(path, lambda temporary: temporary.write_text(computed[0], "utf-8"))
+        _remove_oldest(path.parent)
+
+    with suppress(OSError):
+        make_once(path, make)
+        kept = path.read_text("utf-8")
+        if re.fullmatch("[0-9a-f]{64}", kept):
+            return kept
+    return computed[0] if computed else compute()
+
+
+def _remove_oldest(folder: Path) -> None:
+    """Remove the oldest of the kept hashes, if there are too many, with the locks that were held to make them."""
+    kept = [path for path in folder.glob("*") if not path.name.startswith(".")]
+    kept.sort(key=lambda path: path.stat().st_mtime)
+    for path in kept[:-MOST_KEPT]:
+        path.unlink(missing_ok=True)
+        path.with_name(f".{path.name}.lock").unlink(missing_ok=True)
