@@ -48,8 +48,8 @@ def metric(
         >>> float(anisoscope.metric("drift", numpy.ones((9, 4)))["drift.share"].value)
         1.0
     """
-    (given,) = all_metrics.list_metric_names(name)
-    given, value = all_metrics.resolve_alias(given)
+    (name_or_value,) = all_metrics.list_metric_names(name)
+    given, value = all_metrics.resolve_alias(name_or_value)
     chosen = all_metrics.find_metric_by_name(given)
     layers = _split_layers(chosen, x)
     real = _to_mask(layers[0], mask)
@@ -63,7 +63,10 @@ def metric(
     measurement.end()
     _warn_of_left_out(measurement, chosen.name, int(real.sum()))
     estimates = _read_estimates(measurement, chosen)
-    wanted = {key: estimate for key, estimate in estimates.items() if not value or key.split(" ")[0] == value}
+    if not value:
+        return estimates
+    # A component follows the name of its value, after a blank.
+    wanted = {key: estimate for key, estimate in estimates.items() if key.split(" ")[0] == value}
     if not wanted and estimates:
         known = sorted({key.split(" ")[0] for key in estimates})
         raise UsageError(f"a value of {chosen.name}", value, suggest_names(value, known))
@@ -130,7 +133,10 @@ def _to_vectors(x: Any) -> Tensor:
         raise UsageError(expected, f"shape {tuple(x.shape)}", "flatten the other axes")
     if not x.numel():
         raise UsageError("at least one vector", f"shape {tuple(x.shape)}", "look where they come from")
-    return x.detach().unsqueeze(1) if x.dim() == 2 else x.detach()
+    vectors = x.detach()
+    if vectors.dim() == 2:
+        return vectors.unsqueeze(1)
+    return vectors
 
 
 def _to_mask(x: Tensor, mask: Any) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from anisoscope.batch import Batch, Stream
@@ -42,7 +43,8 @@ class GivenInputs:
         forward: Callable[[nn.Module, Any], Any] | None = None,
     ) -> None:
         """Open the inputs as batches; UsageError for inputs that no model reads, CorpusError if they are empty."""
-        self.batches, self._caller = _open_batches(inputs), Caller(model, forward)
+        self.batches = _open_batches(inputs)
+        self._caller = Caller(model, forward)
         self.units = None if units is None else _number_units(units)
         self.tokens = [0] * len(self.batches)
         self.warnings = self._caller.warnings
@@ -56,14 +58,15 @@ class GivenInputs:
         sequences = 0
         sequences_of_unit = Counter[int]()
         for i, item in enumerate(self.batches):
-            batch = item if isinstance(item, Batch) else self._build_batch(item, sequences, sequences_of_unit)
+            batch = item
+            if not isinstance(item, Batch):
+                batch = self._build_batch(item, sequences, sequences_of_unit)
             sequences += len(batch.unit)
             self.tokens[i] = batch.n_tokens
             yield batch
         if self.units is not None and sequences != len(self.units):
-            raise UsageError(
-                f"units for {sequences} sequences, one each", str(len(self.units)), "name the unit of each"
-            )
+            expected = f"units for {sequences} sequences, one each"
+            raise UsageError(expected, str(len(self.units)), "name the unit of each")
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
@@ -99,13 +102,16 @@ class GivenInputs:
         UsageError if the item holds no tensor, or the number of units is wrong.
         """
         caller = self._caller
-        arguments = _select_entries(item) if caller.forward is not None else caller.name_arguments(item)
+        has_own_call = caller.forward is not None
+        arguments = _select_entries(item) if has_own_call else caller.name_arguments(item)
         special = arguments.pop("special_tokens_mask", None)
         unit = arguments.pop("unit", None)
         rows = _count_rows(arguments)
         if self.units is not None:
             unit = self.units[sequences : sequences + rows]
-        unit = torch.arange(sequences, sequences + rows) if unit is None else torch.as_tensor(unit)
+        elif unit is None:
+            unit = torch.arange(sequences, sequences + rows)
+        unit = torch.as_tensor(unit)
         if len(unit) != rows:
             raise UsageError(f"a unit for each of {rows} sequences", str(len(unit)), "one entry a sequence, in order")
         start = []
@@ -117,8 +123,9 @@ class GivenInputs:
         label = _find_labels(item)
         if caller.model is None:
             return Batch(arguments, unit, streams, label=label)
-        inputs = {"inputs": item} if caller.forward is not None else caller.select_accepted(arguments)
-        return Batch(inputs, unit, streams, caller, label)
+        if has_own_call:
+            return Batch({"inputs": item}, unit, streams, caller, label)
+        return Batch(caller.select_accepted(arguments), unit, streams, caller, label)
 
 
 def _open_batches(inputs: Any) -> Any:
@@ -148,7 +155,7 @@ def _open_batches(inputs: Any) -> Any:
 
 
 def _can_be_read_again(inputs: Any) -> bool:
-    """Return whether inputs have a length and begin anew each time, as a DataLoader; a generator does not."""
+    """Return whether inputs have a length and start again each time, as a DataLoader; a generator does not."""
     try:
         return len(inputs) >= 0 and iter(inputs) is not inputs
     except TypeError:
@@ -181,7 +188,9 @@ def _select_entries(item: Any) -> dict[str, Any]:
     if isinstance(item, Mapping):
         return {str(name): value for name, value in item.items() if isinstance(value, Tensor)}
     first = item[0] if isinstance(item, tuple | list) else item
-    return {"0": torch.as_tensor(first) if isinstance(first, np.ndarray) else first}
+    if isinstance(first, np.ndarray):
+        first = torch.as_tensor(first)
+    return {"0": first}
 
 
 def _find_labels(item: Any) -> Tensor | None:
@@ -194,7 +203,9 @@ def _find_labels(item: Any) -> Tensor | None:
     if not names:
         return None
     labels = item[names[0]]
-    classes = to_array(labels.cpu() if isinstance(labels, Tensor) else labels)
+    if isinstance(labels, Tensor):
+        labels = labels.cpu()
+    classes = to_array(labels)
     # Labels of tokens, or of a regression, are no classes of sequences.
     if classes.dtype.kind not in "iu" or classes.ndim != 1 or not len(classes):
         return None
@@ -228,11 +239,19 @@ def _iter_parts(item: Any) -> Iterator[Any]:
         for value in item:
             yield from _iter_parts(value)
     elif isinstance(item, Tensor):
-        # As bytes: numpy does not know every type of torch, such as bfloat16.
-        yield item.detach().cpu().contiguous().flatten().view(torch.uint8).numpy() if item.numel() else "empty"
+        yield _to_bytes(item)
         yield f"{item.dtype} {list(item.shape)}"
+    elif isinstance(item, np.ndarray):
+        yield item
     else:
-        yield item if isinstance(item, np.ndarray) else repr(item)
+        yield repr(item)
+
+
+def _to_bytes(x: Tensor) -> NDArray[np.uint8] | str:
+    """Return the bytes of a tensor, since numpy does not know every type of torch, such as bfloat16."""
+    if not x.numel():
+        return "empty"
+    return x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
 
 
 def _build_streams(inputs: Mapping[str, Any], special: Tensor | None, start: Tensor) -> dict[str, Stream]:
@@ -244,7 +263,7 @@ def _build_streams(inputs: Mapping[str, Any], special: Tensor | None, start: Ten
     start     number of each sequence's first token in its unit [sequence]
     """
     stacks = ["encoder", "decoder"]
-    # Beside a text the mask is that of the text.
+    # With a text and a sound the mask is that of the text.
     if "input_ids" not in inputs and "input_values" in inputs:
         stacks = ["samples"]
     elif "input_ids" not in inputs and "input_features" in inputs:
@@ -254,9 +273,12 @@ def _build_streams(inputs: Mapping[str, Any], special: Tensor | None, start: Ten
         real = _find_real_tokens(inputs, prefix)
         if real is None:
             continue
-        marks = torch.zeros_like(real) if special is None or prefix else torch.as_tensor(special).bool()
+        is_special = torch.zeros_like(real)
+        # They are known of the first text only.
+        if special is not None and not prefix:
+            is_special = torch.as_tensor(special).bool()
         first_real = real.int().argmax(1)
-        streams |= dict.fromkeys(names, Stream(real, marks, start - first_real))
+        streams |= dict.fromkeys(names, Stream(real, is_special, start - first_real))
     return streams
 
 

@@ -20,7 +20,9 @@ def to_accumulation_device(value: Any) -> Any:
     """Move tensors, also those in a mapping, to the device where they are summed."""
     if isinstance(value, Mapping):
         return {name: to_accumulation_device(x) for name, x in value.items()}
-    return value.to(choose_sum_device(value.device)) if isinstance(value, Tensor) else value
+    if isinstance(value, Tensor):
+        return value.to(choose_sum_device(value.device))
+    return value
 
 
 @dataclass
@@ -49,23 +51,24 @@ class Masks:
         unit       number of each sequence's unit [sequence]; if given, also where each token is (`places`)
         ids        the token ids [sequence, token] for `places`, if the model reads ids
         """
-        real, special = stream.mask, stream.special & stream.mask
+        real = stream.mask
+        special = stream.special & real
         position = real.long().cumsum(1) - 1
         first = real & (position == 0)
         by_policy = {"all": real, "content": real & ~special, "no-first": real & ~first}
-        edges = torch.tensor(POSITION_EDGES, device=real.device)
-        position_bin = torch.bucketize(position, edges, right=True) - 1
-        frequency = torch.full_like(position, -1) if stream.frequency is None else stream.frequency
-        subsets = [special & ~first, first, real & ~first & ~special]
-        subsets += [real & (frequency == i) for i in range(FREQUENCY_BINS)]
-        subsets += [real & (position_bin == i) for i in range(len(POSITION_EDGES))]
-        punctuation = torch.zeros_like(real) if stream.punctuation is None else stream.punctuation & real
-        image = torch.zeros_like(real) if stream.image is None else stream.image & real
         places = torch.empty(0, dtype=torch.int64)
         if unit is not None:
             places = _locate_tokens(stream, position, unit, ids)
-        chosen = torch.stack([by_policy[policy] for policy in policies], 1)
-        return cls(real, chosen, torch.stack(subsets, 1), special, punctuation, image, places)
+        none = torch.zeros_like(real)
+        return cls(
+            real=real,
+            policies=torch.stack([by_policy[policy] for policy in policies], 1),
+            subsets=_mark_subsets(real, special, position, stream.frequency),
+            special=special,
+            punctuation=none if stream.punctuation is None else stream.punctuation & real,
+            image=none if stream.image is None else stream.image & real,
+            places=places,
+        )
 
     def cut(self, length: int) -> "Masks":
         """Return the token masks of the first `length` positions only."""
@@ -83,6 +86,23 @@ class Masks:
     def to(self, device: torch.device) -> "Masks":
         """Return copies of the token masks on a device."""
         return Masks(*(getattr(self, field.name).to(device, non_blocking=True) for field in fields(self)))
+
+
+def _mark_subsets(real: Tensor, special: Tensor, position: Tensor, frequency: Tensor | None) -> Tensor:
+    """Return which tokens are in each subset [sequence, subset, token], in the order of `axes.SUBSET_FAMILIES`.
+
+    position    number of each real token in its sequence
+    frequency   number of its frequency bin; None: unknown, so that these subsets are empty
+    """
+    first = real & (position == 0)
+    subsets = [special & ~first, first, real & ~first & ~special]
+    for number in range(FREQUENCY_BINS):
+        subsets.append(torch.zeros_like(real) if frequency is None else real & (frequency == number))
+    edges = torch.tensor(POSITION_EDGES, device=real.device)
+    position_bin = torch.bucketize(position, edges, right=True) - 1
+    for number in range(len(POSITION_EDGES)):
+        subsets.append(real & (position_bin == number))
+    return torch.stack(subsets, 1)
 
 
 def _locate_tokens(stream: Stream, position: Tensor, unit: Tensor, ids: Tensor | None) -> Tensor:

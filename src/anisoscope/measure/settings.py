@@ -203,21 +203,26 @@ class Settings:
         from anisoscope.reads.vectors import VectorSums
 
         wanted: list[Keeper] = [VectorSums()]
-        wanted += [KeptSample(heads=True)] if self.sample_heads else []
+        if self.sample_heads:
+            wanted.append(KeptSample(heads=True))
         for metric in self.chosen:
             wanted += metric.reads.keepers(metric.needs)
-        joined: dict[type, Any] = {}
+        by_kind: dict[type, Any] = {}
         for keeper in wanted:
             kind = type(keeper)
-            joined[kind] = joined[kind].join(keeper) if kind in joined else keeper
-        return list(joined.values())
+            if kind in by_kind:
+                keeper = by_kind[kind].join(keeper)
+            by_kind[kind] = keeper
+        return list(by_kind.values())
 
     @property
     def sampled(self) -> int:
         """Return how many tokens of each stack are sampled; 0 if no chosen metric needs a sample."""
         from anisoscope.reads.sample import KeptSample  # loads torch
 
-        return self.sample if any(isinstance(keeper, KeptSample) for keeper in self.keepers) else 0
+        if not any(isinstance(keeper, KeptSample) for keeper in self.keepers):
+            return 0
+        return self.sample
 
     @property
     def labelled(self) -> bool:
@@ -227,8 +232,12 @@ class Settings:
     @property
     def summaries(self) -> "dict[str, Callable[[Any], Any]]":
         """Return {name of a metric: the function that reduces an embedding matrix to the arrays that it needs}."""
-        found = {metric.name: metric.reads.summary() for metric in self.chosen}
-        return {name: summary for name, summary in found.items() if summary is not None}
+        summaries = {}
+        for metric in self.chosen:
+            summary = metric.reads.summary()
+            if summary is not None:
+                summaries[metric.name] = summary
+        return summaries
 
     def list_terms(self, quantity: str) -> frozenset[str]:
         """Return the names of the running sums to accumulate for one quantity (such as hidden states, keys)."""
@@ -245,11 +254,14 @@ class Settings:
         of_heads = chosen
         if not self.metrics:
             of_heads = [metric for metric in chosen if metric.panel in ("attention", *OPT_IN_PANELS)]
-        heads = {quantity for metric in of_heads for quantity in metric.reads.captured} - {*LAYER_QUANTITIES}
+        what: set[str] = set()
+        for metric in of_heads:
+            what |= metric.reads.captured - {*LAYER_QUANTITIES}
         if not self.metrics and "attention" in self.panel:
-            heads.add("value")
-        layers = set(LAYER_QUANTITIES) if any(metric.reads.of_layers for metric in chosen) else set()
-        return layers | heads
+            what.add("value")
+        if any(metric.reads.of_layers for metric in chosen):
+            what |= {*LAYER_QUANTITIES}
+        return what
 
     def what_of(self, model: "nn.Module") -> tuple[set[str], set[str]]:
         """Return (quantities to capture from this model, which of them it may lack without an error).
@@ -259,11 +271,18 @@ class Settings:
         from anisoscope.models.blocks import has_attention  # loads torch
         from anisoscope.models.families import family_of
 
-        of_hidden = all(metric.reads.of_layers for metric in self.chosen)
-        may_be_missing = set(self.panel) - {"floor"} == set(PANELS) or "extremes" in self.panel
-        if not (of_hidden if self.metrics else may_be_missing):
-            return self.what, set()
-        heads = self.what - set(LAYER_QUANTITIES)
+        what = self.what
+        # What was asked for by name must be there; of all panels together, a model may have some.
+        if self.metrics:
+            may_lack = all(metric.reads.of_layers for metric in self.chosen)
+        else:
+            may_lack = set(self.panel) - {"floor"} == set(PANELS) or "extremes" in self.panel
+        if not may_lack:
+            return what, set()
+        heads = what - set(LAYER_QUANTITIES)
         if not family_of(model).attention:
-            return self.what - heads, set()
-        return (self.what if has_attention(model) else self.what - {"centred"}), heads  # some call it by other names
+            return what - heads, set()
+        # Models without modules called attention may have it under other names.
+        if not has_attention(model):
+            what = what - {"centred"}
+        return what, heads

@@ -54,7 +54,8 @@ def build_long_table(
 
     replicates   collects the values with one group left out; None: they are not kept
     """
-    columns: Columns = {}  # one table is made in the end: thousands of small ones take longer than the model
+    # One table is made in the end: thousands of small ones take longer than the model.
+    columns: Columns = {}
     for metric in metrics:
         for reading in metric.reads.readings(metric, kept):
             present = _list_present_groups(reading.data)
@@ -78,7 +79,9 @@ def build_columns(metric: Metric, reading: Reading, policies: Sequence[str]) -> 
     reading   what the metric reads at the place
     """
     for name, replicates in metric.compute(reading.data).items():
-        counted = _broadcast_count(reading.count, replicates[0]) if name in metric.counted else None
+        counted = None
+        if name in metric.counted:
+            counted = _broadcast_count(reading.count, replicates[0])
         bounds = metric.range_of(name, reading.data)
         estimate = jackknife.jackknife_interval(replicates, bounds=bounds, counted=counted)
         rows = _select_rows(metric, estimate.value)
@@ -94,21 +97,26 @@ def build_columns(metric: Metric, reading: Reading, policies: Sequence[str]) -> 
 
 def _list_present_groups(data: Any) -> NDArray[np.int64]:
     """List the numbers of the groups of units that hold data, in the order in which they are left out."""
-    data = getattr(data, "first", data)  # of a pair of places: both have the same groups
+    # Both places of a pair have the same groups.
+    data = getattr(data, "first", data)
     present = np.asarray(getattr(data, "present", ()))
-    numbers = np.flatnonzero(present) if present.dtype == bool else present
-    return numbers.astype(np.int64)
+    if present.dtype == bool:
+        present = np.flatnonzero(present)
+    return present.astype(np.int64)
 
 
 def _select_rows(metric: Metric, value: Array) -> NDArray[np.int64]:
     """Return which entries of a value become rows: all, but only defined ones if it has components."""
-    flat = value.ravel()
-    return np.flatnonzero(~np.isnan(flat)) if value.ndim > len(metric.axes) else np.arange(flat.size)
+    has_components = value.ndim > len(metric.axes)
+    if has_components:
+        return np.flatnonzero(~np.isnan(value.ravel()))
+    return np.arange(value.size)
 
 
 def _broadcast_count(count: Array, value: Array) -> Array:
     """Broadcast `count` to the shape of `value`; the axes of `count` are the first ones of `value`."""
-    return np.broadcast_to(count.reshape(count.shape + (1,) * (value.ndim - count.ndim)), value.shape)
+    further_axes = (1,) * (value.ndim - count.ndim)
+    return np.broadcast_to(count.reshape(count.shape + further_axes), value.shape)
 
 
 def _build_columns_of_value(
@@ -128,16 +136,25 @@ def _build_columns_of_value(
 
     reading    what the metric read at one place of the model
     """
-    value, axes = estimate.value, metric.axes
-    index = dict(zip((*axes, "component"), np.indices(value.shape).reshape(value.ndim, value.size), strict=False))
+    value = estimate.value
+    # Of every entry of the flattened array its number along each axis.
+    numbers = np.indices(value.shape).reshape(value.ndim, value.size)[:, rows]
+    index = dict(zip((*metric.axes, "component"), numbers.tolist(), strict=False))
     counts = _broadcast_count(reading.count, value)
-    labels = metric.labels_of(name, value.shape[-1] if value.ndim else 0, reading.names)
-    policy = policies[0] if metric.first_policy else None
+    components: list[str | None] = [None] * len(rows)
+    if "component" in index:
+        labels = metric.labels_of(name, value.shape[-1], reading.names)
+        components = [labels[number] for number in index["component"]]
+    token_policies: list[str | None] = [None] * len(rows)
+    if "policy" in index:
+        token_policies = [policies[number] for number in index["policy"]]
+    elif metric.first_policy:
+        token_policies = [policies[0]] * len(rows)
     return {
         "metric": [f"{metric.name}.{name}" if name else metric.name] * len(rows),
-        "component": [labels[i] for i in index["component"][rows]] if value.ndim > len(axes) else [None] * len(rows),
-        "token_policy": [policies[i] for i in index["policy"][rows]] if "policy" in axes else [policy] * len(rows),
-        "head": index["head"][rows].tolist() if "head" in axes else [None] * len(rows),
+        "component": components,
+        "token_policy": token_policies,
+        "head": index.get("head", [None] * len(rows)),
         "value": value.ravel()[rows].tolist(),
         "low": estimate.low.ravel()[rows].tolist(),
         "high": estimate.high.ravel()[rows].tolist(),
