@@ -268,8 +268,8 @@ MUTANTS = {
     ),
     "padding counted by the loop": (
         masks.Masks.of,
-        "stream.mask, stream.special & stream.mask",
-        "torch.ones_like(stream.mask), stream.special",
+        "real = stream.mask",
+        "real = torch.ones_like(stream.mask)",
         simply(test_measuring.check_batches, batch=7),
     ),
     "padded rows counted by the loop": (

@@ -91,7 +91,7 @@ BAD = [
     ("text", "a\udc80", r"{} without control characters, in UTF-8; got 'a\udc80'"),
     ("path", "a\x07", r"{} without control characters, in UTF-8; got 'a\x07'"),
     ("names", ",", "names for {}; got ','. Cure: leave it out"),
-    ("names", 5, "{}: a valid tuple; got 5, int. Cure: mend {}"),
+    ("names", 5, "{}: a valid tuple; got 5, int. Cure: correct {}"),
     ("numbers", "1,x", "whole numbers for {}; got 'x'. Cure: give them with commas"),
     ("letters", "a,d", "{} among a, b, c; got 'd'. Cure: known names: a, b, c"),
     ("letters", ",", "names for {}; got ','. Cure: name some of a, b, c"),

@@ -81,7 +81,7 @@ def test_lines_of_a_progress_say_the_rate_of_their_own_piece(monkeypatch, capsys
     """A line every so many seconds and at the end; after the count has fallen another piece is counted from there."""
     clock = Clock()
     monkeypatch.setattr(progress, "time", clock)
-    update, pause = progress._print_lines(), progress.SECONDS_BETWEEN_LINES
+    update, pause = progress._make_line_printer(), progress.SECONDS_BETWEEN_LINES
     for later, done in ((0, 100), (1, 150), (pause - 1, 300), (1, 400), (pause - 1, 20), (pause, 120), (pause, 220)):
         clock.now += later
         update(done, 500, "a model", "tokens")
@@ -137,7 +137,7 @@ def test_a_bar_says_what_is_counted_and_begins_anew_when_the_count_falls(monkeyp
     start = Progress.start
     monkeypatch.setattr(Progress, "start", lambda bar: made.append(bar) or start(bar))
     monkeypatch.setattr(Progress, "reset", lambda bar, *given, **how: resets.append(1) or reset(bar, *given, **how))
-    with progress._bar("a model") as (update, _):
+    with progress._show_bar("a model") as (update, _):
         [task], rate = made[0].tasks, made[0].columns[5]
         assert task.description == "loading a model …" and task.total is None
         seen = []

@@ -112,29 +112,33 @@ def _examine_distribution(distribution: str, developers: bool, try_import: Calla
     except metadata.PackageNotFoundError:
         return []
     requirements = [Requirement(text) for text in metadata.requires(distribution) or []]
-    names = [name for name in described.get_all("Provides-Extra") or [] if developers or name not in FOR_DEVELOPERS]
-    is_tool = distribution == DISTRIBUTIONS[0]
-    found = []
+    names = described.get_all("Provides-Extra") or []
+    if not developers:
+        names = [name for name in names if name not in FOR_DEVELOPERS]
+    extras: list[Extra] = []
     for extra in ["", *names]:
-        wanted = [one for one in requirements if _belongs_to(one, extra)]
         # An extra that only names other extras has nothing of its own to try.
-        own = [one for one in wanted if one.name not in DISTRIBUTIONS]
+        own = [one for one in requirements if _belongs_to(one, extra) and one.name not in DISTRIBUTIONS]
         if not own:
             continue
         packages = tuple(_examine_package(one, try_import) for one in own)
-        name = (extra or "base") if is_tool else f"{distribution}{f'[{extra}]' if extra else ''}"
         target = f"{distribution}[{extra}]" if extra else distribution
-        found.append(Extra(name, packages, f"pip install '{target}'"))
-    return found
+        name = target
+        # Extras of the tool itself are known by their names alone.
+        if distribution == DISTRIBUTIONS[0]:
+            name = extra or "base"
+        extras.append(Extra(name, packages, f"pip install '{target}'"))
+    return extras
 
 
 def _belongs_to(requirement: Any, extra: str) -> bool:
-    """Tell whether a requirement belongs to an extra ("": to no extra), on this platform."""
+    """Return whether a requirement belongs to an extra ("": to no extra), on this platform."""
     if requirement.marker is None:
         return extra == ""
+    is_always_needed = bool(requirement.marker.evaluate({"extra": ""}))
     if not extra:
-        return bool(requirement.marker.evaluate({"extra": ""}))
-    return bool(requirement.marker.evaluate({"extra": extra})) and not requirement.marker.evaluate({"extra": ""})
+        return is_always_needed
+    return not is_always_needed and bool(requirement.marker.evaluate({"extra": extra}))
 
 
 def _examine_package(requirement: Any, try_import: Callable[[str], Any]) -> Package:
@@ -154,7 +158,8 @@ def _examine_package(requirement: Any, try_import: Callable[[str], Any]) -> Pack
         return Package(name, needed, installed, "ok")
     try:
         try_import(module)
-    except Exception as error:  # whatever a broken package raises while it is imported
+    # A broken package may raise anything while it is imported.
+    except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         return Package(name, needed, installed, "broken", f"{type(error).__name__}: {reason}")
     return Package(name, needed, installed, "ok")
@@ -176,7 +181,8 @@ def _find_devices(try_import: Callable[[str], Any]) -> list[str]:
     devices = [f"cpu: {os.cpu_count()} cores{memory}"]
     try:
         torch = try_import("torch")
-    except Exception:  # said among the packages
+    # What is wrong with it stands among the packages.
+    except Exception:
         return devices
     for index in range(torch.cuda.device_count()):
         described = torch.cuda.get_device_properties(index)
@@ -204,14 +210,20 @@ def _find_folders() -> list[dict[str, Any]]:
     for variable, purpose in (("ANISOSCOPE_DATA", "corpora of your own"), ("ANISOSCOPE_GOLDEN", "fixtures for tests")):
         if os.environ.get(variable):
             named[f"{purpose} ({variable})"] = Path(os.environ[variable])
-    found = []
+    folders: list[dict[str, Any]] = []
     for purpose, folder in named.items():
-        there = folder.is_dir()
-        nearest = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
-        free = shutil.disk_usage(nearest).free
-        writable = os.access(nearest, os.W_OK)
-        found.append({"purpose": purpose, "path": str(folder), "there": there, "writable": writable, "free": free})
-    return found
+        # A folder that is not there yet would be made in the nearest one above it.
+        above = (folder.absolute(), *folder.absolute().parents)
+        nearest = next(place for place in above if place.exists())
+        described = {
+            "purpose": purpose,
+            "path": str(folder),
+            "there": folder.is_dir(),
+            "writable": os.access(nearest, os.W_OK),
+            "free": shutil.disk_usage(nearest).free,
+        }
+        folders.append(described)
+    return folders
 
 
 SIGNS: dict[Status, str] = {"ok": "✔", "missing": "–", "too old": "✘", "broken": "✘"}
@@ -223,47 +235,65 @@ def render_diagnosis(diagnosis: Diagnosis, columns: int = 100) -> str:
     Commands and paths stay on one line, however long, so that they can be copied.
     """
     lines = [f"{name} {version}" for name, version in diagnosis.versions.items()]
-    lines += ["", "Devices", *(f"  {device}" for device in diagnosis.devices), "", "Extras"]
+    lines += ["", "Devices"]
+    lines += [f"  {device}" for device in diagnosis.devices]
+    lines += ["", "Extras"]
     width = max((len(extra.name) for extra in diagnosis.extras), default=0)
     for extra in diagnosis.extras:
-        sign = "✔" if extra.works else "✘" if extra.name == "base" or _is_partly_there(extra) else "–"
-        first = f"  {sign} {extra.name:<{width}}  "
-        lines += textwrap.wrap(
-            _describe_packages(extra), columns, initial_indent=first, subsequent_indent=" " * len(first)
-        )
-        if not extra.works:
-            lines.append(f"    {'':<{width}}  {extra.install}")
+        lines += _render_extra(extra, width, columns)
     lines += ["", "Folders"]
     for folder in diagnosis.folders:
         state = "" if folder["there"] else " (not there yet)"
         locked = "" if folder["writable"] else ", NOT WRITABLE"
         lines.append(f"  {folder['path']}{state}")
         lines.append(f"    {folder['purpose']}, {folder['free'] / 1e9:.0f} GB free{locked}")
-    broken = [p for extra in diagnosis.extras for p in extra.packages if p.status in ("broken", "too old")]
     lines.append("")
-    for package in broken:
-        lines += textwrap.wrap(f"{package.name} {package.installed}: {package.reason}", columns)
+    for extra in diagnosis.extras:
+        for package in _list_faulty(extra):
+            lines += textwrap.wrap(f"{package.name} {package.installed}: {package.reason}", columns)
     lines.append("Ready to measure." if diagnosis.works else f"Not ready: {diagnosis.extras[0].install}")
     return "\n".join(lines)
 
 
-def _is_partly_there(extra: Extra) -> bool:
-    """Return whether a package of the extra is installed but broken or too old."""
-    return any(package.status in ("broken", "too old") for package in extra.packages)
+def _render_extra(extra: Extra, width: int, columns: int) -> list[str]:
+    """Return the lines of an extra: its packages, and how to install it if it does not work.
+
+    width     of the longest name of an extra
+    columns   of the terminal
+    """
+    sign = "–"
+    if extra.works:
+        sign = "✔"
+    elif extra.name == "base" or _list_faulty(extra):
+        sign = "✘"
+    first = f"  {sign} {extra.name:<{width}}  "
+    packages = _describe_packages(extra)
+    lines = textwrap.wrap(packages, columns, initial_indent=first, subsequent_indent=" " * len(first))
+    if not extra.works:
+        lines.append(f"    {'':<{width}}  {extra.install}")
+    return lines
+
+
+def _list_faulty(extra: Extra) -> list[Package]:
+    """Return the packages of an extra that are installed, but broken or too old."""
+    return [package for package in extra.packages if package.status in ("broken", "too old")]
 
 
 def _describe_packages(extra: Extra) -> str:
     """Write the packages of an extra with their versions, `torch 2.13.0, numpy 2.4.6`; only broken ones, if there
     are any.
     """
-    if extra.works:
-        shown = [f"{package.name} {_short_version(package.installed)}" for package in extra.packages]
-        return ", ".join(shown[:5]) + (f" and {len(shown) - 5} more" if len(shown) > 5 else "")
-    wrong = [package for package in extra.packages if package.status != "ok"]
-    return ", ".join(f"{package.name} {package.status}" for package in wrong)
+    if not extra.works:
+        wrong = [package for package in extra.packages if package.status != "ok"]
+        return ", ".join(f"{package.name} {package.status}" for package in wrong)
+    shown = [f"{package.name} {_shorten_version(package.installed)}" for package in extra.packages]
+    text = ", ".join(shown[:5])
+    if len(shown) > 5:
+        text += f" and {len(shown) - 5} more"
+    return text
 
 
-def _short_version(version: str | None) -> str:
+def _shorten_version(version: str | None) -> str:
     """Return a version without its local part: `2.13.0` for `2.13.0+cpu`; empty for None."""
     return re.sub(r"\+.*", "", version or "")
 

@@ -75,13 +75,16 @@ def check_device(name: str) -> str:
     if name == "auto":
         return name
     kind, colon, number = name.partition(":")
-    if kind == "meta":  # a device of torch that is near "mtia" by its letters only
+    # A device of torch; by its letters alone, "mtia" would be suggested.
+    if kind == "meta":
         got = f"{name!r}, which knows shapes only"
         raise UsageError("a device that computes", got, "use --device cpu, cuda or mps")
-    if kind not in (*DEVICES, "privateuseone") or (colon and not number.isdigit()):
-        expected = f"--device {', '.join(DEVICES)}, or one of several as cuda:1"
-        raise UsageError(expected, repr(name), "use cuda" if kind == "gpu" else suggest_names(kind, DEVICES))
-    return name
+    is_known = kind in (*DEVICES, "privateuseone")
+    if is_known and (not colon or number.isdigit()):
+        return name
+    expected = f"--device {', '.join(DEVICES)}, or one of several as cuda:1"
+    cure = "use cuda" if kind == "gpu" else suggest_names(kind, DEVICES)
+    raise UsageError(expected, repr(name), cure)
 
 
 def _refuse_other_digits(value: Any) -> Any:
@@ -108,16 +111,16 @@ def split_names(every: tuple[str, ...] = ()) -> BeforeValidator:
 
     def split(value: Any) -> Any:
         """Split typed text at commas; leave other values to pydantic."""
-        typed = [value] if isinstance(value, str) else value
-        if not isinstance(typed, Iterable) or not all(isinstance(part, str) for part in typed):
+        typed = _list_typed(value)
+        if typed is None:
             return value
-        words = [word.strip() for part in typed for word in part.split(",")]
-        names = tuple(word for word in words if word)
+        names = separate_names(typed)
         if names == ("all",) and (every or isinstance(value, str)):
             return every
-        if every and "all" in names:  # all of them, and others that are on request only
-            at = names.index("all")
-            return tuple(dict.fromkeys((*names[:at], *every, *names[at + 1 :])))
+        # All of them, and others that are on request only.
+        if every and "all" in names:
+            place = names.index("all")
+            return tuple(dict.fromkeys((*names[:place], *every, *names[place + 1 :])))
         if not names and any(typed):
             raise PydanticCustomError("no_names", "no names")
         return names
@@ -125,12 +128,26 @@ def split_names(every: tuple[str, ...] = ()) -> BeforeValidator:
     return BeforeValidator(split)
 
 
+def _list_typed(value: Any) -> list[str] | None:
+    """Return the texts that were given for a field: one, or several; None if it is something else."""
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, Iterable):
+        return None
+    texts = list(value)
+    if not all(isinstance(text, str) for text in texts):
+        return None
+    return texts
+
+
 def separate_names(typed: Iterable[str]) -> tuple[str, ...]:
     """Split the names of a command's option, given once with commas or several times.
 
     Fields of settings are split by `split_names`; a parameter of a command arrives as it was typed.
     """
-    words = [word.strip() for part in typed for word in part.split(",")]
+    words: list[str] = []
+    for text in typed:
+        words += [word.strip() for word in text.split(",")]
     return tuple(word for word in words if word)
 
 
@@ -139,11 +156,15 @@ def split_numbers(meaning_all: tuple[int, ...] = ()) -> BeforeValidator:
 
     def split(value: Any) -> Any:
         """Split typed text at commas; leave other values to pydantic."""
-        typed = [value] if isinstance(value, str) else value
-        if not isinstance(typed, Iterable) or not all(isinstance(part, str) for part in typed):
+        typed = _list_typed(value)
+        if typed is None:
             return value
-        words = [word.strip() for part in typed for word in part.split(",")]
-        return meaning_all if words == ["all"] else tuple(dict.fromkeys(words))
+        words: list[str] = []
+        for text in typed:
+            words += [word.strip() for word in text.split(",")]
+        if words == ["all"]:
+            return meaning_all
+        return tuple(dict.fromkeys(words))
 
     return BeforeValidator(split)
 
@@ -173,7 +194,9 @@ def _show_default(value: Any) -> str | None:
     """Return a default as a user would type it, or None if it says nothing."""
     if value is None or value is False or value in ("", ()):
         return None
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
@@ -209,13 +232,22 @@ def build_settings(kind: type[Kind], values: Mapping[str, Any], *, also: Iterabl
     UsageError, with similar names, for an unknown name, and for a value that does not fit.
     """
     own = {each.name for each in fields(kind)}  # type: ignore[arg-type]
-    given = {name: value for name, value in values.items() if name in own}
-    rest = {name: value for name, value in values.items() if name not in own}
+    given: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for name, value in values.items():
+        if name in own:
+            given[name] = value
+        else:
+            others[name] = value
     for name, inner in _find_nested_settings(kind):
-        of_inner = {key: rest.pop(key) for key in list_field_names(inner) if key in rest}
-        if of_inner:
-            given[name] = replace(given[name], **of_inner) if name in given else build_settings(inner, of_inner)
-    for name in rest:
+        of_inner = {key: others.pop(key) for key in list_field_names(inner) if key in others}
+        if not of_inner:
+            continue
+        if name in given:
+            given[name] = replace(given[name], **of_inner)
+        else:
+            given[name] = build_settings(inner, of_inner)
+    for name in others:
         raise UsageError("a known keyword", repr(name), suggest_names(name, [*list_field_names(kind), *also]))
     return kind(**given)
 
@@ -227,10 +259,13 @@ def select_fields(values: Any, kind: type) -> dict[str, Any]:
 
 def list_field_names(kind: type) -> list[str]:
     """Return the names of all fields that a user can set, including those of nested settings."""
-    names = []
+    names: list[str] = []
     inner = dict(_find_nested_settings(kind))
     for each in fields(kind):
-        names += list_field_names(inner[each.name]) if each.name in inner else [each.name]
+        if each.name in inner:
+            names += list_field_names(inner[each.name])
+        else:
+            names.append(each.name)
     return names
 
 
@@ -264,7 +299,9 @@ def describe_range(annotation: Any) -> str:
     least, most = _find_bounds(annotation)
     if most is not None:
         return f"{least or 0:,} to {most:,}"
-    return "" if least is None else f"at least {least:,}"
+    if least is not None:
+        return f"at least {least:,}"
+    return ""
 
 
 def _find_bounds(annotation: Any) -> tuple[Any, Any]:
@@ -272,9 +309,14 @@ def _find_bounds(annotation: Any) -> tuple[Any, Any]:
     least: Any = None
     most: Any = None
     for extra in get_args(annotation)[1:]:
-        for bound in extra.metadata if isinstance(extra, FieldInfo) else ():
-            least = bound.ge if isinstance(bound, Ge) and bound.ge != -MOST else least
-            most = bound.le if isinstance(bound, Le) and bound.le != MOST else most
+        if not isinstance(extra, FieldInfo):
+            continue
+        for bound in extra.metadata:
+            # The bounds of every whole number say nothing of this field.
+            if isinstance(bound, Ge) and bound.ge != -MOST:
+                least = bound.ge
+            elif isinstance(bound, Le) and bound.le != MOST:
+                most = bound.le
     return least, most
 
 
@@ -291,10 +333,12 @@ def explain_invalid(
     own = found.get("ctx", {}).get("error")
     if isinstance(own, AnisoscopeError):
         return own
-    named = [part for part in found["loc"] if isinstance(part, str)]
-    if not name and named:
-        annotation = _find_annotation(kind, named[-1]) if kind is not None else None
-        name = f"--{named[-1].replace('_', '-')}" if flags else named[-1]
+    fields_of_error = [part for part in found["loc"] if isinstance(part, str)]
+    if not name and fields_of_error:
+        name = fields_of_error[-1]
+        annotation = _find_annotation(kind, name) if kind is not None else None
+        if flags:
+            name = f"--{name.replace('_', '-')}"
     return UsageError(*_describe_error(found, name or "the settings", annotation))
 
 
@@ -305,8 +349,13 @@ def _find_annotation(kind: type, name: str) -> Any:
     name   of the field
     """
     own = get_type_hints(kind, include_extras=True).get(name)
-    inner = [_find_annotation(each, name) for _, each in _find_nested_settings(kind)]
-    return next((found for found in (own, *inner) if found is not None), None)
+    if own is not None:
+        return own
+    for _, inner in _find_nested_settings(kind):
+        annotation = _find_annotation(inner, name)
+        if annotation is not None:
+            return annotation
+    return None
 
 
 def _describe_error(found: ErrorDetails, label: str, annotation: Any) -> tuple[str, str, str]:
@@ -316,9 +365,11 @@ def _describe_error(found: ErrorDetails, label: str, annotation: Any) -> tuple[s
     label        what the value is called
     annotation   the annotation of the field
     """
-    limits, got = found.get("ctx", {}), truncate_repr(found["input"])
+    limits = found.get("ctx", {})
+    got = truncate_repr(found["input"])
     least, most = _find_bounds(annotation)
-    number = got.strip("'")  # typed numbers are texts
+    # Typed numbers are texts.
+    number = got.strip("'")
     match found["type"]:
         case "greater_than_equal":
             return f"{label} of at least {limits['ge'] if least is None else least:,}", number, f"raise {label}"
@@ -352,13 +403,15 @@ def _describe_error(found: ErrorDetails, label: str, annotation: Any) -> tuple[s
         case _:
             message = found["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
             came = f"{got}, {type(found['input']).__name__}"
-            return f"{label}: {message}", came, f"mend {label}"
+            return f"{label}: {message}", came, f"correct {label}"
 
 
 def _suggest_number(annotation: Any) -> str:
     """Say how to give a number, and in which range if the field has one."""
     words = describe_range(annotation)
-    return f"give one of {words}, in digits" if words else "give one in digits"
+    if not words:
+        return "give one in digits"
+    return f"give one of {words}, in digits"
 
 
 def list_choices(annotation: Any) -> tuple[str, ...]:
@@ -377,4 +430,6 @@ def truncate_repr(value: Any) -> str:
     if isinstance(value, int) and value.bit_length() > 4 * LONGEST:
         return f"a number of {value.bit_length():,} bits"
     text = ascii(str(value)) if isinstance(value, str | Path) else repr(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text):,} characters)"
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]}… ({len(text):,} characters)"

@@ -62,21 +62,28 @@ def scale_progress(progress: Progress | None, i: int, n: int, noun: str) -> Prog
 
     noun   what a piece is called in the display
     """
+    if progress is None:
+        return None
     if not isinstance(progress, Shown):
-        return None if progress is None else lambda done, total: progress(i * total + done, n * total)
+        return lambda done, total: progress(i * total + done, n * total)
 
     def show(done: int, total: int, what: str, unit: str) -> None:
         """Show the piece's progress as progress of the whole."""
         progress.show(i * total + done, n * total, what, unit)
 
-    of_all = f"{noun} {i + 1} of {n}: {progress.what}" if n > 1 else progress.what
-    return Shown(of_all, progress.unit, show, progress.say if i == 0 else lambda _text: None)
+    what = progress.what
+    if n > 1:
+        what = f"{noun} {i + 1} of {n}: {what}"
+    # Remarks are the same for every piece: those of the first are shown.
+    say = progress.say if i == 0 else lambda _text: None
+    return Shown(what, progress.unit, show, say)
 
 
 def is_animated() -> bool:
-    """Tell whether stderr is a terminal that can move its cursor, and not a build log."""
-    built = os.environ.get("CI", "").lower() in ("1", "true", "yes")
-    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown") and not built
+    """Return whether stderr is a terminal that can move its cursor, and not a build log."""
+    is_build = os.environ.get("CI", "").lower() in ("1", "true", "yes")
+    moves_cursor = os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+    return sys.stderr.isatty() and moves_cursor and not is_build
 
 
 @contextmanager
@@ -88,10 +95,10 @@ def show_progress(what: str, unit: str = "tokens", *, quiet: bool) -> Iterator[P
     if quiet:
         yield lambda _done, _total: None
     elif is_animated():
-        with _bar(what) as (update, say):
+        with _show_bar(what) as (update, say):
             yield Shown(what, unit, update, say)
     else:
-        yield Shown(what, unit, _print_lines(), _print_line)
+        yield Shown(what, unit, _make_line_printer(), _print_line)
 
 
 @contextmanager
@@ -151,7 +158,7 @@ def call_uninterrupted(act: Callable[[], Made]) -> Made:
 
 
 @contextmanager
-def _bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None], Callable[[str], None]]]:
+def _show_bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None], Callable[[str], None]]]:
     """Show a progress bar in a `with` block. Yields (a function that updates it, one that prints a line above it).
 
     The first takes (done, total, name of the work, unit).
@@ -173,11 +180,13 @@ def _bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None], Cal
 
         def update(done: int, total: int, what: str, unit: str) -> None:
             """Move the bar; start again at zero if a new part of the work begins."""
-            if done < bar.tasks[0].completed:  # another piece of the work has begun
+            # Another piece of the work has begun.
+            if done < bar.tasks[0].completed:
                 bar.reset(task)
-            ended = bool(total) and done >= total
-            named = f"metrics and intervals of {what} …" if ended else what
-            bar.update(task, completed=done, total=total or None, description=named, unit=unit)
+            description = what
+            if total and done >= total:
+                description = f"metrics and intervals of {what} …"
+            bar.update(task, completed=done, total=total or None, description=description, unit=unit)
 
         yield update, lambda text: bar.console.print(text, markup=False, highlight=False)
 
@@ -185,22 +194,24 @@ def _bar(title: str) -> Iterator[tuple[Callable[[int, int, str, str], None], Cal
 @contextmanager
 def exit_on_sigterm() -> Iterator[None]:
     """Within a `with` block, make SIGTERM end the program as Ctrl-C does, unless it already has a handler."""
-    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    if ours:
-        signal.signal(signal.SIGTERM, _terminated)
+    # Only the main thread can set handlers.
+    is_main = threading.current_thread() is threading.main_thread()
+    sets_handler = is_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if sets_handler:
+        signal.signal(signal.SIGTERM, _raise_terminated)
     try:
         yield
     finally:
-        if ours:
+        if sets_handler:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _terminated(number: int, _frame: object) -> None:
+def _raise_terminated(number: int, _frame: object) -> None:
     """Handle SIGTERM: raise Terminated with the exit status 128 + number."""
     raise Terminated(128 + number)
 
 
-def _print_lines() -> Callable[[int, int, str, str], None]:
+def _make_line_printer() -> Callable[[int, int, str, str], None]:
     """Return a callback (done, total, name, unit) that prints a line now and then, with the rate; used without a
     terminal.
     """
@@ -216,8 +227,11 @@ def _print_lines() -> Callable[[int, int, str, str], None]:
         last = done
         if now - shown_at < SECONDS_BETWEEN_LINES and done != total:
             return
-        shown_at, rate = now, (done - first) / max(now - started, 1e-9)
-        left = f", {(total - done) / rate:,.0f} s left" if total and rate and done < total else ""
+        shown_at = now
+        rate = (done - first) / max(now - started, 1e-9)
+        left = ""
+        if rate and done < total:
+            left = f", {(total - done) / rate:,.0f} s left"
         _print_line(f"{done:,}/{total:,} {unit}, {rate:,.0f}/s{left}: {what}")
 
     return update
@@ -225,8 +239,10 @@ def _print_lines() -> Callable[[int, int, str, str], None]:
 
 def _print_line(text: str) -> None:
     """Print one line to stderr, cut at the width of the terminal."""
-    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else len(text)
-    text = text if len(text) <= width else f"{text[: width - 1]}…"
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns
+        if len(text) > width:
+            text = f"{text[: width - 1]}…"
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
@@ -240,7 +256,10 @@ def interrupt_hint(kept: Callable[[], str], again: str = "--resume") -> Iterator
     try:
         yield
     except (KeyboardInterrupt, Terminated, Interrupted) as stop:
-        if text := kept() or next(iter(getattr(stop, "__notes__", ())), ""):
+        notes = getattr(stop, "__notes__", ())
+        # A block inside may have noted what is kept.
+        text = kept() or (notes[0] if notes else "")
+        if text:
             stop.__notes__ = [text, again]
         raise
 

@@ -89,31 +89,29 @@ def list_entries_of(group: str) -> dict[str, Any]:
 
     group   name of a group of entry points, as `metrics`
     """
-    return _entries(group, _list_entry_points(group))
+    return _collect_entries(group, _list_entry_points(group))
 
 
 def list_added(group: str) -> dict[str, Any]:
     """Return the entries that others added to a group, by name: installed packages, or registrations of this
     process.
     """
-    return _entries(group, [point for point in _list_entry_points(group) if not _is_ours(point)])
+    return _collect_entries(group, [point for point in _list_entry_points(group) if not _is_ours(point)])
 
 
-def _entries(group: str, points: Iterable[EntryPoint]) -> dict[str, Any]:
+def _collect_entries(group: str, points: Iterable[EntryPoint]) -> dict[str, Any]:
     """Return the entries of a group by name, from entry points and from what was registered in this process.
 
     Of two entry points of one name the first one counts, and a warning names the other.
     """
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for point in points:
         for name, entry in _load_entries(point).items():
-            if name in found and found[name] is not entry:
-                _warn_once(
-                    point,
-                    f"adds {name!r} to {point.group}, which is there already: its own is not used",
-                )
-            found.setdefault(name, entry)
-    return found | _registered.get(group, {})
+            if name not in entries:
+                entries[name] = entry
+            elif entries[name] is not entry:
+                _warn_once(point, f"adds {name!r} to {point.group}, which is there already: its own is not used")
+    return entries | _registered.get(group, {})
 
 
 def register(thing: Any, name: str | None = None) -> Any:
@@ -137,7 +135,7 @@ def register(thing: Any, name: str | None = None) -> Any:
             register(entry, str(key))
         return thing
     group = _find_group(thing)
-    name = _name_of(group, thing, name)
+    name = _choose_name(group, thing, name)
     before = _registered[group].pop(name, None)
     if name in list_entries_of(group):
         if before is not None:
@@ -161,8 +159,7 @@ def registered(thing: Any, name: str | None = None) -> Iterator[None]:
 
 def is_own(group: str, name: str) -> bool:
     """Return whether the entry of this name in a group comes with this package."""
-    own = next((point for point in _list_entry_points(group) if _is_ours(point)), None)
-    return own is not None and name in _load_entries(own)
+    return any(_is_ours(point) and name in _load_entries(point) for point in _list_entry_points(group))
 
 
 def _find_group(thing: Any) -> str:
@@ -171,28 +168,29 @@ def _find_group(thing: Any) -> str:
     UsageError for a thing of no group, or of one that cannot be added to while a program runs.
     """
     classes = {f"{kind.__module__}:{kind.__qualname__}" for kind in type(thing).__mro__}
-    for group, door in GROUPS.items():
-        if classes & {*door.kinds}:
-            if group in LATE:
-                return group
-            raise UsageError("a thing that can be added while a program runs", f"one of {group}", _cure(group))
-    kinds = [kind.partition(":")[2] for group in LATE for kind in GROUPS[group].kinds]
+    for group, described in GROUPS.items():
+        if classes.isdisjoint(described.kinds):
+            continue
+        if group in LATE:
+            return group
+        cure = f'name it in your pyproject.toml: [project.entry-points."anisoscope.{group}"]'
+        raise UsageError("a thing that can be added while a program runs", f"one of {group}", cure)
+    names: list[str] = []
+    for group in LATE:
+        names += [kind.partition(":")[2] for kind in GROUPS[group].kinds]
     came = f"{thing!r}, a class: call it" if isinstance(thing, type) else type(thing).__name__
-    raise UsageError(f"one of {', '.join(kinds)}", came, "see anisoscope.registry.GROUPS")
+    raise UsageError(f"one of {', '.join(names)}", came, "see anisoscope.registry.GROUPS")
 
 
-def _cure(group: str) -> str:
-    """Return the advice how an installed package adds an entry to a group."""
-    return f'name it in your pyproject.toml: [project.entry-points."anisoscope.{group}"]'
-
-
-def _name_of(group: str, thing: Any, name: str | None) -> str:
+def _choose_name(group: str, thing: Any, name: str | None) -> str:
     """Return the name under which a thing is registered: the given one, or its own. UsageError if there is none.
 
     A metric has its own name, so that another one is refused.
     """
-    own = getattr(thing, "name", None) if group == "metrics" else None
-    if group == "studies" and isinstance(thing, ModuleType):
+    own = None
+    if group == "metrics":
+        own = getattr(thing, "name", None)
+    elif group == "studies" and isinstance(thing, ModuleType):
         own = thing.__name__.rpartition(".")[2]
     if name is None and own is None:
         raise UsageError(f"a name for one of {group}", "none", "anisoscope.register(thing, 'name')")
@@ -215,7 +213,9 @@ def _list_entry_points(group: str) -> tuple[EntryPoint, ...]:
         raise ValueError(f"expected a group among {', '.join(GROUPS)}; got {group!r}")
     installed = {(point.name, point.value): point for point in entry_points(group=f"anisoscope.{group}")}
     points = [installed[key] for key in sorted(installed)]
-    if own := GROUPS[group].own:  # known without metadata, so that a bare checkout works
+    own = GROUPS[group].own
+    # Known without metadata, so that a bare checkout works.
+    if own:
         points.insert(0, EntryPoint("anisoscope", own, f"anisoscope.{group}"))
     return tuple(points)
 
@@ -228,9 +228,14 @@ def _is_ours(point: EntryPoint) -> bool:
 def _load_entries(point: EntryPoint) -> Mapping[str, Any]:
     """Import what an entry point names and return its entries by name; none, with a warning, if it cannot be used."""
     entry = _import_entry(point)
-    if entry is None or isinstance(entry, Mapping):
-        return entry or {}
-    return {getattr(entry, "name", point.name) if point.group == "anisoscope.metrics" else point.name: entry}
+    if entry is None:
+        return {}
+    if isinstance(entry, Mapping):
+        return entry
+    name = point.name
+    if point.group == "anisoscope.metrics":
+        name = getattr(entry, "name", name)
+    return {name: entry}
 
 
 @cache
@@ -241,19 +246,19 @@ def _import_entry(point: EntryPoint) -> Any:
     """
     if _is_ours(point):
         entry = point.load()
-        return entry() if callable(entry) else entry
+        if callable(entry):
+            entry = entry()
+        return entry
     try:
         entry = point.load()
         kinds = _import_classes(GROUPS[point.group.removeprefix("anisoscope.")].kinds)
         if kinds and callable(entry) and not isinstance(entry, kinds):
             entry = entry()
-    except Exception as error:  # whatever a foreign module raises must not keep the program from starting
-        package = _package(point)
-        _warn_once(
-            point,
-            f"adds {point.name!r} to {point.group}, which cannot be loaded and is left out "
-            f"({type(error).__name__}: {error}). Cure: pip install --upgrade {package}, or uninstall it",
-        )
+    # Whatever a module of others raises must not keep the program from starting.
+    except Exception as error:
+        what = f"adds {point.name!r} to {point.group}, which cannot be loaded and is left out"
+        cure = f"pip install --upgrade {_name_package(point)}, or uninstall it"
+        _warn_once(point, f"{what} ({type(error).__name__}: {error}). Cure: {cure}")
         return None
     return _drop_wrong_classes(point, entry, kinds)
 
@@ -263,32 +268,42 @@ def _drop_wrong_classes(point: EntryPoint, entry: Any, kinds: tuple[type, ...]) 
 
     kinds   the classes allowed; none: any function. The result is None if nothing is left
     """
-    several = entry if isinstance(entry, Mapping) else {point.name: entry}
-    strange = [name for name, each in several.items() if not (isinstance(each, kinds) if kinds else callable(each))]
-    for name in strange:
-        expected = " or ".join(kind.__name__ for kind in kinds) or "a function"
-        came = type(several[name]).__name__
+    things = entry if isinstance(entry, Mapping) else {point.name: entry}
+    expected = " or ".join(kind.__name__ for kind in kinds) or "a function"
+    kept: dict[str, Any] = {}
+    for name, thing in things.items():
+        fits = isinstance(thing, kinds) if kinds else callable(thing)
+        if fits:
+            kept[name] = thing
+            continue
+        came = type(thing).__name__
         _warn_once(point, f"adds {name!r} to {point.group}, which is left out (expected {expected}; got {came})")
-    if not isinstance(entry, Mapping):
-        return None if strange else entry
-    return {name: each for name, each in several.items() if name not in strange}
+    if isinstance(entry, Mapping):
+        return kept
+    return kept.get(point.name)
 
 
 @cache
 def _import_classes(kinds: tuple[str, ...]) -> tuple[type, ...]:
     """Import and return the classes that are named as `module:class`."""
-    found = []
+    classes: list[type] = []
     for kind in kinds:
+        # The class of modules has no name in `builtins`.
+        if kind == "builtins:module":
+            classes.append(ModuleType)
+            continue
         module, _, name = kind.partition(":")
-        found.append(ModuleType if kind == "builtins:module" else getattr(import_module(module), name))
-    return tuple(found)
+        classes.append(getattr(import_module(module), name))
+    return tuple(classes)
 
 
-def _package(point: EntryPoint) -> str:
+def _name_package(point: EntryPoint) -> str:
     """Return the name of the distribution that declares an entry point, without version; its module if that is
     unknown.
     """
-    return point.dist.name if point.dist is not None else point.module
+    if point.dist is None:
+        return point.module
+    return point.dist.name
 
 
 @cache
@@ -297,7 +312,7 @@ def _warn_once(point: EntryPoint, what: str) -> None:
 
     By default Python shows an equal warning only once.
     """
-    warnings.warn(f"{_package(point)} {what}", ExtensionWarning, stacklevel=5)
+    warnings.warn(f"{_name_package(point)} {what}", ExtensionWarning, stacklevel=5)
 
 
 def import_thing(reference: str, expected: str) -> Any:

@@ -36,7 +36,9 @@ def as_records(frame: pd.DataFrame, **constant: Any) -> pd.DataFrame:
     constant   values for columns that are missing
     """
     missing = {name: constant.get(name) for name in COLUMNS if name in constant or name not in frame}
-    kinds = {name: "Int64" if name in _INTEGERS else "float64" if name in _NUMBERS else "string" for name in COLUMNS}
+    kinds = dict.fromkeys(COLUMNS, "string")
+    kinds |= dict.fromkeys(_INTEGERS, "Int64")
+    kinds |= dict.fromkeys(_NUMBERS, "float64")
     return frame.assign(**missing)[list(COLUMNS)].astype(kinds)
 
 
@@ -65,14 +67,16 @@ def write_atomic(path: Path, write: Callable[[Path], Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         clear_temporary(path.parent, path.name)
         write(temporary)
-        flush_to_disk(temporary)  # else the new name could reach the disk before the content
+        # Else the new name could reach the disk before the content.
+        flush_to_disk(temporary)
         temporary.replace(path)
         flush_to_disk(path.parent)
     except (OSError, SafetensorError) as error:
         cure = "free space or choose another --output; the run stays resumable"
         raise OutputError(f"to write {path}", str(getattr(error, "strerror", None) or error), cure) from error
     finally:
-        with suppress(OSError):  # what went wrong above is told, not that there is nothing to remove
+        # What went wrong above is raised, not that there is nothing to remove.
+        with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
@@ -97,13 +101,18 @@ def write_table(path: Path, frame: pd.DataFrame) -> None:
     from pyarrow import Table, parquet  # type: ignore[import-untyped]
 
     table = Table.from_pandas(frame, preserve_index=False)
-    numbers = [name for name in frame if frame[name].dtype.kind == "f"]
-    how: dict[str, Any] = {"compression": "zstd", "compression_level": 15, "write_statistics": False}
-    how |= {"use_byte_stream_split": numbers, "use_dictionary": [name for name in frame if name not in numbers]}
+    floats = [name for name in frame if frame[name].dtype.kind == "f"]
+    options: dict[str, Any] = {
+        "compression": "zstd",
+        "compression_level": 15,
+        "write_statistics": False,
+        "use_byte_stream_split": floats,
+        "use_dictionary": [name for name in frame if name not in floats],
+    }
 
     def write(temporary: Path) -> None:
         """Write the table and its pandas metadata to this path."""
-        with parquet.ParquetWriter(temporary, table.schema, store_schema=False, **how) as file:
+        with parquet.ParquetWriter(temporary, table.schema, store_schema=False, **options) as file:
             file.write_table(table)
             file.add_key_value_metadata({"pandas": table.schema.metadata[b"pandas"]})
 
@@ -200,7 +209,7 @@ def visit_busy_last(items: Iterable[Item], attempt: Callable[[Item, bool], Resul
 
 MOST_NAMED = 6
 """Differences between two runs that an error names."""
-ANEW = "the run folder is damaged: measure again with --overwrite"
+MEASURE_AGAIN = "the run folder is damaged: measure again with --overwrite"
 
 
 class RunFolder:
@@ -210,8 +219,10 @@ class RunFolder:
 
     def __init__(self, folder: Path) -> None:
         """Name the run's files in this folder; nothing is read or written."""
-        self.folder, self.manifest_path = folder, folder / "manifest.json"
-        self.sums_path = folder / "sums.safetensors"  # of a shard, or of a run that was told to keep them
+        self.folder = folder
+        self.manifest_path = folder / "manifest.json"
+        # Of a shard, or of a run that was asked to keep them.
+        self.sums_path = folder / "sums.safetensors"
 
     @classmethod
     def start(cls, folder: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool = False) -> "RunFolder":
@@ -219,26 +230,32 @@ class RunFolder:
         run = cls(folder)
         check_output(folder)
         clear_temporary(folder)
-        begun = (folder / "identity.json").exists()
-        if begun and not overwrite:
-            other = run.identity() or {}
-            if other != identity:
-                names = list_changed_fields(identity, other)
-                more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-                differ = ", ".join(names[:MOST_NAMED]) + more
-                expected, got = f"{folder} to be new or of this run", f"another run ({differ} differ)"
-                raise OutputError(expected, got, "choose another --output, or --overwrite")
-            if not resume:
-                cure = "add --resume to continue, or --overwrite to start again"
-                raise OutputError(f"{folder} to be new", "this very run, begun or finished", cure)
-        if not begun and folder.is_dir() and any(folder.iterdir()):
+        if (folder / "identity.json").exists():
+            if overwrite:
+                run._refuse_foreign_identity(identity)
+            else:
+                run._refuse_other_run(identity)
+                if not resume:
+                    cure = "add --resume to continue, or --overwrite to start again"
+                    raise OutputError(f"{folder} to be new", "this very run, begun or finished", cure)
+        elif folder.is_dir() and any(folder.iterdir()):
             raise OutputError(f"{folder} to be empty", "files that are no run", "choose another --output")
-        if begun and overwrite:
-            run._refuse_foreign_identity(identity)
         if overwrite:
             run.clear()
         run.note(identity)
         return run
+
+    def _refuse_other_run(self, identity: dict[str, Any]) -> None:
+        """Raise OutputError if the folder was begun with another identity; it names what differs."""
+        other = self.identity() or {}
+        if other == identity:
+            return
+        names = list_changed_fields(identity, other)
+        differ = ", ".join(names[:MOST_NAMED])
+        if len(names) > MOST_NAMED:
+            differ += f" and {len(names) - MOST_NAMED} more"
+        expected = f"{self.folder} to be new or of this run"
+        raise OutputError(expected, f"another run ({differ} differ)", "choose another --output, or --overwrite")
 
     def _refuse_foreign_identity(self, identity: dict[str, Any]) -> None:
         """Raise OutputError if another program wrote the folder's `identity.json`: it has none of the entries of a
@@ -247,21 +264,25 @@ class RunFolder:
         try:
             other = self.identity() or {}
         except OutputError:
-            return  # a damaged one is begun anew
+            # A damaged one is overwritten.
+            return
         if other and identity.keys().isdisjoint(other):
             got = "an identity.json that no run has written"
             raise OutputError(f"{self.folder} to be new or of a run", got, "choose another --output")
 
     def note(self, identity: dict[str, Any]) -> None:
         """Write the run's identity unless it is there: at the start, or after somebody removed the folder."""
-        text, path = json.dumps(identity, indent=1, sort_keys=True), self.folder / "identity.json"
+        text = json.dumps(identity, indent=1, sort_keys=True)
+        path = self.folder / "identity.json"
         if not path.exists() or path.read_text() != text:
             write_atomic(path, lambda temporary: temporary.write_text(text))
 
     def identity(self) -> dict[str, Any] | None:
         """Return the identity with which the run was started; None if none was started."""
         path = self.folder / "identity.json"
-        return _read_json(path) if path.exists() else None
+        if not path.exists():
+            return None
+        return _read_json(path)
 
     @property
     def complete(self) -> bool:
@@ -327,7 +348,7 @@ def _read_records(path: Path) -> pd.DataFrame:
         found = read_table(path)
         return found[[*COLUMNS, *(name for name in found.columns if name not in COLUMNS)]]
     except (OSError, ValueError, KeyError) as error:
-        raise OutputError(f"the table of a run in {path}", f"a damaged file ({error})", ANEW) from error
+        raise OutputError(f"the table of a run in {path}", f"a damaged file ({error})", MEASURE_AGAIN) from error
 
 
 def _read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -337,15 +358,22 @@ def _read_series(folder: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
     `warnings` of all.
     """
     described = _read_json(folder / "series.json")
-    found = [RunFolder(folder / row["folder"]).manifest for row in described.get("checkpoints", ())]
-    if not found:
-        raise OutputError(f"a series of checkpoints in {folder}", "none", ANEW)
-    last = max(zip(described["checkpoints"], found, strict=True), key=lambda pair: pair[0]["step"])[1]
-    warnings = [text for manifest in found for text in manifest.get("warnings") or ()]
+    manifests = [RunFolder(folder / row["folder"]).manifest for row in described.get("checkpoints", ())]
+    if not manifests:
+        raise OutputError(f"a series of checkpoints in {folder}", "none", MEASURE_AGAIN)
+    steps = [row["step"] for row in described["checkpoints"]]
+    last = manifests[steps.index(max(steps))]
+    warnings: list[str] = []
+    for manifest in manifests:
+        warnings += manifest.get("warnings") or ()
     warnings += [f"{name} left out: {why}" for name, why in described.get("skipped", {}).items()]
     warnings += [f"the same weights, bit for bit: {', '.join(names)}" for names in described.get("repeated", ())]
-    whole = {"warnings": list(dict.fromkeys(warnings)), "seconds": sum(each.get("seconds") or 0 for each in found)}
-    whole["excluded"] = {}  # of each checkpoint, which its own manifest says
+    whole: dict[str, Any] = {
+        "warnings": list(dict.fromkeys(warnings)),
+        "seconds": sum(manifest.get("seconds") or 0 for manifest in manifests),
+        # What each checkpoint left out, its own manifest says.
+        "excluded": {},
+    }
     return _read_records(folder / "records.parquet"), last | described | whole
 
 
@@ -369,7 +397,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text())
     except (ValueError, OSError, RecursionError) as error:
-        raise OutputError(f"JSON in {path}", str(error), ANEW) from error
+        raise OutputError(f"JSON in {path}", str(error), MEASURE_AGAIN) from error
     if not isinstance(found, dict):
-        raise OutputError(f"a JSON object in {path}", type(found).__name__, ANEW)
+        raise OutputError(f"a JSON object in {path}", type(found).__name__, MEASURE_AGAIN)
     return found

@@ -23,30 +23,51 @@ def format_short(value: float, places: int = 3) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     size = abs(value)
-    digits = places if size < 9.9995 else 1 if size < 999.95 else 0
+    # Limits are where a number would round up to one more digit.
+    digits = 0
+    if size < 9.9995:
+        digits = places
+    elif size < 999.95:
+        digits = 1
     text = f"{size:,.{digits}f}"
-    text = text[1:] if text.startswith("0.") else text
-    return f"−{text}" if value < 0 and text.strip(".0") else text
+    if text.startswith("0."):
+        text = text[1:]
+    is_zero = not text.strip(".0")
+    if value < 0 and not is_zero:
+        return f"−{text}"
+    return text
 
 
 def list_first(names: Sequence[str]) -> str:
     """List the first three of some names, and how many more there are."""
-    return ", ".join([*names[:3], *([f"and {len(names) - 3} more"] if len(names) > 3 else [])])
+    listed = list(names[:3])
+    if len(names) > 3:
+        listed.append(f"and {len(names) - 3} more")
+    return ", ".join(listed)
 
 
 def format_number(value: float) -> str:
     """Format as `format_short`, with very small and very large numbers as powers of ten (`3.1 · 10⁻⁶`)."""
     if not math.isfinite(value) or value == 0 or 5e-4 <= abs(value) < 1e6:
         return format_short(value)
-    mantissa, exponent = f"{value:.1e}".replace("-", "−", int(value < 0)).split("e")
+    mantissa, exponent = f"{value:.1e}".split("e")
+    mantissa = mantissa.replace("-", "−")
     return f"{mantissa} · 10{str(int(exponent)).translate(_SUPERSCRIPT)}"
 
 
 def format_interval(value: float, low: float, high: float, places: int | None = 3) -> str:
     """Format a value with its interval after it, if it has one of some width; `places`: None for `format_number`."""
-    known = math.isfinite(low) and math.isfinite(high) and not math.isclose(low, high)
-    text, *ends = (format_number(x) if places is None else format_short(x, places) for x in (value, low, high))
-    return f"{text} [{', '.join(ends)}]" if known else text
+
+    def format_one(number: float) -> str:
+        """Format the value or an end of its interval."""
+        if places is None:
+            return format_number(number)
+        return format_short(number, places)
+
+    text = format_one(value)
+    if not math.isfinite(low) or not math.isfinite(high) or math.isclose(low, high):
+        return text
+    return f"{text} [{format_one(low)}, {format_one(high)}]"
 
 
 def format_signed(value: float) -> str:
@@ -69,11 +90,13 @@ def format_measured(row: Any, places: int | None = 3) -> str:
 
 def format_ends(row: Any) -> str:
     """Format the ends of a row's interval, `[.401, .423]`; nothing if there is none."""
-    return f"[{format_number(row.low)}, {format_number(row.high)}]" if has_interval(row) else ""
+    if not has_interval(row):
+        return ""
+    return f"[{format_number(row.low)}, {format_number(row.high)}]"
 
 
 def has_interval(row: Any) -> bool:
-    """Tell whether both ends of the interval of a row are known."""
+    """Return whether both ends of the interval of a row are known."""
     return math.isfinite(row.low) and math.isfinite(row.high)
 
 
@@ -82,7 +105,9 @@ def name_layer(row: Any) -> str:
     stack = getattr(row, "stack", "")
     if stack in NAMES_OF_VECTORS:
         return NAMES_OF_VECTORS[stack]
-    return "the final norm" if str(row.site) == "final" else f"layer {int(row.layer)}"
+    if str(row.site) == "final":
+        return "the final norm"
+    return f"layer {int(row.layer)}"
 
 
 def at_layer(row: Any) -> str:
@@ -92,7 +117,9 @@ def at_layer(row: Any) -> str:
 
 def _with_preposition(layer: str) -> str:
     """Put a preposition before the name of a layer."""
-    return f"in {layer}" if layer in NAMES_OF_VECTORS.values() else f"at {layer}"
+    if layer in NAMES_OF_VECTORS.values():
+        return f"in {layer}"
+    return f"at {layer}"
 
 
 def describe_layers(chosen: Sequence[int], names: Sequence[str]) -> str:
@@ -106,18 +133,32 @@ def describe_layers(chosen: Sequence[int], names: Sequence[str]) -> str:
 
 def list_layers(chosen: Sequence[int], names: Sequence[str]) -> str:
     """List layers: `layers 1–3, 5 and the final norm`."""
-    flat: list[str] = []
-    for _, part in groupby(enumerate(chosen), lambda at: (at[1] - at[0], names[at[1]].startswith("layer"))):
-        run = [names[i].removeprefix("layer ") for _, i in part]
-        flat += [f"{run[0]}–{run[-1]}"] if len(run) > 2 else run
-    numbered = [part for part in flat if not part.startswith("the")]
-    noun = "layers " if len(numbered) > 1 or any("–" in part for part in numbered) else "layer " if numbered else ""
-    return f"{noun}{join_words(flat)}"
+
+    def identify_range(item: tuple[int, int]) -> tuple[int, bool]:
+        """Return what consecutive layers have in common: number less place, and whether they have numbers."""
+        place, layer = item
+        return layer - place, names[layer].startswith("layer")
+
+    parts: list[str] = []
+    for _, consecutive in groupby(enumerate(chosen), identify_range):
+        labels = [names[layer].removeprefix("layer ") for _, layer in consecutive]
+        if len(labels) > 2:
+            labels = [f"{labels[0]}–{labels[-1]}"]
+        parts += labels
+    numbered = [part for part in parts if not part.startswith("the")]
+    noun = ""
+    if len(numbered) > 1 or any("–" in part for part in numbered):
+        noun = "layers "
+    elif numbered:
+        noun = "layer "
+    return noun + join_words(parts)
 
 
 def join_words(words: Sequence[str]) -> str:
     """Join words as a sentence does: `1, 2 and 3`."""
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def iter_rows(rows: "pd.DataFrame") -> list[Any]:
@@ -127,7 +168,9 @@ def iter_rows(rows: "pd.DataFrame") -> list[Any]:
 
 def format_percent(value: float) -> str:
     """Format a share: `44 %`, `3.1 %`."""
-    return f"{value:.0%}".replace("-", "−").replace("%", " %") if abs(value) >= 0.1 else f"{100 * value:.1f} %"
+    if abs(value) < 0.1:
+        return f"{100 * value:.1f} %"
+    return f"{100 * value:.0f} %".replace("-", "−")
 
 
 def format_count(value: float) -> str:
@@ -137,7 +180,9 @@ def format_count(value: float) -> str:
 
 def count_noun(number: int, noun: str) -> str:
     """Return a number with its noun: `1 head`, `12 heads`."""
-    return f"{format_count(number)} {noun}" if number == 1 else f"{format_count(number)} {pluralise(noun)}"
+    if number != 1:
+        noun = pluralise(noun)
+    return f"{format_count(number)} {noun}"
 
 
 def use_words_of_corpus(text: str, words: Mapping[str, str]) -> str:
@@ -155,6 +200,8 @@ def use_words_of_corpus(text: str, words: Mapping[str, str]) -> str:
 def format_duration(seconds: float) -> str:
     """Format a duration: `41 s`, `5 min 12 s`, `2 h 05 min`."""
     minutes, rest = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{rest} s"
     if minutes < 60:
-        return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+        return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
