@@ -17,7 +17,7 @@ from anisoscope.api.comparison import Comparison
 from anisoscope.api.objects import unwrap_model
 from anisoscope.data.check_names import check_corpus, check_model
 from anisoscope.data.text import open_text
-from anisoscope.errors import CorpusError, ModelError, UsageError
+from anisoscope.errors import AnisoscopeError, CorpusError, ModelError, UsageError
 from anisoscope.store import select
 
 QUICK = {"panel": "hidden", "sample": 0}
@@ -81,8 +81,48 @@ def test_texts_and_chats_in_a_list_of_rows(minilm):
     chats = [{"id": 3, "messages": [{"role": "user", "content": text}]} for text in TEXTS]
     same(anisoscope.measure(minilm, chats, **QUICK), expected)
     same(anisoscope.measure(minilm, pd.Series([row["messages"] for row in chats]), **QUICK), expected)
-    with pytest.raises(UsageError, match=r"texts in a list; got a generator of them. Cure: give list\(texts\)"):
-        anisoscope.measure(minilm, (text for text in TEXTS), **QUICK)
+
+
+def inputs_of(minilm):
+    """What a model takes one after the other: texts, rows, batches in each form."""
+    batches = [dict(minilm.processor([text], return_tensors="pt")) for text in TEXTS]
+    return {
+        "texts": TEXTS,
+        "rows": [{"text": text, "label": 1} for text in TEXTS],
+        "batches": batches,
+        "tensors": [batch["input_ids"] for batch in batches],
+        "tuples": [(batch["input_ids"],) for batch in batches],
+    }
+
+
+@pytest.mark.parametrize("form", ["texts", "rows", "batches", "tensors", "tuples"])
+@pytest.mark.parametrize("once", [iter, lambda items: (item for item in items)], ids=["iterator", "generator"])
+def test_inputs_of_a_generator_are_measured_as_those_of_a_list(minilm, form, once):
+    given = inputs_of(minilm)[form]
+    same(anisoscope.measure(minilm, once(given), **QUICK), anisoscope.measure(minilm, given, **QUICK))
+
+
+RAGGED = [X[:3], X[3:8], X[8:20], X[20:22], X[22:]]
+
+
+@pytest.mark.parametrize(
+    ("items", "whole"),
+    [(X, X), (RAGGED, RAGGED), (X.reshape(5, 8, 6), X.reshape(5, 8, 6))],
+    ids=["vectors", "of different lengths", "of one length"],
+)
+@pytest.mark.parametrize("form", [np.asarray, torch.as_tensor, lambda x: x.tolist()], ids=["array", "tensor", "list"])
+def test_vectors_of_a_generator_are_measured_as_the_array_that_they_make(items, whole, form):
+    same(anisoscope.measure((form(item) for item in items), **QUICK), anisoscope.measure(whole, **QUICK))
+
+
+def test_an_empty_generator_is_no_input(minilm):
+    with pytest.raises(AnisoscopeError):
+        anisoscope.measure(minilm, (text for text in []), **QUICK)
+
+
+def test_a_generator_is_a_probe_as_its_list_is(minilm):
+    one, two = (anisoscope.Monitor(probe, processor=minilm.processor) for probe in (TEXTS, (text for text in TEXTS)))
+    assert one.look(minilm.model, 1) == two.look(minilm.model, 1)
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,9 @@ def measure(
                dim], a list or dict of them by layer, a list of [token, dim] of different lengths, a generator of
                vectors or of [token, dim], a `DataFrame` or another table, a file (.npy, .parquet …)
     inputs     what the model takes: a tensor, array, dict, `BatchEncoding` or tuple of arguments, a list or generator
-               of those, a `DataLoader` (of (inputs, labels) too); with a processor a list of strings, or a table with
-               a column of texts (`column=`). From a dict `attention_mask`, `special_tokens_mask` and `unit` [sequence]
-               are read
+               of those, a `DataLoader` (of (inputs, labels) too); with a processor a list or generator of strings,
+               or a table with a column of texts (`column=`). From a dict `attention_mask`, `special_tokens_mask` and
+               `unit` [sequence] are read
     corpus     instead of inputs: a built-in name, a hub data set, a file or folder; none: the built-in one
     processor  tokenizer of a `torch.nn.Module`, for texts and corpora
     units      name of the unit (independent piece of data: a document, a speaker) of every sequence or vector, in
@@ -75,8 +75,9 @@ def measure(
     _refuse_argument("vectors", "a model", labels=labels, mask=mask)
     texts = read_texts_of_table(inputs, job.column)
     if texts is not inputs:
-        # The column has been read: what is measured now is a list.
-        inputs, job = texts, replace(job, column=None)
+        inputs = texts
+        # If a column has been read, what is measured now is a list.
+        job = replace(job, column=None) if isinstance(texts, list) else job
     with unwrap_model(model, processor) as (opened, own_processor):
         job, subject = _load_given_model(job, opened, own_processor, options)
         if inputs is None or isinstance(inputs, str | Path):

@@ -79,12 +79,15 @@ def read_columns_of_table(table: Any) -> "Content":
 
 
 def read_texts_of_table(inputs: Any, column: str | None) -> Any:
-    """Return the texts of a table, of one of its columns, or of a list of rows, as a list; anything else unchanged.
+    """Return the texts of a table, of one of its columns, of a list of rows, or of an iterator, as a list.
+
+    Anything else is returned unchanged; an iterator over something else, which can be read once, begins again.
 
     A chat gives the text of its messages. CorpusError without a text.
     """
-    from anisoscope.data.documents import join_chat
+    from anisoscope.data.documents import join_chat, list_if_texts
 
+    inputs = list_if_texts(inputs)
     texts = _read_column_of_texts(inputs, column)
     return texts if texts is inputs else [join_chat(text) or text for text in texts]
 

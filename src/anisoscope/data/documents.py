@@ -191,6 +191,21 @@ def choose_column(row: dict[str, Any], column: str | None, where: str) -> str:
     raise CorpusError(f"a text column in {where}", f"the columns {', '.join(row)}", "choose one with --column")
 
 
+def list_if_texts(inputs: Any) -> Any:
+    """Return the texts, or rows with texts, of an iterator as a list; anything else unchanged.
+
+    An iterator over something else is returned with its first item still to come.
+    """
+    if not isinstance(inputs, Iterator):
+        return inputs
+    items = list(islice(inputs, 1))
+    if not items:
+        return items
+    is_row = isinstance(items[0], dict) and any(isinstance(value, str) for value in items[0].values())
+    rest = chain(items, inputs)
+    return list(rest) if is_row or isinstance(items[0], str) else (item for item in rest)
+
+
 def join_chat(value: Any) -> str | None:
     """Join the texts of all messages of a chat with line breaks; None if the value is no chat.
 

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from anisoscope.batch import Batch
+from anisoscope.data.documents import list_if_texts
 from anisoscope.errors import CorpusError, UsageError
 from anisoscope.measure.distributed import is_in_step, rank_and_world
 from anisoscope.measure.inputs import GivenInputs
@@ -184,6 +185,7 @@ def _to_repeatable_probe(probe: Any, processor: Any) -> Any:
 
     UsageError or CorpusError for a probe that `measure` would refuse.
     """
+    probe = list_if_texts(probe)
     if isinstance(probe, str | Path) or _are_texts(probe):
         if not hasattr(processor, "tokenize"):
             got = "none" if processor is None else type(processor).__name__
