@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from anisoscope.sums.moments import MOST
+
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results.json"
 TOKENS, DIM, LAYERS, HEADS = 4096, 384, 6, 12
 """Of a batch of `benchmarks/overhead.py` with full windows, and of the built-in encoder."""
@@ -31,6 +33,7 @@ def page() -> str:
         limits=_table(LIMITS, _limits(held["overhead"], rates)),
         others="\n\n".join(_others(held)),
         **_fused_rows(held["fused_rows"]),
+        **_spectrum_intervals(held["spectrum_intervals"]),
         **_dtypes(held["dtypes"]),
     )
 
@@ -47,6 +50,7 @@ FUSED_ROWS = (
     "products apart",
     "blocks apart",
 )
+SPECTRUM_INTERVALS = ("of", "dimensions", "time", "effective rank", "participation ratio", "IsoScore")
 COSTS = ("dtype, attention", "bare / float32 bare", "all / bare", "added / float32 bare", "bare against bare", "load")
 LIMITS = ("window", "panel", "cannot do without", "at the rates above", "measured", "measured / limit")
 
@@ -157,6 +161,18 @@ def _fused_rows(rows: Rows) -> dict[str, str]:
         "one_most": f"{max(one):.2f}",
         "fused_apart": f"{max(apart[0] for apart in places.values()):.4f}",
     }
+
+
+def _spectrum_intervals(rows: Rows) -> dict[str, str]:
+    """Return the table of derivatives of eigenvalues."""
+    cells = []
+    for row in rows:
+        widths = []
+        for value in ("effective_rank", "participation_ratio", "isoscore"):
+            least, most = row["widths"][value]
+            widths.append(f"{least:.2f}" if least == most else f"{least:.2f} to {most:.2f}")
+        cells.append([row["of"], row["dim"], _told(row["processor"]), *widths])
+    return {"spectrum_intervals": _table(SPECTRUM_INTERVALS, cells), "groups": str(MOST)}
 
 
 def _dtypes(rows: Rows) -> dict[str, str]:
@@ -325,6 +341,17 @@ The three products take {fused_least} to {fused_most} times as long as the block
 computed in blocks, always. Even one product, which gives entropy alone, takes {one_least} to {one_most} times as long. In bfloat16 a fused
 product rounds weights before it multiplies them, and the entropy is wrong by up to {fused_apart} nats. The blocks make queries and keys float32
 first. None of this was tried on a GPU.
+
+## Intervals of the spectrum by derivatives: measured, and not used
+
+Intervals of ranks need all eigenvalues again without each group in turn: {groups} groups, and two spectra. To first order one decomposition with
+vectors is enough. The table says how long that takes as a multiple of ours (one thread, processor time, `benchmarks/spectrum_intervals.py`), and
+how wide its intervals are as a multiple of ours (the smallest and the largest of all layers).
+
+{spectrum_intervals}
+
+A decomposition with vectors takes two to three times as long as one without, and each group needs a product of its own. So little or nothing is saved,
+and intervals of real layers get wider. Derivatives also lose the bias that leaving groups out shows. So groups are left out.
 
 ## Dtypes
 
