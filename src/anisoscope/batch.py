@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, Protocol
 
 import torch
@@ -32,13 +33,13 @@ class Stream:
 
     def __post_init__(self) -> None:
         """Raise UsageError unless all tensors have the shape of the mask, and `start` one number per sequence."""
-        wanted = tuple(self.mask.shape)
+        shape = tuple(self.mask.shape)
         for name in ("special", "frequency", "punctuation", "image"):
             tensor = getattr(self, name)
-            if tensor is not None and tuple(tensor.shape) != wanted:
-                raise UsageError(f"`{name}` of the mask's shape {wanted}", str(tuple(tensor.shape)), "make them alike")
-        if len(wanted) != 2 or tuple(self.start.shape) != wanted[:1]:
-            got = f"a mask of {wanted} and starts of {tuple(self.start.shape)}"
+            if tensor is not None and tuple(tensor.shape) != shape:
+                raise UsageError(f"`{name}` of the mask's shape {shape}", str(tuple(tensor.shape)), "make them alike")
+        if len(shape) != 2 or tuple(self.start.shape) != shape[:1]:
+            got = f"a mask of {shape} and starts of {tuple(self.start.shape)}"
             raise UsageError("a mask [sequence, token] and a start for each sequence", got, "make them alike")
 
     def to(self, device: torch.device) -> "Stream":
@@ -47,8 +48,19 @@ class Stream:
 
     def each(self, act: Callable[[Tensor], Tensor]) -> "Stream":
         """Return a copy of the stream with `act` applied to each of its tensors; what is None stays None."""
-        tensors = (self.mask, self.special, self.start, self.frequency, self.punctuation, self.image)
-        return Stream(*(None if x is None else act(x) for x in tensors))  # type: ignore[arg-type]
+
+        def act_if_any(x: Tensor | None) -> Tensor | None:
+            """Return `act` of a tensor; None for None."""
+            return None if x is None else act(x)
+
+        return Stream(
+            act(self.mask),
+            act(self.special),
+            act(self.start),
+            act_if_any(self.frequency),
+            act_if_any(self.punctuation),
+            act_if_any(self.image),
+        )
 
 
 @dataclass(frozen=True)
@@ -83,10 +95,12 @@ class Batch:
 
         UsageError if an input tensor has not one row per sequence.
         """
-        size = -(-len(self.unit) // count)
-        return [self] if count == 1 else [self._part(slice(i, i + size)) for i in range(0, len(self.unit), size)]
+        if count == 1:
+            return [self]
+        size = ceil(len(self.unit) / count)
+        return [self._select(slice(first, first + size)) for first in range(0, len(self.unit), size)]
 
-    def _part(self, rows: slice) -> "Batch":
+    def _select(self, rows: slice) -> "Batch":
         """Return a batch of only these sequences: inputs, units, streams and labels."""
 
         def cut(value: Any) -> Any:

@@ -63,24 +63,26 @@ def hash_code_used(*used: Any) -> dict[str, str]:
     used  full names of modules; and what was chosen at run time, which no import statement shows: functions (of
           metrics), and classes (of a model's modules, of a plan). Classes of unrelated packages are ignored
     """
-    roots, typed = set[str](), dict[str, str]()
+    modules: set[str] = set()
+    # Functions typed into a session have no file: they are hashed themselves.
+    typed: dict[str, str] = {}
     for each in used:
         if isinstance(each, str):
-            roots.add(each)
+            modules.add(each)
             continue
         if isinstance(each, type):
-            roots |= {kind.__module__ for kind in each.__mro__ if is_tracked(kind.__module__)}
+            modules.update(kind.__module__ for kind in each.__mro__ if is_tracked(kind.__module__))
             continue
         function = unwrap(each)
         if function.__module__ != "__main__" and find_file(function.__module__) is not None:
-            roots.add(function.__module__)
+            modules.add(function.__module__)
         else:
             typed[f"{function.__module__}.{function.__qualname__}()"] = hash_function(each)
-    return hash_code(*sorted(roots)) | typed
+    return hash_code(*sorted(modules)) | typed
 
 
 def is_tracked(module: str) -> bool:
-    """Tell whether a module belongs to this package, or to one that extends it by an entry point."""
+    """Return whether a module belongs to this package, or to one that extends it by an entry point."""
     return module.partition(".")[0] in {PACKAGE.name, *list_packages()}
 
 
@@ -115,7 +117,7 @@ def find_commit(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     names    its modules that are looked at
     """
 
-    def git(*words: str) -> str | None:
+    def run_git(*words: str) -> str | None:
         """Return the output of a git command; None if it fails."""
         try:
             words = ("git", "-C", str(folder), *words)
@@ -123,10 +125,15 @@ def find_commit(folder: Path, names: Sequence[str]) -> dict[str, Any]:
         except (OSError, subprocess.SubprocessError):
             return None
 
-    commit = git("rev-parse", "HEAD") if git("ls-files", "--error-unmatch", "__init__.py") else None
+    found: dict[str, Any] = {"commit": None}
+    # An installed package may lie inside a repository of something else.
+    if not run_git("ls-files", "--error-unmatch", "__init__.py"):
+        return found
+    found["commit"] = run_git("rev-parse", "HEAD")
     paths = [name if (folder / name).is_dir() else f"{name}.py" for name in names]
-    changed = commit is not None and git("status", "--porcelain", "--", *paths)
-    return {"commit": commit} | ({"dirty": True} if changed else {})
+    if found["commit"] is not None and run_git("status", "--porcelain", "--", *paths):
+        found["dirty"] = True
+    return found
 
 
 _CONFIG: dict[str, Any] = {}
@@ -147,27 +154,33 @@ def describe_environment() -> dict[str, Any]:
 
     `config` is added if options came from a configuration file.
     """
-    return {
+    described = {
         "command": _describe_command(),
         "code": describe_code_version(),
-        "versions": {"python": platform.python_version()} | _versions(),
+        "versions": {"python": platform.python_version()} | _find_versions(),
         "platform": platform.platform(),
-        **({"config": dict(_CONFIG)} if _CONFIG else {}),
     }
+    if _CONFIG:
+        described["config"] = dict(_CONFIG)
+    return described
 
 
 @cache
-def _versions() -> dict[str, str]:
+def _find_versions() -> dict[str, str]:
     """Return the versions of the installed libraries that compute numbers."""
-    found = {}
+    versions = {}
     for name in ("torch", "transformers", "datasets", "numpy", "scipy"):
-        with suppress(PackageNotFoundError):  # those of extras
-            found[name] = version(name)
-    return found
+        # Some come with extras only.
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def _describe_command() -> str:
     """Return the command line; empty in a notebook, where it says nothing."""
     name = Path(sys.argv[0]).name
-    words = ["anisoscope" if name == "__main__.py" else name, *sys.argv[1:]]
-    return "" if name.startswith("ipykernel") else shlex.join(words)
+    if name.startswith("ipykernel"):
+        return ""
+    if name == "__main__.py":
+        name = "anisoscope"
+    return shlex.join([name, *sys.argv[1:]])

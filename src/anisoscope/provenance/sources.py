@@ -33,6 +33,8 @@ Counted = Callable[[str], bool]
 Statement = tuple[int, str, list[str]]
 """An import statement: how many packages up, of what, which names."""
 Parsed = tuple[str, list[Statement]]
+IGNORED_FIELDS = ("ctx", "kind", "type_comment")
+"""Fields of syntax nodes that change nothing of what the code does."""
 
 
 _new: dict[str, Parsed] = {}
@@ -54,21 +56,23 @@ def hash_modules(roots: Iterable[str], counts: Counted) -> dict[str, str]:
     roots    full names of the modules to begin with
     counts   whether a module (by its full name) is to be hashed; others are skipped, with what only they import
     """
-    found: dict[str, str] = {}
-    todo = [name for root in roots for name in _list_with_packages(root) if name == root or counts(name)]
+    hashes: dict[str, str] = {}
+    todo: list[str] = []
+    for root in roots:
+        todo += [name for name in _list_with_packages(root) if name == root or counts(name)]
     while todo:
         name = todo.pop()
-        if name in found:
+        if name in hashes:
             continue
         source = read_source(name)
         if source is None:
-            found[name] = UNKNOWN
+            hashes[name] = UNKNOWN
             continue
-        found[name] = source.meaning
+        hashes[name] = source.meaning
         for imported in source.imports:
-            todo += [each for each in _list_with_packages(imported) if each not in found and counts(each)]
+            todo += [module for module in _list_with_packages(imported) if module not in hashes and counts(module)]
     _save_parse_cache()
-    return dict(sorted(found.items()))
+    return dict(sorted(hashes.items()))
 
 
 def are_unchanged(hashes: dict[str, str]) -> bool:
@@ -131,7 +135,8 @@ def _find_used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         if name in function.__globals__:
             yield name, function.__globals__[name]
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with suppress(ValueError):  # one that is not set yet
+        # One that is not set yet has no content.
+        with suppress(ValueError):
             yield name, cell.cell_contents
     yield "defaults", (function.__defaults__, function.__kwdefaults__)
 
@@ -158,17 +163,20 @@ def _identify_value(name: str, value: Any) -> str:
     if value is None or isinstance(value, int | float | complex | str | bytes):
         return f"{name} {value!r}"
     if isinstance(value, tuple | list):
-        return f"{name} {type(value).__name__} {[_identify_value('', part) for part in value]}"
+        parts = [_identify_value("", part) for part in value]
+        return f"{name} {type(value).__name__} {parts}"
     if isinstance(value, set | frozenset):
-        return f"{name} set {sorted(_identify_value('', part) for part in value)}"
+        parts = [_identify_value("", part) for part in value]
+        return f"{name} set {sorted(parts)}"
     if isinstance(value, dict):
-        return f"{name} dict {[(_identify_value('', key), _identify_value('', part)) for key, part in value.items()]}"
+        pairs = [(_identify_value("", key), _identify_value("", part)) for key, part in value.items()]
+        return f"{name} dict {pairs}"
     if hasattr(value, "__array__"):
         array = value.__array__()
         if not array.dtype.hasobject:
             return f"{name} {array.dtype} {array.shape} {hashlib.sha256(array.tobytes()).hexdigest()}"
     expected = "a function typed into a session that uses functions, numbers, texts, arrays and lists of these"
-    cure = "put it into a file, which is told from others by its source, and name it module:NAME"
+    cure = "put it into a file, which is identified by its source, and name it module:NAME"
     raise UsageError(expected, f"{name!r}, of {type(value).__name__}", cure)
 
 
@@ -177,11 +185,15 @@ def unwrap(function: Any) -> Any:
     class.
     """
     while True:
-        inner = inspect.unwrap(getattr(function, "func", getattr(function, "__func__", function)))
+        # `func` is that of a partial application, `__func__` that of a method.
+        inner = getattr(function, "func", getattr(function, "__func__", function))
+        inner = inspect.unwrap(inner)
         if inner is function:
             break
         function = inner
-    return function if hasattr(function, "__qualname__") else type(function)
+    if not hasattr(function, "__qualname__"):
+        return type(function)
+    return function
 
 
 def find_file(name: str) -> Path | None:
@@ -202,7 +214,9 @@ def find_file(name: str) -> Path | None:
 def _find_folders_of_package(package: str) -> tuple[str, ...]:
     """Return the folders of a top-level package; empty if it is a single module, or missing."""
     spec = _find_spec(package)
-    return tuple(spec.submodule_search_locations or ()) if spec is not None else ()
+    if spec is None:
+        return ()
+    return tuple(spec.submodule_search_locations or ())
 
 
 def _find_single_file(name: str) -> Path | None:
@@ -217,15 +231,20 @@ def _find_spec(name: str) -> Any:
     """Return the import spec of a module, or None."""
     try:
         return find_spec(name)
-    except (ImportError, ValueError):  # ValueError: a module that was made by hand and has no spec
+    # ValueError: a module that was made by hand and has no spec.
+    except (ImportError, ValueError):
         return None
 
 
 def _find_file_of_loaded(name: str) -> Path | None:
     """Return the file of a loaded module that was not found by its name; None if it has none."""
     file = getattr(sys.modules.get(name), "__file__", None)
-    path = Path(file) if file else None
-    return path if path is not None and path.suffix == ".py" and path.is_file() else None
+    if not file:
+        return None
+    path = Path(file)
+    if path.suffix != ".py" or not path.is_file():
+        return None
+    return path
 
 
 def _list_with_packages(name: str) -> list[str]:
@@ -244,7 +263,9 @@ def _read_module(name: str, path: Path, _changed: int, _size: int) -> ModuleSour
     if parsed is None:
         parsed = _new[digest] = _parse_source(written)
     meaning, statements = parsed
-    imports = [name for statement in statements for name in _resolve_import(statement, package)]
+    imports: list[str] = []
+    for statement in statements:
+        imports += _resolve_import(statement, package)
     return ModuleSource(meaning, tuple(dict.fromkeys(imports)))
 
 
@@ -252,7 +273,8 @@ def _parse_source(written: bytes) -> Parsed:
     """Return the hash of a source without comments and docstrings, and its import statements."""
     try:
         tree = ast.parse(written)
-    except (SyntaxError, ValueError):  # it cannot be imported either; its bytes tell it from others
+    # It cannot be imported either; its bytes identify it.
+    except (SyntaxError, ValueError):
         return _digest([written.hex()]), []
     words: list[str] = []
     statements: list[Statement] = []
@@ -280,17 +302,24 @@ def _describe_tree(node: Any, words: list[str], imports: list[Statement]) -> Non
         for each in node.orelse:
             _describe_tree(each, words, imports)
         return
-    if isinstance(node, ast.Import):
-        imports.extend((0, alias.name, []) for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        imports.append((node.level, node.module or "", [alias.name for alias in node.names]))
+    imports += _list_imports(node)
     words.append(type(node).__name__)
     for field in node._fields:
         value = getattr(node, field, None)
-        if value is not None and value != [] and field not in ("ctx", "kind", "type_comment"):
-            words.append(field)
-            _describe_tree(value, words, imports)
+        if value is None or value == [] or field in IGNORED_FIELDS:
+            continue
+        words.append(field)
+        _describe_tree(value, words, imports)
     words.append(")")
+
+
+def _list_imports(node: ast.AST) -> list[Statement]:
+    """Return the import statements that one syntax node is: one for each name of `import a, b`; none for others."""
+    if isinstance(node, ast.Import):
+        return [(0, alias.name, []) for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [(node.level, node.module or "", [alias.name for alias in node.names])]
+    return []
 
 
 @cache
@@ -300,7 +329,8 @@ def _load_parse_cache() -> dict[str, Parsed]:
         kept: dict[str, Parsed] = json.loads(_find_parse_cache().read_text("utf-8"))
         if all(isinstance(meaning, str) and isinstance(found, list) for meaning, found in kept.values()):
             return kept
-    except (OSError, ValueError, TypeError, AttributeError):  # none yet, or damaged: it is made again
+    # There is none yet, or it is damaged: it is made again.
+    except (OSError, ValueError, TypeError, AttributeError):
         pass
     return {}
 
@@ -353,13 +383,17 @@ def _resolve_import(statement: Statement, package: str) -> Iterator[str]:
     if level:
         parts = package.split(".")
         above = parts[: len(parts) - level + 1]
-        base = ".".join([*above, base] if base else above)
+        if base:
+            above.append(base)
+        base = ".".join(above)
     yield base
-    if names and find_file(base) is not None:
-        for name in names:  # a module of the package, or something in it
-            inner = f"{base}.{name}"
-            if find_file(inner) is not None:
-                yield inner
+    if not names or find_file(base) is None:
+        return
+    for name in names:
+        # A name may be a module of the package, or something in it.
+        inner = f"{base}.{name}"
+        if find_file(inner) is not None:
+            yield inner
 
 
 def _digest(words: Iterable[str]) -> str:
@@ -371,17 +405,19 @@ def _hash_one_function(function: types.FunctionType) -> str:
     """Hash the source of one function; its bytecode if the session keeps no source."""
     try:
         written = textwrap.dedent(inspect.getsource(function))
-    except OSError:  # a session that keeps no source
-        return _digest(_words_of_code(function.__code__))
-    return _parse_source(written.encode())[0]
+    # Some sessions keep no source.
+    except OSError:
+        return _digest(_iter_words_of_code(function.__code__))
+    meaning, _ = _parse_source(written.encode())
+    return meaning
 
 
-def _words_of_code(code: types.CodeType) -> Iterator[str]:
+def _iter_words_of_code(code: types.CodeType) -> Iterator[str]:
     """Yield words that describe compiled code: bytecode, names, constants."""
     yield code.co_code.hex()
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _words_of_code(constant)
+            yield from _iter_words_of_code(constant)
         else:
             yield repr(constant)
