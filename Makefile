@@ -58,8 +58,11 @@ bench: $(READY)
 	$(BIN)/python benchmarks/modalities.py
 	$(BIN)/python papers/benchmarks/classifier.py
 
+# DRY=1: every step in miniature, on the CPU of any machine.
 gpu: $(READY)
-	$(BIN)/python papers/benchmarks/gpu_studies.py --results papers/results/gpu.json --minutes 40
+	$(if $(DRY),mkdir -p build && rm -f build/gpu-dry.json)
+	$(BIN)/python papers/benchmarks/gpu_studies.py --minutes 40 \
+	  $(if $(DRY),--tiny --device cpu --results build/gpu-dry.json,--results papers/results/gpu.json)
 
 reproduce: $(READY)
 	$(BIN)/anisoscope reproduce godey2024 --settings quick

@@ -24,7 +24,7 @@ MINIATURES = {
     "modalities": [*SMALL, "--models", "resnet-50", "--limit", "1"],
     "monitor": [*SMALL, "--presets", "tiny", "causal", "--windows", "2"],
     "exactness": ["--limit", "1", "--layers", "1"],
-    "gpu": ["--tiny", "--only", "correctness,overhead,backends,long_context", "--device", "cpu"],
+    "gpu": ["--tiny", "--only", "correctness,overhead,backends,agreement,long_context", "--device", "cpu"],
     "same_records": ["--fused", "--families", "bert"],
     "scale": ["--sizes", "1", "--tokens", "2000", "--processes", "1", "--shards", "3"],
     "peers": [*SMALL, *PEERS],
@@ -151,6 +151,21 @@ def _is_padded_on_the_right(mask):
     assert lengths.max() > 128 > lengths.min()
     assert len(set(lengths.tolist())) == len(lengths)
     assert (mask == (torch.arange(mask.shape[1]) < lengths[:, None])).all()
+
+
+def test_without_a_gpu_it_says_what_it_would_do(benchmark):
+    with pytest.raises(SystemExit, match=r"would run correctness, .*sharded.*make gpu DRY=1"):
+        benchmark("gpu").main(["--device", "cpu"])
+
+
+def test_a_spread_decoder_in_miniature_has_the_records_of_one_process(benchmark):
+    module = benchmark("gpu")
+    found = module.sharded(torch.device("cpu"), tiny=True)
+    assert found["processes"] == 2
+    for way in ("fsdp2", "tensor-parallel"):
+        assert found[way]["records"] > 1000 and found[way]["missing"] == 0 and found[way]["largest"] < 1e-5
+    table = module.table_of({"torch": "2", "sharded": found})
+    assert len(table.splitlines()) == 10 and "tensor-parallel largest" in table
 
 
 def _batches_of_gpu(module):

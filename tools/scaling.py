@@ -355,5 +355,6 @@ devices, and counts how often the host waits.
   measured, it waits as often for a batch as with one.
 - For a GPU, the next batch is prepared in a thread while the current one is measured. It was not measured whether that saves time.
 - CUDA, NCCL, flash attention, MPS and quantised kernels were not run. `make gpu` tests them on a GPU, the most important first, in at most 40
-  minutes.
+  minutes: padded batches, FlashAttention if it is installed, FSDP2 and tensor parallelism over as many GPUs as there are; a table ends it.
+  `make gpu DRY=1` runs every step in miniature on a CPU.
 """
