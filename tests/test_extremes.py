@@ -23,7 +23,7 @@ from anisoscope.metrics import sinks
 from anisoscope.reads.extremes import EPSILONS, FEWEST_QUERIES, PARTS, _find_medians
 from anisoscope.runs.extremes import activations_table, extreme_findings, sinks_table
 from anisoscope.store import as_records, select
-from anisoscope.sums.extremes import Extremes, largest_over_tokens
+from anisoscope.sums.extremes import Extremes, find_largest_over_tokens
 
 PLACE = ["stack", "kind", "layer", "site", "head", "token_policy"]
 METRICS = ("massive", "matrix_entropy", "sinks", "logits")
@@ -424,7 +424,7 @@ def test_of_equal_values_the_first_unit_is_kept_whatever_the_order():
     x = torch.tensor([[[1.0], [4.0]], [[4.0], [2.0]]])
     places = torch.tensor([[[7, 0, 0, 0], [7, 1, 1, 0]], [[2, 5, 0, 0], [2, 6, 1, 0]]])
     for order in ([0, 1], [1, 0]):
-        value, where = largest_over_tokens(x[order], places[order])
+        value, where = find_largest_over_tokens(x[order], places[order])
         assert value.tolist() == [4] and where.tolist() == [[2, 5, 0, 0]]
 
 

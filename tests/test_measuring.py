@@ -657,8 +657,8 @@ def test_parts_of_a_batch_keep_what_belongs_to_each_sequence():
     mask = torch.arange(15).view(5, 3) % 4 > 0
     stream = Stream(mask, ~mask, torch.zeros(5, dtype=torch.int64))
     whole = Batch(inputs, torch.tensor([3, 3, 4, 5, 9]), {"encoder": stream}, label=torch.tensor([0, 1, 1, 0, 2]))
-    parts = whole.parts(2)
-    assert [len(part.unit) for part in parts] == [3, 2] and whole.parts(1) == [whole]
+    parts = whole.split(2)
+    assert [len(part.unit) for part in parts] == [3, 2] and whole.split(1) == [whole]
     for name, get in {
         "x": lambda b: b.inputs["x"],
         "y": lambda b: b.inputs["more"]["y"],
@@ -670,7 +670,7 @@ def test_parts_of_a_batch_keep_what_belongs_to_each_sequence():
         assert torch.equal(torch.cat([get(part) for part in parts]), get(whole)), name
     assert all(part.inputs["flag"] is True and part.inputs["scale"] == 2 for part in parts)
     with pytest.raises(UsageError, match=r"a tensor \[4\] for 5 sequences"):
-        Batch({"x": torch.zeros(4)}, whole.unit).parts(2)
+        Batch({"x": torch.zeros(4)}, whole.unit).split(2)
 
 
 def test_no_interval_goes_beyond_what_a_value_can_be():

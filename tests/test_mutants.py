@@ -176,8 +176,8 @@ MUTANTS = {
     ),
     "normal for Student": (
         jackknife.jackknife_interval,
-        "_student_quantile(groups - 1, (1 + level) / 2)",
-        "_normal_quantile((1 + level) / 2)",
+        "_compute_student_quantile(groups - 1, (1 + level) / 2)",
+        "_compute_normal_quantile((1 + level) / 2)",
         simply(test_jackknife.check_mean_of_groups),
     ),
     "mask forgotten in attention": (
@@ -231,7 +231,7 @@ MUTANTS = {
         captured(hidden, "bert", "right"),
     ),
     "attention layer off by one": (
-        Heads._site_of,
+        Heads._make_site,
         "self.tap.running[stack].layer, kind",
         "self.tap.running[stack].layer - 1, kind",
         captured(rows_of, "bert", "right"),

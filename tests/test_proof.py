@@ -212,7 +212,7 @@ def test_padding_that_counts_as_seen_is_seen(monkeypatch, name):
 def test_a_swapped_layer_is_seen(monkeypatch, lie):
     model, inputs = tiny.build("llama", torch.float32), tiny.padded("llama", "right")[0]
     if lie == "layers":
-        monkeypatch.setattr(Heads, "_site_of", swap_layers(Heads._site_of))
+        monkeypatch.setattr(Heads, "_make_site", swap_layers(Heads._make_site))
     else:
         monkeypatch.setattr(Heads, "look", swap_queries(Heads.look))
     run = measured(model, inputs)
@@ -368,19 +368,19 @@ def test_outputs_are_compared_bit_for_bit(monkeypatch, large):
         monkeypatch.setattr(proof, "SAMPLED", 4)  # of a large output some numbers are kept
     x = torch.arange(1.0, 13.0).view(3, 4)
     output = transformers.modeling_outputs.BaseModelOutput(last_hidden_state=x, attentions=(x, torch.tensor([1, 2])))
-    assert Outputs(output).apart_from(Outputs(output)) == 0
+    assert Outputs(output).measure_difference(Outputs(output)) == 0
     for place in range(12):
         moved = x.clone()
         moved.view(-1)[place] = torch.nextafter(moved.view(-1)[place], torch.tensor(100.0))
         other = transformers.modeling_outputs.BaseModelOutput(last_hidden_state=moved, attentions=output.attentions)
-        assert 0 < Outputs(output).apart_from(Outputs(other)) < 1e-6
+        assert 0 < Outputs(output).measure_difference(Outputs(other)) < 1e-6
     swapped = x[[1, 0, 2]]
-    assert Outputs(x).apart_from(Outputs(swapped)) > 0
-    assert Outputs(x).apart_from(Outputs(x[:2])) == Outputs(x).apart_from(Outputs((x, x))) == torch.inf
+    assert Outputs(x).measure_difference(Outputs(swapped)) > 0
+    assert Outputs(x).measure_difference(Outputs(x[:2])) == Outputs(x).measure_difference(Outputs((x, x))) == torch.inf
     spoiled = x.clone()
     spoiled[0, 0] = torch.nan
-    assert Outputs(spoiled).apart_from(Outputs(spoiled.clone())) == 0
-    assert Outputs(x).apart_from(Outputs(spoiled)) == torch.inf
+    assert Outputs(spoiled).measure_difference(Outputs(spoiled.clone())) == 0
+    assert Outputs(x).measure_difference(Outputs(spoiled)) == torch.inf
 
 
 def test_positions_are_those_of_the_list_of_blocks():

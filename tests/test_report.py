@@ -634,7 +634,9 @@ def test_panels_say_which_attention_they_are_of() -> None:
 @pytest.mark.parametrize("stacks", [("encoder",), ("encoder", "decoder")])
 def test_places_are_named_with_their_stack_where_there_are_several(stacks: tuple[str, ...]) -> None:
     results = Results(synthetic_records(layers=3, heads=1, stacks=stacks), synthetic_manifest())
-    places = figures._choose_places(results, results.components("group_cosine")).groupby("stack")["place"].unique()
+    places = (
+        figures._choose_places(results, results.select_components("group_cosine")).groupby("stack")["place"].unique()
+    )
     assert {*places.index} == {*stacks}
     for stack, named in places.items():
         assert all(name.startswith("layer " if len(stacks) == 1 else f"{stack} layer ") for name in named)

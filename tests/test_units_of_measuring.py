@@ -245,9 +245,9 @@ def test_attention_that_is_refused_is_dropped():
         == 1
     )
     with pytest.raises(MeasureError, match="vectors of 4 sequences"):
-        kept._stream_masks(Site("encoder", 1, "hidden"), "encoder", torch.ones(3, 2, 3))
+        kept._find_stream_masks(Site("encoder", 1, "hidden"), "encoder", torch.ones(3, 2, 3))
     with pytest.raises(MeasureError, match=r"Batch\.streams"):
-        kept._stream_masks(Site("encoder", 1, "hidden"), "encoder", torch.ones(4, 5, 3))
+        kept._find_stream_masks(Site("encoder", 1, "hidden"), "encoder", torch.ones(4, 5, 3))
 
 
 def test_states_of_an_interrupted_run_are_added_once(tmp_path):
@@ -328,10 +328,10 @@ def test_results_choose_policy_place_and_step():
     ]
     found = results(rows)
     assert found.lead == "all" and found.policies == ["all", "content", "x"]
-    assert found.layers("mean_cosine")["value"].tolist() == [0.1, 0.4, 0.3]
-    assert found.peak["value"] == 0.4 and found.at(found.peak, "drift.share")["value"] == 0.7
-    assert len(found.rows("other")) == 1 and found.at(found.peak, "norms") is None
-    assert found.name_place(found.layers("mean_cosine").iloc[2]) == "the final norm"
+    assert found.select_layers("mean_cosine")["value"].tolist() == [0.1, 0.4, 0.3]
+    assert found.peak["value"] == 0.4 and found.find_row(found.peak, "drift.share")["value"] == 0.7
+    assert len(found.select_rows("other")) == 1 and found.find_row(found.peak, "norms") is None
+    assert found.name_place(found.select_layers("mean_cosine").iloc[2]) == "the final norm"
     assert results([*rows, row("x", stack="decoder")]).name_place(found.peak) == "encoder layer 2"
     wide = [row("mean_cosine.contribution", layer, component=str(k)) for layer in (0, 1) for k in range(3)]
     assert results(wide).width == 3 and found.width is None
@@ -339,8 +339,8 @@ def test_results_choose_policy_place_and_step():
     assert results(series, {"checkpoints": []}).last.records["value"].tolist() == [2]
     assert len(results(series).last.records) == 4
     heads = [row("query_key.cosine", 1, v, head=0, site=s) for v, s in ((1, "query"), (2, "query.raw"), (3, "key.raw"))]
-    assert results(heads).heads("query_key.cosine", "query")["value"].tolist() == [2]
-    assert found.describe_basis(found.layers("mean_cosine")) == "n = 1,000 vectors in 40 units; tokens: all"
+    assert results(heads).select_heads("query_key.cosine", "query")["value"].tolist() == [2]
+    assert found.describe_basis(found.select_layers("mean_cosine")) == "n = 1,000 vectors in 40 units; tokens: all"
     assert describe_extent(pd.Series([8, 12])) == "8 to 12" and describe_extent(pd.Series([NAN])) == ""
     frame = pd.DataFrame({"a": [2, 1, 1], "b": [0, 1, 0]})
     assert sort_by_keys(frame, frame["a"], frame["b"]).index.tolist() == [2, 1, 0]
@@ -350,7 +350,7 @@ def test_places_and_pairs_of_the_matrices():
     rows = [row("group_cosine", layer, layer / 10, component=name) for layer in range(4) for name in ("a × a", "a × b")]
     rows += [row("mean_cosine", layer, value) for layer, value in enumerate((0.1, 0.2, 0.6, 0.3))]
     found = results(rows)
-    chosen = figures._choose_places(found, found.components("group_cosine"))
+    chosen = figures._choose_places(found, found.select_components("group_cosine"))
     assert list(dict.fromkeys(chosen["place"])) == ["layer 0, first", "layer 2, most anisotropic", "layer 3, last"]
     mirrored = figures._mirror_pairs(chosen[chosen["layer"].eq(0)])
     assert list(zip(mirrored["first"], mirrored["second"], strict=True)) == [("a", "a"), ("a", "b"), ("b", "a")]

@@ -27,7 +27,7 @@ def test_of_equal_values_the_earlier_place_is_kept():
     def at(*places):
         return torch.tensor([[*place, 0, 0] for place in places])
 
-    values, where = extremes.larger(
+    values, where = extremes.take_larger(
         (torch.tensor([1.0, 2.0, 2.0, 2.0]), at((5, 5), (5, 5), (5, 5), (5, 5))),
         (torch.tensor([3.0, 2.0, 2.0, 2.0]), at((9, 9), (4, 9), (5, 4), (5, 6))),
     )
@@ -40,7 +40,7 @@ def test_of_equal_values_the_earlier_place_is_kept():
     with pytest.raises(MeasureError, match="one width"):
         kept.offer("s", "t", torch.zeros(3), at((1, 1), (1, 1), (1, 1)))
     x = torch.tensor([[1.0, 5.0], [5.0, 2.0]])
-    largest, place = extremes.largest_over_tokens(
+    largest, place = extremes.find_largest_over_tokens(
         x, torch.tensor([[[7, 0, 0, 0], [7, 1, 1, 0]], [[3, 8, 0, 0], [3, 9, 1, 0]]])
     )
     assert largest.item() == 5 and place.tolist() == [3, 8, 0, 0]
@@ -119,20 +119,20 @@ def test_batches_are_cut_into_sequences():
         {"encoder": stream},
         label=torch.tensor([0, 1, 2]),
     )
-    first, second = batch.parts(2)
+    first, second = batch.split(2)
     assert (
         first.unit.tolist() == [4, 5]
         and second.label.tolist() == [2]
         and second.streams["encoder"].start.tolist() == [9]
     )
     assert second.inputs["in"]["y"].tolist() == [[4, 5]] and second.inputs["n"] == 1
-    assert (batch.n_tokens, first.n_tokens) == (5, 3) and batch.parts(1) == [batch]
+    assert (batch.n_tokens, first.n_tokens) == (5, 3) and batch.split(1) == [batch]
     assert Batch({}, torch.tensor([1, 2])).n_tokens == 2
     for wrong in (
         lambda: Batch({}, torch.tensor([])),
         lambda: Batch({}, torch.tensor([1]), label=torch.tensor([1, 2])),
         lambda: Batch({}, torch.tensor([1]), {"encoder": stream}),
-        lambda: Batch({"x": torch.ones(2)}, torch.tensor([1, 2, 3])).parts(2),
+        lambda: Batch({"x": torch.ones(2)}, torch.tensor([1, 2, 3])).split(2),
         lambda: Stream(mask, mask[:, :1], torch.zeros(3)),
         lambda: Stream(mask, mask, torch.zeros(2)),
     ):

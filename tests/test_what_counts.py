@@ -229,7 +229,7 @@ def test_grouped_keys_belong_to_the_heads_that_lie_together():
     site = Site("decoder", 1, "centred")
     mean_key = every.mean((0, 2))
     tap = SimpleNamespace(means={("decoder", 1, "self"): (q.mean((0, 2)) * 0.7, mean_key)})
-    query, key = Heads._means_of(SimpleNamespace(tap=tap), site, calls[0])
+    query, key = Heads._get_means(SimpleNamespace(tap=tap), site, calls[0])
     torch.testing.assert_close(query, q.mean((0, 2)).unsqueeze(1))
     torch.testing.assert_close(key, k.mean((0, 2)).unsqueeze(1))
 
@@ -361,7 +361,7 @@ def test_a_batch_falls_into_as_many_parts_as_asked_for():
         {"encoder": Stream(real, ~real, torch.arange(6))},
     )
     for count in (1, 2, 3, 6):
-        parts = batch.parts(count)
+        parts = batch.split(count)
         assert len(parts) == count and {len(part.unit) for part in parts} == {6 // count}
         assert torch.equal(torch.cat([part.inputs["input_ids"] for part in parts]), batch.inputs["input_ids"])
 

@@ -14,7 +14,7 @@ from transformers import BertConfig, BertModel
 import anisoscope
 from anisoscope.batch import Batch
 from anisoscope.classes.cls_entropy import measure_entropies
-from anisoscope.classes.pooling import pool_vectors, separability_records
+from anisoscope.classes.pooling import make_separability_records, pool_vectors
 from anisoscope.data.arrays import VectorPlan, wrap_vectors
 from anisoscope.data.encoding import LabelledPlan, build_tokenizer, encode
 from anisoscope.data.opening import open_labelled
@@ -226,7 +226,7 @@ def test_layer_0_of_cls_has_no_auc(fixed):
     shape = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     model = BertModel(BertConfig(vocab_size=vocabulary, **shape)).eval()
     states = pool_vectors(model, plan)
-    records = separability_records(states, np.array(encoded.labels), ("a", "b", "c"))
+    records = make_separability_records(states, np.array(encoded.labels), ("a", "b", "c"))
     defined = select(records, metric="class_direction.auc").groupby("layer")["value"].apply(lambda x: x.notna().all())
     assert not defined[0] and defined[1:].all()
 

@@ -559,7 +559,7 @@ def test_as_many_words_are_highest_as_rationales_have_on_average():
 
 def test_accuracy_of_a_class_has_the_interval_of_its_own_number_and_the_majority_is_of_labels():
     labels, found = np.array([0] * 6 + [1] * 2), np.array([0] * 3 + [1] * 5)
-    records = pooling.accuracy_records(found, labels, ("a", "b"))
+    records = pooling.make_accuracy_records(found, labels, ("a", "b"))
     accuracies = select(records, metric="accuracy")
     rows = dict(zip(accuracies["component"].fillna("all"), accuracies.to_dict("records"), strict=True))
     for name, share, n in (("all", 5 / 8, 8), ("a", 0.5, 6), ("b", 1.0, 2)):

@@ -24,12 +24,12 @@ def main() -> None:
     """Run the command line as the program `anisoscope`, and exit with its status."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that spin while they wait keep others from computing
     gc.set_threshold(100_000, 50, 100)  # what libraries make when imported stays: looking it through is a third of that
-    sys.unraisablehook = _come_again
+    sys.unraisablehook = _raise_again
     try:
         with exit_on_sigterm():
             code = _run()
     except (KeyboardInterrupt, Terminated) as stop:  # also while modules are loaded
-        code = _interrupted(stop)
+        code = _report_interruption(stop)
     if code:
         sys.exit(code)
 
@@ -41,19 +41,19 @@ def _run() -> int:
     try:
         return run_command_line(sys.argv[1:])
     except Interrupted as stop:
-        return _interrupted(stop)
+        return _report_interruption(stop)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         from anisoscope.cli.view import echo_wrapped  # with the settings, which take time
 
-        text, code = _explained(error)
+        text, code = _explain_error(error)
         echo_wrapped(text, err=True)
         return code
 
 
-def _come_again(lost: Any) -> None:
+def _raise_again(lost: Any) -> None:
     """Send a signal again that came inside a finaliser, whose exceptions Python prints and forgets.
 
     lost   what Python passes to `sys.unraisablehook`
@@ -65,7 +65,7 @@ def _come_again(lost: Any) -> None:
         sys.__unraisablehook__(lost)
 
 
-def _interrupted(stop: BaseException) -> int:
+def _report_interruption(stop: BaseException) -> int:
     """Print after an interruption what is kept and how to go on, and return the exit code.
 
     stop   the exception; `progress.interrupt_hint` has added its notes
@@ -80,7 +80,7 @@ def _interrupted(stop: BaseException) -> int:
     return 128 + getattr(stop, "number", INTERRUPTED - 128)
 
 
-def _explained(error: Exception) -> tuple[str, int]:
+def _explain_error(error: Exception) -> tuple[str, int]:
     """Return the message to print for an error, and the exit code. An unforeseen error also prints its traceback."""
     from cyclopts import CycloptsError
 

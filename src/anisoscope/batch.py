@@ -44,9 +44,9 @@ class Stream:
 
     def to(self, device: torch.device) -> "Stream":
         """Return a copy of the stream on a device."""
-        return self.each(lambda x: x.to(device))
+        return self.map_tensors(lambda x: x.to(device))
 
-    def each(self, act: Callable[[Tensor], Tensor]) -> "Stream":
+    def map_tensors(self, act: Callable[[Tensor], Tensor]) -> "Stream":
         """Return a copy of the stream with `act` applied to each of its tensors; what is None stays None."""
 
         def act_if_any(x: Tensor | None) -> Tensor | None:
@@ -90,7 +90,7 @@ class Batch:
                 got = f"{len(stream.mask)} in the stream {name}"
                 raise UsageError(f"masks of {count} sequences, as many as there are units", got, "make them alike")
 
-    def parts(self, count: int) -> "list[Batch]":
+    def split(self, count: int) -> "list[Batch]":
         """Split the batch into `count` batches of whole sequences, for want of memory.
 
         UsageError if an input tensor has not one row per sequence.
@@ -117,7 +117,7 @@ class Batch:
                 return value[rows]
             return value
 
-        streams = {stack: stream.each(lambda x: x[rows]) for stack, stream in self.streams.items()}
+        streams = {stack: stream.map_tensors(lambda x: x[rows]) for stack, stream in self.streams.items()}
         label = None if self.label is None else self.label[rows]
         return Batch(cut(self.inputs), self.unit[rows], streams, self.call, label)
 

@@ -95,7 +95,7 @@ def diagnose(*, developers: bool = False, try_import: Callable[[str], Any] = imp
         extras.extend(_examine_distribution(distribution, developers, try_import))
     versions = {"python": platform.python_version(), "platform": platform.platform()}
     for distribution in DISTRIBUTIONS:
-        versions[distribution] = _installed_version(distribution) or "not installed"
+        versions[distribution] = _find_version(distribution) or "not installed"
     return Diagnosis(versions, _find_devices(try_import), extras, _find_folders())
 
 
@@ -148,7 +148,7 @@ def _examine_package(requirement: Any, try_import: Callable[[str], Any]) -> Pack
     try_import   imports a module by name
     """
     name, needed = requirement.name, str(requirement.specifier)
-    installed = _installed_version(name)
+    installed = _find_version(name)
     if installed is None:
         return Package(name, needed, None, "missing")
     if not requirement.specifier.contains(installed, prereleases=True):
@@ -165,7 +165,7 @@ def _examine_package(requirement: Any, try_import: Callable[[str], Any]) -> Pack
     return Package(name, needed, installed, "ok")
 
 
-def _installed_version(distribution: str) -> str | None:
+def _find_version(distribution: str) -> str | None:
     """Return the version of an installed distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)

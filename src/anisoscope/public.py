@@ -63,7 +63,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "anisoscope.classes.pooling": (
         "pool_vectors",
         "predict_classes",
-        "separability_records",
+        "make_separability_records",
     ),
     "anisoscope.cli.command": (
         "Command",

@@ -112,10 +112,10 @@ def name_layer(row: Any) -> str:
 
 def at_layer(row: Any) -> str:
     """Say at which layer a row is: `at layer 3`, `in the sentence vectors`."""
-    return _with_preposition(name_layer(row))
+    return _add_preposition(name_layer(row))
 
 
-def _with_preposition(layer: str) -> str:
+def _add_preposition(layer: str) -> str:
     """Put a preposition before the name of a layer."""
     if layer in NAMES_OF_VECTORS.values():
         return f"in {layer}"
@@ -128,7 +128,7 @@ def describe_layers(chosen: Sequence[int], names: Sequence[str]) -> str:
         return "in every layer"
     if len(chosen) > 1 and list(chosen) == list(range(chosen[0], len(names))):
         return f"from {names[chosen[0]]} on"
-    return _with_preposition(list_layers(chosen, names))
+    return _add_preposition(list_layers(chosen, names))
 
 
 def list_layers(chosen: Sequence[int], names: Sequence[str]) -> str:

@@ -258,16 +258,16 @@ class _Watch:
 
     def matmul(self, module: nn.Module, output: Tensor, *given: Any, **named: Any) -> None:
         """Read a matrix product as possible attention scores, or as weights times values."""
-        self._product(module, output, _operands(given, named, "input", "other", "mat2"))
+        self._read_product(module, output, _list_operands(given, named, "input", "other", "mat2"))
 
     bmm = matmul
 
     def baddbmm(self, module: nn.Module, output: Tensor, *given: Any, **named: Any) -> None:
         """Read a batched matrix product with an added term as possible attention scores, or as weights times values."""
-        _, *batches = _operands(given, named, "input", "batch1", "batch2")
-        self._product(module, output, batches, float(named.get("alpha", 1)))
+        _, *batches = _list_operands(given, named, "input", "batch1", "batch2")
+        self._read_product(module, output, batches, float(named.get("alpha", 1)))
 
-    def _product(self, module: nn.Module, output: Tensor, pair: list[Any], scale: float | None = None) -> None:
+    def _read_product(self, module: nn.Module, output: Tensor, pair: list[Any], scale: float | None = None) -> None:
         """Remember a product of two tensors as possible scores, or complete the call if its first factor is attention
         weights.
 
@@ -318,7 +318,7 @@ class _Watch:
         """
         weights, values = operands
         of_weights, of_values = letters
-        axes = _axes_of_values(of_weights, of_values, result)
+        axes = _match_values(of_weights, of_values, result)
         scores = self.own.scores
         if axes is None or scores is None or weights.shape != scores.shape:
             return False
@@ -328,7 +328,7 @@ class _Watch:
 
     def softmax(self, _module: nn.Module, _output: Any, *given: Any, **named: Any) -> None:
         """Remember the scores that go into a softmax over the last axis, with the product that made them."""
-        x, *rest = _operands(given, named, "input", "dim")
+        x, *rest = _list_operands(given, named, "input", "dim")
         if not rest or rest[0] not in (-1, x.dim() - 1):
             return
         for product in self.own.products:
@@ -426,7 +426,7 @@ def _add_head_axis(x: Tensor) -> Tensor:
     return x.unsqueeze(1)
 
 
-def _operands(given: tuple[Any, ...], named: dict[str, Any], *names: str) -> list[Any]:
+def _list_operands(given: tuple[Any, ...], named: dict[str, Any], *names: str) -> list[Any]:
     """Return the arguments of a call in order: those given by position, then those of `names` given by name."""
     return [*given, *(named[name] for name in names if name in named)]
 
@@ -522,7 +522,7 @@ def _find_scores(first: str, second: str, result: str) -> tuple[str, str, bool] 
     return batch + row + inner, batch + column + inner, is_swapped
 
 
-def _axes_of_values(of_weights: str, of_values: str, result: str) -> str | None:
+def _match_values(of_weights: str, of_values: str, result: str) -> str | None:
     """Return the axes (letters) of the values as batch, key, dim, if an einsum multiplies attention weights with
     values.
 

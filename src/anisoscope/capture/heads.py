@@ -96,7 +96,7 @@ class Heads:
         If the call cannot be read, it is left out with a reason, and the model runs on. `by_hand`: the call did not go
         through the attention interface.
         """
-        at = self._site_of(call, by_hand)
+        at = self._make_site(call, by_hand)
         try:
             return self._look(call, at, by_hand)
         except Exception as error:
@@ -115,7 +115,7 @@ class Heads:
             raise error
         self.tap.running[self.tap.stacks[module]].trouble = f"{where}: {explain(error)}"
 
-    def _site_of(self, call: Call, by_hand: bool) -> Callable[..., Site]:
+    def _make_site(self, call: Call, by_hand: bool) -> Callable[..., Site]:
         """Return a function from a quantity to the site of this call (stack, layer, self- or cross-attention)."""
         stack = self.tap.stacks[call.module]
         path = self.tap.names[call.module]
@@ -268,7 +268,7 @@ class Heads:
 
         real   which queries are real tokens [sequence, query]; None: all
         """
-        query, key = self._means_of(site, call)
+        query, key = self._get_means(site, call)
         return {
             "query": self._rows(replace(call, query=call.query - query), real),
             "key": self._rows(replace(call, key=call.key - key), real),
@@ -314,7 +314,7 @@ class Heads:
         self.tap.refuse(place, f"softmax(scores)·values is not the output of {name}, and by more than rounding")
         return False
 
-    def _means_of(self, site: Site, call: Call) -> tuple[Tensor, Tensor]:
+    def _get_means(self, site: Site, call: Call) -> tuple[Tensor, Tensor]:
         """Return the mean query and the mean key of this attention layer, for the variants of attention with a mean
         subtracted.
 

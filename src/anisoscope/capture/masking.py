@@ -99,7 +99,7 @@ class Masking:
         causal = _is_causal(module, query, settings)
         real, packed = None, None
         if mask is None:
-            packed = _packed_sequences(query, settings, keys)
+            packed = _find_packed(query, settings, keys)
         else:
             # Keys behind the mask are of a cache that is not full yet.
             real = nn.functional.pad(mask[:, -keys:] != 0, (0, max(0, keys - mask.shape[1])))
@@ -222,7 +222,7 @@ class Call:
         """
         masking = self.known or self.read_masking()
         if self._may_vanish(masking):
-            return self._without_zeros(masking)
+            return self._hide_zeros(masking)
         return masking
 
     def read_masking(self) -> Masking:
@@ -249,7 +249,7 @@ class Call:
         longest_key = torch.linalg.vector_norm(self.key.float(), dim=-1).max()
         return float(longest_query * longest_key) * abs(self.scale)
 
-    def _without_zeros(self, masking: Masking) -> Masking:
+    def _hide_zeros(self, masking: Masking) -> Masking:
         """Return a masking that also hides the pairs whose computed weight is 0."""
         sequences, heads, queries = self.query.shape[:3]
         keys = self.key.shape[2]
@@ -342,7 +342,7 @@ def _is_causal(module: Any, query: Tensor, settings: dict[str, Any], *, otherwis
     return bool(flag)
 
 
-def _packed_sequences(query: Tensor, settings: dict[str, Any], keys: int) -> Tensor | None:
+def _find_packed(query: Tensor, settings: dict[str, Any], keys: int) -> Tensor | None:
     """Return which pairs [batch, query, key] are of the same sequence, if several sequences were packed into one row.
 
     The sequences are known by their cumulative lengths (`cu_seq_lens_k` in `settings`), or by position ids that start

@@ -210,14 +210,14 @@ class Outputs:
         types = [part.dtype for part in self.parts if part.dtype in OUTPUTS]
         return max(types, key=lambda dtype: OUTPUTS[dtype], default=torch.float32)
 
-    def apart_from(self, other: "Outputs") -> float:
+    def measure_difference(self, other: "Outputs") -> float:
         """Return the largest difference from the outputs of another forward call, as a share of the largest number.
 
         Infinite if the shapes differ.
         """
         if [part.shape for part in self.parts] != [part.shape for part in other.parts]:
             return math.inf
-        differences = [part.apart_from(theirs) for part, theirs in zip(self.parts, other.parts, strict=True)]
+        differences = [part.measure_difference(theirs) for part, theirs in zip(self.parts, other.parts, strict=True)]
         return max(differences, default=0.0)
 
 
@@ -234,9 +234,9 @@ class _Part:
         self.sample = flat[:: max(1, flat.numel() // SAMPLED)].clone()
         self.total = _sum_of_bits(flat) if flat.numel() > SAMPLED else 0
 
-    def apart_from(self, other: "_Part") -> float:
+    def measure_difference(self, other: "_Part") -> float:
         """Return the largest relative difference from another tensor; 0 only if checksum and sample are equal."""
-        if self.total == other.total and _same(self.sample, other.sample):
+        if self.total == other.total and _are_same(self.sample, other.sample):
             return 0.0
         a = self.sample.double()
         b = other.sample.double()
@@ -251,7 +251,7 @@ class _Part:
         return difference or torch.finfo(torch.float64).tiny
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
+def _are_same(a: Tensor, b: Tensor) -> bool:
     """Return whether two tensors are equal in all entries, with NaN equal to NaN."""
     return bool(((a == b) | ((a != a) & (b != b))).all())
 

@@ -181,7 +181,7 @@ class Tap:
         self.split = Parts.find(model)
         self.ends = ExitStack()
         self.heads = Heads(self, of_rows)
-        self.counting = Counting(self._ran)
+        self.counting = Counting(self._note_kernel)
 
     def __getitem__(self, name: str) -> Any:
         """Return the last tensor captured at a site, by the site's name; MeasureError if there is none."""
@@ -382,9 +382,9 @@ class Tap:
         """Hook the ReLUs among the children of a block, one of which may be its last operation."""
         for child in block.children():
             if isinstance(child, nn.ReLU):
-                before = child.register_forward_pre_hook(partial(self._before_relu, stack))
+                before = child.register_forward_pre_hook(partial(self._keep_relu_input, stack))
                 self.ends.callback(before.remove)
-                self.hook(child, partial(self._after_relu, stack))
+                self.hook(child, partial(self._keep_relu_output, stack))
 
     def _hook_final(self, inside: set[nn.Module]) -> None:
         """Hook what runs after the last block: norms, sentence-transformers' modules, and the two towers of a model.
@@ -400,7 +400,7 @@ class Tap:
             self.hook(self.model, self._leave_pairs)
         for module in self.names:
             if module not in inside and "Norm" in type(module).__name__:
-                self.hook(module, self._norm)
+                self.hook(module, self._emit_final)
 
     def _hook_attention(self, inside: set[nn.Module]) -> None:
         """Watch every way in which modules inside of blocks may compute attention."""
@@ -420,7 +420,7 @@ class Tap:
         self.heads.begin()
         self.inside = True
 
-    def _ran(self, kernel: str) -> None:
+    def _note_kernel(self, kernel: str) -> None:
         """Note that attention was computed in the running block.
 
         If no capture reads it there, `_note_unseen_attention` reports it as missed.
@@ -464,7 +464,7 @@ class Tap:
             self.emit_vectors(Site(stack, 0, "hidden"), x, block)
             self._emit_text(block, 0, vectors.find_text(kwargs))
 
-    def _before_relu(self, stack: str, relu: nn.Module, args: tuple[Tensor, ...]) -> None:
+    def _keep_relu_input(self, stack: str, relu: nn.Module, args: tuple[Tensor, ...]) -> None:
         """Keep the input of a ReLU, in case it is the last operation of its block. A forward pre-hook of each ReLU in a
         block.
         """
@@ -474,7 +474,7 @@ class Tap:
             x = x.clone()
         self.running[stack].rectified = (x, None)
 
-    def _after_relu(self, stack: str, _relu: nn.Module, _args: Any, output: Tensor) -> None:
+    def _keep_relu_output(self, stack: str, _relu: nn.Module, _args: Any, output: Tensor) -> None:
         """Keep the output of a ReLU with its input.
 
         stack   the ReLU's stack (encoder or decoder)
@@ -532,7 +532,7 @@ class Tap:
             x = x.transpose(1, 2).unsqueeze(-1)
         self.emit_vectors(Site(self.stacks[stage], number, "stage"), x)
 
-    def _norm(self, _module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _emit_final(self, _module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         """Hand on the output of a norm as `final`, if its input is the output of the last block. A forward hook of each
         norm.
         """

@@ -107,7 +107,7 @@ def measure_explanations(
         results |= _compute_plausibility(examples, scores)
     is_shallow = count_layers(model) == 1
     keys = [key for key in scores[0] if is_shallow or key[0] in OF_DEEP]
-    with _first_row_alone(model):
+    with _compute_first_row_alone(model):
         results |= _compute_faithfulness(model, pad, encoded, scores, keys, progress)
     return _average_over_texts(results, len(examples))
 
@@ -139,7 +139,7 @@ def _add_baselines(scores: list[dict[Key, Array]], examples: Examples, corpus: L
 
 
 @contextmanager
-def _first_row_alone(model: Any) -> Iterator[None]:
+def _compute_first_row_alone(model: Any) -> Iterator[None]:
     """Let the last layer of a model that can do so compute the row of [CLS] alone, which is faster."""
     part = family_of(model).cls_row_only
     base = getattr(model, part, None) if part else None

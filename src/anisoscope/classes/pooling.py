@@ -126,7 +126,7 @@ def find_neutral_padding(model: Any, rows: list[dict[str, Any]], token: int) -> 
     return Padding(token, "none")
 
 
-def separability_records(
+def make_separability_records(
     states: NDArray[np.float64],
     labels: Labels,
     names: tuple[str, ...],
@@ -153,7 +153,7 @@ def separability_records(
     return as_records(pd.DataFrame(rows), stack=stack, site="hidden", n_units=n_units, n_vectors=len(labels))
 
 
-def accuracy_records(found: Labels, labels: Labels, names: tuple[str, ...]) -> pd.DataFrame:
+def make_accuracy_records(found: Labels, labels: Labels, names: tuple[str, ...]) -> pd.DataFrame:
     """Return records of the accuracy of all and of each class, with 95 % Wilson intervals.
 
     `majority` is the accuracy of always naming the commonest class.

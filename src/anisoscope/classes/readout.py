@@ -79,7 +79,7 @@ class _LastStates:
                 hooks.callback(block.register_forward_hook(self._make_leave_hook(stack)).remove)
         for module in model.modules():
             if module not in inside and "Norm" in type(module).__name__:
-                hooks.callback(module.register_forward_hook(self._after_norm).remove)
+                hooks.callback(module.register_forward_hook(self._replace_norm_output).remove)
 
     def _enter(self, _block: nn.Module, _args: Any) -> None:
         """Turn gradients off before a block runs; only the classifier's head is differentiated."""
@@ -101,7 +101,7 @@ class _LastStates:
 
         return leave
 
-    def _after_norm(self, _norm: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    def _replace_norm_output(self, _norm: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Replace the output of a norm after the last block by a variable too.
 
         The norm scales every token on its own, so a token's weight in a mean is its weight after the norm.

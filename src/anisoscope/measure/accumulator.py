@@ -188,7 +188,7 @@ class Measurement:
         """
         if not self._sampled:
             return
-        masks = self._stream_masks(site, site.stack, x)
+        masks = self._find_stream_masks(site, site.stack, x)
         has_stream = site.stack in self._masks
         reservoir = self.reservoirs[site.stack] if has_stream else self._start_sample(site.name, self._start, masks)
         reservoir.add(site.name, x)
@@ -220,12 +220,12 @@ class Measurement:
     def find_masks(self, site: Site, x: Tensor) -> Masks:
         """Return the token masks for vectors [sequence, token, dim] or heads [sequence, head, token, dim] of a site."""
         if site.quantity in LAYER_QUANTITIES:
-            return self._stream_masks(site, site.stack, x)
+            return self._find_stream_masks(site, site.stack, x)
         if site.kind == "cross" and site.quantity != "query":
-            return self._key_masks(site, x.select(1, 0))
-        return self._stream_masks(site, site.stack, x.select(1, 0))
+            return self._find_key_masks(site, x.select(1, 0))
+        return self._find_stream_masks(site, site.stack, x.select(1, 0))
 
-    def _key_masks(self, site: Site, x: Tensor) -> Masks:
+    def _find_key_masks(self, site: Site, x: Tensor) -> Masks:
         """Return the token masks of cross-attention keys or values x [sequence, token, dim], which another stack made.
 
         They are the encoder's masks, cut if the encoder does not pass on its padding. If the keys come from a tower
@@ -233,7 +233,7 @@ class Measurement:
         """
         masks, length = self._masks.get("encoder"), x.shape[1]
         if masks is None or masks.real.shape == x.shape[:2] or len(x) != len(self._unit):
-            return self._stream_masks(site, "encoder", x)
+            return self._find_stream_masks(site, "encoder", x)
         is_longer = masks.real.shape[1] > length
         if is_longer and not bool(masks.real[:, length:].any()):
             return masks.cut(length)
@@ -241,9 +241,9 @@ class Measurement:
         of_towers = [own for key, own in self._masks.items() if isinstance(key, tuple) and key[0] == length]
         if len(of_towers) == 1:
             return of_towers[0]
-        return self._stream_masks(site, "encoder", x)
+        return self._find_stream_masks(site, "encoder", x)
 
-    def _stream_masks(self, site: Site, stack: str, x: Tensor) -> Masks:
+    def _find_stream_masks(self, site: Site, stack: str, x: Tensor) -> Masks:
         """Return the token masks of a stack (encoder, decoder), for values x [sequence, token, …] captured at a site of
         it.
 
@@ -258,14 +258,14 @@ class Measurement:
             cure += "; else measure another part"
             raise MeasureError(expected, f"[sequence, token, …] of {tuple(x.shape[:2])}", cure)
         if stack not in self._masks:
-            return self._masks_without_stream(site, stack, x)
+            return self._make_masks_without_stream(site, stack, x)
         masks = self._masks[stack]
         if masks.real.shape != x.shape[:2]:
             expected = f"{stack} sites of shape {tuple(masks.real.shape)} as in its inputs"
             raise MeasureError(expected, str(tuple(x.shape[:2])), "name the stream of these sites in Batch.streams")
         return masks
 
-    def _masks_without_stream(self, site: Site, stack: str, x: Tensor) -> Masks:
+    def _make_masks_without_stream(self, site: Site, stack: str, x: Tensor) -> Masks:
         """Return the token masks of a stack that reads no input stream, such as an image tower, for values of one site.
 
         Every position is real. In each part of a sequence (frame or crop of an image), those that the model puts before

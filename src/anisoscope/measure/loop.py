@@ -343,7 +343,7 @@ def capture_into(
 
         def look(batch: Batch, index: int) -> None:
             """Run the model on a batch, in `measurement.pieces` parts, and add what is captured."""
-            for part in batch.parts(measurement.pieces):
+            for part in batch.split(measurement.pieces):
                 tap.real = measurement.begin(part, device, layout)
                 tap.sequences = len(part.unit)
                 run, inputs = part.call or model, move_batch(part.inputs, device)

@@ -75,10 +75,10 @@ class Trial:
         If they do differ, the model runs once more without it, which shows the noise between two equal runs. MovedError
         if the capture changes the outputs and `gives_up` is set.
         """
-        proof.outputs = plain.apart_from(inside)
+        proof.outputs = plain.measure_difference(inside)
         proof.limit = OUTPUTS[plain.dtype] if self._may_round() else EXACT
         if proof.outputs > proof.limit:  # does the model give the same twice?
-            proof.noise = plain.apart_from(self._run_plain(run, inputs))
+            proof.noise = plain.measure_difference(self._run_plain(run, inputs))
         if proof.moved and self.gives_up:
             raise MovedError(proof, f"the capture moves the outputs by {proof.outputs:.1e} of the largest")
 

@@ -46,7 +46,7 @@ def compute(pair: SampledPair) -> Values:
     """
     x = pair.first.get_cached(make_gram)
     y = pair.second.get_cached(make_gram)
-    shared = _hsic(pair.first, x, y)
+    shared = _compute_hsic(pair.first, x, y)
     # An unbiased estimate of a variance can be negative.
     both_vary = (x.variance > 0) & (y.variance > 0)
     size = np.where(both_vary, x.variance * y.variance, np.nan)
@@ -67,10 +67,10 @@ def make_gram(sample: SampledVectors) -> Gram:
     by_group = products @ sample.member
     total = leave_out_groups(sample.member.T @ by_group)
     without_variance = Gram(products, by_group, total, np.zeros(0))
-    return without_variance._replace(variance=_hsic(sample, without_variance, without_variance))
+    return without_variance._replace(variance=_compute_hsic(sample, without_variance, without_variance))
 
 
-def _hsic(sample: SampledVectors, x: Gram, y: Gram) -> Array:
+def _compute_hsic(sample: SampledVectors, x: Gram, y: Gram) -> Array:
     """Return the unbiased HSIC (how far two layers' scalar products vary together) [replicate].
 
     sample   the sampled tokens, for their groups of units

@@ -34,7 +34,7 @@ from anisoscope.reads.base import (
     split_batches,
 )
 from anisoscope.reads.vectors import is_whole_image
-from anisoscope.sums.extremes import largest_over_tokens
+from anisoscope.sums.extremes import find_largest_over_tokens
 from anisoscope.sums.groups import Totals
 
 TOP = 3
@@ -158,7 +158,7 @@ class SequenceSums(Keeper):
         if x.shape[0] * x.shape[1] == 0:
             return
         absolute = torch.where(real.unsqueeze(-1), x.abs(), -torch.inf)
-        values, where = largest_over_tokens(absolute, places)
+        values, where = find_largest_over_tokens(absolute, places)
         done.extremes.offer(site.name, "activation", values, where)
 
 
@@ -363,7 +363,7 @@ class LogitExtremes(Keeper):
         # Negated, so that the smallest logit is a largest value too.
         negated = torch.where(counts, -value["smallest"], -torch.inf)
         for name, rows in (("logit", largest), ("negative_logit", negated)):
-            values, where = largest_over_tokens(rows.transpose(1, 2), places)
+            values, where = find_largest_over_tokens(rows.transpose(1, 2), places)
             done.extremes.offer(site.name, name, values, where)
 
 
@@ -473,7 +473,7 @@ class KeySums(Keeper):
             length = _measure_norms(value[side], heads).transpose(1, 2)
             is_counted = positions.real.unsqueeze(-1) & length.isfinite()
             length = torch.where(is_counted, length, -torch.inf)
-            values, where = largest_over_tokens(length, positions.places)
+            values, where = find_largest_over_tokens(length, positions.places)
             done.extremes.offer(site.name, f"{side}_norm", values, where)
 
 

@@ -37,7 +37,7 @@ def draw_policies(results: Results, entry: Entry) -> list[Figure]:
 
     entry   the figure's entry in page.toml: its metric and texts. No figure is returned if the metric was not measured
     """
-    frame = results.layers(entry["metric"], every_policy=True)
+    frame = results.select_layers(entry["metric"], every_policy=True)
     if frame.empty:
         return []
     q95 = _find_isotropic_q95(results)
@@ -52,7 +52,7 @@ def draw_policies(results: Results, entry: Entry) -> list[Figure]:
     facts = {
         "law": law,
         "final": entry["final"] if frame["site"].eq("final").any() else "",
-        "span": describe_span(results.layers(entry["metric"]), results.name_place),
+        "span": describe_span(results.select_layers(entry["metric"]), results.name_place),
         "stacks": _describe_stacks(list(dict.fromkeys(frame["stack"])), entry.get("stacks", {})),
     }
     # A single drawing needs no label to choose it by.
@@ -62,7 +62,7 @@ def draw_policies(results: Results, entry: Entry) -> list[Figure]:
 
 def _find_isotropic_q95(results: Results) -> float | None:
     """Return the largest 95 % quantile of the cosines of isotropic vectors over layers; None if it is unknown."""
-    q95 = results.layers("mean_cosine.isotropic_q95")["value"]
+    q95 = results.select_layers("mean_cosine.isotropic_q95")["value"]
     if q95.empty:
         return None
     return float(q95.max())
@@ -80,7 +80,7 @@ def draw_layers(results: Results, entry: Entry) -> list[Figure]:
 
     entry   the figure's entry in page.toml: its metrics with their labels, and its texts
     """
-    frame = results.stacked(entry["metrics"])
+    frame = results.stack_metrics(entry["metrics"])
     lacks_needed = "needs" in entry and entry["needs"] not in set(frame["metric"])
     if lacks_needed or frame["series"].nunique() < entry.get("least", 1):
         return []
@@ -108,7 +108,7 @@ def _describe_rank(results: Results) -> str:
     """Return a sentence on the effective rank at the layer with the largest anisotropy A; empty if it is unknown."""
     if results.peak is None:
         return ""
-    rank = results.at(results.peak, "spectrum.effective_rank")
+    rank = results.find_row(results.peak, "spectrum.effective_rank")
     if rank is None:
         return ""
     out_of = f" of {results.width}" if results.width else ""
@@ -119,11 +119,11 @@ def _describe_accuracy(results: Results) -> str:
     """Return a sentence on the accuracy of the run's classifier and that of naming the commonest class; empty
     without one.
     """
-    rows = results.rows("accuracy")
+    rows = results.select_rows("accuracy")
     if rows.empty:
         return ""
     accuracy = rows.iloc[0]
-    majority = results.rows("majority").iloc[0]
+    majority = results.select_rows("majority").iloc[0]
     right = f"{format_measured(accuracy, None)} of {format_count(accuracy['n_units'])}"
     return f"The classifier itself is right on {right}; the commonest class makes {format_number(majority['value'])}."
 
@@ -134,7 +134,7 @@ def draw_modality_gap(results: Results, entry: Entry) -> list[Figure]:
 
     entry   the figure's entry in page.toml: its metrics with their labels, and its texts
     """
-    frame = results.stacked(entry["metrics"])
+    frame = results.stack_metrics(entry["metrics"])
     if frame.empty:
         return []
     is_joint = frame["stack"].eq(PAIRS)
@@ -156,9 +156,9 @@ def draw_steps(results: Results, entry: Entry) -> list[Figure]:
     entry   the figure's entry in page.toml. No figure is returned if the metric was not measured
     """
     if entry.get("heads"):
-        frame = _average_over_heads(results.heads(entry["metric"]))
+        frame = _average_over_heads(results.select_heads(entry["metric"]))
     else:
-        frame = results.layers(entry["metric"], component=entry.get("component"))
+        frame = results.select_layers(entry["metric"], component=entry.get("component"))
         frame = frame[frame["site"].eq("hidden")]
     if frame["step"].nunique() < 2:
         return []
@@ -195,8 +195,10 @@ def _name_seeds_and_stacks(frame: pd.DataFrame) -> pd.Series | str:
 
 def draw_drift_points(results: Results, entry: Entry) -> list[Figure]:
     """Plot anisotropy A against the share of the common direction (drift), one point per layer."""
-    shares = results.layers("drift.share")[["stack", "layer", "site", "value"]].rename(columns={"value": "share"})
-    points = results.layers("mean_cosine").merge(shares, on=["stack", "layer", "site"])
+    shares = results.select_layers("drift.share")[["stack", "layer", "site", "value"]].rename(
+        columns={"value": "share"}
+    )
+    points = results.select_layers("mean_cosine").merge(shares, on=["stack", "layer", "site"])
     if len(points) < 2:
         return []
     names = points["layer"].astype(int).astype(str).mask(points["site"].eq("final"), "final")
@@ -207,7 +209,7 @@ def draw_drift_points(results: Results, entry: Entry) -> list[Figure]:
 
 def draw_top_shares(results: Results, entry: Entry) -> list[Figure]:
     """Plot the share of anisotropy A that the largest dimensions contribute, per layer."""
-    frame = results.components(entry["metric"])
+    frame = results.select_components(entry["metric"])
     frame = frame[frame["site"].isin(LAYER_SITES) & frame["layer"].notna()]
     if frame.empty:
         return []
@@ -221,7 +223,7 @@ def draw_top_dimensions(results: Results, entry: Entry) -> list[Figure]:
     peak = results.peak
     if peak is None:
         return []
-    frame = results.select_place(results.components(entry["metric"]), peak)
+    frame = results.select_place(results.select_components(entry["metric"]), peak)
     if frame.empty:
         return []
     frame = frame.nlargest(TOP_DIMENSIONS, "value")
@@ -238,7 +240,7 @@ def draw_top_dimensions(results: Results, entry: Entry) -> list[Figure]:
 
 def draw_explained_variance(results: Results, entry: Entry) -> list[Figure]:
     """Plot the variance that the k leading principal axes explain, one line per layer."""
-    frame = results.components(entry["metric"])
+    frame = results.select_components(entry["metric"])
     frame = frame[frame["site"].eq("hidden") & frame["layer"].notna()]
     if frame.empty:
         return []
@@ -282,8 +284,8 @@ def select_heads(results: Results, entry: Entry) -> pd.DataFrame:
 
     Keys and values that several heads share have a row for each of these heads.
     """
-    frame = results.heads(entry["metric"], entry.get("site", ""), entry.get("component"))
-    if "instead_of" in entry and len(results.heads(entry["instead_of"])):
+    frame = results.select_heads(entry["metric"], entry.get("site", ""), entry.get("component"))
+    if "instead_of" in entry and len(results.select_heads(entry["instead_of"])):
         return frame[:0]
     if frame.empty or entry.get("site") not in SHARED_SITES:
         return frame
@@ -320,7 +322,7 @@ def draw_head_range(results: Results, entry: Entry) -> list[Figure]:
     parts = []
     for metric, label in entry["metrics"].items():
         for site, name in sites.items():
-            parts.append(results.heads(metric, site).assign(series=name, reading=label))
+            parts.append(results.select_heads(metric, site).assign(series=name, reading=label))
     frame = pd.concat(parts)
     if frame.empty:
         return []
@@ -339,7 +341,7 @@ def draw_subsets(results: Results, entry: Entry) -> list[Figure]:
 
     entry   the figure's entry in page.toml. No figure is returned if the metric was not measured
     """
-    frame = results.components(entry["metric"])
+    frame = results.select_components(entry["metric"])
     frame = frame[frame["component"].str.contains(" × ") & frame["layer"].notna()]
     if frame.empty:
         return []
@@ -376,7 +378,7 @@ def _choose_places(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
     Of other stacks only the most anisotropic layer is shown.
     """
     hidden = frame[frame["site"].eq("hidden")]
-    curve = results.layers("mean_cosine")
+    curve = results.select_layers("mean_cosine")
     curve = curve[curve["site"].eq("hidden")]
     main = results.peak["stack"] if results.peak is not None else hidden["stack"].iloc[0]
     has_stacks = hidden["stack"].nunique() > 1
@@ -403,7 +405,7 @@ def _choose_places(results: Results, frame: pd.DataFrame) -> pd.DataFrame:
 
 def draw_classes(results: Results, entry: Entry) -> list[Figure]:
     """Plot mean cosines within and between classes at the first, the middle and the last layer."""
-    frame = results.components(entry["metric"])
+    frame = results.select_components(entry["metric"])
     if frame.empty:
         return []
     ends = {frame["layer"].min(), frame["layer"].median() // 1, frame["layer"].max()}
@@ -436,7 +438,7 @@ def _draw_matrices(frame: pd.DataFrame, entry: Entry, height: tuple[int, int], *
 
 def draw_components(results: Results, entry: Entry) -> list[Figure]:
     """Plot a line for every component over the layers; values without a layer become dashed horizontal lines."""
-    frame = results.of(entry["metric"])
+    frame = results.select_metric(entry["metric"])
     if frame["layer"].nunique() < 2:
         return []
     has_layer = frame["layer"].notna()

@@ -327,7 +327,7 @@ def _name_kinds(results: Results, places: pd.DataFrame) -> tuple[str, ...]:
 
 def _describe_layers(results: Results, places: pd.DataFrame, kinds: Sequence[str]) -> tuple[str, ...]:
     """Return for each layer of each panel a sentence: how many heads of which kind it has, and A of its output."""
-    outputs = results.layers("mean_cosine")
+    outputs = results.select_layers("mean_cosine")
     outputs = outputs[outputs["site"].eq("hidden")]
     measured = {(row.stack, int(row.layer)): format_measured(row, None) for row in iter_rows(outputs)}
     heads = places.assign(kinds=kinds)

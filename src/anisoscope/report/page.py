@@ -152,7 +152,7 @@ def describe_run(results: Results) -> list[tuple[str, str]]:
     """Return (label, value) pairs for the line under the headline: how much was measured, of what, and how long it
     took.
     """
-    layers = results.layers("mean_cosine")
+    layers = results.select_layers("mean_cosine")
     manifest = results.manifest
     units = results.corpus.get("n_units")
     depth = 0
@@ -206,13 +206,13 @@ def _list_peak_tiles(results: Results, peak: pd.Series) -> list[tuple[str, str, 
     """List the headline numbers of the most anisotropic layer, whose row of A is `peak`."""
     place = results.name_place(peak)
     tiles = [("highest anisotropy A", format_number(peak["value"]), f"{format_ends(peak)} at {place}")]
-    share = results.at(peak, "drift.share")
+    share = results.find_row(peak, "drift.share")
     if share is not None:
         tiles.append(("drift share there", format_percent(share["value"]), "of the mean norm is the mean vector"))
-    top = results.at(peak, "mean_cosine.top_share", component="3")
+    top = results.find_row(peak, "mean_cosine.top_share", component="3")
     if top is not None:
         tiles.append(("carried by 3 dimensions", format_percent(top["value"]), f"of A at {place}"))
-    rank = results.at(peak, "spectrum.effective_rank")
+    rank = results.find_row(peak, "spectrum.effective_rank")
     if rank is not None:
         out_of = f" of {results.width}" if results.width else ""
         tiles.append(("effective rank there", f"{rank['value']:.0f}{out_of}", "directions used"))
@@ -225,8 +225,8 @@ def _list_head_tiles(results: Results) -> list[tuple[str, str, str]]:
     Heads with uniform attention are skipped for the alignment (cosine) of mean query and mean key: they attend to
     nothing in particular.
     """
-    entropy = results.heads("attention.entropy_normalised")
-    cosine = results.heads("query_key.cosine")
+    entropy = results.select_heads("attention.entropy_normalised")
+    cosine = results.select_heads("query_key.cosine")
     uniform = entropy[entropy["low"].gt(uniform_line()).fillna(False)]
     tiles = []
     if len(entropy):

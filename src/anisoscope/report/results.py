@@ -88,7 +88,7 @@ class Results:
         """Return the rows of each metric, by its name."""
         return {str(name): rows for name, rows in self.table.groupby("metric", sort=False)}
 
-    def of(self, metric: str) -> pd.DataFrame:
+    def select_metric(self, metric: str) -> pd.DataFrame:
         """Return all rows of one metric."""
         return self._by_metric.get(metric, self.table[:0])
 
@@ -115,11 +115,11 @@ class Results:
         """Return the first token policy of the run, which figures show if they show only one."""
         return self.policies[0] if self.policies else ""
 
-    def rows(self, metric: str, *, every_policy: bool = False, component: str | None = None) -> pd.DataFrame:
+    def select_rows(self, metric: str, *, every_policy: bool = False, component: str | None = None) -> pd.DataFrame:
         """Return the rows of a metric: its aggregates, or one component; for the first token policy unless
         `every_policy`.
         """
-        frame = self.of(metric)
+        frame = self.select_metric(metric)
         if not every_policy:
             policy = frame["token_policy"]
             is_lead = policy.eq(self.lead)
@@ -130,32 +130,32 @@ class Results:
             return frame[frame["component"].isna()]
         return frame[frame["component"].eq(component)]
 
-    def components(self, metric: str) -> pd.DataFrame:
+    def select_components(self, metric: str) -> pd.DataFrame:
         """Return the rows of every component of a metric, for the first token policy."""
-        frame = self.of(metric)
+        frame = self.select_metric(metric)
         frame = frame[frame["component"].notna()]
         policy = frame["token_policy"]
         return frame[policy.eq(self.lead) | policy.isna()]
 
-    def layers(self, metric: str, **choice: Any) -> pd.DataFrame:
+    def select_layers(self, metric: str, **choice: Any) -> pd.DataFrame:
         """Return the rows of hidden states and of the output after the final norm, in order of depth."""
-        frame = self.rows(metric, **choice)
+        frame = self.select_rows(metric, **choice)
         frame = frame[frame["site"].isin(LAYER_SITES) & frame["layer"].notna()]
         return self.sort_by_depth(frame)
 
-    def stacked(self, labels: Mapping[str, str]) -> pd.DataFrame:
+    def stack_metrics(self, labels: Mapping[str, str]) -> pd.DataFrame:
         """Return the rows of several metrics per layer in one table, with their labels in the column `series`.
 
         labels   {metric: its label}
         """
-        return pd.concat([self.layers(metric).assign(series=label) for metric, label in labels.items()])
+        return pd.concat([self.select_layers(metric).assign(series=label) for metric, label in labels.items()])
 
-    def heads(self, metric: str, site: str = "", component: str | None = None) -> pd.DataFrame:
+    def select_heads(self, metric: str, site: str = "", component: str | None = None) -> pd.DataFrame:
         """Return the rows of single heads at one site, of a metric itself or of one component.
 
         The site is given by its first word; if it has several stages, `raw` is chosen.
         """
-        frame = self.rows(metric, component=component)
+        frame = self.select_rows(metric, component=component)
         frame = frame[frame["head"].notna() & frame["layer"].notna()]
         if site:
             frame = frame[frame["site"].str.split(".").str[0].eq(site)]
@@ -171,14 +171,14 @@ class Results:
     @cached_property
     def peak(self) -> pd.Series | None:
         """Return the row of anisotropy A at the most anisotropic layer, for the first token policy; None without A."""
-        frame = self.layers("mean_cosine")
+        frame = self.select_layers("mean_cosine")
         if frame.empty:
             return None
         return frame.iloc[int(frame["value"].argmax())]
 
-    def at(self, place: pd.Series, metric: str, component: str | None = None) -> pd.Series | None:
+    def find_row(self, place: pd.Series, metric: str, component: str | None = None) -> pd.Series | None:
         """Return the row of a metric at the same stack, layer and site as the row `place`; None if there is none."""
-        frame = self.select_place(self.rows(metric, component=component), place)
+        frame = self.select_place(self.select_rows(metric, component=component), place)
         if frame.empty:
             return None
         return frame.iloc[0]
@@ -191,7 +191,7 @@ class Results:
     @cached_property
     def width(self) -> int | None:
         """Return the number of dimensions of the hidden states, if their contributions were recorded; else None."""
-        frame = self.components("mean_cosine.contribution")
+        frame = self.select_components("mean_cosine.contribution")
         frame = frame[frame["site"].isin(LAYER_SITES)]
         if frame.empty:
             return None

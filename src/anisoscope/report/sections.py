@@ -107,7 +107,7 @@ def tabulate_layers(results: Results, entry: Entry) -> PageTable | None:
 
     entry   the table's entry in page.toml. None if none of its metrics was measured
     """
-    frame = results.stacked(entry["columns"])
+    frame = results.stack_metrics(entry["columns"])
     if frame.empty:
         return None
     labels = list(dict.fromkeys(frame["series"]))
@@ -116,7 +116,7 @@ def tabulate_layers(results: Results, entry: Entry) -> PageTable | None:
     for _, place in places.iterrows():
         cells = {row["series"]: _format_estimate(row) for _, row in results.select_place(frame, place).iterrows()}
         rows.append(_build_row(results.name_place(place), cells, labels))
-    caption = entry["caption"].format(basis=results.describe_basis(results.layers("mean_cosine"))).strip()
+    caption = entry["caption"].format(basis=results.describe_basis(results.select_layers("mean_cosine"))).strip()
     return PageTable(results.put_in_words(caption), ("site", *labels), tuple(rows))
 
 
@@ -133,7 +133,7 @@ def tabulate_steps(results: Results, entry: Entry) -> PageTable | None:
 
     entry   the table's entry in page.toml. None if its metric was not measured
     """
-    frame = results.layers(entry["metric"])
+    frame = results.select_layers(entry["metric"])
     if frame.empty:
         return None
     frame = frame.assign(place=[results.name_place(row) for _, row in frame.iterrows()])
@@ -241,7 +241,7 @@ def _format_sinks(line: Mapping[Hashable, Any]) -> dict[str, Cell]:
 
 def tabulate_embeddings(results: Results, entry: Entry) -> PageTable | None:
     """Build a table of the isotropy of the embedding matrices; None if it was not measured."""
-    frame = results.rows(entry["metric"])
+    frame = results.select_rows(entry["metric"])
     if frame.empty:
         return None
     rows = []

@@ -14,11 +14,11 @@ from anisoscope.classes.ablation import measure_ablations
 from anisoscope.classes.cls_entropy import measure_entropies
 from anisoscope.classes.faithfulness import measure_explanations
 from anisoscope.classes.pooling import (
-    accuracy_records,
     find_neutral_padding,
+    make_accuracy_records,
+    make_separability_records,
     pool_vectors,
     predict_classes,
-    separability_records,
 )
 from anisoscope.classes.readout import read_tokens
 from anisoscope.data.corpora import Columns
@@ -138,9 +138,11 @@ class _AfterPass:
         found = []
         if self.classes.at is not None:
             states = pool_vectors(model, plan, self.classes.at, self.stack)
-            found.append(separability_records(states, labels, names, stack=self.stack))
+            found.append(make_separability_records(states, labels, names, stack=self.stack))
         if self.heads:
-            found.append(accuracy_records(np.array(predict_classes(model, plan.encoded, plan.padding)), labels, names))
+            found.append(
+                make_accuracy_records(np.array(predict_classes(model, plan.encoded, plan.padding)), labels, names)
+            )
         # the row of the first token of a decoder is that token alone
         if has_attention(model) and self.classes.at == "first" and find_stack(model) == "encoder":
             if plan.padding.side == "left":

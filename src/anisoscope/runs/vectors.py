@@ -10,7 +10,7 @@ import pandas as pd
 
 from anisoscope import metrics
 from anisoscope.axes import TokenPolicy
-from anisoscope.classes.pooling import separability_records
+from anisoscope.classes.pooling import make_separability_records
 from anisoscope.data.arrays import STACK, VectorArrays, VectorPlan
 from anisoscope.errors import UsageError
 from anisoscope.measure.loop import Arrays
@@ -122,7 +122,7 @@ def _measure_separability(vectors: VectorArrays, job: Job) -> tuple[pd.DataFrame
             continue
         x = vectors.block(layer, np.arange(count))[:, 0].double().numpy()
         is_finite = np.isfinite(x).all(1)
-        found = separability_records(
+        found = make_separability_records(
             x[is_finite, None],
             vectors.labels[is_finite],
             vectors.classes,

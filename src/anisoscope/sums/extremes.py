@@ -54,7 +54,7 @@ class Extremes:
             cure = "a site must have one width in the whole corpus"
             raise MeasureError(expected, str(tuple(value.shape)), cure)
         kept = kept_value.to(value.device), kept_where.to(value.device)
-        self.terms[site, term] = larger(kept, (value, where))
+        self.terms[site, term] = take_larger(kept, (value, where))
 
     def merge(self, other: "Extremes") -> "Extremes":
         """Return the larger value of both states, everywhere; the order does not matter."""
@@ -114,7 +114,7 @@ class Extremes:
         return size
 
 
-def larger(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def take_larger(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Return elementwise the larger of two values, with the token that had it.
 
     first, second   (values, where each was [..., 4], as `WHERE` describes)
@@ -131,7 +131,7 @@ def larger(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple
     return torch.where(wins, other, value), torch.where(wins.unsqueeze(-1), other_where, where)
 
 
-def largest_over_tokens(
+def find_largest_over_tokens(
     x: Float[Tensor, "sequence token *rest"], places: Int[Tensor, "sequence token 4"]
 ) -> tuple[Float[Tensor, "*rest"], Int[Tensor, "*rest 4"]]:
     """Return the largest value over all tokens of a batch, and the token that had it.

@@ -49,11 +49,11 @@ def jackknife_interval(
     value, left_out = theta[0], theta[1:]
     groups = len(left_out)
     if groups < FEWEST:
-        return _without_interval(value)
+        return _leave_undefined(value)
     with np.errstate(invalid="ignore"):
         deviation = left_out - left_out.mean(axis=0)
         error = np.sqrt((groups - 1) / groups * (deviation**2).sum(axis=0))
-    factor = _student_quantile(groups - 1, (1 + level) / 2)
+    factor = _compute_student_quantile(groups - 1, (1 + level) / 2)
     estimate = _put_ends_inside_bounds(value, error, factor, bounds)
     if counted is None:
         return estimate
@@ -95,9 +95,9 @@ def estimate_over_seeds(values: ArrayLike, level: float = 0.95, *, bounds: Bound
     x = np.asarray(values, dtype=np.float64)
     mean = x.mean(axis=0)
     if len(x) < 2:
-        return _without_interval(mean)
+        return _leave_undefined(mean)
     error = x.std(axis=0, ddof=1) / np.sqrt(len(x))
-    factor = _student_quantile(len(x) - 1, (1 + level) / 2)
+    factor = _compute_student_quantile(len(x) - 1, (1 + level) / 2)
     return _put_ends_inside_bounds(mean, error, factor, bounds)
 
 
@@ -105,7 +105,7 @@ def wilson_interval(share: ArrayLike, n: ArrayLike, level: float = 0.95) -> tupl
     """Return both ends of the score interval of a share of n independent things (Wilson 1927)."""
     p = np.asarray(share, dtype=np.float64)
     n = np.asarray(n, dtype=np.float64)
-    z = _normal_quantile((1 + level) / 2)
+    z = _compute_normal_quantile((1 + level) / 2)
     middle = p + z**2 / (2 * n)
     half = z * np.sqrt(p * (1 - p) / n + (z / (2 * n)) ** 2)
     scale = 1 + z**2 / n
@@ -113,7 +113,7 @@ def wilson_interval(share: ArrayLike, n: ArrayLike, level: float = 0.95) -> tupl
     return np.clip((middle - half) / scale, 0, p), np.clip((middle + half) / scale, p, 1)
 
 
-def _student_quantile(freedom: int, level: float) -> float:
+def _compute_student_quantile(freedom: int, level: float) -> float:
     """Return the value below which Student's t lies with probability `level` (.975 for a two-sided 95 % interval).
 
     scipy is imported here so that lists and help need not load it.
@@ -123,14 +123,14 @@ def _student_quantile(freedom: int, level: float) -> float:
     return float(special.stdtrit(freedom, level))
 
 
-def _normal_quantile(level: float) -> float:
+def _compute_normal_quantile(level: float) -> float:
     """Return the value below which a standard normal variable lies with probability `level`."""
     from scipy import special
 
     return float(special.ndtri(level))
 
 
-def _without_interval(value: Array) -> Estimate:
+def _leave_undefined(value: Array) -> Estimate:
     """Return an `Estimate` whose interval ends are NaN, for a value without an interval."""
     return Estimate(value, np.full_like(value, np.nan), np.full_like(value, np.nan))
 

@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from anisoscope.classes.pooling import separability_records
+from anisoscope.classes.pooling import make_separability_records
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.data.labelled import TEST
 from anisoscope.data.local import find_copy
@@ -74,7 +74,7 @@ def looked_at(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
     states, labels = vectors.double().numpy(), truth.numpy()
     rows += [{"metric": f"class_cosine.{name}", "value": x} for name, x in between(states, labels).items()]
     few, names = slice(0, MOST), made.labels(cell.read)
-    apart = separability_records(states[few, None], labels[few], names, units=units.numpy()[few])
+    apart = make_separability_records(states[few, None], labels[few], names, units=units.numpy()[few])
     shared = as_records(pd.DataFrame(rows), n_units=len(made.encoded[TEST]))
     return pd.concat([shared, apart.assign(layer=cell.layers), alike.assign(head=np.nan)], ignore_index=True)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from anisoscope.classes.cls_entropy import measure_entropies
-from anisoscope.classes.pooling import pool_vectors, separability_records
+from anisoscope.classes.pooling import make_separability_records, pool_vectors
 from anisoscope.data.encoding import LabelledPlan
 from anisoscope.data.labelled import TEST
 from anisoscope.measure.loop import run_pass
@@ -137,7 +137,7 @@ def separated(trained: Trained) -> pd.DataFrame:
         """Measure how well class directions tell the final [CLS] vectors apart."""
         labels, _ = trained.classes
         vectors = pool_vectors(trained.classifier[0], trained.batches(trained.plan.utterances))[:, -1:]
-        return separability_records(vectors, labels, trained.corpus.labels).assign(layer=trained.cell.layers)
+        return make_separability_records(vectors, labels, trained.corpus.labels).assign(layer=trained.cell.layers)
 
     return kept(trained, "separated", make)
 
