@@ -246,7 +246,7 @@ this page, after these lines:
 - Every metric that needs no model is measured. With labels, class directions are measured, too.
 - These are read in blocks, so they can be larger than memory: a `.npy` or `.safetensors` file, a large column of lists
   in a `.parquet` file, and a large array in an uncompressed `.npz` file (`numpy.savez`).
-- In a `.npz` or `.safetensors` file, arrays named `units`, `labels` or `mask` are used as such.
+- In a `.npz` or `.safetensors` file, arrays named `units`, `labels` or `mask` are used as units, labels or mask.
 - Nothing is unpickled.
 
 ## Texts with images
@@ -270,13 +270,13 @@ row of blocks with a name: `vision` for images, and `decoder` for the language m
 Images without a caption, and missing or damaged images, are named in an error; `--skip-bad` leaves them out. The run's
 warnings name a tower without a `final` norm.
 
-SigLIP was trained on texts that are padded to its longest, and it reads the padding. Its texts are padded like that
-here, and the padding counts as special tokens: `--tokens content` leaves it out, `--tokens all` does not.
+SigLIP was trained on texts that are padded to its maximum length, and it attends to the padding. So its texts are
+padded here, too. The padding counts as special tokens: `--tokens content` leaves it out, `--tokens all` does not.
 
 `--metric modality_gap` measures how far tokens of images lie from those of texts, layer by layer, and the page has a
-figure of it (`run.plot("modality-gap")`). With `--tower both` a
-CLIP reads both sides of a folder with captions in one run. Its records call the vectors that CLIP compares the stack
-`joint`: each pair has two, one of the image and one of the text.
+figure of it (`run.plot("modality-gap")`). With `--tower both`,
+a CLIP model reads the images and the captions of a folder in one run. In the records, the stack `joint` has the vectors
+that CLIP compares: two for each pair, one of the image and one of the text.
 
 ## How the columns of a file are read
 

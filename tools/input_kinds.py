@@ -159,7 +159,7 @@ REFUSED = (
     Kind("texts without a tokenizer", "measure(bert, texts)", "expected a tokenizer for a list of strings"),
     Kind("a corpus without a tokenizer", 'measure(bert, corpus="builtin:python-docs")', "expected a tokenizer"),
     Kind("an empty list", "measure(bert, [])", "expected a corpus with at least one batch"),
-    Kind("nothing that a model reads", "measure(bert, 7)", "expected a tensor, an array, a dict"),
+    Kind("a number", "measure(bert, 7)", "expected a tensor, an array, a dict"),
     Kind(
         "sequences without a batch axis",
         'measure(bert, list(batch["input_ids"]))',

@@ -160,8 +160,8 @@ Choose by your data:
 
 ## Memory
 
-Bytes in bfloat16 with default settings (32 groups for intervals, a sample of 2,048 vectors). The spectrum needs second moments, which are
-mean products of any two dimensions:
+Bytes in bfloat16 with default settings (32 groups for intervals, a sample of 2,048 vectors). The spectrum needs second moments: the
+mean product of every pair of dimensions:
 
 | model | weights | sums | sample | second moments, by default | with `--spectrum-groups 1` | state file |
 |---|---|---|---|---|---|---|
@@ -169,10 +169,10 @@ mean products of any two dimensions:
 
 - The spectrum is measured by default only at sites of up to 2,048 dimensions. If you want it at wider sites, too, use
   `--spectrum-groups 1`, or measure `--panel spectrum` alone.
-- `--layers 0,8,16,-1` measures only these layers. Their records are the same as in a run of all layers.
+- `--layers 0,8,16,-1` measures only these layers. Their records are the same as if all layers were measured.
 - The state is saved every minute, and at once on Ctrl-C or SIGTERM. A large state is saved less often, so that at most 5 MB are
   written a second (16 GB every 55 minutes).
-- If memory runs out, each batch is split into two parts, then four, and so on. The sums stay the same, and the run notes it.
+- If memory runs out, each batch is split into two parts, then four, and so on. The sums stay the same, and the run's warnings say so.
 
 `tests/test_large.py` compares these sizes with what a pass allocates. They agree to the byte.
 
@@ -186,7 +186,7 @@ a second; it gives a sense of scale and was not measured.
 |---|---|---|---|---|---|
 {products}
 
-Products are not time: exponentials and reads of memory are left out. The next table compares both on one thread of a quiet CPU (built-in
+Products are only a part of the time: exponentials and memory reads are left out. The next table compares both on one thread of a quiet CPU (built-in
 encoder, float32; [more on speed](limit.md)). For `hidden` and attention, most of the time is spent on other things than products. The
 spectrum takes less time than its products suggest, because a CPU computes only half of a symmetric product.
 
@@ -196,26 +196,26 @@ spectrum takes less time than its products suggest, because a CPU computes only 
 
 ### Kernels and bytes on a GPU
 
-On a GPU, most of measuring is reading and writing memory. So one layer of the 8B model was counted, in bfloat16 and for a window of {long} tokens:
-the kernels that are launched, and the bytes that each reads and writes. `tools/launches.py` counts them on the meta device. There are two ways to
-measure:
+On a GPU, most of the time of measuring goes into reading and writing memory. So we counted, for one layer of the 8B model in bfloat16 and a window of
+{long} tokens, the kernels that are launched and the bytes that each reads and writes. `tools/launches.py` counts them without a GPU, on the meta device.
+There are two ways to measure:
 
-- *plain operations*: what PyTorch launches one by one, without a compiler.
-- *kernels of Triton* (`capture/row_kernel.py`, `sums/vector_kernel.py`): scores of attention never leave the chip, and all sums of a site come from one
-  pass over its vectors. They are used on NVIDIA GPUs where Triton is installed, which the CUDA build of torch brings. The first call of each form is
-  computed both ways; if the kernels fail or differ, plain operations go on, and one warning says why.
+- *Plain operations*: PyTorch launches a kernel for each operation, without a compiler.
+- *Kernels of Triton* (`capture/row_kernel.py`, `sums/vector_kernel.py`): attention scores are not written to memory, and all sums of a site come from
+  one read of its vectors. They are used on NVIDIA GPUs if Triton is installed; it comes with the CUDA build of torch. The first call of each kind is
+  computed both ways. If the kernels fail or the results differ, plain operations are used, and one warning says why.
 
-The *roofline* is a lower bound of the time. Each kernel takes as long as its bytes at {rate} TB a second, its products at {half} Tflop a second in
-bfloat16 and {single} in float32, or its powers of two at {powers} T a second. These are the rates in the data sheet of an H100.
+The *roofline* is a lower bound of the time. For each kernel it is the longest of three times: its bytes at {rate} TB per second, its products at {half}
+Tflop per second in bfloat16 and {single} in float32, and its powers of two at {powers} T per second. These rates are from the data sheet of an H100.
 
-| of a layer | by | kernels | GB | roofline ms | in parts of the layer |
+| measured in a layer | by | kernels | GB | roofline ms | roofline, divided by the layer's |
 |---|---|---|---|---|---|
 {kernels}
 
-With plain operations attention rows are the expensive part: their scores are written to memory, and each statistic reads them again.
+With plain operations, attention rows are the slowest part: their scores are written to memory, and each statistic reads them again.
 `--panel hidden` leaves them out, and `--layers` measures fewer of them.
 
-**Not run on a GPU.** The kernels of Triton were run on a CPU by Triton's interpreter, against float64, and compiled for an H100
+**Not run on a GPU.** The Triton kernels were run on a CPU with Triton's interpreter and compared with float64, and they were compiled for an H100
 (`tests/test_kernels.py`). Nothing was timed on a GPU, and the time of a launch is not counted.
 
 ## One machine
@@ -226,12 +226,12 @@ anisoscope measure MODEL --device-map auto --dtype auto --layers 0,20,40,-1   # 
 ```
 
 Sums are kept on the device of their layer. Quantised checkpoints (bitsandbytes, GPTQ …) load by their own configuration. If their
-library is missing, the error names it. Weights are hashed once on a machine (1 GB a second): for files of 128 MiB and more the hash is remembered until a
-file changes, and of several processes one computes it. MPS has no float64, so vectors of MPS are summed on the CPU.
+library is missing, the error names it. Weights are hashed (1 GB per second). The hash of a file of 128 MiB or more is remembered until the file changes,
+and only one of several processes computes it. MPS has no float64, so vectors on MPS are summed on the CPU.
 
 ## Several devices, several machines
 
-Of N processes, each measures every N-th batch. Rank 0 writes one run. It equals the run of a single process.
+Each of N processes measures every N-th batch. Rank 0 writes one run, which equals the run of a single process.
 
 ```bash
 torchrun --standalone --nproc-per-node 4 -m anisoscope measure MODEL --corpus wikitext-103 -o runs/model      # four GPUs
@@ -247,7 +247,7 @@ torchrun --standalone --nproc-per-node 2 -m anisoscope measure builtin:minilm --
 
 ### Models spread over processes
 
-A model in memory whose layers lie in several processes is measured where it is. Every process calls `anisoscope.measure` with the same
+If the layers of a model are spread over several processes, the model is measured in place. Every process calls `anisoscope.measure` with the same
 arguments and gets the same records. In a job of four processes (`torchrun --nproc-per-node 4`):
 
 ```text
@@ -256,16 +256,16 @@ model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-8B", distributed_config
 run = anisoscope.measure(model, texts, processor=tokenizer)
 ```
 
-| spread by | which batches a process reads | what is joined |
+| spread by | batches that a process reads | joined over processes |
 |---|---|---|
 | FSDP2, DDP | every N-th; a process without a batch calls the model with its last one | the sums, at the end |
 | tensor parallelism (DTensor; plans of torch or transformers), also with tokens split between layers (sequence parallelism) | all: each process holds a part of every layer | heads of attention and split tokens, at each layer |
 
-With tensor parallelism it is read off the numbers which tensors are split, so no plan has to be known. Inputs that differ between processes are
-refused. The attention of all heads is computed in every process. On Gloo with 2 and 3 processes the records equal those of one process to
-1e-6 (`tests/test_tensor_parallel.py`: Llama with shared keys, Qwen3, gpt-oss, DeepSeek-V3, and a module of one's own cut by torch). A `Monitor`
-leaves the losses of such a training as they are. FSDP and tensor parallelism at once are refused, because no process knows then which others
-read its batch.
+With tensor parallelism, Anisoscope finds out from the tensors which of them are split, so it needs no parallelism plan. If the inputs differ between
+processes, it stops with an error. Every process computes the attention of all heads. On Gloo with 2 and 3 processes, the records equal those of one
+process to 1e-6. `tests/test_tensor_parallel.py` tests this for Llama with shared keys, Qwen3, gpt-oss, DeepSeek-V3, and a custom module that torch
+splits. A `Monitor` does not change the losses of such a training. FSDP together with tensor parallelism is not supported and gives an error, because
+then no process knows which other processes read the same batch.
 
 ## Job arrays
 
@@ -276,21 +276,21 @@ anisoscope measure MODEL --corpus wikitext-103 --shard $((SLURM_ARRAY_TASK_ID + 
 anisoscope merge runs/part-* -o runs/whole
 ```
 
-If the corpus is a folder of texts or tables with at least as many files as there are jobs, each job reads files of its own: job I of N the
-files I, I + N, I + 2N … in path order (and the start of the first table, which tells the column). It takes them one after the other, so that
-its memory depends on the largest file, not on the corpus and not on the number of its files. Peak memory of planning a job, on one
-thread (`benchmarks/planning.py`; a folder of 1 TB are 10,000 names of one file):
+If the corpus is a folder of texts or tables with at least as many files as jobs, each job reads different files: job I of N reads the
+files I, I + N, I + 2N … in path order. (It also reads the start of the first table, to find the text column.) It reads one file after the other, so
+its memory depends on the largest file, not on the corpus and not on the number of files. The table has the peak memory of splitting a corpus into
+batches, on one thread (`benchmarks/planning.py`; the folder of 1 TB has 10,000 names of the same file):
 
 | files | each | corpus | files of a job | tokens of a job | peak memory |
 |---|---|---|---|---|---|
 {planned}
 
-A job of more than 4 million tokens tokenises each file twice: to count its batches, and to measure them. The merged run equals the run of the whole folder to 1e-12 in float64, except that bins of token
-frequency are left out, because no job knows how often a token occurs in all files. `merge` names files that two jobs have read, and shards
-that are missing.
+A job of more than 4 million tokens tokenises each file twice: to count its batches, and to measure them. The merged run equals a run of the whole folder
+to 1e-12 in float64, with one exception: bins of token frequency are left out, because no job knows how often a token occurs in all files. `merge`
+reports files that two jobs have read, and missing shards.
 
-Files that arrive at different times, or lie in different folders, are measured by commands of their own, with `--to-merge`. Then `merge`
-adds them, and a merged run takes further files later:
+If files arrive at different times, or are in different folders, measure each with its own command and `--to-merge`. Then `merge`
+adds the runs. You can add further files to a merged run later:
 
 ```bash
 anisoscope measure MODEL --corpus texts/may.jsonl --to-merge -o runs/may
@@ -299,13 +299,12 @@ anisoscope merge runs/may runs/june -o runs/both
 ```
 
 The merged run equals one run (with `--to-merge`) of a folder with both files to 1e-12 in float64: values, intervals and the sample. With this
-option a document is numbered by the content of its file instead of its place in the folder, which forms other groups for the intervals. `merge`
-refuses runs of other settings or weights,
-and texts that two runs have read, under whatever name.
+option, documents are assigned to groups by the content of their file instead of its place in the folder, so the intervals differ slightly from those
+without the option. `merge` refuses runs with different settings or weights. It also refuses runs that have read the same text, whatever its file name.
 
-Else the jobs divide the batches: with one file, articles of WikiText or blocks of tokens, which may go on in the next file, with `--limit` or
-`--sequences`, and for the panel alignment. Then every job reads and tokenises the whole corpus first, because it must know which windows are
-its own. That takes time, and 15 MiB for each million tokens.
+In these cases the jobs divide batches instead of files: the corpus is one file; it is WikiText articles or blocks of tokens, which can continue in the
+next file; `--limit` or `--sequences` is used; the panel alignment is measured. Then every job first reads and tokenises the whole corpus, because it
+must know which windows are its own. This takes time, and 15 MiB for each million tokens.
 
 ## Your own program reads the data
 
@@ -343,17 +342,17 @@ sbatch --array=0-7 --wrap 'python job_array.py texts states $SLURM_ARRAY_TASK_ID
 python job_array.py texts states          # after all have ended: adds the states to one run
 ```
 
-The tests run the three examples in small (Ray only if it is installed; Ray 2.60 was, with two workers on one machine). Their numbers equal
-those of one process to 1e-12.
+The tests run small versions of the three examples. (Ray is tested only if it is installed; it was Ray 2.60, with two workers on one machine.) Their
+numbers equal those of one process to 1e-12.
 
 ## What was not run
 
 There was no GPU when this was written. The tests use a simulated device instead (`tests/devices.py`). It computes on the CPU, refuses to mix
 devices, and counts how often the host waits.
 
-- On that device the records equal those of the CPU to 1e-8. Measuring more layers makes the host wait no more often: once three layers are
-  measured, it waits as often for a batch as with one.
-- For a GPU, the next batch is prepared in a thread while the current one is measured. It was not measured whether that saves time.
+- On that device the records equal those of the CPU to 1e-8. The host does not wait more often if more layers are measured: with three layers it
+  waits as often for a batch as with one.
+- For a GPU, a thread prepares the next batch while the current one is measured. We have not measured whether this saves time.
 - CUDA, NCCL, flash attention, MPS and quantised kernels were not run. `make gpu` tests them on a GPU, the most important first, in at most 40
   minutes: padded batches, FlashAttention if it is installed, FSDP2 and tensor parallelism over as many GPUs as there are; a table ends it.
   `make gpu DRY=1` runs every step in miniature on a CPU.

@@ -264,32 +264,32 @@ TEXT = """# Speed, and how far it is from the limit
 
 ## In short
 
-How long a measurement takes, as a multiple of the bare forward pass of the same model (by the clock; smallest and largest of four kinds of
-windows):
+Time of a measurement, as a multiple of the time of the forward pass alone (the *bare* pass). This is wall-clock time; the two numbers are the smallest
+and the largest of four kinds of windows:
 
 {short}
 
 - `hidden` is the cheapest panel, `all` has hidden states, spectrum and attention.
 - `all, fused` also takes the output of attention from the measured weights (`--attention fused`), so the model's own attention call is saved.
-- With more threads, measuring gains less than the forward pass does, so the ratio rises.
-- Numbers are the same bit for bit with any number of threads.
+- With more threads, measuring speeds up less than the forward pass, so the ratio rises.
+- The measured values are the same bit for bit with any number of threads.
 
 ## Every case
 
 Built-in encoder, 4,096 tokens a batch. Bare and measured passes take turns in one process. Each number is the median ratio (with quartiles).
 
-- *processor time* and *wall*: the ratio in processor time, and by the clock.
+- *processor time* and *wall*: the ratio in processor time, and in wall-clock time.
 - *bare against bare*: the bare pass compared with itself, as a control. It should be 1.00.
 - *aim*: what we wanted to reach in processor time.
-- *load*: the load of the machine. Other programs lengthen processor time, too, because they share caches.
-- `demo`: the windows and padding of `make demo`, from an empty measurement to the last sum.
+- *load*: the load of the machine. Other programs increase even processor time, because they share caches.
+- `demo`: the windows and padding of `make demo`; the time is from an empty measurement to the last sum.
 
 {machine}; {versions}.
 
 {overhead}
 
-`--attention fused` is not the default. A final norm leaves one direction without variance, and there rounding changes the effective rank by
-1.4e-4 (`tests/test_fused.py`).
+`--attention fused` is not the default. After a final norm, one direction has no variance, and rounding in this direction changes the
+effective rank by 1.4e-4 (`tests/test_fused.py`).
 
 ## The limit
 
@@ -297,82 +297,87 @@ What one thread of this machine can do in a second of processor time:
 
 {rates}
 
-The least work that each panel cannot avoid, the time that this would take at these rates, and the time that was measured, as shares of
-the forward pass (`benchmarks/limit.py`):
+The next table has, for each panel, the work that it cannot avoid, the time that this work would take at the rates above, and the measured time. Times
+are shares of the forward pass (`benchmarks/limit.py`):
 
 {limits}
 
 ## What is in the way
 
-Times of single operations are the best of five on a busy machine. They show what is large and what is small, and are not exact.
+Times of single operations are the best of five on a busy machine. They are not exact, but show which operations take long.
 
-- **The demo misses its aim as typed.** `make demo` uses the default `--attention model`: {demo} times the bare pass, and the aim is 1.30.
-  With `--attention fused` it is {demo_fused}.
-- **Threads.** A block of attention rows consists of operations of 10 to 200 µs, which is less than it takes to wake a thread. So whole
-  blocks are given to threads, and so are the two products of the spectrum. The rest of the loss comes from the two cores, which slow each
-  other down: two symmetric products at once took 12.4 ms each, and one alone 8. The bare pass itself takes 1.2 to 1.3 times its processor time
-  on two threads.
-- **Hidden.** Each vector is read once. The products are narrow (6 to 9 rows), and libraries multiply narrow matrices at a fraction of
-  their best rate.
+- **The demo misses its aim with default options.** `make demo` uses the default `--attention model` and takes {demo} times the bare pass; the aim is
+  1.30. With `--attention fused` it takes {demo_fused} times.
+- **Threads.** A block of attention rows consists of operations of 10 to 200 µs, which is shorter than the time to wake a thread. So each thread
+  computes whole blocks, or one of the two products of the spectrum. There is still a loss, because the two cores slow each other down: two symmetric
+  products at the same time took 12.4 ms each, and one alone 8. The bare pass itself takes 1.2 to 1.3 times as much processor time on two threads.
+- **Hidden.** Each vector is read once. The matrix products have only 6 to 9 rows, and libraries compute such narrow products at a fraction of their
+  best rate.
 - **Spectrum.** The two products Σxxᵀ and Σuuᵀ take 12.9 of the 14.3 ms that a site needs in a batch (4,096 vectors of 384 numbers). The copies
   that they need take 1.4.
-- **Attention.** One weight takes 1.4 ns in a block alone: .75 for its score, .16 for its power of 2, .09 for its product with the score, and
-  .05 to .08 for each of six sums and extremes. Each sum is an operation of its own. One kernel for all of them exists for GPUs only.
-- **Fused.** It saves the model's own call, 1.7 ns a weight, and adds .8 ns for weights times values.
-- **Fused products of torch** are no way round the blocks on this CPU: see the next section.
-- **Training.** The model takes more than nine tenths of a step, except in the smallest one. Of the 10 ms of the attention-only classifier,
-  the library's loop takes a tenth, batches a thirtieth and the optimiser an eighth.
+- **Attention.** One attention weight takes 1.4 ns in a block: .75 for its score, .16 for its power of 2, .09 for its product with the score, and
+  .05 to .08 for each of six sums and extremes. Each sum is a separate operation. A single kernel for all of them exists only for GPUs.
+- **Fused.** `--attention fused` saves the model's own attention call, 1.7 ns per weight, and adds .8 ns for weights times values.
+- **Fused attention of torch** is not faster than our blocks on this CPU: see the next section.
+- **Training.** The model takes more than nine tenths of the time of a step, except in the smallest model. There, of the 10 ms of the attention-only
+  classifier, the library's loop takes a tenth, batches a thirtieth and the optimiser an eighth.
 
 ## Rows from fused products
 
-Without any map of weights, three fused products of torch give entropy (from the log-sum-exp of attention with keys as values), the length of
-each row (from the log-sum-exp at twice the scale) and what each key receives (with queries and keys exchanged). They give neither the largest
-nor the smallest weight. The table says how long they take, as a multiple of our blocks of rows, which give all of it (one thread, processor
-time, `benchmarks/fused_rows.py`).
+Our blocks of rows compute attention weights and then statistics of them. torch's fused attention never forms the weights, but three calls of it give
+some of the statistics:
 
-- *three products*: with the model's own call these replace `--attention model`.
-- *one product*: the first of them. The model's own call takes as long.
+1. the entropy of each row, from the log-sum-exp of attention with keys as values;
+2. the length (norm) of each row, from the log-sum-exp at twice the scale;
+3. the attention that each key receives, with queries and keys exchanged.
+
+They do not give the largest or the smallest weight. The table has their time as a multiple of the time of our blocks, which give all of these (one
+thread, processor time, `benchmarks/fused_rows.py`).
+
+- *three products*: the three calls, which would replace the blocks of `--attention model`.
+- *one product*: the first of them. The model's own attention call takes as long.
 - *blocks, output*: blocks that also give the output of attention (`--attention fused`), so that the model's own call is saved.
-- *products apart*, *blocks apart*: the largest difference of an entropy from that of float64, in nats.
+- *products apart*, *blocks apart*: the largest error of an entropy, compared with float64, in nats.
 
 {fused_rows}
 
 The three products take {fused_least} to {fused_most} times as long as the blocks, at every length and in both dtypes. So attention rows are
-computed in blocks, always. Even one product, which gives entropy alone, takes {one_least} to {one_most} times as long. In bfloat16 a fused
-product rounds weights before it multiplies them, and the entropy is wrong by up to {fused_apart} nats. The blocks make queries and keys float32
+always computed in blocks. Even one product, which gives only the entropy, takes {one_least} to {one_most} times as long as the blocks. In bfloat16 a fused
+product rounds weights before it multiplies them, so the entropy is wrong by up to {fused_apart} nats. The blocks convert queries and keys to float32
 first. None of this was tried on a GPU.
 
 ## Intervals of the spectrum by derivatives: measured, and not used
 
-Intervals of ranks need all eigenvalues again without each group in turn: {groups} groups, and two spectra. To first order one decomposition with
-vectors is enough. The table says how long that takes as a multiple of ours (one thread, processor time, `benchmarks/spectrum_intervals.py`), and
-how wide its intervals are as a multiple of ours (the smallest and the largest of all layers).
+For the intervals of ranks, all eigenvalues are computed again with each group left out: {groups} groups, and two spectra. An alternative uses
+derivatives: to first order, one decomposition with eigenvectors is enough. The table has the time of this alternative as a multiple of ours (one
+thread, processor time, `benchmarks/spectrum_intervals.py`), and the width of its intervals as a multiple of ours (the smallest and the largest of all
+layers).
 
 {spectrum_intervals}
 
-A decomposition with vectors takes two to three times as long as one without, and each group needs a product of its own. So little or nothing is saved,
-and intervals of real layers get wider. Derivatives also lose the bias that leaving groups out shows. So groups are left out.
+A decomposition with eigenvectors takes two to three times as long as one without, and each group still needs a product. So little or no time is saved,
+and intervals of real layers get wider. Derivatives also miss the bias that leaving out groups shows. So we leave out groups.
 
 ## Dtypes
 
-What `--dtype` moves, on a CPU: the largest difference of a record from that of the same windows in float64 with the `eager` attention, over all
-layers, heads and tokens (built-in encoder, 10 documents, `benchmarks/dtypes.py`). The effective rank is compared relative to itself. *interval ±*
-is the median half-width of the 95 % intervals of that metric.
+How much `--dtype` changes the numbers, on a CPU. The table has the largest difference from records of the same windows in float64 with `eager`
+attention, over all layers, heads and token policies (built-in encoder, 10 documents, `benchmarks/dtypes.py`). The difference of the effective rank is
+relative. *interval ±* is the median half-width of the 95 % intervals of that metric.
 
 {moved}
 
-- Queries and keys in bfloat16 or float16 are made float32 before their rows are computed, and sums are kept in float64. What
-  float32 moves, by the model and by measuring together, is in its own columns. So nearly all that bfloat16 and float16 move is the model's
-  rounding. That is concluded from how numbers are summed; the two were not measured apart.
-- Attention rows are those of the exact softmax of the queries and keys that the model computed. `eager` and `sdpa` round the output of attention
-  differently, so the layers after it differ.
+- Queries and keys in bfloat16 or float16 are converted to float32 before their rows are computed, and sums are kept in float64. The float32 columns
+  show how little this changes. So nearly all of the difference in bfloat16 and float16 is the model's own rounding. We conclude this from how numbers
+  are summed; we did not measure the two parts separately.
+- Attention rows come from the exact softmax of the queries and keys that the model computed. `eager` and `sdpa` round the output of attention
+  differently, so later layers differ.
 
-What it costs in processor time, one thread:
+Processor time of each dtype, one thread:
 
 {costs}
 
-*float32 bare* is the bare pass in float32 with `sdpa`. Measuring computes in float32 at least, whatever the model's dtype is, so its share of
-the pass is larger where the model itself is quicker. No dtype was timed or compared on a GPU.
+*float32 bare* is the bare pass in float32 with `sdpa`. Measuring uses at least float32, whatever the model's dtype is. So its share of
+the time is larger if the model itself is faster. No dtype was timed or compared on a GPU.
 
 ## Other measurements
 

@@ -55,11 +55,12 @@ def page() -> str:
 
 
 OF_NETWORKS = [
-    "Networks that others trained, each on data of its own kind. One network that speaks against a claim is enough to",
-    "refute it as a law of all Transformers, and says nothing on how often it is so. Verdicts that decide nothing are",
-    "left out. The change by training is that of the mean A over layers. It depends on the start, too: untrained, most",
-    "networks of photographs or sounds send all inputs into one direction. ResNets were measured on two sets of",
-    "photographs. Where tokens share a type vector no change is told: the vector alone makes A a third.",
+    "These networks were trained by others. Each was measured on data of its own kind. One network that contradicts a",
+    "claim is enough to refute it as a law of all Transformers, but does not say how common such networks are.",
+    "Undecided verdicts are left out. *Change by training* is the change of the mean A over layers. It depends on the untrained",
+    "network, too: most untrained networks of photographs or sounds send all inputs into one direction. ResNets were",
+    "measured on two sets of photographs. If all tokens share a type vector, no change is given, because that vector",
+    "alone makes A about a third.",
 ]
 
 
@@ -76,21 +77,21 @@ def _how_to_read() -> list[str]:
         "  layer is *anisotropic* if its A lies above that bar.",
         "- **Drift** is the mean of all vectors, or its length. In the experiment on an untrained block, a common",
         "  vector of length **N** is added to every input as a drift. At one N, called **N\\***, the block's",
-        "  mean output is as long as its mean input. We say that the block keeps this drift up by itself.",
+        "  mean output is as long as its mean input. We say that the block maintains this drift by itself.",
         "- **Q̄** and **K̄** are the mean query and the mean key of a head. Entropy is in **nats**: 0 if all attention",
         "  is on one token; the logarithm of the number of tokens if it is uniform.",
-        "- **0.25 [0.24, 0.26; n = 60]** is a number, its 95 % interval, and n. If nothing else is said, the number is",
-        "  a mean over n trainings or random draws, and so is the interval. There is one exception: if a model was",
-        "  trained n times and A is shown, the number is that of the training with the lowest A, and its interval is",
-        "  over documents or photographs.",
+        "- **0.25 [0.24, 0.26; n = 60]** is a number, its 95 % interval, and n. Unless the text says otherwise, the",
+        "  number is a mean over n trainings or random draws, and the interval is over them, too. One exception is A of",
+        "  a model that was trained n times. Then the number is that of the training with the lowest A, and its interval",
+        "  is over documents or photographs.",
         "- The **verdict** is in italics. *Holds*: the number supports the claim. *Contrary*: the opposite is true.",
         "  *Too small*: the direction is right, but the effect is smaller than claimed. *Beyond*: the claim says that",
-        "  hardly anything changes, but it does. *Undecided*: the interval allows both answers, in some cases only",
-        "  after a correction for several tests (Holm). *Identity*: true by construction, so no evidence.",
+        "  a number hardly changes, but it changes by more. *Undecided*: the interval allows both answers, in some",
+        "  cases only after a correction for several tests (Holm). *Identity*: true by construction, so no evidence.",
         "- **Evidence** says which models were measured. *The paper's own experiment* needs no trained weights. *Other",
         "  real weights* were trained by others. *Trained here*: small models of 4 layers and 128 dimensions.",
         "  *Identity*: algebra, which no model can confirm or refute. *Needs a hub*: only the paper's own models can",
-        "  tell.",
+        "  decide.",
     ]
 
 

@@ -1,14 +1,16 @@
 """Attention rows of each head: concentration (entropy), largest weights, sinks, and how similar the rows of a
 sequence are.
 
-Formula    over the rows p of real queries: entropy H = −Σ p ln p; H / ln(outcomes); largest and smallest weight
-           among visible keys; mass on the first real key; score = mean of q·k·scale over visible pairs (no bias,
-           before softmax); row_similarity = mean cosine between two rows of one sequence, averaged over sequences.
-           A row's outcomes are its visible keys. A learnt sink (GPT-OSS) is one more outcome, in the entropy and in its
-           maximum ln(keys + 1); weights over keys then add up to less than 1.
-Range      H [0, ln outcomes] nats; normalised [0, 1]: 0 one key, 1 uniform; weights [0, 1]; similarity [0, 1], 1: the
-           query does not matter.
-Unit       nats; none; scores as the softmax sees them.
+Formula    over the rows p of real queries. entropy: H = −Σ p ln p. entropy_normalised: H / ln(outcomes).
+           row_max, row_min: the largest and smallest weight among the keys that the query sees. first_mass: the weight
+           of the first real key. score: the mean of q·k·scale over queries and the keys that they see (no bias, before
+           softmax).
+           row_similarity: the mean cosine of two rows of one sequence, averaged over sequences.
+           The outcomes of a row are the keys that it sees. A learnt sink (GPT-OSS) is one more outcome, both in the
+           entropy and in its maximum ln(keys + 1). The weights of the keys then add up to less than 1.
+Range      H [0, ln outcomes] nats; normalised [0, 1]: 0 one key, 1 uniform; weights [0, 1]; similarity [0, 1]: at 1
+           attention does not depend on the query.
+Unit       entropy nats; scores as they enter the softmax; otherwise none.
 Undefined  normalised entropy of a row that sees one key and has no sink: left out and counted.
            Padded queries and keys never count.
 Source     Godey et al. 2024, figures 7, 9, 10, 15; Fosse et al. 2023, section 2.1.

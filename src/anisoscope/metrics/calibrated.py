@@ -1,11 +1,11 @@
 """What A leaves open, from a uniform sample: anisotropy after centring, and the excess of close pairs over an
 isotropic cloud.
 
-Formula    centred = A of x − x̄ (x̄ over all vectors, A over the sample); pairs_above_q95 = share of pairs with
-           cosine > q95(d).
-Range      centred [−1/(n − 1), 1]; share [0, 1], .05 under isotropy.
-Unit       none. For a p-value of A see `isotropic.mean_cosine_pvalue`: it takes vectors as independent; tokens are not,
-           and with 10⁵ of them everything is significant.
+Formula    centred: A of x − x̄ (x̄ is the mean of all vectors, A is over the sample).
+           pairs_above_q95: the share of pairs with cosine > q95(d).
+Range      centred [−1/(n − 1), 1]; share [0, 1]: .05 for isotropic directions.
+Unit       none. There is a p-value of A, too: `isotropic.mean_cosine_pvalue`. It assumes that vectors are independent.
+           Tokens are not, and with 10⁵ tokens nearly every A is significant.
 Undefined  fewer than two vectors in the sample; d = 1.
 Source     after centring: Cai et al. 2021; quantile of one pair: Godey et al. 2024, appendix B.
 """

@@ -1,13 +1,13 @@
 """Concentration of attention without the common direction: entropy of attention rows with queries or keys centred.
 
-Formula    rows p' of the softmax of (q − Q̄)·k (query) and of q·(k − K̄) (key), everything else as in the model: entropy
-           H' in nats, H'/ln(visible keys), and rise = H' − H. Q̄ and K̄ are those of the whole corpus, from a pass of
-           their own.
-Range      as `attention.entropy`; rise (−∞, ∞): positive if the mean sharpens attention. Centring keys changes
-           nothing, since q·K̄ is constant along a row: key_rise is 0 up to rounding.
-Unit       nats; none. Queries and keys as they are scored: after rotation if the model rotates.
+Formula    query: rows p' of the softmax of (q − Q̄)·k. key: rows p' of the softmax of q·(k − K̄). Everything else is as
+           in the model. Entropy H' in nats, H'/ln(number of keys that the row sees), and rise = H' − H. Q̄ and K̄ are
+           means over the whole corpus, from an extra pass over it.
+Range      as `attention.entropy`; rise (−∞, ∞): positive if the mean sharpens attention. Centring keys changes nothing,
+           because q·K̄ is constant along a row: key_rise is 0 up to rounding.
+Unit       nats; none. Queries and keys are those of the attention logits, after rotation if the model rotates.
 Undefined  as `attention.entropy`.
-Source     ours: what Godey et al. 2024, section 5, assume of the drift.
+Source     ours: it tests what Godey et al. 2024, section 5, assume about the drift.
 """
 
 import numpy as np

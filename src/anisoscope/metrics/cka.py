@@ -1,14 +1,14 @@
 """Debiased centred kernel alignment (CKA): how similar two layers represent the same tokens, whatever their axes.
 
-Formula    H(K, L)/√(H(K, K)·H(L, L)) with K = XXᵀ, L = YYᵀ of the n tokens in the two layers, zero on the diagonal, and
-           H(K, L) = [ΣKL + ΣK·ΣL/((n − 1)(n − 2)) − 2 Σ(K1)(L1)/(n − 2)]/(n(n − 3)), the unbiased estimate of their
-           common variance (HSIC).
-Range      [−1, 1]. 1: the same cloud but for a rotation, a shift and a scale; 0: nothing in common (plain CKA of a few
-           tokens in many dimensions is near 1 whatever they are).
+Formula    H(K, L)/√(H(K, K)·H(L, L)) with K = XXᵀ, L = YYᵀ of the n tokens in the two layers, with zeros on the
+           diagonal. H(K, L) = [ΣKL + ΣK·ΣL/((n − 1)(n − 2)) − 2 Σ(K1)(L1)/(n − 2)]/(n(n − 3)) is the unbiased estimate
+           of their common variance (HSIC).
+Range      [−1, 1]. 1: the two clouds are equal up to a rotation, a shift and a scale; 0: nothing in common. (CKA
+           without debiasing is near 1 for any few tokens in many dimensions.)
 Unit       none (a correlation).
-Undefined  fewer than four tokens; a layer without variance, whose estimate may be negative.
-Source     Kornblith et al. 2019; the unbiased HSIC: Song et al. 2012, eq. 4, in CKA: Nguyen et al. 2021, eq. 3. Tokens
-           of one unit are no independent data: the interval leaves out groups of whole units.
+Undefined  fewer than four tokens; a layer without variance: its estimate may be negative.
+Source     Kornblith et al. 2019; the unbiased HSIC: Song et al. 2012, eq. 4; in CKA: Nguyen et al. 2021, eq. 3. Tokens
+           of one unit are not independent, so the interval leaves out groups of whole units.
 """
 
 from typing import NamedTuple

@@ -1,22 +1,26 @@
 """Class directions: does the direction of a text's final vector tell its class?
 
-Formula    with u the unit vector of each utterance and U_c = Σu over class c: class × class matrix of mean cosines,
-           (‖U_c‖² − n_c) / (n_c(n_c − 1)) on the diagonal and U_a·U_b / (n_a n_b) off it. Separability uses the cosine
-           of each utterance to the mean direction of every class, that of its own computed without it: AUC, the chance
-           that an utterance of the class is nearer to its direction than one of another class (mean over the classes
-           that have one); nearest, the share of utterances nearest to the direction of their own class, of those that
-           are not alone in it; dimensions that the classes take, (tr G)² / tr G² of the matrix less its means by row
-           and column, G. The matrix comes from sums, so it can be merged and resumed; separability cannot, because it
-           needs all utterances.
-Range      [−1, 1]; AUC and nearest [0, 1]: chance is .5 and 1/classes, 1 is separated; dimensions [1, classes − 1]: 1
-           if the mean directions lie on a line, classes − 1 if they form a simplex.
+Formula    u is the unit vector of an utterance (text), U_c = Σu over class c. The metric itself is the matrix of mean
+           cosines of classes: (‖U_c‖² − n_c) / (n_c(n_c − 1)) on the diagonal, U_a·U_b / (n_a n_b) off the diagonal.
+           Separability uses the cosine of each utterance with the mean direction of every class. For its own class, the
+           mean direction is computed without the utterance.
+           auc: the probability that an utterance of a class is nearer to the direction of this class than an utterance
+           of another class is (mean over classes).
+           nearest: the share of utterances that are nearest to the direction of their own class.
+           dimensions: how many dimensions the classes use, (tr G)² / tr G², where G is the matrix of mean cosines after
+           its row means and column means are subtracted.
+           The matrix comes from sums, so it can be merged and resumed. Separability needs all utterances, so it cannot.
+Range      [−1, 1]; auc [0, 1]: .5 is chance; nearest [0, 1]: 1/classes is chance; 1 is separated. dimensions [1,
+           classes − 1]: 1 if the mean directions lie on a line, classes − 1 if they form a simplex.
 Unit       none (a cosine; a probability; a number of dimensions).
-Undefined  a class of fewer than two utterances: its diagonal and its AUC, and it is left out of mean AUC, nearest and
-           dimensions; of all utterances in one class; separability of vectors that are all equal but for rounding, as
-           those of [CLS] below the first layer are; dimensions if the mean directions do not differ (tr G ≤ 0: the
-           diagonal is of distinct pairs alone, so that chance differences make no dimensions).
-Source     Fosse et al. 2023, section 4 and figure 2 (there the cosine to one utterance, the first correct
-           one); left one out and separability are ours.
+Undefined  if a class has fewer than two utterances: its diagonal and its auc. The class is then left out of mean auc,
+           nearest and dimensions.
+           If all utterances are in one class: separability.
+           If all vectors are equal up to rounding, as those of [CLS] below the first layer: separability.
+           If the mean directions do not differ (tr G ≤ 0): dimensions. tr G can be negative because the diagonal has
+           only distinct pairs. So differences that arise by chance are not counted as dimensions.
+Source     Fosse et al. 2023, section 4 and figure 2. They use the cosine with one utterance, the first that is
+           classified correctly. Leaving the utterance out, and separability, are ours.
 """
 
 from collections.abc import Sequence

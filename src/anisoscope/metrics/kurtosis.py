@@ -1,12 +1,12 @@
 """Kurtosis of each dimension: how heavy its tails are, which dimension has the heaviest.
 
-Formula    of each dimension j of the sampled vectors m₄/m₂² − 3, with central moments m; the value itself is the mean
-           over dimensions, `largest` that of the dimension with the most, `dimension` its number.
-Range      [−2, ∞). 0: as of a normal law; hundreds: a few tokens have all of the dimension's variance.
+Formula    m₄/m₂² − 3 for each dimension of the sampled vectors, with central moments m. The metric itself is the mean
+           over dimensions; largest: the largest of all dimensions; dimension: the number of that dimension.
+Range      [−2, ∞). 0: a normal distribution; hundreds: a few tokens have nearly all of the dimension's variance.
 Unit       none.
-Undefined  fewer than two vectors; a dimension that does not vary is left out. Of n vectors it is n − 2 + 1/(n − 1) at
-           most, so that few vectors cannot show heavy tails.
-Source     Elhage et al. 2023 (Privileged Bases in the Transformer Residual Stream); here of a uniform sample of
+Undefined  fewer than two vectors; a dimension that does not vary is left out. With n vectors it is at most n − 2 + 1/(n
+           − 1), so few vectors cannot show heavy tails.
+Source     Elhage et al. 2023 (Privileged Bases in the Transformer Residual Stream); here from a uniform sample of
            vectors (`--sample`).
 """
 

@@ -1,12 +1,13 @@
 """The largest and the smallest attention logit of each head: what a softmax in low precision has to hold.
 
-Formula    over all visible pairs of real queries: `largest` and `smallest` logit, as the softmax sees them (q·k times
-           scale, with position bias and soft cap); `typical` is the mean over sequences of a sequence's largest one.
-Range      (−∞, ∞). Differences of some dozens make attention one-hot; values that grow along training foretell that it
-           diverges.
+Formula    over all pairs of a real query and a key that it sees. largest, smallest: the largest and smallest logit, as
+           it enters the softmax (q·k times scale, with position bias and soft cap). typical: the mean over sequences of
+           a sequence's largest logit.
+Range      (−∞, ∞). If logits differ by several dozen, attention is one-hot. If they grow during training, it may
+           diverge.
 Unit       nats.
-Undefined  no pair. Largest and smallest have no interval, since none can be made of a maximum; typical has one. The
-           logit of a learnt sink (GPT-OSS) is no pair and does not count.
+Undefined  no pair. largest and smallest have no interval, because a maximum has none; typical has one. The logit of a
+           learnt sink (GPT-OSS) is not a pair and does not count.
 Source     Dehghani et al. 2023 (Scaling Vision Transformers to 22B), section 3; Wortsman et al. 2024 (Small-scale
            proxies for large-scale Transformer training instabilities), section 3.1.
 """

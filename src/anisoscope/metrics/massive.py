@@ -1,15 +1,16 @@
 """Massive activations: the largest coordinates of hidden vectors, compared with the median, and where they are.
 
-Formula    of each sequence the three largest |x| over its tokens and dimensions, and the median of all |x| (of an even
-           number the lower middle one): `top` 1 to 3 and `median` are means over sequences; `over_median` the mean
-           ratio of the largest to the median; `rate` the share of sequences with a massive activation, whose |x| is
-           above 100 and at least 1,000 medians of its sequence. Over all tokens: `largest` 1 to 5 are the largest |x|
-           of the five dimensions that have the largest ones; `largest_dimension`, `largest_position` (in the
-           sequence, from 0), `largest_token` (its id) and `largest_unit` say where.
-Range      [0, ∞); rate [0, 1]. Of Gaussian numbers the largest of a million is about 7 medians.
+Formula    For each sequence: the three largest |x| over its tokens and dimensions, and the median of all |x| (of an
+           even number, the lower middle one). `top` 1 to 3 and `median` are their means over sequences.
+           over_median: the mean over sequences of the largest |x| divided by the median.
+           rate: the share of sequences with a massive activation: |x| above 100 and at least 1,000 times the median.
+           Over all tokens: `largest` 1 to 5 are the largest |x| of the five dimensions with the largest |x|;
+           `largest_dimension`, `largest_position` (in the sequence, from 0), `largest_token` (its id) and
+           `largest_unit` say where these are.
+Range      [0, ∞); rate [0, 1]. The largest of a million Gaussian numbers is about 7 times the median.
 Unit       that of the activations; over_median and rate none.
-Undefined  no vector; over_median: a median of 0. Of fewer than three numbers the missing `top` counts as 0. Largest
-           values have no interval, since none can be made of a maximum; `top` has one.
+Undefined  no vector; over_median: a median of 0. If there are fewer than three numbers, a missing `top` counts as 0.
+           `largest` has no interval, because a maximum has none; `top` has one.
 Source     Sun et al. 2024 (Massive Activations in LLMs), section 2 and figure 4.
 """
 

@@ -1,13 +1,13 @@
 """Matrix entropy within sequences: over how many directions the tokens of one sequence are spread.
 
-Formula    of each sequence X [token, dim] the eigenvalues λ of XXᵀ, p = λ/Σλ, H = −Σ p ln p; `nats` is the mean over
-           sequences, the value itself the mean of H / ln min(tokens, dimensions).
-Range      [0, 1]; nats [0, ln min(tokens, dimensions)]. 0: all tokens of a sequence on one line, as when one massive
-           activation outweighs the rest; 1: spread evenly.
+Formula    For each sequence X [token, dim]: λ are the eigenvalues of XXᵀ, p = λ/Σλ, and H = −Σ p ln p. The metric
+           itself is the mean over sequences of H / ln min(tokens, dimensions); nats: the mean of H.
+Range      [0, 1]; nats [0, ln min(tokens, dimensions)]. 0: all tokens of a sequence lie on one line, for example
+           because one massive activation outweighs the rest. 1: they are spread evenly.
 Unit       none; nats.
 Undefined  no sequence of two vectors, or one dimension.
-Source     Skean et al. 2025 (Layer by Layer), section 3 (prompt entropy, α = 1, not centred); their code sets negative
-           entries of XXᵀ to 0 first, which ours does not, since the definition does not.
+Source     Skean et al. 2025 (Layer by Layer), section 3 (prompt entropy, α = 1, not centred). Their code first sets
+           negative entries of XXᵀ to 0. Ours does not, because their definition does not.
 """
 
 import numpy as np

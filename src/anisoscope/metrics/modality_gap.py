@@ -1,9 +1,11 @@
 """Modality gap: how far the tokens of images lie from those of texts in a stack that reads both.
 
-Formula    u: vectors scaled to length 1; ū_I, ū_T: means of the u of image tokens and of text tokens (without special
-           ones). distance = ‖ū_I − ū_T‖; cosine = cos(ū_I, ū_T); image, text: mean cosine of distinct pairs within
-           either, (‖Σu‖² − n)/(n(n − 1)); across = ū_I·ū_T, the mean cosine of pairs of one and the other.
-Range      distance [0, 2], 0: no gap; cosines [−1, 1]. across below image and text: two cones, apart.
+Formula    u: vectors scaled to length 1; ū_I, ū_T: the means of u over image tokens and over text tokens (without
+           special ones). distance = ‖ū_I − ū_T‖; cosine = cos(ū_I, ū_T).
+           image, text: the mean cosine of distinct pairs of image tokens, or of text tokens, (‖Σu‖² − n)/(n(n − 1)).
+           across: the mean cosine of an image token and a text token, ū_I·ū_T.
+Range      distance [0, 2], 0: no gap; cosines [−1, 1]. If across is below image and text, the two lie in separate
+           cones.
 Unit       none.
 Undefined  a site without image tokens, or without text tokens; image, text: fewer than two vectors.
 Source     Liang et al. 2022 (Mind the Gap), section 2: the distance of the centres of unit vectors; the pairs are ours.

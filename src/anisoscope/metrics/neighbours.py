@@ -1,13 +1,15 @@
 """Neighbourhoods by cosine: hubs close to everything, vectors that are nobody's neighbour, near-duplicates.
 
-Formula    N of a vector: of how many others it is among the k = 10 nearest by cosine. hubness: the skewness of N,
-           E[(N − k)³]/Var(N)^1.5; largest: the largest N as a share of the other vectors; never: the share of vectors
-           with N = 0 (antihubs). duplicates: the share of vectors with another one at a cosine of .99 or more; equal:
-           of .999999 or more.
-Range      hubness: near 0: no hubs (about 1 and more: some vectors turn up in most searches); shares [0, 1].
+Formula    N of a vector: for how many other vectors it is among the k = 10 nearest by cosine.
+           hubness: the skewness of N, E[(N − k)³]/Var(N)^1.5.
+           largest: the largest N as a share of the other vectors.
+           never: the share of vectors with N = 0 (antihubs).
+           duplicates: the share of vectors that have another vector at a cosine of .99 or more; equal: of .999999 or
+           more.
+Range      hubness: near 0: no hubs; about 1 and more: some vectors appear in most searches. Shares [0, 1].
 Unit       none.
 Undefined  fewer than k + 2 vectors; hubness if all N are equal. Both duplicates and hubness grow with the number of
-           vectors, so compare samples (`--sample`) of one size.
+           vectors, so compare only samples (`--sample`) of the same size.
 Source     Radovanović, Nanopoulos & Ivanović 2010 (k-occurrence, its skewness, antihubs), by cosine.
 """
 

@@ -1,14 +1,14 @@
 """Procrustes distance of two runs: what is left between two clouds of the same tokens after the best rotation.
 
 Formula    2 − 2‖XᵀY‖₊/(‖X‖·‖Y‖): X and Y are the n tokens in the two layers, centred; ‖·‖₊ is the sum of the singular
-           values, ‖·‖ the Frobenius norm. It is min over rotations Q of ‖X/‖X‖ − (Y/‖Y‖)Q‖².
-Range      [0, 2]: 0: the same cloud but for a rotation, a shift and a scale; 2: nothing in common. With fewer tokens
-           than dimensions part of the fit is automatic, so it is too low. It weighs all directions, CKA mostly the
-           widest.
+           values, ‖·‖ the Frobenius norm. This is the minimum over rotations Q of ‖X/‖X‖ − (Y/‖Y‖)Q‖².
+Range      [0, 2]. 0: the two clouds are equal up to a rotation, a shift and a scale; 2: nothing in common. With fewer
+           tokens than dimensions the distance is too low, because any two clouds can then be partly matched. It depends
+           on all directions; CKA depends mostly on those with the largest variance.
 Unit       none.
 Undefined  fewer than two tokens; a layer without variance.
-Source     Schönemann 1966; as a distance of representations: Ding et al. 2021, section 3. Eight groups of units are
-           left out in turn: every replicate takes singular values of its own.
+Source     Schönemann 1966; as a distance of representations: Ding et al. 2021, section 3. For the interval, each of
+           eight groups of units is left out in turn, because each replicate needs a new singular value decomposition.
 """
 
 import numpy as np

@@ -1,15 +1,18 @@
 """What the common direction does to attention logits: the four parts of q·k around the mean query and the mean key
 of a head.
 
-Formula    q·k = Q̄·K̄ + (q−Q̄)·K̄ + Q̄·(k−K̄) + (q−Q̄)·(k−K̄), all times the model's scale. mean_score: the first part.
-           between_rows: the variance of the second over rows. Variances inside rows (over the keys that a row sees,
-           averaged over rows): mean_query of the third, centred of the fourth, within_rows of the whole score;
-           mean_query_share and centred_share are the two over within_rows, the rest is twice their covariance.
+Formula    q·k = Q̄·K̄ + (q−Q̄)·K̄ + Q̄·(k−K̄) + (q−Q̄)·(k−K̄), all times the model's scale.
+           mean_score: the first part.
+           between_rows: the variance of the second part over rows (queries).
+           The others are variances within rows, over the keys that a row sees, averaged over rows: within_rows of the
+           whole logit, mean_query of the third part, centred of the fourth part.
+           mean_query_share and centred_share: these two, divided by within_rows. The rest of within_rows is twice the
+           covariance of the two parts.
 Range      variances [0, ∞); shares [0, ∞): they add up to 1 if the two parts are uncorrelated. The first two parts are
-           constant along a row, and a softmax does not see them: only the last two can make attention sharp.
-Unit       scores as the softmax sees them; variances: their squares. Queries and keys as they are scored: after
-           rotation if the model rotates. Position biases and soft caps are left out.
-Undefined  no row; shares if scores do not vary inside rows.
+           constant along a row, so a softmax ignores them. Only the last two can make attention sharp.
+Unit       that of attention logits; variances: its square. Queries and keys are those of the logits, after rotation if
+           the model rotates. Position biases and soft caps are left out.
+Undefined  no row; shares if logits do not vary within rows.
 Source     ours: Godey et al. 2024, section 5, infer sharp attention from the growth of Q̄·K̄ alone.
 """
 

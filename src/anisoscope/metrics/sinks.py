@@ -1,19 +1,21 @@
 """Attention sinks at any key: how often a head has one, which keys it is, how much attention goes to which keys.
 
-Formula    of each sequence and head αₖ = the mean weight that the real queries which see key k give it. `first_rate`:
-           share of sequences with α > ε at the first real key; `rate`: the same with α > ε at the first key, or at any
-           key that at least 8 queries see. `strongest`: mean over sequences of the largest such α; `at`: share of
-           sequences whose strongest key is the first, the last, another special token, punctuation or line break, or
-           another one; `mass`: share of all weights on keys of each of these kinds; `value_norm`: ‖v‖ of the strongest
-           key over the mean ‖v‖ of its sequence. `query_norm` and `key_norm`: the largest ‖q‖ and ‖k‖, as they are
-           scored.
-Range      [0, 1]; norms [0, ∞). Shares of `mass` add up to 1, and so do those of `at`. A value_norm far below 1: the
-           sink takes attention and gives nothing.
-Unit       none; query_norm and key_norm that of queries and keys.
-Undefined  no row. The limit of 8 queries keeps the last keys of a causal head, which few queries see, from counting as
-           sinks. Largest norms have no interval.
-Source     Gu et al. 2025 (When Attention Sink Emerges), equation 3 and section 3 (ε = .3, first key); their share over
-           heads is the mean of `first_rate` over heads.
+Formula    For each sequence and head, αₖ is the mean weight that key k gets from the real queries that can see it.
+           first_rate: the share of sequences with α > ε at the first real key.
+           rate: the share of sequences with α > ε at the first key, or at any key that at least 8 queries see.
+           strongest: the mean over sequences of the largest such α.
+           at: the share of sequences whose strongest key is the first, the last, another special token, punctuation or
+           line break, or any other key.
+           mass: the share of all weight on keys of each of these kinds.
+           value_norm: ‖v‖ of the strongest key, divided by the mean ‖v‖ of its sequence.
+           query_norm, key_norm: the largest ‖q‖ and ‖k‖, as they enter the attention logits.
+Range      [0, 1]; norms [0, ∞). The shares of `mass` add up to 1, and so do those of `at`. If value_norm is far below
+           1, the sink takes attention but adds almost nothing to the output.
+Unit       none; query_norm and key_norm: that of queries and keys.
+Undefined  no row. Few queries see the last keys of a causal head. The limit of 8 queries keeps such keys from counting
+           as sinks. query_norm and key_norm have no interval, because they are maxima.
+Source     Gu et al. 2025 (When Attention Sink Emerges), equation 3 and section 3 (ε = .3, first key). Their share of
+           sinks over heads is the mean of `first_rate` over heads.
 """
 
 from typing import Any

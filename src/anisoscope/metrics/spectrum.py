@@ -1,16 +1,19 @@
 """Spectrum of the covariance: how many directions a cloud uses, and how evenly.
 
-Formula    λ: eigenvalues of the centred covariance, p = λ/Σλ, q = √λ/Σ√λ. participation_ratio = 1/Σp²; effective_rank
-           = exp(−Σ q ln q) (of singular values, centred); effective_rank_eigenvalues = exp(−Σ p ln p);
-           effective_rank_uncentred = the first, of Σxxᵀ/n; explained k = share of the k largest λ; isoscore = ((d −
-           δ²(d − √d))²/d − 1)/(d − 1), δ = ‖√d·λ/‖λ‖ − 1‖ / √(2(d − √d)), clipped to [0, 1]; cosine_square =
-           d·E[cos²] over distinct pairs = d(‖Σuuᵀ‖²_F − n)/(n(n − 1)).
-Range      ranks [1, d]; isoscore [0, 1]; explained [0, 1]; cosine_square [~0, d], 1 under isotropy (sees elongated
-           clouds with A = 0).
-Unit       dimensions (ranks); none otherwise. Of more than 4·d float32 vectors of more than 128 dimensions products are
-           summed in float32: ranks move with the batch size by up to 1e-5, relative (a direction that a normalisation
-           takes away), other values by 1e-7; of fewer or narrower vectors, and of float64, everything is in float64.
-Undefined  fewer than two vectors; no variance; isoscore at d = 1. With n < d all ranks are biased low.
+Formula    λ: eigenvalues of the centred covariance; p = λ/Σλ; q = √λ/Σ√λ.
+           participation_ratio = 1/Σp².
+           effective_rank = exp(−Σ q ln q), from the singular values of the centred vectors.
+           effective_rank_eigenvalues = exp(−Σ p ln p).
+           effective_rank_uncentred: as effective_rank, from Σxxᵀ/n.
+           explained k = share of the k largest λ.
+           isoscore = ((d − δ²(d − √d))²/d − 1)/(d − 1) with δ = ‖√d·λ/‖λ‖ − 1‖ / √(2(d − √d)), clipped to [0, 1].
+           cosine_square = d·E[cos²] over distinct pairs = d(‖Σuuᵀ‖²_F − n)/(n(n − 1)).
+Range      ranks [1, d]; isoscore [0, 1]; explained [0, 1]; cosine_square [~0, d]: 1 for isotropic directions. It also
+           detects elongated clouds whose A is 0.
+Unit       dimensions (ranks); none otherwise. Precision: products are summed in float32 if there are more than 4·d
+           float32 vectors of more than 128 dimensions, otherwise in float64. In float32 the batch size changes ranks by
+           up to 1e-5 (relative; if a normalisation removes one direction), and other values by 1e-7.
+Undefined  fewer than two vectors; no variance; isoscore at d = 1. If n < d, all ranks are biased low.
 Source     effective rank: Roy & Vetterli 2007 (RankMe: uncentred); participation ratio: Gao et al. 2017; IsoScore:
            Rudman et al. 2022.
 """

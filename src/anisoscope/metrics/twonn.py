@@ -1,14 +1,15 @@
 """Intrinsic dimension by two neighbours (TwoNN): the dimension of the surface that the vectors lie on.
 
-Formula    μ = r₂/r₁ of each vector, the distances to its nearest and next nearest other vector. With μ in rising order
-           and F(μᵢ) = i/N, the slope through the origin of −log(1 − F) against log μ, over the 90 % of smallest μ.
-           likelihood: (N − 1)/Σ log μ. Vectors that are equal, as those of a word in the embedding layer are, count
-           once; distinct: the share that is left of them.
-Range      (0, ∞), most often far below the width: a curved surface has few dimensions and a high effective rank.
+Formula    μ = r₂/r₁ for each vector: the distance to its second nearest vector, divided by that to its nearest. Sort μ
+           and let F(μᵢ) = i/N. The dimension is the slope of −log(1 − F) against log μ, fitted through the origin over
+           the 90 % smallest μ. likelihood: the dimension by maximum likelihood, (N − 1)/Σ log μ.
+           Equal vectors, such as those of one word in the embedding layer, count once. distinct: the share of vectors
+           that are left.
+Range      (0, ∞), usually far below the width: a curved surface has few dimensions but a high effective rank.
            distinct (0, 1].
 Unit       dimensions.
-Undefined  fewer than three distinct vectors, or all of them equally far from two neighbours. It is of the scale at
-           which the sample is dense: more vectors see smaller scales, and noise has as many dimensions as the space.
+Undefined  fewer than three distinct vectors, or r₂ = r₁ for all of them. The value depends on how dense the sample is:
+           more vectors measure smaller scales. Noise has as many dimensions as the space.
 Source     Facco et al. 2017; likelihood: Denti et al. 2022.
 """
 
