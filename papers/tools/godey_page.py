@@ -57,10 +57,10 @@ def page() -> str:
 OF_NETWORKS = [
     "These networks were trained by others. Each was measured on data of its own kind. One network that contradicts a",
     "claim is enough to refute it as a law of all Transformers, but does not say how common such networks are.",
-    "Undecided verdicts are left out. *Change by training* is the change of the mean A over layers. It depends on the untrained",
-    "network, too: most untrained networks of photographs or sounds send all inputs into one direction. ResNets were",
-    "measured on two sets of photographs. If all tokens share a type vector, no change is given, because that vector",
-    "alone makes A about a third.",
+    "Undecided verdicts are left out. *Change by training* is the change of the mean A over layers. It depends on the",
+    "untrained network, too: most untrained networks of photographs or sounds send all inputs into one direction.",
+    "ResNets were measured on two sets of photographs. If all tokens share a type vector, no change is given, because",
+    "that vector alone makes A about a third.",
 ]
 
 
@@ -81,9 +81,9 @@ def _how_to_read() -> list[str]:
         "- **Q̄** and **K̄** are the mean query and the mean key of a head. Entropy is in **nats**: 0 if all attention",
         "  is on one token; the logarithm of the number of tokens if it is uniform.",
         "- **0.25 [0.24, 0.26; n = 60]** is a number, its 95 % interval, and n. Unless the text says otherwise, the",
-        "  number is a mean over n trainings or random draws, and the interval is over them, too. One exception is A of",
-        "  a model that was trained n times. Then the number is that of the training with the lowest A, and its interval",
-        "  is over documents or photographs.",
+        "  number is a mean over n trainings or random draws, and the interval is over them, too. One exception is",
+        "  A of a model that was trained n times. Then the number is that of the training with the lowest A, and",
+        "  its interval is over documents or photographs.",
         "- The **verdict** is in italics. *Holds*: the number supports the claim. *Contrary*: the opposite is true.",
         "  *Too small*: the direction is right, but the effect is smaller than claimed. *Beyond*: the claim says that",
         "  a number hardly changes, but it changes by more. *Undecided*: the interval allows both answers, in some",
