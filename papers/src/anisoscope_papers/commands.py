@@ -32,7 +32,7 @@ def reproduce(
     settings: Annotated[
         Text,
         option(
-            "quick (minutes, no download), paper (the paper's checkpoints and data), or another of the study's: see "
+            "quick (minutes, no download), paper (the paper's checkpoints and data), or others of the study: see "
             "anisoscope list studies",
             WHAT,
         ),

@@ -331,7 +331,7 @@ class ClassesOptions(LoadOptions, Columns, ModelAndCorpus):
             INPUT,
         ),
     ] = ""
-    split_seed: Annotated[Whole, Field(ge=0), option("of splits the corpus does not have", INPUT)] = 0
+    split_seed: Annotated[Whole, Field(ge=0), option("seed of splits that the corpus lacks", INPUT)] = 0
     limit: Annotated[Whole, Field(ge=1), option("utterances, the first of each class", INPUT)] = 999
     max_length: Annotated[
         Whole | None,

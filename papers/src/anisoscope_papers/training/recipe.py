@@ -102,11 +102,11 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
     ] = "planted"
     limit: Annotated[Whole | None, Field(ge=1), option("examples of each split, over all classes", INPUT)] = None
     max_length: Annotated[Whole | None, Field(ge=3), option("longer utterances are cut, and counted", INPUT)] = None
-    split_seed: Annotated[Whole, Field(ge=0), option("of splits the corpus does not have", INPUT)] = 0
+    split_seed: Annotated[Whole, Field(ge=0), option("seed of splits that the corpus lacks", INPUT)] = 0
     layers: Annotated[Whole, Field(ge=1), option("layers of the attention-only model", MODEL)] = 1
     heads: Annotated[Whole, Field(ge=1), option("heads of the attention-only model", MODEL)] = 1
     dim: Annotated[Whole | None, Field(ge=2), option("its width; default: that of the vectors, or 300", MODEL)] = None
-    text: Annotated[bool, option("the paper's equations instead of its code", MODEL)] = False
+    text: Annotated[bool, option("follow the paper's equations instead of its code", MODEL)] = False
     vectors: Annotated[
         Text,
         option("word vectors: a GloVe or fastText file, a checkpoint, or random", MODEL),
@@ -122,7 +122,7 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
     freeze_after: Annotated[
         Whole | None,
         Field(ge=0),
-        option("steps after which frozen attention stays; default: those of one epoch", MODEL),
+        option("steps after which attention is frozen; default: one epoch", MODEL),
     ] = None
     positions: Annotated[
         Positions,
@@ -264,7 +264,7 @@ class Sizes:
         option("most tokens learnt; default: the preset's", MODEL),
     ] = None
     window: Annotated[Whole | None, Field(ge=4), option("tokens a sequence; default: the preset's", MODEL)] = None
-    batch: Annotated[Whole | None, Field(ge=1), option("sequences a step, over all devices", TRAINING)] = None
+    batch: Annotated[Whole | None, Field(ge=1), option("sequences per step, over all devices", TRAINING)] = None
     rate: Annotated[
         Number | None,
         Field(ge=0),
@@ -307,7 +307,7 @@ class Training(Sizes):
     limit: Annotated[Whole | None, Field(ge=1), option("first N documents only", INPUT)] = None
     vocabulary: Annotated[
         Text | None,
-        option("checkpoint whose vocabulary is taken; default: one learnt on the corpus", INPUT),
+        option("checkpoint whose vocabulary is used; default: learn one on the corpus", INPUT),
     ] = None
     steps: Annotated[Whole | None, Field(ge=1), option("default: the preset's", TRAINING)] = None
     seed: Annotated[Whole, Field(ge=0), option("seed of the weights and of dropout", TRAINING)] = 0
@@ -328,7 +328,7 @@ class Training(Sizes):
     accumulate: Annotated[
         Whole,
         Field(ge=1),
-        option("parts a batch is split into where memory is short", MACHINE),
+        option("split each batch into this many parts to save memory", MACHINE),
     ] = 1
     device: Annotated[Device, option("cpu or cuda (several: start it with torchrun)", MACHINE)] = "cpu"
     report_to: Annotated[
