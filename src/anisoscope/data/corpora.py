@@ -150,7 +150,7 @@ class Columns:
 
     text_column: Annotated[
         Text | None,
-        option("column of a table; default: guessed; without --second-column, one text is read", INPUT),
+        option("column of a table; default: guessed; given alone: only one text is read", INPUT),
     ] = None
     second_column: Annotated[Text | None, option("column of the second text", INPUT)] = None
     label_column: Annotated[Text | None, option("column of the class", INPUT)] = None
