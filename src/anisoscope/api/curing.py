@@ -31,9 +31,14 @@ class Cures:
         self._trials = trials
         self.text: str = trials.text
         self.notes: list[str] = list(trials.notes)
-        self.chosen: str | None = None if trials.chosen is None else trials.chosen.fit.name
+        self.chosen: str | None = None
+        if trials.chosen is not None:
+            self.chosen = trials.chosen.fit.name
+        # A single cure that was named is used whether it fits or not.
         wanted = named[0] if len(named) == 1 else self.chosen
-        self.fit: Fit | None = None if wanted is None else fit_to_use(wanted, vectors, partner)
+        self.fit: Fit | None = None
+        if wanted is not None:
+            self.fit = fit_to_use(wanted, vectors, partner)
 
     def table(self) -> pd.DataFrame:
         """Return a row for each cure and score: value before and after, difference, each with its 95 % interval."""
@@ -98,7 +103,9 @@ def cure(
         array, units, labels = _read_path(vectors, layer)
     else:
         array = _read_array(vectors)
-    partner = None if pairs is None else _read_array(pairs, layer)
+    partner = None
+    if pairs is not None:
+        partner = _read_array(pairs, layer)
     trials = try_cures(array, names, units=units, labels=labels, partner=partner, seed=seed)
     return Cures(trials, names, array, partner)
 

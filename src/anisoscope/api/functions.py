@@ -77,7 +77,8 @@ def measure(
     if texts is not inputs:
         inputs = texts
         # If a column has been read, what is measured now is a list.
-        job = replace(job, column=None) if isinstance(texts, list) else job
+        if isinstance(texts, list):
+            job = replace(job, column=None)
     with unwrap_model(model, processor) as (opened, own_processor):
         job, subject = _load_given_model(job, opened, own_processor, options)
         if inputs is None or isinstance(inputs, str | Path):
@@ -85,8 +86,10 @@ def measure(
             if subject is not None and subject.processor is None and subject.modality == "text":
                 cure = "give processor=, or inputs"
                 raise UsageError("a tokenizer for a corpus", f"{subject.name} without one", cure)
-            check_corpus(str(inputs or corpus))
-            job, reading = replace(job, corpus=str(inputs or corpus)), None
+            name = str(inputs or corpus)
+            check_corpus(name)
+            job = replace(job, corpus=name)
+            reading = None
         else:
             job, subject, reading = _open_inputs(job, subject, inputs, units, forward, options, output)
         return run_to_folder_or_memory(lambda where: measure_job(job, where, quiet, subject, reading), output)

@@ -89,7 +89,9 @@ def read_texts_of_table(inputs: Any, column: str | None) -> Any:
 
     inputs = list_if_texts(inputs)
     texts = _read_column_of_texts(inputs, column)
-    return texts if texts is inputs else [join_chat(text) or text for text in texts]
+    if texts is inputs:
+        return inputs
+    return [join_chat(text) or text for text in texts]
 
 
 def _read_column_of_texts(inputs: Any, column: str | None) -> Any:
@@ -113,7 +115,9 @@ def _read_first_row(table: Any) -> dict[str, Any]:
     """Return the first row of a table in memory as {column: value}; empty without rows."""
     library = library_of(table)
     if library == "pandas":
-        return {str(name): table[name].iloc[0] for name in table} if len(table) else {}
+        if not len(table):
+            return {}
+        return {str(name): table[name].iloc[0] for name in table}
     columns = table[:1]
     if library == "polars":
         columns = columns.to_dict(as_series=False)

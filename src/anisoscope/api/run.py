@@ -115,7 +115,9 @@ class Run:
         table = short_table(self.records, tokens)
         if not len(table):
             table = value_table(self.records, tokens)
-        return table if len(table) else self.attention()
+        if not len(table):
+            table = self.attention()
+        return table
 
     def attention(self, *, heads: bool = False) -> pd.DataFrame:
         """Return the table of attention: a row per layer (means over heads, and counts of each kind of head), or per
@@ -253,8 +255,9 @@ class Run:
         """Return the first figure as SVG; empty if there is none."""
         from anisoscope.charts.export import to_svg
 
-        figure = next(iter(self._figures.values()), None)
-        return to_svg(figure.draw(480), f"run-{id(self)}") if figure is not None else ""
+        for figure in self._figures.values():
+            return to_svg(figure.draw(480), f"run-{id(self)}")
+        return ""
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: name, findings, tables, first figure."""

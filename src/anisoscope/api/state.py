@@ -71,7 +71,8 @@ class State:
         self.name = name
         self.settings: Settings = build_settings(Settings, options, also=["name"])
         self.of: dict[str, Any] = {}
-        self.seconds, self.tokens = 0.0, 0
+        self.seconds = 0.0
+        self.tokens = 0
         self.names = {name}
         self._numbered = 0
         self._seen: Counter[int] = Counter()
@@ -168,10 +169,13 @@ class State:
             raise OutputError("a file that State.save wrote", got, "name another file") from error
         state = cls(about["name"])
         state.settings = Settings.read(about["settings"])
-        state.of, state.names = about["of"], set(about["names"])
-        state.seconds, state.tokens, state._numbered = about["seconds"], about["tokens"], about["numbered"]
+        state.of = about["of"]
+        state.names = set(about["names"])
+        state.seconds = about["seconds"]
+        state.tokens = about["tokens"]
+        state._numbered = about["numbered"]
         state._measurement = Measurement.restore(source, Settings.read(about["measured"]))
-        # Positions of a unit that goes on after loading begin behind those that it may have had.
+        # Positions of a unit that goes on after loading begin after those that it may have had.
         state._seen = Counter(dict.fromkeys(state._measurement.sums.units, about["sequences"]))
         return state
 
@@ -201,7 +205,8 @@ class State:
         UsageError if the data are of another kind than before.
         """
         if self._measurement is None:
-            self._measurement, self.of = Measurement(make_settings()), described
+            self._measurement = Measurement(make_settings())
+            self.of = described
         elif described != self.of:
             cure = "make a state for each"
             raise UsageError(f"a state of one model or one kind of vectors ({self.of})", str(described), cure)

@@ -69,8 +69,12 @@ class Measurement:
 
     def take(self, sums: Sums) -> None:
         """Replace the sums kept so far by `sums`; further batches are added to these."""
-        widest = inf if {metric.name for metric in self.settings.chosen} == {"spectrum"} else WIDEST
-        self.sums, self.moments = sums, Moments(sums, self.settings.spectrum_groups, widest)
+        widest: float = WIDEST
+        # Who asks for the spectrum alone accepts what it costs.
+        if {metric.name for metric in self.settings.chosen} == {"spectrum"}:
+            widest = inf
+        self.sums = sums
+        self.moments = Moments(sums, self.settings.spectrum_groups, widest)
 
     def begin(self, batch: Batch, device: torch.device, layout: Layout | None = None) -> dict[str, Tensor]:
         """Prepare for a batch: its groups of units, labels and token masks; call it before the forward call.
@@ -83,10 +87,13 @@ class Measurement:
         self._layout = layout
         self._unit = batch.unit.to(CPU)
         self.group = self._unit % self.settings.groups
-        self.label = require_labels(batch, self.classes) if self.settings.labelled else None
+        self.label = None
+        if self.settings.labelled:
+            self.label = require_labels(batch, self.classes)
         self.moments.begin(self.group)
-        starts = [stream.start for stream in batch.streams.values()]
-        self._start = starts[0].to(CPU) if starts else torch.zeros_like(self._unit)
+        # Stacks without a stream number their tokens as the first stream does.
+        first = next(iter(batch.streams.values()), None)
+        self._start = torch.zeros_like(self._unit) if first is None else first.start.to(CPU)
         self._masks: dict[str | tuple[int, int], Masks] = {}
         self._copies: dict[tuple[int, torch.device], Any] = {}
         self.sums.units.update(self._unit.tolist())
@@ -105,8 +112,10 @@ class Measurement:
 
         ids   the token ids [sequence, token], if the model reads ids
         """
+        if ids is not None:
+            ids = ids.to(CPU)
         unit = self._unit if self._placed else None
-        return Masks.of(stream, self.settings.tokens, unit, None if ids is None else ids.to(CPU))
+        return Masks.of(stream, self.settings.tokens, unit, ids)
 
     def copy_to(self, item: Near, device: torch.device) -> Near:
         """Copy masks, units or labels of the batch to a device, at most once per batch and device."""
@@ -189,8 +198,10 @@ class Measurement:
         if not self._sampled:
             return
         masks = self._find_stream_masks(site, site.stack, x)
-        has_stream = site.stack in self._masks
-        reservoir = self.reservoirs[site.stack] if has_stream else self._start_sample(site.name, self._start, masks)
+        if site.stack in self._masks:
+            reservoir = self.reservoirs[site.stack]
+        else:
+            reservoir = self._start_sample(site.name, self._start, masks)
         reservoir.add(site.name, x)
 
     def find_real_queries(self, site: Site, keys: Tensor) -> Tensor:
@@ -272,9 +283,14 @@ class Measurement:
         the others are special.
         """
         length = x.shape[1]
-        specials = self._layout.specials(site) if self._layout and length > 1 else 0
+        parts = 1
+        specials = 0
+        if self._layout is not None:
+            parts = self._layout.parts.get(stack, 1)
+            # A single vector for each sequence is what was made of all its tokens.
+            if length > 1:
+                specials = self._layout.specials(site)
         if (length, specials) not in self._masks:
-            parts = self._layout.parts.get(stack, 1) if self._layout else 1
             position_in_part = torch.arange(length) % max(1, length // parts)
             real = torch.ones(x.shape[:2], dtype=torch.bool)
             stream = Stream(real, real & (position_in_part < specials), self._start)
