@@ -293,20 +293,22 @@ class _Watch:
         if parsed is None:
             return
         (first, second), result = parsed
-        if self.own.scores is not None:
-            if self._read_weighted_values(module, output, operands, (first, second), result):
+        # The operands may be given in either order.
+        orders = (
+            (operands, (first, second)),
+            (operands[::-1], (second, first)),
+        )
+        for factors, letters in orders:
+            if self._read_weighted_values(module, output, factors, letters, result):
                 return
-            if self._read_weighted_values(module, output, operands[::-1], (second, first), result):
+        for (query, key), (of_query, of_key) in orders:
+            axes = _find_scores(of_query, of_key, result)
+            if axes is not None:
+                query_axes, key_axes = axes
+                query = _permute_to(query, of_query, query_axes)
+                key = _permute_to(key, of_key, key_axes)
+                self.own.products.append(_Product(output, query, key))
                 return
-        factors = _find_scores(first, second, result)
-        if factors is None:
-            return
-        of_query, of_key, is_swapped = factors
-        query, key = operands[::-1] if is_swapped else operands
-        of_first, of_second = (second, first) if is_swapped else (first, second)
-        query = _permute_to(query, of_first, of_query)
-        key = _permute_to(key, of_second, of_key)
-        self.own.products.append(_Product(output, query, key))
 
     def _read_weighted_values(
         self, module: nn.Module, output: Tensor, operands: tuple[Any, ...], letters: tuple[str, str], result: str
@@ -498,28 +500,24 @@ def _name_ellipses(letters: list[str], result: str, tensors: list[Tensor]) -> tu
     return replaced, result.replace("...", max(named, key=len))
 
 
-def _find_scores(first: str, second: str, result: str) -> tuple[str, str, bool] | None:
-    """Return (axes of queries, axes of keys, whether the keys come first) if an einsum multiplies queries with keys.
+def _find_scores(of_query: str, of_key: str, result: str) -> tuple[str, str] | None:
+    """Return (axes of queries, axes of keys) if an einsum multiplies queries with keys: batch, token, dim, as letters.
 
-    The axes are batch, token, dim, as letters of the equation. None if it has another form: further axes of one of
-    them, or several that are summed over.
+    None if it has another form: further axes of one of them, or several that are summed over.
 
-    first, second   axes of the operands
-    result          axes of the result: batch, query, key
+    of_query, of_key   axes of the operands
+    result             axes of the result: batch, query, key
     """
     batch, row, column = result[:-2], result[-2], result[-1]
-    is_swapped = row in second and column in first
-    if is_swapped:
-        first, second = second, first
-    summed = [x for x in first if x in second and x not in result]
+    summed = [x for x in of_query if x in of_key and x not in result]
     if len(summed) != 1:
         return None
     inner = summed[0]
-    of_query = {row, inner} <= set(first) <= {*batch, row, inner}
-    of_key = {column, inner} <= set(second) <= {*batch, column, inner}
-    if not of_query or not of_key or not set(batch) <= {*first, *second}:
+    are_queries = {row, inner} <= set(of_query) <= {*batch, row, inner}
+    are_keys = {column, inner} <= set(of_key) <= {*batch, column, inner}
+    if not are_queries or not are_keys or not set(batch) <= {*of_query, *of_key}:
         return None
-    return batch + row + inner, batch + column + inner, is_swapped
+    return batch + row + inner, batch + column + inner
 
 
 def _match_values(of_weights: str, of_values: str, result: str) -> str | None:

@@ -145,8 +145,18 @@ def compare_attention(call: Call, output: Tensor, keys: Tensor, real: Tensor | N
     used = used & own.isfinite().all(-1)  # a model may overflow by itself
     if not bool(used.any()):
         return None
-    # A sum over every axis but that of heads, which a finished output has no more.
-    axes = tuple(axis for axis in range(used.dim()) if call.finish is not None or axis != 2)
+    # A finished output has no axis of heads any more.
+    by_head = call.finish is None
+    return _measure_error(ours, own, used, by_head=by_head), limit
+
+
+def _measure_error(ours: Tensor, own: Tensor, used: Tensor, *, by_head: bool) -> float:
+    """Return the relative error of the worst head, as a share of the size of its outputs; infinite if it is NaN.
+
+    ours, own   outputs of attention [sequence, query, head, dim], or [sequence, query, dim] without `by_head`
+    used        which of them are compared, without the last axis
+    """
+    axes = (0, 1) if by_head else tuple(range(used.dim()))
     count = used.sum(axes).clamp(min=1)
     difference = torch.where(used, (ours - own).square().sum(-1), 0.0).sum(axes) / count
     size = torch.where(used, own.square().sum(-1), 0.0).sum(axes) / count
@@ -154,8 +164,8 @@ def compare_attention(call: Call, output: Tensor, keys: Tensor, real: Tensor | N
     size = size.clamp(min=float(size.mean()) * 1e-4)
     error = (difference / size.clamp(min=torch.finfo(torch.float32).tiny)).sqrt()
     if bool(error.isnan().any()):
-        return math.inf, limit
-    return float(error.max()), limit
+        return math.inf
+    return float(error.max())
 
 
 def _get_limit(call: Call, dtype: torch.dtype) -> float:

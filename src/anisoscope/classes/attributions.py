@@ -182,19 +182,14 @@ def _iter_seen_of_batch(
         keys = words[row].nonzero().flatten()
         queries = reading.mask[row].nonzero().flatten()
         vectors: dict[str, list[Array]] = {}
+        directions: dict[str, list[Array]] = {}
         for space, of_layers in spaces.items():
             vectors[space] = [x[row, keys].double().cpu().numpy() for x in of_layers]
-        attention: list[Array | None] = []
-        for layer in layers:
-            weights = watched.attention.get(layer)
-            if weights is None:
-                attention.append(None)
-            else:
-                attention.append(weights[row][queries][:, keys].double().cpu().numpy())
+            directions[space] = [normalise(x) for x in vectors[space]]
         read = reading.weights[row, queries]
         seen = SeenText(
-            attention=attention,
-            vectors={space: [normalise(x) for x in of_layers] for space, of_layers in vectors.items()},
+            attention=[_cut_attention(watched.attention.get(layer), row, queries, keys) for layer in layers],
+            vectors=directions,
             norms=[np.linalg.norm(x, axis=1) for x in vectors.get("value", [])],
             found=int(logits[row].argmax()),
             read=(read / read.sum()).cpu().numpy(),
@@ -203,6 +198,18 @@ def _iter_seen_of_batch(
             logits=logits[row].double().cpu().numpy(),
         )
         yield unit, seen
+
+
+def _cut_attention(weights: Tensor | None, row: int, queries: Tensor, keys: Tensor) -> Array | None:
+    """Return the attention [query, key] of one text, without padding; None if it was not captured.
+
+    weights         [sequence, query, key], mean over heads
+    row             number of the text in its batch
+    queries, keys   positions of its real tokens
+    """
+    if weights is None:
+        return None
+    return np.asarray(weights[row][queries][:, keys].double().cpu().numpy())
 
 
 def _list_spaces(watched: _Capture, layers: list[int], *, crossed: bool) -> dict[str, list[Tensor]]:

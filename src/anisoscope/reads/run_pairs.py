@@ -50,6 +50,10 @@ class SampledStack:
         """Return the number of the deepest layer; the output after the final norm gets this number too."""
         return max((site.layer or 0 for site in self.layers), default=0)
 
+    def number_layer(self, site: Site) -> int:
+        """Return the number of a site's layer; of the output after the final norm that of the deepest layer."""
+        return self.depth if site.layer is None else site.layer
+
 
 def read_sampled_stacks(tensors: Mapping[str, Tensor]) -> dict[str, SampledStack]:
     """Return the sampled tokens of a run by stack (encoder, decoder): hidden states, and outputs after the final norm.
@@ -122,10 +126,10 @@ def read_across(reads: LayerPair, first: SampledStack, second: SampledStack, gro
         for other, other_vectors in others.items():
             columns = {
                 "stack": site.stack,
-                "layer": first.depth if site.layer is None else site.layer,
+                "layer": first.number_layer(site),
                 "site": site.label,
                 "stack_other": other.stack,
-                "layer_other": second.depth if other.layer is None else other.layer,
+                "layer_other": second.number_layer(other),
                 "site_other": other.label,
                 "n_units": len(np.unique(units)),
             }

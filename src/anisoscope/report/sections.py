@@ -188,16 +188,7 @@ def tabulate_extremes(results: Results, entry: Entry) -> PageTable | None:
     sinks = sinks_table(results.records, replicates=results.replicates)
     if activations.empty and sinks.empty:
         return None
-    words = results.manifest.get("tokens") or {}
-    cells_at: dict[tuple[str, int, str], dict[str, Cell]] = {}
-    for line in activations.to_dict("records"):
-        site = "final" if line["site"] == "final" else ""
-        cells = cells_at.setdefault((line["stack"], int(line["layer"]), site), {})
-        cells |= _format_activations(line, words)
-    for line in sinks.to_dict("records"):
-        kind = "" if line["kind"] == "self" else str(line["kind"])
-        cells = cells_at.setdefault((line["stack"], int(line["layer"]), kind), {})
-        cells |= _format_sinks(line)
+    cells_at = _collect_extremes(activations, sinks, results.manifest.get("tokens") or {})
     measured = {name for cells in cells_at.values() for name in cells}
     columns = [name for name in OF_EXTREMES if name in measured]
     stacks = {stack for stack, _, _ in cells_at}
@@ -208,6 +199,25 @@ def tabulate_extremes(results: Results, entry: Entry) -> PageTable | None:
             name = f"{stack} {name}"
         rows.append(_build_row(name, cells_at[stack, layer, what], columns))
     return PageTable(results.put_in_words(entry["caption"]), ("layer", *columns), tuple(rows))
+
+
+def _collect_extremes(
+    activations: pd.DataFrame, sinks: pd.DataFrame, words: Mapping[str, str]
+) -> dict[tuple[str, int, str], dict[str, Cell]]:
+    """Return the cells of the table of extremes by place: stack, layer, and `final`, `cross` or nothing.
+
+    words   the text of each token by its number, as far as it is known
+    """
+    cells_at: dict[tuple[str, int, str], dict[str, Cell]] = {}
+    for line in activations.to_dict("records"):
+        site = "final" if line["site"] == "final" else ""
+        cells = cells_at.setdefault((line["stack"], int(line["layer"]), site), {})
+        cells |= _format_activations(line, words)
+    for line in sinks.to_dict("records"):
+        kind = "" if line["kind"] == "self" else str(line["kind"])
+        cells = cells_at.setdefault((line["stack"], int(line["layer"]), kind), {})
+        cells |= _format_sinks(line)
+    return cells_at
 
 
 def _format_activations(line: Mapping[Hashable, Any], words: Mapping[str, str]) -> dict[str, Cell]:
