@@ -132,27 +132,7 @@ def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
     captured = what - of_attention
     if of_attention or has_attention(model):
         captured |= {"query"}
-    shapes: dict[Site, tuple[int, int]] = {}
-    tokens = 1
-
-    def note(site: Site, x: Tensor) -> None:
-        """Note the number of heads and the width of the vectors captured at a site."""
-        nonlocal tokens
-        tokens = max(tokens, x.shape[-2])
-        shapes[site] = (x.shape[1] if x.dim() == 4 else 0, x.shape[-1])
-
-    inputs = _cut_first_sequence(batch)
-    weight = next(iter(model.parameters()), torch.empty(0))
-    options: dict[str, Any] = {name: getattr(settings, name) for name in ("blocks", "tokens_first", "flatten")}
-    with (
-        evaluation_mode(model),
-        torch.random.fork_rng(devices=[]),
-        capture(model, captured, optional={*spare, *captured}, receive=note, shapes_only=weight.is_meta, **options),
-        torch.no_grad(),
-        FakeTensorMode(allow_non_fake_inputs=True) if weight.is_meta else nullcontext(),
-        FlopCounterMode(display=False) as counter,
-    ):
-        (batch.call or model)(**move_batch(inputs, weight.device))
+    shapes, total_flops, tokens = _run_once(model, batch, settings, captured, spare)
     of_queries = {site: shape for site, shape in shapes.items() if site.quantity == "query"}
     for site, shape in of_queries.items():
         for quantity in of_attention:
@@ -163,10 +143,54 @@ def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
             wanted[site] = shape
     # Each layer's attention counts once, however many stages of queries are measured.
     widths = {(site.stack, site.layer, site.kind): heads * dim for site, (heads, dim) in of_queries.items()}
+    # Scores, and weights times values, each with a multiplication and an addition.
     attention = 4.0 * sum(widths.values())
-    flops = counter.get_total_flops() / tokens - attention * tokens
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Shapes(wanted, flops, attention, tokens, parameters, weight.dtype)
+    return Shapes(
+        wanted,
+        flops=total_flops / tokens - attention * tokens,
+        attention=attention,
+        tokens=tokens,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        dtype=_get_first_weight(model).dtype,
+    )
+
+
+def _get_first_weight(model: nn.Module) -> Tensor:
+    """Return the first weight of a model, which says where and in which type it computes; an empty tensor if none."""
+    return next(iter(model.parameters()), torch.empty(0))
+
+
+def _run_once(
+    model: nn.Module, batch: Batch, settings: Settings, captured: set[str], spare: set[str]
+) -> tuple[dict[Site, tuple[int, int]], int, int]:
+    """Run a model on the beginning of a batch. Returns (number of heads and width by site, flops, number of tokens).
+
+    captured   the quantities to capture
+    spare      which of those that were asked for the model may lack
+    """
+    shapes: dict[Site, tuple[int, int]] = {}
+    tokens = 1
+
+    def note(site: Site, x: Tensor) -> None:
+        """Note the number of heads and the width of the vectors captured at a site."""
+        nonlocal tokens
+        tokens = max(tokens, x.shape[-2])
+        heads = x.shape[1] if x.dim() == 4 else 0
+        shapes[site] = (heads, x.shape[-1])
+
+    inputs = _cut_first_sequence(batch)
+    weight = _get_first_weight(model)
+    options: dict[str, Any] = {name: getattr(settings, name) for name in ("blocks", "tokens_first", "flatten")}
+    with (
+        evaluation_mode(model),
+        torch.random.fork_rng(devices=[]),
+        capture(model, captured, optional={*spare, *captured}, receive=note, shapes_only=weight.is_meta, **options),
+        torch.no_grad(),
+        FakeTensorMode(allow_non_fake_inputs=True) if weight.is_meta else nullcontext(),
+        FlopCounterMode(display=False) as counter,
+    ):
+        (batch.call or model)(**move_batch(inputs, weight.device))
+    return shapes, counter.get_total_flops(), tokens
 
 
 def _is_chosen(site: Site, sites: Iterable[Site], settings: Settings) -> bool:
