@@ -83,16 +83,23 @@ def measure(
         job, subject = _load_given_model(job, opened, own_processor, options)
         if inputs is None or isinstance(inputs, str | Path):
             _refuse_argument("inputs", "a corpus", units=units, forward=forward)
-            if subject is not None and subject.processor is None and subject.modality == "text":
-                cure = "give processor=, or inputs"
-                raise UsageError("a tokenizer for a corpus", f"{subject.name} without one", cure)
-            name = str(inputs or corpus)
-            check_corpus(name)
-            job = replace(job, corpus=name)
+            job = _set_corpus(job, subject, str(inputs or corpus))
             reading = None
         else:
             job, subject, reading = _open_inputs(job, subject, inputs, units, forward, options, output)
         return run_to_folder_or_memory(lambda where: measure_job(job, where, quiet, subject, reading), output)
+
+
+def _set_corpus(job: Job, subject: "Subject | None", corpus: str) -> Job:
+    """Return the job with the corpus of this name. UsageError for an unknown name, and for texts without a tokenizer.
+
+    subject   the model, if it is loaded already
+    """
+    if subject is not None and subject.processor is None and subject.modality == "text":
+        cure = "give processor=, or inputs"
+        raise UsageError("a tokenizer for a corpus", f"{subject.name} without one", cure)
+    check_corpus(corpus)
+    return replace(job, corpus=corpus)
 
 
 def measure_job(
