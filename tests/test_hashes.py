@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import ViTConfig, ViTModel
 
-from anisoscope.models import hashes
+from anisoscope.models import hashes, identity
 from anisoscope.models.identity import hash_weights
 from anisoscope.models.load import load
 
@@ -26,7 +26,7 @@ def counted(tmp_path, monkeypatch):
         calls.append(model)
         return hash_weights(model, but)
 
-    monkeypatch.setattr(hashes, "hash_weights", noted)
+    monkeypatch.setattr(identity, "hash_weights", noted)
     save(tmp_path / "model", 0)
     return tmp_path / "model", calls
 
@@ -73,7 +73,7 @@ def test_of_several_that_ask_at_once_one_computes(counted):
     model = load(str(folder), untrained=True).model
     calls.clear()
     with ThreadPoolExecutor(4) as pool:
-        found = {*pool.map(lambda _: hashes.hash_loaded_weights(model, (), [folder]), range(4))}
+        found = {*pool.map(lambda _: identity.hash_loaded_weights(model, (), [folder]), range(4))}
     assert found == {hash_weights(model)} and len(calls) == 1
 
 

@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from imported_names import find_missing_names
 from quick import quick
 
 import anisoscope
@@ -191,6 +192,33 @@ def test_the_checks_of_packages_can_fail():
     assert "models" not in allowed("charts", "May import: `sums`, `axes`.")
     assert allowed("sums", "May import: `axes`.") == {"sums", "axes"}
     assert "api" in allowed("cli", "May import anything below.") and "cli" not in allowed("api", "May import below.")
+
+
+CHECKOUT = ROOT.parents[1]
+"""Without the papers' folder in a source distribution of the tool alone."""
+
+
+def test_every_name_that_a_file_of_the_checkout_imports_is_there():
+    """Two test files of the papers imported a renamed function, and stopped the whole suite at its collection."""
+    files = [
+        path
+        for folder in ("src", "tests", "tools", "benchmarks", "examples", "papers")
+        for path in sorted((CHECKOUT / folder).rglob("*.py"))
+        if "build" not in path.parts
+    ]
+    assert not find_missing_names(ROOT, files)
+    own = CHECKOUT / "papers" / "src" / "anisoscope_papers"
+    assert not find_missing_names(own, files)
+
+
+def test_a_name_that_is_not_there_is_found(tmp_path):
+    path = tmp_path / "reads.py"
+    path.write_text("def f():\n    from anisoscope.classes.ablation import outcome, average_outcome\n")
+    assert find_missing_names(ROOT, [path]) == [f"{path}:2 anisoscope.classes.ablation.outcome"]
+    path.write_text(
+        "from anisoscope.nowhere import x\nfrom anisoscope import metrics\nfrom anisoscope.sums import groups\n"
+    )
+    assert find_missing_names(ROOT, [path]) == [f"{path}:1 anisoscope.nowhere.x"]
 
 
 def test_the_two_checks_can_fail():

@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy import stats
 
-from anisoscope.classes.ablation import outcome
+from anisoscope.classes.ablation import average_outcome
 from anisoscope.data.encoding import LabelledPlan, encode
 from anisoscope.data.local import find_copy
 from anisoscope.data.opening import open_labelled
@@ -70,8 +70,8 @@ def measured_of_ours(found, examples):
     entropy = entropy_records(model, plan)
     of_row = entropy[(entropy["metric"] == "cls_entropy") & (entropy["component"] == "reported")]
     return {
-        "accuracy": float((outcome(model, plan, "uniform", ())[0] == labels).mean()),
-        "uniform afterwards": float((outcome(model, plan, "uniform", (1,))[0] == labels).mean()),
+        "accuracy": float((average_outcome(model, plan, "uniform", ())[0] == labels).mean()),
+        "uniform afterwards": float((average_outcome(model, plan, "uniform", (1,))[0] == labels).mean()),
         "H": float(of_row["value"].iloc[0]),
         "sim(K)": float(alike[alike["site"] == KEYS]["value"].iloc[0]),
         "sim(V)": float(alike[alike["site"] == VALUES]["value"].iloc[0]),

@@ -28,7 +28,7 @@ def test_a_changed_formula_finds_no_piece_that_a_study_kept(tmp_path, monkeypatc
 
 def test_5_predictions_and_attributions_leave_modes_alone(classifier):
     """They left the classifier in evaluation mode, or ran with its dropout on."""
-    from anisoscope.classes.ablation import outcome
+    from anisoscope.classes.ablation import average_outcome
     from anisoscope.classes.attributions import iter_seen
     from anisoscope.classes.faithfulness import predict_probabilities
     from anisoscope.classes.pooling import predict_classes
@@ -41,7 +41,7 @@ def test_5_predictions_and_attributions_leave_modes_alone(classifier):
         for look in (
             lambda: predict_classes(model, plan.encoded, pad),
             lambda: predict_probabilities(model, plan.encoded.rows, pad),
-            lambda: outcome(model, plan, "uniform", (1,)),
+            lambda: average_outcome(model, plan, "uniform", (1,)),
             lambda: list(iter_seen(model, plan)),
         ):
             look()

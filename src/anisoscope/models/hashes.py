@@ -1,16 +1,16 @@
-"""Remember hashes of large files and of the weights in them, so that each is computed once on a machine."""
+"""Remember hashes of large files and of the weights in them, so that each is computed once on a machine.
+
+What only looks a model up reads this module, so it loads nothing heavy.
+"""
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from anisoscope.models.identity import hash_some_weights, hash_weights
 from anisoscope.provenance.sources import find_cache_folder
 from anisoscope.store import make_once, write_atomic
 
@@ -20,27 +20,6 @@ MOST_KEPT = 500
 """Hashes that are kept, each in a file of 64 bytes; the oldest are removed."""
 FORM = 1
 """A number that changes with the meaning of what is kept."""
-ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
-"""Endings of files of weights."""
-
-
-def hash_loaded_weights(model: nn.Module, but: Collection[str], folders: Iterable[str]) -> str:
-    """Return `hash_weights` of a model that was loaded from folders; of a large one it is remembered.
-
-    It is found again by sizes and times of the files, and by names, shapes, types and first numbers of all weights. So
-    another type, a changed file or another release of transformers that reads it in another way give another hash.
-
-    but   names of weights that do not count
-    """
-    files: list[Path] = []
-    for folder in folders:
-        files += [path for path in sorted(Path(folder).rglob("*")) if path.suffix in ENDINGS and path.is_file()]
-    sizes = sum(path.stat().st_size for path in files)
-    # Quantised weights may be laid out by the first call, or differ by device.
-    if not files or sizes < LARGE or hasattr(model, "quantization_method"):
-        return hash_weights(model, but)
-    asked = ["weights", sorted(but), hash_some_weights(model), [_stamp(path) for path in files]]
-    return _recall(asked, lambda: hash_weights(model, but))
 
 
 def hash_large_file(path: Path) -> str:
@@ -51,7 +30,19 @@ def hash_large_file(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
-    return compute() if path.stat().st_size < LARGE else _recall(["file", _stamp(path)], compute)
+    return recall_hash([path], lambda: ["file"], compute)
+
+
+def recall_hash(files: Sequence[Path], ask: Callable[[], list[Any]], compute: Callable[[], str]) -> str:
+    """Return the hash that `compute` gives; if the files are large, one that was kept while they did not change.
+
+    files     that are read; of none, or of small ones, the hash is computed each time
+    ask       returns what else the hash depends on, and is called for large files only
+    compute   returns a SHA-256 in hexadecimal
+    """
+    if not files or sum(path.stat().st_size for path in files) < LARGE:
+        return compute()
+    return _recall([*ask(), [_stamp(path) for path in files]], compute)
 
 
 def _stamp(path: Path) -> tuple[str, int, int]:

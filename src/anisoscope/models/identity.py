@@ -3,7 +3,7 @@
 import hashlib
 import os
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from anisoscope.models.hashes import recall_hash
 from anisoscope.provenance.sources import hash_file
 from anisoscope.registry import list_packages
 
 PASSING = ("transformers_version", "_name_or_path", "_commit_hash")
 """Entries of a configuration that say nothing of what a model computes."""
 
-
+ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack")
+"""Endings of files of weights."""
 PER_CHANNEL = (torch.per_channel_affine, torch.per_channel_affine_float_qparams)
 """Kinds of quantisation with a scale for each row."""
 
@@ -163,6 +165,25 @@ def is_packed(value: Any) -> bool:
         return True
     is_of_several_processes = hasattr(value, "placements")
     return hasattr(value, "__tensor_flatten__") and not is_of_several_processes
+
+
+def hash_loaded_weights(model: nn.Module, but: Collection[str], folders: Iterable[str]) -> str:
+    """Return `hash_weights` of a model that was loaded from folders; of a large one it is remembered.
+
+    It is found again by sizes and times of the files, and by names, shapes, types and first numbers of all weights. So
+    another type, a changed file or another release of transformers that reads it in another way give another hash.
+
+    but   names of weights that do not count
+    """
+    files: list[Path] = []
+    for folder in folders:
+        files += [path for path in sorted(Path(folder).rglob("*")) if path.suffix in ENDINGS and path.is_file()]
+    if hasattr(model, "quantization_method"):
+        # Quantised weights may be laid out by the first call, or differ by device.
+        files = []
+    return recall_hash(
+        files, lambda: ["weights", sorted(but), hash_some_weights(model)], lambda: hash_weights(model, but)
+    )
 
 
 SOME = 64

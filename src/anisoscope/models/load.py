@@ -29,9 +29,8 @@ from anisoscope.models.formats import (
     read_config,
     weight_files,
 )
-from anisoscope.models.hashes import hash_loaded_weights
 from anisoscope.models.hub import ModelPlace, download, locate, split_name
-from anisoscope.models.identity import drop_volatile, hash_own_sources, hash_weights
+from anisoscope.models.identity import drop_volatile, hash_loaded_weights, hash_own_sources, hash_weights
 from anisoscope.models.named import hub_id, named_models
 from anisoscope.models.packaged import BUILTIN, builtin_folder, open_weights, weights_file
 from anisoscope.models.processors import processor_of, processor_of_images_and_texts
