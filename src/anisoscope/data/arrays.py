@@ -1,5 +1,6 @@
 """Vectors computed elsewhere: one array per layer, in memory or in a file, read in blocks as needed."""
 
+import math
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from anisoscope.errors import CorpusError, UsageError
 
 STACK = "vectors"  # the stack of vectors that no model made here
 BLOCK_BYTES = 1 << 25  # bytes of vectors read at once: 32 MiB of float64 of one layer
+MOST_ROWS = 4096  # of a batch: narrow vectors would make batches of a hundred thousand rows
 CURE = "store numbers [vector, dim] or [sequence, token, dim]"
 
 
@@ -51,16 +53,24 @@ class VectorArrays:
     def block(self, layer: str, rows: Index) -> Tensor:
         """Return consecutive rows of a layer as a floating-point tensor [sequence, token, dim] in memory."""
         part = self.layers[layer][rows[0] : rows[-1] + 1]
-        x = part.detach().cpu() if isinstance(part, Tensor) else torch.from_numpy(to_native(part))
-        if not x.is_floating_point() and x.dtype.itemsize > 2:  # a float32 does not hold them
-            x = x.double()
-        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        return x if x.dim() == 3 else x.unsqueeze(1)
+        if not isinstance(part, Tensor):
+            part = torch.from_numpy(to_native(part))
+        x = part.detach().cpu()
+        if x.dtype not in (torch.float32, torch.float64):
+            # a float32 does not hold all whole numbers of more than two bytes
+            is_long_integer = not x.is_floating_point() and x.dtype.itemsize > 2
+            x = x.double() if is_long_integer else x.float()
+        if x.dim() == 2:
+            x = x.unsqueeze(1)
+        return x
 
 
 def to_native(x: NDArray[Any]) -> NDArray[Any]:
     """Copy an array to a type that PyTorch has: native byte order, at most 8 bytes a number."""
-    return np.array(x, np.float64 if x.dtype.itemsize > 8 and x.dtype.kind == "f" else x.dtype.newbyteorder("="))
+    # numpy's longdouble has 16
+    if x.dtype.itemsize > 8 and x.dtype.kind == "f":
+        return np.array(x, np.float64)
+    return np.array(x, x.dtype.newbyteorder("="))
 
 
 def to_dense(x: Any) -> Any:
@@ -71,9 +81,13 @@ def to_dense(x: Any) -> Any:
             raise UsageError("a tensor with a shape", "a nested tensor", cure)
         if x.is_quantized:
             return x.dequantize()
-        return x if x.layout == torch.strided else x.to_dense()
-    is_of_scipy = type(x).__module__.startswith("scipy.sparse")
-    return x.toarray() if is_of_scipy else x
+        if x.layout == torch.strided:
+            return x
+        return x.to_dense()
+    # by the name of its module: scipy is not imported for those who do not use it
+    if type(x).__module__.startswith("scipy.sparse"):
+        return x.toarray()
+    return x
 
 
 def wrap_vectors(
@@ -106,13 +120,11 @@ def wrap_vectors(
     count = len(first)
     if count == 0:
         raise CorpusError("at least one vector", f"an empty array in {name}", CURE)
-    are_sequences = first.ndim == 3
-    if labels is not None and are_sequences:
+    # a label belongs to a vector, and a sequence has several
+    if labels is not None and first.ndim == 3:
         raise UsageError("labels of vectors [vector, dim]", f"sequences {list(first.shape)}", "pool them: x.mean(1)")
     if mask is not None:
-        if not are_sequences or tuple(mask.shape) != tuple(first.shape[:2]):
-            raise UsageError(f"a mask of the shape {list(first.shape[:2])}", str(list(mask.shape)), "one entry a token")
-        mask = np.asarray(mask).astype(bool)
+        mask = _check_mask(mask, first)
     unit_numbers: Index = np.arange(count)
     label_numbers: Index | None = None
     classes: tuple[str, ...] = ()
@@ -123,18 +135,25 @@ def wrap_vectors(
     return VectorArrays(name, layers, unit_numbers, label_numbers, classes, mask, source or {})
 
 
+def _check_mask(mask: Any, array: Any) -> NDArray[np.bool_]:
+    """Return the mask [sequence, token] as booleans. UsageError if it does not fit the array [sequence, token, dim]."""
+    expected = array.shape[:2]
+    if array.ndim != 3 or tuple(mask.shape) != tuple(expected):
+        raise UsageError(f"a mask of the shape {list(expected)}", str(list(mask.shape)), "one entry a token")
+    return np.asarray(mask).astype(bool)
+
+
 def _check_layers(arrays: Any, name: str) -> dict[str, Any]:
     """Return dense arrays by layer. UsageError if one cannot be vectors, or layers are not of the same vectors.
 
     arrays   one, a list or a dict of them
     name     of what holds them, for errors
     """
-    if not isinstance(arrays, Mapping):
-        listed = arrays if isinstance(arrays, list | tuple) else [arrays]
-        arrays = {str(number): x for number, x in enumerate(listed)}
-    if not arrays:
+    layers: dict[str, Any] = {}
+    for layer, x in _name_layers(arrays).items():
+        layers[layer] = to_dense(x)
+    if not layers:
         raise UsageError("at least one array of vectors", "none", CURE)
-    layers = {layer: to_dense(x) for layer, x in arrays.items()}
     first = next(iter(layers.values()))
     for layer, x in layers.items():
         _check_array(layer, x, name)
@@ -144,11 +163,22 @@ def _check_layers(arrays: Any, name: str) -> dict[str, Any]:
     return layers
 
 
+def _name_layers(arrays: Any) -> Mapping[str, Any]:
+    """Return one array, or a list of them, as a dict with the layers named "0", "1" …; return a dict unchanged."""
+    if isinstance(arrays, Mapping):
+        return arrays
+    if not isinstance(arrays, list | tuple):
+        arrays = [arrays]
+    return {str(number): x for number, x in enumerate(arrays)}
+
+
 def _are_ragged(arrays: Any) -> bool:
     """Return whether these are arrays [token, dim] of one width and of different lengths: sequences, not layers."""
     if not isinstance(arrays, list | tuple) or not all(getattr(x, "ndim", 0) == 2 for x in arrays):
         return False
-    return len({x.shape[1] for x in arrays}) == 1 and len({len(x) for x in arrays}) > 1
+    widths = {x.shape[1] for x in arrays}
+    lengths = set(map(len, arrays))
+    return len(widths) == 1 and len(lengths) > 1
 
 
 def _join_items(items: list[Any] | tuple[Any, ...]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
@@ -157,7 +187,7 @@ def _join_items(items: list[Any] | tuple[Any, ...]) -> tuple[NDArray[Any], NDArr
 
     UsageError for items of other shapes.
     """
-    parts = [_convert_item(x) for x in items]
+    parts = list(map(_convert_item, items))
     widths = {x.shape[-1:] for x in parts}
     axes = {x.ndim for x in parts}
     if len(widths) != 1 or axes not in ({1}, {2}):
@@ -165,9 +195,10 @@ def _join_items(items: list[Any] | tuple[Any, ...]) -> tuple[NDArray[Any], NDArr
         raise UsageError("vectors [dim], or sequences [token, dim], of one width", got, CURE)
     if axes == {1}:
         return np.stack(parts), None
-    lengths = np.array([len(x) for x in parts])
+    lengths = np.array(list(map(len, parts)))
     mask = np.arange(lengths.max()) < lengths[:, None]
     padded = np.zeros((*mask.shape, parts[0].shape[1]), np.result_type(*parts))
+    # a boolean index runs row by row: sequence after sequence
     padded[mask] = np.concatenate(parts)
     return padded, mask
 
@@ -186,17 +217,23 @@ def _check_array(layer: str, x: Any, name: str) -> None:
     shape = getattr(x, "shape", None)
     kind = str(getattr(x, "dtype", type(x).__name__))
     if isinstance(x, np.ndarray):
-        kind = str(x.dtype.newbyteorder("="))  # `float64` of big-endian numbers too
+        # `float64` of big-endian numbers too
+        kind = str(x.dtype.newbyteorder("="))
     if shape is None:
         raise UsageError("arrays or tensors as vectors", kind, "convert them: numpy.asarray(…)")
+    is_from_file = name != "vectors"
     if len(shape) not in (2, 3):
         cure = "add an axis: x[None]" if len(shape) == 1 else CURE
-        where = f" in {name}, {layer!r}" if name != "vectors" else ""
-        raise UsageError("vectors [vector, dim] or [sequence, token, dim]", f"{list(shape)}{where}", cure)
-    if not re.search("float|int", kind):
-        is_text = re.fullmatch(r"[<>|=]?[US]\d+", kind) is not None
-        error = CorpusError if is_text and name != "vectors" else UsageError
-        raise error("real numbers as vectors", f"{'text' if is_text else kind} in {layer!r}", CURE)
+        place = f" in {name}, {layer!r}" if is_from_file else ""
+        raise UsageError("vectors [vector, dim] or [sequence, token, dim]", f"{list(shape)}{place}", cure)
+    if re.search("float|int", kind):
+        return
+    # numpy's types of texts: <U5, |S3
+    is_text = re.fullmatch(r"[<>|=]?[US]\d+", kind) is not None
+    got = f"{'text' if is_text else kind} in {layer!r}"
+    if is_text and is_from_file:
+        raise CorpusError("real numbers as vectors", got, CURE)
+    raise UsageError("real numbers as vectors", got, CURE)
 
 
 def _number_entries(entries: Iterable[Hashable], count: int, what: str) -> tuple[Index, tuple[str, ...]]:
@@ -210,9 +247,10 @@ def _number_entries(entries: Iterable[Hashable], count: int, what: str) -> tuple
     if len(values) != count:
         raise UsageError(f"a {what} for each of {count} vectors or sequences", str(len(values)), f"one {what} each")
     numbers, names = pd.factorize(values)
+    # pandas gives -1 to what is missing
     if (numbers < 0).any():
         raise UsageError(f"a {what} for every vector", f"{(numbers < 0).sum()} missing", f"fill in the {what}s")
-    return numbers.astype(np.int64), tuple(str(name) for name in names)
+    return numbers.astype(np.int64), tuple(map(str, names))
 
 
 class VectorPlan(Plan):
@@ -220,11 +258,17 @@ class VectorPlan(Plan):
 
     def __init__(self, vectors: VectorArrays) -> None:
         """Divide the vectors into batches whose arrays hold at most `BLOCK_BYTES`, in order."""
-        self.vectors, self.classes = vectors, vectors.classes
-        count, widest = vectors.shape[0], max(int(np.prod(x.shape[1:])) for x in vectors.layers.values())
+        self.vectors = vectors
+        self.classes = vectors.classes
+        count = vectors.shape[0]
         self.length = vectors.shape[1] if vectors.are_sequences else 1
-        real = np.full(count, self.length) if vectors.mask is None else vectors.mask.sum(axis=1)
-        batches = batch_in_order(count, max(1, min(4096, BLOCK_BYTES // (8 * widest))))
+        real = np.full(count, self.length)
+        if vectors.mask is not None:
+            real = vectors.mask.sum(axis=1)
+        widest = max(math.prod(x.shape[1:]) for x in vectors.layers.values())
+        # a sequence wider than the budget is still a batch of its own
+        rows = max(1, min(MOST_ROWS, BLOCK_BYTES // (8 * widest)))
+        batches = batch_in_order(count, rows)
         position = "token" if vectors.are_sequences else "vector"
         words = {"position": position, "counted": position}
         super().__init__(batches, real, vectors.units, self._identity(batches), words)
@@ -238,6 +282,7 @@ class VectorPlan(Plan):
             yield f"{layer} {list(x.shape)} {x.dtype}"
             for rows in batches:
                 yield vectors.block(layer, rows).contiguous().numpy()
+        # a word in place of what is missing: else units without labels would hash like labels without units
         for beside in (vectors.units, vectors.labels, vectors.mask):
             yield "none" if beside is None else beside
         yield repr(vectors.classes)
@@ -252,5 +297,7 @@ class VectorPlan(Plan):
         if vectors.mask is not None:
             mask = torch.from_numpy(vectors.mask[rows])
         stream = Stream(mask, torch.zeros_like(mask), torch.from_numpy(rows) * self.length)
-        label = None if vectors.labels is None else torch.from_numpy(vectors.labels[rows])
+        label = None
+        if vectors.labels is not None:
+            label = torch.from_numpy(vectors.labels[rows])
         return Batch(layers, torch.from_numpy(vectors.units[rows]), {STACK: stream}, label=label)

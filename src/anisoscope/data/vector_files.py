@@ -9,7 +9,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -38,6 +38,8 @@ OF_TORCH = (".pt", ".pth", ".bin")
 PLAIN = (".txt", ".dat", ".vec")
 ENDINGS = (*ARRAYS, *OF_TORCH, *OF_ARROW, *DELIMITED, *PLAIN, *OF_JSON)
 """How files of vectors end. Of those of torch and of plain text the content decides: they may be weights, or a list."""
+OF_FOLDERS = (*ARRAYS, *OF_TORCH, *OF_ARROW, *DELIMITED, *OF_JSON)
+"""How the files in a folder of vectors end: not as plain text, which a folder of texts holds."""
 CURES = {
     ".pkl": "load it and save numbers: numpy.save('x.npy', x), or frame.to_parquet('x.parquet'); nothing is unpickled",
     ".h5": "load it and save numbers: numpy.save('x.npy', x)",
@@ -68,6 +70,8 @@ OF_MODEL = re.compile(
     r"|(pytorch_model|model|adapter_model|training_args|optimizer|scheduler)\b.*\.(safetensors|bin|pt|pth)|vocab\.txt"
 )
 """Files that show a folder to be a checkpoint."""
+OF_WEIGHTS = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked", "in_proj_weight"}
+"""Last parts of the names of a model's tensors, as torch.nn gives them."""
 LAYERS = re.compile(r"(.*[^a-z])?(layer|hidden|hidden_states?|block|h)[-_.]?\d+", re.I)
 PIECES = re.compile(r"(.*[^a-z])?(part|shard|chunk|batch|train|test|val|validation|data|rank)[-_.]?\d*(-of-\d+)?", re.I)
 """How files of a folder are called when each is a layer, and when each is a piece of the same table."""
@@ -86,8 +90,11 @@ def holds_vectors(name: str | Path) -> bool:
     if path.is_dir():
         return bool(_list_vector_files(path)) or _is_saved(path)
     kind = get_ending(path)
-    if not path.is_file() or kind not in ENDINGS:
-        return kind in CURES and path.is_file()
+    if not path.is_file():
+        return False
+    if kind not in ENDINGS:
+        # opening it fails with the cure of its format, which helps more than "no such corpus"
+        return kind in CURES
     if kind in PLAIN:
         return _holds_lines_of_numbers(path)
     if kind in OF_TORCH:
@@ -102,12 +109,13 @@ def _is_saved(folder: Path) -> bool:
 
 def _list_vector_files(folder: Path) -> list[Path]:
     """Return the files of vectors in a folder, in numerical order; empty if it is a checkpoint or holds other files."""
-    files = [file for file in folder.iterdir() if file.is_file() and not _is_side_file(file)]
+    files = []
+    for file in folder.iterdir():
+        if file.is_file() and not _is_side_file(file):
+            files.append(file)
     is_checkpoint = any(OF_MODEL.fullmatch(file.name) for file in files)
-    if not files or is_checkpoint:
-        return []
     kinds = {get_ending(file) for file in files}
-    if len(kinds) != 1 or kinds.pop() not in (*ARRAYS, *OF_TORCH, *OF_ARROW, *DELIMITED, *OF_JSON):
+    if is_checkpoint or len(kinds) != 1 or kinds.pop() not in OF_FOLDERS:
         return []
     ordered = sorted(files, key=lambda file: natural_sort_key(file.name))
     # texts and manifests are tables too: a folder of tables holds vectors if its first one does
@@ -138,11 +146,13 @@ def _has_two_readings(error: CorpusError) -> bool:
 
 def _holds_lines_of_numbers(path: Path) -> bool:
     """Return whether the first lines of a text file are rows of numbers, each perhaps after a word."""
+    rows = []
     try:
-        first = [line for line in islice(iter_lines(path), LOOKED) if line.strip() and not line.startswith("#")]
+        for line in islice(iter_lines(path), LOOKED):
+            if line.strip() and not line.startswith("#"):
+                rows.append(re.split(r"[,;\t|]| +", line.strip()))
     except CorpusError:
         return False
-    rows = [re.split(r"[,;\t|]| +", line.strip()) for line in first]
     if len(rows) > 1:
         rows = rows[1:]  # the first line may hold names
     return bool(rows) and all(map(_is_row_of_numbers, rows))
@@ -166,14 +176,25 @@ def _holds_tensors(path: Path) -> bool:
         return _has_two_readings(error)
     except DAMAGED:
         return False
-    wide = [name for name, values in content.columns.items() if values.ndim in (2, 3)]
-    weights = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked", "in_proj_weight"}
-    return bool(wide) and not any(name.rpartition(".")[2] in weights for name in content.columns)
+    holds_wide = False
+    for name, values in content.columns.items():
+        # a model may be saved under any file name: the names of its tensors tell
+        if name.rpartition(".")[2] in OF_WEIGHTS:
+            return False
+        holds_wide = holds_wide or values.ndim in (2, 3)
+    return holds_wide
 
 
 def natural_sort_key(name: str) -> list[Any]:
     """Return a key that sorts `layer.2` before `layer.10`."""
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name)]
+    key: list[Any] = []
+    for part in re.split(r"(\d+)", name):
+        # pairs, since a number and a text cannot be compared
+        if part.isdigit():
+            key.append((0, int(part)))
+        else:
+            key.append((1, part))
+    return key
 
 
 # ---- from a name to vectors ------------------------------------------------------------------------------------------
@@ -238,10 +259,9 @@ def _find_mask(content: Content, roles: Roles) -> Any:
     """Return the array that says which tokens are real: the file's own, else the one that reading made; else None."""
     if roles.mask is not None:
         return content.columns[roles.mask]
-    for columns in roles.layers.values():
-        for column in columns:
-            if column in content.masks:
-                return content.masks[column]
+    for column in chain.from_iterable(roles.layers.values()):
+        if column in content.masks:
+            return content.masks[column]
     return None
 
 
@@ -256,6 +276,7 @@ def _build_layers(content: Content, roles: Roles) -> dict[str, Any]:
         elif roles.places is not None:
             layers[layer] = _as_array(first)[:, list(roles.places)]
         else:
+            # not copied: it may be mapped from the file, and read in blocks
             layers[layer] = first
     return layers
 
@@ -265,15 +286,17 @@ def read_content(path: Path, *, split: str | None = None) -> Content:
     if split is not None and not _is_saved(path):
         raise UsageError("--split with a data set of several splits", str(path), "leave it out")
     if path.is_dir():
-        return _read_saved_data_set(path, split) if _is_saved(path) else _read_folder(path)
+        if _is_saved(path):
+            return _read_saved_data_set(path, split)
+        return _read_folder(path)
     kind = get_ending(path)
-    of_text = (*DELIMITED, *PLAIN, *OF_JSON)
-    if path.name.lower().endswith(".gz") and kind not in of_text:
-        raise CorpusError(f"a file that is not packed, in {path}", "gzip", f"unpack it: gunzip {path.name}")
     if kind in OF_JSON:
         return read_json_vectors(path)
-    if kind in of_text:
+    if kind in (*DELIMITED, *PLAIN):
         return read_delimited(path)
+    # texts are unpacked as they are read; arrays and tables of arrow are read in place
+    if path.name.lower().endswith(".gz"):
+        raise CorpusError(f"a file that is not packed, in {path}", "gzip", f"unpack it: gunzip {path.name}")
     try:
         if kind in OF_ARROW:
             return read_arrow(path)
@@ -318,7 +341,10 @@ def _read_archive(archive: Any, path: Path) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     mapped = _map_large_members(path)
     for name in sorted(archive.files, key=natural_sort_key):
-        arrays[name] = mapped[name] if name in mapped else archive[name]
+        if name in mapped:
+            arrays[name] = mapped[name]
+        else:
+            arrays[name] = archive[name]
     return arrays
 
 
@@ -328,17 +354,7 @@ def _check_sizes(path: Path) -> None:
 
     No array is unpacked for the check.
     """
-    with ZipFile(path) as archive:
-        members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-        total = 0
-        for info in members:
-            with archive.open(info) as file:
-                announced = _count_announced_bytes(file)
-            if announced > info.file_size:
-                got = f"{info.filename} of {info.file_size:,} bytes whose header says {announced:,}"
-                raise CorpusError(f"vectors in {path}", got, "write the file again")
-            if not _is_mapped(info):
-                total += info.file_size
+    total = _count_unpacked_bytes(path)
     packed = path.stat().st_size
     budget = get_memory_budget()
     # a few bytes can be made to unpack to more than any memory holds ("zip bomb")
@@ -349,6 +365,27 @@ def _check_sizes(path: Path) -> None:
     if total > budget:
         cure = "store it as .npy or by numpy.savez without compression, which are read in blocks"
         raise refuse_large_file(path, total, budget, cure)
+
+
+def _count_unpacked_bytes(path: Path) -> int:
+    """Return how many bytes the arrays of an .npz archive take in memory, without those that are read in place.
+
+    CorpusError for an array whose header announces more than the archive holds of it.
+    """
+    total = 0
+    with ZipFile(path) as archive:
+        for info in archive.infolist():
+            if not info.filename.endswith(".npy"):
+                continue
+            with archive.open(info) as file:
+                announced = _count_announced_bytes(file)
+            # numpy would make room for all that the header announces before it reads
+            if announced > info.file_size:
+                got = f"{info.filename} of {info.file_size:,} bytes whose header says {announced:,}"
+                raise CorpusError(f"vectors in {path}", got, "write the file again")
+            if not _is_mapped(info):
+                total += info.file_size
+    return total
 
 
 def _is_mapped(info: ZipInfo) -> bool:
@@ -364,15 +401,25 @@ def _map_large_members(path: Path) -> dict[str, NDArray[Any]]:
         for info in archive.infolist():
             if not info.filename.endswith(".npy") or not _is_mapped(info):
                 continue
-            file.seek(info.header_offset + 26)  # a member's own header may be longer than the directory says
-            lengths = struct.unpack("<HH", file.read(4))
-            file.seek(sum(lengths), os.SEEK_CUR)
+            _go_to_member(file, info)
             shape, by_columns, dtype = _read_header(file)
+            # objects are pickled: no numbers lie in the file; records have no one type of numbers
             if dtype.hasobject or dtype.names:
                 continue
             order: Any = "F" if by_columns else "C"
             found[info.filename.removesuffix(".npy")] = np.memmap(path, dtype, "r", file.tell(), shape, order)
     return found
+
+
+def _go_to_member(file: Any, info: ZipInfo) -> None:
+    """Move to the first byte of a member of a zip archive, behind its own header.
+
+    The header's length is read from the header: it may be longer than the directory at the end of the archive says.
+    """
+    # bytes 26 to 29 of the header: lengths of the name and of the extra field, which follow the header
+    file.seek(info.header_offset + 26)
+    lengths = struct.unpack("<HH", file.read(4))
+    file.seek(sum(lengths), os.SEEK_CUR)
 
 
 def _count_announced_bytes(file: Any) -> int:
@@ -413,10 +460,7 @@ def _iter_tensors(loaded: Any, path: Path, name: str = "") -> Iterator[tuple[str
     name     the name of this part of it; `path`: the file
     """
     if isinstance(loaded, Tensor):
-        tensor = loaded.detach()
-        if tensor.layout != torch.strided:
-            tensor = tensor.to_dense()
-        yield name or path.stem, tensor
+        yield name or path.stem, _to_plain_tensor(loaded)
     elif isinstance(loaded, dict):
         for key, value in loaded.items():
             inner = f"{name}.{key}" if name else str(key)
@@ -430,13 +474,21 @@ def _iter_tensors(loaded: Any, path: Path, name: str = "") -> Iterator[tuple[str
                 yield name or path.stem, array
 
 
+def _to_plain_tensor(tensor: Tensor) -> Tensor:
+    """Return a tensor without gradient and, if it is sparse, as a dense one."""
+    tensor = tensor.detach()
+    if tensor.layout != torch.strided:
+        return tensor.to_dense()
+    return tensor
+
+
 def _iter_tensors_of_list(tensors: Sequence[Tensor], path: Path, name: str) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, tensor) of a list of tensors: rows [dim] as one tensor, [sequence, token, dim] as a layer each.
 
     CorpusError for matrices, which may be layers or sequences, and for tensors of different shapes.
     """
     shapes = {tuple(item.shape) for item in tensors}
-    n_axes = {len(shape) for shape in shapes}
+    n_axes = set(map(len, shapes))
     if n_axes == {1} and len(shapes) == 1:
         yield name or path.stem, torch.stack(list(tensors))
     elif n_axes == {3} and len(shapes) == 1:
@@ -490,7 +542,8 @@ def _split_layers_of_engine(found: dict[str, Any]) -> dict[str, Any]:
     hidden, ids = found.get("hidden_states"), found.get("token_ids")
     if hidden is None or ids is None or hidden.ndim != 3 or ids.ndim != 1 or len(ids) != len(hidden):
         return found
-    split = {name: values for name, values in found.items() if name != "hidden_states"}
+    split = dict(found)
+    del split["hidden_states"]
     for layer in range(hidden.shape[1]):
         split[f"hidden_states.{layer}"] = hidden[:, layer]
     return split
@@ -530,7 +583,8 @@ def _choose_split(names: list[str], split: str | None, folder: Path) -> str:
 
 def read_dataset(dataset: Any) -> Content:
     """Read the columns of a `datasets.Dataset`."""
-    if dataset._indices is not None:  # rows that were chosen or shuffled
+    # rows that were chosen or shuffled are a list of indices over the table, which is as it was
+    if dataset._indices is not None:
         dataset = dataset.flatten_indices()
     content = read_arrow_table(dataset.data.table)
     content.notes.append("a data set of datasets")
@@ -544,12 +598,14 @@ def _read_folder(folder: Path) -> Content:
         raise _refuse_folder(folder)
     if len(files) == 1:
         return read_content(files[0])
-    stems = [_strip_ending(file) for file in files]
-    parts = [_read_file_of_folder(file) for file in files]
-    are_arrays = not parts[0].is_table
-    if are_arrays and all(LAYERS.fullmatch(stem) for stem in stems):
+    stems = list(map(_strip_ending, files))
+    parts = list(map(_read_file_of_folder, files))
+    # a table is never one layer: its files hold rows, whatever they are called
+    if parts[0].is_table:
+        return _join_rows(parts, files)
+    if all(map(LAYERS.fullmatch, stems)):
         return _as_layers(parts, stems)
-    if are_arrays and not all(PIECES.fullmatch(stem) for stem in stems):
+    if not all(map(PIECES.fullmatch, stems)):
         _require_one_reading(folder, parts)
     return _join_rows(parts, files)
 
@@ -624,14 +680,12 @@ def _join_rows(parts: Sequence[Content], files: Sequence[Path]) -> Content:
     names = list(first.columns)
     # the only array of a file is often named after the file: it is the same column whatever it is called
     is_single = not first.is_table and len(names) == 1
-    for part, file in zip(parts, files, strict=True):
-        if len(part.columns) != len(names) or (not is_single and list(part.columns) != names):
-            got = f"{', '.join(list(part.columns)[:6])} in {file.name}, {', '.join(names[:6])} in {files[0].name}"
-            raise CorpusError("the same columns in all files of a folder", got, "measure them apart")
+    _require_same_columns(parts, files, by_name=not is_single)
     columns: dict[str, Any] = {}
     for place, name in enumerate(names):
         pieces = [list(part.columns.values())[place] for part in parts]
-        columns["vectors" if is_single else name] = _join_pieces(pieces, files[0].parent)
+        column = "vectors" if is_single else name
+        columns[column] = _join_pieces(pieces, files[0].parent)
     counts = [len(next(iter(part.columns.values()))) for part in parts]
     columns[FILE] = np.repeat(np.array([file.name for file in files], object), counts)
     index: set[str] = set()
@@ -641,6 +695,21 @@ def _join_rows(parts: Sequence[Content], files: Sequence[Path]) -> Content:
         unusable |= part.unusable
     notes = [f"{len(files)} files read one after the other (--unit-column {FILE} makes a unit of each)"]
     return Content(columns, {}, unusable, tuple(index), first.named, first.is_table, notes)
+
+
+def _require_same_columns(parts: Sequence[Content], files: Sequence[Path], *, by_name: bool) -> None:
+    """Raise CorpusError if the files of a folder hold different columns.
+
+    parts     what each file holds
+    by_name   whether their names must be equal, rather than their number alone
+    """
+    names = list(parts[0].columns)
+    for part, file in zip(parts, files, strict=True):
+        own = list(part.columns)
+        is_same = own == names if by_name else len(own) == len(names)
+        if not is_same:
+            got = f"{', '.join(own[:6])} in {file.name}, {', '.join(names[:6])} in {files[0].name}"
+            raise CorpusError("the same columns in all files of a folder", got, "measure them apart")
 
 
 def _join_pieces(pieces: Sequence[Any], folder: Path) -> NDArray[Any]:

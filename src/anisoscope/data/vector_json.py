@@ -11,8 +11,10 @@ import base64
 import binascii
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +70,14 @@ def _load(path: Path) -> tuple[Any, str]:
         except RecursionError:
             raise _refuse_damaged(path, "brackets nested too deep") from None
         except ValueError as error:
+            # a second value after the first: JSON lines in a file called .json
             if "Extra data" not in str(error):
                 raise _refuse_damaged(path, str(error)) from None
+    return _load_lines(path), "JSON lines"
+
+
+def _load_lines(path: Path) -> list[Any]:
+    """Parse a file of one JSON value a line. CorpusError, with the line, if it cannot be parsed or is too large."""
     values = []
     budget, size = get_memory_budget(), 0
     for number, line in enumerate(iter_lines(path), 1):
@@ -84,7 +92,7 @@ def _load(path: Path) -> tuple[Any, str]:
             raise _refuse_damaged(path, f"brackets nested too deep in line {number}") from None
         except ValueError:
             raise _refuse_damaged(path, f"{line[:40]!r} in line {number}") from None
-    return values, "JSON lines"
+    return values
 
 
 def _refuse_damaged(path: Path, got: str) -> CorpusError:
@@ -113,21 +121,7 @@ def read_json_value(value: Any, file: str) -> Content:
             stacked[name] = lists
     if not stacked:
         return Content({}, unusable=unusable)
-    # the largest array decides what a row is; arrays of another number of rows belong to something else
-    main = max(stacked, key=lambda name: stacked[name].values.size)
-    count = len(stacked[main].values)
-    columns: dict[str, Any] = {}
-    masks: dict[str, NDArray[np.bool_]] = {}
-    for name, lists in stacked.items():
-        if len(lists.values) != count:
-            unusable[name] = f"{len(lists.values)} of them, beside {count} of {main}"
-            continue
-        columns[name] = lists.values
-        if lists.mask is not None:
-            masks[name] = lists.mask
-    for name, values in _make_columns(stacked[main].beside).items():
-        columns.setdefault(name, values)
-    return Content(columns, masks, unusable)
+    return _join_stacks(stacked, unusable)
 
 
 # ---- where the numbers are -------------------------------------------------------------------------------------------
@@ -144,18 +138,19 @@ def _iter_lists_of_numbers(
     """
     if isinstance(value, dict):
         yield from _iter_lists_of_object(value, path, places, beside | _collect_scalars(value))
-    elif isinstance(value, list):
-        if _is_nested(value):
-            for place, each in enumerate(value):
-                yield from _iter_lists_of_numbers(each, f"{path}[]", (*places, place), beside)
-            return
+        return
+    if isinstance(value, list) and _is_nested(value):
+        for place, each in enumerate(value):
+            yield from _iter_lists_of_numbers(each, f"{path}[]", (*places, place), beside)
+        return
+    numbers = None
+    if isinstance(value, list):
         numbers = _to_numbers(value)
-        if numbers is not None:
-            yield FoundVectors(path, places, numbers, beside)
+    # any text may happen to be valid base64: the key must say that it is a vector
     elif isinstance(value, str) and _name_path(path).rpartition(".")[2] in IN_BASE64:
         numbers = _decode_base64(value)
-        if numbers is not None:
-            yield FoundVectors(path, places, numbers, beside)
+    if numbers is not None:
+        yield FoundVectors(path, places, numbers, beside)
 
 
 def _iter_lists_of_object(
@@ -166,12 +161,7 @@ def _iter_lists_of_object(
     A plain list as long as a nested one runs parallel to it (Chroma: `ids` and `embeddings`): its entries are values of
     the vectors, not a vector.
     """
-    nested = {key: item for key, item in value.items() if isinstance(item, list) and _is_nested(item)}
-    lengths = {len(item) for item in nested.values()}
-    parallel: dict[str, list[Any]] = {}
-    for key, item in value.items():
-        if isinstance(item, list) and key not in nested and len(item) in lengths:
-            parallel[str(key)] = item
+    nested, parallel = _separate_parallel_lists(value)
     for key, item in value.items():
         if key in parallel:
             continue
@@ -179,10 +169,34 @@ def _iter_lists_of_object(
         if key not in nested:
             yield from _iter_lists_of_numbers(item, inner, places, beside)
             continue
-        alike = {name: entries for name, entries in parallel.items() if len(entries) == len(item)}
         for place, each in enumerate(item):
-            own = {name: entries[place] for name, entries in alike.items()}
+            own = _collect_entries(parallel, len(item), place)
             yield from _iter_lists_of_numbers(each, f"{inner}[]", (*places, place), beside | own)
+
+
+def _separate_parallel_lists(value: dict[str, Any]) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+    """Return ({key: list of lists or objects}, {key: plain list as long as one of them}) of a JSON object."""
+    nested: dict[str, list[Any]] = {}
+    plain: dict[str, list[Any]] = {}
+    for key, item in value.items():
+        if not isinstance(item, list):
+            continue
+        if _is_nested(item):
+            nested[key] = item
+        else:
+            plain[key] = item
+    lengths = set(map(len, nested.values()))
+    parallel = {key: item for key, item in plain.items() if len(item) in lengths}
+    return nested, parallel
+
+
+def _collect_entries(parallel: dict[str, list[Any]], length: int, place: int) -> dict[str, Any]:
+    """Return {name: entry at `place`} of the lists that have this length."""
+    own = {}
+    for name, entries in parallel.items():
+        if len(entries) == length:
+            own[name] = entries[place]
+    return own
 
 
 def _is_nested(value: list[Any]) -> bool:
@@ -191,6 +205,7 @@ def _is_nested(value: list[Any]) -> bool:
     """
     first = next((item for item in value if item is not None), None)
     if isinstance(first, str):
+        # 64 characters of base64 are twelve float32: shorter ones may be words of a list of texts
         return len(first) > 64 and _decode_base64(first) is not None
     return isinstance(first, list | dict)
 
@@ -209,21 +224,35 @@ def _to_numbers(value: list[Any]) -> NDArray[Any] | None:
     if numbers.ndim != 1 or not len(numbers) or numbers.dtype.kind not in "iuf":
         return None
     # numpy counts true as 1
-    return None if isinstance(value[0], bool) else numbers
+    if isinstance(value[0], bool):
+        return None
+    return numbers
 
 
 def _to_floats(value: list[Any]) -> NDArray[Any] | None:
     """Convert numbers and null to floats, null to NaN. None if all are null, or one is something else."""
-    if all(item is None for item in value) or any(isinstance(item, bool | str | list | dict) for item in value):
+    numbers: list[Any] = []
+    n_missing = 0
+    for item in value:
+        # numpy would read "1.5" and true as numbers too
+        if isinstance(item, bool | str | list | dict):
+            return None
+        if item is None:
+            n_missing += 1
+            numbers.append(np.nan)
+        else:
+            numbers.append(item)
+    if n_missing == len(value):
         return None
     try:
-        return np.array([np.nan if item is None else item for item in value], np.float64)
+        return np.array(numbers, np.float64)
     except (OverflowError, ValueError, TypeError):
         return None
 
 
 def _decode_base64(text: str) -> NDArray[Any] | None:
     """Decode base64 text into float32 numbers. None if it does not hold any."""
+    # base64 comes in groups of four characters; eight are the fewest that hold a number
     if len(text) < 8 or len(text) % 4:
         return None
     try:
@@ -236,7 +265,9 @@ def _decode_base64(text: str) -> NDArray[Any] | None:
     # many a word is valid base64: its bytes, read as floats, are huge, infinite or no numbers
     with np.errstate(invalid="ignore"):
         is_sound = np.isfinite(numbers).all() and (np.abs(numbers) < 1e6).all()
-    return numbers if is_sound else None
+    if not is_sound:
+        return None
+    return numbers
 
 
 def _collect_scalars(value: dict[str, Any], ahead: str = "") -> dict[str, Any]:
@@ -263,10 +294,13 @@ def _name_path(path: str) -> str:
 
 def _name_paths(paths: list[str]) -> dict[str, str]:
     """Return {path: name of its column}; paths that end alike (`queries[].vec`, `documents[].vec`) keep their whole."""
-    short = [_name_path(path) for path in paths]
+    counts = Counter(map(_name_path, paths))
     names = {}
-    for path, name in zip(paths, short, strict=True):
-        names[path] = name if short.count(name) == 1 else path
+    for path in paths:
+        name = _name_path(path)
+        if counts[name] > 1:
+            name = path
+        names[path] = name
     return names
 
 
@@ -287,6 +321,30 @@ class StackedLists:
     beside: list[dict[str, Any]]
 
 
+def _join_stacks(stacked: dict[str, StackedLists], unusable: dict[str, str]) -> Content:
+    """Make columns of the arrays with as many rows as the largest, and of the values found with its rows.
+
+    stacked    name → lists of one path as an array
+    unusable   name → why lists are none; arrays with another number of rows are added to it
+    """
+    # the largest array decides what a row is; arrays of another number of rows belong to something else
+    main = max(stacked, key=lambda name: stacked[name].values.size)
+    count = len(stacked[main].values)
+    columns: dict[str, Any] = {}
+    masks: dict[str, NDArray[np.bool_]] = {}
+    for name, lists in stacked.items():
+        if len(lists.values) != count:
+            unusable[name] = f"{len(lists.values)} of them, beside {count} of {main}"
+            continue
+        columns[name] = lists.values
+        if lists.mask is not None:
+            masks[name] = lists.mask
+    # a vector goes before a value of the same name
+    for name, values in _make_columns(stacked[main].beside).items():
+        columns.setdefault(name, values)
+    return Content(columns, masks, unusable)
+
+
 def _stack_lists(path: str, members: list[FoundVectors]) -> StackedLists | str:
     """Stack the lists of one path into an array [row, dim] or [row, token, dim]; or say why they cannot be stacked."""
     widths = {len(each.numbers) for each in members}
@@ -296,11 +354,8 @@ def _stack_lists(path: str, members: list[FoundVectors]) -> StackedLists | str:
     levels = path[len(path.rstrip("[]")) :].count("[]")
     above = len(members[0].places) - levels
     kept = _find_levels(members, above, levels)
-    groups: dict[tuple[int, ...], list[FoundVectors]] = {}
-    for each in members:
-        places = [each.places[level] for level in kept]
-        groups.setdefault((*each.places[:above], *places[:-1]), []).append(each)
-    each_is_alone = all(len(group) == 1 for group in groups.values())
+    groups = _group_members(members, above, kept)
+    each_is_alone = len(groups) == len(members)
     is_one_list = above == 0 and len(kept) == 1
     if not kept or each_is_alone or is_one_list:
         return _stack_rows(members)
@@ -311,7 +366,19 @@ def _stack_lists(path: str, members: list[FoundVectors]) -> StackedLists | str:
             return _stack_rows(members)
         if not OF_TOKENS.fullmatch(name):
             return "several vectors in a record: call them embeddings, or token_embeddings"
-    return _stack_sequences(list(groups.values()))
+    return _stack_sequences(groups)
+
+
+def _group_members(members: list[FoundVectors], above: int, kept: list[int]) -> list[list[FoundVectors]]:
+    """Group the lists of numbers that differ only in their place in the innermost of the `kept` levels of lists.
+
+    above   number of lists with objects between them and the numbers
+    """
+    groups: dict[tuple[int, ...], list[FoundVectors]] = {}
+    for each in members:
+        places = [each.places[level] for level in kept]
+        groups.setdefault((*each.places[:above], *places[:-1]), []).append(each)
+    return list(groups.values())
 
 
 def _find_levels(members: list[FoundVectors], above: int, levels: int) -> list[int]:
@@ -337,6 +404,7 @@ def _stack_sequences(groups: list[list[FoundVectors]]) -> StackedLists:
     """Stack groups of lists as sequences [row, token, dim], padded with zeros to the longest."""
     first = groups[0][0].numbers
     longest = max(map(len, groups))
+    # vectors of base64 are float32 and others float64: an array that holds both without loss
     dtype = np.float64 if first.dtype.kind == "f" else first.dtype
     values = np.zeros((len(groups), longest, len(first)), dtype)
     mask = np.zeros((len(groups), longest), bool)
@@ -344,19 +412,25 @@ def _stack_sequences(groups: list[list[FoundVectors]]) -> StackedLists:
         values[row, : len(group)] = np.stack([each.numbers for each in group])
         mask[row, : len(group)] = True
     beside = [group[0].beside for group in groups]
-    return StackedLists(values, None if mask.all() else mask, beside)
+    if mask.all():
+        return StackedLists(values, None, beside)
+    return StackedLists(values, mask, beside)
 
 
 def _check_dict_of_lists(by_path: dict[str, list[FoundVectors]], file: str) -> None:
     """Raise CorpusError for an object of equally long lists, whose keys may be rows or columns."""
-    single = [members[0] for members in by_path.values() if len(members) == 1 and not members[0].places]
-    if len(single) < 2 or len(single) < len(by_path):
+    if len(by_path) < 2:
         return
-    widths = {len(each.numbers) for each in single}
-    names = [_name_path(each.path).lower() for each in single]
-    if len(widths) > 1 or any(CALLED_VECTORS.fullmatch(name) for name in names):
+    widths = set()
+    for path, members in by_path.items():
+        # a list inside another is a row: no doubt
+        is_single = len(members) == 1 and not members[0].places
+        if not is_single or CALLED_VECTORS.fullmatch(_name_path(path).lower()):
+            return
+        widths.add(len(members[0].numbers))
+    if len(widths) > 1:
         return
-    got = f"{len(single)} lists of {widths.pop()} numbers, which may be rows or columns"
+    got = f"{len(by_path)} lists of {widths.pop()} numbers, which may be rows or columns"
     raise CorpusError(f"one way to read {file}", got, RECORDS)
 
 
@@ -372,22 +446,35 @@ def _as_records(value: Any, file: str) -> Any:
         return [dict(zip(map(str, names), row, strict=True)) for row in rows]
     if not _are_objects_alike(list(value.values())):
         return value
+    return _turn_objects_to_records(value, file)
+
+
+def _turn_objects_to_records(value: dict[str, dict[str, Any]], file: str) -> Any:
+    """Turn an object of objects with the same keys into a list of objects; return it unchanged if it is no table.
+
+    CorpusError if it may be a table by rows as well as by columns.
+    """
     outer_keys = list(value)
-    first: dict[str, Any] = value[outer_keys[0]]
+    first = value[outer_keys[0]]
     inner_keys = list(first)
     rows_inside, rows_outside = _are_rows(inner_keys), _are_rows(outer_keys)
     if rows_inside and rows_outside:
         raise _refuse_nested_objects(file)
     if rows_inside:  # orient="columns", which to_json writes unless asked
         return [{key: value[key][row] for key in outer_keys} for row in inner_keys]
-    are_numbered = len(inner_keys) > 1 and all(NUMBERED.fullmatch(key) for key in inner_keys)
+    are_numbered = len(inner_keys) > 1 and all(map(NUMBERED.fullmatch, inner_keys))
     holds_lists = any(isinstance(item, list) for item in first.values())
     if rows_outside or holds_lists or are_numbered:  # orient="index"
         return [{"key": key} | value[key] for key in outer_keys]
-    entries = [item for each in value.values() for item in each.values()]
-    if all(isinstance(item, int | float) for item in entries):
+    if _hold_numbers_only(value.values()):
         raise _refuse_nested_objects(file)
     return value
+
+
+def _hold_numbers_only(items: Iterable[dict[str, Any]]) -> bool:
+    """Return whether every entry of the objects is a number."""
+    entries = chain.from_iterable(each.values() for each in items)
+    return all(isinstance(entry, int | float) for entry in entries)
 
 
 def _refuse_nested_objects(file: str) -> CorpusError:
@@ -428,6 +515,7 @@ def _iter_lists_of_records(value: Any) -> Iterator[list[dict[str, Any]]]:
         for item in value.values():
             yield from _iter_lists_of_records(item)
     elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        # the first object stands for all, as in the header of a table
         holds_numbers = any(isinstance(item, int | float) for item in _collect_scalars(value[0]).values())
         if holds_numbers:
             yield value
@@ -436,18 +524,23 @@ def _iter_lists_of_records(value: Any) -> Iterator[list[dict[str, Any]]]:
 def _make_columns(records: Iterable[dict[str, Any]]) -> dict[str, NDArray[Any]]:
     """Make columns of objects without lists: numbers (NaN if missing), true/false, or texts."""
     rows = list(records)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return {name: _make_column([row.get(name) for row in rows]) for name in names}
+    # a dict, not a set: columns stay in the order in which they appear
+    names = dict.fromkeys(chain.from_iterable(rows))
+    columns = {}
+    for name in names:
+        columns[name] = _make_column([row.get(name) for row in rows])
+    return columns
 
 
 def _make_column(entries: list[Any]) -> NDArray[Any]:
     """Make a column of the entries of one name; None is missing."""
     present = [entry for entry in entries if entry is not None]
-    if not present:
-        return np.array(entries, object)
-    if all(isinstance(entry, bool) for entry in present):
-        return np.array([bool(entry) for entry in entries])
-    if all(isinstance(entry, int | float) and not isinstance(entry, bool) for entry in present):
+    n_booleans = sum(isinstance(entry, bool) for entry in present)
+    if present and n_booleans == len(present):
+        # what is missing counts as false
+        return np.array(list(map(bool, entries)))
+    # Python counts a boolean as a whole number
+    if present and not n_booleans and all(isinstance(entry, int | float) for entry in present):
         numbers = _to_numbers(entries)
         if numbers is not None:
             return numbers

@@ -106,24 +106,42 @@ def decide_roles(
     """
     units = _find_beside(content, unit_column, UNITS)
     labels = _find_beside(content, label_column, LABELS)
+    mask = None
     # a table has a row for each vector: a column called mask is one of its numbers
-    mask = None if content.is_table else _find_beside(content, None, MASK)
+    if not content.is_table:
+        mask = _find_beside(content, None, MASK)
     taken = {name for name in (units, labels, mask) if name is not None}
     places = None
+    left_out: dict[str, str] = {}
     if columns is not None:
         layers, places = _choose(content, columns, file, taken)
-        left_out = {name: "not in --columns" for name in content.columns if name not in taken}
+        for name in content.columns:
+            if name not in taken:
+                left_out[name] = "not in --columns"
     else:
         left_out = _identify_others(content, taken, file)
         layers = _decide_layers(content, taken, left_out, file)
-    used = {name for names in layers.values() for name in names}
+    left_out = _complete_left_out(content, left_out, layers, taken)
+    return Roles(layers, places, units, labels, mask, left_out)
+
+
+def _complete_left_out(
+    content: Content, left_out: Mapping[str, str], layers: Mapping[str, tuple[str, ...]], taken: Iterable[str]
+) -> dict[str, str]:
+    """Return {column: what it was taken for} for every column that is neither in a layer nor in `taken`.
+
+    left_out   what is known already; it may name columns of layers, which are not returned
+    """
+    reasons = dict(left_out)
     for name, reason in content.unusable.items():
-        left_out.setdefault(name, reason)
+        reasons.setdefault(name, reason)
     for name in content.columns:
         if name not in taken:
-            left_out.setdefault(name, "one number a row")
-    left_out = {name: why for name, why in left_out.items() if name not in used}
-    return Roles(layers, places, units, labels, mask, left_out)
+            reasons.setdefault(name, "one number a row")
+    for names in layers.values():
+        for name in names:
+            reasons.pop(name, None)
+    return reasons
 
 
 def _decide_layers(
@@ -143,7 +161,9 @@ def _decide_layers(
 def describe_roles(content: Content, roles: Roles, file: str, shape: Sequence[int]) -> str:
     """Say in one line what a file was read as: vectors, units, labels, what was left out, and the header."""
     count, dim = shape[0], shape[-1]
-    things = f"{count:,} vectors" if len(shape) == 2 else f"{count:,} sequences of up to {shape[1]:,} vectors"
+    things = f"{count:,} vectors"
+    if len(shape) == 3:
+        things = f"{count:,} sequences of up to {shape[1]:,} vectors"
     parts = [f"{file}: {things} of {dim:,} numbers, {_describe_columns(content, roles)}"]
     for role, name in (("units", roles.units), ("labels", roles.labels), ("mask", roles.mask)):
         if name is not None:
@@ -172,8 +192,11 @@ def _describe_left_out(left_out: Mapping[str, str]) -> list[str]:
         by_reason.setdefault(reason, []).append(name)
     phrases = []
     for reason, names in by_reason.items():
-        # "row numbers (row numbers)" would say it twice
-        phrases.append(reason if names == [reason] else f"{compress_names(names)} ({reason})")
+        if names == [reason]:
+            # "row numbers (row numbers)" would say it twice
+            phrases.append(reason)
+        else:
+            phrases.append(f"{compress_names(names)} ({reason})")
     return phrases
 
 
@@ -188,10 +211,13 @@ def _find_beside(content: Content, asked: str | None, known: Sequence[str]) -> s
 
     CorpusError if the one asked for is missing.
     """
-    names = [*content.columns, *content.unusable]
     if asked is None:
-        return next((name for name in content.columns if _strip_prefixes(name) in known), None)
+        for name in content.columns:
+            if _strip_prefixes(name) in known:
+                return name
+        return None
     if asked not in content.columns:
+        names = [*content.columns, *content.unusable]
         raise CorpusError("a column or an array of the file", repr(asked), suggest_names(asked, names))
     return asked
 
@@ -205,30 +231,50 @@ def _choose(
 
     CorpusError for a column of text or one that is unusable.
     """
-    arrays = [name for name, values in content.columns.items() if _is_wide(values) and name not in taken]
-    if len(arrays) == 1 and not content.is_table and np.ndim(content.columns[arrays[0]]) == 2:
+    matrix = _find_only_matrix(content, taken)
+    if matrix is None:
+        chosen = select_names(columns, [*content.columns, *content.unusable], file)
+    else:
         try:
             chosen = select_names(columns, list(content.columns), file, by_place=False)
-        except CorpusError:  # no name of an array: it may name dimensions of the only one
-            width = content.columns[arrays[0]].shape[1]
+        except CorpusError:
+            # no array has this name: the numbers may be dimensions of the only one
+            width = content.columns[matrix].shape[1]
             places = select_names(columns, list(map(str, range(width))), file)
-            return {arrays[0]: (arrays[0],)}, tuple(map(int, places))
-    else:
-        chosen = select_names(columns, [*content.columns, *content.unusable], file)
+            return {matrix: (matrix,)}, tuple(map(int, places))
+    _require_numbers(content, chosen, file)
+    wide, narrow = [], []
     for name in chosen:
-        reason = content.unusable.get(name)
-        if not reason and not _is_numeric(content.columns[name]):
-            reason = "text"
-        if reason:
-            raise CorpusError(f"numbers in the column {name!r} of {file}", reason, "leave it out of --columns")
-    wide = [name for name in chosen if _is_wide(content.columns[name])]
-    narrow = [name for name in chosen if name not in wide]
+        if _is_wide(content.columns[name]):
+            wide.append(name)
+        else:
+            narrow.append(name)
     if wide and narrow:
         got = f"{wide[0]!r} (lists) and {narrow[0]!r} (one number a row)"
         raise CorpusError("columns of lists or columns of numbers in --columns", got, "name columns of one kind")
     if wide:
         return {name: (name,) for name in wide}, None
     return {Path(file).stem: tuple(chosen)}, None
+
+
+def _find_only_matrix(content: Content, taken: Iterable[str]) -> str | None:
+    """Return the name of the array [row, dim] of a file that holds no other array with several axes; else None."""
+    if content.is_table:
+        return None
+    arrays = [name for name, values in content.columns.items() if _is_wide(values) and name not in taken]
+    if len(arrays) != 1 or np.ndim(content.columns[arrays[0]]) != 2:
+        return None
+    return arrays[0]
+
+
+def _require_numbers(content: Content, names: Sequence[str], file: str) -> None:
+    """Raise CorpusError for a column that holds text or that is unusable."""
+    for name in names:
+        reason = content.unusable.get(name)
+        if not reason and not _is_numeric(content.columns[name]):
+            reason = "text"
+        if reason:
+            raise CorpusError(f"numbers in the column {name!r} of {file}", reason, "leave it out of --columns")
 
 
 def select_names(spec: str, names: Sequence[str], file: str = "the file", *, by_place: bool = True) -> list[str]:
@@ -267,20 +313,35 @@ def _match_names(part: str, names: Sequence[str], by_place: bool) -> list[str]:
         return [part]
     if set(part) & set("*?"):
         return [name for name in names if fnmatchcase(name, part)]
+    by_name = _match_range_of_names(part, names)
+    if by_name is not None:
+        return by_name
+    if by_place:
+        return _match_places(part, names)
+    return []
+
+
+def _match_range_of_names(part: str, names: Sequence[str]) -> list[str] | None:
+    """Return the names from one to another that `part` joins with a dash: `dim_0-dim_7`; None if it joins no names."""
     # names may hold dashes themselves: every one is tried as the dash of a range
     for match in re.finditer("-", part):
         first, last = part[: match.start()], part[match.end() :]
         if first in names and last in names:
             begin, end = names.index(first), names.index(last)
             return list(names[begin : end + 1])
+    return None
+
+
+def _match_places(part: str, names: Sequence[str]) -> list[str]:
+    """Return the names at a position, or from one position to another (`3`, `0-7`); empty if some are not there."""
     range_of_places = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-    if range_of_places is None or not by_place:
+    if range_of_places is None:
         return []
-    first_place = int(range_of_places[1])
-    last_place = int(range_of_places[2] or first_place)
-    if last_place >= len(names):
+    first = int(range_of_places[1])
+    last = int(range_of_places[2] or first)
+    if last >= len(names):
         return []
-    return list(names[first_place : last_place + 1])
+    return list(names[first : last + 1])
 
 
 # ---- what is decided by rules ----------------------------------------------------------------------------------------
@@ -310,10 +371,11 @@ def _identify_other(content: Content, name: str, file: str) -> str:
         return "row numbers"
     if not _is_numeric(values):
         # a column called id may hold `1, 2, 3a`: a text is an error only where numbers are expected
-        bad = "" if _identify_by_name(name) else _find_bad_cell(values, content.first_line)
-        if bad:
-            raise CorpusError(f"a number in every row of the column {name!r} of {file}", bad, "correct the cell")
-        return "yes or no" if _get_kind(values) == "b" else "text"
+        if not _identify_by_name(name):
+            _require_no_bad_cell(content, name, file)
+        if _get_kind(values) == "b":
+            return "yes or no"
+        return "text"
     if _strip_prefixes(name) in INPUTS:
         return "a tokenizer's output"
     # without a header names are places, and say nothing
@@ -322,12 +384,47 @@ def _identify_other(content: Content, name: str, file: str) -> str:
     return ""
 
 
+def _require_no_bad_cell(content: Content, name: str, file: str) -> None:
+    """Raise CorpusError, with the row or line, for a text in a column that mostly holds numbers."""
+    bad = _find_bad_cell(content.columns[name], content.first_line)
+    if bad:
+        raise CorpusError(f"a number in every row of the column {name!r} of {file}", bad, "correct the cell")
+
+
+def _find_bad_cell(values: Any, first_line: int) -> str:
+    """Return the first text in a column that mostly holds numbers, and its row or line, in words; empty if there is
+    none.
+
+    first_line   line number of the first row; 0 if rows are not lines
+    """
+    if _get_kind(values) not in "OUST" or values.ndim != 1:
+        return ""
+    first_bad = None
+    n_numbers = 0
+    for row, value in enumerate(values[:LOOKED]):
+        try:
+            float(value)
+            n_numbers += 1
+        except (TypeError, ValueError):
+            if first_bad is None:
+                first_bad = row
+    # a column of texts may hold a few numbers: it is meant as text
+    if first_bad is None or 2 * n_numbers <= min(LOOKED, len(values)):
+        return ""
+    place = f"row {first_bad + 1}"
+    if first_line:
+        place = f"line {first_line + first_bad}"
+    return f"{str(values[first_bad])[:40]!r} in {place}"
+
+
 def _identify_by_name(name: str) -> str:
     """Say what a column is, if its name shows that it is no dimension; empty otherwise."""
     own = _strip_prefixes(name)
     if IS_ID.fullmatch(own):
         return "an id, by its name"
-    return "by its name" if own in OTHERS else ""
+    if own in OTHERS:
+        return "by its name"
+    return ""
 
 
 def _decide_lists(content: Content, wide: list[str], left_out: dict[str, str], file: str) -> dict[str, tuple[str, ...]]:
@@ -335,10 +432,7 @@ def _decide_lists(content: Content, wide: list[str], left_out: dict[str, str], f
 
     wide   names of the columns with more than one axis
     """
-    for name in _find_lower_precisions(wide):
-        is_packed = name.split(".")[-1].strip("[]") in PACKED
-        left_out[name] = "packed bits" if is_packed else "the same at less precision"
-    wide = [name for name in wide if name not in left_out]
+    wide = _leave_out_precisions(wide, left_out)
     if not wide:
         cure = "ask the service for embeddings of float, or unpack them: numpy.unpackbits"
         raise CorpusError(f"vectors of numbers in {file}", "packed bits only", cure)
@@ -346,11 +440,22 @@ def _decide_lists(content: Content, wide: list[str], left_out: dict[str, str], f
         wide = _prefer_named_vectors(wide, left_out)
         _require_alike(content, wide, file)
     else:
-        _check_arrays(content, wide, left_out, file)
-        wide = [name for name in wide if name not in left_out]
+        _check_arrays(content, wide, file)
+        wide = _leave_out_narrow(content, wide, left_out)
     for name in wide:
         _require_dimensions_only(content, name, file)
     return {name: (name,) for name in wide}
+
+
+def _leave_out_precisions(wide: list[str], left_out: dict[str, str]) -> list[str]:
+    """Return the columns without those that repeat another at lower precision, which are added to `left_out`."""
+    repeated = _find_lower_precisions(wide)
+    for name in repeated:
+        if _split_precision(name)[1] in PACKED:
+            left_out[name] = "packed bits"
+        else:
+            left_out[name] = "the same at less precision"
+    return [name for name in wide if name not in repeated]
 
 
 def _prefer_named_vectors(wide: list[str], left_out: dict[str, str]) -> list[str]:
@@ -366,12 +471,16 @@ def _prefer_named_vectors(wide: list[str], left_out: dict[str, str]) -> list[str
 
 def _require_alike(content: Content, wide: list[str], file: str) -> None:
     """Raise CorpusError if columns of lists differ in width or kind: then they are hardly layers."""
-    widths = {content.columns[name].shape[-1] for name in wide}
-    are_decimals = {_get_kind(content.columns[name]) == "f" for name in wide}
-    if len(widths) == 1 and len(are_decimals) == 1:
-        return
-    kinds = [f"{name} ({content.columns[name].shape[-1]} {_describe_kind(content.columns[name])})" for name in wide]
-    raise _refuse_two_readings(file, f"{' and '.join(kinds)} may be layers or different things", wide[:1])
+    widths, kinds, described = set(), set(), []
+    for name in wide:
+        values = content.columns[name]
+        width, kind = values.shape[-1], _describe_kind(values)
+        widths.add(width)
+        kinds.add(kind)
+        described.append(f"{name} ({width} {kind})")
+    if len(widths) > 1 or len(kinds) > 1:
+        got = f"{' and '.join(described)} may be layers or different things"
+        raise _refuse_two_readings(file, got, wide[:1])
 
 
 def _require_dimensions_only(content: Content, name: str, file: str) -> None:
@@ -390,40 +499,55 @@ def _require_dimensions_only(content: Content, name: str, file: str) -> None:
     raise _refuse_two_readings(file, got, others, array=True)
 
 
-def _check_arrays(content: Content, wide: list[str], left_out: dict[str, str], file: str) -> None:
+def _check_arrays(content: Content, wide: list[str], file: str) -> None:
     """Raise CorpusError for arrays that are weights of a model, or not layers of the same vectors.
 
-    wide       names of the arrays with more than one axis
-    left_out   receives the arrays that are left out, with a reason
+    wide   names of the arrays with more than one axis
     """
-    weights = [name for name in wide if name.endswith((".weight", ".bias")) or ".weight_" in name]
-    if weights:
-        cure = "name the folder of the checkpoint with its config.json; or one array of it, as --columns " + weights[0]
-        raise CorpusError(f"vectors in {file}", f"weights of a model, such as {weights[0]}", cure)
-    ahead = {name: tuple(content.columns[name].shape[:-1]) for name in wide}
-    if len(set(ahead.values())) > 1:
-        got = ", ".join(f"{name} {list(content.columns[name].shape)}" for name in wide[:SHOWN])
-        got += " …" * (len(wide) > SHOWN)
+    for name in wide:
+        if name.endswith((".weight", ".bias")) or ".weight_" in name:
+            cure = f"name the folder of the checkpoint with its config.json; or one array of it, as --columns {name}"
+            raise CorpusError(f"vectors in {file}", f"weights of a model, such as {name}", cure)
+    shapes = {name: tuple(content.columns[name].shape) for name in wide}
+    # layers of the same vectors may differ in their last axis, never in the others
+    shapes_of_vectors = {shape[:-1] for shape in shapes.values()}
+    if len(shapes_of_vectors) > 1:
+        got = ", ".join(f"{name} {list(shapes[name])}" for name in wide[:SHOWN])
+        if len(wide) > SHOWN:
+            got += " …"
         raise CorpusError(f"arrays of the same vectors in {file}", got, f"name those to measure: --columns {wide[0]}")
+
+
+def _leave_out_narrow(content: Content, wide: list[str], left_out: dict[str, str]) -> list[str]:
+    """Return the arrays without those of one dimension, which are added to `left_out`; all if every array is so."""
     narrow = [name for name in wide if content.columns[name].shape[-1] == 1]
-    if narrow and len(narrow) < len(wide):
-        left_out.update(dict.fromkeys(narrow, "one number a row"))
+    if len(narrow) == len(wide):
+        return wide
+    left_out.update(dict.fromkeys(narrow, "one number a row"))
+    return [name for name in wide if name not in narrow]
 
 
 def _find_lower_precisions(names: list[str]) -> list[str]:
     """Return the columns that repeat another at lower precision, as names differing only in that show."""
     ranked: dict[str, list[tuple[int, str]]] = {}
-    others = []
     for name in names:
-        head, _, last = name.removesuffix("[]").rpartition(".")
-        if last in PRECISIONS:
-            ranked.setdefault(head, []).append((PRECISIONS.index(last), name))
+        head, precision = _split_precision(name)
+        if precision in PRECISIONS:
+            ranked.setdefault(head, []).append((PRECISIONS.index(precision), name))
+    others = []
     for found in ranked.values():
-        others += [name for _, name in sorted(found)[1:]]
-        first = min(found)[1]
-        if first.removesuffix("[]").rpartition(".")[2] in PACKED:
+        first, *rest = [name for _, name in sorted(found)]
+        others += rest
+        # bits are no vector even if nothing else is there
+        if _split_precision(first)[1] in PACKED:
             others.append(first)
     return others
+
+
+def _split_precision(name: str) -> tuple[str, str]:
+    """Split off the last part of a dotted name, which may be a precision: `embeddings.int8[]` → embeddings, int8."""
+    head, _, last = name.removesuffix("[]").rpartition(".")
+    return head, last
 
 
 def _decide_numbers(
@@ -444,18 +568,29 @@ def _decide_numbers(
     elif _begins_with_row_numbers(content, numbers):
         left_out[numbers[0]] = "it counts the rows"
         numbers = numbers[1:]
-    if not numbers or (len(numbers) == 1 and left_out):  # a single number beside others is hardly a vector
+    # a single number beside others is hardly a vector
+    is_only_a_number = len(numbers) == 1 and bool(left_out)
+    if not numbers or is_only_a_number:
         raise _refuse_no_vectors(content, file)
-    suspect = _find_suspect([content.columns[name] for name in numbers])
-    if suspect:
-        place, why = suspect
-        got = f"the column {numbers[place]!r} {why}: a dimension, or an id or a class"
-        raise _refuse_two_readings(file, got, [name for name in numbers if name != numbers[place]])
+    _require_no_suspect(content, numbers, file)
     return {Path(file).stem: tuple(numbers)}
+
+
+def _require_no_suspect(content: Content, numbers: list[str], file: str) -> None:
+    """Raise CorpusError if one of the columns of numbers may be an id or a class among the dimensions."""
+    suspect = _find_suspect([content.columns[name] for name in numbers])
+    if suspect is None:
+        return
+    place, why = suspect
+    got = f"the column {numbers[place]!r} {why}: a dimension, or an id or a class"
+    # suggest the vector without it: of the two readings that is the likely one
+    likely = [*numbers[:place], *numbers[place + 1 :]]
+    raise _refuse_two_readings(file, got, likely)
 
 
 def _begins_with_row_numbers(content: Content, numbers: list[str]) -> bool:
     """Return whether the first of several columns counts the rows and others hold decimals."""
+    # without the first, at least two columns must be left to be a vector
     if len(numbers) < 3 or not _counts_rows(content.columns[numbers[0]]):
         return False
     return not all(_is_whole(content.columns[name]) for name in numbers[1:])
@@ -488,7 +623,9 @@ def _find_numbered(names: list[str]) -> list[str]:
         if match is not None:
             series.setdefault(match[1], []).append(name)
     longest = max(series.values(), key=len, default=[])
-    return longest if len(longest) > 1 else []
+    if len(longest) < 2:
+        return []
+    return longest
 
 
 def _find_suspect(columns: Sequence[NDArray[Any]]) -> tuple[int, str] | None:
@@ -537,15 +674,18 @@ def _get_kind(values: Any) -> str:
         return "f"
     if values.dtype.is_complex:
         return "c"
-    return "b" if str(values.dtype) == "torch.bool" else "i"
+    if str(values.dtype) == "torch.bool":
+        return "b"
+    return "i"
 
 
 def _get_first_rows(values: Any) -> NDArray[Any]:
     """Return the first rows of an array or a tensor as a numpy array."""
     rows = values[:LOOKED]
-    if isinstance(rows, np.ndarray):
-        return np.asarray(rows)
-    return np.asarray(rows.float() if _get_kind(rows) == "f" else rows)
+    if not isinstance(rows, np.ndarray) and _get_kind(rows) == "f":
+        # numpy has no bfloat16
+        rows = rows.float()
+    return np.asarray(rows)
 
 
 def _is_numeric(values: Any) -> bool:
@@ -560,7 +700,9 @@ def _is_wide(values: Any) -> bool:
 
 def _describe_kind(values: Any) -> str:
     """Name the kind of numbers: `decimals` or `whole numbers`."""
-    return "decimals" if _get_kind(values) == "f" else "whole numbers"
+    if _get_kind(values) == "f":
+        return "decimals"
+    return "whole numbers"
 
 
 # ---- what is said ----------------------------------------------------------------------------------------------------
@@ -580,41 +722,27 @@ def _refuse_two_readings(file: str, got: str, likely: Sequence[str], *, array: b
 
 def _refuse_no_vectors(content: Content, file: str) -> CorpusError:
     """Make the error for a file without vectors, listing what it holds. The caller raises it."""
-    seen = [f"{name} ({_describe_column(values)})" for name, values in list(content.columns.items())[:SHOWN]]
-    seen += [f"{name} ({reason})" for name, reason in list(content.unusable.items())[:SHOWN]]
+    seen = []
+    for name, values in list(content.columns.items())[:SHOWN]:
+        seen.append(f"{name} ({_describe_column(values)})")
+    for name, reason in list(content.unusable.items())[:SHOWN]:
+        seen.append(f"{name} ({reason})")
+    got = ", ".join(seen) or "nothing"
     more = len(content.columns) + len(content.unusable) - len(seen)
-    got = (", ".join(seen) or "nothing") + (f" and {more} more" if more > 0 else "")
+    if more > 0:
+        got += f" and {more} more"
     kind = "columns of numbers, or a column of lists," if content.is_table else "arrays [vector, dim]"
     cure = "name the columns with --columns; a file of texts is measured with a model: MODEL --corpus FILE"
     return CorpusError(f"{kind} in {file}", got, cure)
-
-
-def _find_bad_cell(values: Any, first_line: int) -> str:
-    """Return the first text in a column that mostly holds numbers, and its row or line, in words; empty if there is
-    none.
-
-    first_line   line number of the first row; 0 if rows are not lines
-    """
-    if _get_kind(values) not in "OUST" or values.ndim != 1:
-        return ""
-    first_bad, n_numbers = "", 0
-    for row, value in enumerate(values[:LOOKED]):
-        try:
-            float(value)
-            n_numbers += 1
-        except (TypeError, ValueError):
-            if not first_bad:
-                place = f"line {first_line + row}" if first_line else f"row {row + 1}"
-                first_bad = f"{str(value)[:40]!r} in {place}"
-    is_mostly_numbers = 2 * n_numbers > min(LOOKED, len(values))
-    return first_bad if is_mostly_numbers else ""
 
 
 def _describe_column(values: Any) -> str:
     """Describe a column in words: its kind of numbers and shape, or `text`."""
     if values.ndim > 1:
         return f"{_describe_kind(values)} {list(values.shape)}"
-    return _describe_kind(values) if _is_numeric(values) else "text"
+    if _is_numeric(values):
+        return _describe_kind(values)
+    return "text"
 
 
 def compress_names(names: Sequence[str]) -> str:
@@ -625,7 +753,13 @@ def compress_names(names: Sequence[str]) -> str:
             runs[-1].append(name)
         else:
             runs.append([name])
-    return list_names([run[0] if len(run) == 1 else f"{run[0]}–{run[-1]}" for run in runs])
+    phrases = []
+    for run in runs:
+        if len(run) == 1:
+            phrases.append(run[0])
+        else:
+            phrases.append(f"{run[0]}–{run[-1]}")
+    return list_names(phrases)
 
 
 def _follows(name: str, before: str) -> bool:
@@ -645,18 +779,36 @@ def list_names(names: Sequence[str]) -> str:
 
 def to_spec(names: Sequence[str]) -> str:
     """Return a value of `--columns` that stands for these names: `0-7`, `dim_*`, or the names with commas."""
-    matches = [match for name in names if (match := NUMBERED.fullmatch(name))]
-    heads = {match[1] for match in matches}
-    if len(names) > 1 and len(matches) == len(names) and len(heads) == 1:
-        head = heads.pop()
-        places = [int(match[2]) for match in matches]
-        if places == list(range(places[0], places[0] + len(places))):
-            return f"{names[0]}-{names[-1]}"
-        return f"{head}*" if head else ",".join(names)
-    more = ",…" if len(names) > SHOWN else ""
-    return ",".join(names[:SHOWN]) + more
+    numbered = _split_numbered(names)
+    if numbered is None or len(names) < 2:
+        more = ",…" if len(names) > SHOWN else ""
+        return ",".join(names[:SHOWN]) + more
+    head, places = numbered
+    if places == list(range(places[0], places[0] + len(places))):
+        return f"{names[0]}-{names[-1]}"
+    # of bare numbers the pattern would be `*`, which means every column
+    if not head:
+        return ",".join(names)
+    return f"{head}*"
+
+
+def _split_numbered(names: Sequence[str]) -> tuple[str, list[int]] | None:
+    """Return (what all names begin with, the number that each ends with); None if they are not numbered alike."""
+    heads: set[str] = set()
+    places = []
+    for name in names:
+        match = NUMBERED.fullmatch(name)
+        if match is None:
+            return None
+        heads.add(match[1])
+        places.append(int(match[2]))
+    if len(heads) != 1:
+        return None
+    return heads.pop(), places
 
 
 def quote_for_shell(text: str) -> str:
     """Quote a value for a shell if it holds special characters."""
-    return f"'{text}'" if set(text) & set(" *?()[]") else text
+    if set(text) & set(" *?()[]"):
+        return f"'{text}'"
+    return text

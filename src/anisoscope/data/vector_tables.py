@@ -1,14 +1,13 @@
 """Read tables of vectors as columns: CSV and TSV, numbers between spaces, and Arrow tables (parquet, feather)."""
 
 import csv
-import gzip
 import json
 import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pyarrow  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from pyarrow import compute, csv as reader, feather, ipc, parquet, types
 
-from anisoscope.data.files import find_fault, get_ending, iter_lines
+from anisoscope.data.files import find_fault, get_ending, iter_lines, open_unpacked
 from anisoscope.data.vector_roles import Content
 from anisoscope.errors import CorpusError
 
@@ -28,6 +27,8 @@ MISSING = ["", "nan", "NaN", "NAN", "NA", "null", "None", "none", "n/a", "N/A", 
 BLOCK = 1 << 24  # bytes of a table of text that are parsed at once: a row must fit into them
 LARGE = 1 << 28
 """Bytes of a column of vectors, or of an array in an archive, from which on it is read in pieces, not as a whole."""
+DECIMAL_COMMA = re.compile(r"\s*-?\d*,\d+(e-?\d+)?\s*", re.I)
+WHOLE_NUMBER = re.compile(r"[+-]?\d+")
 PIECE = 4096  # rows of such a column that are read at once
 STREAM = 1 << 20  # bytes of a parquet file that are read at once
 
@@ -60,12 +61,17 @@ def _read_ipc(path: Path) -> Any:
 def _read_parquet(path: Path) -> Content:
     """Read a parquet file; large columns of vectors are left in it, and read when rows of them are asked for."""
     file = parquet.ParquetFile(path)
-    left = {name: StreamedVectors(path, name, *shape) for name, shape in _find_large_columns(file).items()}
+    left: dict[str, StreamedVectors] = {}
+    for name, (rows, dim, dtype) in _find_large_columns(file).items():
+        left[name] = StreamedVectors(path, name, rows, dim, dtype)
+    # without `partitioning=None` arrow makes columns of folders called name=value
     if not left:
         return read_arrow_table(parquet.read_table(path, partitioning=None))
     names = file.schema_arrow.names
-    table = parquet.read_table(path, columns=[name for name in names if name not in left], partitioning=None)
-    for place, name in enumerate(names):  # each in its place, since the order of columns decides
+    small = [name for name in names if name not in left]
+    table = parquet.read_table(path, columns=small, partitioning=None)
+    # empty columns hold the places of the large ones, since the order of columns decides
+    for place, name in enumerate(names):
         if name in left:
             table = table.add_column(place, name, pyarrow.nulls(file.metadata.num_rows))
     return read_arrow_table(table, left)
@@ -76,23 +82,34 @@ def _find_large_columns(file: Any) -> dict[str, tuple[int, int, np.dtype[Any]]]:
 
     A column whose lists can be seen from outside to be missing or to differ in length is not among them.
     """
-    row_groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
     rows = file.metadata.num_rows
-    leaves = [path.split(".")[0] for path in _list_leaves(file)]
+    leaves = _list_leaves(file)
     found = {}
     for field in file.schema_arrow:
         holds_decimals = _is_list_type(field.type) and types.is_floating(field.type.value_type)
         # a dot in its own name cannot be told from one that leads into a record
         if not holds_decimals or "." in field.name or leaves.count(field.name) != 1:
             continue
-        place = leaves.index(field.name)
-        pieces = [row_group.column(place) for row_group in row_groups]
-        numbers = sum(piece.num_values for piece in pieces)
-        has_missing = any(piece.statistics is not None and piece.statistics.null_count for piece in pieces)
+        numbers = _count_numbers(file, leaves.index(field.name))
         dtype = np.dtype(field.type.value_type.to_pandas_dtype())
-        if numbers * dtype.itemsize > LARGE and numbers % rows == 0 and not has_missing:
+        if numbers * dtype.itemsize > LARGE and numbers % rows == 0:
             found[field.name] = (rows, numbers // rows, dtype)
     return found
+
+
+def _count_numbers(file: Any, place: int) -> int:
+    """Return how many numbers a leaf of a parquet file holds, by its metadata; 0 if some are known to be missing.
+
+    place   of the leaf in the file's schema
+    """
+    count = 0
+    for group in range(file.metadata.num_row_groups):
+        piece = file.metadata.row_group(group).column(place)
+        count += piece.num_values
+        # statistics are optional: without them a missing list shows only when its row is read
+        if piece.statistics is not None and piece.statistics.null_count:
+            return 0
+    return count
 
 
 def _is_list_type(kind: Any) -> bool:
@@ -101,8 +118,8 @@ def _is_list_type(kind: Any) -> bool:
 
 
 def _list_leaves(file: Any) -> list[str]:
-    """Return the paths of a parquet file's leaves: `id`, `embedding.list.element` …"""
-    return [file.schema.column(i).path for i in range(len(file.schema))]
+    """Return the column of each leaf of a parquet file: `id`, `embedding` (of the leaf `embedding.list.element`) …"""
+    return [file.schema.column(i).path.split(".")[0] for i in range(len(file.schema))]
 
 
 class StreamedVectors:
@@ -162,6 +179,7 @@ class StreamedVectors:
         has_read_nothing = not end
         if is_behind or is_in_later_group or has_read_nothing:
             groups = range(group, len(self._begins))
+            # threads read columns side by side: of a single one they gain nothing
             self._pieces = self._file.iter_batches(PIECE, groups, [self.name], use_threads=False)
             self._first = int(self._begins[group])
             self._held = self._held[:0]
@@ -249,17 +267,11 @@ def _convert_column(column: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
     array = _unwrap_column(column)
     if isinstance(array, pyarrow.FixedShapeTensorArray):
         return array.to_numpy_ndarray(), None, ""
-    if isinstance(array, pyarrow.ExtensionArray):
-        array = array.storage
-    if types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if types.is_decimal(array.type):
-        array = array.cast(pyarrow.float64())
+    array = _simplify_type(array)
     kind = array.type
     if _is_list_type(kind):
         return _convert_lists(array)
-    is_boolean = types.is_boolean(kind) and not array.null_count
-    if is_boolean or types.is_integer(kind) or types.is_floating(kind):
+    if _is_numeric_column(array):
         return array.to_numpy(zero_copy_only=False), None, ""
     if types.is_null(kind):
         return None, None, "empty"
@@ -269,13 +281,36 @@ def _convert_column(column: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
     return texts, None, ""
 
 
+def _simplify_type(array: Any) -> Any:
+    """Return an Arrow array of a plain type: extensions by their storage, dictionaries decoded, decimals as floats."""
+    if isinstance(array, pyarrow.ExtensionArray):
+        array = array.storage
+    if types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if types.is_decimal(array.type):
+        array = array.cast(pyarrow.float64())
+    return array
+
+
+def _is_numeric_column(array: Any) -> bool:
+    """Return whether an Arrow array holds numbers, or true and false."""
+    if types.is_boolean(array.type):
+        # numpy has no missing boolean: such a column is read as objects
+        return not array.null_count
+    return bool(types.is_integer(array.type) or types.is_floating(array.type))
+
+
 def _unwrap_column(column: Any) -> Any:
     """Return the one array of a column that Arrow holds in chunks."""
-    array = column.combine_chunks() if isinstance(column, pyarrow.ChunkedArray) else column
+    if not isinstance(column, pyarrow.ChunkedArray):
+        return column
+    array = column.combine_chunks()
     if not isinstance(array, pyarrow.ChunkedArray):
         return array
-    # without rows, or too large for one piece
-    return pyarrow.concat_arrays(array.chunks) if array.num_chunks else pyarrow.array([], array.type)
+    # arrow answers in chunks again without rows, or if the column is too large for one piece
+    if array.num_chunks:
+        return pyarrow.concat_arrays(array.chunks)
+    return pyarrow.array([], array.type)
 
 
 def _convert_lists(array: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
@@ -288,13 +323,7 @@ def _convert_lists(array: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
     inner = array.flatten()
     lengths = np.asarray(compute.list_value_length(array))
     if _is_list_type(inner.type):
-        vectors, _, reason = _convert_lists(inner)
-        if reason:
-            return None, None, reason
-        if vectors.ndim != 2:
-            return None, None, "lists in lists in lists"
-        values, mask = _arrange_sequences(vectors, lengths)
-        return values, mask, ""
+        return _convert_nested_lists(inner, lengths)
     if not (types.is_integer(inner.type) or types.is_floating(inner.type)):
         return None, None, f"lists of {inner.type}"
     if len(lengths) == 0:
@@ -307,6 +336,21 @@ def _convert_lists(array: Any) -> tuple[Any, NDArray[np.bool_] | None, str]:
     return numbers.reshape(len(array), int(lengths[0])), None, ""
 
 
+def _convert_nested_lists(inner: Any, lengths: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | None, str]:
+    """Convert the lists of numbers of all rows to [row, token, dim]; returns what `_convert_lists` does.
+
+    inner     an Arrow array of all lists, row after row
+    lengths   [row]: how many of them each row holds
+    """
+    vectors, _, reason = _convert_lists(inner)
+    if reason:
+        return None, None, reason
+    if vectors.ndim != 2:
+        return None, None, "lists in lists in lists"
+    values, mask = _arrange_sequences(vectors, lengths)
+    return values, mask, ""
+
+
 def _arrange_sequences(vectors: NDArray[Any], lengths: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
     """Arrange the vectors [token, dim] of all sequences as [sequence, token, dim]; a mask if lengths differ, else
     None.
@@ -314,8 +358,11 @@ def _arrange_sequences(vectors: NDArray[Any], lengths: NDArray[Any]) -> tuple[ND
     longest = int(lengths.max(initial=0))
     mask = np.arange(longest) < lengths[:, None]
     values = np.zeros((len(lengths), longest, vectors.shape[1]), vectors.dtype)
+    # a boolean index runs row by row, in the order in which the vectors lie
     values[mask] = vectors
-    return values, None if mask.all() else mask
+    if mask.all():
+        return values, None
+    return values, mask
 
 
 def _parse_printed_lists(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | None, str]:
@@ -323,6 +370,7 @@ def _parse_printed_lists(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | 
 
     Returns (array, mask [row, token] if lengths differ else None, why it cannot be read; empty if it can).
     """
+    # the first row decides, so that a column of plain texts is not searched
     first = next((text for text in texts if text), "")
     if not re.match(r"\s*(array\(|tensor\()?\[", first):
         return texts, None, ""
@@ -331,16 +379,21 @@ def _parse_printed_lists(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | 
         printed = text or ""
         if "..." in printed:
             return None, None, f"lists cut short when they were printed (row {number}: …)"
-        # numpy 2 prints its scalars as np.float64(.1), torch a dtype behind the numbers
-        bare = re.sub(r"np\.\w+|[\[\](),]|array|tensor|dtype=\S+", " ", printed)
         try:
-            rows.append([float(part) for part in bare.split()])
+            rows.append(_parse_printed_list(printed))
         except ValueError:
             return texts, None, ""
-    widths = {len(row) for row in rows}
+    widths = set(map(len, rows))
     if len(widths) != 1:
         return None, None, f"lists of {min(widths)} to {max(widths)} numbers"
     return np.array(rows), None, ""
+
+
+def _parse_printed_list(printed: str) -> list[float]:
+    """Return the numbers of one printed list. ValueError if it holds other words."""
+    # numpy 2 prints its scalars as np.float64(.1), torch a dtype behind the numbers
+    bare = re.sub(r"np\.\w+|[\[\](),]|array|tensor|dtype=\S+", " ", printed)
+    return [float(part) for part in bare.split()]
 
 
 # ---- tables of text --------------------------------------------------------------------------------------------------
@@ -348,6 +401,7 @@ def _parse_printed_lists(texts: NDArray[Any]) -> tuple[Any, NDArray[np.bool_] | 
 
 def read_delimited(path: Path) -> Content:
     """Read the columns of a text table; separator, comment lines and header are recognised by its first lines."""
+    # ten times as many lines as rows are looked at: many may be comments or empty
     head = list(islice(_iter_sound_lines(path), 10 * LOOKED))
     comments = _count_comments(head)
     body = [line for line in head[comments:] if line.strip()][:LOOKED]
@@ -355,28 +409,42 @@ def read_delimited(path: Path) -> Content:
         raise CorpusError(f"rows of numbers in {path}", "none", "name another file")
     separator = _choose_separator(body, path)
     rows = _split(body, separator)
-    width = max(len(row) for row in rows[1:] or rows)
+    # R writes headers that are shorter than the rows below: the rows decide
+    width = max(map(len, rows[1:] or rows))
     header, names, index = _read_header(rows, width, path)
-    notes = [f"header in line {comments + 1}" if header else "no header"]
-    skipped = comments
+    named_by_comment: list[str] = []
     if not header and comments:
-        named = _parse_comment(head[comments - 1], separator, width)
-        if named:
-            names = named
-            skipped -= 1
-            notes.append(f"names in line {comments}, a comment")
-    if skipped:
-        plural = "s" if skipped > 1 else ""
-        notes.append(f"{skipped} comment line{plural} skipped")
+        named_by_comment = _parse_comment(head[comments - 1], separator, width)
+        names = named_by_comment or names
     columns, unusable = _read_columns(path, separator, comments + header, names, rows[header:])
     return Content(
         columns,
         unusable=unusable,
         index=index,
         named=header or names != _number_columns(width),
-        notes=notes,
+        notes=_describe_head(header, comments, bool(named_by_comment)),
         first_line=comments + header + 1,
     )
+
+
+def _describe_head(header: bool, comments: int, named_by_comment: bool) -> list[str]:
+    """Say what was read as header and what was skipped.
+
+    header             whether there is one, after the comments
+    comments           number of comment lines at the begin of the file
+    named_by_comment   whether the last of them names the columns
+    """
+    notes = ["no header"]
+    if header:
+        notes = [f"header in line {comments + 1}"]
+    skipped = comments
+    if named_by_comment:
+        skipped -= 1
+        notes.append(f"names in line {comments}, a comment")
+    if skipped:
+        plural = "s" if skipped > 1 else ""
+        notes.append(f"{skipped} comment line{plural} skipped")
+    return notes
 
 
 def _count_comments(lines: list[str]) -> int:
@@ -406,23 +474,37 @@ def _choose_separator(body: list[str], path: Path) -> str:
     if get_ending(path) == ".tsv":
         return "\t"
     separators = list(SEPARATORS)
-    if not any(map(_is_list, body)):  # blanks separate the numbers inside printed lists too
+    # blanks separate the numbers inside printed lists too
+    if not any(map(_is_list, body)):
         separators.append(" ")
-    best, chosen = (0.0, 0), ","  # of a single column: of lists, or of nothing that is known
+    # a comma if none makes columns: of a single column of lists, or of nothing that is known
+    best, chosen = (0.0, 0), ","
     for separator in separators:
-        rows = _split(body, separator)
-        rows = rows[1:] or rows  # the first may be a header, of text
-        width = len(rows[0])
-        alike = [row for row in rows if len(row) == width]
-        if width < 2 or 2 * len(alike) < len(rows):
-            continue
-        cells = [cell for row in rows for cell in row]
-        numbers = sum(is_number(cell) or _is_list(cell) for cell in cells)
-        # of equal shares the separator that makes more columns wins
-        score = (round(numbers / len(cells), 2), width)
+        score = _rate_separator(body, separator)
         if score > best:
             best, chosen = score, separator
     return chosen
+
+
+def _rate_separator(body: list[str], separator: str) -> tuple[float, int]:
+    """Return (share of cells that are numbers or lists, number of columns) if lines are split so; the larger, the
+    better.
+
+    (0, 0) if that makes a single column, or rows of different lengths.
+    """
+    rows = _split(body, separator)
+    # the first may be a header, of text
+    rows = rows[1:] or rows
+    width = len(rows[0])
+    alike = [row for row in rows if len(row) == width]
+    if width < 2 or 2 * len(alike) < len(rows):
+        return 0.0, 0
+    n_cells = n_numbers = 0
+    for row in rows:
+        n_cells += len(row)
+        n_numbers += sum(is_number(cell) or _is_list(cell) for cell in row)
+    # rounded, so that a few cells do not decide: of equal shares the separator that makes more columns wins
+    return round(n_numbers / n_cells, 2), width
 
 
 def _split(body: list[str], separator: str) -> list[list[str]]:
@@ -434,8 +516,12 @@ def _split(body: list[str], separator: str) -> list[list[str]]:
 
 def is_number(text: str) -> bool:
     """Return whether a cell is a number (also with a decimal comma) or stands for a missing one."""
+    written = text
+    # two commas are thousands, or a list: no decimal comma
+    if text.count(",") == 1:
+        written = text.strip().replace(",", ".")
     try:
-        float(text.strip().replace(",", ".") if text.count(",") == 1 else text)
+        float(written)
     except ValueError:
         return text.strip().lower() in ("", "na", "null", "none")
     return True
@@ -458,17 +544,25 @@ def _read_header(rows: list[list[str]], width: int, path: Path) -> tuple[bool, l
     first = [cell.strip() for cell in rows[0]]
     below = rows[1:]
     if not below:
-        if all(map(is_number, first)):
-            return False, _number_columns(width), ()
-        raise CorpusError(f"rows of numbers in {path}", "a header alone", "write the vectors below it")
-    if len(first) == width - 1 and all(len(row) == width for row in below):  # R's write.table
+        _require_numbers_alone(first, path)
+        return False, _number_columns(width), ()
+    # R's write.table gives no name to the row names
+    if len(first) == width - 1 and all(len(row) == width for row in below):
         return True, ["row names", *first], ("row names",)
-    if not (_has_names_over_numbers(first, below, width, path) or _has_names_over_lists(first, below, width)):
+    is_header = _has_names_over_numbers(first, below, width, path) or _has_names_over_lists(first, below, width)
+    if not is_header:
         return False, _number_columns(width), ()
     names = _read_names(first, path)
     # pandas writes its index without a name, and reads it back as `Unnamed: 0`
-    is_index = not first[0] or re.fullmatch(r"Unnamed: \d+", first[0])
-    return True, names, (names[0],) if is_index else ()
+    if not first[0] or re.fullmatch(r"Unnamed: \d+", first[0]):
+        return True, names, (names[0],)
+    return True, names, ()
+
+
+def _require_numbers_alone(row: list[str], path: Path) -> None:
+    """Raise CorpusError if the only row of a table is a header rather than a vector."""
+    if not all(map(is_number, row)):
+        raise CorpusError(f"rows of numbers in {path}", "a header alone", "write the vectors below it")
 
 
 def _has_names_over_numbers(first: list[str], below: list[list[str]], width: int, path: Path) -> bool:
@@ -477,28 +571,49 @@ def _has_names_over_numbers(first: list[str], below: list[list[str]], width: int
     first   its cells
     below   cells of the rows below it
     """
+    filled = _find_filled_columns(first, below, width)
+    written = [first[place] for place in filled]
+    if not all(map(is_number, written)):
+        return True
+    # decimals are a vector; whole numbers may be names, as pandas writes them (0, 1, 2 …), or a vector
+    if not filled or not all(re.fullmatch(r"\d+", cell) for cell in written):
+        return False
+    numbers = list(map(int, written))
+    counts_columns = numbers in (list(range(len(numbers))), list(range(1, len(numbers) + 1)))
+    with_decimals = [_has_decimals(below, place) for place in filled]
+    if counts_columns and any(with_decimals):
+        return True
+    are_different = len(set(numbers)) == len(numbers)
+    if counts_columns or (are_different and all(with_decimals)):
+        _require_single_number(filled, first, path)
+    return False
+
+
+def _require_single_number(filled: list[int], first: list[str], path: Path) -> None:
+    """Raise CorpusError if several whole numbers of a first line may be names of columns or a vector.
+
+    filled   the columns with such a number
+    """
+    if len(filled) == 1:
+        return
+    got = f"a first line of whole numbers ({', '.join(first[:5])} …): names, or a vector"
+    cure = "write names such as dim_0 into the first line, or store .npy"
+    raise CorpusError(f"one way to read the first line of {path}", got, cure)
+
+
+def _find_filled_columns(first: list[str], below: list[list[str]], width: int) -> list[int]:
+    """Return the columns in which the first row says something and more than half of the rows below hold a number."""
     filled = []
     for place in range(min(width, len(first))):
-        numbers = [row for row in below if place < len(row) and is_number(row[place])]
-        if first[place] and 2 * len(numbers) > len(below):
+        numbers = sum(place < len(row) and is_number(row[place]) for row in below)
+        if first[place] and 2 * numbers > len(below):
             filled.append(place)
-    if any(not is_number(first[place]) for place in filled):
-        return True
-    if not filled or not all(re.fullmatch(r"\d+", first[place]) for place in filled):
-        return False
-    # whole numbers: names as pandas writes them (0, 1, 2 …), or a vector
-    written = [int(first[place]) for place in filled]
-    counts_columns = written in (list(range(len(written))), list(range(1, len(written) + 1)))
-    decimals = [place for place in filled if any("." in row[place] for row in below if place < len(row))]
-    if counts_columns and decimals:
-        return True
-    are_different = len(set(written)) == len(written)
-    all_decimals = len(decimals) == len(filled)
-    if len(filled) > 1 and (counts_columns or (are_different and all_decimals)):
-        got = f"a first line of whole numbers ({', '.join(first[:5])} …): names, or a vector"
-        cure = "write names such as dim_0 into the first line, or store .npy"
-        raise CorpusError(f"one way to read the first line of {path}", got, cure)
-    return False
+    return filled
+
+
+def _has_decimals(rows: list[list[str]], place: int) -> bool:
+    """Return whether a cell of the column at `place` has a decimal point."""
+    return any("." in row[place] for row in rows if place < len(row))
 
 
 def _has_names_over_lists(first: list[str], below: list[list[str]], width: int) -> bool:
@@ -513,7 +628,8 @@ def _has_names_over_lists(first: list[str], below: list[list[str]], width: int) 
 def _read_names(first: list[str], path: Path) -> list[str]:
     """Return the names of columns in a header; those without one are numbered. CorpusError for a name that is twice."""
     names = [name or f"column {place}" for place, name in enumerate(first)]
-    names[0] = (first[0] or "row numbers").removeprefix("#").strip()  # `# id,x0,x1` of numpy.savetxt
+    # `# id,x0,x1` of numpy.savetxt
+    names[0] = (first[0] or "row numbers").removeprefix("#").strip()
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         got = f"several columns {', '.join(twice[:5])}"
@@ -524,7 +640,9 @@ def _read_names(first: list[str], path: Path) -> list[str]:
 def _parse_comment(line: str, separator: str, width: int) -> list[str]:
     """Return the names in a comment line above rows without a header (`# id x0 x1` of numpy.savetxt); empty if none."""
     rows = _split([line.lstrip("# ")], separator)
-    names = [name.strip() for name in rows[0]] if rows else []
+    if not rows:
+        return []
+    names = [name.strip() for name in rows[0]]
     if len(names) != width or len(set(names)) != width or any(map(is_number, names)):
         return []
     return names
@@ -541,10 +659,11 @@ def _read_columns(
     Returns (arrays by column, why others are unusable, by column). CorpusError, with the line, for rows of another
     length.
     """
+    # arrow's reader takes a single character, never a run of blanks
     if separator == " ":
         return _read_spaced(path, skip, names)
-    cells = [cell for row in rows for cell in row]
-    comma = separator != "," and any(re.fullmatch(r"\s*-?\d*,\d+(e-?\d+)?\s*", cell, re.I) for cell in cells)
+    cells = list(chain.from_iterable(rows))
+    comma = separator != "," and any(map(DECIMAL_COMMA.fullmatch, cells))
     form = TextForm(path, separator, skip, names, comma, any(map(_is_list, cells)))
     whole, decimal = _guess_types(names, rows, comma)
     # whole numbers keep every digit if they can; a column of them may go on in decimals, or as text
@@ -581,19 +700,21 @@ class TextForm:
 
     def read(self, kinds: dict[str, Any], *, threads: bool = True) -> Any:
         """Read the file as an Arrow table with these types by column. pyarrow.ArrowInvalid if they do not fit."""
-        is_packed = self.path.name.lower().endswith(".gz")
-        with gzip.open(self.path, "rb") if is_packed else self.path.open("rb") as file:
-            return reader.read_csv(
-                file,
-                reader.ReadOptions(use_threads=threads, skip_rows=self.skip, column_names=self.names, block_size=BLOCK),
-                reader.ParseOptions(delimiter=self.separator, newlines_in_values=self.holds_lists),
-                reader.ConvertOptions(
-                    null_values=MISSING,
-                    strings_can_be_null=True,
-                    decimal_point="," if self.comma else ".",
-                    column_types=kinds,
-                ),
-            )
+        reading = reader.ReadOptions(
+            use_threads=threads,
+            skip_rows=self.skip,
+            column_names=self.names,
+            block_size=BLOCK,
+        )
+        parsing = reader.ParseOptions(delimiter=self.separator, newlines_in_values=self.holds_lists)
+        converting = reader.ConvertOptions(
+            null_values=MISSING,
+            strings_can_be_null=True,
+            decimal_point="," if self.comma else ".",
+            column_types=kinds,
+        )
+        with open_unpacked(self.path) as file:
+            return reader.read_csv(file, reading, parsing, converting)
 
     def find_fault(self, kinds: dict[str, Any]) -> str:
         """Say why the file cannot be read with these types, with the line: only a single thread knows it."""
@@ -614,16 +735,25 @@ def _guess_types(names: list[str], rows: list[list[str]], comma: bool) -> tuple[
     whole: list[str] = []
     decimal: list[str] = []
     for place, name in enumerate(names):
-        texts = [row[place].strip() for row in rows if place < len(row) and row[place].strip()]
+        texts = _list_filled_cells(rows, place)
         if comma:
             texts = [text.replace(",", ".") for text in texts]
         if not texts or not all(map(is_number, texts)):
             continue
-        if all(re.fullmatch(r"[+-]?\d+", text) for text in texts):
+        if all(map(WHOLE_NUMBER.fullmatch, texts)):
             whole.append(name)
         else:
             decimal.append(name)
     return whole, decimal
+
+
+def _list_filled_cells(rows: list[list[str]], place: int) -> list[str]:
+    """Return the cells of the column at `place` that hold something, without blanks around them."""
+    texts = []
+    for row in rows:
+        if place < len(row) and row[place].strip():
+            texts.append(row[place].strip())
+    return texts
 
 
 def _read_spaced(path: Path, skip: int, names: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -642,9 +772,15 @@ def _read_spaced(path: Path, skip: int, names: list[str]) -> tuple[dict[str, Any
         rows.append(cells)
     columns: dict[str, Any] = {}
     for name, cells_of in zip(names, zip(*rows, strict=True), strict=True):
-        try:
-            whole = all(re.fullmatch(r"[+-]?\d+", cell) for cell in cells_of)
-            columns[name] = np.array(cells_of, np.int64 if whole else np.float64)
-        except (ValueError, OverflowError):
-            columns[name] = np.array(cells_of, object)
+        columns[name] = _parse_cells(cells_of)
     return columns, {}
+
+
+def _parse_cells(cells: tuple[str, ...]) -> NDArray[Any]:
+    """Return the cells of one column as whole numbers or decimals if all are, else as texts."""
+    is_whole = all(map(WHOLE_NUMBER.fullmatch, cells))
+    try:
+        return np.array(cells, np.int64 if is_whole else np.float64)
+    # the second: a whole number of more than eight bytes
+    except (ValueError, OverflowError):
+        return np.array(cells, object)
