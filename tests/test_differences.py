@@ -10,6 +10,7 @@ from torch import nn
 import anisoscope
 from anisoscope.errors import MeasureError, UsageError
 from anisoscope.metrics import mean_cosine
+from anisoscope.report.comparison import _build_lines
 from anisoscope.runs.comparison import compare, describe_met, list_cautions
 from anisoscope.runs.differences import (
     Condition,
@@ -387,6 +388,13 @@ def test_runs_without_replicates_are_told_apart_by_gaps():
     found = compare(old)
     assert "more anisotropic at layer 0" in found.findings[0].text
     assert any("kept no replicates" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("joined", [[True, True], [True, False]])
+def test_a_diamond_is_explained_only_if_a_figure_has_one(joined):
+    frame = pd.DataFrame({"panel": "", "run": "a", "depth": [0.0, 1.0], "value": [0.1, 0.2], "n": 9, "joined": joined})
+    figure = _build_lines("values", "A of every run", frame, ("depth", "A"), True)
+    assert ("diamond" in figure.caption) is (not all(joined))
 
 
 def test_a_comparison_of_three_runs_has_a_page_and_pictures(tmp_path):

@@ -90,7 +90,7 @@ def test_lines_of_a_progress_say_the_rate_of_their_own_piece(monkeypatch, capsys
     rate, last = 100 / pause, 480 / (2 * pause + 1)
     assert capsys.readouterr().err.splitlines() == [
         f"300/500 tokens, {200 / pause:,.0f}/s, {200 / (200 / pause):,.0f} s left: a model",
-        "20/500 tokens, 0/s: a model",
+        "20/500 tokens: a model",
         f"120/500 tokens, {rate:,.0f}/s, {380 / rate:,.0f} s left: a model",
         f"220/500 tokens, {rate:,.0f}/s, {280 / rate:,.0f} s left: a model",
         f"500/500 tokens, {last:,.0f}/s: a model",

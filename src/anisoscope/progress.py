@@ -229,10 +229,12 @@ def _make_line_printer() -> Callable[[int, int, str, str], None]:
             return
         shown_at = now
         rate = (done - first) / max(now - started, 1e-9)
-        left = ""
-        if rate and done < total:
-            left = f", {(total - done) / rate:,.0f} s left"
-        _print_line(f"{done:,}/{total:,} {unit}, {rate:,.0f}/s{left}: {what}")
+        parts = [f"{done:,}/{total:,} {unit}"]
+        if rate:
+            parts.append(f"{rate:,.0f}/s")
+            if done < total:
+                parts.append(f"{(total - done) / rate:,.0f} s left")
+        _print_line(f"{', '.join(parts)}: {what}")
 
     return update
 

@@ -129,7 +129,9 @@ def refuse_empty(where: str, empty: int, skipped: int) -> CorpusError:
     where            the corpus, or the part of it that was read
     empty, skipped   documents that are empty, and that could not be read
     """
-    got = f"no text ({empty} empty and {skipped} unreadable documents)"
+    counts = {"empty": empty, "unreadable": skipped}
+    found = " and ".join(f"{count} {kind}" for kind, count in counts.items() if count)
+    got = f"no text ({found} documents)" if found else "no text"
     return CorpusError(f"text in {where}", got, "name a corpus with text, or another column")
 
 

@@ -127,7 +127,9 @@ def _build_lines(name: str, title: str, frame: pd.DataFrame, titles: tuple[str, 
     lowest, highest = find_extremes(frame)
     span = f"lowest {format_number(lowest['value'])} ({lowest['run']}), "
     span += f"highest {format_number(highest['value'])} ({highest['run']})"
-    caption = "Ribbons are 95 % intervals; a diamond is the output after the final norm."
+    caption = "Ribbons are 95 % intervals."
+    if not frame["joined"].all():
+        caption = "Ribbons are 95 % intervals; a diamond is the output after the final norm."
     if name == "differences":
         caption = "An interval that does not hold 0 tells a layer of two runs apart. " + caption
     basis = ""

@@ -69,7 +69,10 @@ def transcribe(model: Any, processor: Any, plan: SpeechPlan, row: int) -> str:
 def _find_place(corpus: MediaCorpus, clip: int) -> str:
     """Return the path of a clip's file."""
     place = corpus.items[clip].place
-    assert isinstance(place, Path), "clips of a folder, each in a file of its own"
+    if not isinstance(place, Path):
+        raise CorpusError(
+            "clips in files of their own", "a clip inside a table or an archive", "name a folder of audio files"
+        )
     return str(place.resolve())
 
 
