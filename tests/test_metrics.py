@@ -88,6 +88,23 @@ def test_undefined_values_are_nan_and_defined_ones_are_not():
     )  # d = 1
 
 
+@pytest.mark.parametrize("shift", [0.0, 3.0, -100.0])
+@pytest.mark.parametrize("d", [1, 2, 3, 64])
+def test_both_spectra_of_one_reduction_are_those_of_two_decompositions(d, shift):
+    rng = np.random.default_rng(d)
+    x = rng.standard_normal((3, 4 * d + 2, d)) * np.linspace(0.01, 1, d) + shift
+    whole, mean = x.mT @ x / x.shape[1], x.mean(1)
+    mean[0] = x[0].mean(0) if shift else 0  # a mean of exactly 0 has no direction
+    centred = whole - mean[..., :, None] * mean[..., None, :]
+    scale = np.trace(whole, axis1=-2, axis2=-1)
+    got = spectrum._compute_eigenvalues(whole, mean, scale)
+    for found, matrix in zip(got, (centred, whole), strict=True):
+        assert np.abs(found - np.linalg.eigvalsh(matrix)).max() <= 1e-14 * scale.max()
+    whole[1, 0, 0] = np.nan
+    for found in spectrum._compute_eigenvalues(whole, mean, scale):
+        assert np.isnan(found[1]).all() and np.isfinite(found[[0, 2]]).all()
+
+
 def test_spectrum_of_a_constant_cloud_is_undefined():
     """Variance that is rounding alone must not pass for a spectrum."""
     for dtype in (torch.float32, torch.float64):

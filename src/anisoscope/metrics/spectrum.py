@@ -48,8 +48,7 @@ def compute(totals: Totals) -> Values:
     mean = ratio(totals["moment_vector"], n[..., None])
     uncentred = ratio(totals["moment"], n[..., None, None])
     scale = np.trace(uncentred, axis1=-2, axis2=-1)
-    covariance = uncentred - mean[..., :, None] * mean[..., None, :]
-    eigenvalues = _compute_eigenvalues(covariance, scale)
+    eigenvalues, of_uncentred = _compute_eigenvalues(uncentred, mean, scale)
     # Less variance than that may be rounding alone.
     vary = np.expand_dims(eigenvalues.sum(-1) > RESOLUTION * scale, -1)
     eigenvalues = np.where(vary, eigenvalues, np.nan)
@@ -59,7 +58,7 @@ def compute(totals: Totals) -> Values:
     values = {
         "effective_rank": _compute_entropy_rank(np.sqrt(eigenvalues)),
         "effective_rank_eigenvalues": _compute_entropy_rank(eigenvalues),
-        "effective_rank_uncentred": _compute_entropy_rank(np.sqrt(_compute_eigenvalues(uncentred, scale))),
+        "effective_rank_uncentred": _compute_entropy_rank(np.sqrt(of_uncentred)),
         "participation_ratio": ratio(np.ones_like(n), (share**2).sum(-1)),
         "isoscore": isoscore(eigenvalues),
         "explained": np.stack([largest[..., min(k, d) - 1] for k in EXPLAINED], -1),
@@ -73,17 +72,53 @@ def compute(totals: Totals) -> Values:
     return values
 
 
-def _compute_eigenvalues(matrix: Array, scale: Array) -> Array:
-    """Return the eigenvalues of matrices in ascending order.
+def _compute_eigenvalues(uncentred: Array, mean: Array, scale: Array) -> tuple[Array, Array]:
+    """Return the eigenvalues of covariances, and those of the same second moments without centring, in ascending order.
 
-    Values that are rounding errors, compared with `scale`, become 0. NaN if the matrix is not finite.
+    uncentred   mean products of pairs of dimensions, E[x xᵀ] [..., dim, dim]
+    mean        E[x] [..., dim]
+    scale       trace of each matrix [...]; values that are rounding errors, compared with it, become 0
+
+    NaN if a matrix is not finite.
     """
-    defined = np.asarray(np.isfinite(matrix).all((-1, -2)))
-    safe = np.where(defined[..., None, None], matrix, 0.0)
-    eigenvalues = np.linalg.eigvalsh(safe)
-    rounding = np.finfo(np.float64).eps * matrix.shape[-1] * scale[..., None]
-    eigenvalues = np.where(eigenvalues > rounding, eigenvalues, 0.0)
-    return np.where(defined[..., None], eigenvalues, np.nan)
+    d = mean.shape[-1]
+    spectra = np.full((2, *mean.shape), np.nan)
+    for place in np.ndindex(mean.shape[:-1]):
+        if np.isfinite(uncentred[place]).all() and np.isfinite(mean[place]).all():
+            spectra[0][place], spectra[1][place] = _decompose_once(uncentred[place], mean[place])
+    rounding = np.finfo(np.float64).eps * d * scale[..., None]
+    # A comparison with NaN is false, and NaN stays.
+    centred, whole = np.where(spectra <= rounding, 0.0, spectra)
+    return centred, whole
+
+
+def _decompose_once(matrix: Array, mean: Array) -> tuple[Array, Array]:
+    """Return the eigenvalues of M − m mᵀ and of M [dim], by one reduction of M to a tridiagonal matrix.
+
+    The reduction takes nearly all of the time. M is first reflected, so that m lies along the first axis, which the
+    reduction leaves as it is. So in the basis of the tridiagonal matrix m mᵀ is a single number, its first.
+    """
+    from scipy.linalg import lapack
+
+    if len(mean) == 1:
+        return matrix[0] - mean**2, matrix[0]
+    length = np.linalg.norm(mean)
+    if length > 0:
+        mirror = mean.copy()
+        # The sign that adds: with the other one digits would cancel.
+        mirror[0] += np.copysign(length, mean[0])
+        half = 1 / (mirror @ mirror)
+        product = 2 * half * (matrix @ mirror)
+        product -= half * (mirror @ product) * mirror
+        matrix = matrix - np.outer(mirror, product) - np.outer(product, mirror)
+    work = int(lapack.dsytrd_lwork(len(mean), lower=1)[0])
+    _, diagonal, beside, _, fault = lapack.dsytrd(np.asfortranarray(matrix), lower=1, lwork=work)
+    whole, fault_of_whole = lapack.dsterf(diagonal, beside)
+    diagonal[0] -= length**2
+    centred, fault_of_centred = lapack.dsterf(diagonal, beside)
+    if fault or fault_of_whole or fault_of_centred:
+        raise np.linalg.LinAlgError("Eigenvalues did not converge")
+    return centred, whole
 
 
 def _compute_entropy_rank(weights: Array) -> Array:
