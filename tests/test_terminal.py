@@ -173,7 +173,7 @@ def test_a_signal_as_a_bar_begins(program, folder, number):
 @pytest.mark.parametrize(
     ("module", "name", "kept"),
     [
-        ("models.load", "hash_weights", "nothing to keep"),
+        ("models.load", "hash_loaded_weights", "nothing to keep"),
         ("report", "build_page", "the run is finished, but for its page"),
     ],
 )

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from anisoscope.provenance.sources import find_cache_folder
-from anisoscope.store import make_once, write_atomic
 
 LARGE = 1 << 27
 """Bytes from which on a hash is remembered: it takes more than a tenth of a second."""
@@ -56,7 +55,11 @@ def _recall(asked: Any, compute: Callable[[], str]) -> str:
 
     Of several processes that ask at the same time, one computes and the others wait. Without a writable cache each
     computes its own.
+
+    The store is imported here, because it loads pandas, and what only looks a model up does not need it.
     """
+    from anisoscope.store import make_once, write_atomic
+
     name = hashlib.sha256(json.dumps([FORM, asked]).encode()).hexdigest()[:32]
     path = find_cache_folder() / "hashes" / name
     computed: list[str] = []
