@@ -366,7 +366,7 @@ reduction to a tridiagonal matrix serves both spectra. The table compares this w
 
 {spectrum_intervals}
 
-A decomposition with eigenvectors takes two to three times as long as one without, and each group still needs a product. So no time is saved,
+A decomposition with eigenvectors takes two to three times as long as one without, and each group still needs a product. So little or no time is saved,
 and intervals of real layers get wider. Derivatives also miss the bias that leaving out groups shows. So we leave out groups.
 
 ## Dtypes
