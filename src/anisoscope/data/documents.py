@@ -51,10 +51,13 @@ def list_separate_files(path: Path, asked: CorpusOptions) -> list[Path]:
     if bool(texts) == bool(tables):
         return []
     if texts:
+        # a single text is split into documents by its own marks
         return texts if len(texts) > 1 else []
     rows = _iter_texts(_iter_rows(list(enumerate(tables)), asked, _Reading()), asked, str(path), [])
-    first = next((text for _, text in rows if text.strip()), "")
-    return [] if is_title(first) else tables
+    for _, text in rows:
+        if text.strip():
+            return [] if is_title(text) else tables
+    return tables
 
 
 def list_texts_or_tables(folder: Path) -> list[Path]:
@@ -74,9 +77,10 @@ def fix_column(folder: Path, files: list[Path], asked: CorpusOptions) -> CorpusO
     """
     if not is_table(files[0]):
         return asked
-    every = _iter_rows(list(enumerate(files)), asked, _Reading())
-    first = next((row.columns for row in every if row.columns), None)
-    return asked if first is None else replace(asked, column=choose_column(first, asked.column, str(folder)))
+    for row in _iter_rows(list(enumerate(files)), asked, _Reading()):
+        if row.columns:
+            return replace(asked, column=choose_column(row.columns, asked.column, str(folder)))
+    return asked
 
 
 def read_separate_file(folder: Path, number: int, file: Path, asked: CorpusOptions) -> SplitText:
@@ -155,14 +159,19 @@ def _split_rows(texts: Iterator[str], asked: CorpusOptions, *, are_documents: bo
     stream = chain(head, texts)
     if head and is_title(head[-1]) and not are_documents:
         return SplitText(list(islice(split_articles(stream), asked.limit)), "titles", "article")
+    return _take_rows(stream, asked.limit)
+
+
+def _take_rows(texts: Iterable[str], limit: int | None) -> SplitText:
+    """Return the first `limit` texts that are not empty as documents; no text after them is read."""
     documents: list[str] = []
     empty = 0
-    for text in stream:
+    for text in texts:
         if text.strip():
             documents.append(text)
         else:
             empty += 1
-        if len(documents) == asked.limit:
+        if len(documents) == limit:
             break
     return SplitText(documents, "rows", "row", empty=empty)
 
@@ -180,7 +189,19 @@ def choose_column(row: dict[str, Any], column: str | None, where: str) -> str:
     for name in TEXT_COLUMNS:
         if name in row:
             return name
-    texts = [name for name, value in row.items() if isinstance(value, str) and not is_number(value)]
+    guessed = _guess_text_column(row)
+    if guessed is None:
+        raise CorpusError(f"a text column in {where}", f"the columns {', '.join(row)}", "choose one with --column")
+    return guessed
+
+
+def _guess_text_column(row: dict[str, Any]) -> str | None:
+    """Return the only column that holds text, else one of chats, else the only one; None if there is none of them."""
+    texts = []
+    for name, value in row.items():
+        # every value of a CSV table is a text, numbers too
+        if isinstance(value, str) and not is_number(value):
+            texts.append(name)
     if len(texts) == 1:
         return texts[0]
     for name in CHATS:
@@ -188,7 +209,7 @@ def choose_column(row: dict[str, Any], column: str | None, where: str) -> str:
             return name
     if len(row) == 1:
         return next(iter(row))
-    raise CorpusError(f"a text column in {where}", f"the columns {', '.join(row)}", "choose one with --column")
+    return None
 
 
 def list_if_texts(inputs: Any) -> Any:
@@ -201,9 +222,13 @@ def list_if_texts(inputs: Any) -> Any:
     items = list(islice(inputs, 1))
     if not items:
         return items
-    is_row = isinstance(items[0], dict) and any(isinstance(value, str) for value in items[0].values())
+    first = items[0]
+    is_row = isinstance(first, dict) and any(isinstance(value, str) for value in first.values())
     rest = chain(items, inputs)
-    return list(rest) if is_row or isinstance(items[0], str) else (item for item in rest)
+    if is_row or isinstance(first, str):
+        return list(rest)
+    # a generator, as which errors then name it
+    return (item for item in rest)
 
 
 def join_chat(value: Any) -> str | None:
@@ -217,26 +242,39 @@ def join_chat(value: Any) -> str | None:
     for message in value:
         if not isinstance(message, dict):
             return None
-        content = next((message[name] for name in CONTENTS if name in message), None)
-        if isinstance(content, list):
-            content = _join_parts(content)
+        content = _find_content(message)
         if content is not None and not isinstance(content, str):
             return None
-        if content:  # a call of a tool has no text
+        # a call of a tool has no text
+        if content:
             texts.append(content)
     return "\n".join(texts)
 
 
+def _find_content(message: dict[str, Any]) -> Any:
+    """Return the entry of a message in the first of `CONTENTS` that it has, parts joined; None if it has none."""
+    for name in CONTENTS:
+        if name in message:
+            content = message[name]
+            return _join_parts(content) if isinstance(content, list) else content
+    return None
+
+
 def _join_parts(parts: list[Any]) -> str:
     """Join the texts among the parts of a message with line breaks; images and other parts have none."""
-    texts = [str(part["text"]) for part in parts if isinstance(part, dict) and part.get("text")]
+    texts = []
+    for part in parts:
+        if isinstance(part, dict) and part.get("text"):
+            texts.append(str(part["text"]))
     return "\n".join(texts)
 
 
 def has_text(path: Path) -> bool:
     """Return whether a table has a column with one of the names that text columns usually have."""
-    first = next((row.columns for row in read_table_rows(path) if not row.fault), {})
-    return not first.keys().isdisjoint(TEXT_COLUMNS)
+    for row in read_table_rows(path):
+        if not row.fault:
+            return not row.columns.keys().isdisjoint(TEXT_COLUMNS)
+    return False
 
 
 def _iter_texts(rows: Iterable[Row], asked: CorpusOptions, where: str, bad: list[str]) -> Iterator[tuple[str, str]]:
@@ -282,7 +320,9 @@ def _refuse_row(place: str, row: dict[str, Any], fault: str, column: str, where:
     if not row:
         cure = "repair the row, or pass --skip-bad"
         return CorpusError(f"{describe_form(where)} in {where}", f"{place}: {fault}", cure)
-    got = f"{place}: {type(row[column]).__name__}" if column in row else f"{place} without it"
+    got = f"{place} without it"
+    if column in row:
+        got = f"{place}: {type(row[column]).__name__}"
     cure = "choose another --column, or pass --skip-bad"
     return CorpusError(f"text in column {column!r} of {where}", got, cure)
 
@@ -346,27 +386,38 @@ def _read_files(files: list[tuple[int, Path]], asked: CorpusOptions, *, by_file:
     asked     how the corpus is to be read
     by_file   whether the folder has several
     """
-    rule = "file" if asked.documents == "auto" and by_file else asked.documents
+    rule = asked.documents
+    if rule == "auto" and by_file:
+        rule = "file"
     last = SplitText([], "files")
     documents: list[str] = []
     owner: list[int] = []
     empty = skipped = 0
     for number, file in files:
-        try:
-            last = split_file(partial(read_start, file), asked.limit, rule)
-        except CorpusError:
-            if not asked.skip_bad:
-                raise
+        read = _split_or_skip(file, asked, rule)
+        if read is None:
             skipped += 1
             continue
+        last = read
         if not last.documents:
             empty += 1
         documents += last.documents
         owner += [number] * len(last.documents)
         if last.block is None and asked.limit is not None and len(documents) >= asked.limit:
             break
-    if last.block is not None:  # blocks of tokens are cut and counted later, over the ends of files
+    # blocks of tokens are cut and counted later, over the ends of files
+    if last.block is not None:
         return replace(last, documents=documents, empty=empty, skipped=skipped, owner=None)
     documents, owner = documents[: asked.limit], owner[: asked.limit]
     owned = owner if by_file else None
     return replace(last, documents=documents, empty=empty, skipped=skipped, owner=owned)
+
+
+def _split_or_skip(file: Path, asked: CorpusOptions, rule: str) -> SplitText | None:
+    """Read a text file by the rule; None if it cannot be read and `skip_bad` is set."""
+    try:
+        return split_file(partial(read_start, file), asked.limit, rule)
+    except CorpusError:
+        if asked.skip_bad:
+            return None
+        raise

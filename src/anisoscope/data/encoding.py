@@ -67,21 +67,36 @@ def build_tokenizer(corpus: LabelledCorpus, *, max_length: int, separator: bool 
     from transformers import PreTrainedTokenizerFast
 
     before = pre_tokenizers.WhitespaceSplit() if corpus.tokenised else pre_tokenizers.Whitespace()
-    count: Counter[str] = Counter()
-    for example in corpus.splits["train"]:
-        count.update(token for token, _ in before.pre_tokenize_str(" ".join(example.all_words).lower()))
-    types = sorted(set(count) - {PAD, UNK, CLS, SEP}, key=lambda token: (-count[token], token))
-    ids = {token: i for i, token in enumerate((PAD, UNK, *types, CLS, *([SEP] if separator else [])))}
+    marks = [CLS]
+    named = {"pad_token": PAD, "unk_token": UNK, "cls_token": CLS}
+    pair = f"{CLS} $A $B"
+    if separator:
+        marks.append(SEP)
+        named["sep_token"] = SEP
+        pair = f"{CLS} $A {SEP} $B"
+    vocabulary = (PAD, UNK, *_rank_words(corpus, before), *marks)
+    ids = {token: number for number, token in enumerate(vocabulary)}
     inner = Tokenizer(WordLevel(ids, unk_token=UNK))
     inner.normalizer = normalizers.Lowercase()
     inner.pre_tokenizer = before
-    middle = f"{SEP} " if separator else ""
-    marks = [(name, ids[name]) for name in (CLS, SEP) if name in ids]
-    inner.post_processor = TemplateProcessing(single=f"{CLS} $A", pair=f"{CLS} $A {middle}$B", special_tokens=marks)
-    named = {"pad_token": PAD, "unk_token": UNK, "cls_token": CLS} | ({"sep_token": SEP} if separator else {})
+    special = [(name, ids[name]) for name in marks]
+    inner.post_processor = TemplateProcessing(single=f"{CLS} $A", pair=pair, special_tokens=special)
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=inner, model_max_length=max_length, model_input_names=["input_ids", "attention_mask"], **named
     )
+
+
+def _rank_words(corpus: LabelledCorpus, before: Any) -> list[str]:
+    """Return the token types of the training split by falling frequency, equally frequent ones by the alphabet.
+
+    before   the pre-tokenizer that splits texts
+    """
+    count: Counter[str] = Counter()
+    for example in corpus.splits["train"]:
+        text = " ".join(example.all_words).lower()
+        count.update(token for token, _ in before.pre_tokenize_str(text))
+    types = set(count) - {PAD, UNK, CLS, SEP}
+    return sorted(types, key=lambda token: (-count[token], token))
 
 
 def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Encoded:
@@ -94,14 +109,7 @@ def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Enco
         raise UsageError("--max-length of at least 3 tokens", str(max_length), "raise it")
     if not examples:
         return Encoded([], [])
-    are_pairs = examples[0].second is not None
-    texts = [" ".join(example.words) for example in examples]
-    seconds = [" ".join(example.second or ()) for example in examples] if are_pairs else None
-    options: dict[str, Any] = {"return_offsets_mapping": True, "verbose": False}
-    whole = tokenizer(texts, seconds, add_special_tokens=True, **options)
-    n_cut = sum(len(ids) > max_length for ids in whole["input_ids"])
-    if n_cut:
-        whole = tokenizer(texts, seconds, truncation="longest_first", max_length=max_length, **options)
+    whole, n_cut = _tokenise(examples, tokenizer, max_length)
     if min(map(len, whole["input_ids"])) == 0:
         raise CorpusError("tokens in every example", "an example without any", "leave it out")
     names = [name for name in ("input_ids", "token_type_ids") if name in whole]
@@ -112,6 +120,21 @@ def encode(examples: Sequence[Example], tokenizer: Any, max_length: int) -> Enco
         rows.append({**row, "labels": example.label})
         words.append(_index_words(whole, number, example))
     return Encoded(rows, words, n_cut)
+
+
+def _tokenise(examples: Sequence[Example], tokenizer: Any, max_length: int) -> tuple[Any, int]:
+    """Return (the tokenizer's result for all examples, with the place of each token; how many examples were cut)."""
+    texts = [" ".join(example.words) for example in examples]
+    seconds = None
+    if examples[0].second is not None:
+        seconds = [" ".join(example.second or ()) for example in examples]
+    options: dict[str, Any] = {"return_offsets_mapping": True, "verbose": False}
+    # first without a limit: once they are cut, nobody knows how many were too long
+    whole = tokenizer(texts, seconds, add_special_tokens=True, **options)
+    n_cut = sum(len(ids) > max_length for ids in whole["input_ids"])
+    if n_cut:
+        whole = tokenizer(texts, seconds, truncation="longest_first", max_length=max_length, **options)
+    return whole, n_cut
 
 
 def _index_words(encoding: Any, row: int, example: Example) -> list[int]:
@@ -135,7 +158,9 @@ def _index_words(encoding: Any, row: int, example: Example) -> list[int]:
         is_blank = last >= starts[text][number] + len(texts[text][number])
         if is_blank and number + 1 < len(starts[text]):
             number += 1  # the blank before a word is part of it
-        found.append(number + (len(example.words) if text == 1 else 0))
+        if text == 1:
+            number += len(example.words)
+        found.append(number)
     return found
 
 
@@ -158,7 +183,9 @@ class Padding:
 
 def to_padding(pad: "int | Padding") -> Padding:
     """Return a `Padding`; a bare token id is put on the right."""
-    return pad if isinstance(pad, Padding) else Padding(int(pad))
+    if isinstance(pad, Padding):
+        return pad
+    return Padding(int(pad))
 
 
 def pad_batch(rows: Sequence[dict[str, Any]], pad: int | Padding) -> dict[str, Tensor]:
@@ -168,20 +195,27 @@ def pad_batch(rows: Sequence[dict[str, Any]], pad: int | Padding) -> dict[str, T
     pad    the padding token, on the right; or a `Padding`
     """
     padding = to_padding(pad)
-    width = max(len(row["input_ids"]) for row in rows)
-    batch: dict[str, Tensor] = {}
-    for name in ("attention_mask", *rows[0]):
+    masks = [[1] * len(row["input_ids"]) for row in rows]
+    batch = {"attention_mask": _pad_lines(masks, 0, padding.side)}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
         if name == "labels":
-            batch[name] = torch.tensor([row[name] for row in rows])
-            continue
-        fill = padding.id if name == "input_ids" else 0
-        lines = []
-        for row in rows:
-            line = [1] * len(row["input_ids"]) if name == "attention_mask" else row[name]
-            space = [fill] * (width - len(line))
-            lines.append(space + line if padding.side == "left" else line + space)
-        batch[name] = torch.tensor(lines)
+            batch[name] = torch.tensor(values)
+        elif name != "attention_mask":
+            # ids have a padding token; in other columns the mask hides what stands there
+            fill = padding.id if name == "input_ids" else 0
+            batch[name] = _pad_lines(values, fill, padding.side)
     return batch
+
+
+def _pad_lines(lines: Sequence[list[int]], fill: int, side: str) -> Tensor:
+    """Return lists of numbers as a tensor [sequence, token], filled up to the longest on this side."""
+    width = max(map(len, lines))
+    padded = []
+    for line in lines:
+        space = [fill] * (width - len(line))
+        padded.append(space + line if side == "left" else line + space)
+    return torch.tensor(padded)
 
 
 def pack_padded(lengths: Sequence[int], budget: int, padding: Padding) -> list[Index]:
@@ -190,9 +224,11 @@ def pack_padded(lengths: Sequence[int], budget: int, padding: Padding) -> list[I
     if padding.side != "none":
         return pack(every, budget)
     batches: list[Index] = []
+    # the longest first, as `pack` orders them
     for length in sorted({*lengths}, reverse=True):
         rows = np.flatnonzero(every == length)
-        batches += [rows[part] for part in pack(every[rows], budget)]
+        for part in pack(every[rows], budget):
+            batches.append(rows[part])
     return batches
 
 
@@ -215,11 +251,18 @@ class LabelledPlan(Plan):
         classes: Sequence[str] = (),
     ) -> None:
         """Group the encoded examples into batches of at most `batch_tokens` positions, padding counted."""
-        self.encoded, self.padding, self.device = encoded, to_padding(pad), device
+        self.encoded = encoded
+        self.padding = to_padding(pad)
+        self.device = device
         self.stacks = (stack,) if isinstance(stack, str) else stack
-        self.classes = tuple(classes) or tuple(map(str, range(max(encoded.labels, default=-1) + 1)))
+        self.classes = tuple(classes)
+        if not classes:
+            highest = max(encoded.labels, default=-1)
+            self.classes = tuple(map(str, range(highest + 1)))
         lengths = np.array(encoded.lengths, dtype=np.int64)
-        identity = [[row["input_ids"] for row in encoded.rows], encoded.labels, batch_tokens, self.classes]
+        ids = [row["input_ids"] for row in encoded.rows]
+        identity = [ids, encoded.labels, batch_tokens, self.classes]
+        # only if it is not the usual one, so that hashes of earlier runs stay the same
         if self.padding.side != "right":
             identity.append(self.padding.side)
         batches = pack_padded(encoded.lengths, batch_tokens, self.padding)
@@ -246,10 +289,12 @@ class LabelledPlan(Plan):
         mask = inputs["attention_mask"].bool()
         side = "left" if self.padding.side == "left" else "right"
         words = [torch.tensor(self.encoded.words[i]) for i in chosen]
+        # padding counts as word 0 here: the mask says that it is not real
         special = (pad_sequence(words, batch_first=True, padding_side=side) < 0).to(self.device)
         start = torch.zeros(len(rows), dtype=torch.int64)
         streams = {self.stacks[0]: Stream(mask, special, start)}
-        if len(self.stacks) > 1:  # behind a token that begins it, the decoder reads what the encoder reads
+        # behind a token that begins it, the decoder reads what the encoder reads
+        if len(self.stacks) > 1:
             shifted = torch.cat((torch.ones_like(special[:, :1]), special[:, :-1]), 1)
             streams[self.stacks[1]] = Stream(mask, shifted, start)
         return Batch(inputs, torch.from_numpy(rows), streams, label=label)

@@ -7,11 +7,13 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from anisoscope.batch import Batch, Stream
 from anisoscope.data.corpora import CorpusOptions
@@ -75,16 +77,21 @@ def holds_image_texts(name: str) -> bool:
         return _is_mostly_images(path)
     if get_ending(path) in WITH_ENDING and _holds_chats(path):
         return True
-    is_listed = get_ending(path) in MANIFESTS and detect_modality(path) == "image"
-    return is_listed or (find_encoded_column(path) is not None and detect_modality(path) == "image")
+    is_table = get_ending(path) in MANIFESTS or find_encoded_column(path) is not None
+    return is_table and detect_modality(path) == "image"
 
 
 def _is_mostly_images(folder: Path) -> bool:
     """Return whether a folder holds images, and not more texts than those beside an image."""
     files = [path for path in folder.rglob("*") if not path.name.startswith(".")]
     images = {path.with_suffix("") for path in files if path.suffix.lower() in ENDINGS["image"]}
-    texts = [path for path in files if path.suffix.lower() in ENDINGS["text"] and path.with_suffix("") not in images]
-    return len(images) > len(texts)
+    n_texts = 0
+    for path in files:
+        is_text = path.suffix.lower() in ENDINGS["text"]
+        # a text named like an image is its caption
+        if is_text and path.with_suffix("") not in images:
+            n_texts += 1
+    return len(images) > n_texts
 
 
 def _holds_chats(path: Path) -> bool:
@@ -92,8 +99,9 @@ def _holds_chats(path: Path) -> bool:
     for number, row in enumerate(read_table_rows(path)):
         if number == LOOKED:
             return False
-        if not row.fault and not any(isinstance(row.columns.get(name), list) for name in CHAT_COLUMNS):
+        if not row.fault and _find_turns(row) is None:
             return False
+        # a mark, a part of this type or a column: all of them are called so
         if "image" in str(row.columns):
             return True
     return False
@@ -117,9 +125,10 @@ def open_image_texts(name: str, **options: Any) -> ImageTexts:
     path = find_path(name)
     if path is None:
         raise CorpusError("a folder of images with captions, or a table of chats", f"{name!r}, which does not exist")
-    is_chat = not path.is_dir() and get_ending(path) in WITH_ENDING and _holds_chats(path)
-    found = _iter_chats(path) if is_chat else _iter_captions(path, asked.column)
-    return _gather(name, found, asked, {"path": str(path.resolve())}, is_chat=is_chat)
+    about: dict[str, object] = {"path": str(path.resolve())}
+    if not path.is_dir() and get_ending(path) in WITH_ENDING and _holds_chats(path):
+        return _gather(name, _iter_chats(path), asked, about, is_chat=True)
+    return _gather(name, _iter_captions(path, asked.column), asked, about, is_chat=False)
 
 
 def find_image_text_set(name: str, **options: Any) -> Callable[[], ImageTexts] | None:
@@ -140,9 +149,10 @@ def find_image_text_set(name: str, **options: Any) -> Callable[[], ImageTexts] |
 
 def _iter_set(found: SetOfRows) -> Iterator[tuple[Entry, str]]:
     """Yield the image with its caption, or the chat, of each row of a data set, and why it cannot be read."""
+    read = _read_chat_of_set if found.is_chat else _read_caption_of_set
     for row in found.rows:
         try:
-            entry, fault = _read_chat_of_set(row) if found.is_chat else _read_caption_of_set(row)
+            entry, fault = read(row)
         except CorpusError as error:
             entry, fault = Entry([], [], row.place), error.got
         yield entry, fault
@@ -150,10 +160,15 @@ def _iter_set(found: SetOfRows) -> Iterator[tuple[Entry, str]]:
 
 def _read_chat_of_set(row: SetRow) -> tuple[Entry, str]:
     """Return the chat of a row, and why its images cannot be read (empty if they can)."""
-    messages, images = _read_messages(Row(row.place, row.columns), list(row.images))
-    # images of the row's own column are at hand; those that a message names have still to be found
-    placed = [_find_image(image, Path()) if isinstance(image, str | dict) else image for image in images]
-    return Entry(messages, placed, row.place), row.fault
+    messages, places = _read_messages(Row(row.place, row.columns), list(row.images))
+    images: list[Item | SavedImage] = []
+    for place in places:
+        # images of the row's own column are at hand; those that a message names have still to be found
+        if isinstance(place, str | dict):
+            images.append(_find_image(place, Path()))
+        else:
+            images.append(place)
+    return Entry(messages, images, row.place), row.fault
 
 
 def _read_caption_of_set(row: SetRow) -> tuple[Entry, str]:
@@ -161,7 +176,9 @@ def _read_caption_of_set(row: SetRow) -> tuple[Entry, str]:
     (text,) = row.columns.values()
     if isinstance(text, list):
         text = text[0] if text else ""
-    caption = text.strip() if isinstance(text, str) else ""
+    caption = ""
+    if isinstance(text, str):
+        caption = text.strip()
     fault = row.fault
     if not fault and not row.images:
         fault = "no image"
@@ -178,24 +195,8 @@ def _gather(
     found   each text with its images, and why it cannot be read (empty if it can)
     about   where it is, for the manifest
     """
-    entries: list[Entry] = []
-    hashes: list[str] = []
-    units: set[str] = set()
-    bad: list[str] = []
-    for entry, fault in found:
-        # an image may have several captions, in rows of their own: the last unit is read to its end
-        if asked.limit is not None and len(units) == asked.limit and entry.unit not in units:
-            break
-        try:
-            if fault:
-                raise CorpusError("a text with its images", fault)
-            hashes_of_entry = [_check(item, decode=asked.skip_bad) for item in entry.images]
-        except CorpusError as error:
-            bad.append(f"{entry.unit} ({error.got})")
-            continue
-        units.add(entry.unit)
-        entries.append(entry)
-        hashes.extend(hashes_of_entry)
+    checked = _check_entries(found, asked)
+    entries, bad = checked.entries, checked.bad
     if bad and not asked.skip_bad:
         raise _refuse_faulty(name, bad)
     if not entries:
@@ -210,8 +211,42 @@ def _gather(
     }
     if bad:
         source["skipped_items"] = bad[:20]
-    fingerprint = hash_parts([hashes, [[entry.messages, entry.unit] for entry in entries]])
+    # hashes of the images' bytes, not their paths: a corpus that was moved is the same
+    written = [[entry.messages, entry.unit] for entry in entries]
+    fingerprint = hash_parts([checked.hashes, written])
     return ImageTexts(entries, fingerprint, source, "chat" if is_chat else "image")
+
+
+class CheckedEntries(NamedTuple):
+    """Texts whose images can be read, the hashes of these images, and which others cannot be read and why."""
+
+    entries: list[Entry]
+    hashes: list[str]
+    bad: list[str]
+
+
+def _check_entries(found: Iterator[tuple[Entry, str]], asked: CorpusOptions) -> CheckedEntries:
+    """Read the images of each text, of `limit` units at most, and sort out what cannot be read.
+
+    found   each text with its images, and why it cannot be read (empty if it can)
+    """
+    checked = CheckedEntries([], [], [])
+    units: set[str] = set()
+    for entry, fault in found:
+        # an image may have several captions, in rows of their own: the last unit is read to its end
+        if asked.limit is not None and len(units) == asked.limit and entry.unit not in units:
+            break
+        try:
+            if fault:
+                raise CorpusError("a text with its images", fault)
+            hashes = [_check(item, decode=asked.skip_bad) for item in entry.images]
+        except CorpusError as error:
+            checked.bad.append(f"{entry.unit} ({error.got})")
+            continue
+        units.add(entry.unit)
+        checked.entries.append(entry)
+        checked.hashes.extend(hashes)
+    return checked
 
 
 def _refuse_faulty(name: str, bad: list[str]) -> CorpusError:
@@ -240,7 +275,8 @@ def _iter_captions(path: Path, column: str | None) -> Iterator[tuple[Entry, str]
         caption = ""
         if not fault:
             caption = _find_caption(row, manifest, column)
-            fault = "" if caption else "no caption"
+        if not fault and not caption:
+            fault = "no caption"
         yield _build_entry([item], caption, item.name), fault
 
 
@@ -251,8 +287,11 @@ def _iter_captions_beside(folder: Path) -> Iterator[tuple[Entry, str]]:
             continue
         item = Item(file.relative_to(folder).as_posix(), None, file)
         beside = file.with_suffix(".txt")
-        caption = beside.read_text("utf-8", errors="replace").strip() if beside.is_file() else ""
-        yield _build_entry([item], caption, item.name), "" if caption else "no caption"
+        caption = ""
+        if beside.is_file():
+            caption = beside.read_text("utf-8", errors="replace").strip()
+        fault = "" if caption else "no caption"
+        yield _build_entry([item], caption, item.name), fault
 
 
 def _find_caption(row: Row, manifest: Path, column: str | None) -> str:
@@ -261,19 +300,25 @@ def _find_caption(row: Row, manifest: Path, column: str | None) -> str:
         require_column(column, row.columns, str(manifest), "captions")
         value = row.columns[column]
     else:
-        captions = (row.columns.get(name) for name in CAPTION_COLUMNS)
+        captions = map(row.columns.get, CAPTION_COLUMNS)
         value = next(filter(None, captions), "")
-    return value.strip() if isinstance(value, str) else ""
+    # a column of captions may be a list of several, or a number
+    if not isinstance(value, str):
+        return ""
+    return value.strip()
 
 
 def _build_entry(images: list[Any], caption: str, unit: str) -> Entry:
     """Return an image (or several) followed by its caption, as one message of a user."""
-    content = [*({"type": "image"} for _ in images), {"type": "text", "text": caption}]
+    # images go before the text, so that its tokens attend to them in a causal model too
+    content: list[Message] = [{"type": "image"} for _ in images]
+    content.append({"type": "text", "text": caption})
     return Entry([{"role": "user", "content": content}], images, unit)
 
 
 def _iter_chats(path: Path) -> Iterator[tuple[Entry, str]]:
     """Yield the chat of each row of a table, and why it cannot be read (empty if it can)."""
+    folder = path.resolve().parent
     for row in read_table_rows(path):
         name = str(row.columns.get("id") or row.place)
         if row.fault:
@@ -283,11 +328,20 @@ def _iter_chats(path: Path) -> Iterator[tuple[Entry, str]]:
         beside = list(given) if isinstance(given, list | tuple) else [given]
         try:
             messages, places = _read_messages(row, beside)
-            images: list[Item | SavedImage] = [_find_image(place, path.resolve().parent) for place in places]
+            images: list[Item | SavedImage] = [_find_image(place, folder) for place in places]
         except CorpusError as error:
             yield Entry([], [], name), error.got
             continue
         yield Entry(messages, images, row.place), ""
+
+
+def _find_turns(row: Row) -> list[Any] | None:
+    """Return the messages of a row: the list in the first column of `CHAT_COLUMNS` that has one; None if none has."""
+    for name in CHAT_COLUMNS:
+        turns = row.columns.get(name)
+        if isinstance(turns, list):
+            return turns
+    return None
 
 
 def _read_messages(row: Row, beside: list[Any]) -> tuple[list[Message], list[Any]]:
@@ -297,26 +351,34 @@ def _read_messages(row: Row, beside: list[Any]) -> tuple[list[Message], list[Any
 
     CorpusError if there are more or fewer marks than images.
     """
-    turns = next((row.columns[name] for name in CHAT_COLUMNS if isinstance(row.columns.get(name), list)), None)
+    turns = _find_turns(row)
     if not turns:
         raise CorpusError("a list of messages", "no messages")
     unplaced = list(beside)
     places: list[Any] = []
-    messages: list[Message] = []
-    for turn in turns:
-        if not isinstance(turn, dict):
-            raise CorpusError("messages that are objects", f"{str(turn)[:40]!r} for a message")
-        # transformers and OpenAI write role and content, LLaVA from and value
-        role = str(turn.get("role") or turn.get("from"))
-        content = turn.get("content", turn.get("value"))
-        parts = _split_marks(content) if isinstance(content, str) else content or []
-        content = [_read_part(part, unplaced, places) for part in parts]
-        messages.append({"role": ROLES.get(role, role), "content": content})
+    messages = [_read_message(turn, unplaced, places) for turn in turns]
     if unplaced and places:
         raise CorpusError("a mark for each image", f"{len(unplaced)} images more than marks {MARK}")
     # LLaVA's own sets name the image of some chats only beside them: it stands first
     messages[0]["content"][:0] = [{"type": "image"}] * len(unplaced)
     return messages, [*unplaced, *places]
+
+
+def _read_message(turn: Any, unplaced: list[Any], places: list[Any]) -> Message:
+    """Return a message of a chat in transformers' form: its role and its parts.
+
+    unplaced   images beside the messages that no mark stands for yet; each mark takes the first
+    places     receives the places of the images
+    """
+    if not isinstance(turn, dict):
+        raise CorpusError("messages that are objects", f"{str(turn)[:40]!r} for a message")
+    # transformers and OpenAI write role and content, LLaVA from and value
+    role = str(turn.get("role") or turn.get("from"))
+    parts = turn.get("content", turn.get("value")) or []
+    if isinstance(parts, str):
+        parts = _split_marks(parts)
+    content = [_read_part(part, unplaced, places) for part in parts]
+    return {"role": ROLES.get(role, role), "content": content}
 
 
 def _read_part(part: Any, unplaced: list[Any], places: list[Any]) -> Message:
@@ -330,7 +392,8 @@ def _read_part(part: Any, unplaced: list[Any], places: list[Any]) -> Message:
         return {"type": "text", "text": str(part.get("text") or "")}
     if kind not in ("image", "image_url"):
         raise CorpusError("parts of type text or image", f"a part of type {kind or '?'} in a message")
-    place = next((part[key] for key in ("image", "path", "url", "image_url") if part.get(key)), None)
+    # transformers writes the image under its own key, OpenAI under image_url
+    place = next(filter(None, map(part.get, ("image", "path", "url", "image_url"))), None)
     if place is None:
         if not unplaced:
             raise CorpusError("an image for each mark", "more marks of images than images")
@@ -358,6 +421,14 @@ def _find_image(place: Any, folder: Path) -> Item:
         raise CorpusError("a path of an image", f"{str(place)[:40]!r} for an image")
     if place.startswith("data:"):
         return _decode_data_url(place)
+    return _find_image_file(place, folder)
+
+
+def _find_image_file(place: str, folder: Path) -> Item:
+    """Return the image at a path, which may be relative to `folder` or begin with file://. CorpusError for an
+    address.
+    """
+    # a corpus must be the same tomorrow: what an address holds may change
     if "://" in place and not place.startswith("file://"):
         raise CorpusError("images on this machine", f"the address {place[:60]}, which is not downloaded")
     file = folder / place.removeprefix("file://")
@@ -397,37 +468,36 @@ class ImageTextPlan(Plan):
 
         UsageError if the processor cannot encode an image with a text.
         """
-        self.corpus, self.processor, self._stack = corpus, processor, stack
+        self.corpus = corpus
+        self.processor = processor
+        self._stack = stack
         self.are_pairs = are_pairs
         self.special = _find_special_tokens(processor)
         counts = np.array([len(entry.images) for entry in corpus.entries], np.int64)
-        if are_pairs and (counts != 1).any():
-            got = f"{int((counts != 1).sum())} texts with none or several"
-            raise UsageError("one image for each text, for a model of two towers", got, "give a folder with captions")
+        if are_pairs:
+            _require_one_image(counts)
         rows = self._count_rows(int(counts.argmax()), batch_tokens)
         described = json_roundtrip(getattr(processor.image_processor, "to_dict", dict)())
         template = str(getattr(processor, "chat_template", None) or "")
         self.settings = {"processor": type(processor).__name__, "template": bool(template), "sequences": rows}
-        is_chat = corpus.unit_word == "chat"
-        words = {
-            "sequence": "chat" if is_chat else "image with its caption",
-            "unit": corpus.unit_word,
-            "counted": "chat" if is_chat else "image",
-        }
+        # resizing and template change the numbers as the texts do
         identity = [corpus.fingerprint, self.settings, described, template]
-        numbers: dict[str, int] = {}
-        unit = [numbers.setdefault(entry.unit, len(numbers)) for entry in corpus.entries]
-        batches: list[Index] = []
-        # texts without an image are batched by themselves: a processor wants images for all or for none
-        for alike in (np.flatnonzero(counts), np.flatnonzero(counts == 0)):
-            batches.extend(alike[part] for part in batch_in_order(len(alike), rows) if len(part))
-        super().__init__(batches, np.ones(len(unit), np.int64), np.array(unit, np.int64), identity, words)
+        units = _number_units(corpus.entries)
+        batches = _batch_by_images(counts, rows)
+        super().__init__(batches, np.ones(len(units), np.int64), units, identity, self._name_things())
+
+    def _name_things(self) -> dict[str, str]:
+        """Return what a sequence, a unit and what is counted are called, for tables and the page."""
+        if self.corpus.unit_word == "chat":
+            return {"sequence": "chat", "unit": "chat", "counted": "chat"}
+        return {"sequence": "image with its caption", "unit": self.corpus.unit_word, "counted": "image"}
 
     def _count_rows(self, row: int, batch_tokens: int) -> int:
         """Return how many sequences a batch holds, by the length of the one with the most images."""
         encoded = self._encode([row])
         pixels = encoded.get("pixel_values")
         has_grid = any(name.endswith("grid_thw") for name in encoded)
+        # four axes: [image, colour, height, width]; patches have fewer, tiles one more or several images
         is_one_plain_image = pixels is not None and pixels.dim() == 4 and len(pixels) == 1 and not has_grid
         if not is_one_plain_image:
             return 1
@@ -446,7 +516,7 @@ class ImageTextPlan(Plan):
     def _encode(self, rows: list[int]) -> dict[str, torch.Tensor]:
         """Return what the processor makes of these texts and images: the model's keyword arguments."""
         entries = [self.corpus.entries[row] for row in rows]
-        pictures = [[decode_picture(item.name, item.read()) for item in entry.images] for entry in entries]
+        pictures = [_decode_pictures(entry) for entry in entries]
         try:
             texts = [self._write(entry.messages) for entry in entries]
             # SigLIP was trained on texts padded to its longest, and reads the vector of a text at the end of them
@@ -457,16 +527,24 @@ class ImageTextPlan(Plan):
             got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             cure = "save the processor that was published with the model beside it"
             raise UsageError("a processor that encodes an image with its text", got, cure) from error
-        return {name: x for name, x in encoded.items() if isinstance(x, torch.Tensor) and name != "labels"}
+        inputs = {}
+        for name, x in encoded.items():
+            # labels would make the model compute a loss
+            if isinstance(x, torch.Tensor) and name != "labels":
+                inputs[name] = x
+        return inputs
 
     def _choose_options(self, texts: list[str], pictures: list[list[Any]]) -> dict[str, Any]:
         """Return the keyword arguments of the processor that depend on the texts and images.
 
         pictures   the images of each text
         """
+        # a model of two towers has a fixed number of positions for a text
         if self.are_pairs:
-            return {"images": [image for of_text in pictures for image in of_text], "truncation": True}
-        options: dict[str, Any] = {"images": pictures} if any(pictures) else {}
+            return {"images": list(chain.from_iterable(pictures)), "truncation": True}
+        options: dict[str, Any] = {}
+        if any(pictures):
+            options["images"] = pictures
         # a template writes the first token of a text itself, which the tokenizer would write once more
         first = self.processor.tokenizer.bos_token
         if first and all(text.startswith(first) for text in texts):
@@ -480,9 +558,47 @@ class ImageTextPlan(Plan):
         """
         if getattr(self.processor, "chat_template", None):
             return str(self.processor.apply_chat_template(messages, tokenize=False))
-        mark = "" if self.are_pairs else str(getattr(self.processor, "image_token", MARK))
-        lines = ["".join(part.get("text", mark) for part in message["content"]) for message in messages]
+        mark = ""
+        if not self.are_pairs:
+            mark = str(getattr(self.processor, "image_token", MARK))
+        lines = []
+        for message in messages:
+            parts = [part.get("text", mark) for part in message["content"]]
+            lines.append("".join(parts))
         return "\n".join(lines)
+
+
+def _require_one_image(counts: NDArray[np.int64]) -> None:
+    """Raise UsageError if a text has no image or several (`counts`: images of each text)."""
+    others = int((counts != 1).sum())
+    if others:
+        got = f"{others} texts with none or several"
+        raise UsageError("one image for each text, for a model of two towers", got, "give a folder with captions")
+
+
+def _number_units(entries: list[Entry]) -> NDArray[np.int64]:
+    """Return the number of each entry's unit, in order of appearance."""
+    numbers: dict[str, int] = {}
+    units = [numbers.setdefault(entry.unit, len(numbers)) for entry in entries]
+    return np.array(units, np.int64)
+
+
+def _batch_by_images(counts: NDArray[np.int64], rows: int) -> list[Index]:
+    """Group texts into batches of `rows`, those without an image apart: a processor wants images for all or for none.
+
+    counts   number of images of each text
+    """
+    batches: list[Index] = []
+    for alike in (np.flatnonzero(counts), np.flatnonzero(counts == 0)):
+        for part in batch_in_order(len(alike), rows):
+            if len(part):
+                batches.append(alike[part])
+    return batches
+
+
+def _decode_pictures(entry: Entry) -> list[Any]:
+    """Return the images of a text, decoded."""
+    return [decode_picture(item.name, item.read()) for item in entry.images]
 
 
 def _find_special_tokens(processor: Any) -> set[int]:

@@ -85,20 +85,29 @@ class LabelledCorpus:
     @property
     def all_examples(self) -> Examples:
         """All examples of the splits train, validation and test."""
-        return tuple(example for split in SPLITS for example in self.splits.get(split, ()))
+        examples: list[Example] = []
+        for split in SPLITS:
+            examples.extend(self.splits.get(split, ()))
+        return tuple(examples)
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all texts, labels and rationales, as the corpus' identity."""
         parts: list[object] = [self.labels, self.tokenised]
         for name, examples in self.splits.items():
-            parts += [name, [[e.words, e.second, e.label, e.rationale] for e in examples]]
+            # the order of these fields is part of the hash, which stands in records of old runs
+            fields = [[e.words, e.second, e.label, e.rationale] for e in examples]
+            parts += [name, fields]
         return hash_parts(parts)
 
     def counts(self) -> dict[str, dict[str, int]]:
         """Count the examples: {split: {class: examples}}."""
-        counted = {name: Counter(e.label for e in examples) for name, examples in self.splits.items()}
-        return {name: {label: count[i] for i, label in enumerate(self.labels)} for name, count in counted.items()}
+        counted: dict[str, dict[str, int]] = {}
+        for name, examples in self.splits.items():
+            count = Counter(example.label for example in examples)
+            # classes without examples are counted too, as 0
+            counted[name] = {label: count[i] for i, label in enumerate(self.labels)}
+        return counted
 
     def majority(self, split: str = TEST) -> float:
         """Return the accuracy of always naming the most frequent class of a split."""
@@ -107,9 +116,19 @@ class LabelledCorpus:
 
     def described(self) -> dict[str, Any]:
         """Return the manifest's entry on the corpus."""
-        rationales = {name: sum(e.rationale is not None for e in split) for name, split in self.splits.items()}
-        known = {"name": self.name, "fingerprint": self.fingerprint, "labels": list(self.labels), "pairs": self.pairs}
-        return {**known, "words": EXAMPLES, "counts": self.counts(), "rationales": rationales, **self.source}
+        rationales: dict[str, int] = {}
+        for name, examples in self.splits.items():
+            rationales[name] = sum(example.rationale is not None for example in examples)
+        return {
+            "name": self.name,
+            "fingerprint": self.fingerprint,
+            "labels": list(self.labels),
+            "pairs": self.pairs,
+            "words": EXAMPLES,
+            "counts": self.counts(),
+            "rationales": rationales,
+            **self.source,
+        }
 
     def limited(self, limit: int | None) -> "LabelledCorpus":
         """Return the corpus with the first `limit` examples of every split, balanced over classes.
@@ -118,7 +137,9 @@ class LabelledCorpus:
         """
         if limit is None:
             return self
-        splits = {name: take_balanced(examples, limit, len(self.labels)) for name, examples in self.splits.items()}
+        splits = {}
+        for name, examples in self.splits.items():
+            splits[name] = take_balanced(examples, limit, len(self.labels))
         return replace(self, splits=splits, source={**self.source, "limit": limit})
 
 
@@ -164,17 +185,22 @@ def require_usable(corpus: LabelledCorpus, fewest_of: Mapping[str, int] = FEWEST
         got = f"{len(corpus.labels)} ({', '.join(corpus.labels)})"
         raise CorpusError(f"at least 2 classes in {name}", got, "name another --label-column, or another corpus")
     for split, fewest in fewest_of.items():
-        if not corpus.splits.get(split) and split not in corpus.drawn:
-            raise CorpusError(f"a {split} split in {name}", "none", "give the corpus one")
-        short = [f"{label} ({n})" for label, n in corpus.counts()[split].items() if n < fewest]
-        if short:
-            expected = f"at least {fewest} example{'s' * (fewest > 1)} of every class in the {split} split of {name}"
-            raise CorpusError(expected, ", ".join(short), "add examples, raise --limit, or merge rare classes")
-    pairs = corpus.pairs
+        _require_enough(corpus, split, fewest)
     for split, examples in corpus.splits.items():
         for number, example in enumerate(examples, 1):
-            check_example(example, f"example {number} of {name}, {split}", pairs=pairs)
+            check_example(example, f"example {number} of {name}, {split}", pairs=corpus.pairs)
     return corpus
+
+
+def _require_enough(corpus: LabelledCorpus, split: str, fewest: int) -> None:
+    """Raise CorpusError if a split is missing, or has fewer than `fewest` examples of a class."""
+    if not corpus.splits.get(split) and split not in corpus.drawn:
+        raise CorpusError(f"a {split} split in {corpus.name}", "none", "give the corpus one")
+    short = [f"{label} ({n})" for label, n in corpus.counts()[split].items() if n < fewest]
+    if short:
+        plural = "s" if fewest > 1 else ""
+        expected = f"at least {fewest} example{plural} of every class in the {split} split of {corpus.name}"
+        raise CorpusError(expected, ", ".join(short), "add examples, raise --limit, or merge rare classes")
 
 
 def check_example(example: Example, where: str, *, pairs: bool) -> None:
@@ -195,6 +221,7 @@ def check_example(example: Example, where: str, *, pairs: bool) -> None:
 
 def take_balanced(examples: Iterable[Example], limit: int, classes: int) -> Examples:
     """Take the first ⌈limit / classes⌉ examples of every class in their order, `limit` in all at most."""
+    # rounded up without decimals, which are inexact for large numbers
     room = -(-limit // classes)
     taken: Counter[int] = Counter()
     kept = []
@@ -213,10 +240,18 @@ def split_at_random(examples: list[Example], shares: Mapping[str, float], seed: 
     Within a split the examples keep their order.
     """
     draw = np.random.default_rng(seed)
+    by_label: dict[int, list[int]] = {}
+    for row, example in enumerate(examples):
+        by_label.setdefault(example.label, []).append(row)
     owner: dict[int, str] = {}
-    for label in sorted({e.label for e in examples}):
-        rows = draw.permutation([i for i, e in enumerate(examples) if e.label == label])
+    # sorted, since the generator is drawn from once a class: the order decides who gets what
+    for label in sorted(by_label):
+        rows = draw.permutation(by_label[label])
         edges = [round(done * len(rows)) for done in accumulate(shares.values())]
+        # the last edge is the end: rounding never loses a row
         for name, part in zip(shares, np.split(rows, edges[:-1]), strict=True):
             owner |= dict.fromkeys(part.tolist(), name)
-    return {name: tuple(e for i, e in enumerate(examples) if owner[i] == name) for name in shares}
+    drawn: dict[str, list[Example]] = {name: [] for name in shares}
+    for row, example in enumerate(examples):
+        drawn[owner[row]].append(example)
+    return {name: tuple(chosen) for name, chosen in drawn.items()}

@@ -4,6 +4,7 @@ import ast
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ ALIASES = {"dev": VALIDATION, "val": VALIDATION, "valid": VALIDATION}
 SHARES = {TRAIN: 0.8, VALIDATION: 0.1, TEST: 0.1}
 """Shares of a table without splits; the share of validation is taken from training where that alone is missing."""
 
+MORE_WORDS = 1.5  # times the words of a label that a text must have: with fewer, both columns may be labels
 NOT_A_LABEL = ("nan", "<na>", "nat")  # text that a missing value is written as; so are numbers that are not finite
 Row = Mapping[str, Any]
 Rows = list[tuple[str, Row]]  # rows, each after where it stands (`t.jsonl, line 7`), which errors name
@@ -59,15 +61,20 @@ def open_newsgroups(name: str, seed: int) -> LabelledCorpus:
     require_extra("data", "to read 20newsgroups")
     from sklearn.datasets import fetch_20newsgroups  # type: ignore[import-untyped]
 
-    try:
-        parts = {s: fetch_20newsgroups(subset=s, remove=("headers", "footers", "quotes")) for s in (TRAIN, TEST)}
-    except OSError as error:
-        cure = "connect to the network, or use --corpus planted:20"
-        raise CorpusError("to download 20 Newsgroups", str(error)[:160], cure) from None
-    read = {split: _read_posts(part.data, part.target) for split, part in parts.items()}
-    return LabelledCorpus(
-        name, tuple(parts[TRAIN].target_names), _complete_splits(read, seed), source={"kind": "sklearn"}
-    )
+    # headers and footers tell the group without the text
+    removed = ("headers", "footers", "quotes")
+    read: dict[str, list[Example]] = {}
+    classes: tuple[str, ...] = ()
+    for split in (TRAIN, TEST):
+        try:
+            part = fetch_20newsgroups(subset=split, remove=removed)
+        except OSError as error:
+            cure = "connect to the network, or use --corpus planted:20"
+            raise CorpusError("to download 20 Newsgroups", str(error)[:160], cure) from None
+        read[split] = _read_posts(part.data, part.target)
+        if split == TRAIN:
+            classes = tuple(part.target_names)
+    return LabelledCorpus(name, classes, _complete_splits(read, seed), source={"kind": "sklearn"})
 
 
 def _read_posts(texts: Iterable[str], labels: Iterable[Any]) -> list[Example]:
@@ -96,18 +103,14 @@ def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: 
         raise CorpusError(f"columns for {', '.join(GUESSES)}", ", ".join(sorted(strange)), "name one of those")
     tables, names, source = _read_tables(place, columns.get("label"))
     chosen = _choose_columns(name, columns, tables)
-    read: dict[str, list[LabelledRow]] = {}
-    for split, table in tables.items():
-        read[split] = [_label_row(where, row, chosen, names) for where, row in table]
-    has_no_splits = "" in tables
-    if "split" in chosen and (has_no_splits or "split" in columns):
-        read = _group_by_split([row for rows in read.values() for row in rows], chosen["split"])
-    unlabelled = [split for split, rows in read.items() if _is_unlabelled(split, rows)]
-    for split in unlabelled:
-        del read[split]
-    labels = names or _collect_labels([row for rows in read.values() for row in rows])
+    read = _label_rows(tables, chosen, names, split_is_named="split" in columns)
+    # before labels are collected: a −1 of a split without labels is no class
+    unlabelled = _drop_unlabelled(read)
+    labels = names or _collect_labels(list(chain.from_iterable(read.values())))
     index = {str(label).strip(): number for number, label in enumerate(labels)}
-    examples = {split: [_make_example(row, index) for row in rows] for split, rows in read.items()}
+    examples: dict[str, list[Example]] = {}
+    for split, rows in read.items():
+        examples[split] = [_make_example(row, index) for row in rows]
     source = {**source, "columns": chosen, "split_seed": seed}
     if unlabelled:
         source["unlabelled"] = unlabelled
@@ -117,19 +120,50 @@ def open_table(name: str, place: Path | HubPart, columns: dict[str, str], seed: 
     return LabelledCorpus(name, tuple(labels), _complete_splits(examples, seed), source=source)
 
 
+def _label_rows(
+    tables: Mapping[str, Rows], chosen: Mapping[str, str], names: list[str] | None, *, split_is_named: bool
+) -> dict[str, list[LabelledRow]]:
+    """Return the rows by split: of the tables, or of the column of splits.
+
+    tables           rows by split; "": without splits
+    chosen           the column of each role
+    names            names of the hub's classes; None: none are known
+    split_is_named   whether the user named the column of splits, which then goes before the splits of the tables
+    """
+    read: dict[str, list[LabelledRow]] = {}
+    for split, table in tables.items():
+        read[split] = [_label_row(where, row, chosen, names) for where, row in table]
+    has_no_splits = "" in tables
+    if "split" in chosen and (has_no_splits or split_is_named):
+        return _group_by_split(list(chain.from_iterable(read.values())), chosen["split"])
+    return read
+
+
+def _drop_unlabelled(read: dict[str, list[LabelledRow]]) -> list[str]:
+    """Remove the splits without labels from `read`, and return their names."""
+    unlabelled = [split for split, rows in read.items() if _is_unlabelled(split, rows)]
+    for split in unlabelled:
+        del read[split]
+    return unlabelled
+
+
 def _choose_columns(name: str, columns: dict[str, str], tables: Mapping[str, Rows]) -> dict[str, str]:
     """Return {role: column} of a corpus. CorpusError if it has no rows, or a needed column is missing.
 
     columns   as far as the user named them
     tables    rows by split
     """
-    rows = [row for table in tables.values() for _, row in table]
-    present = dict.fromkeys(column for row in rows for column in row)
+    rows = [row for _, row in chain.from_iterable(tables.values())]
+    # a dict, not a set: columns keep their order, in which errors name them
+    present = dict.fromkeys(chain.from_iterable(rows))
     if not present:
         raise CorpusError(f"rows in {name}", "none", "give it examples")
     by_content: dict[str, str] = {}
     if len(present) == 2:
-        by_content = _guess_by_content({column: [str(row.get(column)) for row in rows] for column in present})
+        texts: dict[str, list[str]] = {}
+        for column in present:
+            texts[column] = [str(row.get(column)) for row in rows]
+        by_content = _guess_by_content(texts)
     return _assign_columns(name, columns, present, by_content)
 
 
@@ -145,7 +179,9 @@ def _read_tables(place: Path | HubPart, label: str | None) -> tuple[dict[str, Ro
 
     label   the column of labels, if the user named it
     """
-    return _read_hub_set(place, label) if isinstance(place, HubPart) else _read_files(place)
+    if isinstance(place, HubPart):
+        return _read_hub_set(place, label)
+    return _read_files(place)
 
 
 def _read_files(place: Path) -> tuple[dict[str, Rows], None, dict[str, Any]]:
@@ -195,6 +231,7 @@ def _read_hub_set(part: HubPart, label: str | None) -> tuple[dict[str, Rows], li
             continue
         features = rows.features or {}
         column = label or _guess("label", features)
+        # a column of classes has numbers in its rows, and their names here
         names = getattr(features.get(column), "names", None) or names
         tables[known] = [(f"{where} of {part.id}, {split}", row) for where, row in hub.number_rows(rows, part.id)]
     if TRAIN not in tables:
@@ -204,7 +241,10 @@ def _read_hub_set(part: HubPart, label: str | None) -> tuple[dict[str, Rows], li
 
 def _guess(role: str, present: Collection[str]) -> str | None:
     """Return the first usual column name of this role that is present; None if there is none."""
-    return next((guess for guess in GUESSES[role] if guess in present), None)
+    for guess in GUESSES[role]:
+        if guess in present:
+            return guess
+    return None
 
 
 def _guess_by_content(columns: Mapping[str, list[str]]) -> dict[str, str]:
@@ -214,11 +254,14 @@ def _guess_by_content(columns: Mapping[str, list[str]]) -> dict[str, str]:
     """
     if len(columns) != 2:
         return {}
-    n_different = {name: len(set(values)) for name, values in columns.items()}
-    n_words = {name: sum(len(value.split()) for value in values) for name, values in columns.items()}
+    n_different: dict[str, int] = {}
+    n_words: dict[str, int] = {}
+    for name, values in columns.items():
+        n_different[name] = len(set(values))
+        n_words[name] = sum(len(value.split()) for value in values)
     label, text = sorted(columns, key=lambda name: n_words[name])
     repeats = n_different[label] < n_different[text] and 2 * n_different[label] <= len(columns[label])
-    if repeats and n_words[text] > 1.5 * n_words[label]:
+    if repeats and n_words[text] > MORE_WORDS * n_words[label]:
         return {"text": text, "label": label}
     return {}
 
@@ -239,15 +282,15 @@ def _assign_columns(
     by_name = {role: _guess(role, present) for role in GUESSES}
     if "text" in given:
         by_name["second"] = None
-    by_content = by_content or {}
-    if any(by_name[role] not in (None, by_content.get(role)) for role in ("text", "label")):
-        by_content = {}  # one of the names says something else
+    if by_content is None or _contradict(by_name, by_content):
+        by_content = {}
     chosen = {}
     for role, guesses in GUESSES.items():
         if role in given:
             chosen[role] = require_column(given[role], present, name, role)
             continue
         column = by_name[role]
+        # one column cannot have two roles: what the user named is not guessed for another
         if column is None and by_content.get(role) not in given.values():
             column = by_content.get(role)
         if column is not None:
@@ -256,6 +299,15 @@ def _assign_columns(
             cure = f"name it: --{role}-column; there are {', '.join(map(str, present))}"
             raise CorpusError(f"a column for {role} in {name} ({', '.join(guesses)})", "none", cure)
     return chosen
+
+
+def _contradict(by_name: Mapping[str, str | None], by_content: Mapping[str, str]) -> bool:
+    """Return whether the name of a column says that it is the text or the label, and the content names another."""
+    for role in ("text", "label"):
+        column = by_name[role]
+        if column is not None and column != by_content.get(role):
+            return True
+    return False
 
 
 def _label_row(where: str, row: Row, chosen: Mapping[str, str], names: list[str] | None) -> LabelledRow:
@@ -268,7 +320,8 @@ def _label_row(where: str, row: Row, chosen: Mapping[str, str], names: list[str]
     values = {role: row.get(column) for role, column in chosen.items()}
     label = values["label"]
     if names and isinstance(label, int):
-        label = names[label] if 0 <= label < len(names) else None  # the hub writes a missing label as -1
+        # the hub writes a missing label as -1, which Python would count from the end
+        label = names[label] if 0 <= label < len(names) else None
     if isinstance(label, list | tuple | dict):
         cure = "give every row one label, or name another --label-column"
         raise CorpusError(f"a text or a number as label ({where})", repr(label)[:60], cure)
@@ -285,8 +338,12 @@ def _collect_labels(rows: list[LabelledRow]) -> list[str]:
     CorpusError for labels that mean "missing": `nan`, infinite, −1 next to 0, 1 …
     """
     found = {row.label for row in rows} - {""}
-    numbers = {label: int(label) for label in found if re.fullmatch(r"-?\d{1,18}", label)}
-    missing = {label for label in found if _is_missing(label)}
+    numbers: dict[str, int] = {}
+    for label in found:
+        # longer ones are ids, and Python refuses to parse thousands of digits
+        if re.fullmatch(r"-?\d{1,18}", label):
+            numbers[label] = int(label)
+    missing = set(filter(_is_missing, found))
     lowest = min(numbers.values(), default=0)
     # −1 with 1 is a pair of classes; −1 with 0, 1 … is how a missing class is written
     if lowest == -1 and 0 in numbers.values():
@@ -325,11 +382,12 @@ def _make_example(row: LabelledRow, index: Mapping[str, int]) -> Example:
         raise CorpusError(f"a label in every row ({where})", "none", "leave such rows out")
     if label not in index:
         raise CorpusError(f"a label among {', '.join(index)} ({where})", label, "leave such rows out")
-    second = values.get("second")
     marks = _parse_marks(values.get("rationale"), where)
     words = _split_words(values["text"], where)
-    second_words = None if second is None else _split_words(second, where)
-    example = Example(words, index[label], second_words, marks)
+    second = values.get("second")
+    if second is not None:
+        second = _split_words(second, where)
+    example = Example(words, index[label], second, marks)
     check_example(example, where, pairs="second" in values)
     return example
 
@@ -343,6 +401,7 @@ def _split_words(value: Any, where: str) -> tuple[str, ...]:
         return ()
     if not isinstance(value, list | tuple):
         return tuple(str(value).split())
+    # an entry with blanks is no word: a pair of texts in one column
     if len(value) == 2 and any(len(str(text).split()) > 1 for text in value):
         raise CorpusError(f"one text ({where})", "two", "give the second text a column of its own, --second-column")
     return tuple(map(str, value))
@@ -356,18 +415,25 @@ def _parse_marks(value: Any, where: str) -> tuple[float, ...] | None:
     if value is None or value == "" or value == []:
         return None
     entries = value
-    marks: tuple[float, ...] | None
+    marks = None
     try:
         if isinstance(value, str):
-            text = value.strip()
-            entries = ast.literal_eval(text) if text.startswith("[") else text.replace(",", " ").split()
-        marks = tuple(float(mark) for mark in entries)
+            entries = _split_marks(value.strip())
+        marks = tuple(map(float, entries))
+    # the last two: brackets nested thousands deep
     except (ValueError, SyntaxError, TypeError, OverflowError, RecursionError, MemoryError):
-        marks = None
+        pass
     if marks is None or not all(0 <= mark <= 1 for mark in marks):
         got = f"{str(entries)[:60]!r}"
         raise CorpusError(f"a rationale of numbers between 0 and 1, one per word ({where})", got, "mend it")
     return marks
+
+
+def _split_marks(text: str) -> Any:
+    """Return the marks in a text, which are written as a Python list, or between blanks or commas."""
+    if text.startswith("["):
+        return ast.literal_eval(text)
+    return text.replace(",", " ").split()
 
 
 def _find_missing_splits(read: Mapping[str, list[Example]]) -> list[str]:
@@ -390,5 +456,6 @@ def _complete_splits(read: dict[str, list[Example]], seed: int) -> dict[str, tup
         share = SHARES[VALIDATION]
         kept = {TRAIN: 1 - share * len(missing), **dict.fromkeys(missing, share)}
         splits |= split_at_random(read.get(TRAIN, []), kept, seed)
-    others = [split for split in splits if split not in SPLITS]
-    return {split: splits.get(split, ()) for split in (*SPLITS, *others)}
+    # in a fixed order, others behind: the fingerprint of a corpus depends on it
+    complete = {split: splits.get(split, ()) for split in SPLITS}
+    return complete | splits

@@ -41,8 +41,22 @@ def find_path(name: str) -> Path | None:
 
     None if there is none.
     """
-    candidates = [expand_home(name), *(get_data_folder() / f"{name}{end}" for end in ("", *TEXT_ENDINGS))]
-    return next((path for path in candidates if name and not is_too_long(name) and path.exists()), None)
+    # asking the system for a name that is too long is an error
+    if not name or is_too_long(name):
+        return None
+    here = expand_home(name)
+    if here.exists():
+        return here
+    return _find_in_data_folder(name)
+
+
+def _find_in_data_folder(name: str) -> Path | None:
+    """Return the file or folder of this name, or of this name and an ending of texts, under $ANISOSCOPE_DATA."""
+    for ending in ("", *TEXT_ENDINGS):
+        path = get_data_folder() / f"{name}{ending}"
+        if path.exists():
+            return path
+    return None
 
 
 SPLIT_WORDS = {"validation": {"validation", "valid", "val", "dev"}, "train": {"train", "training"}, "test": {"test"}}
@@ -55,13 +69,16 @@ COPY = "ANISOSCOPE_DATA_"
 def use_copies(given: Mapping[str, str | Path]) -> Iterator[None]:
     """Within a `with` block, read the named corpora from these paths; processes started there do too."""
     before = dict(os.environ)
-    os.environ.update({_name_variable(name): str(expand_home(path).resolve()) for name, path in given.items()})
+    # variables, not a list in memory: processes that torchrun or a study starts inherit them
+    variables = {_name_variable(name): str(expand_home(path).resolve()) for name, path in given.items()}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        for name in map(_name_variable, given):
-            os.environ.pop(name)
-            os.environ.update({name: before[name]} if name in before else {})
+        for variable in variables:
+            del os.environ[variable]
+            if variable in before:
+                os.environ[variable] = before[variable]
 
 
 def parse_paths(given: Iterable[str]) -> dict[str, str]:
@@ -82,12 +99,12 @@ def find_copy(name: str) -> Path | None:
     """Return the local copy of a named corpus: from its environment variable, else under $ANISOSCOPE_DATA;
     else None.
     """
-    if given := os.environ.get(_name_variable(name)):
-        if not Path(given).exists():
-            raise CorpusError(f"a local copy of {name}", f"{given}, which is not there", "check the path")
-        return Path(given)
-    candidates = (get_data_folder() / f"{name}{end}" for end in ("", *TEXT_ENDINGS))
-    return next((path for path in candidates if path.exists()), None)
+    given = os.environ.get(_name_variable(name))
+    if not given:
+        return _find_in_data_folder(name)
+    if not Path(given).exists():
+        raise CorpusError(f"a local copy of {name}", f"{given}, which is not there", "check the path")
+    return Path(given)
 
 
 def find_part_of_copy(copy: Path, modality: str, split: str | None, config: str = "") -> Path:
@@ -97,10 +114,13 @@ def find_part_of_copy(copy: Path, modality: str, split: str | None, config: str 
     """
     if split is None or not copy.is_dir():
         return copy
-    paths = [path for glob in ("*", "*/*") for path in sorted(copy.glob(glob)) if not path.name.startswith(".")]
-    words = {path: set(re.split(r"[^a-z]+", path.name.lower())) for path in paths}
+    words = _list_words_of_names(copy)
     asked = SPLIT_WORDS.get(split, {split})
-    found = [path for path in paths if words[path] & asked and detect_modality(path) in (modality, None)]
+    found = []
+    for path in words:
+        # what cannot be recognised may still be the corpus
+        if words[path] & asked and detect_modality(path) in (modality, None):
+            found.append(path)
     if config:
         of_config = [path for path in found if config in path.relative_to(copy).as_posix()]
         found = of_config or found
@@ -111,12 +131,33 @@ def find_part_of_copy(copy: Path, modality: str, split: str | None, config: str 
     if found:
         got = f"{len(found)}, such as {found[0].name}"
     else:
-        any_split = set().union(*SPLIT_WORDS.values())
-        other = next((path for path in paths if words[path] & any_split), None)
+        other = _find_other_split(words)
         if other is None:  # a copy without splits
             return copy
         got = f"none, but {other.name}"
     raise CorpusError(f"one file or folder of the {split} split in {copy}", got, "name the file or folder itself")
+
+
+def _list_words_of_names(folder: Path) -> dict[Path, set[str]]:
+    """Return {file or folder down to two levels below: the words of its name}, the upper level first."""
+    words: dict[Path, set[str]] = {}
+    for glob in ("*", "*/*"):
+        for path in sorted(folder.glob(glob)):
+            if not path.name.startswith("."):
+                words[path] = set(re.split(r"[^a-z]+", path.name.lower()))
+    return words
+
+
+def _find_other_split(words: Mapping[Path, set[str]]) -> Path | None:
+    """Return the first file or folder that is called like any split; None if there is none.
+
+    words   the words of each one's name
+    """
+    any_split = set().union(*SPLIT_WORDS.values())
+    for path, words_of_name in words.items():
+        if words_of_name & any_split:
+            return path
+    return None
 
 
 def list_local_corpora() -> dict[str, tuple[str, Path]]:
@@ -127,9 +168,10 @@ def list_local_corpora() -> dict[str, tuple[str, Path]]:
     for path in sorted(get_data_folder().rglob("*")):
         name = path.relative_to(get_data_folder()).as_posix()
         if path.is_dir():
-            modality = next((known for known in ("speech", "image") if _holds(path, known)), None)
-            if modality:
-                found[name] = (modality, path)
+            for modality in ("speech", "image"):
+                if _holds(path, modality):
+                    found[name] = (modality, path)
+                    break
         elif name.endswith(TEXT_ENDINGS):
             name = name.removesuffix(".gz").rsplit(".", 1)[0]
             # a manifest belongs to the folder of its clips or images
@@ -140,9 +182,10 @@ def list_local_corpora() -> dict[str, tuple[str, Path]]:
 
 def _holds(folder: Path, modality: str) -> bool:
     """Return whether a folder, or its manifest, has files of this modality (speech, image)."""
+    if any(path.suffix.lower() in ENDINGS[modality] for path in folder.iterdir()):
+        return True
     manifest = find_manifest(folder)
-    here = any(path.suffix.lower() in ENDINGS[modality] for path in folder.iterdir())
-    return here or (manifest is not None and detect_modality(manifest) == modality)
+    return manifest is not None and detect_modality(manifest) == modality
 
 
 def detect_modality(path: Path) -> str | None:
@@ -156,9 +199,13 @@ def detect_modality(path: Path) -> str | None:
             is_sound = any(word in column.lower() for word in ("audio", "sound", "speech"))
             return "speech" if is_sound else "image"
     endings = Counter(Path(name).suffix.lower() for name in _list_names(path))
-    counts = {modality: sum(endings[ending] for ending in known) for modality, known in ENDINGS.items()}
+    counts: dict[str, int] = {}
+    for modality, known in ENDINGS.items():
+        counts[modality] = sum(endings[ending] for ending in known)
     most = max(counts, key=lambda modality: counts[modality])
-    return most if counts[most] else None
+    if not counts[most]:
+        return None
+    return most
 
 
 def _list_names(path: Path) -> Iterable[str]:
@@ -169,10 +216,14 @@ def _list_names(path: Path) -> Iterable[str]:
         return (file.name for file in path.rglob("*") if not file.name.startswith("."))
     if get_ending(path) not in MANIFESTS:
         return [path.name]
+    names = []
     try:
-        return [str(find_row_path(row, path)) for row in islice(read_table_rows(path), LOOKED) if not row.fault]
+        for row in islice(read_table_rows(path), LOOKED):
+            if not row.fault:
+                names.append(str(find_row_path(row, path)))
     except CorpusError:  # a table without paths
         return []
+    return names
 
 
 def find_encoded_column(path: Path) -> str | None:
@@ -182,14 +233,18 @@ def find_encoded_column(path: Path) -> str | None:
     """
     if path.suffix != ".parquet":
         return None
+    # loaded only for files that need it: importing it takes long
     import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
     try:
         fields = list(parquet.read_schema(path))
     except (OSError, ValueError):
         return None
-    packed = (f.name for f in fields if str(f.type).startswith("struct<") and "bytes: binary" in str(f.type))
-    return next(packed, None)
+    for field in fields:
+        kind = str(field.type)
+        if kind.startswith("struct<") and "bytes: binary" in kind:
+            return str(field.name)
+    return None
 
 
 def find_manifest(folder: Path) -> Path | None:
@@ -209,9 +264,9 @@ def find_row_path(row: Row, manifest: Path, column: str | None = None) -> Any:
     """
     if column is not None:
         return row.columns[require_column(column, row.columns, str(manifest))]
-    found = next((name for name in PATH_COLUMNS if name in row.columns), None)
-    if found is None:
-        got = f"the columns {', '.join(row.columns)}"
-        cure = "rename the column, or name it with --column"
-        raise CorpusError(f"a column of paths ({', '.join(PATH_COLUMNS)}) in {manifest}", got, cure)
-    return row.columns[found]
+    for name in PATH_COLUMNS:
+        if name in row.columns:
+            return row.columns[name]
+    got = f"the columns {', '.join(row.columns)}"
+    cure = "rename the column, or name it with --column"
+    raise CorpusError(f"a column of paths ({', '.join(PATH_COLUMNS)}) in {manifest}", got, cure)

@@ -88,8 +88,10 @@ def describe_form(path: Path | str) -> str:
 
 def list_faulty(bad: list[str]) -> str:
     """Count faulty entries and name the first ones: `3 faulty: a.wav (…), b.wav (…), …`."""
-    more = f" and {len(bad) - NAMED} more" if len(bad) > NAMED else ""
-    return f"{len(bad)} faulty: {', '.join(bad[:NAMED])}{more}"
+    listed = f"{len(bad)} faulty: {', '.join(bad[:NAMED])}"
+    if len(bad) > NAMED:
+        listed += f" and {len(bad) - NAMED} more"
+    return listed
 
 
 def require_column(column: str, present: Iterable[str], where: str, role: str = "") -> str:
@@ -103,7 +105,8 @@ def require_column(column: str, present: Iterable[str], where: str, role: str = 
     present = list(map(str, present))
     if column in present:
         return column
-    expected = f"a column {column!r}{f' for {role}' if role else ''} in {where}"
+    purpose = f" for {role}" if role else ""
+    expected = f"a column {column!r}{purpose} in {where}"
     raise CorpusError(expected, f"the columns {', '.join(present)}", suggest_names(column, present))
 
 
@@ -160,10 +163,12 @@ def _make_row(place: str, found: Any, otherwise: str, *, escaped: bool) -> Row:
     otherwise   the fault if it is neither object nor text
     escaped     whether the text holds `\u` escapes, which may be half a character (a lone surrogate)
     """
-    found = {"text": found} if isinstance(found, str) else found
+    if isinstance(found, str):
+        found = {"text": found}
     if not isinstance(found, dict):
         return Row(place, {}, otherwise)
     try:
+        # only an escape can make half a character: the file itself is UTF-8
         if escaped:
             json.dumps(found, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -178,9 +183,12 @@ def _iter_parquet_rows(path: Path, column: str | None) -> Iterator[Row]:
     import pyarrow  # type: ignore[import-untyped]
     import pyarrow.parquet as parquet  # type: ignore[import-untyped]
 
-    packed = path.name.lower().endswith(".gz")
+    source: Any = path
     try:
-        table = parquet.ParquetFile(BytesIO(read_bytes(path)) if packed else path)
+        # parquet is read from its end, which gzip cannot: such a file is unpacked as a whole
+        if path.name.lower().endswith(".gz"):
+            source = BytesIO(read_bytes(path))
+        table = parquet.ParquetFile(source)
         wanted = [column] if column in table.schema_arrow.names else None
         batches = (b.to_pylist() for b in table.iter_batches(batch_size=ROWS_AT_ONCE, columns=wanted))
         for number, row in enumerate(chain.from_iterable(batches), 1):
@@ -236,11 +244,13 @@ class _Table:
         if not self.tabs:
             self.separator = max(SEPARATORS, key=self.ahead[0].count)
         names, _, fault = self.record()
-        self.header = [name.strip() or f"column {i + 1}" for i, name in enumerate(names)]
-        twice = [name for name, count in Counter(self.header).items() if count > 1]
-        if fault or twice:
-            got = fault or f"several columns {', '.join(twice)}"
-            raise CorpusError(f"a header of different names in {path}", got, "name every column in the first line")
+        header = [name.strip() or f"column {i + 1}" for i, name in enumerate(names)]
+        if not fault:
+            fault = _describe_repeated(header)
+        if fault:
+            expected = f"a header of different names in {path}"
+            raise CorpusError(expected, fault, "name every column in the first line")
+        self.header = header
 
     def number_of_next(self) -> int | None:
         """Return the line number of the next line that is not blank; None at the end of the file."""
@@ -265,6 +275,7 @@ class _Table:
         fault = find_fault(line)
         if fault:
             return _Record([], [line], fault)
+        # most lines need no parser
         if '"' not in line or self._is_literal(line):
             values = line.split(self.separator)
             if self.tabs:
@@ -276,6 +287,7 @@ class _Table:
         except csv.Error:
             is_endless = self._peek(0) is None or sum(map(len, taken)) > LONGEST_RECORD // 2
             if is_endless and len(taken) > 1:
+                # the lines that the open quotation mark swallowed are rows of their own
                 self.put_back(taken[1:])
                 return _Record([], [line], "a quotation mark that is never closed")
             return _Record([], taken, "a quotation mark inside a value")
@@ -309,6 +321,7 @@ class _Table:
         tabs = len(self.header) - 1
         if line.count("\t") != tabs:
             return False
+        # fewer tabs in the next line: it may be the rest of a value of this one
         after = self._peek(0)
         goes_on = after is not None and after.strip() and after.count("\t") < tabs
         return not goes_on
@@ -323,12 +336,10 @@ class _Table:
         """
         count = len(self.header)
         first, *between, last = (line.split(self.separator) for line in taken)
-        # the last value of the first line that begins with a quotation mark is the one that stays open
-        open_column = 0
-        for column, value in enumerate(first[:count]):
-            if value.lstrip().startswith('"'):
-                open_column = column
-        shown = [len(row) == count and self._any_familiar(enumerate(row)) for row in between]
+        open_column = _find_open_column(first[:count])
+        shown = []
+        for row in between:
+            shown.append(len(row) == count and self._any_familiar(enumerate(row)))
         behind = count - 1 - open_column
         if behind:
             values = zip(range(open_column + 1, count), first[-behind:], strict=False)
@@ -358,6 +369,7 @@ class _Table:
         counts = [Counter[str]() for _ in self.header]
         for line in islice(self.ahead, LOOKED):
             values = line.split(self.separator)
+            # a quotation mark may hold a separator, or be the slip that is looked for
             if '"' in line or len(values) != len(self.header):
                 continue
             for counter, value in zip(counts, values, strict=True):
@@ -384,9 +396,31 @@ class _Table:
         return self.ahead.popleft()
 
 
+def _describe_repeated(header: list[str]) -> str:
+    """Say which names of columns are there several times; empty if none is."""
+    twice = [name for name, count in Counter(header).items() if count > 1]
+    if not twice:
+        return ""
+    return f"several columns {', '.join(twice)}"
+
+
+def _find_open_column(values: list[str]) -> int:
+    """Return which value of a line is the one whose quotation mark stays open: the last that begins with one, else 0.
+
+    values   of the line, split at every separator
+    """
+    open_column = 0
+    for column, value in enumerate(values):
+        if value.lstrip().startswith('"'):
+            open_column = column
+    return open_column
+
+
 def _strip_quotes(value: str) -> str:
     """Return a value of a TSV file without the quotation marks around the whole of it."""
-    return value[1:-1].replace('""', '"') if _QUOTED.fullmatch(value) else value
+    if not _QUOTED.fullmatch(value):
+        return value
+    return value[1:-1].replace('""', '"')
 
 
 def is_number(text: str) -> bool:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from anisoscope.data import hub
-from anisoscope.data.corpora import CorpusOptions, HubPart, named_corpora, resolve_corpus
+from anisoscope.data.corpora import CorpusOptions, HubPart, NamedCorpus, named_corpora, resolve_corpus
 from anisoscope.data.documents import (
     choose_column,
     list_separate_files,
@@ -30,6 +30,7 @@ from anisoscope.data.table_rows import Row
 from anisoscope.data.windows import (
     Affixes,
     TextPlan,
+    TextWindows,
     check_room,
     check_vocabulary,
     cut_blocks,
@@ -77,15 +78,7 @@ def open_text(name: str, **options: Any) -> TextCorpus:
     """
     asked = CorpusOptions(**options)
     place = resolve_corpus(name, "text", asked)
-    if isinstance(place, HubPart):
-        read, source = _read_hub_text(place, asked)
-    elif isinstance(place, Path):
-        source = {"kind": "folder" if place.is_dir() else "file", "path": str(place.resolve())}
-        read = read_path(place, asked)
-    else:
-        if asked.documents != "auto":
-            raise UsageError("--documents with text of your own", f"it with {name}", "leave it out")
-        read, source = place.made(asked.limit)
+    read, source = _read_text(name, place, asked)
     if not read.documents:
         raise refuse_empty(name, read.empty, read.skipped)
     source |= {
@@ -121,6 +114,28 @@ def open_text(name: str, **options: Any) -> TextCorpus:
         numbers=numbers,
         files=hashes_by_file,
     )
+
+
+def _read_text(
+    name: str, place: Path | HubPart | NamedCorpus, asked: CorpusOptions
+) -> tuple[SplitText, dict[str, object]]:
+    """Read the documents of a hub data set, a path or a corpus that a function makes. Returns (documents, the
+    manifest's entry on the source).
+
+    name    of the corpus, for errors
+    place   what the name stands for
+    asked   how the corpus is to be read
+    """
+    if isinstance(place, HubPart):
+        return _read_hub_text(place, asked)
+    if isinstance(place, Path):
+        source: dict[str, object] = {"kind": "folder" if place.is_dir() else "file", "path": str(place.resolve())}
+        return read_path(place, asked), source
+    # such a corpus comes as documents: nothing is left to split
+    if asked.documents != "auto":
+        raise UsageError("--documents with text of your own", f"it with {name}", "leave it out")
+    read, source = place.made(asked.limit)
+    return read, source
 
 
 def refuse_empty(where: str, empty: int, skipped: int) -> CorpusError:
@@ -187,7 +202,10 @@ def read_by_files(name: str, shard: tuple[int, int], **options: Any) -> bool:
     options   fields of `CorpusOptions`
     """
     asked = CorpusOptions(**options)
-    path = None if name in named_corpora() else find_path(name)
+    if name in named_corpora():
+        return False
+    path = find_path(name)
+    # with fewer files than shards, some shard would have nothing to read
     return path is not None and len(list_separate_files(path, asked)) >= shard[1]
 
 
@@ -199,9 +217,11 @@ def _read_hub_text(part: HubPart, asked: CorpusOptions) -> tuple[SplitText, dict
     """
     found = hub.find_set(part)
     rows, about = hub.open_split(found, part)
+    # the other columns are not downloaded
     for _, first in islice(hub.number_rows(rows, found.id), 1):
         column = choose_column(first, asked.column, f"{found.id}, split {about['split']}")
-        rows, asked = rows.select_columns([column]), replace(asked, column=column)
+        rows = rows.select_columns([column])
+        asked = replace(asked, column=column)
     texts = (Row(place, row) for place, row in hub.number_rows(rows, found.id))
     source = {"kind": "hub", "id": found.id, "revision": part.revision, **about, **found.notes}
     return read_rows(texts, asked, part.id), source
@@ -231,19 +251,14 @@ def plan_text(
     """
     if padding_side not in ("right", "left"):
         raise UsageError("padding_side 'right' or 'left'", repr(padding_side))
-    own = find_affixes(tokenizer)
-    layouts: dict[str, Affixes] = {stack: own}
-    if decoder_start_id is not None:  # the start token first, the last token of the window gone where it is special
-        layouts = {"encoder": own, "decoder": Affixes((decoder_start_id, *own.prefix), own.suffix[:-1])}
+    layouts = _lay_out_special_tokens(tokenizer, stack, decoder_start_id)
     n_special = max(map(len, layouts.values()))
     check_room(max_length, n_special)
-    units = _tokenise_units(corpus, tokenizer)
-    windows = cut_windows([unit for unit in units if len(unit)], max_length, n_special)
-    if corpus.numbers is not None:
-        kept = [number for number, unit in zip(corpus.numbers, units, strict=True) if len(unit)]
-        windows = windows._replace(unit=np.array(kept, dtype=np.int64)[windows.unit])
+    windows = _cut_into_windows(corpus, tokenizer, max_length, n_special)
+    notes = list(corpus.notes)
     # one file may be too short to tell: of several, all together are checked
-    notes = [] if corpus.is_part else check_vocabulary(tokenizer, windows.ids, list(layouts.values()), vocab_size)
+    if not corpus.is_part:
+        notes += check_vocabulary(tokenizer, windows.ids, list(layouts.values()), vocab_size)
     settings: dict[str, object] = {
         "max_length": max_length,
         "batch_tokens": batch_tokens,
@@ -257,14 +272,45 @@ def plan_text(
     identity = [corpus.fingerprint, settings, windows.ids, windows.unit, windows.length]
     words = {"sequence": "window", "unit": corpus.unit}
     punctuation = find_punctuation(tokenizer, windows.ids)
-    return TextPlan(windows, layouts, settings, identity, words, [*corpus.notes, *notes], punctuation=punctuation)
+    return TextPlan(windows, layouts, settings, identity, words, notes, punctuation=punctuation)
+
+
+def _lay_out_special_tokens(
+    tokenizer: "PreTrainedTokenizerBase", stack: str, decoder_start_id: int | None
+) -> dict[str, Affixes]:
+    """Return {stack: the special tokens before and behind each window}; of an encoder–decoder for both."""
+    own = find_affixes(tokenizer)
+    if decoder_start_id is None:
+        return {stack: own}
+    # what the decoder reads is shifted by one: the start token first, and the last token gone if it is special
+    shifted = Affixes((decoder_start_id, *own.prefix), own.suffix[:-1])
+    return {"encoder": own, "decoder": shifted}
+
+
+def _cut_into_windows(
+    corpus: TextCorpus, tokenizer: "PreTrainedTokenizerBase", max_length: int, n_special: int
+) -> TextWindows:
+    """Tokenise the units of a corpus and cut them into windows with room for `n_special` special tokens."""
+    units = _tokenise_units(corpus, tokenizer)
+    windows = cut_windows([unit for unit in units if len(unit)], max_length, n_special)
+    if corpus.numbers is None:
+        return windows
+    # units without tokens have no window: the numbers of the others stay what they are
+    kept = []
+    for number, unit in zip(corpus.numbers, units, strict=True):
+        if len(unit):
+            kept.append(number)
+    return windows._replace(unit=np.array(kept, dtype=np.int64)[windows.unit])
 
 
 def _tokenise_units(corpus: TextCorpus, tokenizer: "PreTrainedTokenizerBase") -> list[NDArray[np.int32]]:
     """Return the token ids of each unit, without special tokens: a document, or a block of running text."""
     if corpus.block is None:
         return tokenise(corpus.documents, tokenizer)
-    needed = None if corpus.limit is None else corpus.limit * corpus.block
+    needed = None
+    if corpus.limit is not None:
+        # no more is tokenised than the units take
+        needed = corpus.limit * corpus.block
     return cut_blocks(tokenise(corpus.documents, tokenizer, needed), corpus.block, corpus.limit)
 
 
@@ -290,9 +336,14 @@ class _Words:
         """Return the word numbers of each text as `input_ids`, with [CLS] and [SEP] around it if special tokens are
         wanted.
         """
-        before, after = (("[CLS]",), ("[SEP]",)) if add_special_tokens else ((), ())
-        rows = [(*before, *self._split.tokenize(text), *after) for text in texts]
-        return {"input_ids": [[self.ids.setdefault(word, len(self.ids)) for word in row] for row in rows]}
+        rows = []
+        for text in texts:
+            words = self._split.tokenize(text)
+            if add_special_tokens:
+                words = ["[CLS]", *words, "[SEP]"]
+            # a new word gets the next number
+            rows.append([self.ids.setdefault(word, len(self.ids)) for word in words])
+        return {"input_ids": rows}
 
 
 def plan_characters(corpus: TextCorpus, tokenizer: Any, *, max_length: int, batch_tokens: int) -> TextPlan:
@@ -304,7 +355,9 @@ def plan_characters(corpus: TextCorpus, tokenizer: Any, *, max_length: int, batc
     """
     numbers = _Words(tokenizer)
     plan = plan_text(corpus, numbers, max_length=max_length, batch_tokens=batch_tokens)  # type: ignore[arg-type]
-    characters = torch.stack([tokenizer.encode([[word]])["input_ids"][0, 1] for word in numbers.ids])
+    # row 0 is the marker before the word
+    rows = [tokenizer.encode([[word]])["input_ids"][0, 1] for word in numbers.ids]
+    characters = torch.stack(rows)
     characters[numbers.pad_token_id] = 0
     words = plan.words | {"position": "word", "counted": "word"}
     identity = ["characters", plan.fingerprint]
