@@ -2,8 +2,9 @@
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ from anisoscope.data.table_rows import is_table
 from anisoscope.errors import UsageError
 
 DEFAULT_LENGTH = 512
+UNLIMITED = 1_000_000  # tokens: a limit of as many is none
 OF_SETS = ("split", "column", "config", "revision", "limit", "skip_bad")
 """Options of `CorpusOptions` that data sets have."""
+OF_TEXTS = ("sequences", "max_length", "documents")
+"""Options that only texts have; their defaults are None and "auto"."""
 
 EXAMPLES = {
     "text": "builtin:python-docs, a text file or --corpus wikitext-103",
@@ -63,13 +67,9 @@ def open_plan(
     UsageError for options that the modality does not have.
     """
     _check_modality(name, modality, options.get("column"))
-    if modality != "text" and options.get("documents", "auto") != "auto":
-        raise UsageError("--documents with a text model", f"one of {modality}", "leave it out")
-    if modality != "text" and sequences is not None:
-        raise UsageError("--sequences with a text model", f"one of {modality}", "use --limit, which counts units")
-    if modality == "image" and max_length is not None:
-        raise UsageError("no --max-length for an image model", str(max_length), "leave it out")
-    files, to_merge = options.pop("files", None), options.pop("to_merge", False)
+    _refuse_options_of_other_modalities(modality, options.get("documents", "auto"), sequences, max_length)
+    files = options.pop("files", None)
+    to_merge = options.pop("to_merge", False)
     if files is not None:
         return _open_plan_by_file(name, model, processor, files, max_length, batch_tokens, options)
     corpus = open_corpus(name, modality=modality, **options)
@@ -82,17 +82,41 @@ def open_plan(
             plan = plan.spread(sequences)
         described["max_length"] = length
     else:
-        # By name: import statements say what every run uses (`provenance.hash_code_used`), and one of texts uses
-        # neither.
-        module, kind = PLANS[modality]
-        plan_of_modality = getattr(import_module(module), kind)
-        longest = {"max_length": max_length} if modality == "speech" else {}
-        plan = plan_of_modality(corpus, model, processor, batch_tokens=batch_tokens, **longest)
+        plan = _plan_media(corpus, model, processor, modality, max_length, batch_tokens)
         described["preprocessing"] = plan.settings
     if to_merge:
         described |= _prepare_for_merge(plan, corpus)
     warnings = [*_describe_skipped(corpus.source.get("skipped")), *plan.warnings]
     return plan, {**described, "words": plan.words, **corpus.source, "warnings": warnings}
+
+
+def _refuse_options_of_other_modalities(
+    modality: str, documents: str, sequences: int | None, max_length: int | None
+) -> None:
+    """Raise UsageError for an option that corpora of this modality do not have.
+
+    documents, sequences, max_length   the options as given: "auto" and None if they were not
+    """
+    if modality != "text" and documents != "auto":
+        raise UsageError("--documents with a text model", f"one of {modality}", "leave it out")
+    if modality != "text" and sequences is not None:
+        raise UsageError("--sequences with a text model", f"one of {modality}", "use --limit, which counts units")
+    # what an image model reads is of one size
+    if modality == "image" and max_length is not None:
+        raise UsageError("no --max-length for an image model", str(max_length), "leave it out")
+
+
+def _plan_media(
+    corpus: Any, model: Any, processor: Any, modality: str, max_length: int | None, batch_tokens: int
+) -> Any:
+    """Batch a corpus of images or clips for a model."""
+    # By name: import statements say what every run uses (`provenance.hash_code_used`), and one of texts uses neither.
+    module, kind = PLANS[modality]
+    plan_of_modality = getattr(import_module(module), kind)
+    options: dict[str, Any] = {"batch_tokens": batch_tokens}
+    if modality == "speech":
+        options["max_length"] = max_length
+    return plan_of_modality(corpus, model, processor, **options)
 
 
 def _prepare_for_merge(plan: Any, corpus: Any) -> dict[str, Any]:
@@ -128,8 +152,11 @@ def _open_plan_by_file(
         return _plan_text(corpus, model, reader, length, batch_tokens)
 
     share = find_share(name, files, **options)
-    are_words = family_named(getattr(config, "model_type", "")).words
-    plan = PlanByFile(share, make, tokenizer, None if are_words else getattr(config, "vocab_size", None))
+    vocab_size = getattr(config, "vocab_size", None)
+    # a model that reads words as characters has no vocabulary for a tokenizer to fit
+    if family_named(getattr(config, "model_type", "")).words:
+        vocab_size = None
+    plan = PlanByFile(share, make, tokenizer, vocab_size)
     described = {"name": name, "fingerprint": plan.corpus_fingerprint, "max_length": length, "words": plan.words}
     warnings = [*_describe_skipped(plan.source["skipped"]), *plan.warnings]
     return plan, {**described, **plan.source, "warnings": warnings}
@@ -156,24 +183,16 @@ def open_texts_with_images(
     """
     from anisoscope.models.blocks import find_stack, has_two_towers
 
-    path = find_path(name)
-    if name in named_corpora() or (path is None and "/" not in name):
-        return None
     # By name: import statements say what every run uses, and one of texts uses no images (`provenance.hash_code_used`).
     module = import_module("anisoscope.data.image_texts")
-    read = None
-    if path is None or module.is_saved_set(path):
-        of_sets = {option: options[option] for option in OF_SETS if option in options}
-        read = module.find_image_text_set(name, **of_sets)
-        if read is None:
-            return None
-    elif not module.holds_image_texts(name):
+    read = _find_texts_with_images(module, name, options)
+    if read is None:
         return None
     if isinstance(processor, str):
         cure = "save the processor that was published with the model beside it; some want pip install torchvision"
         raise UsageError("a processor of images and texts beside the model", processor, cure)
-    options = _refuse_options_of_texts(options)
-    corpus = module.open_image_texts(name, **options) if read is None else read()
+    _refuse_options_of_texts(options)
+    corpus = read()
     plan = module.ImageTextPlan(
         corpus,
         processor,
@@ -186,27 +205,45 @@ def open_texts_with_images(
     return plan, {**described, **corpus.source, "warnings": warnings}
 
 
-def _refuse_options_of_texts(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options without those that only texts have. UsageError if one of them was given."""
-    options = dict(options)
-    given = {"sequences": options.pop("sequences", None), "max-length": options.pop("max_length", None)}
-    documents = options.pop("documents", "auto")
-    if documents != "auto":
-        given["documents"] = documents
-    for option, value in given.items():
-        if value is not None:
+def _find_texts_with_images(module: Any, name: str, options: Mapping[str, Any]) -> Callable[[], Any] | None:
+    """Return the function that reads the corpus; None if it holds no texts with images.
+
+    module    `data.image_texts`
+    options   fields of `CorpusOptions`; those that only texts have are not used
+    """
+    path = find_path(name)
+    # a name without a slash is no data set of the hub
+    if name in named_corpora() or (path is None and "/" not in name):
+        return None
+    if path is None or module.is_saved_set(path):
+        of_sets = {option: options[option] for option in OF_SETS if option in options}
+        return module.find_image_text_set(name, **of_sets)  # type: ignore[no-any-return]
+    if not module.holds_image_texts(name):
+        return None
+    of_images = {option: value for option, value in options.items() if option not in OF_TEXTS}
+    return partial(module.open_image_texts, name, **of_images)
+
+
+def _refuse_options_of_texts(options: Mapping[str, Any]) -> None:
+    """Raise UsageError if an option was given that only texts have."""
+    for option in OF_TEXTS:
+        value = options.get(option)
+        if value is not None and value != "auto":
             cure = "leave it out; --limit counts images or chats"
-            raise UsageError("options of texts with images", f"--{option} {value}", cure)
-    return options
+            raise UsageError("options of texts with images", f"--{option.replace('_', '-')} {value}", cure)
 
 
 def open_texts(texts: list[str], model: Any, processor: Any, **how: Any) -> tuple[Plan, dict[str, Any]]:
     """Batch texts in memory for a model; each is a document and a unit. `how` are keyword arguments of `open_plan`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "texts.jsonl")
-        path.write_text("\n".join(json.dumps({"text": text}) for text in texts), "utf-8")
+        lines = [json.dumps({"text": text}) for text in texts]
+        path.write_text("\n".join(lines), "utf-8")
         plan, described = open_plan(str(path), model, processor, modality="text", **how)
-    return plan, {name: value for name, value in described.items() if name != "path"} | {"name": "texts"}
+    # the temporary file means nothing to a reader of the manifest
+    described.pop("path", None)
+    described["name"] = "texts"
+    return plan, described
 
 
 def _check_modality(name: str, modality: str, column: str | None) -> None:
@@ -217,13 +254,14 @@ def _check_modality(name: str, modality: str, column: str | None) -> None:
     column     the column that the user named, or None
     """
     row = named_corpora().get(name)
-    path = None if row else find_path(name)
+    path = None
+    holds: str | None = None
     if row:
-        holds: str | None = row.modality
-    elif path:
-        holds = detect_modality(path)
+        holds = row.modality
     else:
-        return
+        path = find_path(name)
+    if path:
+        holds = detect_modality(path)
     if holds not in EXAMPLES or holds == modality:
         return
     # a manifest of clips may have their texts beside them
@@ -251,14 +289,25 @@ def choose_text_length(config: Any, tokenizer: Any, max_length: int | None) -> i
 def find_longest_input(config: Any, tokenizer: Any) -> int | None:
     """Return how many tokens the model reads at once, by its position table and its tokenizer; None if unknown."""
     limits = [getattr(tokenizer, "model_max_length", None), getattr(config, "max_length_inputs", None)]
+    # T5 keeps a length in its config that it does not need: its positions are relative
     if not getattr(config, "relative_attention_num_buckets", None):
-        positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-        is_after_padding = getattr(config, "model_type", "") in AFTER_PADDING
-        padding = getattr(config, "pad_token_id", None)
-        first = (1 if padding is None else padding) + 1 if is_after_padding else 0
-        limits.append(positions - first if positions else None)
-    known = [int(x) for x in limits if x is not None and 0 < x < 1_000_000]
-    return min(known) if known else None
+        limits.append(_count_positions(config))
+    # a tokenizer without a limit says 10^30
+    known = [int(x) for x in limits if x is not None and 0 < x < UNLIMITED]
+    return min(known, default=None)
+
+
+def _count_positions(config: Any) -> int | None:
+    """Return how many tokens the position table of a model has room for; None if it has none."""
+    positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    if not positions:
+        return None
+    if getattr(config, "model_type", "") not in AFTER_PADDING:
+        return int(positions)
+    padding = getattr(config, "pad_token_id", None)
+    if padding is None:
+        padding = 1
+    return int(positions) - (padding + 1)
 
 
 def _plan_text(corpus: Any, model: Any, tokenizer: Any, length: int, batch_tokens: int) -> Any:
@@ -272,7 +321,9 @@ def _plan_text(corpus: Any, model: Any, tokenizer: Any, length: int, batch_token
     family = family_named(kind)
     if family.words:
         return plan_characters(corpus, tokenizer, max_length=length, batch_tokens=batch_tokens)
-    start = find_decoder_start(config) if getattr(config, "is_encoder_decoder", False) else None
+    start = None
+    if getattr(config, "is_encoder_decoder", False):
+        start = find_decoder_start(config)
     plan = plan_text(
         corpus,
         tokenizer,
@@ -282,7 +333,10 @@ def _plan_text(corpus: Any, model: Any, tokenizer: Any, length: int, batch_token
         decoder_start_id=start,
         vocab_size=getattr(config, "vocab_size", None),
     )
-    return plan.at_least(config.downsampling_rate) if kind == "canine" else plan  # a molecule of characters
+    # Canine joins as many characters to a position: it reads no fewer
+    if kind == "canine":
+        return plan.at_least(config.downsampling_rate)
+    return plan
 
 
 def open_labelled(

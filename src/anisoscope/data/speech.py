@@ -48,7 +48,9 @@ def _find_prompt(config: Any, processor: Any) -> list[int]:
     if not getattr(config, "is_encoder_decoder", False):
         return []
     prefix = getattr(getattr(processor, "tokenizer", None), "prefix_tokens", None)
-    return [int(token) for token in prefix] if prefix else [find_decoder_start(config)]
+    if not prefix:
+        return [find_decoder_start(config)]
+    return list(map(int, prefix))
 
 
 def _read_transcripts(
@@ -61,24 +63,42 @@ def _read_transcripts(
 
     prompt   how many tokens the decoder reads before the transcript
     """
-    alone = "the decoder reads the same prompt with every clip, so that its numbers say little about the corpus"
     clips = windows.clip.tolist()
     texts = {clip: corpus.items[clip].text for clip in clips}
-    n_without = list(texts.values()).count("")
-    tokenizer = getattr(processor, "tokenizer", None)
-    if n_without == len(texts):
-        return [], f"{alone}: no clip has a transcript"
-    if n_without:
-        return [], f"{alone}: {n_without} of {len(texts)} clips have no transcript"
-    if len(texts) < len(clips):
-        return [], f"{alone}: transcripts of clips that are cut into several windows cannot be cut"
-    if tokenizer is None:
-        return [], f"{alone}: the checkpoint has no tokenizer for the transcripts"
-    ids = [list(map(int, tokenizer(texts[clip], add_special_tokens=False)["input_ids"])) for clip in clips]
-    room = int(getattr(config, "max_target_positions", 0) or max(map(len, ids)) + prompt) - prompt
+    tokenizer: Any = getattr(processor, "tokenizer", None)
+    reason = _explain_no_transcripts(list(texts.values()), len(clips), tokenizer)
+    if reason:
+        alone = "the decoder reads the same prompt with every clip, so that its numbers say little about the corpus"
+        return [], f"{alone}: {reason}"
+    ids = []
+    for clip in clips:
+        ids.append(list(map(int, tokenizer(texts[clip], add_special_tokens=False)["input_ids"])))
+    longest = max(map(len, ids))
+    # prompt and transcript share the decoder's positions
+    room = int(getattr(config, "max_target_positions", 0) or longest + prompt) - prompt
+    note = ""
     n_long = sum(len(text) > room for text in ids)
-    note = f"{n_long} transcripts cut to the {room} tokens that the decoder has room for" if n_long else ""
+    if n_long:
+        note = f"{n_long} transcripts cut to the {room} tokens that the decoder has room for"
     return [text[:room] for text in ids], note
+
+
+def _explain_no_transcripts(texts: list[str], windows: int, tokenizer: Any) -> str:
+    """Say why the decoder cannot read transcripts; empty if it can.
+
+    texts     transcript of each clip, empty if it has none
+    windows   number of windows that the clips are cut into
+    """
+    n_without = texts.count("")
+    if n_without == len(texts):
+        return "no clip has a transcript"
+    if n_without:
+        return f"{n_without} of {len(texts)} clips have no transcript"
+    if len(texts) < windows:
+        return "transcripts of clips that are cut into several windows cannot be cut"
+    if tokenizer is None:
+        return "the checkpoint has no tokenizer for the transcripts"
+    return ""
 
 
 def _find_decoder_starts(unit: Index, prompt: int, texts: list[list[int]]) -> Index:
@@ -92,7 +112,9 @@ def _find_decoder_starts(unit: Index, prompt: int, texts: list[list[int]]) -> In
     starts = []
     for window, number in enumerate(unit.tolist()):
         starts.append(reached[number])
-        reached[number] += prompt + (len(texts[window]) if texts else 0)
+        reached[number] += prompt
+        if texts:
+            reached[number] += len(texts[window])
     return np.array(starts, np.int64)
 
 
@@ -121,6 +143,7 @@ def choose_sound_input(config: Any, processor: Any, max_length: int | None) -> S
     UsageError for a model that reads no sound, or an extractor of another window length.
     """
     reads_features = hasattr(config, "num_mel_bins")
+    # a model of mel features without such a table is none of Whisper's family
     if reads_features and not hasattr(config, "max_source_positions"):
         family = getattr(config, "model_type", type(config).__name__)
         raise UsageError("a model that reads samples, or Whisper", family, "name wav2vec 2.0, HuBERT, Whisper or kin")
@@ -132,6 +155,7 @@ def choose_sound_input(config: Any, processor: Any, max_length: int | None) -> S
     if reads_features:
         _require_window(config, extractor)
         kind = "features"
+        # Whisper's second convolution joins two mel frames to a position
         stride = 2 * getattr(extractor, "hop_length", 160)
         shortest = 1
     else:
@@ -144,8 +168,8 @@ def choose_sound_input(config: Any, processor: Any, max_length: int | None) -> S
         longest = min(longest, max_length * stride)
     if longest < shortest:
         raise UsageError(f"windows of at least {shortest} samples", f"{longest}", "raise --max-length")
-    settings: dict[str, Any] = {
-        **{key: getattr(extractor, key) for key in RECORDED if hasattr(extractor, key)},
+    settings = {
+        **_record_settings(extractor),
         "extractor": "checkpoint" if is_given else "default",
         "class": type(extractor).__name__,
         "rate": rate,
@@ -153,6 +177,15 @@ def choose_sound_input(config: Any, processor: Any, max_length: int | None) -> S
         "window_seconds": longest / rate,
     }
     return SoundInput(kind, extractor, rate, longest, shortest, stride, settings)
+
+
+def _record_settings(extractor: Any) -> dict[str, Any]:
+    """Return the settings of a feature extractor that a manifest names, as far as it has them."""
+    settings = {}
+    for name in RECORDED:
+        if hasattr(extractor, name):
+            settings[name] = getattr(extractor, name)
+    return settings
 
 
 def _require_window(config: Any, extractor: Any) -> None:
@@ -180,7 +213,10 @@ def _default_extractor(config: Any, features: bool) -> Any:
 
 def _find_receptive_field(config: Any) -> int:
     """Return how many samples the convolutions need for one position."""
-    needed, kernels, strides = 1, getattr(config, "conv_kernel", ()), getattr(config, "conv_stride", ())
+    kernels = getattr(config, "conv_kernel", ())
+    strides = getattr(config, "conv_stride", ())
+    needed = 1
+    # from the last convolution back to the samples
     for kernel, stride in zip(reversed(kernels), reversed(strides), strict=False):
         needed = (needed - 1) * stride + kernel
     return int(needed)
@@ -208,11 +244,15 @@ def cut_into_windows(corpus: MediaCorpus, kept: Index, how: SoundInput) -> ClipW
     rows = []
     reached = dict.fromkeys(corpus.unit.tolist(), 0)
     for clip in kept.tolist():
-        total, unit = corpus.infos[clip].resampled(how.rate), int(corpus.unit[clip])
-        edges = np.linspace(0, total, ceil(total / how.longest) + 1).astype(np.int64).tolist()
+        total = corpus.infos[clip].resampled(how.rate)
+        unit = int(corpus.unit[clip])
+        n_windows = ceil(total / how.longest)
+        edges = np.linspace(0, total, n_windows + 1).astype(np.int64).tolist()
         for first, last in pairwise(edges):
-            rows.append((clip, first, last - first, unit, reached[unit]))
-            reached[unit] += how.extractor.nb_max_frames if how.kind == "features" else last - first
+            length = last - first
+            rows.append((clip, first, length, unit, reached[unit]))
+            # a window of features is padded to the full length
+            reached[unit] += how.extractor.nb_max_frames if how.kind == "features" else length
     return ClipWindows(*np.array(rows, dtype=np.int64).T)
 
 
@@ -245,8 +285,10 @@ class SpeechPlan(Plan):
         self.how = how = choose_sound_input(config, processor, max_length)
         self.corpus = corpus
         kept = _select_long_enough(corpus, how)
+        notes = []
         n_short = len(corpus.infos) - len(kept)
-        notes = [f"{n_short} clips of fewer than {how.shortest} samples left out"] if n_short else []
+        if n_short:
+            notes.append(f"{n_short} clips of fewer than {how.shortest} samples left out")
         self.prompt = _find_prompt(config, processor)
         self.windows = windows = cut_into_windows(corpus, kept, how)
         self.settings = {**how.settings, "decoder_prompt": self.prompt, "batch_tokens": batch_tokens}
@@ -258,24 +300,24 @@ class SpeechPlan(Plan):
             self.settings |= {"decoder_reads": TRANSCRIPTS, "transcripts": hash_parts([self.texts])}
         self._decoder_start = _find_decoder_starts(windows.unit, len(self.prompt), self.texts)
         self._last: tuple[int, Samples] = (-1, np.empty(0, np.float32))
-        reads_features = how.kind == "features"
-        are_whole_clips = len(np.unique(windows.clip)) == len(windows.clip)
-        words = {
+        self.real = windows.length
+        if how.kind == "features":
+            # mel frames, the last one rounded up
+            self.real = -(-windows.length // how.extractor.hop_length)
+        batches = _batch_windows(windows.length, how, batch_tokens, config)
+        identity = [corpus.fingerprint, self.settings, *windows]
+        super().__init__(batches, self.real, windows.unit, identity, self._name_things(), list(filter(None, notes)))
+
+    def _name_things(self) -> dict[str, str]:
+        """Return what positions, sequences, units and what is counted are called, for tables and the page."""
+        clips = self.windows.clip
+        are_whole_clips = len(np.unique(clips)) == len(clips)
+        return {
             "position": "frame",
             "sequence": "clip" if are_whole_clips else "window",
-            "unit": corpus.unit_word("clip"),
-            "counted": "mel frame" if reads_features else "sample",
+            "unit": self.corpus.unit_word("clip"),
+            "counted": "mel frame" if self.how.kind == "features" else "sample",
         }
-        self.real = -(-windows.length // how.extractor.hop_length) if reads_features else windows.length
-        batches = _batch_windows(windows.length, how, batch_tokens, config)
-        super().__init__(
-            batches,
-            self.real,
-            windows.unit,
-            [corpus.fingerprint, self.settings, *windows],
-            words,
-            list(filter(None, notes)),
-        )
 
     def build(self, rows: Index) -> Batch:
         """Build the batch of these windows: the model's inputs, units, and streams (which positions are real)."""
@@ -296,13 +338,16 @@ class SpeechPlan(Plan):
 
         Transcripts of different lengths are padded on the right with the prompt's first token.
         """
-        texts = [self.texts[row] if self.texts else [] for row in rows.tolist()]
-        lengths = torch.tensor([len(self.prompt) + len(text) for text in texts])
+        texts = []
+        for row in rows.tolist():
+            transcript = self.texts[row] if self.texts else []
+            texts.append([*self.prompt, *transcript])
+        lengths = torch.tensor(list(map(len, texts)))
         width = int(lengths.max())
         mask = torch.arange(width) < lengths[:, None]
         ids = torch.full((len(texts), width), self.prompt[0])
         for row, text in enumerate(texts):
-            ids[row, : lengths[row]] = torch.tensor([*self.prompt, *text])
+            ids[row, : len(text)] = torch.tensor(text)
         return ids, mask
 
     def _window(self, row: int) -> Samples:
@@ -354,6 +399,7 @@ def _batch_windows(lengths: Index, how: SoundInput, budget: int, config: Any) ->
 
     Only windows of the same length share a batch if the model allows no padding.
     """
+    # Whisper pads every window to the whole of its position table
     if how.kind == "features":
         return pack(np.full_like(lengths, config.max_source_positions), budget)
     positions = np.maximum(1, lengths // how.stride)
@@ -363,5 +409,6 @@ def _batch_windows(lengths: Index, how: SoundInput, budget: int, config: Any) ->
     longest_first = np.unique(lengths)[::-1]
     for length in longest_first:
         rows = np.flatnonzero(lengths == length)
-        batches += [rows[inner] for inner in pack(positions[rows], budget)]
+        for inner in pack(positions[rows], budget):
+            batches.append(rows[inner])
     return batches
