@@ -77,11 +77,14 @@ STEPS = (*range(0, 200, 20), *range(200, 2001, 100))
 PAPER = f"google/multiberts-seed_{{0..4}}-step_{{{','.join(map(str, STEPS))}}}k"
 
 
-def _make_settings(name: str, recipe: SmallModelRecipe = LONG) -> CheckpointSettings:
-    """Return settings for the checkpoints of a kind of small model that figures 1 to 4 train (`KINDS[name]`)."""
+def _make_settings(name: str, recipe: SmallModelRecipe = LONG, seeds: int = SEEDS) -> CheckpointSettings:
+    """Return settings for the checkpoints of a kind of small model that figures 1 to 4 train (`KINDS[name]`).
+
+    seeds   trainings of the kind; the first three are those of figures 1 to 4
+    """
     kind = KINDS[name]
     limit = min(kind.limit or PROBED, PROBED)
-    recipe = replace(recipe, seeds=SEEDS)
+    recipe = replace(recipe, seeds=seeds)
     return CheckpointSettings("", recipe, name, kind.corpus, limit, PROBED if kind.modality == TEXT else None)
 
 
@@ -89,8 +92,8 @@ SETTINGS = {
     "quick": CheckpointSettings(corpus=BUILTIN, limit=60),
     "bytes": _make_settings("byte-lm"),
     "vision": _make_settings("vit"),
-    "speech": _make_settings("speech-transformer"),
-    "photographs": _make_settings("vit-masked", PART),
+    "speech": _make_settings("speech-transformer", seeds=3),
+    "photographs": _make_settings("vit-masked", PART, seeds=3),
     "clips": _make_settings("speech-masked", PART),
     "small": CheckpointSettings(os.environ.get("ANISOSCOPE_SERIES", "runs/series/small")),
     "paper": CheckpointSettings(PAPER, corpus="wikitext-103"),
