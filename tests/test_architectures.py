@@ -17,7 +17,7 @@ from anisoscope.capture import capture
 from anisoscope.capture.tap import Tap
 from anisoscope.measure.accumulator import Measurement
 from anisoscope.measure.settings import Settings
-from anisoscope.models.blocks import Layout, _every, _frames_of_samples, find_blocks, find_stages, has_attention
+from anisoscope.models.blocks import Layout, _convert_samples, _take_every, find_blocks, find_stages, has_attention
 from anisoscope.models.families import FAMILIES, Family, families
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
@@ -374,10 +374,10 @@ def test_frames_begin_where_their_samples_do():
         config=SimpleNamespace(conv_stride=(5, 1)), _get_feat_extract_output_lengths=lambda n: n // 5
     )
     samples = Stream(torch.arange(20) < torch.tensor([[20], [11]]), torch.zeros(2, 20).bool(), torch.tensor([0, 640]))
-    frames = _frames_of_samples(made, samples)
+    frames = _convert_samples(made, samples)
     assert frames.start.tolist() == [0, 128] and not frames.special.any()
     assert frames.mask.tolist() == [[True] * 4, [True, True, False, False]]
-    every = _every(4, samples)
+    every = _take_every(4, samples)
     assert every.start.tolist() == [0, 160] and every.mask.sum(1).tolist() == [5, 3] and every.mask.shape == (2, 5)
 
 

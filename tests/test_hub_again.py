@@ -195,7 +195,9 @@ def test_a_damaged_index_of_weights_is_told(tmp_path, monkeypatch, weights):
     (tmp_path / name).write_text(json.dumps(weights))
     monkeypatch.setattr(of_hub, "_download", lambda *_: tmp_path)
     with pytest.raises(ModelError, match=r"an index of the weights in .*index\.json of one/two; got"):
-        of_hub._weights(ModelPlace("one/two", None, "c", files={name: "", "a.safetensors": ""}), tmp_path, "one/two")
+        of_hub._list_weight_files(
+            ModelPlace("one/two", None, "c", files={name: "", "a.safetensors": ""}), tmp_path, "one/two"
+        )
 
 
 def test_a_full_disk_is_no_fault_of_the_hub(monkeypatch):
@@ -205,7 +207,7 @@ def test_a_full_disk_is_no_fault_of_the_hub(monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(of_hub, "_download", full)
-    monkeypatch.setattr(of_hub, "_from_cache", lambda *_: pytest.fail("the cache was asked"))
+    monkeypatch.setattr(of_hub, "_find_in_cache", lambda *_: pytest.fail("the cache was asked"))
     with pytest.raises(OSError, match="No space left"):
         of_hub.download(ModelPlace("one/two", None, "c", files={"config.json": ""}), "one/two")
 
@@ -220,7 +222,7 @@ def test_a_full_disk_is_no_fault_of_the_hub(monkeypatch):
 def test_what_is_denied_is_told_apart_from_what_does_not_answer(monkeypatch, fault, expected):
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_, **__: None)
     with pytest.raises(ModelError) as told:
-        of_hub._from_cache("one/two", None, "one/two", "", fault)
+        of_hub._find_in_cache("one/two", None, "one/two", "", fault)
     assert expected in str(told.value)
 
 
@@ -250,7 +252,7 @@ def test_beside_a_folder_of_that_name_the_folder_is_named(monkeypatch, tmp_path)
         if there:
             (tmp_path / "gpt2").mkdir()
         with pytest.raises(ModelError) as told:
-            of_hub._from_cache("openai-community/gpt2", None, "gpt2", "near", Fault("no answer", "try again"))
+            of_hub._find_in_cache("openai-community/gpt2", None, "gpt2", "near", Fault("no answer", "try again"))
         assert said in str(told.value) and ("./gpt2" in str(told.value)) == there
 
 
@@ -260,7 +262,7 @@ def test_a_name_that_may_be_a_path_is_told_what_lies_in_its_folder(monkeypatch, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "gpt2").mkdir(parents=True)
     with pytest.raises(ModelError, match=r"'models/gpt3', which is not there.*the folder models has gpt2; for a model"):
-        of_hub._from_cache("models/gpt3", None, "models/gpt3", "", Fault("no network", "connect to the network"))
+        of_hub._find_in_cache("models/gpt3", None, "models/gpt3", "", Fault("no network", "connect to the network"))
 
 
 @pytest.mark.parametrize("inside", ["", "0_Transformer/"])
@@ -274,7 +276,7 @@ def test_shards_lie_where_their_index_does(tmp_path, monkeypatch, inside):
     shards = {"a.weight": "model-00002-of-00002.safetensors", "b.weight": "model-00001-of-00002.safetensors"}
     index.write_text(json.dumps({"weight_map": shards}))
     monkeypatch.setattr(of_hub, "_download", lambda *_: tmp_path)
-    assert of_hub._weights(place, tmp_path, "some/model") == names[2:]
+    assert of_hub._list_weight_files(place, tmp_path, "some/model") == names[2:]
 
 
 def test_a_fault_is_found_behind_the_errors_that_it_led_to():

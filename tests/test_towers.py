@@ -18,7 +18,7 @@ from anisoscope.errors import ModelError, UsageError
 from anisoscope.models import adapters
 from anisoscope.models.blocks import Layout, find_blocks
 from anisoscope.models.identity import hash_weights
-from anisoscope.models.load import _tower, load
+from anisoscope.models.load import _choose_tower, load
 
 TEXT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40, "vocab_size": 100}
 VISION = {**TEXT, "num_hidden_layers": 3, "image_size": 32, "patch_size": 8}
@@ -60,7 +60,7 @@ def test_images_go_through_the_vision_tower(towers):
 def test_weights_that_a_tower_lacks_are_named_as_in_the_tower(towers, side):
     """So that they are left out of its hash: they are drawn anew every time."""
     missing = ["text_model.final.weight", "vision_model.head.bias", "vision_model.head.weight"]
-    part, found = _tower(towers[0], missing, side, "clip")
+    part, found = _choose_tower(towers[0], missing, side, "clip")
     own = {"vision": ["head.bias", "head.weight"], "text": ["final.weight"], "both": missing}
     assert found == own[side] and part is (towers[0] if side == "both" else getattr(towers[0], f"{side}_model"))
 
@@ -148,7 +148,9 @@ def test_the_classes_of_an_adapter_are_those_of_its_head():
     assert adapters._count_classes({"x.lora_A.weight": lora, "score.weight": head}) == 3
     assert adapters._count_classes({"classifier.dense.weight": lora, "classifier.out_proj.weight": head}) == 3
     assert adapters._count_classes({"score.lora_B.weight": head, "score.bias": torch.ones(3)}) is None
-    assert not adapters._same(torch.ones(2), torch.ones(1, 2)) and adapters._same(torch.ones(2), torch.ones(2).double())
+    assert not adapters._is_same(torch.ones(2), torch.ones(1, 2)) and adapters._is_same(
+        torch.ones(2), torch.ones(2).double()
+    )
 
 
 def test_an_adapter_is_named_by_its_id_on_the_hub(tmp_path):

@@ -645,14 +645,14 @@ def test_blocks_fit_a_class_or_a_pattern():
         ("*.0", "a.0"): True,
         ("a.b", "a.c"): False,
     }
-    assert {pair: blocks._fits(*pair, module) for pair in fits} == fits
+    assert {pair: blocks._is_match(*pair, module) for pair in fits} == fits
     assert blocks._find_tower("v.layers.0", {"v": "vision"}) == "v" and blocks._find_tower("v", {"v": "x"}) == "v"
     assert blocks._find_tower("vision", {"v": "vision"}) is None
-    assert blocks._modalities(types.SimpleNamespace(input_modalities=("video", "text"))) == {"image", "text"}
-    assert blocks._modalities(types.SimpleNamespace(input_modalities="audio")) == {"audio"}
+    assert blocks._read_modalities(types.SimpleNamespace(input_modalities=("video", "text"))) == {"image", "text"}
+    assert blocks._read_modalities(types.SimpleNamespace(input_modalities="audio")) == {"audio"}
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     outer = torch.nn.ModuleDict({"blocks": net, "head": torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())})
-    assert blocks._candidates(outer) == ["Linear", "blocks.*"]
+    assert blocks._suggest_blocks(outer) == ["Linear", "blocks.*"]
     found = blocks.find_blocks(outer, ("blocks.*",))
     assert found == {"encoder": [net[0], net[1]]}
     nested = torch.nn.Sequential(torch.nn.TransformerEncoderLayer(4, 2, 8))
@@ -669,26 +669,26 @@ def test_special_tokens_before_the_patches_are_counted():
     model.register_tokens = torch.nn.Parameter(torch.ones(1, 3, 4))
     model.class_embedding = torch.nn.Parameter(torch.ones(4))
     model.mask_token = torch.nn.Parameter(torch.ones(1, 1, 4))
-    assert blocks._special_tokens(model) == 5
+    assert blocks._count_special_tokens(model) == 5
     model.blocks_token_only = torch.nn.Linear(2, 2)
-    assert blocks._special_tokens(model) == 0
+    assert blocks._count_special_tokens(model) == 0
 
 
 def test_streams_of_merged_lengthened_and_tripled_inputs():
     mask = torch.tensor([[True, True, True, False, False]])
     stream = Stream(mask, torch.tensor([[True, False, False, False, False]]), torch.tensor([10]))
-    half = blocks._every(2, stream)
+    half = blocks._take_every(2, stream)
     assert half.mask.tolist() == [[True, True, False]] and half.special.tolist() == [[True, False, False]]
     assert half.start.tolist() == [5]
-    filled = families._filled(stream, before=2, behind=1)
+    filled = families._lengthen(stream, before=2, behind=1)
     assert filled.mask.tolist() == [[False, False, True, True, True, False, False, False]]
     assert filled.special[0, 2] and filled.special.sum() == 1 and filled.start.tolist() == [8]
     config = types.SimpleNamespace(attention_window=[2, 4], prompt_length=3)
     model = types.SimpleNamespace(config=config)
-    padded = families._padded_to("attention_window")(model, {"encoder": stream, "decoder": stream})
+    padded = families._make_padder("attention_window")(model, {"encoder": stream, "decoder": stream})
     assert padded["encoder"].mask.shape == (1, 8) and padded["decoder"] is stream
-    assert families._cpmant(model, {"decoder": stream})["decoder"].start.tolist() == [7]
-    tripled = families._decision_transformer(model, {"decoder": stream})["decoder"]
+    assert families._adapt_cpmant(model, {"decoder": stream})["decoder"].start.tolist() == [7]
+    tripled = families._adapt_decision_transformer(model, {"decoder": stream})["decoder"]
     assert (
         tripled.mask.sum() == 9 and tripled.start.tolist() == [30] and tripled.special[0, :4].tolist() == [1, 1, 1, 0]
     )
@@ -701,9 +701,9 @@ def test_frames_of_samples_are_real_if_all_their_samples_are():
     samples = Stream(
         torch.arange(40) < torch.tensor([[40], [25]]), torch.zeros(2, 40, dtype=bool), torch.tensor([0, 400])
     )
-    frames = blocks._frames_of_samples(model, samples)
+    frames = blocks._convert_samples(model, samples)
     assert frames.mask.sum(1).tolist() == [4, 2] and frames.start.tolist() == [0, 40]
-    assert blocks._frames_of_samples(types.SimpleNamespace(), samples) is samples
+    assert blocks._convert_samples(types.SimpleNamespace(), samples) is samples
 
 
 def test_formats_of_checkpoints(tmp_path):
@@ -765,7 +765,7 @@ def test_faults_that_say_how_they_were_reached():
         ("ReadError", "", "broke off"),
         ("ConnectError", "", "no network"),
     ):
-        assert got in hub_faults._unreached(kind, text).got
+        assert got in hub_faults._explain_no_reply(kind, text).got
     error = ValueError("x")
     error.__context__ = LookupError("y")
     assert hub_faults.classify_fault(error).got == "ValueError: x"

@@ -52,7 +52,7 @@ def merge_adapter(folder: str, base: str, options: dict[str, Any], *, classifier
         got = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise ModelError(f"a readable adapter in {folder}, of {base}", got, "save it again, or merge it") from error
     apart = sorted(saved.keys() ^ there.keys())
-    apart += sorted(key for key in saved.keys() & there.keys() if not _same(saved[key], there[key]))
+    apart += sorted(key for key in saved.keys() & there.keys() if not _is_same(saved[key], there[key]))
     if apart:
         got = f"{len(apart)} that find no place, such as {', '.join(apart[:3])}"
         raise ModelError(f"an adapter whose weights are all of {base}", got, "name its own base in adapter_config.json")
@@ -76,6 +76,6 @@ def _count_classes(saved: dict[str, torch.Tensor]) -> int | None:
     return len(heads[-1]) if heads else None
 
 
-def _same(saved: torch.Tensor, there: torch.Tensor) -> bool:
+def _is_same(saved: torch.Tensor, there: torch.Tensor) -> bool:
     """Return whether a saved tensor and the loaded one are equal."""
     return saved.shape == there.shape and bool(torch.equal(saved.to(there), there))

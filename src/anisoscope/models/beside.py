@@ -71,7 +71,7 @@ def add_text_pooling(model: nn.Module, folder: str, processor: Any, *, untrained
         reason = f"{', '.join(foreign)} is code of its own" if foreign else "pip install sentence-transformers for them"
         return [f"the modules behind the Transformer (pooling …) are not measured: {reason}"]
     known = read_config(Path(folder, "config_sentence_transformers.json"))
-    kinds = [_kind_of(row) for row in rows]
+    kinds = [_get_class_name(row) for row in rows]
     archetype = known.get("model_type") or ("SparseEncoder" if set(kinds) & SPARSE else "SentenceTransformer")
     if archetype not in ("SentenceTransformer", "SparseEncoder"):
         return [f"the modules behind the Transformer are not measured: a {archetype} gives no vector of a text"]
@@ -91,7 +91,7 @@ def add_text_pooling(model: nn.Module, folder: str, processor: Any, *, untrained
     return notes
 
 
-def _kind_of(row: dict[str, Any]) -> str:
+def _get_class_name(row: dict[str, Any]) -> str:
     """Return the class name of a module, without its package; `row` is its entry in modules.json."""
     return str(row["type"]).rpartition(".")[2]
 
@@ -129,7 +129,7 @@ def _load_modules(rows: list[dict[str, Any]], folder: str) -> nn.Module:
     try:
         modules = [named(row["type"]).load(str(folder), subfolder=row["path"]) for row in rows]
     except Exception as error:
-        raise _unreadable(error, folder) from error
+        raise _make_load_error(error, folder) from error
     return nn.ModuleList(modules)
 
 
@@ -139,10 +139,10 @@ def _load_whole(archetype: str, folder: str, weight: Tensor) -> nn.Module:
     try:
         return WholeModel(getattr(library, archetype)(folder, device=str(weight.device)).to(weight.dtype).eval())
     except Exception as error:
-        raise _unreadable(error, folder) from error
+        raise _make_load_error(error, folder) from error
 
 
-def _unreadable(error: Exception, folder: str) -> ModelError:
+def _make_load_error(error: Exception, folder: str) -> ModelError:
     """Make the error for modules of sentence-transformers in a folder that cannot be loaded. The caller raises it.
 
     error   what the library raised

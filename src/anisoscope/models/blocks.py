@@ -3,7 +3,7 @@ special.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import accumulate
@@ -18,10 +18,14 @@ from anisoscope.errors import ModelError, UsageError, suggest_names
 from anisoscope.models.families import Streams, class_of, class_of_transformers, family_of
 from anisoscope.models.parts import find_parts, is_causal
 
+NamedPart = tuple[str, nn.Module]
+"""The path of a module in its model, and the module."""
 TORCH_LAYERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict)
 """Modules that hold others and are never called themselves."""
+LISTS = (nn.Sequential, nn.ModuleList)
+"""Modules in which timm keeps blocks one after the other."""
 SPECIAL_PARAMETERS = (
     *("cls_token", "distillation_token", "register_tokens", "class_embedding"),
     *("dist_token", "reg_token"),  # of timm
@@ -52,53 +56,91 @@ def find_blocks(model: nn.Module, names: tuple[str, ...] = ()) -> dict[str, list
     fits no module, ModelError if nothing is found; both name what the model has.
     """
     named = [(n, m) for n, m in model.named_modules() if not isinstance(m, CONTAINERS)]
-    for name in names:
-        if not any(_fits(name, n, m) for n, m in named):
-            known = _candidates(model) or {type(m).__name__ for _, m in named}
-            expected = f"blocks by a class or a pattern of module names of {type(model).__name__}"
-            raise UsageError(expected, f"{name!r}, which fits none", suggest_names(name, known))
     if names:
-        blocks = [(n, m) for n, m in named if any(_fits(name, n, m) for name in names)]
+        _check_names(model, names, named)
+        blocks = [(n, m) for n, m in named if _is_any_match(names, (n, m))]
     else:
-        # each tower by its own family: an image encoder may have a row, and the language model behind it none
-        towers = _towers(model)
-        blocks = _blocks_of(model, [(n, m) for n, m in named if _find_tower(n, towers) is None])
-        for path in towers:
-            part = model.get_submodule(path)
-            blocks += _blocks_of(part, [(n, m) for n, m in named if _find_tower(n, towers) == path])
-        order = {module: i for i, (_, module) in enumerate(named)}
-        blocks.sort(key=lambda pair: order[pair[1]])
-    blocks = [(n, m) for n, m in blocks if n] or blocks  # the model itself only where it is all there is
-    blocks = [(n, m) for n, m in blocks if not any(n.startswith(f"{outer}.") for outer, _ in blocks)]
+        blocks = _select_blocks_by_tower(model, named)
+    blocks = _keep_outermost(blocks)
     if not blocks:
-        repeated = _candidates(model)
-        likely = repeated[0] if repeated else "CLASS"
-        cure = (
-            f"name the class of its blocks, or a pattern of their names: --blocks {likely}, in Python blocks='{likely}'"
-        )
-        cure += f"; it repeats {', '.join(repeated)}" if repeated else ""
-        raise ModelError("a model whose blocks can be found", f"{type(model).__name__}, which declares none", cure)
-    stack, stacks = find_stacks(model), dict[str, list[nn.Module]]()
+        raise _make_no_blocks_error(model)
+
+    stack_of = find_stacks(model)
+    stacks: dict[str, list[nn.Module]] = {}
     for _, block in blocks:
-        stacks.setdefault(stack[block], []).append(block)
+        stacks.setdefault(stack_of[block], []).append(block)
     return stacks
 
 
-def _blocks_of(model: nn.Module, named: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+def _check_names(model: nn.Module, names: tuple[str, ...], named: list[NamedPart]) -> None:
+    """Raise UsageError if one of the user's names of blocks fits no module; it suggests similar names."""
+    for name in names:
+        if _is_any_match((name,), *named):
+            continue
+        known = _suggest_blocks(model) or {type(m).__name__ for _, m in named}
+        expected = f"blocks by a class or a pattern of module names of {type(model).__name__}"
+        raise UsageError(expected, f"{name!r}, which fits none", suggest_names(name, known))
+
+
+def _select_blocks_by_tower(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
+    """Return (name, module) of the blocks of a model in running order, with each tower searched by its own family."""
+    # An image encoder may have a row in the families, and the language model behind it none.
+    towers = _find_towers(model)
+    blocks = _select_blocks(model, [(n, m) for n, m in named if _find_tower(n, towers) is None])
+    for path in towers:
+        tower = model.get_submodule(path)
+        blocks += _select_blocks(tower, [(n, m) for n, m in named if _find_tower(n, towers) == path])
+    order = {module: i for i, (_, module) in enumerate(named)}
+    return sorted(blocks, key=lambda block: order[block[1]])
+
+
+def _keep_outermost(blocks: list[NamedPart]) -> list[NamedPart]:
+    """Drop blocks that lie inside other blocks, and the model itself if there are others."""
+    # The whole model has the empty name; it counts as a block only if it is all there is.
+    blocks = [(n, m) for n, m in blocks if n] or blocks
+    outermost = []
+    for name, module in blocks:
+        if not any(name.startswith(f"{outer}.") for outer, _ in blocks):
+            outermost.append((name, module))
+    return outermost
+
+
+def _make_no_blocks_error(model: nn.Module) -> ModelError:
+    """Make the error for a model whose blocks are unknown, with what it repeats. The caller raises it."""
+    repeated = _suggest_blocks(model)
+    likely = repeated[0] if repeated else "CLASS"
+    cure = f"name the class of its blocks, or a pattern of their names: --blocks {likely}, in Python blocks='{likely}'"
+    if repeated:
+        cure += f"; it repeats {', '.join(repeated)}"
+    return ModelError("a model whose blocks can be found", f"{type(model).__name__}, which declares none", cure)
+
+
+def _select_blocks(model: nn.Module, named: list[NamedPart]) -> list[NamedPart]:
     """Return (name, module) of the blocks of a model or of one of its towers, by the first method that finds some."""
-    blocks = [(n, m) for n, m in named if any(_fits(name, n, m) for name in family_of(model).blocks)]
-    if not blocks:
-        ends = {parts[-1] for parts in find_parts(model)}
-        blocks = [(n, m) for n, m in named if m in ends]
-    of_timm = set(_blocks_of_timm(model))
-    blocks = blocks or [(n, m) for n, m in named if m in of_timm]
-    layer = class_of_transformers("modeling_layers", "GradientCheckpointingLayer")
-    for classes in (tuple(_declared(model)), (layer,) if layer else (), TORCH_LAYERS):
-        blocks = blocks or [(n, m) for n, m in named if isinstance(m, classes)]
-    return blocks
+    # The order matters: what is written down about a family is surer than what its code happens to declare.
+    patterns = family_of(model).blocks
+    blocks = [(n, m) for n, m in named if _is_any_match(patterns, (n, m))]
+    if blocks:
+        return blocks
+    for modules in ({parts[-1] for parts in find_parts(model)}, set(_iter_blocks_of_timm(model))):
+        blocks = [(n, m) for n, m in named if m in modules]
+        if blocks:
+            return blocks
+    checkpointed = class_of_transformers("modeling_layers", "GradientCheckpointingLayer")
+    checkpointed_layers = (checkpointed,) if checkpointed else ()
+    for classes in (tuple(_iter_declared_classes(model)), checkpointed_layers, TORCH_LAYERS):
+        blocks = [(n, m) for n, m in named if isinstance(m, classes)]
+        if blocks:
+            return blocks
+    return []
 
 
-def _fits(pattern: str, name: str, module: nn.Module) -> bool:
+def _is_any_match(patterns: Iterable[str], *named: NamedPart) -> bool:
+    """Return whether one of these (name, module) fits one of the patterns."""
+    return any(_is_match(pattern, name, module) for pattern in patterns for name, module in named)
+
+
+def _is_match(pattern: str, name: str, module: nn.Module) -> bool:
     """Return whether a module is of this class or its name fits the pattern, in which `*` is one part of a name."""
     parts, levels = pattern.split("."), name.split(".")
     if len(parts) == 1:
@@ -106,44 +148,68 @@ def _fits(pattern: str, name: str, module: nn.Module) -> bool:
     return len(parts) == len(levels) and all(fnmatchcase(part, glob) for part, glob in zip(levels, parts, strict=True))
 
 
-def _candidates(model: nn.Module) -> list[str]:
+def _suggest_blocks(model: nn.Module) -> list[str]:
     """Suggest classes and name patterns for blocks: lists of modules that are all of one class."""
+    # A dict, not a set: suggestions keep the order of the model.
     found: dict[str, None] = {}
     for name, holder in model.named_modules():
+        if not isinstance(holder, nn.ModuleList | nn.Sequential) or len(holder) < 2:
+            continue
         classes = {type(child).__name__ for child in holder.children()}
-        if isinstance(holder, nn.ModuleList | nn.Sequential) and len(holder) > 1 and len(classes) == 1:
-            found |= dict.fromkeys((*classes, f"{name}.*" if name else "*"))
+        if len(classes) == 1:
+            pattern = f"{name}.*" if name else "*"
+            found |= dict.fromkeys((*classes, pattern))
     return list(found)
 
 
-def _declared(model: nn.Module) -> Iterator[type[nn.Module]]:
+def _iter_declared_classes(model: nn.Module) -> Iterator[type[nn.Module]]:
     """Yield the classes that the model's own code declares as the source of `hidden_states`."""
     pretrained = class_of_transformers("modeling_utils", "PreTrainedModel")
+    if pretrained is None:
+        return
     for module in model.modules():
-        if pretrained is None or not isinstance(module, pretrained):
+        if not isinstance(module, pretrained):
             continue
         declared = (getattr(module, "_can_record_outputs", None) or {}).get("hidden_states", ())
-        for item in declared if isinstance(declared, list | tuple) else (declared,):
+        items = declared if isinstance(declared, list | tuple) else (declared,)
+        for item in items:
             target = getattr(item, "target_class", item)
+            # A model inside a model is no block; it declares its own.
             if isinstance(target, type) and issubclass(target, nn.Module) and not issubclass(target, pretrained):
                 yield target
 
 
-def _blocks_of_timm(model: nn.Module) -> Iterator[nn.Module]:
+def _iter_blocks_of_timm(model: nn.Module) -> Iterator[nn.Module]:
     """Yield the blocks of a timm model, alone or inside transformers' wrapper.
 
     timm lists the modules whose outputs are its features. These are blocks, or stages of blocks, or some of the
     modules in a list of blocks.
     """
     model = getattr(model, "timm_model", model)
-    features = getattr(model, "feature_info", None) or () if type(model).__module__.startswith("timm.") else ()
-    modules, lists = dict(model.named_modules()), (nn.Sequential, nn.ModuleList)
-    for name in dict.fromkeys(feature["module"].rpartition(".")[0] or feature["module"] for feature in features):
-        units = [modules[name]] if name in modules and isinstance(modules[name], lists) else []
-        units = [*units[0].children()] if units and any(f["module"].startswith(f"{name}.") for f in features) else units
+    if not type(model).__module__.startswith("timm."):
+        return
+    features = [feature["module"] for feature in getattr(model, "feature_info", None) or ()]
+    modules = dict(model.named_modules())
+    holders = dict.fromkeys(feature.rpartition(".")[0] or feature for feature in features)
+    for name in holders:
+        if not isinstance(modules.get(name), LISTS):
+            continue
+        units = [modules[name]]
+        if any(feature.startswith(f"{name}.") for feature in features):
+            # timm names only some members of the list, such as every third block; all of them are blocks.
+            units = list(modules[name].children())
         for unit in units:
-            inner = getattr(unit, "blocks", unit)
-            yield from (m for m in (inner.children() if isinstance(inner, lists) else [unit]) if [*m.children()])
+            yield from _iter_blocks_of_stage(unit)
+
+
+def _iter_blocks_of_stage(unit: nn.Module) -> Iterator[nn.Module]:
+    """Yield the blocks in a stage of a timm model; a module without a list of blocks is a block itself."""
+    inner = getattr(unit, "blocks", unit)
+    blocks = inner.children() if isinstance(inner, LISTS) else [unit]
+    for block in blocks:
+        # Lists of timm also hold placeholders and single layers; blocks have modules inside.
+        if [*block.children()]:
+            yield block
 
 
 def has_tokens_first(model: nn.Module, block: nn.Module) -> bool:
@@ -168,12 +234,21 @@ def find_stages(model: nn.Module) -> list[nn.Module]:
     """
     config: Any = getattr(model, "config", None)
     if getattr(config, "model_type", "") == "efficientnet":
+        # Its blocks stand in one flat list, so the ends of stages follow from the configuration alone.
         blocks = find_blocks(model)["encoder"]
         repeats = [math.ceil(config.depth_coefficient * n) for n in config.num_block_repeats]
         return [blocks[end - 1] for end in accumulate(repeats)]
     pattern = family_of(model).stages
+    if not pattern:
+        return []
     levels = len(pattern.split("."))
-    return [m for n, m in model.named_modules() if pattern and _fits(pattern, ".".join(n.split(".")[-levels:]), m)]
+    stages = []
+    for name, module in model.named_modules():
+        # Under a head the same modules have longer names: only the last parts are compared.
+        last_parts = ".".join(name.split(".")[-levels:])
+        if _is_match(pattern, last_parts, module):
+            stages.append(module)
+    return stages
 
 
 def has_attention(model: nn.Module) -> bool:
@@ -183,14 +258,14 @@ def has_attention(model: nn.Module) -> bool:
     return family_of(model).attention and any("Attention" in type(module).__name__ for module in model.modules())
 
 
-def _modalities(module: Any) -> frozenset[str]:
+def _read_modalities(module: Any) -> frozenset[str]:
     """Return what a transformers model reads (text, image, audio …); video counts as image."""
     declared = getattr(module, "input_modalities", None) or ()
     names = (declared,) if isinstance(declared, str) else declared
     return frozenset("image" if name == "video" else name for name in names)
 
 
-def _towers(model: nn.Module) -> dict[str, str]:
+def _find_towers(model: nn.Module) -> dict[str, str]:
     """Return the parts of a multimodal model that read images or sounds, by their path, with the stack (encoder or
     decoder) of each.
 
@@ -200,20 +275,37 @@ def _towers(model: nn.Module) -> dict[str, str]:
     if pretrained is None or not isinstance(model, pretrained):
         return {}
     reads_text = any(name.rpartition(".")[2] in READING_TEXT for name, _ in model.named_modules())
-    if len(_modalities(model)) < 2 and not reads_text:
+    if len(_read_modalities(model)) < 2 and not reads_text:
         return {}
+    # In a model that writes a text about an image (TrOCR), the encoder is one of two stacks, not a tower.
     two_stacks = getattr(model.config, "is_encoder_decoder", False) or not reads_text
     towers: dict[str, str] = {}
     for path, module in model.named_modules():
         own = path.rpartition(".")[2]
-        if not path or own in READING_TEXT or _find_tower(path, towers) is not None:
+        is_text = own in READING_TEXT
+        is_stack = own in ("encoder", "decoder") and two_stacks
+        if not path or is_text or is_stack or _find_tower(path, towers) is not None:
             continue
-        stack = READING_IMAGES_OR_SOUNDS.get(own, own if own in QUERYING else "")
-        if not stack and isinstance(module, pretrained):
-            stack = STACK_OF_MODALITY.get(_modalities(module), "")
-        if stack and not (own in ("encoder", "decoder") and two_stacks):
+        stack = _name_stack(own, module, pretrained)
+        if stack:
+            # A second tower for the same modality is called by its own name.
             towers[path] = own if stack in towers.values() else stack
     return towers
+
+
+def _name_stack(own: str, module: nn.Module, pretrained: type) -> str:
+    """Return the stack that a part of a multimodal model is, by its name or what it reads; empty if it is no tower.
+
+    own          last part of its path
+    pretrained   transformers' class of models, which declare what they read
+    """
+    if own in READING_IMAGES_OR_SOUNDS:
+        return READING_IMAGES_OR_SOUNDS[own]
+    if own in QUERYING:
+        return own
+    if isinstance(module, pretrained):
+        return STACK_OF_MODALITY.get(_read_modalities(module), "")
+    return ""
 
 
 def has_two_towers(model: nn.Module) -> bool:
@@ -228,7 +320,10 @@ def _find_tower(path: str, towers: Mapping[str, str]) -> str | None:
 
     towers   the stack of each tower, by its path
     """
-    return next((tower for tower in towers if path == tower or path.startswith(f"{tower}.")), None)
+    for tower in towers:
+        if path == tower or path.startswith(f"{tower}."):
+            return tower
+    return None
 
 
 def find_stack(model: nn.Module) -> str:
@@ -236,32 +331,48 @@ def find_stack(model: nn.Module) -> str:
 
     It is `decoder` if its attention is causal, else `encoder`.
     """
-    towers = _towers(model)
-    causal = (
-        family_of(model).causal
-        or is_causal(model)
-        or any(
-            getattr(module, "is_causal", False) is True and "Attention" in type(module).__name__
-            for name, module in model.named_modules()
-            if _find_tower(name, towers) is None
-        )
-    )
-    return "decoder" if causal else "encoder"
+    if family_of(model).causal or is_causal(model) or _has_causal_attention(model):
+        return "decoder"
+    return "encoder"
+
+
+def _has_causal_attention(model: nn.Module) -> bool:
+    """Return whether an attention module outside the towers for images and sounds says that it is causal."""
+    towers = _find_towers(model)
+    for name, module in model.named_modules():
+        says_causal = getattr(module, "is_causal", False) is True
+        if says_causal and "Attention" in type(module).__name__ and _find_tower(name, towers) is None:
+            return True
+    return False
 
 
 def find_stacks(model: nn.Module) -> dict[nn.Module, str]:
     """Return the stack (encoder or decoder) of every module: by its tower, its path, or its family; otherwise that of
     `find_stack`.
     """
-    config, known = getattr(model, "config", None), dict(family_of(model).stacks)
+    by_part = dict(family_of(model).stacks)
+    config = getattr(model, "config", None)
     if getattr(config, "is_encoder_decoder", False) or any(isinstance(m, nn.Transformer) for m in model.modules()):
-        known |= {name: known.get(name, name) for name in ("encoder", "decoder")}
-    only, towers, stacks = find_stack(model), _towers(model), dict[nn.Module, str]()
+        by_part.setdefault("encoder", "encoder")
+        by_part.setdefault("decoder", "decoder")
+    otherwise = find_stack(model)
+    towers = _find_towers(model)
+    stacks: dict[nn.Module, str] = {}
     for name, module in model.named_modules():
         tower = _find_tower(name, towers)
-        by_path = next((known[part] for part in name.split(".") if part in known), only)
-        stacks[module] = by_path if tower is None else towers[tower]
+        if tower is not None:
+            stacks[module] = towers[tower]
+        else:
+            stacks[module] = _find_stack_in_path(name, by_part) or otherwise
     return stacks
+
+
+def _find_stack_in_path(path: str, by_part: Mapping[str, str]) -> str:
+    """Return the stack that the first known part of a module's path stands for; empty if none is known."""
+    for part in path.split("."):
+        if part in by_part:
+            return by_part[part]
+    return ""
 
 
 class Layout:
@@ -282,9 +393,9 @@ class Layout:
         self._streams_of_family = family_of(model).streams
         self._specials: dict[str, int] = {}
         if getattr(model, "main_input_name", "") == "pixel_values":
-            self._specials[find_stack(model)] = _special_tokens(model)
-        for path, stack in _towers(model).items():
-            self._specials[stack] = _special_tokens(model.get_submodule(path)) if stack != "audio" else 0
+            self._specials[find_stack(model)] = _count_special_tokens(model)
+        for path, stack in _find_towers(model).items():
+            self._specials[stack] = _count_special_tokens(model.get_submodule(path)) if stack != "audio" else 0
 
     def streams(self, batch: Batch) -> Streams:
         """Return {stack: stream (which positions are real)} for a batch.
@@ -293,11 +404,11 @@ class Layout:
         """
         given = dict(batch.streams)
         if "samples" in given:
-            given["encoder"] = _frames_of_samples(self.model, given.pop("samples"))
+            given["encoder"] = _convert_samples(self.model, given.pop("samples"))
         if "frames" in given:
-            given["encoder"] = _frames_of_frames(self.model, given.pop("frames"))
+            given["encoder"] = _convert_frames(self.model, given.pop("frames"))
         if has_two_towers(self.model) and {"pixel_values", "input_ids"} <= batch.inputs.keys():
-            given = given | {PAIRS: _stream_of_pairs(batch)}
+            given = given | {PAIRS: _make_stream_of_pairs(batch)}
         return _mark_images(self.model, batch, self._streams_of_family(self.model, given))
 
     def specials(self, site: Site) -> int:
@@ -308,14 +419,17 @@ class Layout:
         if site.stack not in self._specials or site.quantity in ("stage", "unrectified"):
             return 0
         config: Any = self.model.config
-        if isinstance(getattr(config, "cls_token", None), list | tuple):  # CvT: of each stage, whether it has one
-            ends = list(accumulate(config.depth))
-            stage = next(i for i, end in enumerate(ends) if max(site.layer or 0, 1) <= end)
-            return int(config.cls_token[stage])
-        return self._specials[site.stack]
+        if not isinstance(getattr(config, "cls_token", None), list | tuple):
+            return self._specials[site.stack]
+        # CvT says of each stage whether it has a class token.
+        layer = max(site.layer or 0, 1)
+        for stage, last_layer in enumerate(accumulate(config.depth)):
+            if layer <= last_layer:
+                return int(config.cls_token[stage])
+        raise IndexError(f"layer {layer} of a model with {sum(config.depth)} layers")
 
 
-def _stream_of_pairs(batch: Batch) -> Stream:
+def _make_stream_of_pairs(batch: Batch) -> Stream:
     """Return the stream of the vectors that two towers make of each image and its text: two positions, image first."""
     real = torch.ones(len(batch.unit), 2, dtype=torch.bool)
     first = next(iter(batch.streams.values()), None)
@@ -325,64 +439,87 @@ def _stream_of_pairs(batch: Batch) -> Stream:
 
 def _mark_images(model: nn.Module, batch: Batch, streams: Streams) -> Streams:
     """Return the streams (which positions are real) with the tokens marked that stand for parts of an image."""
-    config, ids = getattr(model, "config", None), batch.inputs.get("input_ids")
+    config = getattr(model, "config", None)
+    ids = batch.inputs.get("input_ids")
+    # Configurations of transformers use both names for the same number.
     mark = getattr(config, "image_token_id", None)
-    mark = getattr(config, "image_token_index", None) if mark is None else mark
+    if mark is None:
+        mark = getattr(config, "image_token_index", None)
     if not isinstance(mark, int) or not isinstance(ids, Tensor):
         return streams
-    found = dict(streams)
+    marked = dict(streams)
     for stack, stream in streams.items():
         if stream.mask.shape == ids.shape:
-            found[stack] = replace(stream, image=(ids == mark).to(stream.mask.device) & stream.mask)
-    return found
+            is_image = (ids == mark).to(stream.mask.device)
+            marked[stack] = replace(stream, image=is_image & stream.mask)
+    return marked
 
 
-def _special_tokens(model: nn.Module) -> int:
+def _count_special_tokens(model: nn.Module) -> int:
     """Return how many tokens a model puts before the patches of an image: class and distillation token, registers."""
     if any(name.rpartition(".")[2] in LATE for name, _ in model.named_modules()):
+        # The class token comes in behind most blocks, whose vectors are patches alone.
         return 0
-    found = (p for name, p in model.named_parameters() if name.rpartition(".")[2] in SPECIAL_PARAMETERS)
-    return sum(1 if parameter.dim() == 1 else parameter.shape[-2] for parameter in found)
+    count = 0
+    for name, parameter in model.named_parameters():
+        if name.rpartition(".")[2] in SPECIAL_PARAMETERS:
+            # A parameter [dim] is one token, [1, token, dim] several.
+            count += 1 if parameter.dim() == 1 else parameter.shape[-2]
+    return count
 
 
-def _frames_of_samples(model: Any, samples: Stream) -> Stream:
+def _convert_samples(model: Any, samples: Stream) -> Stream:
     """Return the stream of the frames that convolutions make of sound samples.
 
     A frame is real if all its samples are. A model that makes no frames reads the samples themselves.
     """
-    count = getattr(model, "_get_feat_extract_output_lengths", None)
-    if count is None:
+    count_frames = getattr(model, "_get_feat_extract_output_lengths", None)
+    if count_frames is None:
         return samples
-    width, lengths = samples.mask.shape[1], samples.mask.sum(1)
-    frames = int(count(torch.tensor(width)))
-    mask = torch.arange(frames, device=lengths.device) < count(lengths)[:, None]
-    return Stream(mask, torch.zeros_like(mask), samples.start // math.prod(getattr(model.config, "conv_stride", ())))
+    width = samples.mask.shape[1]
+    lengths = samples.mask.sum(1)
+    frames = int(count_frames(torch.tensor(width)))
+    mask = torch.arange(frames, device=lengths.device) < count_frames(lengths)[:, None]
+    samples_of_frame = math.prod(getattr(model.config, "conv_stride", ()))
+    return Stream(mask, torch.zeros_like(mask), samples.start // samples_of_frame)
 
 
-def _frames_of_frames(model: nn.Module, frames: Stream) -> Stream:
+def _convert_frames(model: nn.Module, frames: Stream) -> Stream:
     """Return the stream (which positions are real) that an encoder makes of the frames of a spectrogram.
 
     The model's own count is used; a model without one makes one of two, as Whisper's first convolutions do.
     """
-    # the innermost model knows its own convolutions; those around it may have inherited another's method
-    parts = [part for part in model.modules() if getattr(part, "main_input_name", "") == "input_features"]
-    methods = (getattr(part, name, None) for part in reversed(parts) for name in COUNTING)
-    count = next((method for method in methods if method is not None), None)
+    count = _find_count_of_frames(model)
     if count is None:
-        return _every(2, frames)
+        return _take_every(2, frames)
 
-    def lengths_of(lengths: Tensor) -> Tensor:
+    def count_positions(lengths: Tensor) -> Tensor:
         """Return how many positions the model makes of so many frames."""
         made = count(lengths)
+        # Some methods return the lengths before and after pooling; the encoder's own are the first.
         return torch.as_tensor(made[0] if isinstance(made, tuple) else made).long()
 
     width = frames.mask.shape[1]
-    made = int(lengths_of(torch.tensor([width])))
-    mask = torch.arange(made, device=frames.mask.device) < lengths_of(frames.mask.sum(1))[:, None]
-    return Stream(mask, torch.zeros_like(mask), frames.start // max(1, round(width / max(1, made))))
+    positions = int(count_positions(torch.tensor([width])))
+    lengths = count_positions(frames.mask.sum(1))
+    mask = torch.arange(positions, device=frames.mask.device) < lengths[:, None]
+    frames_of_position = max(1, round(width / max(1, positions)))
+    return Stream(mask, torch.zeros_like(mask), frames.start // frames_of_position)
 
 
-def _every(step: int, stream: Stream) -> Stream:
+def _find_count_of_frames(model: nn.Module) -> Callable[[Tensor], Any] | None:
+    """Return the method by which a speech model counts the frames that its convolutions leave; None without one."""
+    # The innermost model knows its own convolutions; those around it may have inherited another's method.
+    parts = [part for part in model.modules() if getattr(part, "main_input_name", "") == "input_features"]
+    for part in reversed(parts):
+        for name in COUNTING:
+            method: Callable[[Tensor], Any] | None = getattr(part, name, None)
+            if method is not None:
+                return method
+    return None
+
+
+def _take_every(step: int, stream: Stream) -> Stream:
     """Return the stream of every `step`-th position (⌈n / step⌉ of n), for a model that merges `step` inputs into one.
 
     A position is real if the first of its inputs is.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Streams = dict[str, "Stream"]
 
 
-def _canine(model: Any, given: Streams) -> Streams:
+def _adapt_canine(model: Any, given: Streams) -> Streams:
     """Return the masks of real positions of CANINE: characters at both ends, and molecules (groups of characters)
     between.
 
@@ -32,7 +32,7 @@ def _canine(model: Any, given: Streams) -> Streams:
     return {"characters": characters, "molecules": molecules, "characters-out": characters} | given
 
 
-def _filled(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream":
+def _lengthen(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream":
     """Lengthen the token masks of a stream by positions that the model itself adds; these are not counted as real.
 
     before   how many positions the model adds before the tokens
@@ -47,7 +47,7 @@ def _filled(stream: "Stream", *, before: int = 0, behind: int = 0) -> "Stream":
     )
 
 
-def _padded_to(entry: str) -> Callable[[Any, Streams], Streams]:
+def _make_padder(entry: str) -> Callable[[Any, Streams], Streams]:
     """Return a function that adapts the masks of real positions for an encoder that pads its input to whole blocks.
 
     entry   the name of the configuration's value that gives the block length
@@ -59,25 +59,25 @@ def _padded_to(entry: str) -> Callable[[Any, Streams], Streams]:
             return given
         tokens, length = given["encoder"], getattr(model.config, entry)
         length = max(length) if isinstance(length, list | tuple) else length
-        return given | {"encoder": _filled(tokens, behind=-tokens.mask.shape[1] % length)}
+        return given | {"encoder": _lengthen(tokens, behind=-tokens.mask.shape[1] % length)}
 
     return streams
 
 
-def _cpmant(model: Any, given: Streams) -> Streams:
+def _adapt_cpmant(model: Any, given: Streams) -> Streams:
     """Return which positions are real for CPM-Ant, which puts a learnt prompt before the tokens.
 
     The masks `given` for the tokens are lengthened by the prompt, whose positions are not counted as real.
     """
-    return {stack: _filled(stream, before=model.config.prompt_length) for stack, stream in given.items()}
+    return {stack: _lengthen(stream, before=model.config.prompt_length) for stack, stream in given.items()}
 
 
-def _with_class_token(_model: Any, given: Streams) -> Streams:
+def _add_class_token(_model: Any, given: Streams) -> Streams:
     """Return which positions are real for a text encoder that puts a class token behind the text; it is not counted."""
-    return {stack: _filled(stream, behind=1) for stack, stream in given.items()}
+    return {stack: _lengthen(stream, behind=1) for stack, stream in given.items()}
 
 
-def _decision_transformer(_model: Any, given: Streams) -> Streams:
+def _adapt_decision_transformer(_model: Any, given: Streams) -> Streams:
     """Return the masks of real positions of Decision Transformer: return, state and action of a step are three
     positions.
 
@@ -151,18 +151,18 @@ FAMILIES: dict[str, Family] = {
     "canine": Family(
         ("CanineLayer",),
         stacks={"initial_char_encoder": "characters", "encoder": "molecules", "final_char_encoder": "characters-out"},
-        streams=_canine,
+        streams=_adapt_canine,
         off_interface=("CanineAttention", "self", ("query", "key", "value")),
         tokenizer="transformers:CanineTokenizer",
     ),
     "convnext": Family(("ConvNextLayer",), "ConvNextStage"),
-    "cpmant": Family(("CpmAntTransformerBlock",), streams=_cpmant),
+    "cpmant": Family(("CpmAntTransformerBlock",), streams=_adapt_cpmant),
     "cvt": Family(
         ("CvtLayer",),
         "CvtStage",
         off_interface=("CvtAttention", "attention", ("projection_query", "projection_key", "projection_value")),
     ),
-    "decision_transformer": Family(streams=_decision_transformer),
+    "decision_transformer": Family(streams=_adapt_decision_transformer),
     "donut-swin": Family(("DonutSwinLayer",), "DonutSwinStage"),
     "efficientnet": Family(("EfficientNetBlock",)),
     "fsmt": Family(("EncoderLayer", "DecoderLayer"), tokens_first=True),
@@ -172,9 +172,9 @@ FAMILIES: dict[str, Family] = {
     "groupvit": Family(stages="GroupViTStage"),
     "hgnet_v2": Family(("HGNetV2BasicLayer",), "HGNetV2Stage"),
     "ibert": Family(("IBertLayer",)),
-    "led": Family(streams=_padded_to("attention_window")),
+    "led": Family(streams=_make_padder("attention_window")),
     "levit": Family(("LevitResidualLayer",), "LevitStage"),
-    "longformer": Family(streams=_padded_to("attention_window")),
+    "longformer": Family(streams=_make_padder("attention_window")),
     "lxmert": Family(
         ("LxmertLayer", "LxmertXLayer"), stacks={"layer": "encoder", "r_layers": "vision", "x_layers": "encoder"}
     ),
@@ -189,7 +189,7 @@ FAMILIES: dict[str, Family] = {
     "openai-gpt": Family(("Block",), causal=True),
     "patchtsmixer": Family(("PatchTSMixerLayer",), attention=False),
     "patchtst": Family(("PatchTSTEncoderLayer",)),
-    "pegasus_x": Family(("PegasusXEncoderLayer", "PegasusXDecoderLayer"), streams=_padded_to("block_size")),
+    "pegasus_x": Family(("PegasusXEncoderLayer", "PegasusXDecoderLayer"), streams=_make_padder("block_size")),
     "perceiver": Family(("encoder.self_attends.*", "perceiver.encoder.self_attends.*")),
     "poolformer": Family(("PoolFormerLayer",)),
     "pvt": Family(("PvtLayer",)),
@@ -204,7 +204,7 @@ FAMILIES: dict[str, Family] = {
     "swin2sr": Family(("Swin2SRLayer",), "Swin2SRStage"),
     "swinv2": Family(("Swinv2Layer",), "Swinv2Stage"),
     "table-transformer": Family(("TableTransformerEncoderLayer", "TableTransformerDecoderLayer")),
-    "videoprism": Family(stacks={"auxiliary_layers": "video"}, streams=_with_class_token),
+    "videoprism": Family(stacks={"auxiliary_layers": "video"}, streams=_add_class_token),
     "xclip": Family(stacks={"mit": "frames"}),
     "xglm": Family(causal=True),
     **dict.fromkeys(("flaubert", "xlm"), Family(parts=("attentions", "layer_norm1", "ffns", "layer_norm2"))),

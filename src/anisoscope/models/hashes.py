@@ -41,10 +41,10 @@ def recall_hash(files: Sequence[Path], ask: Callable[[], list[Any]], compute: Ca
     """
     if not files or sum(path.stat().st_size for path in files) < LARGE:
         return compute()
-    return _recall([*ask(), [_stamp(path) for path in files]], compute)
+    return _recall([*ask(), [_identify_file(path) for path in files]], compute)
 
 
-def _stamp(path: Path) -> tuple[str, int, int]:
+def _identify_file(path: Path) -> tuple[str, int, int]:
     """Return (path without links, bytes, time of change in ns) of a file."""
     stat = path.stat()
     return str(path.resolve()), stat.st_size, stat.st_mtime_ns

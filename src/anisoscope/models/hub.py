@@ -100,9 +100,9 @@ def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelP
     except RevisionNotFoundError:
         raise ModelError(f"a revision of {path}", str(revision), "leave it out for the newest") from None
     except HFValidationError:
-        raise _nowhere(name, near, "") from None
+        raise _make_not_found_error(name, near, "") from None
     except Exception as error:  # whatever the hub or the network did: its kind is told apart there
-        return _from_cache(path, revision, name, near, classify_fault(error))
+        return _find_in_cache(path, revision, name, near, classify_fault(error))
     remember("model", path, revision, info.sha)
     notice = "" if token is None else f"the hub refuses the token; {path} is public and was loaded without it"
     return ModelPlace(path, revision, info.sha, files, sizes, token, notice)
@@ -131,7 +131,7 @@ def list_revisions(repository: str) -> list[str]:
         return [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
 
 
-def _from_cache(path: str, revision: str | None, name: str, near: str, fault: Fault) -> ModelPlace:
+def _find_in_cache(path: str, revision: str | None, name: str, near: str, fault: Fault) -> ModelPlace:
     """Return the copy in the hub's cache, used if the hub failed; ModelError if there is none.
 
     path    id of the model
@@ -147,7 +147,7 @@ def _from_cache(path: str, revision: str | None, name: str, near: str, fault: Fa
         warning = f"{fault.got}: the copy of {path} in the cache is used (commit {folder.name[:12]})"
         return ModelPlace(str(folder), None, folder.name, notice=warning)
     if fault.absent:
-        raise _nowhere(name, near, fault.cure)
+        raise _make_not_found_error(name, near, fault.cure)
     if fault.denied:
         raise ModelError(f"access to {name}", fault.got, fault.cure)
     got = f"{name!r}: {fault.got} and not in the cache"
@@ -171,7 +171,7 @@ def _list_beside(path: str) -> str:
     return f"the folder {above} has {', '.join(names)}" if names else f"the folder {above} is empty"
 
 
-def _nowhere(name: str, near: str, cure: str) -> ModelError:
+def _make_not_found_error(name: str, near: str, cure: str) -> ModelError:
     """Make the error for a model that was found neither here nor on the hub. The caller raises it.
 
     name   as the user wrote it
@@ -206,7 +206,7 @@ def download(place: ModelPlace, name: str, *, weights: bool = True, config_only:
     try:
         folder = _download(place, wanted)
         if weights:
-            _download(place, _weights(place, folder, name))
+            _download(place, _list_weight_files(place, folder, name))
     except ModelError:
         raise
     except Exception as error:  # as in `locate`, but for a disk that is full or closed
@@ -215,7 +215,7 @@ def download(place: ModelPlace, name: str, *, weights: bool = True, config_only:
         fault = classify_fault(error)
         if fault.denied or fault.absent:
             raise ModelError(f"access to {name}", fault.got, fault.cure) from None
-        return _verify_copy(_from_cache(place.path, place.revision, name, "", fault), name, weights=weights)
+        return _verify_copy(_find_in_cache(place.path, place.revision, name, "", fault), name, weights=weights)
     verify_hashes(folder, place.files, name)
     _remember(place, folder, move=not config_only)
     return ModelPlace(str(folder), None, place.commit, notice=place.notice)
@@ -248,7 +248,7 @@ def _is_small(name: str, size: int | None) -> bool:
     return file.endswith(".py") if not first else not file.endswith((*ENDINGS, *_BESIDE, ".index.json"))
 
 
-def _weights(place: ModelPlace, folder: Path, name: str) -> list[str]:
+def _list_weight_files(place: ModelPlace, folder: Path, name: str) -> list[str]:
     """Return the files of the weights in the one format that is read; shards by their index.
 
     ModelError without weights.

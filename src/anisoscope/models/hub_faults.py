@@ -32,20 +32,20 @@ def classify_fault(error: BaseException) -> Fault:
         following = following.__cause__ or following.__context__
     for found in chain:
         if isinstance(found, errors.HfHubHTTPError):
-            return _answered(found)
+            return _explain_status(found)
     for found in chain:
         if isinstance(found, errors.FileMetadataError):
-            return _not_a_hub()
+            return _explain_foreign_reply()
         if isinstance(found, errors.OfflineModeIsEnabled):
             return Fault("no network wanted: HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE")
         if isinstance(found, errors.HTTPError):  # type: ignore[attr-defined]
-            return _unreached(type(found).__name__, str(found))
+            return _explain_no_reply(type(found).__name__, str(found))
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | LookupError | TypeError | AttributeError):
-        return _not_a_hub()
+        return _explain_foreign_reply()
     return Fault(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "try again")
 
 
-def _answered(error: Any) -> Fault:
+def _explain_status(error: Any) -> Fault:
     """Return the fault that an error reply of the hub stands for: by its kind, then by its HTTP status."""
     from huggingface_hub import errors, get_token
 
@@ -76,7 +76,7 @@ def _answered(error: Any) -> Fault:
     return by_status.get(status, other)
 
 
-def _not_a_hub() -> Fault:
+def _explain_foreign_reply() -> Fault:
     """Return the fault of a reply that is not a hub's: most often the login page of a network."""
     cure = "a network that asks for a login answers so: log in to it with a browser"
     endpoint = os.environ.get("HF_ENDPOINT")
@@ -84,7 +84,7 @@ def _not_a_hub() -> Fault:
     return Fault("a page that is not the hub's", cure)
 
 
-def _unreached(kind: str, text: str) -> Fault:
+def _explain_no_reply(kind: str, text: str) -> Fault:
     """Return the fault of a request without a reply, by the kind and text of the library's error."""
     if "CERTIFICATE" in text.upper():
         cure = "log in to the network with a browser, or set SSL_CERT_FILE to the proxy's certificate"

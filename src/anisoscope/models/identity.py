@@ -67,7 +67,7 @@ def read_offloaded(module: nn.Module, name: str, value: torch.Tensor) -> torch.T
     return found
 
 
-def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+def _iter_tensors(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors inside a value of a state dict; for quantised ones their whole numbers, scales and zero
     points.
     """
@@ -76,7 +76,7 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
             packed: Any = value
             names, _ = packed.__tensor_flatten__()
             for name in names:
-                yield from _tensors_in(getattr(packed, name))
+                yield from _iter_tensors(getattr(packed, name))
         elif value.is_quantized:
             yield value.int_repr()
             yield torch.as_tensor(
@@ -89,13 +89,13 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield value
     elif isinstance(value, tuple | list):
         for part in value:
-            yield from _tensors_in(part)
+            yield from _iter_tensors(part)
 
 
-def _settings_in(value: Any) -> str:
+def _write_settings(value: Any) -> str:
     """Write the values other than tensors inside a value of a state dict as text."""
     if isinstance(value, tuple | list):
-        return ",".join(map(_settings_in, value))
+        return ",".join(map(_write_settings, value))
     if isinstance(value, torch.Tensor):
         # Of torchao's, the sizes of blocks and the like.
         return type(value).__name__ if is_packed(value) else ""
@@ -112,16 +112,16 @@ def hash_weights(model: nn.Module, but: Collection[str] = ()) -> str:
         if key in but:
             continue
         if is_packed(value):
-            for part in _tensors_in(value):
+            for part in _iter_tensors(value):
                 digest.update(f"{key}{tuple(part.shape)}{part.dtype}".encode())
-                digest.update(_bytes_of(part))
-            digest.update(f"{key}{_settings_in(value)}".encode())
+                digest.update(_read_bytes(part))
+            digest.update(f"{key}{_write_settings(value)}".encode())
             continue
         digest.update(f"{key}{tuple(value.shape)}{value.dtype}".encode())
         if value.is_meta:
             path, _, own = key.rpartition(".")
             value = read_offloaded(model.get_submodule(path), own, value)
-        digest.update(_bytes_of(gather_whole(value)))
+        digest.update(_read_bytes(gather_whole(value)))
     return digest.hexdigest()
 
 
@@ -151,7 +151,7 @@ def _read_state(model: nn.Module) -> dict[str, Any]:
     return state
 
 
-def _bytes_of(x: torch.Tensor) -> Any:
+def _read_bytes(x: torch.Tensor) -> Any:
     """Return the bytes of a tensor's numbers, in a form that digests take."""
     raw = x.detach().cpu().contiguous().flatten()
     return raw.view(torch.uint8).numpy().data if raw.numel() else b""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -75,7 +75,8 @@ class Subject:
         """
         config = self.config
         settings = drop_volatile(config.to_dict()) if hasattr(config, "to_dict") else str(config)
-        return hashlib.sha256(json.dumps([settings, hash_own_sources(self.model)], default=str).encode()).hexdigest()
+        text = json.dumps([settings, hash_own_sources(self.model)], default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def modality(self) -> str:
@@ -102,49 +103,94 @@ def load(
     classifier   with its classification head
     tower        which of two (CLIP): `vision`, `text` or `both`
     """
-    target, numbers = device_of(device), None if dtype == "auto" else dtype_of(dtype)
-    drawn, notes = (seed, [DRAWN]) if untrained else (None, [])
-    if (made := _without_checkpoint(name, drawn)) is not None:
+    # The device is looked up first: a wrong one should fail before gigabytes are downloaded.
+    target = device_of(device)
+    numbers = None if dtype == "auto" else dtype_of(dtype)
+    seed_of_weights = seed if untrained else None
+    notes = [DRAWN] if untrained else []
+
+    made = _load_without_checkpoint(name, seed_of_weights)
+    if made is not None:
         model, processor = made
-        model = (
-            _require_finite(model, name)
-            .to(**{"device": target} | ({} if numbers is None else {"dtype": numbers}))
-            .eval()
-        )
+        model = _move(_require_finite(model, name), target, numbers).eval()
         return Subject(model, processor, name, revision, hash_weights(model), notes)
+
     require_extra("demo" if name == BUILTIN else "models", f"to load {name}")
-    place, trust = checkpoint_path(timm_name(name), revision, weights=not untrained), trust_remote_code
-    options, missing = {"trust_remote_code": trust, "dtype": numbers or "auto", "device_map": device_map}, list[str]()
-    path = _transformer(place)
-    folders = [place.path]
-    if (base := find_base(path)) is None:
-        model, missing = _from_pretrained(path, name, target, drawn, classifier, options)
+    place = checkpoint_path(timm_name(name), revision, weights=not untrained)
+    options = {"trust_remote_code": trust_remote_code, "dtype": numbers or "auto", "device_map": device_map}
+    base = find_base(_find_transformer_folder(place))
+    if base is None:
+        loaded = _load_own_weights(place, name, target, seed_of_weights, classifier, options)
     elif untrained:
         raise UsageError("a trained base under an adapter", "--untrained", f"measure {base} --untrained")
     else:
-        path = _transformer(checkpoint_path(base))
-        folders.append(path)
-        model = merge_adapter(place.path, path, options, classifier=classifier)
-        if Path(place.path, "tokenizer.json").is_file():  # that of the adapter's training may have tokens more
-            path = place.path
-    model = _require_finite(model, name)
-    model = (model if hasattr(model, "hf_device_map") else model.to(target)).eval()
-    model, missing = _tower(model, missing, tower, name)
+        loaded = _load_adapted(place, base, classifier, options)
+
+    model = _require_finite(loaded.model, name)
+    if not hasattr(model, "hf_device_map"):  # accelerate has placed a model that has one
+        model = model.to(target)
+    model, missing = _choose_tower(model.eval(), loaded.missing, tower, name)
     modality = modality_of(model)
-    processor = processor_of(model, modality, path, name, trust)
+    processor = processor_of(model, modality, loaded.processor_folder, name, trust_remote_code)
     if base is None and not name.startswith("builtin:"):
         notes += add_text_pooling(model, place.path, processor, untrained=untrained)
-    notes += [place.notice] if place.notice else []
+    if place.notice:
+        notes.append(place.notice)
     if processor is None:
         notes.append(f"the checkpoint has no preprocessor: the defaults for {modality} are used")
-    base, pinned = split_name(name)
-    both = processor_of_images_and_texts(model, path, trust)
+
+    own_name, pinned = split_name(name)
+    both = processor_of_images_and_texts(model, loaded.processor_folder, trust_remote_code)
     # Weights that are drawn here are not those of the files.
-    weights = hash_loaded_weights(model, missing, [] if untrained else folders)
-    return Subject(model, processor, base, place.commit or revision or pinned, weights, notes, both)
+    weights = hash_loaded_weights(model, missing, [] if untrained else loaded.folders)
+    return Subject(model, processor, own_name, place.commit or revision or pinned, weights, notes, both)
 
 
-def _without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | None:
+def _move(model: Any, device: torch.device, dtype: torch.dtype | None) -> Any:
+    """Move a model to a device, and convert its weights to a type; None keeps theirs."""
+    if dtype is None:
+        return model.to(device=device)
+    return model.to(device=device, dtype=dtype)
+
+
+class Loaded(NamedTuple):
+    """A model as its files give it, before it is checked and moved.
+
+    missing            names of weights that the checkpoint lacks
+    processor_folder   where its processor is
+    folders            where its weights are
+    """
+
+    model: Any
+    missing: list[str]
+    processor_folder: str
+    folders: list[str]
+
+
+def _load_own_weights(
+    place: ModelPlace, name: str, target: torch.device, seed: int | None, classifier: bool, options: dict[str, Any]
+) -> Loaded:
+    """Load a checkpoint that is a whole model; the arguments are those of `_load_checkpoint`."""
+    path = _find_transformer_folder(place)
+    model, missing = _load_checkpoint(path, name, target, seed, classifier, options)
+    return Loaded(model, missing, path, [place.path])
+
+
+def _load_adapted(place: ModelPlace, base: str, classifier: bool, options: dict[str, Any]) -> Loaded:
+    """Load the base model of an adapter and merge the adapter into it.
+
+    place     the adapter
+    base      name of the base model
+    options   keyword arguments for transformers
+    """
+    path = _find_transformer_folder(checkpoint_path(base))
+    model = merge_adapter(place.path, path, options, classifier=classifier)
+    # The training of an adapter may have added tokens: its own tokenizer, if there is one, knows them.
+    has_tokenizer = Path(place.path, "tokenizer.json").is_file()
+    return Loaded(model, [], place.path if has_tokenizer else path, [place.path, path])
+
+
+def _load_without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | None:
     """Return model and processor of a name that is no checkpoint of transformers; None if it is one.
 
     seed   draw random weights instead of reading them; None: read them
@@ -153,9 +199,12 @@ def _without_checkpoint(name: str, seed: int | None) -> tuple[Any, Any] | None:
         if seed is not None:
             raise UsageError("--untrained of a model with a configuration", name, "let the function draw its weights")
         return _load_factory(name)
-    if (file := weights_file(name)) is not None:
+    file = weights_file(name)
+    if file is not None:
         return open_weights(file, name, seed)
-    if seed is None or (config := timm_config(name)) is None:
+    # An untrained model of timm needs nothing from the hub; a trained one is a checkpoint like others.
+    config = None if seed is None else timm_config(name)
+    if seed is None or config is None:
         return None
     torch.manual_seed(seed)
     model: Any = import_module("transformers").AutoModel.from_config(config)
@@ -173,7 +222,7 @@ def load_on_meta(name: str, *, dtype: str = "float32", trust_remote_code: bool =
 
     ports.register()
     auto: Any = AutoModel
-    path = _transformer(checkpoint_path(name, weights=False))
+    path = _find_transformer_folder(checkpoint_path(name, weights=False))
     try:
         config: Any = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
@@ -190,24 +239,42 @@ def checkpoint_path(name: str, revision: str | None = None, *, weights: bool = T
     """
     base, pinned = split_name(name)
     revision = revision or pinned
-    if revision and (Path(base).is_dir() or base.startswith("builtin:")):
+    is_builtin = base.startswith("builtin:")
+    if revision and (is_builtin or Path(base).is_dir()):
         raise ModelError("a hub id where a revision is named", f"{base} with {revision}", "leave the revision out")
-    path = builtin_folder(base) if base.startswith("builtin:") else hub_id(base)
-    near = get_close_matches(base, [BUILTIN, *named_models()], n=3, cutoff=0.8)
-    like = f"did you mean {' or '.join(near)}?" if near and base not in near else ""
-    place = download(locate(path, revision, name, like), name, weights=weights)
-    there = files_in(Path(place.path))
-    if (kind := foreign_first_module(Path(place.path))) and weights:
-        cure = f"measure its vectors: anisoscope.measure(SentenceTransformer({name!r}).encode(texts))"
-        got = f"{name}, a folder of sentence-transformers whose first module is {kind}"
-        raise ModelError("a model of transformers", got, cure)
-    if first_module(there) + "config.json" not in there and not is_adapter(there):
-        cure = described(there) or "save it with model.save_pretrained(folder)"
-        raise ModelError("a checkpoint folder with config.json", f"{place.path} without one", cure)
+    path = builtin_folder(base) if is_builtin else hub_id(base)
+    place = download(locate(path, revision, name, _suggest_model(base)), name, weights=weights)
+    _check_files(place, name, weights=weights)
     return place
 
 
-def _transformer(place: ModelPlace) -> str:
+def _suggest_model(name: str) -> str:
+    """Return a question that names similar short names of models; empty if there are none, or if the name is known."""
+    near = get_close_matches(name, [BUILTIN, *named_models()], n=3, cutoff=0.8)
+    if not near or name in near:
+        return ""
+    return f"did you mean {' or '.join(near)}?"
+
+
+def _check_files(place: ModelPlace, name: str, *, weights: bool) -> None:
+    """Raise ModelError if the files of a checkpoint are not those of a model or an adapter.
+
+    name      the model as the user wrote it
+    weights   whether its weights are to be read
+    """
+    folder = Path(place.path)
+    foreign = foreign_first_module(folder)
+    if foreign and weights:
+        cure = f"measure its vectors: anisoscope.measure(SentenceTransformer({name!r}).encode(texts))"
+        got = f"{name}, a folder of sentence-transformers whose first module is {foreign}"
+        raise ModelError("a model of transformers", got, cure)
+    files = files_in(folder)
+    if first_module(files) + "config.json" not in files and not is_adapter(files):
+        cure = described(files) or "save it with model.save_pretrained(folder)"
+        raise ModelError("a checkpoint folder with config.json", f"{place.path} without one", cure)
+
+
+def _find_transformer_folder(place: ModelPlace) -> str:
     """Return the folder with configuration and weights; for a sentence-transformers checkpoint that of its first
     module.
     """
@@ -219,7 +286,7 @@ def modality_of(model: nn.Module) -> str:
     return READS.get(str(getattr(model, "main_input_name", "")), "text")
 
 
-def _from_pretrained(
+def _load_checkpoint(
     path: str, name: str, target: torch.device, seed: int | None, classifier: bool, given: dict[str, Any]
 ) -> tuple[Any, list[str]]:
     """Load a checkpoint. Returns (model, names of weights that the checkpoint lacks, which are drawn at random).
@@ -237,27 +304,19 @@ def _from_pretrained(
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     ports.register()
-    trust, quantised = given["trust_remote_code"], ""
+    quantised = ""
     try:
-        config: Any = AutoConfig.from_pretrained(path, trust_remote_code=trust)
-        quantised = _quantised_by(config)
-        for part in (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", {}))):
-            if getattr(part, "use_cache", None):
-                part.use_cache = False  # past keys and values are never used here
+        config: Any = AutoConfig.from_pretrained(path, trust_remote_code=given["trust_remote_code"])
+        quantised = _read_quantisation(config)
+        _disable_cache(config)
         headed = classifier and is_classifier(config)
-        auto: Any = AutoModelForSequenceClassification if headed else _encoder_of(config) or AutoModel
+        auto: Any = AutoModelForSequenceClassification if headed else _find_encoder_class(config) or AutoModel
         if seed is not None:
-            torch.manual_seed(seed)
-            drawn = config.dtype or torch.float32 if given["dtype"] == "auto" else given["dtype"]
-            made = auto(config) if auto.__name__.endswith("EncoderModel") else None
-            made = made or auto.from_config(config, trust_remote_code=trust)
-            return made.to(drawn), []
-        options = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # that is: they are in `info`
-        if quantised:
-            given = given | {"dtype": "auto", "device_map": given["device_map"] or {"": str(target)}}
-        if auto.__name__.endswith("EncoderModel"):
-            given = {key: value for key, value in given.items() if key != "trust_remote_code"}
-        model, info = auto.from_pretrained(path, config=config, **given, **options)
+            return _draw_weights(auto, config, seed, given), []
+        options = _adapt_options(given, auto, quantised, target)
+        # With these two options, faulty weights are listed in `info` and reported below, instead of a mere warning.
+        listing = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+        model, info = auto.from_pretrained(path, config=config, **options, **listing)
     except ModelError:
         raise
     except ImportError as error:
@@ -267,35 +326,98 @@ def _from_pretrained(
         raise ModelError(f"the library of {quantised} weights", "it is not installed", cure) from error
     except Exception as error:
         raise _explain_failure(error, name, path) from error
-    idle = IN_TRAINING if headed else (*HEADS, *IN_TRAINING)
-    missing = sorted(info["missing_keys"])
-    faults = {
-        "missing": [key for key in missing if not any(part in f".{key}" or key.startswith(part) for part in idle)],
-        "of another size": [f"{key} {tuple(a)} for {tuple(b)}" for key, a, b in sorted(info["mismatched_keys"])],
-    }
-    got = " and ".join(f"{len(keys)} {kind}, such as {', '.join(keys[:3])}" for kind, keys in faults.items() if keys)
-    if got:
+    _check_loaded(model, info, IN_TRAINING if headed else (*HEADS, *IN_TRAINING))
+    return model, sorted(info["missing_keys"])
+
+
+def _disable_cache(config: Any) -> None:
+    """Switch off the cache of past keys and values in a configuration and its parts: it is never used here."""
+    for part in (config, *(getattr(config, key, None) for key in getattr(config, "sub_configs", {}))):
+        if getattr(part, "use_cache", None):
+            part.use_cache = False
+
+
+def _draw_weights(auto: Any, config: Any, seed: int, given: dict[str, Any]) -> Any:
+    """Return a model of this configuration with random weights, in the type that was asked for.
+
+    auto    class of transformers that makes it
+    given   keyword arguments for transformers
+    """
+    torch.manual_seed(seed)
+    # Only the Auto classes have `from_config`.
+    if auto.__name__.endswith("EncoderModel"):
+        model = auto(config)
+    else:
+        model = auto.from_config(config, trust_remote_code=given["trust_remote_code"])
+    dtype = given["dtype"]
+    if dtype == "auto":
+        dtype = config.dtype or torch.float32
+    return model.to(dtype)
+
+
+def _adapt_options(given: dict[str, Any], auto: Any, quantised: str, target: torch.device) -> dict[str, Any]:
+    """Return the keyword arguments with which this class of transformers loads a checkpoint.
+
+    given       what was asked for
+    quantised   method of quantisation; empty if the weights are plain
+    target      device that computes
+    """
+    options = dict(given)
+    if quantised:
+        # Quantised weights cannot be converted or moved afterwards.
+        options["dtype"] = "auto"
+        options["device_map"] = given["device_map"] or {"": str(target)}
+    if auto.__name__.endswith("EncoderModel"):
+        # Only the Auto classes take this argument.
+        del options["trust_remote_code"]
+    return options
+
+
+def _check_loaded(model: nn.Module, info: dict[str, Any], idle: tuple[str, ...]) -> None:
+    """Raise ModelError if the checkpoint lacked weights that are used, or had some of another size.
+
+    info   what transformers found, by kind of fault
+    idle   parts of names of weights that may be missing
+    """
+    missing = []
+    for key in sorted(info["missing_keys"]):
+        if not any(key.startswith(part) or part in f".{key}" for part in idle):
+            missing.append(key)
+    resized = [f"{key} {tuple(saved)} for {tuple(here)}" for key, saved, here in sorted(info["mismatched_keys"])]
+    faults = []
+    for kind, keys in (("missing", missing), ("of another size", resized)):
+        if keys:
+            faults.append(f"{len(keys)} {kind}, such as {', '.join(keys[:3])}")
+    if faults:
         cure = "the file is incomplete or of another architecture; download or save it again"
-        raise ModelError(f"a checkpoint with every weight of {type(model).__name__}", got, cure)
-    return model, missing
+        raise ModelError(f"a checkpoint with every weight of {type(model).__name__}", " and ".join(faults), cure)
 
 
-def _encoder_of(config: Any) -> Any:
+def _find_encoder_class(config: Any) -> Any:
     """Return the class for a checkpoint that holds only the encoder of an encoder–decoder (T5EncoderModel);
     else None.
     """
-    names = getattr(config, "architectures", None) or [""]
-    return getattr(import_module("transformers"), names[0], None) if names[0].endswith("EncoderModel") else None
+    # `AutoModel` would build the decoder too, with random weights.
+    architectures = getattr(config, "architectures", None) or [""]
+    if not architectures[0].endswith("EncoderModel"):
+        return None
+    return getattr(import_module("transformers"), architectures[0], None)
 
 
-def _quantised_by(config: Any) -> str:
+def _read_quantisation(config: Any) -> str:
     """Return the quantisation method of a checkpoint; empty if it is not quantised."""
-    found = getattr(config, "quantization_config", None) or {}
-    method = found.get("quant_method", "quantised") if isinstance(found, dict) else getattr(found, "quant_method", "")
-    return str(getattr(method, "value", method)) if found else ""
+    settings = getattr(config, "quantization_config", None) or {}
+    if not settings:
+        return ""
+    # Read from a file it is a dict; once a model was loaded, an object of transformers with an enumeration.
+    if isinstance(settings, dict):
+        method = settings.get("quant_method", "quantised")
+    else:
+        method = getattr(settings, "quant_method", "")
+    return str(getattr(method, "value", method))
 
 
-def _tower(model: Any, missing: list[str], side: str | None, name: str) -> tuple[Any, list[str]]:
+def _choose_tower(model: Any, missing: list[str], side: str | None, name: str) -> tuple[Any, list[str]]:
     """Return the chosen tower of a model that has two (CLIP), and which of the `missing` weights are its; other models
     unchanged.
 
@@ -319,9 +441,13 @@ def _tower(model: Any, missing: list[str], side: str | None, name: str) -> tuple
 
 def is_classifier(config: Any) -> bool:
     """Return whether a checkpoint was saved with a classification head for whole sequences."""
-    ported = [family.port.get("AutoModelForSequenceClassification", "") for family in families().values()]
-    heads = ("ForSequenceClassification", *filter(None, ported))
-    return any(name.endswith(heads) for name in getattr(config, "architectures", None) or ())
+    heads = ["ForSequenceClassification"]
+    for family in families().values():
+        # Ports name their classes as they like.
+        ported = family.port.get("AutoModelForSequenceClassification", "")
+        if ported:
+            heads.append(ported)
+    return any(name.endswith(tuple(heads)) for name in getattr(config, "architectures", None) or ())
 
 
 def _explain_failure(error: Exception, name: str, path: str) -> ModelError:
@@ -331,17 +457,24 @@ def _explain_failure(error: Exception, name: str, path: str) -> ModelError:
     name    the model as the user wrote it; `path`: where it is
     """
     text = " ".join(str(error).split())
-    cure = of_config(read_config(Path(path, "config.json")))
-    there = [file.name for file in Path(path).iterdir()]
     if "trust_remote_code" in text:
         got, cure = f"{name}, which runs its own code", "add --trust-remote-code if you trust it"
         return ModelError("a model of transformers", got, cure)
-    if weight_files(there) is None and not cure:
-        return ModelError(f"weights of torch in {name}", "none", described(there) or AGAIN)
+    known_cure = of_config(read_config(Path(path, "config.json")))
+    files = [file.name for file in Path(path).iterdir()]
+    if weight_files(files) is None and not known_cure:
+        return ModelError(f"weights of torch in {name}", "none", described(files) or AGAIN)
+    got = f"{type(error).__name__}: {text[:300]}"
+    return ModelError(f"a readable checkpoint {name}", got, known_cure or _suggest_cure(error, text))
+
+
+def _suggest_cure(error: Exception, text: str) -> str:
+    """Return what to do about an error of transformers; `text` is its message on one line."""
     if "does not recognize this architecture" in text or "Unrecognized model" in text:
-        cure = cure or "a newer transformers may know it; else return it from a function of yours, as module:function"
-    cure = cure or ("install what is missing" if isinstance(error, ImportError) else AGAIN)
-    return ModelError(f"a readable checkpoint {name}", f"{type(error).__name__}: {text[:300]}", cure)
+        return "a newer transformers may know it; else return it from a function of yours, as module:function"
+    if isinstance(error, ImportError):
+        return "install what is missing"
+    return AGAIN
 
 
 def _require_finite(model: Any, name: str) -> Any:
@@ -350,8 +483,12 @@ def _require_finite(model: Any, name: str) -> Any:
     name   as the user wrote it, for the error
     """
     for key, value in model.state_dict().items():
-        looked_at = value.is_floating_point() and value.itemsize > 1 and not value.is_meta
-        if looked_at and value.numel() and not bool(torch.stack(value.aminmax()).isfinite().all()):
+        # Types of one byte (float8) lack the operation, and weights on `meta` have no values.
+        can_be_checked = value.is_floating_point() and value.itemsize > 1 and not value.is_meta
+        if not can_be_checked or not value.numel():
+            continue
+        # Least and greatest are NaN if any number is: two numbers instead of a mask of the weight's size.
+        if not bool(torch.stack(value.aminmax()).isfinite().all()):
             cure = "the checkpoint is damaged or diverged; use another one"
             raise ModelError(f"finite weights in {name}", f"NaN or Inf in {key}", cure)
     return model
@@ -363,17 +500,19 @@ def _load_factory(name: str) -> tuple[nn.Module, Any]:
     Modules in the current folder are found too. ModelError if it cannot be imported or called.
     """
     module_name, _, factory = name.partition(":")
-    expected, cure = "module:factory that can be imported and called", "check the name, the function and PYTHONPATH"
     here = str(Path.cwd())
     try:
+        # A program that was installed does not search the current folder, where the user's file is.
         sys.path.append(here)
         made = getattr(import_module(module_name), factory)()
     except Exception as error:
+        expected, cure = "module:factory that can be imported and called", "check the name, the function and PYTHONPATH"
         raise ModelError(expected, f"{name!r} ({type(error).__name__}: {error})", cure) from error
     finally:
         sys.path.remove(here)
-    model, processor = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    is_pair = isinstance(made, tuple) and len(made) == 2
+    model, processor = made if is_pair else (made, None)
     if not isinstance(model, nn.Module):
         expected = "a factory that returns a torch.nn.Module, or (module, processor)"
-        raise ModelError(expected, type(made).__name__, f"mend {name}")
+        raise ModelError(expected, type(made).__name__, f"correct {name}")
     return model, processor

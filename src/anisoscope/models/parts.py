@@ -27,7 +27,7 @@ def find_parts(model: nn.Module) -> list[list[nn.Module]]:
             _check_post_norm(module)
             found += [list(parts) for parts in zip(*(getattr(module, name) for name in lists), strict=True)]
         elif class_of(module).__module__.startswith("x_transformers.") and hasattr(module, "len_default_block"):
-            found += _parts_of_layers(module)
+            found += _split_layers(module)
     return found
 
 
@@ -38,7 +38,7 @@ def _check_post_norm(module: Any) -> None:
         raise ModelError("blocks that end with a module", got, f"take a model without pre_norm, {OWN_STATES}")
 
 
-def _parts_of_layers(stack: Any) -> list[list[nn.Module]]:
+def _split_layers(stack: Any) -> list[list[nn.Module]]:
     """Return the modules of each block of x-transformers' `AttentionLayers`, whose layers are lists of norms (before,
     of the branch, behind), the layer itself, and the sum with what came in.
     """

@@ -24,7 +24,7 @@ def processor_of(model: Any, modality: str, path: str, name: str, trust: bool) -
     from transformers.utils import FEATURE_EXTRACTOR_NAME, PROCESSOR_NAME
 
     if modality == "text":
-        return _tokenizer(model, path, name, trust)
+        return _load_tokenizer(model, path, name, trust)
     if model.config.model_type == "timm_wrapper":  # timm's own way to prepare an image stands in its configuration
         from transformers import TimmWrapperImageProcessor
 
@@ -36,7 +36,7 @@ def processor_of(model: Any, modality: str, path: str, name: str, trust: bool) -
         try:
             return kind.from_pretrained(path, trust_remote_code=trust)  # type: ignore[no-untyped-call]
         except Exception as error:
-            failure = _line(error)
+            failure = _write_on_one_line(error)
     raise ModelError(f"a readable preprocessor beside {name}", failure, "download or save it again")
 
 
@@ -52,7 +52,7 @@ def processor_of_images_and_texts(model: Any, path: str, trust: bool) -> Any:
     try:
         made: Any = AutoProcessor.from_pretrained(path, trust_remote_code=trust)  # type: ignore[no-untyped-call]
     except Exception as error:  # whatever is missing of it
-        return _line(error)
+        return _write_on_one_line(error)
     return made if reads_images_and_texts(made) else f"{type(made).__name__}, which reads no images"
 
 
@@ -61,7 +61,7 @@ def reads_images_and_texts(processor: Any) -> bool:
     return all(hasattr(processor, name) for name in ("tokenizer", "image_processor"))
 
 
-def _tokenizer(model: Any, path: str, name: str, trust: bool) -> Any:
+def _load_tokenizer(model: Any, path: str, name: str, trust: bool) -> Any:
     """Load a model's tokenizer.
 
     path    folder of the checkpoint
@@ -80,7 +80,7 @@ def _tokenizer(model: Any, path: str, name: str, trust: bool) -> Any:
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
     except Exception as error:
-        raise ModelError(f"a tokenizer beside {name}", _line(error), SAVE) from error
+        raise ModelError(f"a tokenizer beside {name}", _write_on_one_line(error), SAVE) from error
     files = {"tokenizer.json", *getattr(tokenizer, "vocab_files_names", {}).values()}
     words = getattr(config, "vocab_size", None) or 0
     if len(files) > 1 and len(tokenizer) < words and not any(Path(path, file).exists() for file in files):
@@ -92,6 +92,6 @@ def _tokenizer(model: Any, path: str, name: str, trust: bool) -> Any:
     return tokenizer
 
 
-def _line(error: Exception) -> str:
+def _write_on_one_line(error: Exception) -> str:
     """Write an error on one line, shortened."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

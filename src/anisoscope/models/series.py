@@ -15,8 +15,9 @@ import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby, pairwise, product
+from itertools import pairwise, product
 from pathlib import Path
+from typing import NamedTuple
 
 from anisoscope.errors import ModelError, UsageError, is_too_long
 from anisoscope.models.formats import ENDINGS
@@ -35,6 +36,24 @@ AT_ONCE = 8
 """Questions to the hub at a time."""
 
 
+Item = tuple[str, bool]
+"""One of the texts that a brace group stands for, and whether it is only implied by an ellipsis."""
+
+
+class Gap(NamedTuple):
+    """An ellipsis that continues neither in equal steps nor by a constant factor alone.
+
+    The existing names between must be looked up.
+
+    reader      regular expression that reads the number of a name
+    low, high   numbers around the gap
+    """
+
+    reader: re.Pattern[str]
+    low: int
+    high: int
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A model at one training step of one training run (`seed`). `subject` is the name that `models.load` takes."""
@@ -46,14 +65,16 @@ class Checkpoint:
 
 def is_series(spec: str) -> bool:
     """Return whether `spec` means several checkpoints: a pattern, a folder of checkpoints, or a list in a file."""
-    path = Path(spec)
-    if is_too_long(spec):
-        return bool(_GROUP.search(spec))
-    if _GROUP.search(spec) or (path.is_file() and not path.name.endswith(ENDINGS)):
+    if _GROUP.search(spec):
         return True
+    if is_too_long(spec):
+        return False
+    path = Path(spec)
+    if path.is_file():
+        return not path.name.endswith(ENDINGS)
     if path.is_dir():
-        return not (path / "config.json").exists() and bool(_folders(path))
-    return not path.exists() and bool(_globbed(spec))
+        return not (path / "config.json").exists() and bool(_find_step_folders(path))
+    return not path.exists() and bool(_match_folders(spec))
 
 
 def expand(spec: str) -> list[Checkpoint]:
@@ -62,77 +83,105 @@ def expand(spec: str) -> list[Checkpoint]:
     The hub is asked only for names that an ellipsis implies. ModelError for a series without checkpoints, UsageError
     for steps that cannot be read or that occur twice.
     """
-    path, may_lie_here = Path(spec), not is_too_long(spec)  # a pattern may be longer than any file's name
-    if may_lie_here and path.is_file():
-        found = _listed(path)
-    elif may_lie_here and path.is_dir():
-        found = [_named(str(folder), folder.relative_to(path.parent).as_posix()) for folder in _folders(path)]
-    else:
-        names = _existing(spec) if _GROUP.search(spec) else _globbed(spec) or [spec]
-        found = [_named(name, name) for name in names]
-    if not found:
+    checkpoints = sorted(_find_checkpoints(spec), key=lambda c: (c.seed, c.step))
+    if not checkpoints:
         cure = "check the spelling; a folder must hold step-* or checkpoint-* with a config.json each"
         raise ModelError("a series of checkpoints", f"{spec!r}, which matches nothing", cure)
-    found = sorted(found, key=lambda c: (c.seed, c.step))
-    for one, two in pairwise(found):
+    for one, two in pairwise(checkpoints):
         if (one.seed, one.step) == (two.seed, two.step):
             got = f"step {one.step} of seed {one.seed} is {one.subject} and {two.subject}"
             cure = "put the seed into the names (seed-0/step-100), or write `name step seed` lines into a file"
             raise UsageError(f"every step once a seed in {spec}", got, cure)
-    return found
+    return checkpoints
+
+
+def _find_checkpoints(spec: str) -> list[Checkpoint]:
+    """Return the checkpoints that a list file, a folder or a pattern stands for, in any order."""
+    path = Path(spec)
+    # A pattern may be longer than any file's name, about which the file system would raise an error.
+    may_be_here = not is_too_long(spec)
+    if may_be_here and path.is_file():
+        return _read_list(path)
+    if may_be_here and path.is_dir():
+        # Without the folders above: a number in their names is no step.
+        folders = _find_step_folders(path)
+        return [_parse_name(str(folder), folder.relative_to(path.parent).as_posix()) for folder in folders]
+    names = _list_existing(spec) if _GROUP.search(spec) else _match_folders(spec) or [spec]
+    return [_parse_name(name, name) for name in names]
 
 
 def describe(checkpoints: Iterable[Checkpoint]) -> str:
     """Describe the series in a few lines: the seeds, and the steps of each."""
-    ordered = groupby(sorted(checkpoints, key=lambda c: (c.seed, c.step)), key=lambda c: c.seed)
-    steps_of = {seed: [f"{checkpoint.step:,}" for checkpoint in group] for seed, group in ordered}
+    steps_of: dict[int, list[str]] = {}
+    for checkpoint in sorted(checkpoints, key=lambda c: (c.seed, c.step)):
+        steps_of.setdefault(checkpoint.seed, []).append(f"{checkpoint.step:,}")
+    # Seeds with the same steps share a line.
     seeds_of: dict[str, list[str]] = {}
     for seed, steps in steps_of.items():
         seeds_of.setdefault(f"{len(steps)} steps {', '.join(steps)}", []).append(str(seed))
-    return "\n".join(f"seed{'s' * (len(n) > 1)} {', '.join(n)}: {steps}" for steps, n in seeds_of.items())
+    lines = []
+    for steps_text, seeds in seeds_of.items():
+        plural = "s" if len(seeds) > 1 else ""
+        lines.append(f"seed{plural} {', '.join(seeds)}: {steps_text}")
+    return "\n".join(lines)
 
 
-def _folders(path: Path) -> list[Path]:
+def _find_step_folders(path: Path) -> list[Path]:
     """Return the folders named after steps in a folder or, if there are none, one level below."""
-    levels = ([f for f in sorted(path.glob(g)) if _FOLDER.fullmatch(f.name) and f.is_dir()] for g in ("*", "*/*"))
-    return next(filter(None, levels), [])
+    for pattern in ("*", "*/*"):
+        folders = [folder for folder in sorted(path.glob(pattern)) if _FOLDER.fullmatch(folder.name)]
+        folders = [folder for folder in folders if folder.is_dir()]
+        if folders:
+            return folders
+    return []
 
 
-def _globbed(spec: str) -> list[str]:
+def _match_folders(spec: str) -> list[str]:
     """Return the local folders that a pattern with * or ? matches; empty if it is no such pattern."""
     if "@" in spec or not set(spec) & set("*?"):
         return []
     root = Path(Path(spec).anchor)
-    names = Path(spec).relative_to(root).parts
-    pattern = "/".join(name if name == "**" else re.sub(r"\*+", "*", name) for name in names)  # within a name ** is *
-    return sorted(str(path) for path in root.glob(pattern) if path.is_dir())
+    names = []
+    for name in Path(spec).relative_to(root).parts:
+        # Python before 3.13 refuses ** inside a name, where a shell reads it as *.
+        names.append(name if name == "**" else re.sub(r"\*+", "*", name))
+    return sorted(str(path) for path in root.glob("/".join(names)) if path.is_dir())
 
 
-def _listed(path: Path) -> list[Checkpoint]:
+def _read_list(path: Path) -> list[Checkpoint]:
     """Read checkpoints from a list file: lines `name [step [seed]]`; what is missing is read from the name."""
-    found = []
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"a list of checkpoints in {path}", str(error), "one name a line") from None
-    if any("\0" in line for line in lines):
-        raise ModelError(
-            "a model, a file of vectors or a list of checkpoints", f"{path}, none of them", "check the path"
-        )
-    for number, line in enumerate(lines, 1):
-        name, *numbers = line.split("#")[0].split() or [""]
+    checkpoints = []
+    for number, line in enumerate(_read_lines(path), 1):
+        words = line.split("#")[0].split()
+        if not words:
+            continue
+        name, *numbers = words
         if len(numbers) > 2 or not all(word.isdigit() for word in numbers):
             got = f"line {number}: {line.strip()[:80]!r}"
             cure = f"correct the line; a text to read is given as --corpus {path}"
             raise UsageError(f"`name [step [seed]]` in {path}, a list of checkpoints", got, cure)
-        if numbers:
-            found.append(Checkpoint(name, int(numbers[0]), int(numbers[1]) if numbers[1:] else _seed_of(name)))
-        elif name:
-            found.append(_named(name, name))
-    return found
+        if not numbers:
+            checkpoints.append(_parse_name(name, name))
+            continue
+        step, *seeds = map(int, numbers)
+        checkpoints.append(Checkpoint(name, step, seeds[0] if seeds else _read_seed(name)))
+    return checkpoints
 
 
-def _named(subject: str, name: str) -> Checkpoint:
+def _read_lines(path: Path) -> list[str]:
+    """Return the lines of a list file. ModelError if it is no text."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"a list of checkpoints in {path}", str(error), "one name a line") from None
+    # Binary files may be valid UTF-8; a null character gives them away.
+    if any("\0" in line for line in lines):
+        expected = "a model, a file of vectors or a list of checkpoints"
+        raise ModelError(expected, f"{path}, none of them", "check the path")
+    return lines
+
+
+def _parse_name(subject: str, name: str) -> Checkpoint:
     """Make a checkpoint from its name. UsageError if no step can be read from it.
 
     If the name has a revision, the step is read from that.
@@ -141,11 +190,12 @@ def _named(subject: str, name: str) -> Checkpoint:
     if not steps:
         cure = "name them …step-1000, …checkpoint-1000 or …step_20k, or write `name step` lines into a file"
         raise UsageError("a step that can be read from each name", repr(name), cure)
+    # The last one counts: the name of the training may hold a number of steps too.
     number, unit = steps[-1].groups()
-    return Checkpoint(subject, int(number) * _UNIT[(unit or "").lower()], _seed_of(name))
+    return Checkpoint(subject, int(number) * _UNIT[(unit or "").lower()], _read_seed(name))
 
 
-def _seed_of(name: str) -> int:
+def _read_seed(name: str) -> int:
     """Return the seed in a name; 0 if there is none."""
     return int([0, *_SEED.findall(name)][-1])
 
@@ -153,66 +203,109 @@ def _seed_of(name: str) -> int:
 # ---- names of a pattern
 
 
-def names_of(pattern: str) -> tuple[dict[str, bool], list[tuple[re.Pattern[str], int, int]]]:
+def names_of(pattern: str) -> tuple[dict[str, bool], list[Gap]]:
     """Expand a pattern with braces into names. Return {name: whether it is only implied by an ellipsis}, and gaps.
 
-    A gap is (regular expression that reads the number of a name, low, high): an ellipsis that continues neither in
-    equal steps nor by a constant factor, so that the existing names between must be looked up. UsageError if it cannot
-    be read.
+    UsageError if the pattern cannot be read.
     """
+    # Texts outside of braces are at even places, those inside at odd ones.
     parts = _GROUP.split(pattern)
     if set("".join(parts[::2])) & set("{}"):
         cure = "write google/multiberts-seed_{0..4}-step_{0,20}k"
         raise UsageError("a pattern whose braces close", repr(pattern), cure)
-    groups, gaps = [], []
-    for i in range(1, len(parts), 2):
-        items, left_open = _items(parts[i], pattern)
+    groups: list[list[Item]] = []
+    gaps: list[Gap] = []
+    for place in range(1, len(parts), 2):
+        items, open_ranges = _parse_group(parts[place], pattern)
         groups.append(items)
-        texts = [re.escape(text) if k % 2 == 0 else r"(\d+)" if k == i else "(?:.*?)" for k, text in enumerate(parts)]
-        gaps += [(re.compile("".join(texts)), low, high) for low, high in left_open]
+        gaps += [Gap(_make_reader(parts, place), low, high) for low, high in open_ranges]
+    return _combine_items(parts[::2], groups, pattern), gaps
+
+
+def _make_reader(parts: list[str], place: int) -> re.Pattern[str]:
+    """Return the regular expression that reads the number of one brace group from a name of the pattern.
+
+    parts   the texts of the pattern, outside and inside of braces by turns
+    place   index of the group among them
+    """
+    expression = ""
+    for index, text in enumerate(parts):
+        if index == place:
+            expression += r"(\d+)"
+        elif index % 2:
+            expression += "(?:.*?)"
+        else:
+            expression += re.escape(text)
+    return re.compile(expression)
+
+
+def _combine_items(between: list[str], groups: list[list[Item]], pattern: str) -> dict[str, bool]:
+    """Return {name: whether it is only implied by an ellipsis} of all combinations of items, one of each group.
+
+    between   the texts before, between and after the groups
+    pattern   the whole pattern, for errors
+    """
     names: dict[str, bool] = {}
     for choice in product(*groups):
-        text = parts[0] + "".join(item + after for (item, _), after in zip(choice, parts[2::2], strict=True))
-        names[text] = names.get(text, True) and any(supposed for _, supposed in choice)
+        name = between[0]
+        for (item, _), text in zip(choice, between[1:], strict=True):
+            name += item + text
+        is_implied = any(implied for _, implied in choice)
+        # A name that is also written out must exist, whichever way came first.
+        names[name] = names.get(name, True) and is_implied
         if len(names) > MOST:
             raise UsageError(f"a pattern of at most {MOST:,} names", repr(pattern), "narrow its ranges")
-    return names, gaps
+    return names
 
 
-def _existing(spec: str) -> list[str]:
+def _list_existing(spec: str) -> list[str]:
     """Return the names of a pattern: all that are written out, and those implied by an ellipsis that exist."""
     names, gaps = names_of(spec)
-    sure, supposed = ([name for name, maybe in names.items() if maybe is which] for which in (False, True))
-    base = spec.partition("@")[0]
-    if not supposed and not gaps:
-        known = []
-    elif "@" in spec and not _GROUP.search(base):
-        there = {f"{base}@{revision}" for revision in list_revisions(base)}
-        for read, low, high in gaps:
-            numbered = sorted((int(found[1]), name) for name in there if (found := read.fullmatch(name)))
-            supposed += [name for number, name in numbered if low < number < high]
-        known = [name for name in supposed if name in there]
+    written = [name for name, is_implied in names.items() if not is_implied]
+    implied = [name for name, is_implied in names.items() if is_implied]
+    repository = spec.partition("@")[0]
+    if not implied and not gaps:
+        existing = []
+    elif "@" in spec and not _GROUP.search(repository):
+        # Revisions of one repository: a single question lists them all.
+        existing = _select_revisions(repository, implied, gaps)
     else:
         with stop_asking_after_failure(), ThreadPoolExecutor(AT_ONCE) as pool:
-            known = [name for name, is_there in zip(supposed, pool.map(does_exist, supposed), strict=True) if is_there]
-    return list(dict.fromkeys([*sure, *known]))
+            answers = pool.map(does_exist, implied)
+            existing = [name for name, is_there in zip(implied, answers, strict=True) if is_there]
+    return list(dict.fromkeys([*written, *existing]))
 
 
-def _items(text: str, pattern: str) -> tuple[list[tuple[str, bool]], list[tuple[int, int]]]:
-    """Return the items of one brace group of a pattern: ([(item, implied by an ellipsis)], its gaps [(low, high)]).
+def _select_revisions(repository: str, implied: list[str], gaps: list[Gap]) -> list[str]:
+    """Return the names `repository@revision` that exist: of the implied ones, and of those in the gaps."""
+    there = {f"{repository}@{revision}" for revision in list_revisions(repository)}
+    existing = [name for name in implied if name in there]
+    for gap in gaps:
+        numbered = []
+        for name in there:
+            match = gap.reader.fullmatch(name)
+            if match and gap.low < int(match[1]) < gap.high:
+                numbered.append((int(match[1]), name))
+        existing += [name for _, name in sorted(numbered)]
+    return existing
+
+
+def _parse_group(text: str, pattern: str) -> tuple[list[Item], list[tuple[int, int]]]:
+    """Return the items of one brace group of a pattern, and the ranges (low, high) that an ellipsis leaves open.
 
     text      what is between the braces
     pattern   the whole pattern, for errors
     """
-    items: list[tuple[str, bool]] = []
-    gaps: list[tuple[int, int]] = []
+    items: list[Item] = []
+    open_ranges: list[tuple[int, int]] = []
     words = [word.strip() for word in text.split(",")]
     for word, following in zip(words, [*words[1:], ""], strict=True):
+        match = _RANGE.fullmatch(word)
         if word in ("…", "..."):
-            more, left_open = _continued([item for item, _ in items], following, pattern)
+            more, left_open = _continue_numbers([item for item, _ in items], following, pattern)
             items += [(str(number), True) for number in more]
-            gaps += left_open
-        elif match := _RANGE.fullmatch(word):
+            open_ranges += left_open
+        elif match:
             first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
             if step < 1 or last < first:
                 raise UsageError("a range from low to high {0..4} or {0..2000..20}", f"{{{word}}} in {pattern!r}")
@@ -221,11 +314,11 @@ def _items(text: str, pattern: str) -> tuple[list[tuple[str, bool]], list[tuple[
             items.append((word, False))
     if not items:
         raise UsageError("something between the braces", repr(pattern), "write {0..4} or {0,20,40}")
-    return items, gaps
+    return items, open_ranges
 
 
-def _continued(before: list[str], end: str, pattern: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """Return the numbers that an ellipsis stands for, and the gap [(low, high)] if it is unclear how it goes on.
+def _continue_numbers(before: list[str], end: str, pattern: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """Return the numbers that an ellipsis stands for, and the range [(low, high)] if it is unclear how it goes on.
 
     before   the items before the ellipsis; `end`: the one after it
     pattern  the whole pattern, for errors
@@ -233,13 +326,26 @@ def _continued(before: list[str], end: str, pattern: str) -> tuple[list[int], li
     if len(before) < 2 or not all(item.isdigit() for item in (*before[-2:], end)):
         got = f"{{{','.join(before[-2:])},…,{end}}} in {pattern!r}"
         raise UsageError("at least two numbers before an ellipsis and one after it", got, "write {0,20,…,2000}")
-    numbers, last = [int(item) for item in before if item.isdigit()], int(end)
-    if any(b <= a for a, b in pairwise([*numbers, last])):
+    numbers = [int(item) for item in before if item.isdigit()]
+    last = int(end)
+    if not _are_rising([*numbers, last]):
         raise UsageError("numbers that rise", f"{numbers} … {last} in {pattern!r}", "order them")
     one, two = numbers[-2:]
     if len({b - a for a, b in pairwise(numbers[-3:])}) == 1:
+        # Equal steps, as in 0, 20, 40, …
         return list(range(two + (two - one), last, two - one)), []
+    # A constant factor, as in 1, 2, 4, …; series such as Pythia's go on in equal steps later, so that what lies
+    # between must be looked up.
     more: list[int] = []
-    while one and two % one == 0 and (following := (more or [two])[-1] * (two // one)) < last:
-        more.append(following)
+    if one and two % one == 0:
+        factor = two // one
+        number = two * factor
+        while number < last:
+            more.append(number)
+            number *= factor
     return more, [(two, last)]
+
+
+def _are_rising(numbers: list[int]) -> bool:
+    """Return whether each number is greater than the one before."""
+    return all(a < b for a, b in pairwise(numbers))

@@ -36,7 +36,9 @@ def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, nor
     """
     wanted = {word: i for i, word in enumerate(words) if word not in set(special)}
     path = expand_home(name)
-    vectors = _of_file(path, wanted, len(words)) if path.is_file() else _of_checkpoint(name, wanted, len(words))
+    vectors = (
+        _read_vectors_file(path, wanted, len(words)) if path.is_file() else _read_embeddings(name, wanted, len(words))
+    )
     if norm is not None:
         if not 0 < norm < math.inf:
             expected = "a finite mean norm above 0 for the word vectors"
@@ -49,7 +51,7 @@ def word_vectors(name: str, words: Sequence[str], special: Sequence[str], *, nor
     return vectors
 
 
-def _of_file(path: Path, wanted: dict[str, int], count: int) -> WordVectors:
+def _read_vectors_file(path: Path, wanted: dict[str, int], count: int) -> WordVectors:
     """Read word vectors from lines `word x₁ … x_d`, after an optional header `count dimension`.
 
     wanted   row of each word
@@ -58,7 +60,7 @@ def _of_file(path: Path, wanted: dict[str, int], count: int) -> WordVectors:
     The first line of a word counts. ModelError for a line that is none of these.
     """
     dim, rows, left = 0, dict[int, Tensor](), dict(wanted)
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(_iter_lines(path), 1):
         word, *numbers = _SPACES.split(line.rstrip())
         if number == 1 and len(numbers) == 1:
             continue
@@ -85,7 +87,7 @@ def _of_file(path: Path, wanted: dict[str, int], count: int) -> WordVectors:
     return WordVectors(matrix, len(rows), path.name)
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _iter_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a text file, gzip unpacked. ModelError if it cannot be read."""
     opened: Any = gzip.open if path.suffix == ".gz" else open
     try:
@@ -98,7 +100,7 @@ def _lines(path: Path) -> Iterator[str]:
         raise ModelError(f"a text file of vectors at {path}", str(error)[:120], cure) from None
 
 
-def _of_checkpoint(name: str, wanted: dict[str, int], count: int) -> WordVectors:
+def _read_embeddings(name: str, wanted: dict[str, int], count: int) -> WordVectors:
     """Take word vectors from a checkpoint's input embeddings, averaged over the pieces of each word.
 
     wanted   row of each word
