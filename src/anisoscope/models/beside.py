@@ -66,15 +66,12 @@ def add_text_pooling(model: nn.Module, folder: str, processor: Any, *, untrained
     rows = read_list(Path(folder, MODULES))
     if len(rows) < 2:
         return []
-    foreign = [str(row["type"]) for row in rows if not str(row["type"]).startswith(f"{LIBRARY}.")]
-    if foreign or find_spec(LIBRARY) is None:
-        reason = f"{', '.join(foreign)} is code of its own" if foreign else "pip install sentence-transformers for them"
-        return [f"the modules behind the Transformer (pooling …) are not measured: {reason}"]
     known = read_config(Path(folder, "config_sentence_transformers.json"))
     kinds = [_get_class_name(row) for row in rows]
     archetype = known.get("model_type") or ("SparseEncoder" if set(kinds) & SPARSE else "SentenceTransformer")
-    if archetype not in ("SentenceTransformer", "SparseEncoder"):
-        return [f"the modules behind the Transformer are not measured: a {archetype} gives no vector of a text"]
+    reason = _explain_unmeasured(rows, archetype)
+    if reason:
+        return [reason]
     _limit_length(processor, folder)
     weight = next(model.parameters())
     if _is_plain(folder, kinds):
@@ -89,6 +86,26 @@ def add_text_pooling(model: nn.Module, folder: str, processor: Any, *, untrained
     if prompt and hasattr(model, "sentence"):
         notes.append(f"texts are measured without the prompt that encode() would put first, {prompt!r}")
     return notes
+
+
+def _explain_unmeasured(rows: list[dict[str, Any]], archetype: str) -> str:
+    """Say why the vector of a text cannot be measured; empty if it can.
+
+    rows        entries of modules.json
+    archetype   which class of the library the whole model is
+    """
+    foreign = [str(row["type"]) for row in rows if not str(row["type"]).startswith(f"{LIBRARY}.")]
+    # Code of the checkpoint is not run for this: it would need the user's consent.
+    if foreign:
+        return (
+            f"the modules behind the Transformer (pooling …) are not measured: {', '.join(foreign)} is code of its own"
+        )
+    if find_spec(LIBRARY) is None:
+        cure = "pip install sentence-transformers for them"
+        return f"the modules behind the Transformer (pooling …) are not measured: {cure}"
+    if archetype not in ("SentenceTransformer", "SparseEncoder"):
+        return f"the modules behind the Transformer are not measured: a {archetype} gives no vector of a text"
+    return ""
 
 
 def _get_class_name(row: dict[str, Any]) -> str:

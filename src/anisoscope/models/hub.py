@@ -59,12 +59,15 @@ def split_name(name: str) -> tuple[str, str | None]:
 
     ModelError for a name that is too long, or for a revision of a folder, which has none.
     """
-    base, _, revision = name.partition("@")
     if is_too_long(name):
         got, cure = f"{name[:40]} … of {len(name)} letters", "shorten it: no part may exceed 255, nor all of it 4095"
         raise ModelError("a model's name", got, cure)
-    if not revision or Path(name).is_dir():
-        return (name, None) if Path(name).is_dir() else (base, None)
+    # A folder may have an @ in its name.
+    if Path(name).is_dir():
+        return name, None
+    base, _, revision = name.partition("@")
+    if not revision:
+        return base, None
     if Path(base).is_dir():
         raise ModelError("a folder, which has no revisions", name, f"name {base}, or a hub id with @{revision}")
     return base, revision
@@ -78,32 +81,56 @@ def locate(path: str, revision: str | None, name: str, near: str = "") -> ModelP
 
     ModelError if it is none of these.
     """
-    from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
 
     if Path(path).is_dir():
         return ModelPlace(path, revision)
-    if Path(path).is_file():
-        cure = described([Path(path).name]) or "name the folder that holds it, with its config.json"
-        raise ModelError("a checkpoint folder with config.json", f"{name!r}, a file", cure)
-    if Path(path).is_absolute() or path.startswith((".", "~")) or path.count("/") > 1:
-        raise ModelError("a folder", f"{name!r}, which is neither a folder here nor on the hub", "check the path")
-    options: dict[str, Any] = {"revision": revision, "timeout": get_timeout(), "files_metadata": True}
+    _check_is_hub_id(path, name)
     try:
-        ask = partial(with_token_fallback, lambda token: HfApi().model_info(path, token=token, **options))
-        info, token = get_answer(("model", path, revision), ask)
-        given: list[Any] = info.siblings or []
-        files = {file.rfilename: str((file.lfs or {}).get("sha256") or file.blob_id or "") for file in given}
-        sizes = {file.rfilename: file.size for file in given}
-        if not isinstance(info.sha, str):
-            raise LookupError("no commit in the answer")
+        place = _ask_hub(path, revision)
     except RevisionNotFoundError:
         raise ModelError(f"a revision of {path}", str(revision), "leave it out for the newest") from None
     except HFValidationError:
         raise _make_not_found_error(name, near, "") from None
-    except Exception as error:  # whatever the hub or the network did: its kind is told apart there
+    except Exception as error:  # whatever the hub or the network did: `classify_fault` tells the kinds apart
         return _find_in_cache(path, revision, name, near, classify_fault(error))
-    remember("model", path, revision, info.sha)
+    remember("model", path, revision, str(place.commit))
+    return place
+
+
+def _check_is_hub_id(path: str, name: str) -> None:
+    """Raise ModelError for a path of a file, or of a folder that does not exist: the hub cannot know it.
+
+    name   as the user wrote it
+    """
+    if Path(path).is_file():
+        cure = described([Path(path).name]) or "name the folder that holds it, with its config.json"
+        raise ModelError("a checkpoint folder with config.json", f"{name!r}, a file", cure)
+    # An id of the hub is `name` or `owner/name`.
+    if Path(path).is_absolute() or path.startswith((".", "~")) or path.count("/") > 1:
+        raise ModelError("a folder", f"{name!r}, which is neither a folder here nor on the hub", "check the path")
+
+
+def _ask_hub(path: str, revision: str | None) -> ModelPlace:
+    """Return what the hub says of a model: its commit, and names, sizes and hashes of its files.
+
+    Raises whatever `huggingface_hub` does, and LookupError for an answer without a commit.
+    """
+    from huggingface_hub import HfApi
+
+    options: dict[str, Any] = {"revision": revision, "timeout": get_timeout(), "files_metadata": True}
+    ask = partial(with_token_fallback, lambda token: HfApi().model_info(path, token=token, **options))
+    info, token = get_answer(("model", path, revision), ask)
+    siblings: list[Any] = info.siblings or []
+    files: dict[str, str] = {}
+    sizes: dict[str, int | None] = {}
+    for file in siblings:
+        # Large files have a SHA-256, small ones git's hash of a blob.
+        files[file.rfilename] = str((file.lfs or {}).get("sha256") or file.blob_id or "")
+        sizes[file.rfilename] = file.size
+    # A proxy may answer with JSON of its own.
+    if not isinstance(info.sha, str):
+        raise LookupError("no commit in the answer")
     notice = "" if token is None else f"the hub refuses the token; {path} is public and was loaded without it"
     return ModelPlace(path, revision, info.sha, files, sizes, token, notice)
 
@@ -140,26 +167,35 @@ def _find_in_cache(path: str, revision: str | None, name: str, near: str, fault:
     """
     from huggingface_hub import try_to_load_from_cache
 
-    tries = (try_to_load_from_cache(path, file, revision=revision) for file in ("config.json", ADAPTER, MODULES))
-    found = next((file for file in tries if isinstance(file, str)), None)
-    if found is not None:
-        folder = Path(found).parent
-        warning = f"{fault.got}: the copy of {path} in the cache is used (commit {folder.name[:12]})"
-        return ModelPlace(str(folder), None, folder.name, notice=warning)
+    for file in ("config.json", ADAPTER, MODULES):
+        found = try_to_load_from_cache(path, file, revision=revision)
+        # Not a path: the file was never asked for (None), or the hub said that there is none (a marker).
+        if isinstance(found, str):
+            folder = Path(found).parent
+            warning = f"{fault.got}: the copy of {path} in the cache is used (commit {folder.name[:12]})"
+            return ModelPlace(str(folder), None, folder.name, notice=warning)
+    raise _explain_absence(path, name, near, fault)
+
+
+def _explain_absence(path: str, name: str, near: str, fault: Fault) -> ModelError:
+    """Make the error for a model that neither the hub nor the cache gave. The caller raises it.
+
+    The arguments are those of `_find_in_cache`.
+    """
     if fault.absent:
-        raise _make_not_found_error(name, near, fault.cure)
+        return _make_not_found_error(name, near, fault.cure)
     if fault.denied:
-        raise ModelError(f"access to {name}", fault.got, fault.cure)
-    got = f"{name!r}: {fault.got} and not in the cache"
+        return ModelError(f"access to {name}", fault.got, fault.cure)
     beside = _list_beside(path)
     if beside:
         got = f"{name!r}, which is not there, and not in the cache of the hub"
-        raise ModelError("a model", got, f"{beside}; for a model of the hub: {fault.cure}")
+        return ModelError("a model", got, f"{beside}; for a model of the hub: {fault.cure}")
+    got = f"{name!r}: {fault.got} and not in the cache"
     cure = f"{near} {fault.cure}; else use builtin:minilm or a local folder (HF_HOME points to the cache)".strip()
     own = split_name(name)[0]
-    if Path(own).is_dir():  # a name that is known goes to the hub, even beside a folder called so
+    if Path(own).is_dir():  # a short name means the hub's model, even if a folder is called the same
         cure = f"for the folder of this name write ./{own}; for the hub's model: {cure}"
-    raise ModelError("a hub id, a folder, builtin:minilm or module:factory", got, cure)
+    return ModelError("a hub id, a folder, builtin:minilm or module:factory", got, cure)
 
 
 def _list_beside(path: str) -> str:
@@ -194,15 +230,9 @@ def download(place: ModelPlace, name: str, *, weights: bool = True, config_only:
     weights   also download the weights
     """
     weights = weights and not config_only
-    if not place.files:
+    if not place.files:  # a folder, or a copy in the cache: the hub announced nothing
         return place if place.commit is None else _verify_copy(place, name, weights=weights)
-    inner = first_module(place.files)
-    if inner + "config.json" not in place.files and not is_adapter(place.files):
-        cure = described(place.files) or "name another model"
-        raise ModelError(f"config.json in {name}", "a repository without one", cure)
-    wanted = [file for file in place.files if _is_small(file, place.sizes.get(file))]
-    if config_only:
-        wanted = [file for file in wanted if file == inner + "config.json" or file.endswith(".py")]
+    wanted = _list_small_files(place, name, config_only=config_only)
     try:
         folder = _download(place, wanted)
         if weights:
@@ -219,6 +249,23 @@ def download(place: ModelPlace, name: str, *, weights: bool = True, config_only:
     verify_hashes(folder, place.files, name)
     _remember(place, folder, move=not config_only)
     return ModelPlace(str(folder), None, place.commit, notice=place.notice)
+
+
+def _list_small_files(place: ModelPlace, name: str, *, config_only: bool) -> list[str]:
+    """Return which files of a repository are read in addition to the weights. ModelError without a configuration.
+
+    name          the model as the user wrote it
+    config_only   the configuration and code alone
+    """
+    config = first_module(place.files) + "config.json"
+    if config not in place.files and not is_adapter(place.files):
+        cure = described(place.files) or "name another model"
+        raise ModelError(f"config.json in {name}", "a repository without one", cure)
+    small = [file for file in place.files if _is_small(file, place.sizes.get(file))]
+    if not config_only:
+        return small
+    # Code too: without it, a model with code of its own has no configuration that can be read.
+    return [file for file in small if file == config or file.endswith(".py")]
 
 
 def _verify_copy(place: ModelPlace, name: str, *, weights: bool) -> ModelPlace:

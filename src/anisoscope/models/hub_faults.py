@@ -25,24 +25,31 @@ def classify_fault(error: BaseException) -> Fault:
     """
     from huggingface_hub import errors
 
+    chain = _list_causes(error)
+    # A status of the hub says more than whatever followed from it, so it is looked for in the whole chain first.
+    for cause in chain:
+        if isinstance(cause, errors.HfHubHTTPError):
+            return _explain_status(cause)
+    for cause in chain:
+        if isinstance(cause, errors.FileMetadataError):
+            return _explain_foreign_reply()
+        if isinstance(cause, errors.OfflineModeIsEnabled):
+            return Fault("no network wanted: HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE")
+        if isinstance(cause, errors.HTTPError):  # type: ignore[attr-defined]
+            return _explain_no_reply(type(cause).__name__, str(cause))
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | LookupError | TypeError | AttributeError):
+        return _explain_foreign_reply()
+    return Fault(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "try again")
+
+
+def _list_causes(error: BaseException) -> list[BaseException]:
+    """Return an error and what led to it, from the last to the first."""
     chain: list[BaseException] = []
     following: BaseException | None = error
     while following is not None and following not in chain:
         chain.append(following)
         following = following.__cause__ or following.__context__
-    for found in chain:
-        if isinstance(found, errors.HfHubHTTPError):
-            return _explain_status(found)
-    for found in chain:
-        if isinstance(found, errors.FileMetadataError):
-            return _explain_foreign_reply()
-        if isinstance(found, errors.OfflineModeIsEnabled):
-            return Fault("no network wanted: HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE")
-        if isinstance(found, errors.HTTPError):  # type: ignore[attr-defined]
-            return _explain_no_reply(type(found).__name__, str(found))
-    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | LookupError | TypeError | AttributeError):
-        return _explain_foreign_reply()
-    return Fault(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", "try again")
+    return chain
 
 
 def _explain_status(error: Any) -> Fault:

@@ -37,13 +37,22 @@ def hash_own_sources(model: nn.Module) -> list[str]:
 
     Python's own files, installed packages and this package do not count.
     """
-    known = (Path(__file__).resolve().parents[1], Path(os.__file__).parent)
     names = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}
-    names = {name for name in names if name.partition(".")[0] not in list_packages()}
-    files = {getattr(sys.modules.get(name), "__file__", None) for name in names}
-    paths = {Path(file).resolve() for file in files if file}
-    own = [path for path in paths if not {"site-packages", "dist-packages"} & set(path.parts) and path.is_file()]
-    return sorted(hash_file(path) for path in own if not any(map(path.is_relative_to, known)))
+    packages = list_packages()
+    files: set[Path] = set()
+    for name in names:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file and name.partition(".")[0] not in packages:
+            files.add(Path(file).resolve())
+    return sorted(hash_file(path) for path in files if _is_own_source(path))
+
+
+def _is_own_source(path: Path) -> bool:
+    """Return whether a file is the user's own: not of Python, of an installed package or of this one."""
+    if {"site-packages", "dist-packages"} & set(path.parts) or not path.is_file():
+        return False
+    known = (Path(__file__).resolve().parents[1], Path(os.__file__).parent)
+    return not any(path.is_relative_to(folder) for folder in known)
 
 
 def gather_whole(value: Any) -> Any:
@@ -71,25 +80,32 @@ def _iter_tensors(value: Any) -> Iterator[torch.Tensor]:
     """Yield the tensors inside a value of a state dict; for quantised ones their whole numbers, scales and zero
     points.
     """
-    if isinstance(value, torch.Tensor):
-        if is_packed(value):
-            packed: Any = value
-            names, _ = packed.__tensor_flatten__()
-            for name in names:
-                yield from _iter_tensors(getattr(packed, name))
-        elif value.is_quantized:
-            yield value.int_repr()
-            yield torch.as_tensor(
-                value.q_per_channel_scales() if value.qscheme() in PER_CHANNEL else value.q_scale(), dtype=torch.float64
-            )
-            yield torch.as_tensor(
-                value.q_per_channel_zero_points() if value.qscheme() in PER_CHANNEL else value.q_zero_point()
-            )
-        else:
-            yield value
-    elif isinstance(value, tuple | list):
+    if isinstance(value, tuple | list):
         for part in value:
             yield from _iter_tensors(part)
+    elif not isinstance(value, torch.Tensor):
+        return
+    elif is_packed(value):
+        packed: Any = value
+        names, _ = packed.__tensor_flatten__()
+        for name in names:
+            yield from _iter_tensors(getattr(packed, name))
+    elif value.is_quantized:
+        yield from _iter_quantised(value)
+    else:
+        yield value
+
+
+def _iter_quantised(value: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the whole numbers of a quantised tensor of torch, its scales and its zero points."""
+    yield value.int_repr()
+    # One of each for a row, or for the whole tensor.
+    if value.qscheme() in PER_CHANNEL:
+        yield torch.as_tensor(value.q_per_channel_scales(), dtype=torch.float64)
+        yield torch.as_tensor(value.q_per_channel_zero_points())
+    else:
+        yield torch.as_tensor(value.q_scale(), dtype=torch.float64)
+        yield torch.as_tensor(value.q_zero_point())
 
 
 def _write_settings(value: Any) -> str:
@@ -108,6 +124,7 @@ def hash_weights(model: nn.Module, but: Collection[str] = ()) -> str:
     If the weights are split over processes (FSDP2), all processes must call it.
     """
     digest = hashlib.sha256()
+    # Sorted, because the order of a state dict depends on the order in which modules were made.
     for key, value in sorted(_read_state(model).items()):
         if key in but:
             continue

@@ -30,17 +30,25 @@ def find_spread(model: nn.Module) -> Spread:
     """
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return Spread()
+    wrapped = _is_wrapped(model)
+    parameters = list(model.parameters())
+    most_split = max(parameters, key=_count_split_axes, default=None)
+    # transformers 4 counts the parts of tensor parallelism, but keeps plain tensors.
+    counted = getattr(model, "_tp_size", None) or 1
+    # FSDP alone splits along one axis; one more is tensor parallelism.
+    split_by_tensor_parallelism = _count_split_axes(most_split) > wrapped
+    if split_by_tensor_parallelism or (counted > 1 and not wrapped):
+        return Spread(True, _find_ranks(model, most_split, counted, wrapped=wrapped))
+    of_deepspeed = any(hasattr(parameter, "ds_id") for parameter in parameters)
+    return Spread(wrapped or of_deepspeed)
+
+
+def _is_wrapped(model: nn.Module) -> bool:
+    """Return whether FSDP or DDP spread the model, or a part of it, over the processes."""
     from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
     wrappers = (FSDPModule, FullyShardedDataParallel, nn.parallel.DistributedDataParallel)
-    wrapped = any(isinstance(module, wrappers) for module in model.modules())
-    parameters = list(model.parameters())
-    most = max(parameters, key=_count_split_axes, default=None)
-    axes = _count_split_axes(most)
-    counted = getattr(model, "_tp_size", None) or 1  # transformers 4 keeps plain tensors
-    if axes > wrapped or (counted > 1 and not wrapped):
-        return Spread(True, _find_ranks(model, most, counted, wrapped=wrapped))
-    return Spread(wrapped or any(hasattr(parameter, "ds_id") for parameter in parameters))
+    return any(isinstance(module, wrappers) for module in model.modules())
 
 
 def _find_ranks(model: nn.Module, parameter: Any, counted: int, *, wrapped: bool) -> tuple[int, ...]:

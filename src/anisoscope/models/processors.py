@@ -74,22 +74,40 @@ def _load_tokenizer(model: Any, path: str, name: str, trust: bool) -> Any:
     from transformers import AutoTokenizer
 
     family, config = family_of(model), model.config
-    if family.tokenizer and (not family.port or type(config).__module__ == family.module):
+    # A port may share its `model_type` with a model of transformers, which has a tokenizer of its own.
+    is_of_family = not family.port or type(config).__module__ == family.module
+    if family.tokenizer and is_of_family:
         module, _, cls = family.tokenizer.partition(":")
         return getattr(import_module(module), cls)()
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=trust)
     except Exception as error:
         raise ModelError(f"a tokenizer beside {name}", _write_on_one_line(error), SAVE) from error
-    files = {"tokenizer.json", *getattr(tokenizer, "vocab_files_names", {}).values()}
-    words = getattr(config, "vocab_size", None) or 0
-    if len(files) > 1 and len(tokenizer) < words and not any(Path(path, file).exists() for file in files):
-        raise ModelError(f"a tokenizer beside {name}", f"none of {', '.join(sorted(files))}", SAVE)
-    longest = tokenizer.model_max_length
-    if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest > 0:
-        cure = "write a number there"
-        raise ModelError(f"a number as model_max_length in tokenizer_config.json of {name}", repr(longest), cure)
+    _check_vocabulary(tokenizer, config, path, name)
+    _check_longest(tokenizer.model_max_length, name)
     return tokenizer
+
+
+def _check_vocabulary(tokenizer: Any, config: Any, path: str, name: str) -> None:
+    """Raise ModelError for a tokenizer that transformers made up, because its files are missing.
+
+    config   the model's configuration
+    path     folder of the checkpoint
+    name     the model as the user wrote it
+    """
+    files = {"tokenizer.json", *getattr(tokenizer, "vocab_files_names", {}).values()}
+    if len(files) == 1 or any(Path(path, file).exists() for file in files):
+        return  # a tokenizer of bytes or characters names no file of its own, and needs none
+    if len(tokenizer) < (getattr(config, "vocab_size", None) or 0):
+        raise ModelError(f"a tokenizer beside {name}", f"none of {', '.join(sorted(files))}", SAVE)
+
+
+def _check_longest(longest: Any, name: str) -> None:
+    """Raise ModelError if a tokenizer's limit on the length of texts is not a positive number."""
+    is_number = isinstance(longest, int | float) and not isinstance(longest, bool)
+    if not is_number or not longest > 0:
+        expected = f"a number as model_max_length in tokenizer_config.json of {name}"
+        raise ModelError(expected, repr(longest), "write a number there")
 
 
 def _write_on_one_line(error: Exception) -> str:

@@ -59,32 +59,44 @@ def _read_vectors_file(path: Path, wanted: dict[str, int], count: int) -> WordVe
 
     The first line of a word counts. ModelError for a line that is none of these.
     """
-    dim, rows, left = 0, dict[int, Tensor](), dict(wanted)
+    dim = 0
+    rows: dict[int, Tensor] = {}
+    missing = dict(wanted)
     for number, line in enumerate(_iter_lines(path), 1):
         word, *numbers = _SPACES.split(line.rstrip())
         if number == 1 and len(numbers) == 1:
-            continue
+            continue  # the header of word2vec and fastText
         if not numbers:
             got = f"{word[:40]!r} alone in line {number}"
             raise ModelError(f"numbers after the word in {path}", got, "name a GloVe or fastText file")
-        dim, place = dim or len(numbers), left.pop(word, None)
-        if place is None:
-            continue
-        if len(numbers) != dim:
-            got = f"{len(numbers)} in line {number}"
-            raise ModelError(f"{dim} numbers in every line of {path}", got, "name a GloVe or fastText file")
-        try:
-            row = rows[place] = torch.tensor([float(x) for x in numbers])
-        except ValueError:
-            raise ModelError(f"numbers after the word in {path}", f"line {number}", "name a text file") from None
-        if not bool(torch.isfinite(row).all()):
-            got = f"NaN, Inf or more than float32 holds in line {number} ({word})"
-            raise ModelError(f"finite numbers in every line of {path}", got, "leave the line out, or use another file")
+        dim = dim or len(numbers)
+        place = missing.pop(word, None)
+        # Lines of other words are not parsed: files have millions of them.
+        if place is not None:
+            rows[place] = _parse_vector(word, numbers, dim, number, path)
     if not rows:
         raise ModelError(f"vectors of words of the corpus in {path}", "none", "name a GloVe or fastText text file")
     matrix = torch.zeros(count, dim)
     matrix[list(rows)] = torch.stack(list(rows.values()))
     return WordVectors(matrix, len(rows), path.name)
+
+
+def _parse_vector(word: str, numbers: list[str], dim: int, line: int, path: Path) -> Float[Tensor, " dim"]:
+    """Return the vector of one word. ModelError if it has not `dim` finite numbers.
+
+    line, path   where it was read, for errors
+    """
+    if len(numbers) != dim:
+        got = f"{len(numbers)} in line {line}"
+        raise ModelError(f"{dim} numbers in every line of {path}", got, "name a GloVe or fastText file")
+    try:
+        vector = torch.tensor([float(x) for x in numbers])
+    except ValueError:
+        raise ModelError(f"numbers after the word in {path}", f"line {line}", "name a text file") from None
+    if not bool(torch.isfinite(vector).all()):
+        got = f"NaN, Inf or more than float32 holds in line {line} ({word})"
+        raise ModelError(f"finite numbers in every line of {path}", got, "leave the line out, or use another file")
+    return vector
 
 
 def _iter_lines(path: Path) -> Iterator[str]:
