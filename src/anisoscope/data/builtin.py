@@ -46,11 +46,15 @@ def _read_documents(limit: int | None, library: Path) -> tuple[tuple[str, ...], 
     limit     stop after so many documents; None: read all
     library   folder of Python's standard library
     """
-    documents, empty, unread = [], 0, 0
+    documents: list[str] = []
+    empty = unread = 0
     for text in _iter_texts(library):
-        unread += text is None
-        empty += text == ""
-        documents += [text] if text else []
+        if text is None:
+            unread += 1
+        elif text:
+            documents.append(text)
+        else:
+            empty += 1
         if len(documents) == limit:
             break
     return tuple(documents), empty, unread
@@ -65,15 +69,24 @@ def _iter_texts(library: Path) -> Iterator[str | None]:
     for _, path in sorted(_iter_modules(library, ())):
         try:
             texts = list(_iter_docstrings(_parse(path)))
+        # a source that this Python cannot parse is counted and left out
         except (OSError, SyntaxError, ValueError):
             yield None
             continue
         yield "\n".join(filter(None, map(_clean, texts)))
     topics = library / "pydoc_data" / "topics.py"
-    for node in _parse(topics).body if topics.is_file() else []:
+    if topics.is_file():
+        yield from _iter_topics(topics)
+
+
+def _iter_topics(path: Path) -> Iterator[str]:
+    """Yield the cleaned text of each topic in the dict that a source file assigns, by name."""
+    for node in _parse(path).body:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            # read as a literal: nothing is imported, nothing runs
             found: dict[str, str] = ast.literal_eval(node.value)
-            yield from (_clean(found[name]) for name in sorted(found))
+            for name in sorted(found):
+                yield _clean(found[name])
 
 
 def _iter_modules(folder: Path, package: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Path]]:
@@ -104,7 +117,10 @@ def _iter_docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.Asy
     text = ast.get_docstring(node)
     if text:
         yield text
-    for inner in node.body if isinstance(node, ast.Module | ast.ClassDef) else []:
+    # what is defined inside a function is not public
+    if not isinstance(node, ast.Module | ast.ClassDef):
+        return
+    for inner in node.body:
         if isinstance(inner, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not inner.name.startswith("_"):
             yield from _iter_docstrings(inner)
 
@@ -114,7 +130,7 @@ def _clean(text: str) -> str:
     paragraphs = []
     for block in re.split(r"\n[ \t]*\n", text.strip()):
         lines = [line.strip() for line in block.split("\n") if not _RULE.fullmatch(line)]
-        prose = [line for line in lines if not line.startswith((">>>", "..."))]
-        if len(prose) == len(lines):
-            paragraphs.append(" ".join(" ".join(prose).split()))
+        # the output of an example follows it: the whole paragraph is left out
+        if not any(line.startswith((">>>", "...")) for line in lines):
+            paragraphs.append(" ".join(" ".join(lines).split()))
     return "\n".join(filter(None, paragraphs))

@@ -30,6 +30,7 @@ def check_model(name: str) -> None:
     from anisoscope.models.named import converted_models, named_models, packaged_models
 
     known = ["builtin:minilm", *packaged_models(), *converted_models(), *named_models()]
+    # a pattern stands for several checkpoints
     if set(name) & set("{}*?"):
         return
     base, _ = split_name(name)
@@ -40,9 +41,8 @@ def check_model(name: str) -> None:
     if _is_slip(base, known):
         raise ModelError("a model's name", repr(name), suggest_names(base, known))
     if _must_be_path(base):
-        raise ModelError(
-            "a checkpoint or a file of vectors", f"{name}, which is not there", _explain_missing_path(base)
-        )
+        got = f"{name}, which is not there"
+        raise ModelError("a checkpoint or a file of vectors", got, _explain_missing_path(base))
     require_for_model(base)
 
 
@@ -64,14 +64,15 @@ def check_corpus(name: str, *, labelled: bool = False) -> None:
 
     labelled   the name is to be of a corpus with class labels, so that it is compared with the names of those only
     """
-    base = name.partition(":")[0] if labelled else name  # `planted:20`: a name with its parameter
+    # `planted:20`: a name with its parameter
+    base = name.partition(":")[0] if labelled else name
     row = named_corpora().get(base)
-    if row is not None and (row.modality == "labelled") == labelled:
+    if row is not None and _has_labels(row) == labelled:
         _require_for_corpus(base, row)
         return
     if base == "" or find_path(name):
         return
-    known = [key for key, row in list_corpora().items() if (row.modality == "labelled") == labelled]
+    known = [key for key, row in list_corpora().items() if _has_labels(row) == labelled]
     if _is_slip(name, known):
         raise CorpusError("a corpus' name", repr(name), suggest_names(name, known))
     if _must_be_path(name):
@@ -80,6 +81,11 @@ def check_corpus(name: str, *, labelled: bool = False) -> None:
         cure = "write texts into a file, one a line; in Python give a list of them"
         raise CorpusError("a file, a folder or the name of a corpus", f"the text {name[:60]!r}", cure)
     require_extra("data", f"to read {name}, a data set of the hub")
+
+
+def _has_labels(corpus: NamedCorpus) -> bool:
+    """Return whether the texts of a named corpus have class labels."""
+    return corpus.modality == "labelled"
 
 
 def _require_for_corpus(name: str, corpus: NamedCorpus) -> None:
@@ -101,6 +107,7 @@ def _is_slip(name: str, known: Iterable[str]) -> bool:
         return True
     if "/" in name:  # a path, or a data set of the hub
         return False
+    # long names that differ by a word are alike too, and are other models
     similar = get_close_matches(name, known, n=3, cutoff=NEAR)
     return any(abs(len(found) - len(name)) <= APART for found in similar)
 
@@ -109,7 +116,9 @@ def _must_be_path(name: str) -> bool:
     """Return whether a name can only be a path, by its slashes, its ending, or a file of almost that name."""
     if name.startswith(("/", ".", "~")) or name.endswith("/") or name.count("/") > 1:
         return True
-    return bool(ENDING.search(name)) or ("/" in name and bool(suggest_path(name, surely=True)))
+    if ENDING.search(name):
+        return True
+    return "/" in name and bool(suggest_path(name, surely=True))
 
 
 def suggest_path(name: str, *, surely: bool = False) -> str:
@@ -124,10 +133,10 @@ def suggest_path(name: str, *, surely: bool = False) -> str:
         return ""
     if path.name in names:
         return ""
-    similar = get_close_matches(path.name, names, n=3, cutoff=0.6)
-    if surely:
-        similar = [other for other in similar if _is_one_slip(path.name, other)]
-    return str(path.parent / similar[0]) if similar else ""
+    for other in get_close_matches(path.name, names, n=3, cutoff=0.6):
+        if not surely or _is_one_slip(path.name, other):
+            return str(path.parent / other)
+    return ""
 
 
 def _is_one_slip(one: str, other: str) -> bool:
@@ -161,4 +170,5 @@ def _explain_missing_path(name: str) -> str:
     above = next((folder for folder in path.parents if folder.is_dir()), None)
     if above is None or above == path.parent:
         return "check the path"
+    # the first folder that is missing is the one with the typo
     return f"check the path: there is no {path.relative_to(above).parts[0]} in {above.resolve()}"

@@ -80,9 +80,11 @@ def open_corpus(name: str, *, modality: str | None = None, **options: Any) -> An
     UsageError for an unknown modality, ExtraError if packages for it are missing.
     """
     known = named_corpora()
-    own = known[name].modality if name in known else ""
-    if own and (modality is None or own != "labelled"):  # texts with labels can be read as text alone
-        modality = own
+    if name in known:
+        own = known[name].modality
+        # texts with labels can be read as text alone
+        if modality is None or own != "labelled":
+            modality = own
     modality = modality or "text"
     if modality not in OPENERS:
         raise UsageError(f"a modality out of {', '.join(OPENERS)}", repr(modality))
@@ -98,11 +100,11 @@ def named_corpora() -> dict[str, NamedCorpus]:
 
 def list_corpora() -> dict[str, NamedCorpus]:
     """Return the named corpora, and those found under $ANISOSCOPE_DATA."""
-    found = {
-        name: NamedCorpus(modality, f"{'folder' if path.is_dir() else 'file'} of $ANISOSCOPE_DATA")
-        for name, (modality, path) in list_local_corpora().items()
-    }
-    return {**named_corpora(), **found}
+    found = dict(named_corpora())
+    for name, (modality, path) in list_local_corpora().items():
+        kind = "folder" if path.is_dir() else "file"
+        found[name] = NamedCorpus(modality, f"{kind} of $ANISOSCOPE_DATA")
+    return found
 
 
 @dataclass(frozen=True)
@@ -163,9 +165,10 @@ class Columns:
     @property
     def by_role(self) -> dict[str, str] | None:
         """Return {role: column} of the columns that were named; None if none was."""
-        named = {
-            name.removesuffix("_column"): column for name, column in select_fields(self, Columns).items() if column
-        }
+        named = {}
+        for name, column in select_fields(self, Columns).items():
+            if column:
+                named[name.removesuffix("_column")] = column
         return named or None
 
     @staticmethod
@@ -202,52 +205,83 @@ def resolve_corpus(name: str, modality: str, asked: CorpusOptions) -> NamedCorpu
     modality   what the model reads (text, speech, image)
     asked      how the corpus is to be read
     """
-    match = _HUB_ID.fullmatch(name)
-    parts = match.groupdict() if match else {}
-    base = parts.get("id", name)
-    row = _find_preset(name, modality) or _find_preset(base, modality)
+    parts = _parse_hub_name(name)
+    # the whole name first: names of presets may hold a colon themselves
+    row = _find_preset(name, modality) or _find_preset(parts.id, modality)
     if row is None:
-        path = find_path(name)
-        if path is not None:
-            asked.refuse(name, *PARTS)
-            return path
-        is_path = name.endswith(TEXT_ENDINGS) or name.startswith(("builtin:", ".")) or not match
-        # a bare word for clips or images is taken for a slip, and similar names are suggested
-        if is_path or (modality != "text" and "/" not in base):
-            expected = f"{OPENERS[modality][1]}, a preset or a hub data set"
-            raise CorpusError(expected, f"{name!r}, which does not exist", _suggest(name, modality))
-        _refuse_given_twice(name, parts, asked)
-        config, revision = asked.config or parts["config"], asked.revision or parts["revision"]
-        return HubPart(name, modality, base, config or None, asked.split, revision)
+        return _resolve_unknown(name, parts, modality, asked)
     if row.maker:
         asked.refuse(name, *PARTS, "column")
         return row
     hub_id, _, own_config = row.hub.partition(":")
     split = asked.split or row.split
-    copy = find_copy(name) if name == base else None
+    # a name with a configuration or a revision asks for what the local copy may not be
+    copy = find_copy(name) if name == parts.id else None
     if copy:
         asked.refuse(name, "config", "revision")
         return find_part_of_copy(copy, modality, split, own_config)
     _refuse_given_twice(name, parts, asked)
-    config, revision = asked.config or parts["config"] or own_config, asked.revision or parts["revision"]
-    return HubPart(name, modality, hub_id, config or None, split, revision, row.cure)
+    config = asked.config or parts.config or own_config
+    return HubPart(name, modality, hub_id, config or None, split, asked.revision or parts.revision, row.cure)
+
+
+class _HubName(NamedTuple):
+    """A name taken apart like one of the hub, `id:config@revision`; `is_valid` says whether the hub allows it."""
+
+    id: str
+    config: str | None = None
+    revision: str | None = None
+    is_valid: bool = True
+
+
+def _parse_hub_name(name: str) -> _HubName:
+    """Take apart a name of a corpus; the whole of it is the id if it is none that the hub allows."""
+    match = _HUB_ID.fullmatch(name)
+    if match is None:
+        return _HubName(name, is_valid=False)
+    return _HubName(match["id"], match["config"], match["revision"])
+
+
+def _resolve_unknown(name: str, parts: _HubName, modality: str, asked: CorpusOptions) -> Path | HubPart:
+    """Find the path or the hub's data set that a name stands for which is no preset's. CorpusError if it is neither.
+
+    parts   the name taken apart like one of the hub
+    """
+    path = find_path(name)
+    if path is not None:
+        asked.refuse(name, *PARTS)
+        return path
+    is_path = name.endswith(TEXT_ENDINGS) or name.startswith(("builtin:", ".")) or not parts.is_valid
+    # a bare word for clips or images is taken for a slip, and similar names are suggested
+    is_bare = modality != "text" and "/" not in parts.id
+    if is_path or is_bare:
+        expected = f"{OPENERS[modality][1]}, a preset or a hub data set"
+        raise CorpusError(expected, f"{name!r}, which does not exist", _suggest(name, modality))
+    _refuse_given_twice(name, parts, asked)
+    config = asked.config or parts.config
+    return HubPart(name, modality, parts.id, config or None, asked.split, asked.revision or parts.revision)
 
 
 def _find_preset(name: str, modality: str) -> NamedCorpus | None:
     """Return the corpus of this name and modality among those that come with the program; None if there is none."""
     row = named_corpora().get(name)
-    return row if row is not None and row.modality == modality else None
+    if row is None or row.modality != modality:
+        return None
+    return row
 
 
-def _refuse_given_twice(name: str, parts: dict[str, str | None], asked: CorpusOptions) -> None:
+def _refuse_given_twice(name: str, parts: _HubName, asked: CorpusOptions) -> None:
     """Raise UsageError if config or revision stand in the name and are given as an option, and differ."""
     for part in ("config", "revision"):
         value = getattr(asked, part)
-        if value and parts[part] not in (None, value):
+        if value and getattr(parts, part) not in (None, value):
             raise UsageError(f"one {part}", f"{name} and {part} {value}", "give it once")
 
 
 def _suggest(name: str, modality: str) -> str:
     """Suggest names similar to an unknown one, and say if $ANISOSCOPE_DATA is not set."""
-    unset = "" if os.environ.get("ANISOSCOPE_DATA") else " (ANISOSCOPE_DATA, a folder of corpora, is not set)"
-    return suggest_names(name, (key for key, row in list_corpora().items() if row.modality == modality)) + unset
+    known = [key for key, row in list_corpora().items() if row.modality == modality]
+    suggestion = suggest_names(name, known)
+    if not os.environ.get("ANISOSCOPE_DATA"):
+        suggestion += " (ANISOSCOPE_DATA, a folder of corpora, is not set)"
+    return suggestion

@@ -30,7 +30,9 @@ class HubSet(NamedTuple):
     @property
     def notes(self) -> dict[str, object]:
         """Return what the provenance says about how it was found; empty if nothing went wrong."""
-        return {"hub": self.fault} if self.fault else {}
+        if not self.fault:
+            return {}
+        return {"hub": self.fault}
 
 
 def find_set(part: HubPart) -> HubSet:
@@ -47,6 +49,7 @@ def find_set(part: HubPart) -> HubSet:
 
     try:
         info, token = get_answer(("data set", part.id, part.revision), partial(with_token_fallback, ask))
+        # for the next time, if the hub does not answer then
         remember("data set", part.id, part.revision, str(info.sha))
         notice = "" if token is None else "the hub refuses the token; the data set is public and was read without it"
         return HubSet(getattr(info, "id", None) or part.id, info.sha, notice, token)
@@ -62,6 +65,7 @@ def find_set(part: HubPart) -> HubSet:
         raise CorpusError("a corpus", f"{part.id!r}, which is neither here nor on the hub", cure) from None
     if fault.denied:
         raise CorpusError(f"access to {part.id}", fault.got, fault.cure) from None
+    # no answer is no error: the data may be here
     return HubSet(part.id, None, f"{fault.got}: read from the local cache")
 
 
@@ -148,7 +152,10 @@ def choose_split(splits: list[str], split: str | None, name: str) -> str:
     name     of the data set, for errors
     """
     if split is None:
-        return next((known for known in SPLITS if known in splits), splits[0])
+        for known in SPLITS:
+            if known in splits:
+                return known
+        return splits[0]
     if split not in splits:
         raise CorpusError(f"a split of {name}", split, suggest_names(split, splits))
     return split

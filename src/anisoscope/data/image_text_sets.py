@@ -57,7 +57,9 @@ class SavedImage(NamedTuple):
     def read(self) -> bytes:
         """Read the encoded bytes. CorpusError if that fails."""
         value = self.saved[self.row][self.column]
-        return read_encoded(value[self.number] if isinstance(value, list) else value, self.name)
+        if isinstance(value, list):
+            value = value[self.number]
+        return read_encoded(value, self.name)
 
 
 class _Columns(NamedTuple):
@@ -84,7 +86,9 @@ def open_set(name: str, path: Path | None, asked: CorpusOptions) -> SetOfRows | 
     if path is not None:
         return _open_saved(name, path, asked)
     part = resolve_corpus(name, "image", asked)
-    return _open_hub(part, asked) if isinstance(part, HubPart) else None
+    if not isinstance(part, HubPart):
+        return None
+    return _open_hub(part, asked)
 
 
 def _open_saved(name: str, path: Path, asked: CorpusOptions) -> SetOfRows | None:
@@ -114,10 +118,16 @@ def _iter_saved_rows(loaded: Any, columns: _Columns) -> Iterator[SetRow]:
         count = len(value) if isinstance(value, list) else int(value is not None)
         place = f"row {number + 1}"
         images = []
-        for k in range(count):
-            name = f"{place}, image {k + 1}" if count > 1 else place
+        for k, name in enumerate(_name_images(place, count)):
             images.append(SavedImage(name, encoded, number, columns.images, k))
         yield SetRow(place, dict(texts[number]), images)
+
+
+def _name_images(place: str, count: int) -> list[str]:
+    """Return the names of the images of a row: a single one is named by the row alone."""
+    if count == 1:
+        return [place]
+    return [f"{place}, image {number}" for number in range(1, count + 1)]
 
 
 def _open_hub(part: HubPart, asked: CorpusOptions) -> SetOfRows | None:
@@ -132,15 +142,8 @@ def _open_hub(part: HubPart, asked: CorpusOptions) -> SetOfRows | None:
     key = {"id": found.id, "holds": "texts with images", "config": part.config, "split": part.split}
     folder = cache_folder(key | {"column": asked.column}, found.commit)
     kept = None if folder is None else StreamCache(folder)
-
-    @cache
-    def opened() -> tuple[Any, _Columns | None, dict[str, Any]]:
-        """Return (rows with images left encoded, columns, the manifest's entry)."""
-        rows, about = hub.open_split(found, part)
-        rows = rows if rows.features else rows._resolve_features()
-        columns = _find_columns(rows.features, asked.column, found.id)
-        return (rows if columns is None else _leave_encoded(rows, columns)), columns, about
-
+    # opened at most once, and not at all if the cache holds every row
+    opened = cache(lambda: _open_encoded_set(found, part, asked.column))
     about = kept.about() if kept else None
     if about is None:
         _, columns, about = opened()
@@ -161,8 +164,32 @@ def _open_hub(part: HubPart, asked: CorpusOptions) -> SetOfRows | None:
 
     items = kept.items(stream) if kept else stream(0)
     source = {"id": found.id, "revision": part.revision, **found.notes}
-    source |= {name: value for name, value in about.items() if name != "chats"}
+    for name, value in about.items():
+        # the manifest says it in its own words
+        if name != "chats":
+            source[name] = value
     return SetOfRows(map(_unpack, items), bool(about["chats"]), source)
+
+
+def _open_encoded_set(
+    found: hub.HubSet, part: HubPart, column: str | None
+) -> tuple[Any, _Columns | None, dict[str, Any]]:
+    """Return (rows of a hub data set with images left encoded, its columns, the manifest's entry on the source).
+
+    found    the data set at its commit
+    part     which part of it is wanted
+    column   the column of captions that was asked for
+
+    The columns are None if it has no images, or no texts.
+    """
+    rows, about = hub.open_split(found, part)
+    # a data set without a description has no types of columns until its first row is read
+    if not rows.features:
+        rows = rows._resolve_features()
+    columns = _find_columns(rows.features, column, found.id)
+    if columns is not None:
+        rows = _leave_encoded(rows, columns)
+    return rows, columns, about
 
 
 def _find_columns(features: Any, column: str | None, name: str) -> _Columns | None:
@@ -174,14 +201,16 @@ def _find_columns(features: Any, column: str | None, name: str) -> _Columns | No
     images = [key for key, feature in dict(features).items() if _holds_images(feature)]
     if not images:
         return None
+    chat = _find_first(CHAT_COLUMNS, features)
     if column is not None:
         _require_captions(column, images, features, name)
-        return _Columns(images[0], column, is_chat=column == _find_first(CHAT_COLUMNS, features))
-    chat = _find_first(CHAT_COLUMNS, features)
+        return _Columns(images[0], column, is_chat=column == chat)
     if chat is not None:
         return _Columns(images[0], chat, is_chat=True)
     caption = _find_first(CAPTION_COLUMNS, features)
-    return None if caption is None else _Columns(images[0], caption, is_chat=False)
+    if caption is None:
+        return None
+    return _Columns(images[0], caption, is_chat=False)
 
 
 def _holds_images(feature: Any) -> bool:
@@ -195,15 +224,21 @@ def _holds_images(feature: Any) -> bool:
 def _require_captions(column: str, images: list[str], features: Any, name: str) -> None:
     """Raise CorpusError if there is no column of this name, or it holds images."""
     require_column(column, features, name, "captions")
-    if column in images:
-        others = [key for key in features if key not in images]
-        cure = suggest_names(column, others) if others else "name a data set with captions"
-        raise CorpusError(f"a column of captions in {name}", f"{column}, which holds images", cure)
+    if column not in images:
+        return
+    cure = "name a data set with captions"
+    others = [key for key in features if key not in images]
+    if others:
+        cure = suggest_names(column, others)
+    raise CorpusError(f"a column of captions in {name}", f"{column}, which holds images", cure)
 
 
 def _find_first(names: Iterable[str], features: Any) -> str | None:
     """Return the first of these names that a data set has; None if it has none."""
-    return next((name for name in names if name in features), None)
+    for name in names:
+        if name in features:
+            return name
+    return None
 
 
 def _leave_encoded(rows: Any, columns: _Columns) -> Any:
@@ -211,17 +246,20 @@ def _leave_encoded(rows: Any, columns: _Columns) -> Any:
     import datasets
 
     feature = rows.features[columns.images]
-    plain = datasets.Image(decode=False)
-    as_list = isinstance(feature, list) or hasattr(feature, "feature")
-    encoded = datasets.Sequence(plain) if as_list else plain
+    encoded: Any = datasets.Image(decode=False)
+    # a list of images is written as a list, or as a type with the type of its entries
+    if isinstance(feature, list) or hasattr(feature, "feature"):
+        encoded = datasets.Sequence(encoded)
     return rows.select_columns([columns.images, columns.text]).cast_column(columns.images, encoded)
 
 
 def _pack(place: str, row: dict[str, Any], columns: _Columns) -> Item:
     """Return a row as an item: its name is everything but the images in JSON, its bytes the images in order."""
     images = row[columns.images]
+    if images is None:
+        images = []
     if not isinstance(images, list):
-        images = [] if images is None else [images]
+        images = [images]
     fault = ""
     bodies: list[bytes] = []
     try:
@@ -231,7 +269,7 @@ def _pack(place: str, row: dict[str, Any], columns: _Columns) -> Item:
     says = {
         "place": place,
         "columns": {columns.text: row[columns.text]},
-        "sizes": [len(body) for body in bodies],
+        "sizes": list(map(len, bodies)),
         "fault": fault,
     }
     return Item(json.dumps(says), None, b"".join(bodies))
@@ -242,8 +280,7 @@ def _unpack(item: Item) -> SetRow:
     says = json.loads(item.name)
     place, sizes = says["place"], says["sizes"]
     images = []
-    for number, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True), 1):
-        name = f"{place}, image {number}" if len(sizes) > 1 else place
+    for name, size, end in zip(_name_images(place, len(sizes)), sizes, accumulate(sizes), strict=True):
         if isinstance(item.place, bytes):
             images.append(Item(name, None, item.place[end - size : end]))
         else:

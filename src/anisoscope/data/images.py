@@ -42,7 +42,9 @@ def digits() -> FoundItems:
     require_extra("data", "to read builtin:digits")
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
+    # scikit-learn has them in 0 … 16
     pixels = np.rint(load_digits().images * (255 / 16)).astype(np.uint8)
+    # PGM, the plainest format of grey images: a header, then the pixels
     items = [Item(f"digit {k}", None, b"P5 8 8 255\n" + image.tobytes()) for k, image in enumerate(pixels)]
     return FoundItems(items, {"kind": "builtin"})
 
@@ -61,8 +63,10 @@ def decode_picture(name: str, data: bytes, mode: str = "RGB") -> Image.Image:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image.load()
+        # cameras store a turned image as it fell on the sensor, with a note how to turn it
         image = ImageOps.exif_transpose(image)
         if "transparency" in image.info or image.mode in _ALPHA:
+            # dropping the alpha channel would show whatever colour lies under what is transparent
             layer = image.convert("RGBA")
             image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
         return image.convert(mode)
@@ -123,15 +127,25 @@ def _default_processor(config: Any) -> Any:
     from transformers import CLIPImageProcessorPil
 
     height, width = _get_sides(getattr(config, "image_size", None) or SIZE)
-    mean, deviation = ([0.5], [0.5]) if getattr(config, "num_channels", 3) == 1 else (list(MEAN), list(DEVIATION))
-    size, crop = {"shortest_edge": round(max(height, width) * RESIZED / SIZE)}, {"height": height, "width": width}
-    how: dict[str, Any] = {"resample": Image.Resampling.BICUBIC, "do_convert_rgb": False}
-    return CLIPImageProcessorPil(size=size, crop_size=crop, image_mean=mean, image_std=deviation, **how)
+    mean, deviation = list(MEAN), list(DEVIATION)
+    # ImageNet says nothing of grey images
+    if getattr(config, "num_channels", 3) == 1:
+        mean, deviation = [0.5], [0.5]
+    return CLIPImageProcessorPil(
+        size={"shortest_edge": round(max(height, width) * RESIZED / SIZE)},
+        crop_size={"height": height, "width": width},
+        image_mean=mean,
+        image_std=deviation,
+        resample=Image.Resampling.BICUBIC,
+        do_convert_rgb=False,
+    )
 
 
 def _get_sides(size: Any) -> tuple[int, int]:
     """Return (height, width) of a size, which may be one number for a square."""
-    return (int(size), int(size)) if isinstance(size, int | float) else (int(size[0]), int(size[1]))
+    if isinstance(size, int | float):
+        return int(size), int(size)
+    return int(size[0]), int(size[1])
 
 
 def _require_size(config: Any, height: int, width: int) -> None:
@@ -164,6 +178,7 @@ class ImagePlan(Plan):
         is_given = any(hasattr(self.processor, name) for name in ("image_mean", "do_resize", "data_config"))
         if not is_given:
             self.processor = _default_processor(config)
+        # private fields change no pixel, and differ between versions of transformers
         described = {key: value for key, value in self.processor.to_dict().items() if not key.startswith("_")}
         self.settings = {
             "processor": "checkpoint" if is_given else "default",
@@ -173,10 +188,12 @@ class ImagePlan(Plan):
         self.mode = "L" if getattr(config, "num_channels", 3) == 1 else "RGB"
         height, width = self._pixels([0]).shape[-2:]
         _require_size(config, height, width)
-        patch = getattr(config, "patch_size", None)
-        side = patch if isinstance(patch, int) else PATCH
+        side = getattr(config, "patch_size", None)
+        if not isinstance(side, int):
+            side = PATCH
         positions = (height // side) * (width // side)
         rows = max(1, batch_tokens // max(1, positions))
+        # a convolutional network may have a patch size too, and no positions that attend to each other
         has_patches = hasattr(config, "patch_size") and hasattr(config, "num_attention_heads")
         words = {
             "position": "patch" if has_patches else "position",

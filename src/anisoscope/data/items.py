@@ -62,13 +62,20 @@ class FoundItems(NamedTuple):
 
 def find_speaker(row: dict[str, Any]) -> str | None:
     """Return the speaker of a row from one of `SPEAKER_COLUMNS`; None if it names none."""
-    return next((str(row[name]) for name in SPEAKER_COLUMNS if row.get(name) not in (None, "")), None)
+    for name in SPEAKER_COLUMNS:
+        # 0 is a speaker too
+        if row.get(name) not in (None, ""):
+            return str(row[name])
+    return None
 
 
 def find_transcript(row: dict[str, Any]) -> str:
     """Return what is spoken in the clip of a row, from one of `TRANSCRIPT_COLUMNS`; empty if the row has no text."""
-    texts = (row.get(name) for name in TRANSCRIPT_COLUMNS)
-    return next((text.strip() for text in texts if isinstance(text, str) and text.strip()), "")
+    for name in TRANSCRIPT_COLUMNS:
+        text = row.get(name)
+        if isinstance(text, str) and text.strip():
+            return text.strip()
+    return ""
 
 
 def find_hub_items(part: HubPart, column: str | None) -> FoundItems:
@@ -130,18 +137,33 @@ def _open_encoded(found: hub.HubSet, part: HubPart, column: str | None) -> tuple
     kind = {"speech": datasets.Audio, "image": datasets.Image}[part.modality]
     features = dict(rows.features or {})
     fitting = [key for key, feature in features.items() if isinstance(feature, kind)]
-    expected = f"a column of {part.modality} in {found.id}"
-    if column is not None and column not in fitting:
-        raise CorpusError(expected, repr(column), suggest_names(column, fitting or features))
-    if not fitting:
-        got = f"the columns {', '.join(features) or 'unknown'}"
-        raise CorpusError(expected, got, f"name a data set of {part.modality}")
-    chosen = column or fitting[0]
-    wanted = (*SPEAKER_COLUMNS, *TRANSCRIPT_COLUMNS) if part.modality == "speech" else SPEAKER_COLUMNS
+    chosen = _choose_encoded_column(column, fitting, features, part.modality, found.id)
+    wanted = [*SPEAKER_COLUMNS]
+    if part.modality == "speech":
+        wanted += TRANSCRIPT_COLUMNS
     others = [key for key in wanted if key in features and key != chosen]
     # encoded, not decoded: a clip is hashed as it is stored, and decoded where its rate is known
     encoded = rows.select_columns([chosen, *others]).cast_column(chosen, kind(decode=False))
     return encoded, {**about, "column": chosen}
+
+
+def _choose_encoded_column(
+    column: str | None, fitting: list[str], features: dict[str, Any], modality: str, name: str
+) -> str:
+    """Return the column of clips or images: the one asked for, else the first. CorpusError if there is none.
+
+    column     the one asked for, or None
+    fitting    the columns of clips or images
+    features   all columns with their types
+    name       of the data set, for errors
+    """
+    expected = f"a column of {modality} in {name}"
+    if column is not None and column not in fitting:
+        raise CorpusError(expected, repr(column), suggest_names(column, fitting or features))
+    if not fitting:
+        got = f"the columns {', '.join(features) or 'unknown'}"
+        raise CorpusError(expected, got, f"name a data set of {modality}")
+    return column or fitting[0]
 
 
 def _iter_encoded(rows: Any, column: str, name: str) -> Iterator[Item]:
@@ -189,6 +211,7 @@ class StreamCache:
         """Create the cache folder and write the manifest entry on the source."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.body.touch()
+        # under another name first: a process that is killed leaves no half of it
         unfinished = self.folder / "about.json.part"
         unfinished.write_text(json.dumps(about), "utf-8")
         unfinished.replace(self.folder / "about.json")
@@ -221,10 +244,12 @@ class StreamCache:
             room = file.seek(0, os.SEEK_END)
             file.seek(end)
             for line in iter(file.readline, b""):
+                # a line without its end was cut off; `null` marks the end of the data set
                 entry = json.loads(line) if line.endswith(b"\n") else None
                 begin = end + len(line)
                 if entry is None or begin + entry[2] > room:
                     return items, end, line == b"null\n"
+                # caches of before transcripts have three entries
                 text = entry[3] if len(entry) > 3 else ""
                 items.append(Item(entry[0], entry[1], self.body, begin, entry[2], text=text))
                 end = file.seek(begin + entry[2])
@@ -233,11 +258,14 @@ class StreamCache:
     def _stream_rest(self, stream: Stream, after: int, end: int) -> Iterator[Item]:
         """Stream the items after number `after`, append them to the cache at byte `end`, and yield them."""
         with self.body.open("r+b") as file:
+            # what a killed process left half written is overwritten
             file.truncate(end)
             file.seek(end)
             for item in stream(after):
                 data = item.read()
-                entry = [item.name, item.unit, len(data), *([item.text] if item.text else [])]
+                entry = [item.name, item.unit, len(data)]
+                if item.text:
+                    entry.append(item.text)
                 line = json.dumps(entry).encode() + b"\n"
                 file.write(line + data)
                 file.flush()

@@ -2,10 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,26 +52,8 @@ def open_media(name: str, modality: str, asked: CorpusOptions, check: Callable[[
     asked   how it is to be read
     """
     found = _find_items(name, modality, asked)
-    items: list[Item] = []
-    infos: list[Any] = []
-    hashes: list[str] = []
-    bad: list[str] = []
-    numbers: dict[str, int] = {}
-    unit: list[int] = []
-    for item in found.items:
-        try:
-            data = item.read()
-            info = check(item.name, data, asked.skip_bad)
-        except CorpusError as error:
-            bad.append(f"{item.name} ({error.got})")
-            continue
-        key = f"item {len(items)}" if item.unit is None else f"unit {item.unit}"
-        if key not in numbers and len(numbers) == asked.limit:
-            break
-        unit.append(numbers.setdefault(key, len(numbers)))
-        items.append(item)
-        infos.append(info)
-        hashes.append(hashlib.sha256(data).hexdigest())
+    checked = _check_items(found.items, asked, check)
+    items, bad = checked.items, checked.bad
     if bad and not asked.skip_bad:
         raise CorpusError(f"readable files in {name}", list_faulty(bad), "repair or remove them, or pass --skip-bad")
     if not items:
@@ -86,8 +68,46 @@ def open_media(name: str, modality: str, asked: CorpusOptions, check: Callable[[
     }
     if bad:
         source["skipped_items"] = bad[:20]
-    fingerprint = hash_parts([hashes, unit])
-    return MediaCorpus(name, items, infos, np.array(unit, np.int64), fingerprint, source, asked.skip_bad)
+    # hashes of the bytes, not names: files that were renamed or moved are the same corpus
+    fingerprint = hash_parts([checked.hashes, checked.unit])
+    unit = np.array(checked.unit, np.int64)
+    return MediaCorpus(name, items, checked.infos, unit, fingerprint, source, asked.skip_bad)
+
+
+class CheckedItems(NamedTuple):
+    """Items that can be read, with what the check returned, their hashes and units, and what cannot be read and why."""
+
+    items: list[Item]
+    infos: list[Any]
+    hashes: list[str]
+    unit: list[int]
+    bad: list[str]
+
+
+def _check_items(found: Iterable[Item], asked: CorpusOptions, check: Callable[[str, bytes, bool], Any]) -> CheckedItems:
+    """Read and check each item, of `limit` units at most; units are numbered in order of appearance.
+
+    asked   how the corpus is to be read
+    check   as for `open_media`
+    """
+    checked = CheckedItems([], [], [], [], [])
+    numbers: dict[str, int] = {}
+    for item in found:
+        try:
+            data = item.read()
+            info = check(item.name, data, asked.skip_bad)
+        except CorpusError as error:
+            checked.bad.append(f"{item.name} ({error.got})")
+            continue
+        # without a speaker every item is a unit of its own
+        key = f"item {len(checked.items)}" if item.unit is None else f"unit {item.unit}"
+        if key not in numbers and len(numbers) == asked.limit:
+            break
+        checked.unit.append(numbers.setdefault(key, len(numbers)))
+        checked.items.append(item)
+        checked.infos.append(info)
+        checked.hashes.append(hashlib.sha256(data).hexdigest())
+    return checked
 
 
 def _find_items(name: str, modality: str, asked: CorpusOptions) -> FoundItems:
@@ -104,13 +124,29 @@ def _find_items(name: str, modality: str, asked: CorpusOptions) -> FoundItems:
 def find_local_items(path: Path, modality: str, column: str | None = None) -> FoundItems:
     """Return the items of a file, of a manifest (by its `column`), or of a folder (by a manifest in it or above it)."""
     source: dict[str, object] = {"kind": "folder", "path": str(path.resolve())}
-    encoded = None if path.is_dir() else find_encoded_column(path)
-    if encoded or (not path.is_dir() and get_ending(path) in MANIFESTS):
+    if path.is_dir():
+        # only tables have columns
+        if column is not None:
+            raise _refuse_column(path)
+        return _find_items_of_folder(path, modality, source)
+    encoded = find_encoded_column(path)
+    if encoded or get_ending(path) in MANIFESTS:
         return FoundItems(_iter_listed(path, None, column or encoded), {**source, "kind": "manifest"})
     if column is not None:
-        raise UsageError("a manifest, or a hub data set, where a column is named", str(path), "leave --column out")
-    if not path.is_dir():
-        return FoundItems([Item(path.name, None, path)], {**source, "kind": "file"})
+        raise _refuse_column(path)
+    return FoundItems([Item(path.name, None, path)], {**source, "kind": "file"})
+
+
+def _refuse_column(path: Path) -> UsageError:
+    """Make the error for a column that was named, and a file or folder that has none. The caller raises it."""
+    return UsageError("a manifest, or a hub data set, where a column is named", str(path), "leave --column out")
+
+
+def _find_items_of_folder(path: Path, modality: str, source: dict[str, object]) -> FoundItems:
+    """Return the items of a folder: those that a manifest in it or above it lists, else all files of the modality.
+
+    source   the manifest's entry on the folder
+    """
     for folder in (path, path.resolve().parent):
         manifest = find_manifest(folder)
         if manifest is None or detect_modality(manifest) != modality:
@@ -118,11 +154,14 @@ def find_local_items(path: Path, modality: str, column: str | None = None) -> Fo
         listed = list(_iter_listed(manifest, path.resolve()))
         if listed:
             return FoundItems(listed, {**source, "manifest": str(manifest.resolve())})
-    files = [file for file in list_files_below(path) if file.suffix.lower() in ENDINGS[modality]]
-    if not files:
+    items = []
+    for file in list_files_below(path):
+        if file.suffix.lower() in ENDINGS[modality]:
+            items.append(Item(file.relative_to(path).as_posix(), None, file))
+    if not items:
         expected = f"files ending in {', '.join(ENDINGS[modality][:4])} … in {path}"
         raise CorpusError(expected, f"none (it holds {detect_modality(path) or 'other'} files)", "name another folder")
-    return FoundItems([Item(file.relative_to(path).as_posix(), None, file) for file in files], source)
+    return FoundItems(items, source)
 
 
 def _iter_listed(manifest: Path, inside: Path | None, column: str | None = None) -> Iterator[Item]:
@@ -142,7 +181,9 @@ def list_items(manifest: Path, column: str | None = None) -> Iterator[tuple[Item
     column   of paths or encoded bytes; None: found by its name
     """
     for row in read_table_rows(manifest):
-        place = None if row.fault else find_row_path(row, manifest, column)
+        place = None
+        if not row.fault:
+            place = find_row_path(row, manifest, column)
         yield _make_item(place, row, manifest), row
 
 

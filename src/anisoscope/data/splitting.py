@@ -51,11 +51,14 @@ class SplitText:
 
 def check_rule(rule: str) -> str:
     """Return the rule for documents unchanged. UsageError, with similar names, if there is no such rule."""
+    if rule in RULES[:-1]:
+        return rule
     name, _, count = rule.partition(":")
-    if rule not in RULES[:-1] and not (name == "tokens" and count.isdecimal() and 0 < int(count[:10]) < 10**9):
-        cure = "tokens:512, say" if name == "tokens" else suggest_names(rule, RULES)
-        raise UsageError(f"--documents out of {', '.join(RULES)}", repr(rule), cure)
-    return rule
+    # ten digits are enough to see that a number is too large, and Python refuses to parse thousands
+    if name == "tokens" and count.isdecimal() and 0 < int(count[:10]) < 10**9:
+        return rule
+    cure = "tokens:512, say" if name == "tokens" else suggest_names(rule, RULES)
+    raise UsageError(f"--documents out of {', '.join(RULES)}", repr(rule), cure)
 
 
 HEAD = 1 << 24  # characters of a text by which it is told apart
@@ -81,6 +84,7 @@ def split_file(read_start: Callable[[int | None], tuple[str, bool]], limit: int 
             is_enough = len(text) >= limit * found.block * MOST_CHARACTERS
         if is_all or is_enough:
             return found.limited(limit)
+        # the file is read again from its begin: growing by much keeps all readings together below twice the last
         size *= 4
 
 
@@ -136,7 +140,10 @@ def _choose_blocks(text: str, blocks: list[str], limit: int | None) -> SplitText
 
 def cut_into_blocks(texts: Iterable[str], block: int, *, guessed: bool = False) -> SplitText:
     """Return text as running text, which a plan cuts into units of `block` tokens."""
-    documents = [piece for text in texts if text.strip() for piece in cut_pieces(text)]
+    documents: list[str] = []
+    for text in texts:
+        if text.strip():
+            documents.extend(cut_pieces(text))
     return SplitText(documents, f"blocks of {block} tokens", "block", block, guessed)
 
 
@@ -169,7 +176,9 @@ def split_articles(lines: Iterable[str]) -> Iterator[str]:
     """Split the lines of WikiText into articles. A title of level 1 (` = Title = `) after a blank line begins one."""
     article: list[str] = []
     blank = True
-    for line in (line.rstrip("\n") for line in lines):
+    for line in lines:
+        line = line.rstrip("\n")
+        # a line of a table or a formula may look like a title: only after a blank line it is one
         if blank and article and is_title(line):
             yield "\n".join(article).strip()
             article = []
@@ -182,7 +191,8 @@ def split_articles(lines: Iterable[str]) -> Iterator[str]:
 
 def _split_blocks(text: str) -> list[str]:
     """Split a text at blank lines."""
-    return [block.strip("\n") for block in re.split(r"\n(?:[ \t]*\n)+", text) if block.strip()]
+    blocks = re.split(r"\n(?:[ \t]*\n)+", text)
+    return [block.strip("\n") for block in blocks if block.strip()]
 
 
 def _split_lines(text: str) -> list[str]:

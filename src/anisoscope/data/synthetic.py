@@ -28,16 +28,28 @@ def open_synthetic(name: str, seed: int) -> LabelledCorpus:
 
     UsageError unless N is 2 to 50.
     """
-    _, _, text = name.partition(":")
-    classes = int(text) if text.isdigit() else 0 if text else 2
-    if not 2 <= classes <= 50:
-        raise UsageError("planted:N with 2 to 50 classes", repr(name), "three classes are planted:3")
+    classes = _read_number_of_classes(name)
     draw = np.random.default_rng([seed, classes])
     words = _draw_words(FILLERS + classes * KEYWORDS, draw)
-    fillers, keywords = words[:FILLERS], [words[FILLERS + i :: classes][:KEYWORDS] for i in range(classes)]
-    splits = {split: _make_utterances(size, fillers, keywords, draw) for split, size in SIZES.items()}
+    fillers = words[:FILLERS]
+    keywords = [words[FILLERS + i :: classes][:KEYWORDS] for i in range(classes)]
+    splits: dict[str, Examples] = {}
+    # one generator for all: the order of the splits fixes their words
+    for split, size in SIZES.items():
+        splits[split] = _make_utterances(size, fillers, keywords, draw)
     labels = tuple(f"class {i + 1}" for i in range(classes))
     return LabelledCorpus(name, labels, splits, tokenised=True, source={"kind": "generated", "seed": seed})
+
+
+def _read_number_of_classes(name: str) -> int:
+    """Return N of `planted:N`; 2 of `planted`. UsageError unless it is 2 to 50."""
+    _, _, text = name.partition(":")
+    if not text:
+        return 2
+    classes = int(text) if text.isdigit() else 0
+    if not 2 <= classes <= 50:
+        raise UsageError("planted:N with 2 to 50 classes", repr(name), "three classes are planted:3")
+    return classes
 
 
 @cache
@@ -45,14 +57,18 @@ def open_pairs(name: str, seed: int) -> LabelledCorpus:
     """Make the corpus `planted-pairs`: pairs of texts with the classes entailment, neutral and contradiction."""
     draw = np.random.default_rng([seed, 3])
     words = _draw_words(FILLERS + 2 * THINGS, draw)
-    fillers, things = words[:FILLERS], list(zip(words[FILLERS:-THINGS], words[-THINGS:], strict=True))
-    splits = {split: _make_pairs(size, fillers, things, draw) for split, size in SIZES.items()}
+    fillers = words[:FILLERS]
+    things = list(zip(words[FILLERS:-THINGS], words[-THINGS:], strict=True))
+    splits: dict[str, Examples] = {}
+    for split, size in SIZES.items():
+        splits[split] = _make_pairs(size, fillers, things, draw)
     labels = ("entailment", "neutral", "contradiction")
     return LabelledCorpus(name, labels, splits, tokenised=True, source={"kind": "generated", "seed": seed})
 
 
 def _draw_words(count: int, draw: np.random.Generator) -> list[str]:
     """Draw `count` different words of two or three syllables."""
+    # a dict, not a set: words stay in the order in which they were drawn
     made: dict[str, None] = {}
     while len(made) < count:
         made["".join(draw.choice(_SYLLABLES, draw.integers(2, 4)))] = None
@@ -84,6 +100,7 @@ def _make_utterances(size: int, fillers: list[str], keywords: list[list[str]], d
     made = []
     for number in range(size):
         label = number % len(keywords)
+        # records hold what this generator gave: no draw may be added, left out or moved
         own = int(draw.integers(1, 4))
         other = [i for i in range(len(keywords)) if i != label]
         stray = draw.choice(other, int(own > 1 and draw.random() < 0.3))
@@ -117,5 +134,8 @@ def _make_pairs(size: int, fillers: list[str], things: list[tuple[str, str]], dr
 def _insert_word(word: str, fillers: list[str], draw: np.random.Generator) -> tuple[tuple[str, ...], tuple[float, ...]]:
     """Make a text of fillers with `word` somewhere in it. Return it, and a rationale that marks the word."""
     text = _draw_filler(int(draw.integers(*PAIR_LENGTHS)), fillers, draw)
+    marks = [0.0] * len(text)
     place = int(draw.integers(len(text) + 1))
-    return (*text[:place], word, *text[place:]), tuple(float(i == place) for i in range(len(text) + 1))
+    text.insert(place, word)
+    marks.insert(place, 1.0)
+    return tuple(text), tuple(marks)

@@ -56,15 +56,25 @@ def find_affixes(tokenizer: "PreTrainedTokenizerBase") -> Affixes:
     In version 5 of transformers Rust tokenizers have no `build_inputs_with_special_tokens`, and the template of a
     `tokenizer.json` may differ from its class. ModelError if they are not simply before and after the text.
     """
+    # several texts: one that gives no token of its own fits everywhere, and tells nothing
     for probe in ("a", "the", "hello world", "1", "."):
         bare = _encode(tokenizer, [probe], special=False)[0]
         full = _encode(tokenizer, [probe], special=True)[0]
-        places = [k for k in range(len(full) - len(bare) + 1) if full[k : k + len(bare)] == bare]
+        places = _find_all(bare, full)
         if len(places) == 1:
             return Affixes(tuple(full[: places[0]]), tuple(full[places[0] + len(bare) :]))
     expected = "a tokenizer that adds special tokens before and after a text"
     cure = "use the tokenizer published with the model, with all its files"
     raise ModelError(expected, f"{full} for {probe!r}, alone {bare}", cure)
+
+
+def _find_all(part: list[int], whole: list[int]) -> list[int]:
+    """Return every place at which `part` begins in `whole`."""
+    places = []
+    for place in range(len(whole) - len(part) + 1):
+        if whole[place : place + len(part)] == part:
+            places.append(place)
+    return places
 
 
 def tokenise(
@@ -73,7 +83,9 @@ def tokenise(
     """Return the token ids of each document without special tokens; stop soon after `n_tokens` tokens."""
     tokens: list[NDArray[np.int32]] = []
     for chunk in _iter_chunks(documents):
-        tokens += (np.asarray(ids, dtype=np.int32) for ids in _encode(tokenizer, chunk, special=False))
+        for ids in _encode(tokenizer, chunk, special=False):
+            # four bytes a token, where a list of Python's takes eight or more
+            tokens.append(np.asarray(ids, dtype=np.int32))
         if n_tokens is not None and sum(map(len, tokens)) >= n_tokens:
             break
     return tokens
@@ -131,12 +143,16 @@ def bin_by_frequency(ids: NDArray[np.int32]) -> tuple[Index, list[str]]:
     counts = np.bincount(ids)
     values, types = np.unique(counts, return_counts=True)
     mass = values * types
+    # the bin of a count is that of the middle of its mass: one that spans a border goes where most of it is
     middle = (np.cumsum(mass) - mass / 2) / max(1, mass.sum())
     bin_of_value = np.minimum((middle * FREQUENCY_BINS).astype(np.int64), FREQUENCY_BINS - 1)
     labels = []
     for k in range(FREQUENCY_BINS):
         inside = values[(bin_of_value == k) & (values > 0)]
-        labels.append(f"q{k + 1} (count {inside.min()}–{inside.max()})" if len(inside) else f"q{k + 1} (empty)")
+        if len(inside):
+            labels.append(f"q{k + 1} (count {inside.min()}–{inside.max()})")
+        else:
+            labels.append(f"q{k + 1} (empty)")
     return bin_of_value[np.searchsorted(values, counts)], labels
 
 
@@ -190,8 +206,12 @@ class TextPlan(Plan):
         characters   [id, character]: read instead of the id of a word
         punctuation  [id]: whether a token is only punctuation or line breaks; None: not known
         """
+        self.windows = windows
+        self.layouts = layouts
+        self.settings = settings
+        self.characters = characters
         self.punctuation = punctuation
-        self.windows, self.layouts, self.settings, self.characters = windows, layouts, settings, characters
+        # positions are counted as the first stack reads them
         self.lengths = windows.length + len(next(iter(layouts.values())))
         batches = pack(self.lengths, settings["batch_tokens"])
         super().__init__(batches, self.lengths, windows.unit, identity, words, warnings)
@@ -214,7 +234,9 @@ class TextPlan(Plan):
         count = len(self.lengths)
         kept = min(sequences, count)
         rows = np.unique(np.arange(kept) * count // max(1, kept))
-        notes = [f"{count} windows only, {sequences} asked for"] if count < sequences else []
+        notes = []
+        if count < sequences:
+            notes.append(f"{count} windows only, {sequences} asked for")
         return self._only(rows, {"sequences": sequences}, notes)
 
     def at_least(self, shortest: int) -> "TextPlan":
@@ -242,10 +264,19 @@ class TextPlan(Plan):
         settings   added to the plan's settings
         notes      added to its warnings
         """
-        windows = TextWindows(self.windows.ids, *(column[rows] for column in self.windows[1:]))
-        identity, settings = [self.fingerprint, *settings, rows], self.settings | settings
-        notes = [*self.warnings, *notes]
-        return TextPlan(windows, self.layouts, settings, identity, self.words, notes, self.characters, self.punctuation)
+        # the tokens stay whole, so that offsets and bins of frequency hold
+        columns = [column[rows] for column in self.windows[1:]]
+        windows = TextWindows(self.windows.ids, *columns)
+        return TextPlan(
+            windows,
+            self.layouts,
+            self.settings | settings,
+            [self.fingerprint, *settings, rows],
+            self.words,
+            [*self.warnings, *notes],
+            self.characters,
+            self.punctuation,
+        )
 
     def build(self, rows: Index) -> Batch:
         """Build the batch of these windows, with ids, masks and streams (which positions are real) for every stack
@@ -254,9 +285,12 @@ class TextPlan(Plan):
         inputs: dict[str, Any] = {}
         streams = {}
         for stack, layout in self.layouts.items():
+            # a decoder without an encoder is called with the plain names
             prefix = "decoder_" if stack == "decoder" and len(self.layouts) > 1 else ""
             ids, streams[stack] = self._padded(rows, layout)
-            inputs[prefix + "input_ids"] = ids if self.characters is None else self.characters[ids]
+            if self.characters is not None:
+                ids = self.characters[ids]
+            inputs[prefix + "input_ids"] = ids
             inputs[prefix + "attention_mask"] = streams[stack].mask.long()
         return Batch(inputs, torch.from_numpy(self.unit[rows]), streams)
 
@@ -318,8 +352,11 @@ def count_ids(tokenizer: "PreTrainedTokenizerBase", ids: NDArray[np.int32]) -> I
     """Count the token ids of a text."""
     if not len(ids):
         return IdCounts()
-    of_unknown = getattr(tokenizer, "unk_token_id", None)  # what splits into words has none
-    unknown = 0 if of_unknown is None else int(np.count_nonzero(ids == of_unknown))
+    unknown = 0
+    # what splits into words has no unknown token
+    of_unknown = getattr(tokenizer, "unk_token_id", None)
+    if of_unknown is not None:
+        unknown = int(np.count_nonzero(ids == of_unknown))
     return IdCounts(len(ids), unknown, int(ids.max()))
 
 
@@ -330,16 +367,17 @@ def check_counts(
     cure = "use the tokenizer published with the model, with all its files"
     if not counts.total:
         raise ModelError("a tokenizer that knows the text", "no token at all", cure)
-    if counts.unknown:
-        unknown = counts.unknown / counts.total
-        if unknown > 0.5:
-            got = f"{unknown:.0%} unknown tokens from a vocabulary of {len(tokenizer)}"
-            raise ModelError("a tokenizer that knows the text", got, f"{cure}, or a text in its language")
+    unknown = counts.unknown / counts.total
+    if unknown > 0.5:
+        got = f"{unknown:.0%} unknown tokens from a vocabulary of {len(tokenizer)}"
+        raise ModelError("a tokenizer that knows the text", got, f"{cure}, or a text in its language")
     if vocab_size is None:
         return []
     size = len(tokenizer)
-    special = [token for layout in layouts for token in (*layout.prefix, *layout.suffix)]
-    largest = max(counts.largest, tokenizer.vocab_size - 1, *special)
+    # special tokens may be added behind the vocabulary; others added there need no embedding unless the text has them
+    largest = max(counts.largest, tokenizer.vocab_size - 1)
+    for layout in layouts:
+        largest = max((largest, *layout.prefix, *layout.suffix))
     if largest >= vocab_size or 2 * size < vocab_size:
         expected = f"a tokenizer that matches the model's vocabulary of {vocab_size}"
         raise ModelError(expected, f"a vocabulary of {max(largest + 1, size)}", cure)
