@@ -100,8 +100,11 @@ def test_without_intervals_nothing_is_judged():
 @pytest.mark.parametrize(
     ("shares", "text"),
     [
-        ({"1": (0.1, 0.2), "3": (0.52, 0.6), "10": (0.7, 0.8)}, "More than half of it lies in 3 dimensions"),
-        ({"1": (0.1, 0.2), "3": (0.45, 0.55), "10": (0.7, 0.8)}, "About half of it lies in 3 dimensions"),
+        (
+            {"1": (0.1, 0.2), "3": (0.52, 0.6), "10": (0.7, 0.8)},
+            "More than half of the anisotropy lies in 3 dimensions",
+        ),
+        ({"1": (0.1, 0.2), "3": (0.45, 0.55), "10": (0.7, 0.8)}, "About half of the anisotropy lies in 3 dimensions"),
         ({"1": (0.1, 0.2), "3": (0.1, 0.9), "10": (0.1, 0.9)}, None),
         ({"1": (0.1, 0.2), "3": (0.2, 0.3), "10": (0.3, 0.4)}, "Not carried by a few dimensions"),
     ],
@@ -116,9 +119,12 @@ def test_carried_by_few(shares, text):
 @pytest.mark.parametrize(
     ("ends", "text"),
     [
-        ((0.02, 0.04), "Centring removes it (A after centring .030 [.020, .040], q95 .100)."),
-        ((0.11, 0.13), "Centring does not remove it (A after centring .120 [.110, .130], q95 .100)."),
-        ((0.05, 0.15), "Whether centring removes it is undecided (A after centring .100 [.050, .150], q95 .100)."),
+        ((0.02, 0.04), "Centring removes the anisotropy (A after centring .030 [.020, .040], q95 .100)."),
+        ((0.11, 0.13), "Centring does not remove the anisotropy (A after centring .120 [.110, .130], q95 .100)."),
+        (
+            (0.05, 0.15),
+            "Whether centring removes the anisotropy is undecided (A after centring .100 [.050, .150], q95 .100).",
+        ),
         ((NAN, NAN), None),
     ],
 )
@@ -132,10 +138,13 @@ def test_told_by_direction_and_above_majority():
     rows = [
         row("class_direction.auc", i, (a + b) / 2, a, b, **site) for i, (a, b) in enumerate([(0.45, 0.6), (0.7, 0.8)])
     ]
-    assert told(rows)["told_by_direction"] == "Directions tell the classes at layer 1 only (AUC .750 [.700, .800])."
+    assert (
+        told(rows)["told_by_direction"]
+        == "Class directions separate the classes at layer 1 only (AUC .750 [.700, .800])."
+    )
     assert "in no layer: AUC is at chance" in told(rows[:1])["told_by_direction"]
     majority = row("majority", None, 0.5, **site)
-    for ends, word in (((0.6, 0.8), "above"), ((0.4, 0.6), "overlaps with"), ((0.1, 0.2), "below")):
+    for ends, word in (((0.6, 0.8), "above"), ((0.4, 0.6), "not clearly above or below"), ((0.1, 0.2), "below")):
         accuracy = row("accuracy", None, sum(ends) / 2, *ends, **site)
         assert f", {word} the majority rate (.500)" in told([majority, accuracy])["above_majority"]
 
@@ -145,11 +154,12 @@ def test_told_by_direction_and_above_majority():
     [
         (
             (-0.3, -0.1),
-            "is used: with uniform weights instead, accuracy changes by −.200 [−.300, −.100]; alone in layer 2",
+            "uses its attention: with uniform weights instead, accuracy changes by −.200 [−.300, −.100]; it also "
+            "falls if only layer 2 has uniform weights",
         ),
-        ((-0.015, 0.01), "is of no use within two points: with uniform"),
-        ((0.01, 0.1), "does harm: with uniform"),
-        ((-0.1, 0.05), "Whether attention of this classifier is used is undecided: with uniform"),
+        ((-0.015, 0.01), "does not need its attention (within two points): with uniform"),
+        ((0.01, 0.1), "Attention harms this classifier: with uniform"),
+        ((-0.1, 0.05), "Whether this classifier uses its attention is undecided: with uniform"),
     ],
 )
 def test_what_attention_is_worth(ends, said):
@@ -169,9 +179,9 @@ def test_words_that_decide_more_than_random_ones():
     chance = of("random", None, 0.0, 0.1)
     maps = [of("attention", 1, 0.05, 0.2), of("value, contrast", 2, 0.3, 0.5)]
     text = told([chance, *maps])["words_that_decide"]
-    assert text.startswith("The words that decide are those that value, contrast of layer 2 ranks first: without them")
-    assert "falls by .400 [.300, .500], without random words by .050 [.000, .100] (the best of 2 maps, n = 40)." in text
-    assert told([chance, maps[0]])["words_that_decide"].startswith("No map names words that decide more than random")
+    assert text.startswith("The words that value, contrast of layer 2 ranks first decide: removing them lowers")
+    assert "class by .400 [.300, .500], removing random words by .050 [.000, .100] (best of 2 maps, n = 40)." in text
+    assert told([chance, maps[0]])["words_that_decide"].startswith("No attribution map finds deciding words better")
 
 
 def compared(*runs, **how):
@@ -292,8 +302,8 @@ def test_dimensions_are_told_of_three_classes_and_more():
     names = [row("class_direction.auc", 2, 0.9, 0.8, 0.95, component=name) for name in "abc"]
     taken = [row("class_direction.dimensions", layer, 1.5, 1.2, 1.8, site="hidden") for layer in (2, 0)]
     told_of = told([*names, *taken])["dimensions_taken"]
-    said = "At layer 2 the directions of 3 classes take 1.500 [1.200, 1.800] dimensions of 2"
-    assert told_of == f"{said}; intervals overlap with it from layer 0 on."
+    said = "At layer 2 the directions of 3 classes span 1.500 [1.200, 1.800] of 2 possible dimensions"
+    assert told_of == f"{said}; intervals overlap with this from layer 0 on."
     narrow = row("class_direction.dimensions", 1, 1.1, 1.05, 1.15, site="hidden")
     assert told([*names, *taken, narrow])["dimensions_taken"] == f"{said}."
     wide = row("class_direction.dimensions", 1, 1.3, 1.15, 1.4, site="hidden")
@@ -348,7 +358,7 @@ def test_which_cosine_is_noise_is_said_beside_that_of_isotropic_directions():
         assert values[f"floor.{name}"] == pytest.approx(np.quantile(cosines, level, method="inverted_cdf"), abs=1e-6)
     (finding,) = [finding for finding in run.findings if finding.rule == "noise_floor"]
     assert finding.text.startswith(f"Cosines up to {format_short(values['floor.q95'])} [")
-    assert "of isotropic directions" in finding.text
+    assert "isotropic directions: ." in finding.text
 
 
 def test_near_duplicates_and_hubs_are_found():
@@ -396,7 +406,7 @@ def test_of_few_pairs_no_floor_is_said():
     for vectors, units, enough in ((4, 4, False), (28, 28, False), (29, 29, True), (29, 2, False), (1000, 40, True)):
         text = told(floors(vectors, units))["noise_floor"]
         assert text.startswith("Cosines up to .300 [.290, .310] are noise at layer 2: 95 %") == enough
-        assert text.startswith(f"Too few vectors for a floor: {vectors} of {units} units.") != enough
+        assert text.startswith(f"Too few vectors for a noise floor: {vectors} from {units} units.") != enough
         assert bool(tabulate_opt_in_metrics(as_records(pd.DataFrame(floors(vectors, units))))) == enough
     assert "(99 %: .400 [.390, .410])" in text
 

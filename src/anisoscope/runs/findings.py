@@ -39,6 +39,8 @@ HALF, AROUND = 0.5, 0.1
 """A share is about half where its interval holds .5 and stays within .1 of it."""
 POINTS = 0.02
 """A change of accuracy is next to nothing if its interval stays within two points."""
+CHANCE = 0.5
+"""AUC of a direction that says nothing about a class."""
 FEW = (1, 3, 10)
 """Numbers of dimensions whose share of A is recorded."""
 FEWEST_PAIRS = 400
@@ -76,9 +78,15 @@ def findings(records: pd.DataFrame, words: Mapping[str, str] | None = None) -> l
 
     words  texts of tokens by id, as in the manifest (`tokens`); None: tokens are not quoted
     """
-    found = [finding for rule in RULES_OF_CLASSES for finding in rule(records)]
-    found += [finding for depth in judge_stacks(records) for rule in RULES for finding in rule(depth)]
-    found += [finding for rule in RULES_OF_RUNS for finding in rule(records)]
+    found: list[Finding] = []
+    # A reader of a classifier's run asks for its classes first.
+    for rule in RULES_OF_CLASSES:
+        found += rule(records)
+    for depth in judge_stacks(records):
+        for rule_of_stack in RULES:
+            found += rule_of_stack(depth)
+    for rule in RULES_OF_RUNS:
+        found += rule(records)
     return [*found, *attention_findings(records), *extreme_findings(records, words)]
 
 
@@ -168,9 +176,10 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
     if not any(row.verdict for row in layers):
         return
     names = [name_layer(row) for row in layers]
-    anisotropic = [i for i, row in enumerate(layers) if row.verdict == "anisotropic"]
-    undecided = [i for i, row in enumerate(layers) if row.verdict == "undecided"]
+    anisotropic = _find_places(layers, "anisotropic")
+    undecided = _find_places(layers, "undecided")
     if anisotropic:
+        # The sentence names the highest layer and those that may be as high: their records support it.
         behind = [row for row in layers if row.high >= depth.top.low]
         parts = _describe_anisotropic(depth, anisotropic, names)
     else:
@@ -180,6 +189,11 @@ def where_anisotropic(depth: Depth) -> Iterator[Finding]:
         parts.append(f"undecided {describe_layers(undecided, names)}")
     text = "; ".join(parts)
     yield Finding("where_anisotropic", f"{depth.before}{text[0].upper()}{text[1:]}.", tuple(map(entry, behind)))
+
+
+def _find_places(layers: list[Any], verdict: str) -> list[int]:
+    """Return the places, from the input on, of the layers with this verdict."""
+    return [place for place, row in enumerate(layers) if row.verdict == verdict]
 
 
 def _describe_anisotropic(depth: Depth, anisotropic: list[int], names: list[str]) -> list[str]:
@@ -227,16 +241,23 @@ def carried_by_few(depth: Depth) -> Iterator[Finding]:
     if top.verdict != "anisotropic":
         return
     width = len(select(depth.records, metric="mean_cosine.contribution", layer=top.layer, site=top.site))
+    # The smallest number that can be judged counts: half in one dimension says more than half in ten.
     for k in FEW:
         share = depth.at(top, "mean_cosine.top_share", str(k))
         if share is None or not has_interval(share):
             continue
         found = _judge_share(share, is_last=k == FEW[-1])
         if found:
-            dims = "1 dimension" if k == 1 and not width else f"{k}{f' of {width:,}' if width else ''} dimensions"
-            text = f"{depth.before}{found} in {dims} (share {format_measured(share, 2)})."
+            text = f"{depth.before}{found} in {_name_dimensions(k, width)} (share {format_measured(share, 2)})."
             yield Finding("carried_by_few", text, (entry(share),))
             return
+
+
+def _name_dimensions(count: int, width: int) -> str:
+    """Write "3 of 768 dimensions"; without the whole if the `width` is 0, that is, not recorded."""
+    if width:
+        return f"{count} of {width:,} dimensions"
+    return count_noun(count, "dimension")
 
 
 def _judge_share(share: Any, *, is_last: bool) -> str:
@@ -245,11 +266,11 @@ def _judge_share(share: Any, *, is_last: bool) -> str:
     is_last   no larger number of dimensions is recorded
     """
     if share.low >= HALF:
-        return "More than half of it lies"
+        return "More than half of the anisotropy lies"
     if share.low >= HALF - AROUND and HALF <= share.high <= HALF + AROUND:
-        return "About half of it lies"
+        return "About half of the anisotropy lies"
     if is_last and share.high < HALF:
-        return "Not carried by a few dimensions: less than half of it lies"
+        return "Not carried by a few dimensions: less than half of the anisotropy lies"
     return ""
 
 
@@ -260,9 +281,9 @@ def removed_by_centring(depth: Depth) -> Iterator[Finding]:
     if top.verdict != "anisotropic" or centred is None or not has_interval(centred):
         return
     found = {
-        "isotropic": "Centring removes it",
-        "anisotropic": "Centring does not remove it",
-        "undecided": "Whether centring removes it is undecided",
+        "isotropic": "Centring removes the anisotropy",
+        "anisotropic": "Centring does not remove the anisotropy",
+        "undecided": "Whether centring removes the anisotropy is undecided",
     }[judge_isotropy(centred.low, centred.high, top.q95)]
     text = f"{depth.before}{found} (A after centring {format_measured(centred)}, q95 {format_short(top.q95)})."
     yield Finding("removed_by_centring", text, (entry(centred),))
@@ -271,18 +292,24 @@ def removed_by_centring(depth: Depth) -> Iterator[Finding]:
 def told_by_direction(records: pd.DataFrame) -> Iterator[Finding]:
     """Say in which layers class directions separate the classes (AUC above chance), and where best."""
     rows = select(records, metric="class_direction.auc", component=None, head=None)
+    # The final norm is no layer of its own.
     rows = rows[rows["low"].notna() & rows["site"].ne("final").fillna(True)].sort_values("layer")
     if not len(rows):
         return
-    above = [i for i, low in enumerate(rows["low"]) if low > 0.5]  # chance
-    top = _find_top(rows.iloc[above] if above else rows)
+    above = [i for i, low in enumerate(rows["low"]) if low > CHANCE]
     if not above:
+        top = _find_top(rows)
         highest = f"highest {format_measured(top)} {at_layer(top)}"
-        text = f"Directions tell the classes in no layer: AUC is at chance (.500), {highest}."
+        text = f"Class directions separate the classes in no layer: AUC is at chance (.500), {highest}."
     else:
-        names = [name_layer(row) for row in iter_rows(rows)]
-        best = f", best {at_layer(top)}" if len(above) > 1 else " only" if len(names) > 1 else ""
-        text = f"Directions tell the classes {describe_layers(above, names)}{best} (AUC {format_measured(top)})."
+        top = _find_top(rows.iloc[above])
+        best = ""
+        if len(above) > 1:
+            best = f", best {at_layer(top)}"
+        elif len(rows) > 1:
+            best = " only"
+        layers = describe_layers(above, [name_layer(row) for row in iter_rows(rows)])
+        text = f"Class directions separate the classes {layers}{best} (AUC {format_measured(top)})."
     yield Finding("told_by_direction", text, (entry(top),))
 
 
@@ -294,6 +321,7 @@ def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
     rows = select(records, metric="class_direction.dimensions", component=None)
     rows = rows[rows["low"].notna() & (rows["low"] < rows["high"])].sort_values("layer")
     count = select(records, metric="class_direction.auc")["component"].dropna().nunique()
+    # The directions of two classes are opposite: one dimension, whatever was measured.
     if not len(rows) or count <= 2:
         return
     *before, last = iter_rows(rows)
@@ -302,19 +330,27 @@ def dimensions_taken(records: pd.DataFrame) -> Iterator[Finding]:
         if row.high < last.low or row.low > last.high:
             break
         first = row
-    taken = f"{format_measured(last)} dimensions of {count - 1}"
-    text = f"{at_layer(last).capitalize()} the directions of {count} classes take {taken}"
-    since = f"; intervals overlap with it from {name_layer(first)} on" if first is not last else ""
-    yield Finding("dimensions_taken", f"{text}{since}.", (entry(last),))
+    # Directions are taken from the common mean, so those of c classes span at most c − 1 dimensions.
+    text = f"{at_layer(last).capitalize()} the directions of {count} classes span {format_measured(last)}"
+    text += f" of {count - 1} possible dimensions"
+    if first is not last:
+        text += f"; intervals overlap with this from {name_layer(first)} on"
+    yield Finding("dimensions_taken", f"{text}.", (entry(last),))
 
 
 def above_majority(records: pd.DataFrame) -> Iterator[Finding]:
     """Say whether a classifier is more accurate than always naming the most frequent class."""
-    found = (iter_rows(select(records, metric=name, component=None)) for name in ("accuracy", "majority"))
-    accuracy, majority = (rows[0] if rows else None for rows in found)
-    if accuracy is None or majority is None or not has_interval(accuracy):
+    accuracies = iter_rows(select(records, metric="accuracy", component=None))
+    majorities = iter_rows(select(records, metric="majority", component=None))
+    if not accuracies or not majorities or not has_interval(accuracies[0]):
         return
-    place = "above" if accuracy.low > majority.value else "below" if accuracy.high < majority.value else "overlaps with"
+    accuracy, majority = accuracies[0], majorities[0]
+    if accuracy.low > majority.value:
+        place = "above"
+    elif accuracy.high < majority.value:
+        place = "below"
+    else:
+        place = "not clearly above or below"
     text = f"Accuracy {format_measured(accuracy)}, {place} the majority rate ({format_short(majority.value)})."
     yield Finding("above_majority", text, (entry(accuracy), entry(majority)))
 
@@ -330,22 +366,23 @@ def attention_used(records: pd.DataFrame) -> Iterator[Finding]:
     text = f"{_judge_change(whole)}: with uniform weights instead, accuracy changes by {format_measured(whole)}"
     in_one_layer = iter_rows(rows[rows["layer"].notna()].sort_values("layer"))
     losing = [row for row in in_one_layer if row.high < 0]
-    if whole.high < 0 and losing and len(rows) > 2:  # of one layer, it and all are the same
-        layers = ", ".join(str(row.layer) for row in losing)
-        plural = "s" if len(losing) > 1 else ""
-        text += f"; alone in layer{plural} {layers} that loses accuracy too"
+    # In a model of one layer, that layer alone and all layers are the same.
+    if whole.high < 0 and losing and len(rows) > 2:
+        layers = " or ".join(str(row.layer) for row in losing)
+        text += f"; it also falls if only layer {layers} has uniform weights"
     yield Finding("attention_used", f"{text} (n = {whole.n_units}).", (entry(whole), *map(entry, losing)))
 
 
 def _judge_change(change: Any) -> str:
     """Say what a change of accuracy without attention means, by its interval."""
     if change.high < 0:
-        return "Attention of this classifier is used"
+        return "This classifier uses its attention"
+    # Before the sign: a gain that is certain but tiny is no harm.
     if change.low > -POINTS and change.high < POINTS:
-        return "Attention of this classifier is of no use within two points"
+        return "This classifier does not need its attention (within two points)"
     if change.low > 0:
-        return "Attention of this classifier does harm"
-    return "Whether attention of this classifier is used is undecided"
+        return "Attention harms this classifier"
+    return "Whether this classifier uses its attention is undecided"
 
 
 def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
@@ -353,22 +390,21 @@ def words_that_decide(records: pd.DataFrame) -> Iterator[Finding]:
     rows = select(records, metric="explains.comprehensiveness")
     rows = rows[rows["low"].notna()]
     chance = iter_rows(rows[rows["component"].eq("random").fillna(False)])
+    # Rankings that know nothing of the model are no attribution maps.
     maps = rows[~rows["component"].isin(["random", "rare"])]
     if not chance or not len(maps):
         return
     best, random = _find_top(maps), chance[0]
-    named = f"{best.component} of layer {best.layer}"
+    name = f"{best.component} of layer {best.layer}"
+    fall, fall_of_random = format_measured(best), format_measured(random)
     if best.low > random.high:
-        text = f"The words that decide are those that {named} ranks first: without them the probability of the class "
-        text += "found falls by "
-        text += f"{format_measured(best)}, without random words by {format_measured(random)}"
+        text = f"The words that {name} ranks first decide: removing them lowers the probability of the predicted class"
+        text += f" by {fall}, removing random words by {fall_of_random}"
     else:
-        text = "No map names words that decide more than random ones: without the first words of the best "
-        text += (
-            f"({named}) the probability of the class found falls by {format_measured(best)}, without random ones by "
-        )
-        text += format_measured(random)
-    text += f" (the best of {len(maps)} maps, n = {best.n_units})."
+        text = "No attribution map finds deciding words better than chance: removing the first words of the best"
+        text += f" ({name}) lowers the probability of the predicted class by {fall},"
+        text += f" removing random words by {fall_of_random}"
+    text += f" (best of {count_noun(len(maps), 'map')}, n = {best.n_units})."
     yield Finding("words_that_decide", text, (entry(best), entry(random)))
 
 
@@ -378,28 +414,35 @@ def noise_floor(records: pd.DataFrame) -> Iterator[Finding]:
     """
     rows = select(of_sentences_if_any(records), metric=("floor.q95", "floor.q99"), component=None, site=SITES)
     rows = rows[rows["value"].notna()]
+    # A floor is for users of one model; of a series it would be a curve.
     if rows["step"].nunique() > 1 or rows["seed"].nunique() > 1:
         return
     several = rows["stack"].nunique() > 1
     for stack, part in rows.groupby("stack", sort=False):
         last = iter_rows(sort_by_depth(part[part["metric"].eq("floor.q95")]).tail(1))[0]
         before = f"{str(stack).capitalize()}: " if several else ""
-        if not has_enough_pairs(last.n_vectors, last.n_units):
-            text = (
-                f"{before}Too few vectors for a floor: {last.n_vectors:,} of {count_noun(int(last.n_units), 'unit')}."
-            )
+        if has_enough_pairs(last.n_vectors, last.n_units):
+            there = select(part, layer=last.layer, site=last.site)
+            (rare,) = iter_rows(select(there, metric="floor.q99"))
+            law = iter_rows(select(records, metric=Q95, stack=stack, layer=last.layer, site=last.site, component=None))
+            yield _describe_floor(before, last, rare, law)
+        else:
+            units = count_noun(int(last.n_units), "unit")
+            text = f"{before}Too few vectors for a noise floor: {last.n_vectors:,} from {units}."
             yield Finding("noise_floor", text, (entry(last),))
-            continue
-        there = select(part, layer=last.layer, site=last.site)
-        (rare,) = iter_rows(select(there, metric="floor.q99"))
-        law = iter_rows(select(records, metric=Q95, stack=stack, layer=last.layer, site=last.site, component=None))
-        even = f"; of isotropic directions {format_short(law[0].value)}" if law else ""
-        text = (
-            f"{before}Cosines up to {format_measured(last)} are noise {at_layer(last)}: "
-            f"95 % of pairs of unrelated units"
-        )
-        text += f" lie below (99 %: {format_measured(rare)}{even})."
-        yield Finding("noise_floor", text, (entry(last), entry(rare)))
+
+
+def _describe_floor(before: str, last: Any, rare: Any, law: list[Any]) -> Finding:
+    """Say below which cosines 95 and 99 % of unrelated pairs lie.
+
+    before       text that begins the sentence
+    last, rare   records of both quantiles in the last layer
+    law          the record of the 95 % quantile for isotropic directions, if there is one
+    """
+    even = f"; isotropic directions: {format_short(law[0].value)}" if law else ""
+    text = f"{before}Cosines up to {format_measured(last)} are noise {at_layer(last)}: "
+    text += f"95 % of pairs of unrelated units have a lower one (99 %: {format_measured(rare)}{even})."
+    return Finding("noise_floor", text, (entry(last), entry(rare)))
 
 
 def of_sentences_if_any(records: pd.DataFrame) -> pd.DataFrame:
