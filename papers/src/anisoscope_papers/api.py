@@ -93,7 +93,8 @@ def reproduce(
     from anisoscope_papers import runner
     from anisoscope_papers.exporting import verdict_table
 
-    studies, folder = runner.choose(paper, only), Path(output) / paper / settings
+    studies = runner.choose(paper, only)
+    folder = Path(output) / paper / settings
     with use_copies(data or {}):
         for _ in verdicts(studies, folder, device, quiet):
             pass

@@ -35,7 +35,8 @@ def open_benchmark(name: str, seed: int) -> LabelledCorpus:
     YELP-HAT has no validation split: its training part is divided at random by `seed`. Its three test sets are joined
     in `test`, and are also splits of their own.
     """
-    known, folder = BENCHMARKS[name], find_copy(name) or Path()
+    known = BENCHMARKS[name]
+    folder = find_copy(name) or Path()
     source: dict[str, Any] = {"kind": "ANISOSCOPE_DATA" if folder.name else "public home"}
     if folder.name:
         paths = {split: folder / f"{file}.jsonl.gz" for split, file in known.files.items()}
@@ -110,7 +111,8 @@ def read_yelphat(path: Path) -> Rows:
 
 def _parse_spans(page: str) -> tuple[list[str], list[int]]:
     """Read an annotator's HTML page: (words, 1 for each marked word (span of class `active`), else 0)."""
-    words, marks = list[str](), list[int]()
+    words = list[str]()
+    marks = list[int]()
     for attributes, inside in re.findall(r"<span\b([^>]*)>(.*?)</span>", page, re.DOTALL | re.IGNORECASE):
         found = unescape(re.sub("<[^>]*>", " ", inside)).split()
         words += found
@@ -120,8 +122,12 @@ def _parse_spans(page: str) -> tuple[list[str], list[int]]:
 
 def _make_post_example(row: Row, labels: tuple[str, ...]) -> Example:
     """Make an example from a HateXplain post, with its label and the share of annotators who marked each word."""
-    words, maps = tuple(row["tokens"]), row.get("rationales") or []
-    marks = tuple(sum(column) / len(maps) for column in zip(*maps, strict=True)) if maps else row.get("evidence")
+    words = tuple(row["tokens"])
+    maps = row.get("rationales") or []
+    if maps:
+        marks = tuple(sum(column) / len(maps) for column in zip(*maps, strict=True))
+    else:
+        marks = row.get("evidence")
     return Example(words, labels.index(row["label"]), None, None if marks is None else tuple(map(float, marks)))
 
 
@@ -155,8 +161,10 @@ def _make_pair_example(row: Row, labels: tuple[str, ...]) -> Example:
 
     It has no marks if a highlight lies behind the last word, a defect of the corpus.
     """
-    first, second = tuple(row["premise"].split()), tuple(row["hypothesis"].split())
-    notes, count = row.get("annotations") or [], len(first) + len(second)
+    first = tuple(row["premise"].split())
+    second = tuple(row["hypothesis"].split())
+    notes = row.get("annotations") or []
+    count = len(first) + len(second)
     marks: Counter[int] = Counter()
     for note in notes:
         marks.update({*note["premise_highlight"], *(len(first) + i for i in note["hypothesis_highlight"])})
@@ -180,11 +188,12 @@ def read_esnli(path: Path) -> Rows:
             if not row["Sentence1"] or not row["Sentence2"] or row["gold_label"] in NO_LABEL:
                 continue
             marked = [[row.get(f"Sentence{side}_Highlighted_{i}") for side in (1, 2)] for i in (1, 2, 3)]
-            notes = [
-                {"premise_highlight": _parse_indices(first), "hypothesis_highlight": _parse_indices(second)}
-                for first, second in marked
-                if first and second
-            ]
+            notes = []
+            for first, second in marked:
+                if first and second:
+                    notes.append(
+                        {"premise_highlight": _parse_indices(first), "hypothesis_highlight": _parse_indices(second)}
+                    )
             read = {"premise": row["Sentence1"], "hypothesis": row["Sentence2"], "label": row["gold_label"]}
             rows.append({**read, "annotations": notes})
     return rows

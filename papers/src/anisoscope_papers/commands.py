@@ -78,7 +78,9 @@ def reproduce(
     _hand_on(studies, folder, export, view, missing)
     for reason, what in missing.items():
         echo_wrapped(f"left out: {what}: {reason}", err=True, indent="  ")
-    return PARTIAL if missing else None
+    if missing:
+        return PARTIAL
+    return None
 
 
 def _hand_on(

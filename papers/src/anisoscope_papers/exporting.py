@@ -36,9 +36,12 @@ def verdict_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
     rows = []
     for study in studies:
         if (folder / study.name / "study.json").exists():
-            rows += [{"study": study.name} | asdict(verdict) for verdict in open_finished(folder / study.name).verdicts]
+            for verdict in open_finished(folder / study.name).verdicts:
+                rows.append({"study": study.name} | asdict(verdict))
     table = pd.DataFrame(rows)
-    return table.astype({"n": "Int64"}) if rows else table
+    if rows:
+        return table.astype({"n": "Int64"})
+    return table
 
 
 def claim_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
@@ -48,7 +51,10 @@ def claim_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
     table = verdict_table(studies, folder)
     claims = {(study.name, claim.name): claim for study in studies for claim in study.claims}
     papers = {study.name: study.paper for study in studies}
-    status, statements, sources, numbers = [], [], [], []
+    status = []
+    statements = []
+    sources = []
+    numbers = []
     for row in table.itertuples():
         claim = claims[str(row.study), str(row.claim)]
         status.append(STATUS[str(row.outcome)])

@@ -164,13 +164,20 @@ def make_test_of_seeds(
     `values` [seed]: NaN if a seed gives no answer. What is not given (`threshold`, `inside`, `statistic`) is taken from
     the claim. `subject`: the model or corpus that the number is about; `reason`: what else must be known.
     """
-    known, inside = values[~np.isnan(values)], inside or claim.inside
-    n, missing = len(known), len(values) - len(known)
-    notes, fewest, nothing = [reason], 2, "too few seeds have it"
+    known = values[~np.isnan(values)]
+    inside = inside or claim.inside
+    n = len(known)
+    missing = len(values) - len(known)
+    notes = [reason]
+    fewest = 2
+    nothing = "too few seeds have it"
     if inside is None:
-        notes += [f"{missing} of {len(values)} seeds say nothing"] * (missing > 0)
-        notes += ["one seed decides nothing"] * (n == 1)
-        fewest, nothing = 1, "no seed has it"
+        if missing > 0:
+            notes += [f"{missing} of {len(values)} seeds say nothing"]
+        if n == 1:
+            notes += ["one seed decides nothing"]
+        fewest = 1
+        nothing = "no seed has it"
     test = Test(claim, nothing, n=n, subject=subject, note="; ".join(filter(None, notes)))
     if n < fewest:
         return test
@@ -190,7 +197,8 @@ def make_test_of_seeds(
     up, down = (float(p) for p in compute_sided_p(value, low, high, n - 1, claim.threshold(limit)))
     above_none, below_none = (float(p) for p in compute_sided_p(value, low, high, n - 1, find_no_effect(claim, limit)))
     if claim.identity and np.isnan(up):  # what holds by construction need not vary
-        up, down = float(value <= claim.threshold(limit)), float(value >= claim.threshold(limit))
+        up = float(value <= claim.threshold(limit))
+        down = float(value >= claim.threshold(limit))
     if claim.below is not None:
         return replace(test, up=down, down=up, against=above_none)
     return replace(test, up=up, down=down, against=below_none)
@@ -231,9 +239,9 @@ def average_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
     first = rows.iloc[order[begins]]
     values = np.split(rows["value"].to_numpy(float)[order], begins[1:]) if len(rows) else ()
     bounds = {str(metric): look_up_bounds(str(metric)) for metric in first["metric"].unique()}
-    found = [
-        estimate_over_seeds(x, bounds=bounds[str(metric)]) for x, metric in zip(values, first["metric"], strict=True)
-    ]
+    found = []
+    for x, metric in zip(values, first["metric"], strict=True):
+        found.append(estimate_over_seeds(x, bounds=bounds[str(metric)]))
     ends = pd.DataFrame(found, columns=["value", "low", "high"], index=first.index, dtype=float)
     return pd.concat([first[list(keys)], ends], axis=1).reset_index(drop=True)
 
@@ -270,7 +278,9 @@ def find_way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing
         return ""
     if test.inside is not None:
         return "beyond"
-    return "contrary" if against < LEVEL else "too small"
+    if against < LEVEL:
+        return "contrary"
+    return "too small"
 
 
 def _pick_worst(ways: Sequence[Failing | Literal[""]], over: Over | None) -> Failing:
@@ -310,15 +320,24 @@ def _decide(test: Test, up: float, down: float) -> Outcome:
     """Return the outcome of one test from its corrected p (up, down); by its interval if it has no p."""
     if test.inside is not None and np.isnan(test.up):
         return judge_by_place(test.low, test.high, test.inside)
-    return "holds" if up < LEVEL else "fails" if down < LEVEL else "undecided"
+    if up < LEVEL:
+        return "holds"
+    if down < LEVEL:
+        return "fails"
+    return "undecided"
 
 
 def judge_by_place(low: float, high: float, inside: tuple[float, float]) -> Outcome:
     """Return "holds" if the interval (low, high) lies between the two ends `inside`, "fails" if outside, else
     "undecided".
     """
-    within, outside = inside[0] <= low and high <= inside[1], high < inside[0] or low > inside[1]
-    return "holds" if within else "fails" if outside else "undecided"
+    within = inside[0] <= low and high <= inside[1]
+    outside = high < inside[0] or low > inside[1]
+    if within:
+        return "holds"
+    if outside:
+        return "fails"
+    return "undecided"
 
 
 def verdict_without_test(
@@ -349,7 +368,9 @@ def verdict_without_test(
 
 def _find_agreement(outcomes: Sequence[Outcome]) -> bool | None:
     """Return True if all outcomes are "holds", False if all are "fails"; else None."""
-    return {"holds": True, "fails": False}.get(outcomes[0]) if len(set(outcomes)) == 1 else None
+    if len(set(outcomes)) == 1:
+        return {"holds": True, "fails": False}.get(outcomes[0])
+    return None
 
 
 def _make_verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdict:
@@ -374,16 +395,19 @@ def _make_verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdi
         return verdict_without_test(
             t.claim, _find_agreement(outcomes), t.statistic, *numbers, note if alone else t.note, t.subject
         )
-    each = [
-        _combine_outcomes([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], first.over) for s in seeds
-    ]
+    each = []
+    for s in seeds:
+        each.append(_combine_outcomes([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], first.over))
     reason = f"{outcomes.count('holds')} of {len(tests)} {t.words}"
-    reason += _describe_course(tests, outcomes) if first.over == "last" else ""
+    if first.over == "last":
+        reason += _describe_course(tests, outcomes)
     several = len(seeds) > 1
-    reason += f"; {len(seeds)} seeds, each: {', '.join(each)}" if several else ""
+    if several:
+        reason += f"; {len(seeds)} seeds, each: {', '.join(each)}"
     if t.units and t.n is not None:
         reason += f"; n counts seeds, the interval is over {t.n} {t.units}" if several else f"; n counts {t.units}"
-    reason += f"; {t.note}" if t.note else ""
+    if t.note:
+        reason += f"; {t.note}"
     own = sum(one.seed == t.seed for one in tests)
     which = {"any": "largest ", "all": "weakest ", "most": "middle ", "last": ""}[first.over] if own > 1 else ""
     whose = ", of the weakest seed" if several else ""
@@ -440,10 +464,24 @@ def _combine_outcomes(outcomes: list[Outcome], over: Over) -> Outcome:
     A test is, for example, of one layer. `over` says how many of them must hold: any, all, most, or the last one; for
     "all" and "last", one that fails is enough to fail.
     """
-    holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
+    holding = outcomes.count("holds")
+    failing = outcomes.count("fails")
+    n = len(outcomes)
     if over == "any":
-        return "holds" if holding else "fails" if failing == n else "undecided"
+        if holding:
+            return "holds"
+        if failing == n:
+            return "fails"
+        return "undecided"
     if over == "most":
-        return "holds" if 2 * holding > n else "fails" if 2 * failing > n else "undecided"
+        if 2 * holding > n:
+            return "holds"
+        if 2 * failing > n:
+            return "fails"
+        return "undecided"
     whole = holding == n if over == "all" else outcomes[-1] == "holds"
-    return "fails" if failing else "holds" if whole else "undecided"
+    if failing:
+        return "fails"
+    if whole:
+        return "holds"
+    return "undecided"

@@ -32,12 +32,16 @@ class Need:
     @property
     def on_disk(self) -> float:
         """Gigabytes on disk at a time; 0 if not known."""
-        return (self.gigabytes or 0.0) if self.kept is None else self.kept
+        if self.kept is None:
+            return self.gigabytes or 0.0
+        return self.kept
 
 
 def count_parameters(preset: PaperModel) -> float | None:
     """Return the number of parameters of a published model (`preset`); None if its authors do not say."""
-    return float(preset.size[:-1]) * _UNITS[preset.size[-1]] if preset.size[-1] in _UNITS else None
+    if preset.size[-1] in _UNITS:
+        return float(preset.size[:-1]) * _UNITS[preset.size[-1]]
+    return None
 
 
 def list_needs(systems: Sequence[tuple[str, str]], how: str = "") -> tuple[Need, ...]:
@@ -47,7 +51,8 @@ def list_needs(systems: Sequence[tuple[str, str]], how: str = "") -> tuple[Need,
     """
     found: dict[str, Need] = {}
     for model, corpus in systems:
-        preset, data = PRESETS[model], named_corpora()[corpus]
+        preset = PRESETS[model]
+        data = named_corpora()[corpus]
         size = count_parameters(preset)
         positions = data.millions * OF_MODEL.get(model, POSITIONS[preset.modality])
         work = {f"{model} × {corpus} {how}": 2e-6 * (size or 0.0) * positions}

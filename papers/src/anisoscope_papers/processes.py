@@ -33,7 +33,8 @@ def side_by_side(
         return
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin)
     try:
-        pending, done = call_uninterrupted(partial(_submitted, pool, work, pieces)), 0
+        pending = call_uninterrupted(partial(_submitted, pool, work, pieces))
+        done = 0
         while pending:  # by the half second: a signal that another thread catches does not wake this one
             finished, pending = wait(pending, 0.5, FIRST_COMPLETED)
             for future in finished:

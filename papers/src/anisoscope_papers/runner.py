@@ -94,7 +94,8 @@ def _describe_costs(studies: Sequence[Study]) -> Iterator[str]:
         work = {run: cost for need in study.needs for run, cost in need.work.items() if run not in runs}
         load = sum(need.gigabytes or 0.0 for need in new)
         parts = [f"what {', '.join(again)} load{'s' * (len(again) == 1)}"] if again else []
-        parts += [f"{_format_gigabytes(load)} to download"] if new else []
+        if new:
+            parts += [f"{_format_gigabytes(load)} to download"]
         hours = sum(work.values()) / pace
         if study.needs:
             parts.append(f"about {_format_hours(hours)}" if work else "nothing more to compute")
@@ -102,7 +103,8 @@ def _describe_costs(studies: Sequence[Study]) -> Iterator[str]:
         known |= {need.name: study.name for need in new}
         unknown += [need.name for need in new if need.gigabytes is None]
         runs |= work
-        loaded, disk = loaded + load, disk + sum(need.on_disk for need in new)
+        loaded = loaded + load
+        disk = disk + sum(need.on_disk for need in new)
     if known:
         more = f", and {len(unknown)} of unknown size" if unknown else ""
         hours = sum(runs.values()) / pace
@@ -113,12 +115,18 @@ def _describe_costs(studies: Sequence[Study]) -> Iterator[str]:
 
 def _format_gigabytes(x: float) -> str:
     """Format a size in gigabytes: `1.5 GB`."""
-    return f"{x:.1f} GB" if x >= 0.05 else "under 0.1 GB"
+    if x >= 0.05:
+        return f"{x:.1f} GB"
+    return "under 0.1 GB"
 
 
 def _format_hours(x: float) -> str:
     """Format a duration, given in hours, in hours; under an hour, in minutes."""
-    return f"{x:,.0f} hours" if x >= 10 else f"{x:.1f} hours" if x >= 0.95 else f"{max(60 * x, 1):.0f} minutes"
+    if x >= 10:
+        return f"{x:,.0f} hours"
+    if x >= 0.95:
+        return f"{x:.1f} hours"
+    return f"{max(60 * x, 1):.0f} minutes"
 
 
 def measure_speed() -> float:
@@ -127,7 +135,8 @@ def measure_speed() -> float:
 
     x = torch.randn(768, 768)
     x @ x
-    began, done = time.monotonic(), 0
+    began = time.monotonic()
+    done = 0
     while time.monotonic() - began < 0.3:
         x @ x
         done += 1
@@ -187,7 +196,8 @@ def _name_other_settings(folder: Path, asked: Any) -> str:
 
     Only settings that both program versions have are compared.
     """
-    then, now = open_finished(folder).described["settings"], json.loads(json.dumps(asdict(asked), default=str))
+    then = open_finished(folder).described["settings"]
+    now = json.loads(json.dumps(asdict(asked), default=str))
     return ", ".join(name for name in now if name in then and then[name] != now[name])
 
 
@@ -264,12 +274,16 @@ class Finished:
     @property
     def compared(self) -> Sequence[Compared]:
         """The published numbers next to ours; empty if nothing could be measured."""
-        return [] if self._bare else self.study.compare(self.records)
+        if self._bare:
+            return []
+        return self.study.compare(self.records)
 
     @property
     def charts(self) -> Mapping[str, Any]:
         """The charts drawn from the records, by name; empty if nothing could be measured."""
-        return {} if self._bare else self.study.draw(self.records)
+        if self._bare:
+            return {}
+        return self.study.draw(self.records)
 
     @property
     def lacking(self) -> dict[str, str]:
@@ -292,7 +306,8 @@ def _conclude(done: Finished, folder: Path) -> Sequence[Verdict]:
 
 def open_finished(folder: Path) -> Finished:
     """Open the finished study in a folder. OutputError if it is damaged, or not written by this version."""
-    about, table = folder / "study.json", folder / "records.parquet"
+    about = folder / "study.json"
+    table = folder / "records.parquet"
     try:
         described = json.loads(about.read_text("utf-8"))
         (study,) = (s for s in find_studies() if (s.paper, s.name) == (described["paper"], described["study"]))
@@ -312,17 +327,23 @@ def format_verdict(study: Study, verdict: Verdict) -> str:
     """Format a verdict on one line: study, outcome, claim, statistic with interval, n, p and reason."""
     v = verdict
     numbers = "" if v.value is None else f" {v.value:.4g}"
-    numbers += "" if v.low is None or v.high is None else f" [{v.low:.4g}, {v.high:.4g}]"
-    numbers += "" if v.n is None else f", n = {v.n}"
-    numbers += "" if v.p is None else f", p = {v.p:.2g}"
-    subject, reason = f" ({v.subject})" * bool(v.subject), f" · {v.reason}" * bool(v.reason)
+    if not (v.low is None or v.high is None):
+        numbers += f" [{v.low:.4g}, {v.high:.4g}]"
+    if v.n is not None:
+        numbers += f", n = {v.n}"
+    if v.p is not None:
+        numbers += f", p = {v.p:.2g}"
+    subject = f" ({v.subject})" * bool(v.subject)
+    reason = f" · {v.reason}" * bool(v.reason)
     return f"{study.name:7s} {v.word.upper():9s} {v.claim}{subject}: {v.statistic}{numbers}{reason}"
 
 
 def explain_lacking(studies: Iterable[Study], folder: Path) -> dict[str, str]:
     """Return {reason: the names that were unavailable, and in which studies}, for finished studies in `folder`."""
     found: dict[str, tuple[str, dict[str, None], dict[str, None]]] = {}
-    for study in (study for study in studies if (folder / study.name / "study.json").exists()):
+    for study in studies:
+        if not (folder / study.name / "study.json").exists():
+            continue
         for name, reason in open_finished(folder / study.name).lacking.items():
             _, names, where = found.setdefault(reason.replace(name, ""), (reason, {}, {}))
             names[name] = where[study.name] = None

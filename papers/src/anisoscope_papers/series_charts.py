@@ -52,7 +52,8 @@ def products(records: pd.DataFrame, endings: pd.Series) -> ChartType:
     data = _with_endings(records, "query_key.dot", endings)
     data = data[data["ending"] != ENDINGS[0]].sort_values("ending", ascending=False, kind="stable")
     data["panel"] = data["ending"].str.replace("ends", "heads that end")
-    hue, height = colour(data["layer"], "layer", WIDTH, gradient=True), alt.Y("value:Q", title="product of the means")
+    hue = colour(data["layer"], "layer", WIDTH, gradient=True)
+    height = alt.Y("value:Q", title="product of the means")
     line = alt.Chart().mark_line(strokeWidth=1.6)
     line = line.encode(x=_steps(data), y=height, detail=["head:N", "layer:N"], color=hue)
     return facet([_origin("y"), line], data, "panel", (WIDTH, 240), 2, independent=True)
@@ -63,7 +64,8 @@ def layers(data: pd.DataFrame, title: str) -> ChartType:
 
     `data`: columns step, layer, value, low, high; `title`: of the vertical axis.
     """
-    first, last = data["layer"].min(), data["layer"].max()
+    first = data["layer"].min()
+    last = data["layer"].max()
     names = {first: f"layer {first}", last: f"layer {last}"}
     data["place"] = [names.get(layer, "layers between") for layer in data["layer"]]
     colours = {names[first]: PALETTE[0], "layers between": OTHER, names[last]: PALETTE[1]}
@@ -168,7 +170,8 @@ def _with_endings(records: pd.DataFrame, metric: str, endings: pd.Series) -> pd.
 
     `endings`: 1, −1 or 0 by seed, layer and head.
     """
-    rows, places = select(records, metric=metric), ["seed", "layer", "head"]
+    rows = select(records, metric=metric)
+    places = ["seed", "layer", "head"]
     data = rows[["seed", "step", "layer", "head"]].astype(int).assign(value=rows["value"].astype(float))
     ending = endings.map(ENDINGS).rename("ending")
     return data.sort_values([*places, "step"]).join(ending, on=places)
@@ -219,6 +222,7 @@ def _origin(axis: str) -> alt.Chart:
 
 def _padded(values: pd.Series) -> list[float]:
     """Return a range that holds the values and 0, with 10 % of room at both ends."""
-    low, high = min(0.0, float(values.min())), max(0.0, float(values.max()))
+    low = min(0.0, float(values.min()))
+    high = max(0.0, float(values.max()))
     room = 0.1 * ((high - low) or 1.0)
     return [low - room, high + room]

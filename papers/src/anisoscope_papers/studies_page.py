@@ -20,7 +20,9 @@ HERE = files("anisoscope_papers")
 
 def page_of(folder: Path) -> Path | None:
     """Write the page of a folder of reproductions again; return None for a folder of another kind."""
-    return build_studies(folder) if list_reproductions(folder) else None
+    if list_reproductions(folder):
+        return build_studies(folder)
+    return None
 
 
 def build_studies(folder: Path) -> Path:
@@ -47,8 +49,12 @@ def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
     """
     done = [open_finished(path) for path in studies]
     shown = [_shown(one) for one in done]
-    paper, settings = done[0].study.paper, done[0].described["settings_name"]
-    words = [verdict["word"] for study in shown for verdict in study["verdicts"]]
+    paper = done[0].study.paper
+    settings = done[0].described["settings_name"]
+    words = []
+    for study in shown:
+        for verdict in study["verdicts"]:
+            words.append(verdict["word"])
     counts = {name: words.count(name) for name in WORDS}
     failing = sum(counts[way] for way in FAILING)
     figures = sum(len(study["figures"]) for study in shown)
@@ -70,7 +76,8 @@ def _shown(done: Finished) -> dict[str, Any]:
 
     The claims are those of the current code.
     """
-    study, claims = done.study, {claim.name: claim for claim in done.study.claims}
+    study = done.study
+    claims = {claim.name: claim for claim in done.study.claims}
     return {
         "study": study.name,
         "title": study.title,

@@ -103,14 +103,18 @@ class Claim:
     @property
     def limit(self) -> Limit:
         """The number that the claim says its value lies above, or below; "q95" for the isotropic quantile."""
-        return self.above if self.below is None else self.below
+        if self.below is None:
+            return self.above
+        return self.below
 
     def threshold(self, limit: float | None = None) -> float:
         """Return the number that a value must pass: the limit (or a given one), plus the floor in the claim's
         direction.
         """
         start = float(self.limit if limit is None else limit)
-        return start + self.floor if self.below is None else start - self.floor
+        if self.below is None:
+            return start + self.floor
+        return start - self.floor
 
 
 @dataclass(frozen=True)
@@ -180,7 +184,9 @@ class Compared:
         low, high = self.predicted
         if not low <= self.published <= high:
             return "differs"
-        return "agrees" if self.n >= ENOUGH else "open"
+        if self.n >= ENOUGH:
+            return "agrees"
+        return "open"
 
 
 @dataclass(frozen=True)
@@ -199,7 +205,9 @@ class Expected(Compared):
             return "not comparable"
         if self.value is None:
             return "open"
-        return "agrees" if abs(self.value - self.published) <= self.within else "differs"
+        if abs(self.value - self.published) <= self.within:
+            return "agrees"
+        return "differs"
 
 
 def counted(compared: Iterable[Compared]) -> str:
@@ -281,7 +289,9 @@ class Study:
 
     def caption_under(self, settings: str) -> str:
         """Return the figure's caption; for settings that train small models (`quick`, `long`) it says so."""
-        return f"{self.caption} {self.small}".strip() if settings in ("quick", "long") else self.caption
+        if settings in ("quick", "long"):
+            return f"{self.caption} {self.small}".strip()
+        return self.caption
 
 
 @cache
@@ -302,7 +312,9 @@ def claims(paper: str, study: str) -> dict[str, Claim]:
 
     A statement may insert its claim's numbers in braces.
     """
-    entry, several, found = _read_entry(paper, study), published(paper).get("shared", {"claims": ()}), {}
+    entry = _read_entry(paper, study)
+    several = published(paper).get("shared", {"claims": ()})
+    found = {}
     shared = [row for row in several["claims"] if row["name"] in entry.get("shared", ())]
     for row in [*entry.get("claims", ()), *shared]:
         given: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}

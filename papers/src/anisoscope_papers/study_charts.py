@@ -34,7 +34,8 @@ def against_norm(
     line          a dashed height and its name
     below, above  layers drawn under and over the lines
     """
-    order, numbers = frame[series], [k for k in ("value", "low", "high", "lowest", "highest") if k in frame]
+    order = frame[series]
+    numbers = [k for k in ("value", "low", "high", "lowest", "highest") if k in frame]
     kept = dict.fromkeys(("reading", series, "N", *numbers, "at", "at_value", "at_text"))
     data = frame[[name for name in kept if name in frame]].sort_values("N", kind="stable")
     ticks = alt.Axis(tickCount=5)
@@ -118,7 +119,8 @@ def over_dimensions(rows: pd.DataFrame, laws: pd.DataFrame) -> ChartType:
     """
     ticks = alt.Axis(values=[4**k for k in range(1, 8)], labelExpr="toString(datum.value)")
     x = alt.X("d:Q", title="dimension d", scale=alt.Scale(type="log", domain=[4, 16384], nice=False), axis=ticks)
-    scale, title = alt.Scale(type="log", domain=[1e-5, 1], nice=False, clamp=True), "cosine; A of layers"
+    scale = alt.Scale(type="log", domain=[1e-5, 1], nice=False, clamp=True)
+    title = "cosine; A of layers"
     axis = alt.Axis(values=[10.0**k for k in range(-5, 1)], labelExpr=PLAIN)
     y = alt.Y("value:Q", title=title, scale=scale, axis=axis)
     names = alt.Scale(domain=appearance(laws["law"]), range=[[1, 0], [4, 3]])
@@ -129,7 +131,8 @@ def over_dimensions(rows: pd.DataFrame, laws: pd.DataFrame) -> ChartType:
     data["name"] = data["model"].where(data["value"] == highest, "")
     hue = alt.Color("model:N", scale=alt.Scale(domain=appearance(data["model"])), legend=None)
     known = alt.Chart(data).encode(x=x, color=hue)
-    rule, point = whisker(known, title, opacity=0.5), known.mark_point(size=46).encode(y=y)
+    rule = whisker(known, title, opacity=0.5)
+    point = known.mark_point(size=46).encode(y=y)
     text = known.mark_text(align="left", dx=8, fontSize=11).encode(y=y, text="name:N")
     return alt.layer(line, rule, point, text).properties(width=640, height=320)
 
@@ -143,7 +146,8 @@ def ranges(
     title, domain             of the horizontal axis, and its two ends
     width                     of a panel, in pixels
     """
-    order, panels = appearance(frame[category]), appearance(frame[panel])
+    order = appearance(frame[category])
+    panels = appearance(frame[panel])
     base = alt.Chart().encode(
         y=alt.Y(f"{category}:N", sort=order, title=None, axis=alt.Axis(ticks=False)),
         yOffset=alt.YOffset(f"{series}:N", sort=appearance(frame[series])),

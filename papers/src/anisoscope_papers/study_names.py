@@ -87,4 +87,6 @@ def list_studies() -> list[tuple[str, str, str, list[str]]]:
 def number_of(name: str) -> tuple[str, int, str]:
     """Return (kind, number, rest), the sort key of a study's name: fig2 comes before fig10."""
     match = re.fullmatch(r"([a-z]+)(\d*)(.*)", name)
-    return (match[1], int(match[2] or 0), match[3]) if match else (name, 0, "")
+    if match:
+        return (match[1], int(match[2] or 0), match[3])
+    return (name, 0, "")

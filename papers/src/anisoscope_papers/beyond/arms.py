@@ -204,7 +204,8 @@ class ArmedBert(BertForMaskedLM):  # type: ignore[no-untyped-call]  # no types i
         out = self.bert(input_ids, output_hidden_states=held is not None, **inputs)
         hidden = out.last_hidden_state
         if self.config.is_decoder:
-            hidden, labels = hidden[:, :-1], labels[:, 1:]
+            hidden = hidden[:, :-1]
+            labels = labels[:, 1:]
         at = labels != UNMASKED
         each = functional.cross_entropy(self.cls(hidden[at]).float(), labels[at], reduction="none")
         loss = (each * self.token_weights[labels[at]]).mean() if self.training else each.mean()

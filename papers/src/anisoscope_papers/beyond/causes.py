@@ -219,7 +219,8 @@ def subtract_paired(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
     if claim.against == "zero":
         return own
     # a claim compares the arm with another arm at the end, or with itself before training
-    others, against = at_end, claim.against
+    others = at_end
+    against = claim.against
     if claim.against == "start":
         others = average_cells(records, claim.metric, claim.site, last=last, start=True)
         against = arm

@@ -113,7 +113,9 @@ def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFr
         except (CorpusError, ModelError) as error:
             lost.add(cell.corpus)
             context.withhold(cell.corpus, error)
-        return read_table(table).assign(run=identity) if table.exists() else _absent(cell, "missing")
+        if table.exists():
+            return read_table(table).assign(run=identity)
+        return _absent(cell, "missing")
 
     parts = []
     for done, found in enumerate(visit_busy_last(cells, attempt), 1):
@@ -125,7 +127,9 @@ def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFr
 def _earlier(context: Context) -> pd.DataFrame:
     """Return the records that the study's folder already holds."""
     path = context.folder / "records.parquet"
-    return read_table(path) if path.exists() else as_records(pd.DataFrame({"metric": []}))
+    if path.exists():
+        return read_table(path)
+    return as_records(pd.DataFrame({"metric": []}))
 
 
 def _absent(cell: Cell, why: str) -> pd.DataFrame:
@@ -191,7 +195,8 @@ def _accuracies(trained: Trained) -> pd.DataFrame:
     Accuracy is on the whole test split, on reviews of 50 words if there are any, and on the test split after its
     attention was made uniform.
     """
-    cell, training = trained.cell, trained.found.training
+    cell = trained.cell
+    training = trained.found.training
     rows: list[dict[str, Any]] = []
     for split, found in training["results"].items():
         rows.append({"metric": "accuracy", "component": split, "value": found["accuracy"], "n_units": found["n"]})
@@ -199,8 +204,10 @@ def _accuracies(trained: Trained) -> pd.DataFrame:
     rows.append({"metric": "majority", "component": TEST, "value": of_test["majority"], "n_units": of_test["n"]})
     for name in ("collapsed", "steps", "kept_step"):
         rows.append({"metric": name, "value": float(training[name])})
-    model, everything = trained.classifier[0], trained.batches(of_test["n"] * len(trained.corpus.labels))
-    labels, every_layer = np.array(everything.encoded.labels), tuple(range(1, cell.layers + 1))
+    model = trained.classifier[0]
+    everything = trained.batches(of_test["n"] * len(trained.corpus.labels))
+    labels = np.array(everything.encoded.labels)
+    every_layer = tuple(range(1, cell.layers + 1))
     kinds = {TEST: (), AFTERWARDS: every_layer} if cell.arm != "uniform" else {TEST: ()}
     for component, replaced in kinds.items():
         right = average_outcome(model, everything, "uniform", replaced)[0] == labels
@@ -229,7 +236,8 @@ def _geometry(trained: Trained) -> pd.DataFrame:
     H is of every layer, in each published form. On YelpHat, its reviews of 50 words are measured.
     """
     split = SHORT if SHORT in trained.corpus.splits else TEST
-    model, batches = trained.classifier[0], trained.batches(trained.plan.utterances, split)
+    model = trained.classifier[0]
+    batches = trained.batches(trained.plan.utterances, split)
     records = run_pass(model, batches, MEASURED).records()
     alike = (records["metric"] == "intra_sequence") & records["site"].isin(SITES)
     norms = records["metric"].isin(["norms.mean", "norms.variation"]) & (records["site"] == KEYS)

@@ -38,7 +38,8 @@ def crossed_interval(table: Table) -> tuple[float, float, float, float]:
     mean = float(table.mean())
     if rows < 2 or columns < 2:
         return mean, np.nan, np.nan, np.nan
-    by_row, by_column = table.mean(1), table.mean(0)
+    by_row = table.mean(1)
+    by_column = table.mean(0)
     of_rows = columns * float(np.var(by_row, ddof=1))
     of_columns = rows * float(np.var(by_column, ddof=1))
     rest = table - by_row[:, None] - by_column[None] + mean
@@ -96,7 +97,9 @@ def differences(records: pd.DataFrame) -> dict[tuple[str, str, str], dict[int, T
     models = right_of(records)
     found: dict[tuple[str, str, str], dict[int, Table]] = {}
     for names, group in models.groupby(["corpus", "recipe", "split"], sort=False):
-        corpus, recipe, split = str(names[0]), str(names[1]), int(str(names[2]))
+        corpus = str(names[0])
+        recipe = str(names[1])
+        split = int(str(names[2]))
         own = group[group["what"] == "test"]
         learned = own[own["arm"] == LEARNED].set_index("seed")["right"]
         others = {
@@ -133,7 +136,8 @@ def tests(whole: Evidence) -> Iterator[Test]:
         for (corpus, recipe, name), by_split in found.items():
             if corpus != here.corpus:
                 continue
-            claim, table = here.claims[name], table_of(by_split)
+            claim = here.claims[name]
+            table = table_of(by_split)
             value, low, high, freedom = crossed_interval(table)
             margin = claim.within or 0.0
             drawn = f"{len(table)} {'splits' if len(by_split) >= FEWEST else 'seeds'} × {table.shape[1]} utterances"

@@ -26,7 +26,9 @@ NEAR = 0.02
 
 def classes_of(corpus: str) -> int:
     """Return the number of classes of a corpus."""
-    return TAGS if corpus == TREEBANK else int(corpus.partition(":")[2])
+    if corpus == TREEBANK:
+        return TAGS
+    return int(corpus.partition(":")[2])
 
 
 def by_width(here: Evidence, metric: str, **where: Any) -> Seeds:
@@ -59,7 +61,8 @@ def tests(whole: Evidence) -> Iterator[Test]:
     """
     needed: dict[int, pd.Series] = {}
     for here in whole.corpora:
-        count, accuracy = classes_of(here.corpus), by_width(here, "accuracy", component="test")
+        count = classes_of(here.corpus)
+        accuracy = by_width(here, "accuracy", component="test")
         if here.corpus != TREEBANK:
             needed[count] = pd.Series(saturates(accuracy), here.seeds)
             most = by_width(here, "class_cosine.most")[max(WIDTHS)]

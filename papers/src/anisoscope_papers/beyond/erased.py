@@ -84,14 +84,17 @@ class Maps:
     def scored(self) -> dict[str, list[tuple[int, dict[str, Array]]]]:
         """{split: [(predicted class, {map: score per word}) of each example]}."""
         (model, _), trained = self.trained.classifier, self.trained
-        classes, draw = len(trained.corpus.labels), np.random.default_rng(trained.cell.seed)
+        classes = len(trained.corpus.labels)
+        draw = np.random.default_rng(trained.cell.seed)
         directions = measure_class_directions(model, trained.batches(DIRECTED, VALIDATION), classes)
         made: dict[str, list[tuple[int, dict[str, Array]]]] = {}
         for split in SPLITS:
             examples = trained.corpus.splits[split]
-            batches, ones = trained.batches(len(examples) * classes, split), {}
+            batches = trained.batches(len(examples) * classes, split)
+            ones = {}
             for number, one in iter_seen(model, batches):
-                words, count = batches.encoded.words[number], len(examples[number].all_words)
+                words = batches.encoded.words[number]
+                count = len(examples[number].all_words)
                 of_class = [compute_attributions(replace(one, found=c), directions) for c in range(classes)]
                 tokens = {ATTENTION: of_class[0][ATTENTION, 1], FOUND: of_class[one.found][VALUES, 1]}
                 tokens[DIRECTIONS] = np.max([found[VALUES, 1] for found in of_class], axis=0)
@@ -105,13 +108,12 @@ class Maps:
         and test.
         """
         corpus = self.trained.corpus
-        splits = {
-            split: tuple(
+        splits = {}
+        for split, ones in self.scored.items():
+            splits[split] = tuple(
                 left(example, ~select_highest(scores[name], share))
                 for example, (_, scores) in zip(corpus.splits[split], ones, strict=True)
             )
-            for split, ones in self.scored.items()
-        }
         return replace(corpus, name=f"{corpus.name} without {arm(name, share)}", splits=splits)
 
 
@@ -127,7 +129,8 @@ def retrained(trained: Trained) -> pd.DataFrame:
 
     Records: accuracy on the erased test split, and the share of it with the same predicted class as before erasing.
     """
-    maps, parts = Maps(trained), []
+    maps = Maps(trained)
+    parts = []
     for share, names in shares(trained.cell.corpus).items():
         for name in names:
             path = trained.folder / f"erased-{make_slug(name)}-{share:g}-{VERSION}.parquet"
@@ -145,7 +148,8 @@ def _records(trained: Trained, maps: Maps, name: str, share: float) -> pd.DataFr
 
     `trained`: the classifier before erasing; `maps`: its scores of words.
     """
-    corpus, found = maps.erased(name, share), np.array(maps.found[TEST])
+    corpus = maps.erased(name, share)
+    found = np.array(maps.found[TEST])
     values: dict[str, float] = {"diverged": 1.0}
     with TemporaryDirectory() as folder:
         place = Path(folder) / "classifier"
@@ -167,7 +171,10 @@ def measure(plan: Grid, context: Context) -> pd.DataFrame:
     All corpora of a seed come before the next seed. `plan`: the grid of classifiers; `context`: cache, device,
     progress.
     """
-    cells = [Cell(c, seed=s) for s in range(plan.seeds) for c in plan.names()]
+    cells = []
+    for s in range(plan.seeds):
+        for c in plan.names():
+            cells.append(Cell(c, seed=s))
     return gather(cells, plan, context, accuracies, retrained)
 
 

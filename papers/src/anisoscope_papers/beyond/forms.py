@@ -33,7 +33,9 @@ FORMS: dict[str, Callable[[Scores], Scores]] = {"softmax1": softmax1, "sigmoid":
 
 def compute_weights(form: str, scores: Scores) -> Scores:
     """Turn scores into weights by a form of attention (a key of `FORMS`; empty: softmax)."""
-    return FORMS[form](scores) if form else scores.softmax(-1)
+    if form:
+        return FORMS[form](scores)
+    return scores.softmax(-1)
 
 
 def _attend(

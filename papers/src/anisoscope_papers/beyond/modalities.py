@@ -112,7 +112,8 @@ def _mean_image(made: Any, batches: list[dict[str, Any]]) -> float:
     """
     mean = made.collate(made.train)["pixel_values"].mean(0)
     patch = mean.shape[-1] // round(batches[0]["bool_masked_pos"].shape[1] ** 0.5)
-    wrong, hidden = 0.0, 0
+    wrong = 0.0
+    hidden = 0
     for batch in batches:
         mask = batch["bool_masked_pos"].unflatten(1, (mean.shape[-1] // patch, -1))
         mask = mask.repeat_interleave(patch, 1).repeat_interleave(patch, 2)

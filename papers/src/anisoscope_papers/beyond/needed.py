@@ -51,7 +51,8 @@ def tests(whole: Evidence) -> Iterator[Test]:
     for here in whole.corpora:
         accuracy, values, auc = (here.by(_rows(here, name), "layers", "arm") for name in OUTCOMES)
         for layers in sorted({layers for layers, _ in accuracy}) or [1.0]:
-            which, own = f"L = {layers:g}", (layers, LEARNED)
+            which = f"L = {layers:g}"
+            own = (layers, LEARNED)
             for arm, claim in ENOUGH.items():
                 yield here.test(claim, accuracy[layers, arm] - accuracy[own], which)
             yield here.test("directions without attention", auc[layers, "uniform"] - auc[own], which)

@@ -50,7 +50,8 @@ def measure_outcomes(model: Any, tokenizer: Any, plan: Any, texts: Any) -> pd.Da
     with evaluation_mode(model):
         rows = [*_measure_sinks(model, plan), *_measure_outliers(model, plan), *_measure_retrieval(model, texts)]
         folder = find_path(TREEBANK)
-        rows += _probe_words(model, tokenizer, folder) if folder else []
+        if folder:
+            rows += _probe_words(model, tokenizer, folder)
     return as_records(pd.DataFrame(rows))
 
 
@@ -139,5 +140,6 @@ def _read_words(model: Any, tokenizer: Any, path: Path, sentences: int, window: 
     for group in by_length.values():
         hidden = model.bert(torch.tensor([ids for ids, _, _ in group])).last_hidden_state
         states += [x[ends] for x, (_, ends, _) in zip(hidden, group, strict=True)]
-        tags += [tag for _, _, upos in group for tag in upos]
+        for _, _, upos in group:
+            tags.extend(upos)
     return torch.cat(states).double().numpy(), np.array(tags)

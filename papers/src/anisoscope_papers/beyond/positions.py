@@ -42,7 +42,8 @@ class Quantities:
 
     def __init__(self, here: Evidence) -> None:
         """Read the quantities from the evidence on one corpus (`here`)."""
-        every, sound = named(here.records), named(here.sound)
+        every = named(here.records)
+        sound = named(here.sound)
         learned = select(sound, arm=LEARNED)
         trained = learned[learned["family"] != CONTROL]
         start = learned[learned["family"] == CONTROL]
@@ -65,7 +66,8 @@ class Quantities:
 
 def named(records: pd.DataFrame) -> pd.DataFrame:
     """Add the column `recipe` to the records: the positions of each model, as `RECIPES` names them."""
-    positions, scale = records["positions"], records["scale"]
+    positions = records["positions"]
+    scale = records["scale"]
     matches = [(positions == kind) & (scale == factor) for kind, factor in RECIPES.values()]
     return records.assign(recipe=np.select(matches, list(RECIPES), ""))
 
@@ -107,7 +109,8 @@ def _of_recipes(here: Evidence, found: Quantities, layers: float) -> Iterator[Te
     for recipe in RECIPES:
         if (layers, recipe, LEARNED) not in found.accuracy:
             continue
-        which, key = f"L = {layers:g}, {recipe}", (layers, recipe)
+        which = f"L = {layers:g}, {recipe}"
+        key = (layers, recipe)
         learned = found.accuracy[layers, recipe, LEARNED]
         yield here.test("nearly uniform", found.entropy[key], which)
         if layers > 1:
@@ -126,8 +129,11 @@ def _of_positions(here: Evidence, found: Quantities, layers: float) -> Iterator[
     Entropy, use of attention, similarity of keys, accuracy. `here`: the evidence on one corpus; `found`: its numbers.
     """
     which = f"L = {layers:g}"
-    entropy, used, keys = found.entropy, found.used, found.keys
-    own, without = (layers, SINUSOIDS), (layers, NONE)
+    entropy = found.entropy
+    used = found.used
+    keys = found.keys
+    own = (layers, SINUSOIDS)
+    without = (layers, NONE)
     sharp = "positions make attention sharp" if layers == 1 else "so in deeper models"
     yield here.test(sharp, entropy[own] - entropy[without], which)
     yield here.test("positions make attention used", used[own] - used[without], which)

@@ -93,7 +93,9 @@ def see(name: str, plan: Reactions) -> tuple[Seen, Labels]:
         if site.quantity == "hidden" and site.layer is not None:
             states[site.layer] = x
 
-    alike, cls, rows = [], [], []
+    alike = []
+    cls = []
+    rows = []
     with evaluation_mode(subject.model), capture(subject.model, ("hidden",), receive=receive):
         for batch in batches:
             states.clear()
@@ -119,7 +121,8 @@ def of_directions(cls: Float[np.ndarray, "reaction dim"], labels: Labels) -> tup
     alone = same.sum(1) < 2
     np.fill_diagonal(cosine, -np.inf)  # itself ranks first, and is taken off again
     np.fill_diagonal(same, False)
-    own, other = same.sum(1), (~same).sum(1) - 1
+    own = same.sum(1)
+    other = (~same).sum(1) - 1
     ranks = rankdata(cosine, axis=1)
     above = (ranks * same).sum(1) - own * (own + 1) / 2 - own
     with np.errstate(divide="ignore", invalid="ignore"):

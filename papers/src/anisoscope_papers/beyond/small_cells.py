@@ -71,9 +71,12 @@ def looked_at(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
     chance = majority + 1.645 * math.sqrt(majority * (1 - majority) / len(truth))
     shares = {"accuracy": right, "majority": majority, "collapsed": float(right <= chance)}
     rows = [{"metric": name, "component": TEST, "value": value} for name, value in shares.items()]
-    states, labels = vectors.double().numpy(), truth.numpy()
-    rows += [{"metric": f"class_cosine.{name}", "value": x} for name, x in between(states, labels).items()]
-    few, names = slice(0, MOST), made.labels(cell.read)
+    states = vectors.double().numpy()
+    labels = truth.numpy()
+    for name, x in between(states, labels).items():
+        rows.append({"metric": f"class_cosine.{name}", "value": x})
+    few = slice(0, MOST)
+    names = made.labels(cell.read)
     apart = make_separability_records(states[few, None], labels[few], names, units=units.numpy()[few])
     shared = as_records(pd.DataFrame(rows), n_units=len(made.encoded[TEST]))
     return pd.concat([shared, apart.assign(layer=cell.layers), alike.assign(head=np.nan)], ignore_index=True)
@@ -118,7 +121,8 @@ def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -
     name = f"{make_slug(cell.task)}-{make_slug(cell.label)}-s{cell.seed}-{digest}"
     path = context.cache / "small" / f"{name}.parquet"
 
-    noted, read = path.with_suffix(".json"), hash_corpora(cell.task)
+    noted = path.with_suffix(".json")
+    read = hash_corpora(cell.task)
     if path.exists():
         check_noted(noted, read, path)
 
@@ -129,11 +133,14 @@ def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -
         model = build_untrained(cell, made)
         before = looked_at(model, cell, made)
         train(model, cell, made, plan)
-        after, same = looked_at(model, cell, made), {"corpus": cell.task, "seed": cell.seed}
+        after = looked_at(model, cell, made)
+        same = {"corpus": cell.task, "seed": cell.seed}
         parts = [as_records(before, model=cell.label + UNTRAINED, **same), as_records(after, model=cell.label, **same)]
         return pd.concat(parts, ignore_index=True)
 
-    return make_records_once(path, make, wait=wait) if plan.train or path.exists() else None
+    if plan.train or path.exists():
+        return make_records_once(path, make, wait=wait)
+    return None
 
 
 def measure(plan: SmallGrid, context: Context) -> pd.DataFrame:
@@ -141,13 +148,17 @@ def measure(plan: SmallGrid, context: Context) -> pd.DataFrame:
     instead = {task: STAND_INS[task] for task, _ in plan.tasks if task in STAND_INS and not find_copy(task)}
     for task, other in instead.items():
         context.stand_in(other, task, "not under ANISOSCOPE_DATA")
-    cells, parts = plan.cells(instead), []
+    cells = plan.cells(instead)
+    parts = []
     for done, part in enumerate(
         visit_busy_last(cells, lambda cell, wait: records_of(cell, plan, context, wait)), start=1
     ):
-        parts += [] if part is None else [part]
+        if part is not None:
+            parts += [part]
         context.progress("small models", done, len(cells))
-    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+    if parts:
+        return pd.concat(parts, ignore_index=True)
+    return as_records(pd.DataFrame())
 
 
 UNTRAINED = " untrained"

@@ -107,7 +107,9 @@ class Sentences:
 
     def labels(self, read: str) -> tuple[str, ...]:
         """Return the names of the classes; if each word is read (`read` is `EACH`), those of the tags."""
-        return self.names if read == EACH else self.corpus.labels
+        if read == EACH:
+            return self.names
+        return self.corpus.labels
 
     def batch(self, split: str, chosen: list[int], read: str) -> tuple[dict[str, Tensor], Tensor]:
         """Return (inputs of the model, labels) of the `chosen` sentences (indices) of a split.
@@ -135,13 +137,12 @@ def open_material(task: str, limit: int, held: int, seed: int) -> Sentences:
     corpus = replace(corpus, splits=splits)
     tokenizer = build_tokenizer(corpus, max_length=LONGEST)
     encoded = {split: encode(examples, tokenizer, LONGEST) for split, examples in splits.items()}
-    tags = {
-        split: [
+    tags = {}
+    for split in splits:
+        tags[split] = [
             [UNTAGGED if w < 0 else words[id(e)][w] for w in of_token]
             for e, of_token in zip(splits[split], encoded[split].words, strict=True)
         ]
-        for split in splits
-    }
     return Sentences(corpus, tokenizer, encoded, tags, names)
 
 

@@ -119,20 +119,24 @@ class Experiment:
     @property
     def files(self) -> tuple[str, ...]:
         """The files that a finished cell (trained model) must hold, in the order in which they are written."""
-        return (SEEN, ASKED) if self.asked else (SEEN,)
+        if self.asked:
+            return (SEEN, ASKED)
+        return (SEEN,)
 
     def cells(self) -> list[tuple[str, int]]:
         """List the models to train, as (arm, seed); an arm is a set of changes.
 
         The first two arms come first with every seed, so that an interrupted run holds one full comparison.
         """
-        first, others = self.arms[:2], self.arms[2:]
+        first = self.arms[:2]
+        others = self.arms[2:]
         return [(arm, seed) for part in (first, others) for seed in range(self.seeds) for arm in part]
 
 
 def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
     """Return the records of all cells (trained models) of an experiment, trained now or read from the cache."""
-    cells, recipe = experiment.cells(), experiment.recipe
+    cells = experiment.cells()
+    recipe = experiment.recipe
     if not experiment.train:
         cells = [cell for cell in cells if all((recipe.folder(*cell) / name).exists() for name in experiment.files)]
 
@@ -152,7 +156,9 @@ def measure(experiment: Experiment, context: Context) -> pd.DataFrame:
     for done, part in enumerate(visit_busy_last(cells, attempt), start=1):
         parts.append(part)
         context.progress("cells", done, len(cells))
-    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+    if parts:
+        return pd.concat(parts, ignore_index=True)
+    return as_records(pd.DataFrame())
 
 
 def _train_noted(recipe: Cells, cell: tuple[str, int], folder: Path, device: str) -> None:
@@ -175,7 +181,8 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
     tokenizer, tokens = prepare(open_training_corpus(named), recipe.task, size.vocabulary, size.window)
     windows, held = tokens.parts()
     training = Training(task=recipe.task, own_size=size, steps=recipe.steps, seed=seed, device=device)
-    model, changes = arms.build_untrained(arm, size, tokenizer, seed), arms.list_changes(arm)
+    model = arms.build_untrained(arm, size, tokenizer, seed)
+    changes = arms.list_changes(arm)
     shares = count_unigrams(tokens, windows)
     if any(change.balanced for change in changes):
         model.token_weights.copy_(torch.from_numpy(compute_balancing(shares)))
@@ -248,7 +255,8 @@ def count_unigrams(tokens: Tokens, windows: NDArray[np.int64]) -> NDArray[np.flo
 
     `tokens`: the tokenised corpus; `windows`: indices of the windows for training.
     """
-    counts, first = np.ones(tokens.vocabulary), len(tokens.affixes.prefix)
+    counts = np.ones(tokens.vocabulary)
+    first = len(tokens.affixes.prefix)
     for part in np.array_split(windows, max(1, len(windows) // 4096)):
         content = tokens.rows(part)[:, first : first + tokens.room]
         counts += np.bincount(content.ravel(), minlength=tokens.vocabulary)

@@ -31,7 +31,8 @@ def main() -> None:
         """Measure all that any study needs of a trained classifier; return a line that describes it."""
         for look in dict.fromkeys(look for measure in asked[trained.cell] for look in measure.looks):
             look(trained)
-        cell, found = trained.cell, trained.found
+        cell = trained.cell
+        found = trained.found
         return f"{cell.corpus} {cell.label} seed {cell.seed}: {found.accuracy():.3f}{' collapsed' * found.collapsed}"
 
     with (

@@ -172,8 +172,10 @@ class Evidence:
         majority = select(self.records, **where, metric="majority", component="test")["value"]
         collapsed = len(select(self.records, **where, metric="collapsed", value=1.0))
         parts = [f"accuracy {accuracy.mean():.3f}"] if len(accuracy) else []
-        parts += [f"majority {majority.iloc[0]:.3f}"] if len(majority) else []
-        parts += [f"{collapsed} collapsed, left out"] if collapsed else []
+        if len(majority):
+            parts += [f"majority {majority.iloc[0]:.3f}"]
+        if collapsed:
+            parts += [f"{collapsed} collapsed, left out"]
         return ", ".join(parts)
 
     def chart(
@@ -186,7 +188,9 @@ class Evidence:
         if "corpus" in frame:
             frame = frame.assign(corpus=frame["corpus"].replace(TITLES))
         name = name or "_".join(filter(None, (self.study, self.corpus.replace(":", ""))))
-        return {name: builder(frame, **settings)} if len(frame) else {}
+        if len(frame):
+            return {name: builder(frame, **settings)}
+        return {}
 
 
 def over(rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | None = None) -> pd.DataFrame:
@@ -241,7 +245,8 @@ def compute_growth(table: Seeds, start: Seeds | None = None) -> Array:
 def compute_spearman(x: Array, y: Array, fewest: int = 3) -> float:
     """Return the rank correlation of x and y, both [point]; NaN for fewer than `fewest` points or no variation."""
     usable = ~(np.isnan(x) | np.isnan(y))
-    x, y = x[usable], y[usable]
+    x = x[usable]
+    y = y[usable]
     if len(x) < fewest or np.ptp(x) == 0 or np.ptp(y) == 0:
         return float("nan")
     return float(stats.spearmanr(x, y).statistic)
@@ -271,7 +276,9 @@ class Measure:
         """Return the records of all classifiers of the grid `plan`; `context` holds cache, device and progress."""
         cells = self.cells(plan)
         found = [gather(cells, plan, context, accuracies, *self.looks)]
-        found += [self.control(cell) for cell in untrained(cells, plan, context)] if self.control else []
+        if self.control:
+            for cell in untrained(cells, plan, context):
+                found.append(self.control(cell))
         records = pd.concat(found, ignore_index=True)
         other_norms = records["metric"].str.startswith("norms.") & ~records["site"].isin([KEYS])
         return records[~other_norms].reset_index(drop=True)
@@ -307,7 +314,9 @@ def declare_entry(
 
     def whole(records: pd.DataFrame) -> Evidence:
         """Return the evidence on all corpora from the study's records."""
-        return read(name, records) if read else Evidence(name, with_options(records), paper=paper)
+        if read:
+            return read(name, records)
+        return Evidence(name, with_options(records), paper=paper)
 
     trained = measure.at_hand if isinstance(measure, Measure) else None
     return declare(

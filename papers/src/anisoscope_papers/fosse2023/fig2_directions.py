@@ -89,7 +89,8 @@ def compare_directions(unit: Array, labels: Labels, right: np.ndarray, names: tu
         cosine[np.arange(len(able)), able] = np.nan
         for j, other in enumerate(names):
             add("representative", f"{name} → {other}", np.nanmedian(cosine[:, labels == j], axis=1))
-        own, others = labels == i, [j for j in range(len(names)) if j != i]
+        own = labels == i
+        others = [j for j in range(len(names)) if j != i]
         add("auc", name, np.array([auc(row[~np.isnan(row)], own[~np.isnan(row)]) for row in cosine]))
         if len(others) == 2:
             pair = np.array([auc(row, labels[~own] == others[0]) for row in cosine[:, ~own]])
@@ -144,7 +145,8 @@ def _make_test_before(here: Evidence) -> Test:
         return test
     value, low, high = (float(found.iloc[0][name]) - 1 / classes for name in ("value", "low", "high"))
     words = f"share nearest to their own less chance, 1/{classes} (claim: within {near}):"
-    note, n = "n counts utterances, as many of each class", int(found.iloc[0]["n_units"])
+    note = "n counts utterances, as many of each class"
+    n = int(found.iloc[0]["n_units"])
     note = "; ".join(filter(None, (note, here.note)))
     return replace(test, statistic=words, value=value, low=low, high=high, n=n, note=note)
 

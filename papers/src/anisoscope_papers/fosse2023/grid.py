@@ -93,7 +93,8 @@ class Cell:
         if self.scale != 1:
             positions = f" positions={self.positions}×{self.scale:g}"
         arm = "" if self.arm == LEARNED else f" attention={self.arm}"
-        arm += "" if self.freeze_after is None else f"@{self.freeze_after}"
+        if self.freeze_after is not None:
+            arm += f"@{self.freeze_after}"
         steps = "" if self.steps is None else f" steps={self.steps}"
         split = "" if self.split == 0 else f" split={self.split}"
         few = "" if self.examples is None else f" n={self.examples}"
@@ -172,7 +173,9 @@ class Grid:
         """
         if self.corpora:
             return self.corpora
-        return REAL if all(find_copy(name) for name in REAL) else PLANTED
+        if all(find_copy(name) for name in REAL):
+            return REAL
+        return PLANTED
 
     def recipe(self, cell: Cell) -> ClassifierRecipe:
         """Return the recipe by which a cell (classifier) is trained."""
@@ -202,7 +205,10 @@ class Grid:
 
     def by_depth(self) -> list[Cell]:
         """List the cells (classifiers) of table 3: every depth at λ = 0 (no penalty), ordered by seed."""
-        depths = [(c, n + 1) for c in self.names() for n in range(self.depths[PUBLISHED[c]])]
+        depths = []
+        for c in self.names():
+            for n in range(self.depths[PUBLISHED[c]]):
+                depths.append((c, n + 1))
         return _by_seed(Cell(c, layers=n, seed=s) for c, n in depths for s in range(self.seeds))
 
     def by_weight(self, *, large: bool = True) -> list[Cell]:
@@ -226,10 +232,23 @@ class Grid:
 
     def by_arm(self) -> list[Cell]:
         """List the cells (classifiers) whose attention is trained, or not trained (arms); one layer comes first."""
-        every = [(n, seed) for n, seeds in enumerate(self.arm_seeds, 1) for seed in range(seeds)]
-        even = [(n, seed) for n in range(1, len(self.arm_seeds) + 1) for seed in range(self.even_seeds)]
-        asked = [(n, seed, c, arm) for n, seed in every for c in self.names() for arm in ARMS]
-        asked += [(n, seed, c, arm) for n, seed in even for c in self.names() for arm in (LEARNED, "uniform")]
+        every = []
+        for n, seeds in enumerate(self.arm_seeds, 1):
+            for seed in range(seeds):
+                every.append((n, seed))
+        even = []
+        for n in range(1, len(self.arm_seeds) + 1):
+            for seed in range(self.even_seeds):
+                even.append((n, seed))
+        asked = []
+        for n, seed in every:
+            for c in self.names():
+                for arm in ARMS:
+                    asked.append((n, seed, c, arm))
+        for n, seed in even:
+            for c in self.names():
+                for arm in (LEARNED, "uniform"):
+                    asked.append((n, seed, c, arm))
         return [Cell(c, layers=n, seed=seed, arm=arm) for n, seed, c, arm in dict.fromkeys(asked)]
 
     def by_positions(self) -> list[Cell]:
@@ -245,7 +264,8 @@ class Grid:
                 for some in (range(min(4, seeds)), range(4, seeds)):
                     for recipes in ((none, sinusoids), (quarter, own_vectors)):
                         asked = product(some, recipes, self.names(), arms)
-                        cells += [self._recipe_cell(c, layers, recipe, arm, seed) for seed, recipe, c, arm in asked]
+                        for seed, recipe, c, arm in asked:
+                            cells.append(self._recipe_cell(c, layers, recipe, arm, seed))
         return cells
 
     def _recipe_cell(self, corpus: str, layers: int, recipe: tuple[str, float], arm: str, seed: int) -> Cell:
@@ -288,7 +308,8 @@ class Grid:
             for corpus, arm in product(self.names(), (LEARNED, "uniform")):
                 splits = self.splits if corpus == self.names()[0] else 1
                 cell = self._recipe_cell(corpus, 1, RECIPES[name], arm, seed)
-                cells += [replace(cell, split=split) for split in range(splits)]
+                for split in range(splits):
+                    cells.append(replace(cell, split=split))
         return cells
 
     def by_examples(self) -> list[Cell]:
@@ -300,7 +321,8 @@ class Grid:
         """List the cells (classifiers) of several model sizes (width, heads, layers) on the first corpus, with random
         word vectors.
         """
-        corpus, seeds = self.names()[0], range(self.size_seeds)
+        corpus = self.names()[0]
+        seeds = range(self.size_seeds)
         return _by_seed(
             Cell(corpus, layers=layers, weight=w, dim=dim, heads=heads, seed=s)
             for dim, heads, layers in self.sizes
@@ -312,7 +334,8 @@ class Grid:
         """List all cells (classifiers) once, in the order in which they are trained: first those that the most claims
         rest on.
         """
-        one, rest = self.by_weight(), [*self.by_depth(), *self.by_start(), *self.by_size()]
+        one = self.by_weight()
+        rest = [*self.by_depth(), *self.by_start(), *self.by_size()]
         rest += [*self.by_arm(), *self.by_examples()]
         few = [cell for cell in one if cell.seed < 3]
         published = [cell for cell in few if cell.weight in self.weights]
@@ -341,7 +364,8 @@ def with_options(records: pd.DataFrame) -> pd.DataFrame:
     """
     names = records["model"].astype(str)
     found = names.str.extract(_LABEL).fillna(_USUAL).astype(dict.fromkeys(_NUMBERS, float))
-    encoder, size = found["layers"].isna(), (found["dim"] != WIDTH) | (found["heads"] != 1)
+    encoder = found["layers"].isna()
+    size = (found["dim"] != WIDTH) | (found["heads"] != 1)
     differing = [encoder & names.str.endswith(PRETRAINED), encoder, size, found["start"] != SCALED]
     differing = [names.str.endswith(UNTRAINED), *differing]
     differing += [found["steps"].notna(), found["split"] != 0]

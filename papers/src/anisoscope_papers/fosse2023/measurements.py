@@ -44,7 +44,9 @@ def gather(cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look) ->
         return pd.concat([look(trained) for look in looks], ignore_index=True)
 
     parts: list[pd.DataFrame] = list(each(cells, plan, context, look))
-    for c in (c for c in cells if c not in seen):
+    for c in cells:
+        if c in seen:
+            continue
         lost = "diverged" if (name_folder(c, plan, context.cache) / DIVERGED).exists() else "missing"
         row = pd.DataFrame([{"metric": lost, "value": 1.0}])
         parts.append(as_records(row, model=c.label, corpus=c.corpus, seed=c.seed))
@@ -56,7 +58,8 @@ def kept(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.Da
 
     Rows without a model get the classifier's name.
     """
-    cell, plan = trained.cell, trained.plan
+    cell = trained.cell
+    plan = trained.plan
     code = measuring_code(__name__, make.__module__)
     path = trained.folder / f"{name}-{make_run_id([code, plan.utterances, plan.erased])[:8]}.parquet"
     found = make_records_once(path, lambda: as_records(make(), corpus=cell.corpus, seed=cell.seed), wait=trained.wait)
@@ -68,14 +71,18 @@ def accuracies(trained: Trained) -> pd.DataFrame:
 
     A classifier that was trained on a part of a corpus is tested on the same test split as the others.
     """
-    cell, training = trained.cell, trained.found.training
+    cell = trained.cell
+    training = trained.found.training
     whole = cell.attention and cell.examples is None
     results = {s: found for s, found in training["results"].items() if whole or s != TEST}
     rows = [row for split, found in results.items() for row in _shares(split, found)]
-    rows += [{"metric": name, "value": float(training[name])} for name in ("collapsed", "parameters", "epochs")]
+    for name in ("collapsed", "parameters", "epochs"):
+        rows.append({"metric": name, "value": float(training[name])})
     rows.append({"metric": "truncated", "value": sum(training["truncated"].values())})
     found = as_records(pd.DataFrame(rows), model=cell.label, corpus=cell.corpus, seed=cell.seed)
-    return found if whole else pd.concat([found, _tested(trained)], ignore_index=True)
+    if whole:
+        return found
+    return pd.concat([found, _tested(trained)], ignore_index=True)
 
 
 def _shares(split: str, found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -144,9 +151,11 @@ def separated(trained: Trained) -> pd.DataFrame:
 
 def _geometry(trained: Trained, split: str) -> pd.DataFrame:
     """Measure similarities and, for attention-only models, entropies on a split."""
-    model, batches = trained.classifier[0], trained.batches(trained.plan.utterances, split)
+    model = trained.classifier[0]
+    batches = trained.batches(trained.plan.utterances, split)
     parts = [similarities(model, batches)]
-    parts += [entropy_records(model, batches)] if trained.cell.attention else []
+    if trained.cell.attention:
+        parts += [entropy_records(model, batches)]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -167,10 +176,10 @@ def entropy_records(model: Any, batches: LabelledPlan, layer: int = 1) -> pd.Dat
 
     The mean is over the utterances of `batches`. The range (`cls_entropy.floor`, `.ceiling`) depends on their lengths.
     """
-    found, lengths = measure_entropies(model, batches, (layer,)), np.array(batches.encoded.lengths)
-    rows = [
-        {"metric": metric, "component": form, "value": value}
-        for form, (low, high) in ends(lengths).items()
-        for metric, value in zip(ENTROPIES, (float(found[form].mean()), low, high), strict=True)
-    ]
+    found = measure_entropies(model, batches, (layer,))
+    lengths = np.array(batches.encoded.lengths)
+    rows = []
+    for form, (low, high) in ends(lengths).items():
+        for metric, value in zip(ENTROPIES, (float(found[form].mean()), low, high), strict=True):
+            rows.append({"metric": metric, "component": form, "value": value})
     return as_records(pd.DataFrame(rows), layer=layer, n_units=len(lengths))

@@ -57,7 +57,8 @@ def cones(trained: Trained) -> pd.DataFrame:
 @torch.no_grad()
 def _each(trained: Trained) -> pd.DataFrame:
     """Return one row per utterance of at least two tokens: `statements` of the first layer, averaged over its heads."""
-    model, batches = trained.classifier[0], trained.batches(trained.plan.erased)
+    model = trained.classifier[0]
+    batches = trained.batches(trained.plan.erased)
     caught: dict[str, Tensor] = {}
 
     def receive(site: Site, x: Tensor) -> None:

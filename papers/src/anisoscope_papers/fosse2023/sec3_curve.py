@@ -52,7 +52,8 @@ def tests(whole: Evidence) -> Iterator[Test]:
     one corpus.
     """
     for here in whole.corpora:
-        before, after = _curve(here, BEFORE), _curve(here, TUNED)
+        before = _curve(here, BEFORE)
+        after = _curve(here, TUNED)
         yield here.test("converges after fine-tuning", after[:, -1] - before[:, -1])
         drawn = _curve(here, CONTROL)
         yield here.test("more than at random", after[:, -1] - drawn[:, -1])
@@ -86,7 +87,9 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
             published = here.numbers["after"]
             layers = np.linspace(0, max(curve["layer"].max() for curve in found.values()), len(published))
             found["BERT fine-tuned, published"] = pd.DataFrame({"layer": layers, "value": published})
-        curves += [curve.assign(model=name, corpus=here.corpus) for name, curve in found.items() if len(curve)]
+        for name, curve in found.items():
+            if len(curve):
+                curves.append(curve.assign(model=name, corpus=here.corpus))
     frame = pd.concat(curves, ignore_index=True) if curves else pd.DataFrame()
     words = "intra-sentence similarity"
     return whole.chart(charts.layer_curve, frame, panel="corpus", title=words, size=(680, 220), columns=3)

@@ -68,11 +68,10 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     """
     parts = []
     for name, (_, where, bounds) in MEASURES.items():
-        rows = [
-            (f"d = {dim:g}, {heads:g} head{'s' * (heads > 1)}, L = {layers:g}", value)
-            for (dim, heads, layers), values in changes(whole, where).items()
-            for value in values
-        ]
+        rows = []
+        for (dim, heads, layers), values in changes(whole, where).items():
+            for value in values:
+                rows.append((f"d = {dim:g}, {heads:g} head{'s' * (heads > 1)}, L = {layers:g}", value))
         found = over(pd.DataFrame(rows, columns=["size", "value"]), "size", bounds=bounds)
         parts.append(found.assign(quantity=f"change of {name}"))
     titles = ("largest λ less λ = 0", "")

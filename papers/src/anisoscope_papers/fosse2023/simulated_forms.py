@@ -116,7 +116,8 @@ def behind(here: Evidence, kind: str) -> tuple[float, float, float]:
     were drawn.
     """
     found = of_each_draw(here, kind)
-    low, high = np.quantile(found[:, 1], 0.025), np.quantile(found[:, 2], 0.975)
+    low = np.quantile(found[:, 1], 0.025)
+    high = np.quantile(found[:, 2], 0.975)
     return float(found[:, 0].mean()), float(low), float(high)
 
 

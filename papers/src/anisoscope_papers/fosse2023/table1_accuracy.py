@@ -73,7 +73,9 @@ def of_as_many(here: Evidence) -> Array:
 def _known(difference: Array) -> Array:
     """Drop the seeds without a difference [seed]: fewer encoders are fine-tuned than attention models trained."""
     known = difference[~np.isnan(difference)]
-    return known if len(known) else np.array([np.nan])
+    if len(known):
+        return known
+    return np.array([np.nan])
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
@@ -83,7 +85,8 @@ def compare(here: Evidence) -> Iterator[Compared]:
     fine, one = (remark + _collapsed(here, family) for family in (TUNED, OWN))
     yield here.compared("fine-tuned encoder", here.numbers[0], _rows(here, TUNED), fine)
     split = _population(here)
-    one += ", on reviews of 50 words" if split == SHORT else ""
+    if split == SHORT:
+        one += ", on reviews of 50 words"
     yield here.compared("one attention layer", here.numbers[1], _rows(here, OWN, split=split), one)
 
 
@@ -93,7 +96,9 @@ def _collapsed(here: Evidence, family: str) -> str:
     `here`: the evidence on one corpus.
     """
     count = len(select(here.records, family=family, metric="collapsed", value=1.0))
-    return f", {count} collapsed and among them" if count else ""
+    if count:
+        return f", {count} collapsed and among them"
+    return ""
 
 
 def _population(here: Evidence) -> str:
@@ -101,7 +106,9 @@ def _population(here: Evidence) -> str:
 
     `here`: the evidence on one corpus.
     """
-    return SHORT if len(_rows(here, OWN, split=SHORT)) else "test"
+    if len(_rows(here, OWN, split=SHORT)):
+        return SHORT
+    return "test"
 
 
 def _majority(here: Evidence) -> list[float]:
@@ -119,8 +126,10 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         for place, (name, family) in enumerate(MODELS.items()):
             ours = over(_rows(here, family).assign(what=f"{here.title}, ours"), "what")
             rest = [(f"{here.title}, published", here.numbers[place])] if here.numbers else []
-            rest += [(f"{here.title}, majority rate", x) for x in _majority(here)]
-            parts += [x.assign(panel=name) for x in (ours, pd.DataFrame(rest, columns=["what", "value"]))]
+            for x in _majority(here):
+                rest.append((f"{here.title}, majority rate", x))
+            for x in (ours, pd.DataFrame(rest, columns=["what", "value"])):
+                parts.append(x.assign(panel=name))
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     titles = ("accuracy", "")
     return whole.chart(charts.bars, frame, category="what", panel="panel", titles=titles, size=(560, 20))

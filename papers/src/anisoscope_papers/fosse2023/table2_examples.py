@@ -36,16 +36,18 @@ def examples(trained: Trained) -> pd.DataFrame:
             return as_records(pd.DataFrame())
         first = int(able[0])
         cosine = unit @ unit[first]
-        utterances, names = trained.examples(trained.plan.utterances), trained.corpus.labels
+        utterances = trained.examples(trained.plan.utterances)
+        names = trained.corpus.labels
         whole = open_corpus(trained.cell.corpus).splits[TEST]
-        rows = [
-            {
-                "metric": "example",
-                "component": SEPARATED.join((row, names[int(labels[i])], str(whole.index(utterances[i])))),
-                "value": 1.0 if i == first else float(cosine[i]),
-            }
-            for row, i in {"representative": first, **chosen(cosine, labels, first)}.items()
-        ]
+        rows = []
+        for row, i in {"representative": first, **chosen(cosine, labels, first)}.items():
+            rows.append(
+                {
+                    "metric": "example",
+                    "component": SEPARATED.join((row, names[int(labels[i])], str(whole.index(utterances[i])))),
+                    "value": 1.0 if i == first else float(cosine[i]),
+                }
+            )
         words = [frozenset(w.lower() for w in e.all_words) for e in utterances]
         overlap = overlap_correlation(unit, labels, able, words)
         return as_records(pd.DataFrame([*rows, {"metric": "overlap", "value": overlap, "n_units": len(labels)}]))

@@ -73,7 +73,8 @@ def compare(here: Evidence) -> Iterator[Compared]:
     for place, weight in enumerate(WEIGHTS):
         beside = here.beside(weight=weight, **ONE_LAYER)
         for name, published in here.numbers.items():
-            where, note = QUANTITIES[name], beside
+            where = QUANTITIES[name]
+            note = beside
             if name in ENTROPY:
                 form = here.published["first_form"][here.corpus] if weight == 0 else "reported"
                 where = where | {"component": form}

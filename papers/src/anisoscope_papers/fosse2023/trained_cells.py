@@ -199,9 +199,16 @@ def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Tr
         try:
             if plan.train:
                 make_once(folder, lambda: train_cell(cell, plan, folder, context.device), marker=TOLD, wait=wait)
-            return (look(Trained(cell, plan, folder, wait)),) if (folder / TOLD).exists() else None
+            if (folder / TOLD).exists():
+                return (look(Trained(cell, plan, folder, wait)),)
+            return None
         except (CorpusError, ModelError) as error:
-            name = cell.corpus if isinstance(error, CorpusError) else plan.encoder if cell.attention else cell.model
+            if isinstance(error, CorpusError):
+                name = cell.corpus
+            elif cell.attention:
+                name = plan.encoder
+            else:
+                name = cell.model
             lost.add(name)
             context.withhold(name, error)
             return None

@@ -101,7 +101,8 @@ def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
 
     On a CPU, as many pieces run in parallel as torch has threads.
     """
-    pieces, paths = list(product(settings.systems, settings.sizes, range(settings.seeds))), []
+    pieces = list(product(settings.systems, settings.sizes, range(settings.seeds)))
+    paths = []
     for system, size, seed in pieces:
         name = make_run_id(system, seed, asdict(size), settings.norms, context.dtype, measuring_code(__name__))
         paths.append(context.cache / "biased-block" / f"{name}.parquet")
@@ -173,7 +174,8 @@ class Pass:
         The sums of vectors and attention rows that the figures need are accumulated in this object, which is returned.
         """
         what = {"hidden"} if self.norms_only else {"hidden", "query", "key", "attention"}
-        subject, sequences = self.subject, len(self.subject.fed)
+        subject = self.subject
+        sequences = len(self.subject.fed)
         every = torch.arange(len(self.norms) * sequences, device=subject.fed.device)
         norms = torch.tensor(self.norms, dtype=subject.fed.dtype, device=subject.fed.device)
         with capture(subject.model, what, receive=self._receive):
@@ -246,7 +248,8 @@ class Pass:
         """Yield the rows of attention weights or scores of one site, with histograms of scores at a few N (norm of the
         bias).
         """
-        terms, place = self.sums.at(site.name), {"site": "attention", "layer": site.layer}
+        terms = self.sums.at(site.name)
+        place = {"site": "attention", "layer": site.layer}
         if not site.stage:
             entropies = ("entropy", "entropy_normalised") if self.subject.position_bias else ()
             over = dict.fromkeys((*entropies, "row_max", "row_min"), "rows")

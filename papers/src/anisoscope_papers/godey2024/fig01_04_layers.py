@@ -89,7 +89,8 @@ for _name, _kinds in SEEN.items():
 
 def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
     """Judge all claims of the figure `name`, with their p corrected together."""
-    rows, stated_ones = layer_curves.curves(records), tuple(claims("godey2024", name).values())
+    rows = layer_curves.curves(records)
+    stated_ones = tuple(claims("godey2024", name).values())
     about = rows[~rows["model"].str.endswith(UNTRAINED)]
     tests: list[Test] = []
     for claim in stated_ones:
@@ -106,8 +107,15 @@ def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
 def _several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
     """Judge the claim that at least two systems (models) are anisotropic, from the verdicts on single systems."""
     outcomes = [verdict.outcome for verdict in verdicts if verdict.claim == "anisotropic"]
-    holding, failing, n = outcomes.count("holds"), outcomes.count("fails"), len(outcomes)
-    holds = True if holding >= 2 else False if n >= 2 and n - failing < 2 else None
+    holding = outcomes.count("holds")
+    failing = outcomes.count("fails")
+    n = len(outcomes)
+    if holding >= 2:
+        holds = True
+    elif n >= 2 and n - failing < 2:
+        holds = False
+    else:
+        holds = None
     reason = "two are needed" + ("" if n >= 2 else f"; these settings have {n}")
     return verdict_without_test(claim, holds, f"systems of which it holds, of {n}:", float(holding), reason=reason)
 
@@ -197,7 +205,9 @@ def _difference(a: Array, b: Array) -> Array:
     groups in both, replicates are subtracted one by one. Otherwise a and b count as independent: first come the
     replicates of a, with b over all units, then those of b, with a over all units.
     """
-    return a - b if len(a) == len(b) else np.concatenate([[a[0] - b[0]], a[1:] - b[0], a[0] - b[1:]])
+    if len(a) == len(b):
+        return a - b
+    return np.concatenate([[a[0] - b[0]], a[1:] - b[0], a[0] - b[1:]])
 
 
 def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: int) -> Test:
@@ -208,10 +218,8 @@ def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: 
     value, low, high, up, down = compute_p_of_replicates(theta, claim.threshold())
     *_, against = compute_p_of_replicates(theta, find_no_effect(claim))
     first = layers.iloc[0]
-    numbers, note = (
-        (value, low, high, int(first["n_units"]), up, down, against),
-        layer_curves.training_steps(first["model"], first["step"]),
-    )
+    numbers = (value, low, high, int(first["n_units"]), up, down, against)
+    note = layer_curves.training_steps(first["model"], first["step"])
     return Test(
         claim,
         claim.statistic,
@@ -249,7 +257,8 @@ def compare(name: str, records: pd.DataFrame) -> list[Compared]:
             last = model in expected["final_norm"] and layer == len(expected[model])
             apart = "published after the final norm, ours is before it" if last else ""
             ours = abs(float(row["value"].iloc[0])) if len(row) else None
-            place, note = f"{model}, layer {layer}", f"within {expected['within']:g}; {expected['source']}"
+            place = f"{model}, layer {layer}"
+            note = f"within {expected['within']:g}; {expected['source']}"
             found.append(Expected(place, value, ours, n=len(row), note=note, apart=apart, within=expected["within"]))
     return found
 

@@ -69,7 +69,8 @@ def compute_coefficient(kind: Kind, x: Array, y: Array) -> Array:
     """Return the correlation ("spearman" or "pearson") of x and y [..., layer] over layers, [...]; NaN if one side
     is constant.
     """
-    a, b = _scores(kind, x), _scores(kind, y)
+    a = _scores(kind, x)
+    b = _scores(kind, y)
     with np.errstate(invalid="ignore"):
         return np.asarray((a * b).sum(-1), dtype=np.float64)
 
@@ -90,14 +91,16 @@ def run_permutation_test(kind: Kind, x: Array, y: Array) -> Permuted:
     Exact up to 9 layers, else by 100,000 seeded draws: (hits + 1) / (draws + 1). NaN if one side is constant.
     """
     n = len(x)
-    a, b = _scores(kind, x), _scores(kind, y)
+    a = _scores(kind, x)
+    b = _scores(kind, y)
     if n < 2 or np.isnan(a).any() or np.isnan(b).any():
         return Permuted(np.nan, np.nan, n <= EXACT_UP_TO, n)
     seen = abs(float(a @ b))
     if n <= EXACT_UP_TO:
         sizes = np.abs(b[_all(n)] @ a)
         return Permuted(float((sizes >= seen - _SAME).mean()), float((sizes >= sizes.max() - _SAME).mean()), True, n)
-    rng, rows = np.random.default_rng(0), np.tile(b, (DRAWS // 10, 1))
+    rng = np.random.default_rng(0)
+    rows = np.tile(b, (DRAWS // 10, 1))
     hits = sum(int((np.abs(rng.permuted(rows, axis=1) @ a) >= seen - _SAME).sum()) for _ in range(10))
     return Permuted((hits + 1) / (DRAWS + 1), max(2 / factorial(n), 1 / (DRAWS + 1)), False, n)
 
@@ -205,11 +208,13 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     of_walks = [walk_p(kind, int(row.layers), float(row.r)) for row in single]
     corrected = holm(np.where(free, np.array(of_walks, dtype=np.float64), np.nan))
     found = judge_tests([_make_test(group, norms[str(group.iloc[0].model)]) for group in systems if len(group) > 1])
-    found += [_judge_one(row, float(p)) for row, p in zip(single, corrected, strict=True)]
+    for row, p in zip(single, corrected, strict=True):
+        found.append(_judge_one(row, float(p)))
     by_subject = {model.removesuffix(TRAINED): of_model for model, of_model in norms.items()}
     found = [_add_norms(verdict, by_subject[verdict.subject]) for verdict in found]
     walks = records[records["metric"].str.startswith("false_positive_rate").fillna(False)]
-    above, note = (float(np.nextafter(LEVEL, 1)), 1.0), "4,000 pairs of walks; 0.05 would be right"
+    above = (float(np.nextafter(LEVEL, 1)), 1.0)
+    note = "4,000 pairs of walks; 0.05 would be right"
     ends = zip(walks["value"], walks["low"], walks["high"], strict=True)
     rates = [Test(WALKS, WALKS.statistic, v, low, high, inside=above, note=note) for v, low, high in ends]
     return found + layer_curves.unmeasured((TEXT, VISION, NONE), found, records) + judge_tests(rates)
@@ -250,7 +255,8 @@ def _add_norms(verdict: Verdict, norms: Norms) -> Verdict:
     low, high = norms.ratio
     told = f"E‖x‖ spreads by {norms.spread:.1%} over layers, ‖x̄‖²/A from {low:.3g} to {high:.3g}"
     pinned = norms.spread < PINNED
-    told += ": pinned, so that drift² is A times one number" if pinned else ""
+    if pinned:
+        told += ": pinned, so that drift² is A times one number"
     verdict = replace(verdict, reason="; ".join(filter(None, (told, verdict.reason))))
     if not pinned or verdict.claim == SPEECH.name:
         return verdict
@@ -269,7 +275,8 @@ def _make_test(rows: pd.DataFrame, norms: Norms) -> Test:
     each other. If norms are pinned, there is nothing to test.
     """
     model = str(rows.iloc[0].model)
-    subject, claim = model.removesuffix(TRAINED), _find_claim(model)
+    subject = model.removesuffix(TRAINED)
+    claim = _find_claim(model)
     if claim == SPEECH:
         return Test(
             claim, "coefficient:", float(rows["r"].mean()), n=len(rows), note=_describe_papers_p(rows), subject=subject
@@ -277,7 +284,9 @@ def _make_test(rows: pd.DataFrame, norms: Norms) -> Test:
     test = make_test_of_seeds(
         claim, rows["r"].to_numpy(float), "coefficient", reason=_describe_papers_p(rows), subject=subject
     )
-    return replace(test, up=np.nan, down=np.nan, against=np.nan, inside=None) if norms.spread < PINNED else test
+    if norms.spread < PINNED:
+        return replace(test, up=np.nan, down=np.nan, against=np.nan, inside=None)
+    return test
 
 
 def _judge_one(row: Any, p: float) -> Verdict:
@@ -299,7 +308,8 @@ def _describe_papers_p(rows: pd.DataFrame) -> str:
     """Describe the p of the paper's own test, which treats layers as exchangeable (they are not), from `rows` of
     `make_table`.
     """
-    first, p = rows.iloc[0], ", ".join(f"{x:.2g}" for x in rows["p"])
+    first = rows.iloc[0]
+    p = ", ".join(f"{x:.2g}" for x in rows["p"])
     return f"the paper's test over {int(first.layers)} layers: p {p} (smallest possible {first.p_smallest:.2g})"
 
 

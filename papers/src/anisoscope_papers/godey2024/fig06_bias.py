@@ -43,9 +43,12 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
         found += norm_claims.closed(ABOVE, below, above)
     found += norm_claims.trends(GROWS, records)
     systems = norm_claims.systems(records)
-    found += [_judge_fixed(claim, records, system) for system in systems for claim in (TOKENS, MEAN)]
+    for system in systems:
+        for claim in (TOKENS, MEAN):
+            found.append(_judge_fixed(claim, records, system))
     trained = _trained_share(records, "drift")
-    found += [_order(records, system, trained) for system in systems] if len(trained) else []
+    if len(trained):
+        found += [_order(records, system, trained) for system in systems]
     return norm_claims.concluded(found)
 
 
@@ -71,8 +74,14 @@ def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
     The verdict's number is N* (the norm of the bias there), with its interval over the seeds that have one.
     """
     crossings = _fixed(records, system, f"{claim.metric}.crossings", None)
-    n, one = len(crossings), int((crossings == 1).sum())
-    holds = True if one == n else False if one == 0 else None
+    n = len(crossings)
+    one = int((crossings == 1).sum())
+    if one == n:
+        holds = True
+    elif one == 0:
+        holds = False
+    else:
+        holds = None
     counted = {"one": one, "none": int((crossings == 0).sum()), "several": int((crossings > 1).sum())}
     reason = "crossings: " + ", ".join(f"{word} in {count} seeds" for word, count in counted.items() if count)
     solved = _fixed(records, system, claim.metric)
@@ -102,7 +111,8 @@ def _order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
 
     Norms are divided by √d, so that models of different widths can be compared. The interval is over seeds.
     """
-    at, known = _fixed(records, system, "mean_norm.norm"), trained["share"]
+    at = _fixed(records, system, "mean_norm.norm")
+    known = trained["share"]
     names = ", ".join(trained["model"].unique())
     if not len(at):
         return Test(TRAINED, "no fixed point", inside=TRAINED.inside, note=f"against {names}", subject=system)
@@ -127,13 +137,15 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     rows = layers[(layers["layer"] == 0) | (layers["layer"] == layers.groupby("model")["layer"].transform("max"))]
     rows = rows.assign(place=np.where(rows["layer"] == 0, "input", "output"))
     title = "A of the output − A of the input"
-    vectors, draw = select(rows, metric="mean_cosine"), study_charts.against_norm
+    vectors = select(rows, metric="mean_cosine")
+    draw = study_charts.against_norm
     drawn = {
         "fig6a": draw(vectors, series="place", title="anisotropy A", zero=True),
         "fig6a_difference": draw(_differences(records), series="reading", title=title, scale="log"),
     }
     for metric, (name, kind, title) in NORMS.items():
-        marks, trained = _marks(records, kind), _trained_band(records, metric)
+        marks = _marks(records, kind)
+        trained = _trained_band(records, metric)
         drawn[name] = study_charts.norms(select(rows, metric=metric), marks, title=title, trained=trained)
     if layers["layer"].max() > 1:  # one line per N
         deep = select(layers, metric="mean_cosine", N=DRAWN_OF_STACKS)
@@ -159,10 +171,12 @@ def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
     """
     rows = []
     for system in norm_claims.systems(records):
-        found, seeds = _fixed(records, system, kind), len(_fixed(records, system, f"{kind}.crossings", None))
+        found = _fixed(records, system, kind)
+        seeds = len(_fixed(records, system, f"{kind}.crossings", None))
         if len(found):
             text = "N* = " + _with_error(*(float(x) for x in estimate_over_seeds(found, bounds=POSITIVE)))
-            text += f" ({len(found)} of {seeds} seeds)" if len(found) < seeds else ""
+            if len(found) < seeds:
+                text += f" ({len(found)} of {seeds} seeds)"
             rows.append((label(system), found.mean(), _fixed(records, system, f"{kind}.norm").mean(), text))
     return pd.DataFrame(rows, columns=["reading", "at", "at_value", "at_text"])
 
@@ -173,7 +187,8 @@ def _trained_band(records: pd.DataFrame, metric: str) -> tuple[float, float] | N
 
     `metric`: `drift` for the norm of the mean, `norms.mean` for that of tokens.
     """
-    trained, systems = _trained_share(records, metric), norm_claims.systems(records)
+    trained = _trained_share(records, metric)
+    systems = norm_claims.systems(records)
     if trained.empty or not systems:
         return None
     low, high = trained["share"].agg(["min", "max"]) * np.sqrt(norm_claims.width(records, systems[0]))

@@ -56,14 +56,17 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     rows = norm_claims.summary(select(records, metric=tuple(QUANTITIES), head=None))
     rows["quantity"] = rows["metric"].map(QUANTITIES)
     unit = select(rows, N=0.0, metric=RMS).set_index("model")["value"]
-    pooled, within = [], []
+    pooled = []
+    within = []
     all_pairs, in_rows = (_counts(records, metric) for metric in HISTOGRAMS)
     for system, by_norm in all_pairs.items():
         reading = f"{label(system)} · unit {unit[system]:.2g}"
-        pooled += [shares(binned, unit[system]).assign(N=n, reading=reading) for n, binned in by_norm.items()]
+        for n, binned in by_norm.items():
+            pooled.append(shares(binned, unit[system]).assign(N=n, reading=reading))
     for system, by_norm in in_rows.items():
         widest = reach(list(by_norm.values())[-1])
-        within += [density(binned, widest).assign(N=n, reading=label(system)) for n, binned in by_norm.items()]
+        for n, binned in by_norm.items():
+            within.append(density(binned, widest).assign(N=n, reading=label(system)))
     lines = partial(charts.trajectory, x="score", series="N", panel="reading", size=(study_charts.WIDTH, 200))
     titles = ("score / unit", "share per bin"), ("score less the mean of its row", "density / its peak")
     inside: ChartType = lines(pd.concat(within), titles=titles[1]).resolve_scale(x="independent")

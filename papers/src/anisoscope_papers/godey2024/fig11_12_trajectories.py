@@ -58,7 +58,9 @@ def read_moment(heads: dict[str, Any], layer: int, over: Over) -> Array:
     """
     moments = [_read_tensor(heads, layer, side, "moment") for side in SIDES]
     moments[1] = np.repeat(moments[1], len(moments[0]) // len(moments[1]), axis=0)
-    return moments[0] + moments[1] if over == "union" else moments[SIDES.index(over)]
+    if over == "union":
+        return moments[0] + moments[1]
+    return moments[SIDES.index(over)]
 
 
 def _read_tensor(heads: dict[str, Any], layer: int, side: str, what: str) -> Array:
@@ -118,7 +120,9 @@ def _make_frames(
     `over`.
     """
     steps = np.array([piece.step for piece in pieces])
-    seed, path, union = pieces[0].seed, paths[over], paths["union"]
+    seed = pieces[0].seed
+    path = paths[over]
+    union = paths["union"]
     given = {"seed": seed, "layer": layer}
     for side in SIDES:
         step, head, direction = (x.ravel() for x in np.indices(path[side].shape))
@@ -137,7 +141,8 @@ def _make_frames(
 
 def _compute_correlation(a: Array, b: Array) -> Array:
     """Return |Pearson correlation| of a and b [row, head] over rows, [head]."""
-    a, b = a - a.mean(0), b - b.mean(0)
+    a = a - a.mean(0)
+    b = b - b.mean(0)
     return np.asarray(np.abs((a * b).sum(0)) / np.sqrt((a * a).sum(0) * (b * b).sum(0)))
 
 
@@ -195,7 +200,8 @@ def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
     For all heads, and for those whose means end similar or opposite.
     """
     claim, other = claims("godey2024", "fig11").values()
-    share, groups = table(records, "svd.union.drift_share").values[:, -1], Alignment.of(records).groups()
+    share = table(records, "svd.union.drift_share").values[:, -1]
+    groups = Alignment.of(records).groups()
     tests = []
     for name in ("all heads", "similar", "opposite"):
         reason = f"{groups[name].sum()} heads of {len(share)} seeds"
@@ -211,8 +217,10 @@ def judge_paths(records: pd.DataFrame) -> list[Verdict]:
     That is counted in steps, and in how far the loss has fallen.
     """
     first, later, about, after = claims("godey2024", "fig12").values()
-    alignment, early = Alignment.of(records), float(first.limit)
-    onset, groups = alignment.onset(), alignment.groups()
+    alignment = Alignment.of(records)
+    early = float(first.limit)
+    onset = alignment.onset()
+    groups = alignment.groups()
     similar, opposite = (per_seed(onset, groups[name], "median") for name in ("similar", "opposite"))
     counts = ", ".join(f"{groups[name].sum()} {name}" for name in ("similar", "opposite"))
     counts += f", of {groups['similar'].size} heads"
@@ -247,10 +255,9 @@ def draw(name: str, over: Over, clouds: bool, records: pd.DataFrame) -> dict[str
     """
     alignment = Alignment.of(records)
     first = records[records["seed"] == alignment.table.seeds[0]]
-    chosen = {
-        which: (alignment.name(which), select(first, layer=layer, head=head))
-        for which, (layer, head) in alignment.chosen().items()
-    }
+    chosen = {}
+    for which, (layer, head) in alignment.chosen().items():
+        chosen[which] = (alignment.name(which), select(first, layer=layer, head=head))
     if not clouds:
         return {name: series_charts.paths(list(chosen.values()), over)}
     return {f"{name}_{which}": series_charts.clouds(rows, over, title) for which, (title, rows) in chosen.items()}
@@ -260,7 +267,8 @@ def _declare_study(number: int, over: Over) -> Study:
     """Declare the study of figure `number`: odd numbers show clouds, even ones paths, in the plane of `over` (query,
     key, union).
     """
-    name, clouds = f"fig{number}", number % 2 == 1
+    name = f"fig{number}"
+    clouds = number % 2 == 1
     judge = judge_clouds if clouds else judge_paths
     if over != "union":
         judge = partial(judge_agreement, name, f"svd.{over}.{'agreement' if clouds else 'path_agreement'}")

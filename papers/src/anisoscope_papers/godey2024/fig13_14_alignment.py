@@ -163,8 +163,10 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
     """Judge figure 13, on the cosine of mean query and mean key: that its size grows in training, how it ends, and its
     sign.
     """
-    claim, alignment = claims("godey2024", "fig13"), Alignment.of(records)
-    first, last = np.abs(alignment.cosine[:, 0]), np.abs(alignment.cosine[:, -1])
+    claim = claims("godey2024", "fig13")
+    alignment = Alignment.of(records)
+    first = np.abs(alignment.cosine[:, 0])
+    last = np.abs(alignment.cosine[:, -1])
     above = "; ".join(f"seed {s}: {k} of {n} heads above (over documents, Holm)" for s, k, n in heads_above(records))
     by_layer = alignment.cosine[:, -1].mean(-1)  # [seed, layer]
     start = f"at step 0 {first.mean():.3f}"
@@ -198,8 +200,10 @@ def judge_dot(records: pd.DataFrame) -> list[Verdict]:
 
     Its two parts are judged too: growth of the norms and of the cosine, whose logarithms add up to it.
     """
-    claim, alignment = claims("godey2024", "fig14"), Alignment.of(records)
-    dots, cosines = np.abs(table(records, "query_key.dot").values), np.abs(alignment.cosine)
+    claim = claims("godey2024", "fig14")
+    alignment = Alignment.of(records)
+    dots = np.abs(table(records, "query_key.dot").values)
+    cosines = np.abs(alignment.cosine)
     growth, turning = (np.log(x[:, -1] / x[:, 0]) for x in (dots, cosines))
     groups = alignment.groups()
     every = groups.pop("all heads")
@@ -220,8 +224,10 @@ def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
     """Judge whether seeds agree: in how layers differ (by permuting the layers of each), and in their
     growing curves.
     """
-    claim, cosine = claims("godey2024", "fig23"), Alignment.of(records).cosine
-    curves, profile = np.abs(cosine).mean(-1), cosine[:, -1].mean(-1)
+    claim = claims("godey2024", "fig23")
+    cosine = Alignment.of(records).cosine
+    curves = np.abs(cosine).mean(-1)
+    profile = cosine[:, -1].mean(-1)
     r = _with_others(curves.reshape(len(curves), -1))
     as_they_stand = make_test_of_seeds(claim["same-trends-over-seeds"], np.arctanh(np.clip(r, -0.9999, 0.9999)))
     rest = (curves - curves.mean(2, keepdims=True)).transpose(0, 2, 1)
@@ -248,7 +254,8 @@ def _permuted(claim: Claim, rows: Array) -> Test:
     unit = rows / norms
     every = factorial(layers) ** (seeds - 1)
     r = _of_all_orders(unit) if every <= ALL_ORDERS else _of_drawn_orders(unit)
-    up, down = float((r >= r[0] - SAME).mean()), float((r <= r[0] + SAME).mean())
+    up = float((r >= r[0] - SAME).mean())
+    down = float((r <= r[0] + SAME).mean())
     which = f"all {every:,}" if every <= ALL_ORDERS else f"{DRAWN_ORDERS:,} drawn"
     note = f"{layers} layers; one-sided p of {which} orders of the layers"
     if r[0] < claim.floor:
@@ -308,7 +315,8 @@ def draw(name: str, records: pd.DataFrame) -> dict[str, ChartType]:
     Figure 23 has a panel per layer, and another chart with a panel per layer and seed. Returns {chart name: chart}.
     """
     alignment = Alignment.of(records)
-    endings, first = alignment.endings(), select(records, seed=records["seed"].min())
+    endings = alignment.endings()
+    first = select(records, seed=records["seed"].min())
     if name == "fig14":
         return {name: series_charts.products(first, endings)}
     if name == "fig13":

@@ -77,13 +77,16 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
             tests.append(make_test_of_seeds(claim["entropy-falls-all-along"], trends, subject=f"layer {layer}{name}"))
         turns.append(make_test_of_turn(claim["entropy-rises-again"], of_layer, heads.steps, f"layer {layer}"))
     turns += make_tests_of_order(claim, records, entropy.mean(-1), heads.steps)
-    tests += [one for one in turns if isinstance(one, Test)]
+    for one in turns:
+        if isinstance(one, Test):
+            tests.append(one)
     if entropy.shape[-1] > 1:
         for name, values in (("normalised", normalised), ("nats", entropy)):
             reason = f"first, last: {_list_numbers(values[:, -1, [0, -1]].mean(0), '.3f')}"
             apart = values[:, -1, 0] - values[:, -1, -1]
             tests.append(make_test_of_seeds(claim["first-layer-sharper"], apart, reason=reason, subject=name))
-    gain, share = rise[:, -1], table(records, "score_terms.mean_query_share").values.mean(-1)
+    gain = rise[:, -1]
+    share = table(records, "score_terms.mean_query_share").values.mean(-1)
     others = table(records, "score_terms.centred_share").values[:, -1].mean()
     back = pd.DataFrame(_compute_share(gain, lost)).mean().to_numpy(float)  # over seeds that lost entropy
     parts = f"(q − Q̄)·(k − K̄): {others:.2f}; by layer: {_list_numbers(share[:, -1].mean(0), '.2f')}"
@@ -99,7 +102,8 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
         make_test_of_seeds(claim["mean-query-leads"], share[:, -1].mean(-1), reason=parts),
         make_test_of_seeds(claim["mean-query-share-grows"], (share[:, -1] - share[:, 0]).mean(-1), reason=start),
     ]
-    idle, rises = claim["mean-key-idle"], select(records, metric="centred_attention.key_rise")
+    idle = claim["mean-key-idle"]
+    rises = select(records, metric="centred_attention.key_rise")
     largest = float(rises["value"].abs().max())  # no statistics: softmax cannot see it, or something is wrong
     reason = "queries and keys as they are scored; any more would be an error of the measurement"
     holds = largest <= float(idle.limit)
@@ -138,7 +142,8 @@ def make_tests_of_order(
     A second test is on what the entropy does after the step where |cos| is highest. `claim`: the figure's claims by
     name; `steps`: the training steps.
     """
-    before, after = claim["alignment-before-sharpness"], claim["sharpens-after-alignment"]
+    before = claim["alignment-before-sharpness"]
+    after = claim["sharpens-after-alignment"]
     if select(records, metric="query_key.cosine").empty:
         why = "cosines of means are not in these records"
         yield from (verdict_without_test(each, None, "not measured", reason=why) for each in (before, after))
@@ -182,8 +187,10 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
         heads = select(records, metric=metric).groupby(["metric", "layer", "step", "seed"])["value"]
         return average_over_seeds(heads.mean().reset_index(), "layer", "step")
 
-    entropy, normalised = over_seeds("attention.entropy"), over_seeds("attention.entropy_normalised")
-    query, key = over_seeds("centred_attention.query"), over_seeds("centred_attention.key")
+    entropy = over_seeds("attention.entropy")
+    normalised = over_seeds("attention.entropy_normalised")
+    query = over_seeds("centred_attention.query")
+    key = over_seeds("centred_attention.key")
     terms = {"by the mean query": "score_terms.mean_query_share", "by deviations": "score_terms.centred_share"}
     centred = {"as it is": entropy, "queries centred": query, "keys centred": key}
     shares = {name: over_seeds(metric) for name, metric in terms.items()}

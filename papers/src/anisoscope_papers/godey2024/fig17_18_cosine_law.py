@@ -91,11 +91,13 @@ def measure_law(law: Law, context: Context) -> pd.DataFrame:
         test = stats.kstest(cosines, partial(isotropic.cosine_cdf, d=d))
         one = {"q95": isotropic.q95(d), "dimension": d, "ks_distance": test.statistic, "ks_p": test.pvalue}
         one |= {"sampled_q95": np.quantile(cosines, 0.95)}
-        rows += [{**shared, "metric": f"cosine_law.{name}", "value": float(value)} for name, value in one.items()]
+        for name, value in one.items():
+            rows.append({**shared, "metric": f"cosine_law.{name}", "value": float(value)})
         at = PLACES * min(1.0, 6 / d**0.5)
         density = zip(at, isotropic.cosine_density(at, d), strict=True)
         named = {**shared, "metric": "cosine_law.density"}
-        rows += [{**named, "component": f"{t:.6f}", "value": float(y)} for t, y in density]
+        for t, y in density:
+            rows.append({**named, "component": f"{t:.6f}", "value": float(y)})
         context.progress(f"d = {d}", done, len(law.dimensions))
     return as_records(pd.DataFrame(rows))
 
@@ -118,11 +120,14 @@ def judge_law(records: pd.DataFrame) -> Sequence[Verdict]:
     """
     one = select(records, component=None).pivot_table(index="model", columns="metric", values="value")
     one = one.sort_values("cosine_law.dimension")
-    d, ends = one["cosine_law.dimension"].astype(int), one["cosine_law.q95"]
-    falls, scaled = bool((np.diff(ends) < 0).all()), (ends * d**0.5).tolist()
+    d = one["cosine_law.dimension"].astype(int)
+    ends = one["cosine_law.q95"]
+    falls = bool((np.diff(ends) < 0).all())
+    scaled = (ends * d**0.5).tolist()
     words = f"q95·√d from {scaled[0]:.3f} (d = {d.iloc[0]}) to {scaled[-1]:.3f}"
     p = float(holm(one["cosine_law.ks_p"].to_numpy(float)).min())
-    pairs, largest = int(records["n_vectors"].iloc[0]) // 2, float(one["cosine_law.ks_distance"].max())
+    pairs = int(records["n_vectors"].iloc[0]) // 2
+    largest = float(one["cosine_law.ks_distance"].max())
     why = f"n pairs in each of {len(d)} dimensions; smallest p, Holm"
     return [
         verdict_without_test(SHRINKS, falls, f"q95 at d = {d.iloc[-1]}:", float(ends.iloc[-1]), reason=words),
@@ -143,7 +148,8 @@ def draw_law(records: pd.DataFrame) -> dict[str, ChartType]:
 
 def judge_points(records: pd.DataFrame) -> Sequence[Verdict]:
     """Judge each model: the claim holds if every layer is significantly above q95(d) (Holm over all layers)."""
-    rows, tests = layers(records), []
+    rows = layers(records)
+    tests = []
     for test, row in zip(layer_tests(FAR, rows), rows.to_dict("records"), strict=True):
         times = (rows["value"] / rows["q95"])[rows["model"] == row["model"]]
         below = float(isotropic.mean_cosine_quantile(0.95, row["d"], row["n_vectors"]))
@@ -181,7 +187,9 @@ def trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context
         found += had(job, context, partial(run, root=context.cache, resume=True))
         context.progress(model, done, len(models))
     parts = [select(done.records, **SHOWN) for done in found]
-    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+    if parts:
+        return pd.concat(parts, ignore_index=True)
+    return as_records(pd.DataFrame())
 
 
 def measure_points(points: Points, context: Context) -> pd.DataFrame:

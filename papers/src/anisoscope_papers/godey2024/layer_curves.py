@@ -104,10 +104,15 @@ def measure(systems: Systems, context: Context) -> pd.DataFrame:
         job = Job(model, corpus=systems.corpus, settings=systems.settings(), limit=systems.limit)
         parts += had(job, context, partial(measured, context=context))
         context.progress(model, i + 1, len(systems.models))
-    parts += [part for kind in systems.small for part in _small(kind, systems, context)]
-    parts += [part for name in systems.packaged for part in _packaged(name, systems, context)]
-    parts += [measure(other, context) for other in systems.others]
-    return pd.concat(parts, ignore_index=True) if parts else as_records(pd.DataFrame())
+    for kind in systems.small:
+        parts.extend(_small(kind, systems, context))
+    for name in systems.packaged:
+        parts.extend(_packaged(name, systems, context))
+    for other in systems.others:
+        parts.append(measure(other, context))
+    if parts:
+        return pd.concat(parts, ignore_index=True)
+    return as_records(pd.DataFrame())
 
 
 def had(job: Job, context: Context, measure_it: Callable[[Job], Item]) -> list[Item]:
@@ -235,14 +240,16 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
     If its data are missing, yields one row that says so. Records are saved next to each checkpoint, named by settings
     and code.
     """
-    kind, settings = KINDS[name], systems.settings()
+    kind = KINDS[name]
+    settings = systems.settings()
     if kind.missing:
         yield as_records(pd.DataFrame([{"model": kind.label, "metric": SKIPPED, "component": kind.missing}]))
         return
     key = make_run_id(asdict(settings), KEPT, SITES, measuring_code(__name__))[:8]
     for found in train_all(systems.recipe, (name,), context.cache, context.progress):
         for step, state in ((0, UNTRAINED), (found.best, TRAINED)):
-            here, whole = found.checkpoint(step), found.checkpoint(step).resolve()
+            here = found.checkpoint(step)
+            whole = found.checkpoint(step).resolve()
             model = whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else here  # in manifests
             job = Job(str(model), corpus=kind.corpus, settings=settings, limit=kind.limit, step=step)
             rows = make_records_once(found.folder / f"measured-{step}-{key}.parquet", partial(measured, job, context))
@@ -284,7 +291,8 @@ def left_out(sums: Path, settings: Settings) -> pd.DataFrame:
                 continue
             values = module.compute(totals)[""].reshape(-1, 1)[1:, 0]
             given = place | {"metric": metric + LEFT_OUT, "token_policy": settings.tokens[0]}
-            rows += [given | {"component": str(g), "value": v} for g, v in zip(groups, values, strict=True)]
+            for g, v in zip(groups, values, strict=True):
+                rows.append(given | {"component": str(g), "value": v})
     return as_records(pd.DataFrame(rows))
 
 
@@ -386,7 +394,9 @@ def layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
 
 def training_steps(model: Any, step: Any) -> str:
     """Return in words for how many steps a small model was trained (`trained for 200 steps`); "" for other models."""
-    return f"trained for {step:,} steps" if str(model).endswith(TRAINED) and not pd.isna(step) else ""
+    if str(model).endswith(TRAINED) and not pd.isna(step):
+        return f"trained for {step:,} steps"
+    return ""
 
 
 def draw(name: str, records: pd.DataFrame, site: str = "hidden") -> dict[str, Any]:

@@ -72,7 +72,9 @@ def judge(figure: str, others: Mapping[str, Judge], records: pd.DataFrame) -> li
     `others`: {name of a claim: function of the claim and the records}.
     """
     named = claims("godey2024", figure).items()
-    found = [one for name, claim in named for one in others.get(name, trends)(claim, records)]
+    found = []
+    for name, claim in named:
+        found.extend(others.get(name, trends)(claim, records))
     return concluded(found)
 
 

@@ -41,7 +41,10 @@ def score_sums(
     common = (query @ middle.transpose(2, 3)).squeeze(-1).double() * scale  # [sequence head query]
     key = key - middle
     length = key.shape[2]
-    n = torch.arange(1, length + 1, device=key.device).double() if causal else common.new_full((length,), length)
+    if causal:
+        n = torch.arange(1, length + 1, device=key.device).double()
+    else:
+        n = common.new_full((length,), length)
     mean, within = (_rows_of_causal if causal else _rows)(query, key, scale, n)
     row = common + mean
     sums = {
@@ -52,7 +55,9 @@ def score_sums(
     }
     some = slice(EVERY - 1, None, EVERY)
     s = (query[:, :, some] @ key.transpose(2, 3)).mul_(scale)
-    common, mean, n = common[:, :, some], mean[:, :, some], n[some].long()
+    common = common[:, :, some]
+    mean = mean[:, :, some]
+    n = n[some].long()
     masking = torch.arange(length, device=s.device) < n[:, None]
     sums |= _softmax_sums(s.double(), masking, n)
     return sums | {"pooled": _counts(s, common, masking, counted), "centred": _counts(s, -mean, masking, counted)}
@@ -64,7 +69,8 @@ def _rows(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tuple[Tensor, 
 
     No score is computed. query and key are [sequence, head, token, dim]; n [row]: how many keys each row sees.
     """
-    q, k = query.double(), key.double()
+    q = query.double()
+    k = key.double()
     mean = (q @ k.mean(2, keepdim=True).transpose(2, 3)).squeeze(-1) * scale
     square = torch.linalg.vecdot(q @ (k.transpose(2, 3) @ k), q) * scale**2 / n
     return mean, square - mean.square()
@@ -92,7 +98,8 @@ def _softmax_sums(s: Tensor, masking: Tensor, n: Tensor) -> dict[str, Tensor]:
     weight = (s - log_sum.unsqueeze(-1)).exp_().masked_fill_(~masking, 0.0)
     entropy = log_sum - torch.linalg.vecdot(weight, s)
     ordered = np.sort(s.masked_fill(~masking, torch.inf).cpu().numpy(), axis=-1)
-    row, middle = np.arange(len(n)), n.cpu().numpy() / 2
+    row = np.arange(len(n))
+    middle = n.cpu().numpy() / 2
     median = (ordered[..., row, np.ceil(middle).astype(int) - 1] + ordered[..., row, middle.astype(int)]) / 2
     rows = {
         "row_median": (torch.from_numpy(median).to(s) - log_sum).exp(),

@@ -102,7 +102,9 @@ class Untrained:
 
         def feed(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
             """Replace the hidden states in the arguments of the first block; return its new (args, kwargs)."""
-            return ((x, *args[1:]), kwargs) if args else ((), kwargs | {"hidden_states": x})
+            if args:
+                return ((x, *args[1:]), kwargs)
+            return ((), kwargs | {"hidden_states": x})
 
         ((first, *_),) = find_blocks(self.model).values()
         handle = first.register_forward_pre_hook(feed, with_kwargs=True, prepend=True)
@@ -167,7 +169,8 @@ def _build_model(family: str, size: Size) -> Any:
     import transformers
 
     library: Any = transformers  # part of it has no types
-    width, heads = size.width, size.heads
+    width = size.width
+    heads = size.heads
     more: dict[str, dict[str, Any]] = {
         "bert": {"intermediate_size": 4 * width, "max_position_embeddings": max(512, size.tokens)},
         "gpt2": {"max_position_embeddings": max(1024, size.tokens), "use_cache": False},

@@ -70,7 +70,8 @@ class Published:
 
     def needs(self) -> tuple[Need, ...]:
         """Return what must be downloaded: every checkpoint, and the corpus."""
-        several, tokens = len(self.steps), self.sequences * self.window
+        several = len(self.steps)
+        tokens = self.sequences * self.window
         models = (
             Need(
                 f"EleutherAI/pythia-{name}, {several} checkpoints",
@@ -155,7 +156,9 @@ def values_of(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
         return heads.where(share > EPSILON).mean(axis=1)
     if claim.against == "text":
         return ends - means(records, RATE, arm, last)
-    return ends if claim.against == "zero" else ends - means(records, claim.metric, claim.against, last)
+    if claim.against == "zero":
+        return ends
+    return ends - means(records, claim.metric, claim.against, last)
 
 
 def unlearnt(records: pd.DataFrame, arms: tuple[str, ...]) -> set[int]:
@@ -171,7 +174,9 @@ def nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
         return ""
     last = int(records.loc[records["metric"] == RATE, "step"].max())
     rate = float(means(records, RATE, BASE, last).mean())
-    return "" if rate > claim.premise else f"{BASE} has a sink rate of {rate:.3f}, not above {claim.premise:g}"
+    if rate > claim.premise:
+        return ""
+    return f"{BASE} has a sink rate of {rate:.3f}, not above {claim.premise:g}"
 
 
 def test_of(claim: Claim, records: pd.DataFrame) -> Test | None:
@@ -186,12 +191,15 @@ def test_of(claim: Claim, records: pd.DataFrame) -> Test | None:
         known = known.where(~known.index.isin(unlearnt(records, (arm, *others))))
     nothing = nothing_to_lose(claim, records)
     test = make_test_of_seeds(claim, np.asarray(known, dtype=np.float64), reason=nothing)
-    return replace(test, up=np.nan, down=np.nan, against=np.nan) if nothing else test
+    if nothing:
+        return replace(test, up=np.nan, down=np.nan, against=np.nan)
+    return test
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
     """Judge every claim by its number of each seed; one whose models were not measured is undecided."""
-    tests, missing = [], []
+    tests = []
+    missing = []
     for claim in claims(PAPER, "sinks").values():
         measured = len(select(records, metric=claim.metric, model=claim.systems)) > 0
         test = test_of(claim, records) if measured else None

@@ -201,7 +201,9 @@ def look_at(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
         if last:
             rate = "sinks.first_rate"
             of_random = look_at_sinks(model, list(_random(batches, model.config.vocab_size)))
-            rows += [row | {"metric": f"{rate}_random"} for row in of_random if row["metric"] == rate]
+            for row in of_random:
+                if row["metric"] == rate:
+                    rows.append(row | {"metric": f"{rate}_random"})
         rows += list(_plain(model, batches))
         hidden = run_pass(model, plan, Settings(metrics=HIDDEN, tokens=("all",), groups=8, sample=0)).records()
     kept = [*(f"mean_cosine{part}" for part in ("", ".isotropic_q95", ".top_share")), "partition", "norms.mean"]
@@ -239,7 +241,8 @@ def look_at_sinks(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, A
 
 def measures_of(call: Call) -> dict[str, Heads]:
     """Return the measures of sinks of one attention call, each [sequence, head]."""
-    scores, form = call.scores(), str(call.module.config._attn_implementation)  # type: ignore[union-attr]
+    scores = call.scores()
+    form = str(call.module.config._attn_implementation)
     kept: dict[str, Heads] = {}
     if form == KEY_BIAS:
         weights = biased_weights(scores, _scores_of_bias(call.module, call.query) * call.scale)
@@ -267,6 +270,7 @@ def _plain(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, Any]]:
         model(input_ids=batch)
     hook.remove()
     vectors = functional.layer_norm(torch.cat(kept).double(), norm.normalized_shape)
-    unit, n = functional.normalize(vectors, dim=-1).sum(0), sum(len(part) for part in kept)
+    unit = functional.normalize(vectors, dim=-1).sum(0)
+    n = sum(len(part) for part in kept)
     value = float((unit.square().sum() - n) / (n * (n - 1)))
     yield {"metric": "mean_cosine", "site": "plain", "stack": "decoder", "token_policy": "all", "value": value}

@@ -116,7 +116,8 @@ def places(records: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Series]]:
 
 def test_of(claim: Claim, name: str, row: pd.Series) -> Test:
     """Return the test of a claim on A in one place (row) of a network, against q95, over units of its corpus."""
-    bound, frame = float(row["q95"]), row.to_frame().T
+    bound = float(row["q95"])
+    frame = row.to_frame().T
     up, down = (float(p[0]) for p in compute_p_of_units(frame, bound))
     above_none, below_none = (
         float(p[0]) for p in compute_p_of_units(frame, bound if claim.none is None else claim.none)
@@ -143,7 +144,8 @@ def test_of(claim: Claim, name: str, row: pd.Series) -> Test:
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
     """Judge both papers' criteria on the same networks; undecided if none was measured."""
-    found, every = list(places(records)), claims(PAPER, "networks").values()
+    found = list(places(records))
+    every = claims(PAPER, "networks").values()
     if not found:
         return [verdict_without_test(claim, None, "not measured", reason="no network at hand") for claim in every]
     tests = []

@@ -53,9 +53,10 @@ SETTINGS: dict[str, Experiment | Published] = {
 
 def measure(settings: Experiment | Published, context: Context) -> pd.DataFrame:
     """Return A by layer and I(W) of embeddings of all models: trained here, read from the cache, or published."""
-    records = (
-        measure_published(settings, context) if isinstance(settings, Published) else measure_cells(settings, context)
-    )
+    if isinstance(settings, Published):
+        records = measure_published(settings, context)
+    else:
+        records = measure_cells(settings, context)
     return records[records["metric"].isin(KEPT)].reset_index(drop=True)
 
 
@@ -116,7 +117,9 @@ def values_of(claim: Claim, records: pd.DataFrame) -> pd.Series:
     here, _, other = claim.site.partition(" less ")
     found = courses_of(records, claim.metric, here)
     if not other:
-        return found.iloc[:, -1] if len(found) else pd.Series(dtype=float)
+        if len(found):
+            return found.iloc[:, -1]
+        return pd.Series(dtype=float)
     less = courses_of(records, claim.metric, other)
     if not len(less):
         return pd.Series(dtype=float)

@@ -172,7 +172,9 @@ class ClassifierAttention(nn.Module):
 
     def _biases(self) -> tuple[Tensor | None, ...]:
         """Return (bias of queries, of keys, of values), [dim] each; None each if there are none."""
-        return (None, None, None) if self.in_proj.bias is None else self.in_proj.bias.chunk(3)
+        if self.in_proj.bias is None:
+            return (None, None, None)
+        return self.in_proj.bias.chunk(3)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **kwargs: Any) -> Tensor:
         """Return the output [sequence, query, head, dim] of transformers' attention interface (eager, sdpa …).
@@ -180,7 +182,8 @@ class ClassifierAttention(nn.Module):
         query, key and value are [sequence, head, token, dim].
         """
         if self.detach:
-            query, key = query.detach(), key.detach()
+            query = query.detach()
+            key = key.detach()
         if self.config.attention == "random":
             mask = self._with_random_scores(mask, query.shape[2], key)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
@@ -196,7 +199,9 @@ class ClassifierAttention(nn.Module):
         scores = self._drawn[:queries, : key.shape[2]].to(key)
         if mask is None:
             return scores.expand(1, 1, -1, -1)
-        return scores.masked_fill(~mask, torch.finfo(key.dtype).min) if mask.dtype == torch.bool else mask + scores
+        if mask.dtype == torch.bool:
+            return scores.masked_fill(~mask, torch.finfo(key.dtype).min)
+        return mask + scores
 
 
 class PositionTable(nn.Embedding):

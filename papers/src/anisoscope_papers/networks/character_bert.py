@@ -81,7 +81,8 @@ class CharacterCnn(nn.Module):
     def __init__(self, config: CharacterBertConfig) -> None:
         """Build embeddings, convolutions, highway layers and projection for a configuration."""
         super().__init__()
-        dim, channels = config.character_embedding_dim, sum(size for _, size in config.character_filters)
+        dim = config.character_embedding_dim
+        channels = sum(size for _, size in config.character_filters)
         self._char_embedding_weights = nn.Parameter(torch.empty(config.num_characters + 1, dim))
         self._names = [f"char_conv_{index}" for index in range(len(config.character_filters))]
         for name, (width, size) in zip(self._names, config.character_filters, strict=True):

@@ -90,7 +90,8 @@ def config_of(weights: Weights) -> CifarResNetConfig | None:
     """Infer the configuration from published weights {name: tensor}; None if they are not of such a network."""
     found = [re.fullmatch(r"(?:module\.)?layer([123])\.(\d+)\.conv1\.weight", name) for name in weights]
     blocks = sorted((int(m[1]), int(m[2])) for m in found if m)
-    each, last = len(blocks) // 3, next((x for name, x in weights.items() if name.endswith("linear.weight")), None)
+    each = len(blocks) // 3
+    last = next((x for name, x in weights.items() if name.endswith("linear.weight")), None)
     if not each or blocks != [(stage, i) for stage in (1, 2, 3) for i in range(each)] or last is None:
         return None
     classes: dict[str, Any] = {"num_labels": len(last)}

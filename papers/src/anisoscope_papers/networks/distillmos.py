@@ -40,11 +40,13 @@ class _Spectrogram(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        bands, before = BANDS, 2
+        bands = BANDS
+        before = 2
         for i, after in enumerate(CHANNELS):
             stride = (2 if i else 1, 2 if i == len(CHANNELS) - 1 else 1)
             layers += [nn.Conv2d(before, after, (3, 3), stride, (0, 1)), nn.LeakyReLU(0.1)]
-            bands, before = (bands - 3) // stride[0] + 1, after
+            bands = (bands - 3) // stride[0] + 1
+            before = after
         self.cnn = nn.Sequential(*layers)
         self.width = before * bands
 
@@ -152,7 +154,9 @@ class DistillMosModel(PublishedModel):
 
 def config_of(weights: Weights) -> DistillMosConfig | None:
     """Return the configuration if the published weights {name: tensor} are of this network, else None."""
-    return DistillMosConfig() if "transformer_pool_attn.pool.linear3.weight" in weights else None
+    if "transformer_pool_attn.pool.linear3.weight" in weights:
+        return DistillMosConfig()
+    return None
 
 
 def processor() -> Windows:

@@ -89,7 +89,9 @@ class EfficientNetLiteBlock(nn.Module):
             y = self.relu_expand(self._bn0(self._expand_conv(y)))
         y = self.relu_depthwise(self._bn1(self._depthwise_conv(y)))
         y = self._bn2(self._project_conv(y))
-        return x + y if self.has_shortcut else y  # type: ignore[no-any-return]
+        if self.has_shortcut:
+            return x + y
+        return y
 
 
 class EfficientNetLiteModel(PublishedModel):
@@ -147,5 +149,6 @@ def processor() -> Any:
     from transformers import CLIPImageProcessorPil
 
     sizes: dict[str, Any] = {"size": {"shortest_edge": 256}, "crop_size": {"height": 224, "width": 224}}
-    mean, deviation = [127 / 255] * 3, [128 / 255] * 3
+    mean = [127 / 255] * 3
+    deviation = [128 / 255] * 3
     return CLIPImageProcessorPil(**sizes, image_mean=mean, image_std=deviation, resample=3)

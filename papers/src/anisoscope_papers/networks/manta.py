@@ -78,7 +78,8 @@ class MantaFrontierPredictor(nn.Module):
 
     def __init__(self, config: MantaConfig) -> None:
         super().__init__()
-        size, window = config.byte_embedding_dim, config.frontier_predictor_attention_window
+        size = config.byte_embedding_dim
+        window = config.frontier_predictor_attention_window
         local = LongformerConfig(
             attention_window=window,
             attention_probs_dropout_prob=config.dropout_rate,
@@ -162,7 +163,8 @@ class MantaPooler(nn.Module):
 
     def __init__(self, config: MantaConfig) -> None:
         super().__init__()
-        channels, sizes = config.byte_embedding_dim, config.pooling_kernel_size
+        channels = config.byte_embedding_dim
+        sizes = config.pooling_kernel_size
         kernels = [(sizes, channels)] if isinstance(sizes, int) else [(width, size) for width, size in sizes]
         self.block_assignment = MantaBlockAssignment(config.pooling_variance_regularization)
         depthwise = config.pooling_depthwise_convolution

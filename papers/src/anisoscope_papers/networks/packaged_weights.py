@@ -57,7 +57,8 @@ def convert_checkpoint(name: str, cache: Path | None = None) -> Path:
 
     ModelError if the distribution is not installed, has another version, or holds other weights.
     """
-    package, source = TRAINED[name], SOURCES[name]
+    package = TRAINED[name]
+    source = SOURCES[name]
     cache = find_cache() if cache is None else cache
     edition = f"-{source.edition}" if source.edition > 1 else ""
     folder = cache / f"{name.removeprefix('builtin:')}-{package.version}{edition}"
@@ -215,7 +216,8 @@ def read_ctranslate2(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         position += length
         return text
 
-    version, kind = read("I"), read_string()
+    version = read("I")
+    kind = read_string()
     read("I")  # revision of the specification
     if kind != "WhisperSpec":
         raise ModelError(
@@ -225,12 +227,14 @@ def read_ctranslate2(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     for _ in range(read("I")):
         name = read_string()
         shape = [read("I") for _ in range(read("B"))]
-        kind_of_number, size = read("B"), read("I")
+        kind_of_number = read("B")
+        size = read("I")
         raw = data[position : position + size]
         position += size
         variables[name] = np.frombuffer(raw, CT2_TYPES[kind_of_number]).reshape(shape)
     for _ in range(read("I")):
-        alias, target = read_string(), read_string()
+        alias = read_string()
+        target = read_string()
         variables[alias] = variables[target]
     return variables
 
@@ -303,7 +307,8 @@ def _name_whisper_weights(variables: Mapping[str, np.ndarray[Any, Any]]) -> dict
 
     for stack in ("encoder", "decoder"):
         for layer in range(4):
-            source, target = f"{stack}/layer_{layer}", f"model.{stack}.layers.{layer}"
+            source = f"{stack}/layer_{layer}"
+            target = f"model.{stack}.layers.{layer}"
             split(f"{target}.self_attn", f"{source}/self_attention/linear_0", "qkv")
             copy_linear(f"{target}.self_attn.out_proj", f"{source}/self_attention/linear_1")
             copy_norm(f"{target}.self_attn_layer_norm", f"{source}/self_attention/layer_norm")

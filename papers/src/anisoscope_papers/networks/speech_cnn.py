@@ -30,7 +30,8 @@ class SpeechCnnBlock(nn.Module):
 
     def __init__(self, config: SpeechCnnConfig) -> None:
         super().__init__()
-        dim, kernel = config.hidden_size, config.kernel_size
+        dim = config.hidden_size
+        kernel = config.kernel_size
         self.convolution = nn.Conv1d(dim, dim, kernel, padding=kernel // 2, groups=dim)
         self.norm = nn.LayerNorm(dim)
         self.up, self.down = nn.Linear(dim, config.intermediate_size), nn.Linear(config.intermediate_size, dim)

@@ -183,14 +183,17 @@ class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
 
     def __init__(self, config: VanConfig) -> None:
         super().__init__(config)
-        channels_in, block_index, last = config.num_channels, 0, max(sum(config.depths) - 1, 1)
+        channels_in = config.num_channels
+        block_index = 0
+        last = max(sum(config.depths) - 1, 1)
         for stage, (channels, depth) in enumerate(zip(config.hidden_sizes, config.depths, strict=True)):
             rates = [config.drop_path_rate * (block_index + i) / last for i in range(depth)]
             embedding = patch_embedding(channels_in, channels, config.patch_sizes[stage], config.strides[stage])
             setattr(self, f"patch_embed{stage + 1}", embedding)
             setattr(self, f"block{stage + 1}", nn.ModuleList(VanLayer(config, stage, rate) for rate in rates))
             setattr(self, f"norm{stage + 1}", VanStageNorm(channels, eps=config.layer_norm_eps))
-            channels_in, block_index = channels, block_index + depth
+            channels_in = channels
+            block_index = block_index + depth
         self.head = nn.Linear(channels_in, config.num_labels) if config.num_labels else nn.Identity()
         self.post_init()  # type: ignore[no-untyped-call]
 
@@ -199,7 +202,8 @@ class VanModel(PublishedModel):  # type: ignore[no-untyped-call]  # as above
 
         `output_hidden_states`: also return the output of each stage.
         """
-        features, stages = pixel_values, []
+        features = pixel_values
+        stages = []
         for stage in range(1, len(self.config.depths) + 1):
             features = self.get_submodule(f"patch_embed{stage}")(features)
             for block in self.get_submodule(f"block{stage}").children():

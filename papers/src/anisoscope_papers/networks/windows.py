@@ -20,7 +20,8 @@ class Windows:
         `n_samples`.
         """
         width = self.n_samples if padding else len(sounds[0])
-        values, mask = torch.zeros(len(sounds), width), torch.zeros(len(sounds), width, dtype=torch.int64)
+        values = torch.zeros(len(sounds), width)
+        mask = torch.zeros(len(sounds), width, dtype=torch.int64)
         for row, sound in enumerate(sounds):
             values[row, : len(sound)], mask[row, : len(sound)] = torch.as_tensor(sound), 1
         return {"input_values": values, "attention_mask": mask}

@@ -93,7 +93,8 @@ def train_classifier(
     identity = {"recipe": json_roundtrip(recipe.described()), "corpus": corpus.fingerprint}
     identity |= {"read": hash_read(recipe), "code": training_code(__name__)}
     folder = output or Path("runs") / f"classifier-{recipe.corpus.replace('/', '-')}-{make_run_id(identity)[:8]}"
-    described, checkpoints = folder / "training.json", folder / "checkpoints"
+    described = folder / "training.json"
+    checkpoints = folder / "checkpoints"
     check_output(folder)
     for place in (folder, checkpoints):
         clear_temporary(place)
@@ -129,7 +130,8 @@ def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[s
         training = dict(json.loads(path.read_text())) if path.exists() else {}
     except ValueError as error:
         raise OutputError(f"JSON in {path}", str(error), "train again with --overwrite") from error
-    corpus, version = training.get("corpus", {}).get("fingerprint"), training.get("code", {}).get("version")
+    corpus = training.get("corpus", {}).get("fingerprint")
+    version = training.get("code", {}).get("version")
     done = {"recipe": training.get("recipe"), "corpus": corpus, "read": training.get("read")}
     done["code"] = training.get("trained_by", version)
     begun = RunFolder(folder / "checkpoints").identity()
@@ -142,7 +144,9 @@ def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[s
         if not resume:
             cure = "add --resume to go on, or --overwrite"
             raise OutputError(f"{folder} to be new", "this very training", cure)
-        return training if identity == done else None
+        if identity == done:
+            return training
+        return None
     if training or begun:
         differ = ", ".join(list_changed_fields(identity, done if training else begun or {})[:6])
         cure = "choose another --output, or --overwrite"
@@ -198,11 +202,10 @@ def _train(
         callbacks=freezing,
     )
     history = fit(parts.material, how, lambda step, last, _model: progress(step, last), checkpoints)
-    results = {
-        split: result(corpus, split, predict_classes(parts.model, encoded, parts.pad_id))
-        for split, encoded in parts.encoded.items()
-        if split != TRAIN
-    }
+    results = {}
+    for split, encoded in parts.encoded.items():
+        if split != TRAIN:
+            results[split] = result(corpus, split, predict_classes(parts.model, encoded, parts.pad_id))
     loss, held = ([(i, x) for i, (_, x) in enumerate(history[name], 1)] for name in ("loss", "validation_loss"))
     best_epoch, _loss = min(held, key=lambda item: item[1])
     return {
@@ -288,7 +291,9 @@ class Buckets(Sampler[int]):
         order = torch.randperm(len(self.lengths), generator=generator)
         whole = len(order) // self.batch * self.batch
         pools = torch.split(order[:whole], self.batch * POOL)
-        batches = [b for pool in pools for b in torch.split(pool[self.lengths[pool].argsort(stable=True)], self.batch)]
+        batches = []
+        for pool in pools:
+            batches.extend(torch.split(pool[self.lengths[pool].argsort(stable=True)], self.batch))
         for i in torch.randperm(len(batches), generator=generator).tolist():
             yield from batches[i].tolist()
         yield from order[whole:].tolist()
@@ -301,9 +306,11 @@ def result(corpus: LabelledCorpus, split: str, predicted: list[int]) -> dict[str
     each), and `above_chance`, the largest accuracy that is not significantly above the majority rate (one-sided, 5 %).
     """
     truth = [e.label for e in corpus.splits[split]]
-    n, majority = len(truth), corpus.majority(split)
+    n = len(truth)
+    majority = corpus.majority(split)
     right = Counter(t for t, p in zip(truth, predicted, strict=True) if t == p)
-    count, named = Counter(truth), Counter(predicted)
+    count = Counter(truth)
+    named = Counter(predicted)
     return {
         "n": n,
         "accuracy": sum(right.values()) / n,

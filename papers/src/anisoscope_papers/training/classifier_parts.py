@@ -40,14 +40,18 @@ class Parts:
     def material(self) -> Material:
         """What `fit` trains on; validation utterances are sorted by length."""
         held = sorted(self.encoded[VALIDATION].rows, key=lambda row: len(row["input_ids"]))
-        train, pad = self.encoded[TRAIN].rows, self.pad_id
+        train = self.encoded[TRAIN].rows
+        pad = self.pad_id
         return Material(self.model, self.tokenizer, train, held, lambda rows: pad_batch(rows, pad))
 
 
 def parts_of(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
     """Build model, tokenizer and token ids (by split) for a recipe and its corpus."""
     ports.register()
-    model, tokenizer, vectors = _attention(recipe, corpus) if recipe.is_attention else _checkpoint(recipe, corpus)
+    if recipe.is_attention:
+        model, tokenizer, vectors = _attention(recipe, corpus)
+    else:
+        model, tokenizer, vectors = _checkpoint(recipe, corpus)
     asked = recipe.max_length or (LONGEST if recipe.is_attention else None)
     longest = choose_text_length(model.config, tokenizer, asked)
     encoded = {split: encode(examples, tokenizer, longest) for split, examples in corpus.splits.items()}

@@ -38,7 +38,9 @@ def hash_read(recipe: ClassifierRecipe) -> dict[str, str]:
     Empty if word vectors are drawn at random.
     """
     name, field = (recipe.vectors, "vectors") if recipe.is_attention else (recipe.model, "model")
-    return {} if name == RANDOM else {field: hash_named(name)}
+    if name == RANDOM:
+        return {}
+    return {field: hash_named(name)}
 
 
 def hash_named(name: str) -> str:
@@ -101,7 +103,9 @@ def _base_of(folder: Path) -> str:
     except ValueError:  # a damaged file is told where the model is loaded
         return ""
     named = described.get("base_model_name_or_path") if isinstance(described, dict) else None
-    return named if isinstance(named, str) and named != str(folder) else ""
+    if isinstance(named, str) and named != str(folder):
+        return named
+    return ""
 
 
 @cache

@@ -36,14 +36,17 @@ def definition(weights: Float[np.ndarray, "query key"]) -> dict[str, float]:
 
 def of_row(row: Float[np.ndarray, " key"]) -> dict[str, float]:
     """Compute the forms of entropy H that use only the attention row of [CLS]: {"row", "reported", "again": H}."""
-    n, first = len(row), [float(x) for x in row]
+    n = len(row)
+    first = [float(x) for x in row]
     again = _over(_nats(_softmax(first[1:])), n - 1)
     return {"row": _over(_nats(first), n), "reported": _over(_nats(first), n - 1), "again": again}
 
 
 def _over(nats: float, outcomes: int) -> float:
     """Divide an entropy in nats by its maximum, ln(outcomes); 0 for a single outcome."""
-    return nats / math.log(outcomes) if outcomes > 1 else 0.0
+    if outcomes > 1:
+        return nats / math.log(outcomes)
+    return 0.0
 
 
 def _nats(p: list[float]) -> float:
@@ -75,7 +78,9 @@ def _ends(n: int) -> dict[str, tuple[float, float]]:
 
     Sharp: all of the attention is on one token other than [CLS].
     """
-    sharp, flat = np.zeros((n, n)), np.full((n, n), 1 / n)
+    sharp = np.zeros((n, n))
+    flat = np.full((n, n), 1 / n)
     sharp[:, -1] = 1
-    low, high = definition(sharp), definition(flat)
+    low = definition(sharp)
+    high = definition(flat)
     return {form: (low[form], high[form]) for form in FORMS}

@@ -157,7 +157,9 @@ def _last_state(folder: Path) -> tuple[str | None, TrainerState]:
 def _stale(state: TrainerState) -> int:
     """Return how many evaluations came after the one with the lowest loss."""
     losses = [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
-    return len(losses) - 1 - losses.index(min(losses)) if losses else 0
+    if losses:
+        return len(losses) - 1 - losses.index(min(losses))
+    return 0
 
 
 def _explained(error: Exception, folder: Path) -> Exception:
@@ -165,7 +167,9 @@ def _explained(error: Exception, folder: Path) -> Exception:
     text = " ".join(str(error).split())
     disk = isinstance(error, OSError | SafetensorError) or "file write failed" in text or "unexpected pos" in text
     cure = "free space; the training stays resumable (--resume)"
-    return OutputError(f"to write checkpoints into {folder}", text[:200], cure) if disk else error
+    if disk:
+        return OutputError(f"to write checkpoints into {folder}", text[:200], cure)
+    return error
 
 
 class FittingTrainer(Trainer):
@@ -219,7 +223,9 @@ class FittingTrainer(Trainer):
             other = "train in float32" if penalty is None else "add --warmup 100 --clip 1"
             cure = f"lower --rate, or {other}; the last checkpoint is kept as it was"
             raise DivergedError("a training whose loss stays finite", got, cure)
-        return (loss, outputs) if return_outputs else loss
+        if return_outputs:
+            return (loss, outputs)
+        return loss
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Make the learning rate follow `how.share` (step → share of the rate), if it is given; else as transformers
@@ -233,7 +239,9 @@ class FittingTrainer(Trainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         """Return the order of the examples that `how.order` gives, or that of transformers."""
-        return super()._get_train_sampler(train_dataset) if self.how.order is None else self.how.order
+        if self.how.order is None:
+            return super()._get_train_sampler(train_dataset)
+        return self.how.order
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:  # noqa: ARG002 (a whole pass, for the log only)
         """Skip the computation of the gradient norm, a whole pass that only the log needs."""

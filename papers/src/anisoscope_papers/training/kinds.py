@@ -77,7 +77,9 @@ class Kind:
         root = os.environ.get("ANISOSCOPE_DATA")
         if self.corpus.startswith("builtin:") or (root and Path(root, self.corpus).exists()):
             return ""
-        return f"no {self.corpus} below {root}" if root else f"ANISOSCOPE_DATA is not set: no {self.corpus}"
+        if root:
+            return f"no {self.corpus} below {root}"
+        return f"ANISOSCOPE_DATA is not set: no {self.corpus}"
 
     @property
     def data(self) -> str:
@@ -160,9 +162,14 @@ def examples_of(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
     if kind.modality == TEXT:
         return _text(kind)
     if kind.real:
-        made_by = photographs_and_speech.clips if kind.modality == SPEECH else photographs_and_speech.photographs
+        if kind.modality == SPEECH:
+            made_by = photographs_and_speech.clips
+        else:
+            made_by = photographs_and_speech.photographs
         return made_by(kind.real, MEASURED[kind.real], dict(kind.sizes), kind.masked)
-    return _images() if kind.modality == IMAGE else _speech()
+    if kind.modality == IMAGE:
+        return _images()
+    return _speech()
 
 
 @cache
@@ -178,11 +185,15 @@ def _text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
     """
     from transformers import DataCollatorForLanguageModeling, DataCollatorForTokenClassification
 
-    documents, first = _corpus().documents, MEASURED[TEXT]
-    held, seen = documents[first : first + VALIDATION[TEXT]], documents[first + VALIDATION[TEXT] :]
+    documents = _corpus().documents
+    first = MEASURED[TEXT]
+    held = documents[first : first + VALIDATION[TEXT]]
+    seen = documents[first + VALIDATION[TEXT] :]
     tokenizer = _tokenizer(kind, tuple(seen))
     masking = partial(DataCollatorForLanguageModeling, tokenizer, mlm_probability=0.15, return_tensors="pt")
-    mask, once, pad = masking(), masking(seed=0), DataCollatorForTokenClassification(tokenizer)
+    mask = masking()
+    once = masking(seed=0)
+    pad = DataCollatorForTokenClassification(tokenizer)
     masked = [{key: x[0].tolist() for key, x in once([row]).items()} for row in _windows(held, tokenizer, kind.window)]
 
     def collate(examples: Examples) -> dict[str, Any]:
@@ -201,7 +212,8 @@ def _windows(documents: list[str], tokenizer: Any, window: int) -> Examples:
     Last parts below 8 tokens are dropped.
     """
     room = window - 2
-    cls, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    cls = tokenizer.cls_token_id
+    sep = tokenizer.sep_token_id
     encoded = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
     parts = (ids[i : i + room] for ids in encoded for i in range(0, len(ids), room))
     return [{"input_ids": [cls, *part, sep]} for part in parts if len(part) >= 8]

@@ -37,7 +37,8 @@ def checkpoint_steps(last: int, per_octave: int) -> list[int]:
     >>> checkpoint_steps(20, 2)
     [0, 1, 2, 3, 4, 6, 8, 11, 16, 20]
     """
-    steps, exponent = {0, last}, 0
+    steps = {0, last}
+    exponent = 0
     while (step := round(2 ** (exponent / per_octave))) < last:
         steps.add(step)
         exponent += 1

@@ -32,7 +32,9 @@ def files(name: str) -> list[Path]:
     photographs' train.parquet.
     """
     place = Path(os.environ.get("ANISOSCOPE_DATA", ""), name)
-    return sorted(place.glob("*.flac")) if place.is_dir() else [place.with_name("train.parquet")]
+    if place.is_dir():
+        return sorted(place.glob("*.flac"))
+    return [place.with_name("train.parquet")]
 
 
 @cache
@@ -54,7 +56,8 @@ def photographs(name: str, _measured: int, sizes: dict[str, Any], masked: bool) 
     """
     from transformers import ViTImageProcessorPil
 
-    side, patches = sizes["image_size"], (sizes["image_size"] // sizes["patch_size"]) ** 2
+    side = sizes["image_size"]
+    patches = (sizes["image_size"] // sizes["patch_size"]) ** 2
     processor = ViTImageProcessorPil(size={"height": side, "width": side}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
     pixels, labels = _pixels(files(name)[0])
     examples: Examples = [{"pixels": x, "labels": y} for x, y in zip(pixels, labels, strict=True)]
@@ -99,8 +102,16 @@ def clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) -> tupl
     for kernel, stride in zip(sizes["conv_kernel"], sizes["conv_stride"], strict=True):
         frames = (frames - kernel) // stride + 1
     spans = partial(_spans, frames, sizes["num_negatives"])
-    train = [{"samples": piece} for path in files(name) if speaker(path) in seen for piece in _pieces(path)]
-    held = [{"samples": piece} for path in files(name) if speaker(path) == last for piece in _pieces(path)]
+    train = []
+    for path in files(name):
+        if speaker(path) in seen:
+            for piece in _pieces(path):
+                train.append({"samples": piece})
+    held = []
+    for path in files(name):
+        if speaker(path) == last:
+            for piece in _pieces(path):
+                held.append({"samples": piece})
     once = np.random.default_rng(0)
     held = [example | dict(zip(("hidden", "others"), spans(once), strict=True)) for example in held]
 
@@ -116,7 +127,9 @@ def clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) -> tupl
         hidden, others = (torch.from_numpy(np.stack(x)) for x in zip(*drawn, strict=True))
         first = frames * torch.arange(len(chosen)).view(-1, 1, 1)  # of frames of the whole batch
         given = {"mask_time_indices": hidden, "sampled_negative_indices": others + first}
-        return {"input_values": made["input_values"], **given} if masked else dict(made)
+        if masked:
+            return {"input_values": made["input_values"], **given}
+        return dict(made)
 
     return extractor, train, held, collate
 

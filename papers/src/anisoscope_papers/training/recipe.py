@@ -170,16 +170,24 @@ class ClassifierRecipe(Columns, ModelAndCorpus):
             raise UsageError(f"a penalty for --weight {self.weight}", "none", f"add --penalty {VARIANTS[0]}")
         own = f"the model {self.model} (only the attention-only model has it)"
         unused = [] if self.is_attention else [(name, own) for name in OF_ATTENTION]
-        unused += [("vector_norm", "--vectors random")] * (self.vectors == RANDOM)
-        unused += [("separator", "--tokens checkpoint")] * (self.tokens == "checkpoint")
-        unused += [("penalty_layers", "--penalty none")] * (self.penalty == "none")
-        unused += [("attention", f"--penalty {self.penalty}")] * (self.penalty != "none")
-        unused += [("freeze_after", f"--attention {self.attention}")] * (self.attention != "frozen")
-        unused += [("position_scale", f"--positions {self.positions}")] * (self.positions != "sinusoidal")
+        if self.vectors == RANDOM:
+            unused += [("vector_norm", "--vectors random")]
+        if self.tokens == "checkpoint":
+            unused += [("separator", "--tokens checkpoint")]
+        if self.penalty == "none":
+            unused += [("penalty_layers", "--penalty none")]
+        if self.penalty != "none":
+            unused += [("attention", f"--penalty {self.penalty}")]
+        if self.attention != "frozen":
+            unused += [("freeze_after", f"--attention {self.attention}")]
+        if self.positions != "sinusoidal":
+            unused += [("position_scale", f"--positions {self.positions}")]
         unused += [("positions", "--text (the paper's equations have none)")] * self.text
-        unused += [("epochs", "--steps"), ("patience", "--steps")] * (self.steps is not None)
+        if self.steps is not None:
+            unused += [("epochs", "--steps"), ("patience", "--steps")]
         for name, other in unused:
-            value, option = getattr(self, name), f"--{name.replace('_', '-')}"
+            value = getattr(self, name)
+            option = f"--{name.replace('_', '-')}"
             if value != getattr(ClassifierRecipe, name):
                 raise UsageError(f"no {option} with {other}", repr(value), f"leave {option} out")
 
@@ -350,12 +358,16 @@ class Training(Sizes):
     @property
     def last(self) -> int:
         """The number of the last training step."""
-        return self.size.steps if self.steps is None else self.steps
+        if self.steps is None:
+            return self.size.steps
+        return self.steps
 
     @property
     def order(self) -> int:
         """The seed of the order of the training data."""
-        return self.seed if self.data_seed is None else self.data_seed
+        if self.data_seed is None:
+            return self.seed
+        return self.data_seed
 
     def share(self, step: int) -> float:
         """Return the share of the learning rate at a step.

@@ -50,7 +50,9 @@ Rows = NDArray[np.int64]
 def cache_folder() -> Path:
     """Return $ANISOSCOPE_CACHE, or `anisoscope` in the user's cache folder."""
     given = os.environ.get("ANISOSCOPE_CACHE")
-    return Path(given) if given else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anisoscope"
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anisoscope"
 
 
 def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str | None = None) -> tuple[Any, "Tokens"]:
@@ -285,12 +287,14 @@ class Examples(Dataset[Any]):
         the examples.
         """
         draws = np.stack([self._draws(i) for i in indices])
-        head, room = len(self.tokens.affixes.prefix), self.tokens.room
+        head = len(self.tokens.affixes.prefix)
+        room = self.tokens.room
         content = np.zeros(ids.shape, bool)
         content[:, head : head + room] = True
         chosen = content & (draws[:, 0] < MASKED)
         labels = np.where(chosen, ids, UNMASKED)
-        fate, other = draws[:, 1], (draws[:, 2] * self.tokens.vocabulary).astype(np.int64)
+        fate = draws[:, 1]
+        other = (draws[:, 2] * self.tokens.vocabulary).astype(np.int64)
         seen = np.where(fate < KEPT, ids, np.where(fate < KEPT + REPLACED, other, self.tokens.mask_id or 0))
         return np.where(chosen, seen, ids), labels
 

@@ -99,7 +99,8 @@ def trained(
 
 def _train(kind: Kind, seed: int, recipe: SmallModelRecipe, folder: Path, progress: Progress) -> dict[str, Any]:
     """Train a small model and keep its log-spaced checkpoints in `folder`; return the content of `training.json`."""
-    made, share = material(kind, seed), recipe.share
+    made = material(kind, seed)
+    share = recipe.share
     steps = recipe.longest * kind.steps if share is None else max(FEWEST, round(kind.steps * share))
 
     def on_step(step: int, last: int, model: Any) -> None:
