@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from anisoscope.classes.pooling import predict_classes
 from anisoscope.data.encoding import Encoded, pad_batch
 from anisoscope.data.opening import open_labelled
-from anisoscope_papers.networks.attention_classifier import sinusoids
+from anisoscope_papers.networks.attention_classifier import make_sinusoids
 from anisoscope_papers.training.classifier import Buckets
-from anisoscope_papers.training.classifier_parts import Parts, parts_of
+from anisoscope_papers.training.classifier_parts import Parts, build_parts
 from anisoscope_papers.training.entropy_penalty import EntropyPenalty
 from anisoscope_papers.training.fit import Fitting, fit
 from anisoscope_papers.training.recipe import ClassifierRecipe
@@ -43,7 +43,7 @@ class Plain(nn.Module):
         super().__init__()
         self.weights = weights
         self.embedding = nn.Embedding(vocabulary, dim, padding_idx=0)
-        self.register_buffer("positions", sinusoids(longest, dim))
+        self.register_buffer("positions", make_sinusoids(longest, dim))
         self.attention = nn.ModuleList(nn.MultiheadAttention(dim, 1, batch_first=True) for _ in range(layers))
         self.head = nn.Linear(dim, classes)
 
@@ -120,7 +120,7 @@ def compare(recipe: ClassifierRecipe, epochs: int, *, weights: bool) -> dict[str
     """Utterances a second of both, their ratio epoch by epoch, and their accuracy."""
     torch.manual_seed(recipe.seed)
     opened = open_labelled(recipe.corpus)
-    parts = parts_of(recipe, opened)
+    parts = build_parts(recipe, opened)
     config, train, test = parts.model.config, parts.encoded["train"], parts.encoded["test"]
     sizes = (config.vocab_size, config.hidden_size, recipe.layers, len(opened.labels), config.max_position_embeddings)
     plain = Plain(*sizes, weights=weights).take(parts)

@@ -24,10 +24,10 @@ from transformers import TrainerCallback
 
 from anisoscope.data.opening import open_labelled
 from anisoscope_papers.training.classifier import Buckets
-from anisoscope_papers.training.classifier_parts import parts_of
+from anisoscope_papers.training.classifier_parts import build_parts
 from anisoscope_papers.training.entropy_penalty import EntropyPenalty
 from anisoscope_papers.training.fit import Fitting, Material, fit
-from anisoscope_papers.training.language_model import settings_of, untrained
+from anisoscope_papers.training.language_model import build_settings, build_untrained
 from anisoscope_papers.training.recipe import ClassifierRecipe, Training
 from anisoscope_papers.training.text import Examples, open_training_corpus, prepare
 
@@ -92,11 +92,11 @@ def case_of(name: str, corpus: str, steps: int) -> tuple[Material, Fitting]:
         text = open_training_corpus(training.corpus, limit=training.limit)
         tokenizer, tokens = prepare(text, training.task, training.size.vocabulary, training.size.window)
         examples = Examples(tokens, tokens.parts()[0], steps * training.size.batch, 0)
-        model = untrained(training.task, training.size, tokenizer, 0)
-        return Material(model, tokenizer, examples, None, dict), Fitting(settings_of(training), share=training.share)
+        model = build_untrained(training.task, training.size, tokenizer, 0)
+        return Material(model, tokenizer, examples, None, dict), Fitting(build_settings(training), share=training.share)
     model = "attention" if name.startswith("attention") else "builtin:minilm"
     recipe = ClassifierRecipe(corpus=corpus, model=model).filled()
-    parts = parts_of(recipe, open_labelled(corpus))
+    parts = build_parts(recipe, open_labelled(corpus))
     settings = {
         "max_steps": steps,
         "per_device_train_batch_size": recipe.batch,

@@ -52,7 +52,7 @@ def test_settings_and_context_reach_the_runs_of_layers(monkeypatch, context, pac
 def test_settings_and_context_reach_the_runs_of_points_and_of_norms_beside_the_block(monkeypatch, context):
     points = fig17_18_cosine_law.Points((("bert-base", "somewhere"),), limit=7)
     (study,) = (s for s in fig17_18_cosine_law.STUDIES if s.name == "fig18")
-    monkeypatch.setattr(biased_block, "experiment", lambda *_: None)
+    monkeypatch.setattr(biased_block, "run_experiment", lambda *_: None)
     beside = biased_block.BlockSettings(trained=points.models, limit=7)
     for ask in (lambda: study.measure(points, context), lambda: fig06_bias.measure(beside, context)):
         job = first_of(monkeypatch, fig17_18_cosine_law, ask)
@@ -64,7 +64,7 @@ def test_a_piece_of_the_block_is_of_the_type_and_the_device_asked_for(monkeypatc
     asked = []
     monkeypatch.setattr(biased_block, "build_untrained", lambda *given: asked.append(given) or stop())
     with pytest.raises(Stop):
-        biased_block.piece("bert:raw-table", biased_block.Size(), 3, (0.0,), context)
+        biased_block.measure_piece("bert:raw-table", biased_block.Size(), 3, (0.0,), context)
     assert asked == [("bert:raw-table", biased_block.Size(), 3, "cuda", "bfloat16")]
 
 
@@ -156,13 +156,17 @@ def test_every_field_of_a_grid_changes_a_training_or_only_what_is_looked_at():
 
 
 def test_an_encoder_is_looked_at_before_its_tuning_too_and_what_was_not_tuned_once(monkeypatch, tmp_path):
-    monkeypatch.setattr(measurements, "kept", lambda _trained, _name, make: make())
-    monkeypatch.setattr(measurements, "_geometry", lambda trained, _split: pd.DataFrame([{"model": trained.label}]))
+    monkeypatch.setattr(measurements, "measure_once", lambda _trained, _name, make: make())
+    monkeypatch.setattr(
+        measurements, "_measure_split", lambda trained, _split: pd.DataFrame([{"model": trained.label}])
+    )
     monkeypatch.setattr(measurements, "load", lambda name: SimpleNamespace(model=name))
-    monkeypatch.setattr(measurements, "similarities", lambda name, _batches: pd.DataFrame([{"of": name}]))
+    monkeypatch.setattr(measurements, "measure_similarities", lambda name, _batches: pd.DataFrame([{"of": name}]))
     monkeypatch.setattr(trained_cells.Trained, "batches", lambda *_: ())
     found = {
-        (kind.__name__, model): measurements.geometry(kind(Cell("planted", model), QUICK, tmp_path))["model"].tolist()
+        (kind.__name__, model): measurements.measure_geometry(kind(Cell("planted", model), QUICK, tmp_path))[
+            "model"
+        ].tolist()
         for kind in (trained_cells.Trained, trained_cells.CellAtStart)
         for model in (ATTENTION, "builtin:minilm")
     }

@@ -16,7 +16,7 @@ from anisoscope_papers.networks.attention_classifier import (
     PAPER_TEXT,
     AttentionClassifier,
     AttentionClassifierConfig,
-    sinusoids,
+    make_sinusoids,
 )
 
 SIZES = {"vocab_size": 40, "hidden_size": 12, "num_labels": 3}
@@ -44,7 +44,7 @@ def by_hand(model, ids):
     encoder, config = model.attention_classifier, model.config
     x = encoder.embeddings(ids)
     if config.positions == "sinusoidal":
-        x = x + sinusoids(len(ids), config.hidden_size).double()
+        x = x + make_sinusoids(len(ids), config.hidden_size).double()
     for layer, block in enumerate(encoder.blocks):
         a, dim = block.attention, config.hidden_size
         attention = nn.MultiheadAttention(dim, config.num_attention_heads, bias=config.attention_bias).double()

@@ -10,7 +10,7 @@ from anisoscope.errors import UsageError
 from anisoscope.store import as_records
 from anisoscope_papers.beyond import arms, causes, forms, modalities, outcomes, trained
 from anisoscope_papers.beyond.trained import LOSS, SKILL, Experiment, Recipe
-from anisoscope_papers.study import Context, claims
+from anisoscope_papers.study import Context, read_claims
 from anisoscope_papers.training.recipe import ModelSize
 
 SIZE = ModelSize(layers=2, width=16, heads=2, vocabulary=300, window=12, batch=4, rate=1e-3, steps=4)
@@ -258,7 +258,8 @@ def test_cells_are_trained_once_looked_at_and_found_again(tmp_path, monkeypatch)
 def test_a_study_keeps_what_its_claims_and_figures_read(study, tmp_path, monkeypatch):
     """Cells hold ten times as much; a study without a claim about sinks keeps none of theirs."""
     about = {
-        claim.metric.replace(causes.OPPOSITE, "query_key.cosine") for claim in claims("beyond", study.name).values()
+        claim.metric.replace(causes.OPPOSITE, "query_key.cosine")
+        for claim in read_claims("beyond", study.name).values()
     }
     shown = {"attention.entropy", "mean_cosine", LOSS, SKILL}
     named = [*about, *shown, "norms.mean", "drift"]
@@ -434,7 +435,7 @@ def test_heads_that_end_opposite_are_counted_against_the_bound():
 
 @pytest.mark.parametrize("name", causes.ARMS)
 def test_claims_name_arms_that_are_trained_and_floors_have_reasons(name):
-    stated = claims("beyond", name).values()
+    stated = read_claims("beyond", name).values()
     assert sum(claim.primary for claim in stated) == 1
     for claim in stated:
         assert claim.systems and {*claim.systems, claim.against} <= {*causes.ARMS[name], "start", "zero"}

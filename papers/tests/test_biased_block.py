@@ -18,9 +18,9 @@ from anisoscope.errors import UsageError
 from anisoscope.store import COLUMNS, select
 from anisoscope_papers import processes
 from anisoscope_papers.godey2024 import biased_block, row_scores
-from anisoscope_papers.godey2024.biased_block import BlockSettings, Pass, experiment, piece
+from anisoscope_papers.godey2024.biased_block import BlockSettings, Pass, measure_piece, run_experiment
 from anisoscope_papers.godey2024.untrained_models import FAMILIES, READINGS, Size, build_untrained
-from anisoscope_papers.processes import side_by_side
+from anisoscope_papers.processes import run_in_parallel
 from anisoscope_papers.study import Context
 
 FULL, RAW = "bert:full-embedding", "bert:raw-table"
@@ -132,7 +132,7 @@ def test_readings_differ_where_they_should() -> None:
 
 def test_same_seed_same_records_and_another_seed_others(tmp_path: Path) -> None:
     def once(seed: int, **given: Any) -> pd.DataFrame:
-        return piece(FULL, SMALL, seed, (0.0, 1.0, 100.0), context(tmp_path, **given))
+        return measure_piece(FULL, SMALL, seed, (0.0, 1.0, 100.0), context(tmp_path, **given))
 
     first = once(0)
     pd.testing.assert_frame_equal(first, once(0))
@@ -145,24 +145,24 @@ def test_same_seed_same_records_and_another_seed_others(tmp_path: Path) -> None:
 
 
 def test_batches_of_any_size_agree(tmp_path: Path) -> None:
-    one, many = (piece(FULL, SMALL, 0, (0.0, 1.0, 31.62), context(tmp_path, batch_tokens=n)) for n in (20, 180))
+    one, many = (measure_piece(FULL, SMALL, 0, (0.0, 1.0, 31.62), context(tmp_path, batch_tokens=n)) for n in (20, 180))
     plain = ~one["metric"].str.contains("histogram|fixed")
     np.testing.assert_allclose(one.loc[plain, "value"], many.loc[plain, "value"], rtol=2e-4, atol=2e-6)
 
 
 def test_a_finished_piece_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = BlockSettings((FULL,), 2, (SMALL,), (0.0, 1.0), trained=())
-    first = experiment(settings, context(tmp_path))
+    first = run_experiment(settings, context(tmp_path))
     assert sorted(first["seed"].unique()) == [0, 1]
-    monkeypatch.setattr(biased_block, "piece", lambda *_: pytest.fail("run again"))
-    pd.testing.assert_frame_equal(first, experiment(settings, context(tmp_path)))
+    monkeypatch.setattr(biased_block, "measure_piece", lambda *_: pytest.fail("run again"))
+    pd.testing.assert_frame_equal(first, run_experiment(settings, context(tmp_path)))
     with pytest.raises(pytest.fail.Exception, match="run again"):
-        experiment(replace(settings, seeds=3), context(tmp_path))
+        run_experiment(replace(settings, seeds=3), context(tmp_path))
 
 
 def test_of_a_stack_the_last_block_of_each_model_is_kept() -> None:
     layers = pd.DataFrame({"model": ["a", "a", "b", "b", "b"], "layer": [1, 2, 1, 1, 0]})
-    kept = biased_block.last_block(layers)
+    kept = biased_block.keep_last_block(layers)
     assert kept.to_numpy().tolist() == [["a", 2], ["b", 1], ["b", 1]] and kept.index.tolist() == [0, 1, 2]
 
 
@@ -177,11 +177,11 @@ def prepared(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("prepared")
 def test_pieces_side_by_side_are_all_done_and_an_error_is_not_lost(tmp_path: Path) -> None:
     pieces = [(str(tmp_path / name),) for name in "abcde"]
-    assert list(side_by_side(os.mkdir, pieces, 2)) == [1, 2, 3, 4, 5]
+    assert list(run_in_parallel(os.mkdir, pieces, 2)) == [1, 2, 3, 4, 5]
     assert all(Path(path).is_dir() for (path,) in pieces)
     for count in (1, 2):
         with pytest.raises(FileExistsError):
-            list(side_by_side(os.mkdir, pieces[:2], count))
+            list(run_in_parallel(os.mkdir, pieces[:2], count))
 
 
 @pytest.mark.usefixtures("prepared")
@@ -191,7 +191,7 @@ def test_pieces_in_other_processes_are_the_same(tmp_path: Path) -> None:
     found = []
     for n in (1, 2):
         torch.set_num_threads(n)
-        found.append(experiment(settings, context(tmp_path / str(n))))
+        found.append(run_experiment(settings, context(tmp_path / str(n))))
     torch.set_num_threads(threads)
     pd.testing.assert_frame_equal(*found, rtol=1e-6, atol=1e-7)
 
@@ -201,10 +201,10 @@ def test_pieces_share_a_device_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, processes: int | None
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(biased_block, "side_by_side", lambda *given: asked.append(given) or [])
+    monkeypatch.setattr(biased_block, "run_in_parallel", lambda *given: asked.append(given) or [])
     settings = BlockSettings((FULL,), seeds=2, sizes=(SMALL,), norms=(0.0, 1.0), trained=())
     with pytest.raises(FileNotFoundError):  # nothing was measured
-        experiment(settings, replace(context(tmp_path), device=device))
+        run_experiment(settings, replace(context(tmp_path), device=device))
     ((_, pieces, asked_for),) = asked
     assert (len(pieces), asked_for) == (2, processes)
 
@@ -223,7 +223,7 @@ def test_what_is_recorded_of_a_block(family: str) -> None:
 
 def test_a_stack_is_recorded_depth_by_depth(tmp_path: Path) -> None:
     size = replace(SMALL, blocks=3)
-    records = piece("gpt2", size, 0, (0.0, 10.0), context(tmp_path))
+    records = measure_piece("gpt2", size, 0, (0.0, 10.0), context(tmp_path))
     assert records["model"].unique().tolist() == ["gpt2 × 3, width 32, heads 4"]
     a = select(records, metric="mean_cosine", site="hidden", component="10")
     assert a["layer"].tolist() == [0, 1, 2, 3]
@@ -253,9 +253,9 @@ def test_unknown_systems_and_odd_heads_are_explained() -> None:
 def test_scores_equal_brute_force(causal: bool) -> None:
     drawn = torch.Generator().manual_seed(0)
     query, key = (torch.randn(2, 3, 48, 8, generator=drawn) + 5 for _ in range(2))
-    sums = row_scores.score_sums(query, key, 0.3, causal, torch.tensor([True, False]))
+    sums = row_scores.sum_scores(query, key, 0.3, causal, torch.tensor([True, False]))
     terms = {name: value.double().numpy()[None].sum(1) for name, value in sums.items()}
-    values = row_scores.values(terms, position_bias=False)
+    values = row_scores.compute_metrics(terms, position_bias=False)
     s = (query.double() @ key.double().transpose(2, 3)).numpy() * 0.3
     seen = np.tril(np.ones((48, 48), bool)) if causal else np.ones((48, 48), bool)
     for head in range(3):
@@ -285,7 +285,7 @@ def test_entropy_resolves_weights_that_are_all_but_uniform() -> None:
     """Scores of spread σ = 10⁻⁴: the entropy is ln n − σ²/2, 5·10⁻⁹ below ln n = 5.5, past the digits of float32."""
     drawn = torch.Generator().manual_seed(2)
     query, key = torch.ones(1, 1, 256, 1), 1e-4 * torch.randn(1, 1, 256, 1, generator=drawn)
-    sums = row_scores.score_sums(query, key, 1.0, False, torch.tensor([False]))
+    sums = row_scores.sum_scores(query, key, 1.0, False, torch.tensor([False]))
     entropy = (sums["entropy"] / sums["some_rows"]).item()
     assert np.log(256) - entropy == pytest.approx(key.double().var(correction=0).item() / 2, rel=1e-3)
 
@@ -296,8 +296,8 @@ def test_the_common_part_of_keys_moves_scores_but_not_their_spread_inside_rows()
     every = torch.tensor([True])
     values = []
     for shift in (0.0, 1000.0):
-        sums = row_scores.score_sums(query, key + shift, 1.0, False, every)
-        values.append(row_scores.values({k: v.double().numpy() for k, v in sums.items()}, position_bias=False))
+        sums = row_scores.sum_scores(query, key + shift, 1.0, False, every)
+        values.append(row_scores.compute_metrics({k: v.double().numpy() for k, v in sums.items()}, position_bias=False))
     within = "attention.score_spread_within"
     np.testing.assert_allclose(values[0][within], values[1][within], rtol=1e-3)
     assert (values[1]["attention.score_spread"] > 100 * values[0]["attention.score_spread"]).all()
@@ -317,7 +317,7 @@ def fixed(token: Callable[[float], float], mean: Callable[[float], float]) -> di
             np.array([[n, mean(n)] for n in norms], dtype=float),
         )
 
-    rows = biased_block.fixed_points(GRID, at(GRID), lambda n: at((n,)))
+    rows = biased_block.list_fixed_points(GRID, at(GRID), lambda n: at((n,)))
     found: dict[str, list[float]] = {}
     for row in rows:
         found.setdefault(row["metric"], []).append(row["value"])
@@ -338,13 +338,13 @@ def test_one_none_and_several_fixed_points_are_told_apart() -> None:
 
 def test_equal_norms_up_to_rounding_are_no_crossing() -> None:
     gap = np.array([-1e-6, 3e-6, -0.2, -2.0, -70.0])
-    assert biased_block.brackets(GRID, gap, np.full(5, 27.7)) == []
-    assert biased_block.brackets(GRID, gap * [1, 1e4, 1, 1, 1], np.full(5, 27.7)) == [(0.1, 1.0)]
+    assert biased_block.find_brackets(GRID, gap, np.full(5, 27.7)) == []
+    assert biased_block.find_brackets(GRID, gap * [1, 1e4, 1, 1, 1], np.full(5, 27.7)) == [(0.1, 1.0)]
 
 
 def test_fixed_point_of_the_block_itself(tmp_path: Path) -> None:
     size = Size(sequences=2, tokens=64, width=64, heads=4)
-    records = piece(RAW, size, 0, (0.0, 1.0, 4.0, 16.0), context(tmp_path))
+    records = measure_piece(RAW, size, 0, (0.0, 1.0, 4.0, 16.0), context(tmp_path))
     values = {name: rows["value"].tolist() for name, rows in records.groupby("metric") if name.startswith("fixed")}
     subject = build_untrained(RAW, size, 0)
     trivial = np.sqrt(64 - subject.fed.square().sum(-1).mean().item())

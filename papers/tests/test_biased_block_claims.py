@@ -51,17 +51,17 @@ def synthetic(metric: str, site: str, curve: Callable[[float], float], noise: fl
 
 
 def trend(*given, **more):
-    (verdict,) = judge.judge_tests(list(norm_claims.trend(*given, **more)))
+    (verdict,) = judge.judge_tests(list(norm_claims.test_trend(*given, **more)))
     return verdict
 
 
 def judged_above(*given):
-    (verdict,) = judge.judge_tests(list(norm_claims.above(*given)))
+    (verdict,) = judge.judge_tests(list(norm_claims.test_above(*given)))
     return verdict
 
 
 def curve(records: pd.DataFrame, metric: str = "m", site: str = "hidden") -> norm_claims.Curves:
-    (found,) = norm_claims.curves(records, metric, site)
+    (found,) = norm_claims.iter_curves(records, metric, site)
     return found
 
 
@@ -136,7 +136,7 @@ def test_what_is_left_of_the_distance_is_judged_where_all_is_nearly_anisotropic(
     for level, outcome in ((1 - 1e-4, "holds"), (0.5, "fails")):
         lower, upper = (norm_claims.Curves("block", NORMS[:1], np.full((SEEDS, 1), level + x)) for x in (0, 1e-5))
         upper = replace(upper, values=upper.values + noise)
-        (verdict,) = judge.judge_tests(list(norm_claims.closed(replace(ANY, floor=0.001), lower, upper)))
+        (verdict,) = judge.judge_tests(list(norm_claims.test_gap_closes(replace(ANY, floor=0.001), lower, upper)))
         assert verdict.outcome == outcome
 
 
@@ -159,7 +159,9 @@ def test_what_must_hold_at_every_norm_is_one_test_and_its_contrary_is_many() -> 
         assert (verdict.outcome, verdict.p) == ("holds", pytest.approx(0.01075, abs=5e-5))
     assert judged_above(ANY, alone, zero[0]).outcome == "fails"
     assert judged_above(ANY, five, zero[1]).outcome == "undecided"
-    others = [one for k in range(5) for one in norm_claims.above(ANY, zero[0], replace(alone, system=f"block {k}"))]
+    others = [
+        one for k in range(5) for one in norm_claims.test_above(ANY, zero[0], replace(alone, system=f"block {k}"))
+    ]
     assert {v.outcome for v in judge.judge_tests(others)} == {"undecided"}, "five systems are five questions"
 
 
@@ -215,7 +217,7 @@ def test_norms_at_the_fixed_point_are_compared_per_dimension(scale: float, outco
     rows += [{"layer": layer, "metric": "mean_cosine.isotropic_q95", "value": q95(16)} for layer in (1, 2)]
     trained = as_records(pd.DataFrame(rows), model="trained", site="hidden")
     records = pd.concat([crossings([1, 1, 1], [8 * scale, 8.1 * scale, 7.9 * scale]), trained], ignore_index=True)
-    share = fig06_bias._trained_share(records, "drift")
+    share = fig06_bias._select_trained_share(records, "drift")
     (verdict,) = judge.judge_tests([fig06_bias._order(records, "block", share)])
     assert verdict.value == pytest.approx(scale, rel=0.01)
     assert verdict.outcome == outcome
@@ -226,12 +228,12 @@ def test_norms_at_the_fixed_point_are_compared_per_dimension(scale: float, outco
     [(9.943, 0.84, "9.9 ± 0.8"), (27.71234, 0.0003, "27.7123 ± 0.0003"), (120.4, 31.0, "120 ± 31"), (5.0, np.nan, "5")],
 )
 def test_a_fixed_point_is_written_to_its_own_precision(value: float, half: float, text: str) -> None:
-    assert fig06_bias._with_error(value, value - half, value + half) == text
+    assert fig06_bias._format_with_error(value, value - half, value + half) == text
 
 
 @pytest.mark.parametrize("d", (2, 3, 64, 384, 768, 8192))
 def test_the_width_is_read_back_from_its_quantile(d: int) -> None:
-    assert layer_curves.width(float(q95(d))) == d
+    assert layer_curves.infer_width(float(q95(d))) == d
 
 
 def test_growth_too_small_to_see_is_no_sharpening() -> None:
@@ -325,13 +327,13 @@ def test_histograms_are_added_over_seeds_and_drawn_without_loss(small_run: tuple
     bins = at["component"].str.split(" ").str[1].astype(int).to_numpy()
     size = np.abs(np.repeat(fig07_scores.MIDDLES[bins], at["value"].astype(int)))
     counts = np.bincount(bins, at["value"], len(fig07_scores.MIDDLES))
-    reach = fig07_scores.reach(counts)
+    reach = fig07_scores.find_reach(counts)
     assert (size < reach).mean() < 0.995 <= (size <= reach).mean()
-    x, height = fig07_scores.density(counts, 2 * reach).to_numpy().T
+    x, height = fig07_scores.estimate_density(counts, 2 * reach).to_numpy().T
     assert height.max() == 1
     spread = np.sqrt(np.trapezoid(x**2 * height, x) / np.trapezoid(height, x))
     assert spread == pytest.approx(np.sqrt((size**2).mean()), rel=0.05)
-    x, share = fig07_scores.shares(counts, 1e-3).to_numpy().T
+    x, share = fig07_scores.compute_shares(counts, 1e-3).to_numpy().T
     assert share.sum() == pytest.approx(1)
     assert 1e-3 * np.sqrt((x**2 * share).sum()) == pytest.approx(np.sqrt((size**2).mean()), rel=0.05)
 

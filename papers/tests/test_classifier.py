@@ -28,7 +28,7 @@ from anisoscope.models.load import load
 from anisoscope_papers.networks.attention_classifier import AttentionClassifier, AttentionClassifierConfig
 from anisoscope_papers.training import classifier, fit
 from anisoscope_papers.training.classifier import Buckets, train_classifier
-from anisoscope_papers.training.classifier_parts import parts_of
+from anisoscope_papers.training.classifier_parts import build_parts
 from anisoscope_papers.training.recipe import ClassifierRecipe
 
 WHOLE = ClassifierRecipe(corpus="planted", vectors="random", dim=32, epochs=3, rate=3e-3)
@@ -269,7 +269,7 @@ def test_denormals_are_zero_in_training_only(tmp_path):
 def test_one_device_is_used_where_there_are_several(tmp_path, monkeypatch):
     """With more, a step would read a batch on each."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    parts = parts_of(SMALL, SMALL.open())
+    parts = build_parts(SMALL, SMALL.open())
     how = fit.Fitting({"per_device_train_batch_size": 64})
     trainer = fit.FittingTrainer(parts.material, how, lambda *_: None, tmp_path)
     assert trainer.args.train_batch_size == 64
@@ -468,7 +468,7 @@ def test_a_training_that_was_killed_before_its_first_file_begins_anew(tmp_path, 
     def parts_of(*_):
         raise StopIteration
 
-    monkeypatch.setattr(classifier, "parts_of", parts_of)
+    monkeypatch.setattr(classifier, "build_parts", parts_of)
     for resume in (True, False):
         with pytest.raises(StopIteration):
             train_classifier(SMALL, tmp_path, resume=resume)
@@ -520,7 +520,7 @@ def test_the_result_of_predictions_by_hand():
     truth = [example.label for example in corpus.splits["test"]]
     predicted = [0] * len(truth)
     predicted[truth.index(1)] = 1
-    found = classifier.result(corpus, "test", predicted)
+    found = classifier.measure_result(corpus, "test", predicted)
     n, first, second = len(truth), truth.count(0), truth.count(1)
     majority = max(truth.count(label) for label in range(3)) / n
     assert found["n"] == n and found["accuracy"] == (first + 1) / n and found["majority"] == majority

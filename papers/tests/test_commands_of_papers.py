@@ -31,7 +31,7 @@ def reproduced(runs, asked):
     (runs / "out/godey2024/paper/report.html").touch()
     asked(runner, "explain_lacking", {"gated": "imagenet (in fig3b)"})
     asked(runner, "describe", ["fig1  a title", "fig2  another"])
-    return asked(api, "verdicts", lambda *_: iter(["fig1 HOLDS"]))
+    return asked(api, "run_studies", lambda *_: iter(["fig1 HOLDS"]))
 
 
 def test_a_reproduction_prints_verdicts_and_on_stderr_what_it_is_without(reproduced):
@@ -58,7 +58,7 @@ def test_a_page_that_is_there_is_named_where_a_reproduction_ends_early(asked):
         raise UsageError("no", "such")
         yield
 
-    asked(api, "verdicts", stopped)
+    asked(api, "run_studies", stopped)
     done = invoke("reproduce godey2024 --only fig1 --settings paper -o out -q")
     assert isinstance(done.exception, UsageError)
     assert done.stderr.splitlines() == ["report: out/godey2024/paper/report.html (open it in a browser)"]
@@ -135,7 +135,7 @@ def test_a_language_model_has_a_folder_by_its_task_and_corpus(asked):
 def test_a_table_of_verdicts_has_a_row_for_each(asked, monkeypatch):
     runner = import_module("anisoscope_papers.runner")
     studies = runner.choose("fosse2023", "table1,sec5")
-    calls = asked(api, "verdicts", lambda *_: iter(["a line"]))
+    calls = asked(api, "run_studies", lambda *_: iter(["a line"]))
     monkeypatch.setattr(runner, "choose", lambda *_: studies)
     table = api.reproduce("fosse2023", "table1,sec5", settings="finished", output=RESULTS, device="cuda")
     assert table["study"].value_counts().to_dict() == {
@@ -157,7 +157,7 @@ def test_what_was_finished_has_its_page_where_a_later_study_fails(runs, asked, m
     monkeypatch.setattr(runner, "reproduce", broken)
     monkeypatch.setattr(runner, "list_reproductions", lambda _folder: finished)
     pages = asked(import_module("anisoscope_papers.studies_page"), "build_studies")
-    told = api.verdicts([SimpleNamespace(name="fig1")], runs / "out", "cpu", True)
+    told = api.run_studies([SimpleNamespace(name="fig1")], runs / "out", "cpu", True)
     assert next(told) == "fig1 HOLDS"
     with pytest.raises(UsageError):
         next(told)
@@ -175,7 +175,7 @@ def test_what_is_kept_is_counted_where_someone_ends_it(runs, monkeypatch):
     (runs / "out/fig1/study.json").touch()
     studies = [SimpleNamespace(name=name) for name in ("fig1", "fig2", "fig3")]
     with pytest.raises(KeyboardInterrupt) as end:
-        list(api.verdicts(studies, runs / "out", "cpu", True))
+        list(api.run_studies(studies, runs / "out", "cpu", True))
     assert end.value.__notes__ == [f"{runs}/out holds 1 of 3 studies, and what is done of the next", ""]
     monkeypatch.setattr(import_module("anisoscope_papers.training.language_model"), "train", stopped)
     (runs / "lm/resume").mkdir(parents=True)

@@ -12,7 +12,7 @@ from anisoscope.batch import Batch, Stream
 from anisoscope.classes.cls_entropy import measure_entropies
 from anisoscope.errors import MeasureError, UsageError
 from anisoscope_papers.networks.attention_classifier import AttentionClassifier, AttentionClassifierConfig
-from anisoscope_papers.training.entropy_forms import FORMS, definition, ends
+from anisoscope_papers.training.entropy_forms import FORMS, compute_by_definition, find_ends
 from anisoscope_papers.training.entropy_penalty import EntropyPenalty
 from anisoscope_papers.training.recipe import VARIANTS
 
@@ -159,7 +159,7 @@ def test_entropies_of_a_corpus_come_in_its_order():
         assert found["row"].tolist() == pytest.approx(row_by_definition(model, (1,)), abs=1e-12)
         assert found["reported.1"].tolist() == pytest.approx(row_by_definition(model, (1,), 1), abs=1e-12)
         assert found["columns"].tolist() == pytest.approx(columns_by_definition(model, (1,)), abs=1e-12)
-        slow = [[definition(head.numpy()) for head in sentence] for sentence in maps(model)[0]]
+        slow = [[compute_by_definition(head.numpy()) for head in sentence] for sentence in maps(model)[0]]
     for form in FORMS:
         expected = [sum(head[form] for head in sentence) / len(sentence) for sentence in slow]
         assert found[form].tolist() == pytest.approx(expected, abs=1e-12), form
@@ -169,15 +169,15 @@ def test_entropies_of_a_corpus_come_in_its_order():
 def test_no_attention_has_an_entropy_beyond_the_ends_of_its_form():
     generator = np.random.default_rng(0)
     for n in (1, 2, 3, 9, 30):
-        reached = ends(np.array([n]))
+        reached = find_ends(np.array([n]))
         for sharpness in (0.0, 1.0, 10.0, 1e3):
             scores = sharpness * generator.random((n, n))
             powers = np.exp(scores - scores.max(1, keepdims=True))
-            for form, value in definition(powers / powers.sum(1, keepdims=True)).items():
+            for form, value in compute_by_definition(powers / powers.sum(1, keepdims=True)).items():
                 low, high = reached[form]
                 assert low - 1e-12 <= value <= high + 1e-12, (form, n)
-    assert ends(np.array([22, 22]))["again"] == pytest.approx((0.987, 1.0), abs=1e-3)
-    assert ends(np.array([60]))["reported"] == pytest.approx((0.0, np.log(60) / np.log(59)))
+    assert find_ends(np.array([22, 22]))["again"] == pytest.approx((0.987, 1.0), abs=1e-3)
+    assert find_ends(np.array([60]))["reported"] == pytest.approx((0.0, np.log(60) / np.log(59)))
 
 
 def test_bad_penalties_are_explained():

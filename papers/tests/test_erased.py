@@ -12,7 +12,7 @@ from anisoscope.data.labelled import SPLITS, Example
 from anisoscope.store import as_records, select
 from anisoscope_papers import runner
 from anisoscope_papers.beyond import erased
-from anisoscope_papers.beyond.erased import ATTENTION, DIRECTIONS, FIFTH, FOUND, HALF, MAPS, RANDOM, arm
+from anisoscope_papers.beyond.erased import ATTENTION, DIRECTIONS, FIFTH, FOUND, HALF, MAPS, RANDOM, name_arm
 from anisoscope_papers.fosse2023 import grid, trained_cells
 from anisoscope_papers.fosse2023.grid import Cell
 from anisoscope_papers.study import Context
@@ -28,10 +28,10 @@ def measured(tmp_path_factory):
     context = Context(folder, folder / "cache")
     used, of_study = [], erased.Maps
     with pytest.MonkeyPatch.context() as patch:  # two arms, as every one takes seconds
-        patch.setattr(erased, "shares", lambda _corpus: {HALF: (DIRECTIONS, RANDOM)})
+        patch.setattr(erased, "choose_shares", lambda _corpus: {HALF: (DIRECTIONS, RANDOM)})
         patch.setattr(erased, "Maps", lambda trained: used.append(of_study(trained)) or used[-1])
         records = STUDY.measure(PLAN, context)
-    (trained,) = trained_cells.each([Cell("planted")], PLAN, context, lambda t: t)
+    (trained,) = trained_cells.apply_to_each([Cell("planted")], PLAN, context, lambda t: t)
     (maps,) = used
     return trained, records, context, maps
 
@@ -44,8 +44,8 @@ def maps(measured):
 def test_an_example_keeps_what_is_not_erased_of_either_text():
     pair = Example(("a", "b", "c"), 1, ("d", "e"), (0.0, 1.0, 0.0, 1.0, 0.0))
     keep = np.array([True, False, True, False, False])
-    assert erased.left(pair, keep) == Example(("a", "c"), 1, ())
-    assert erased.left(Example(("a", "b"), 0), np.array([False, True])) == Example(("b",), 0)
+    assert erased.keep_words(pair, keep) == Example(("a", "c"), 1, ())
+    assert erased.keep_words(Example(("a", "b"), 0), np.array([False, True])) == Example(("b",), 0)
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -85,7 +85,7 @@ def test_what_was_learnt_is_gone_with_its_words_and_the_class_found_leaks(measur
     of = select(records, metric="retrained.accuracy").set_index("component")["value"]
     before = select(records, metric="accuracy", component="test")["value"].item()
     assert trained.found.accuracy() == before > 0.8
-    assert of[arm(DIRECTIONS, HALF)] < 0.65 < of[arm(RANDOM, HALF)]
+    assert of[name_arm(DIRECTIONS, HALF)] < 0.65 < of[name_arm(RANDOM, HALF)]
     again = STUDY.measure(replace(PLAN, train=False), context)
     there = again[again["metric"] != "missing"].reset_index(drop=True)
     pd.testing.assert_frame_equal(there, records)
@@ -96,8 +96,8 @@ def test_arms_that_are_not_trained_are_counted_not_trained_by_finished(measured,
     monkeypatch.setattr(erased, "train_classifier", lambda *_a, **_k: pytest.fail("trained"))
     found = STUDY.measure(replace(PLAN, train=False), context)
     lost = select(found, metric="missing")["component"].tolist()
-    planned = [arm(name, share) for share, names in erased.shares("planted").items() for name in names]
-    assert lost == [name for name in planned if name not in (arm(DIRECTIONS, HALF), arm(RANDOM, HALF))]
+    planned = [name_arm(name, share) for share, names in erased.choose_shares("planted").items() for name in names]
+    assert lost == [name for name in planned if name not in (name_arm(DIRECTIONS, HALF), name_arm(RANDOM, HALF))]
     verdicts = STUDY.judge(found)
     assert {v.outcome for v in verdicts} == {"undecided"}
     assert all("5 of the planned classifiers not trained yet" in v.reason for v in verdicts)
@@ -120,12 +120,12 @@ def test_a_map_is_faithful_by_what_is_lost_without_its_words(gap, expected):
     for corpus in grid.REAL:
         for s in range(4):
             rows.append(row("accuracy", 0.8, "test", corpus, s))
-            for share, names in erased.shares(corpus).items():
+            for share, names in erased.choose_shares(corpus).items():
                 for name in names:
                     value = 0.7 - gap * order[name] + 0.001 * np.sin(7 * s + 3 * order[name])
-                    rows.append(row("retrained.accuracy", value, arm(name, share), corpus, s))
+                    rows.append(row("retrained.accuracy", value, name_arm(name, share), corpus, s))
                     value = 0.6 + gap * (name == FOUND) + 0.001 * np.sin(5 * s + order[name])
-                    rows.append(row("retrained.agreement", value, arm(name, share), corpus, s))
+                    rows.append(row("retrained.agreement", value, name_arm(name, share), corpus, s))
     given = as_records(pd.DataFrame(rows))
     verdicts = STUDY.judge(given)
     twice = [v.outcome for v in verdicts if v.claim == "directions are faithful"]  # by as much again

@@ -35,12 +35,12 @@ from anisoscope_papers.fosse2023 import (
     table2_examples,
     trained_cells,
 )
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, compute_correlation, over
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, average_seeds, compute_correlation
 from anisoscope_papers.fosse2023.grid import Cell, Grid
 from anisoscope_papers.judge import BOUNDS, judge_by_place
-from anisoscope_papers.origin import measuring_code
-from anisoscope_papers.study import Compared, Context, counted, published
-from anisoscope_papers.training.entropy_forms import FORMS, definition, of_row
+from anisoscope_papers.origin import hash_measuring_code
+from anisoscope_papers.study import Compared, Context, count_comparisons, read_published
+from anisoscope_papers.training.entropy_forms import FORMS, compute_by_definition, compute_of_row
 
 STUDIES = {s.name: s for s in runner.find_studies() if s.paper == "fosse2023"}
 KEYS, VALUES = "key.raw", "value"
@@ -86,7 +86,7 @@ def test_a_label_is_read_back():
         Cell("yelphat", arm="uniform").label,
         Cell("esnli", examples=99).label,
     ]
-    rows = grid.with_options(pd.DataFrame({"model": names}))
+    rows = grid.add_options(pd.DataFrame({"model": names}))
     assert rows.loc[:0, ["layers", "weight", "dim", "heads"]].to_numpy().tolist() == [[3, 1e-4, 96, 2]]
     assert rows["layers"].isna().tolist() == [False, True, True, False, False, False, False]
     families = [grid.OTHER_SIZE, grid.TUNED, grid.BEFORE, grid.OWN, grid.OTHER_START, grid.OTHER_ARM, grid.FEWER]
@@ -140,7 +140,7 @@ def context(tmp_path_factory):
 @pytest.fixture(scope="module")
 def learnt(context):
     """One layer that has learnt the planted keywords."""
-    (trained,) = trained_cells.each([Cell("planted")], SMALL, context, lambda t: t)
+    (trained,) = trained_cells.apply_to_each([Cell("planted")], SMALL, context, lambda t: t)
     assert trained.found.accuracy() > 0.8
     return trained
 
@@ -148,9 +148,9 @@ def learnt(context):
 def test_a_finished_cell_is_read_and_what_is_not_finished_left_out(learnt, context, monkeypatch):
     monkeypatch.setattr(trained_cells, "train_classifier", lambda *_a, **_k: pytest.fail("trained again"))
     cells = [learnt.cell, Cell("planted", seed=7)]
-    found = list(trained_cells.each(cells, replace(SMALL, train=False), context, lambda t: t.cell))
+    found = list(trained_cells.apply_to_each(cells, replace(SMALL, train=False), context, lambda t: t.cell))
     assert found == [learnt.cell]
-    rows = measurements.gather(cells, replace(SMALL, train=False), context, measurements.accuracies)
+    rows = measurements.gather(cells, replace(SMALL, train=False), context, measurements.read_accuracies)
     (lost,) = select(rows, metric="missing").to_dict("records")
     assert (lost["seed"], lost["corpus"]) == (7, "planted")
 
@@ -158,8 +158,10 @@ def test_a_finished_cell_is_read_and_what_is_not_finished_left_out(learnt, conte
 def test_a_study_keeps_the_norms_of_keys_alone(learnt, context):
     """They are said to compensate; of hidden states, queries and values nothing is said of norms."""
     plan = replace(SMALL, train=False)
-    every = measurements.gather([learnt.cell], plan, context, measurements.accuracies, measurements.geometry)
-    kept = Measure(lambda _plan: [learnt.cell], (measurements.geometry,))(plan, context)
+    every = measurements.gather(
+        [learnt.cell], plan, context, measurements.read_accuracies, measurements.measure_geometry
+    )
+    kept = Measure(lambda _plan: [learnt.cell], (measurements.measure_geometry,))(plan, context)
     norms = every["metric"].isin(["norms.mean", "norms.variation"])
     assert every.loc[norms, "site"].nunique() == 4 and kept.index.tolist() == list(range(len(kept)))
     expected = every[~norms | (every["site"] == "key.raw").fillna(False)].reset_index(drop=True)
@@ -177,25 +179,25 @@ def test_what_another_process_measures_comes_last(context, held):
     """A look at the first cell is in other hands: the second cell comes first, then the first is waited for."""
     cells, plan = [Cell("planted"), Cell("planted", seed=1)], replace(SMALL, limit=60, epochs=1)
     for cell in cells:
-        assert list(trained_cells.each([cell], plan, context, measurements.accuracies))
+        assert list(trained_cells.apply_to_each([cell], plan, context, measurements.read_accuracies))
     folder = trained_cells.name_folder(cells[0], plan, context.cache)
-    code = measuring_code(measurements.__name__, __name__)
+    code = hash_measuring_code(measurements.__name__, __name__)
     path = folder / f"slow-{make_run_id([code, plan.utterances, plan.erased])[:8]}.parquet"
     seen = []
 
     def look(trained):
-        measurements.kept(trained, "slow", lambda: as_records(pd.DataFrame([{"metric": "slow", "value": 1.0}])))
+        measurements.measure_once(trained, "slow", lambda: as_records(pd.DataFrame([{"metric": "slow", "value": 1.0}])))
         seen.append((trained.cell.seed, trained.wait))
 
     with held(path, seconds=2):
-        list(trained_cells.each(cells, plan, context, look))
+        list(trained_cells.apply_to_each(cells, plan, context, look))
     assert seen == [(1, False), (0, True)]
 
 
 def test_what_another_process_trains_is_not_finished(context, held):
     cell = Cell("planted", seed=11)
     with held(trained_cells.name_folder(cell, SMALL, context.cache)):
-        assert not list(trained_cells.each([cell], replace(SMALL, train=False), context, lambda t: t))
+        assert not list(trained_cells.apply_to_each([cell], replace(SMALL, train=False), context, lambda t: t))
 
 
 def test_a_diverged_training_is_noted_and_not_tried_again(tmp_path, monkeypatch):
@@ -208,7 +210,7 @@ def test_a_diverged_training_is_noted_and_not_tried_again(tmp_path, monkeypatch)
     monkeypatch.setattr(trained_cells, "train_classifier", diverge)
     context = Context(tmp_path, tmp_path)
     for _ in range(2):
-        assert not list(trained_cells.each([Cell("planted", seed=3)], SMALL, context, lambda t: t))
+        assert not list(trained_cells.apply_to_each([Cell("planted", seed=3)], SMALL, context, lambda t: t))
     assert len(tried) == 1
     (path,) = tmp_path.rglob(trained_cells.DIVERGED)
     assert "nan at step 7" in json.loads(path.read_text())["error"]
@@ -220,7 +222,9 @@ def test_a_diverged_training_is_noted_and_not_tried_again(tmp_path, monkeypatch)
 
 def test_a_model_that_cannot_be_loaded_is_no_divergence(tmp_path):
     cell = Cell("planted", model="no/such-encoder")
-    assert not list(trained_cells.each([cell], SMALL, Context(tmp_path, tmp_path), lambda t: t))  # left out, and said
+    assert not list(
+        trained_cells.apply_to_each([cell], SMALL, Context(tmp_path, tmp_path), lambda t: t)
+    )  # left out, and said
     assert not list(tmp_path.rglob(trained_cells.DIVERGED))
 
 
@@ -229,14 +233,14 @@ def test_a_model_that_cannot_be_loaded_is_no_divergence(tmp_path):
 
 def test_similarities_and_entropies_of_a_cell_equal_a_slow_evaluation(classifier):
     model, plan = classifier
-    found = pd.concat([measurements.similarities(model, plan), measurements.entropy_records(model, plan)])
+    found = pd.concat([measurements.measure_similarities(model, plan), measurements.measure_entropy(model, plan)])
     expected = {"sim(K)": [], "sim(V)": [], **{form: [] for form in FORMS}}
     for _, k, v, weights in one_by_one(model, plan):
         n = len(k)
         for name, x in (("sim(K)", k), ("sim(V)", v)):
             pairs = [torch.cosine_similarity(x[i], x[j], dim=0) for i in range(n) for j in range(n) if i != j]
             expected[name].append(float(sum(pairs)) / (n * (n - 1)))
-        for form, value in definition(weights.double().numpy()).items():
+        for form, value in compute_by_definition(weights.double().numpy()).items():
             expected[form].append(value)
     first = {"layer": 1, "token_policy": "all", "metric": "intra_sequence"}
     ours = {
@@ -255,7 +259,7 @@ def test_cones_of_section_2_1():
     draw = torch.Generator().manual_seed(2)
     query, key, value = torch.randn(3, 9, 6, generator=draw, dtype=torch.float64)
     value = value + 2
-    found = sec2_cones.statements(query, key, value)
+    found = sec2_cones.compute_statements(query, key, value)
     assert found["cone.inside"] == found["cone.narrow"] == 1
     assert found["keys.equal"] == pytest.approx(1) and found["queries.equal"] == pytest.approx(1)
     axis = value.div(value.norm(dim=1, keepdim=True)).mean(0)
@@ -269,7 +273,7 @@ def test_keys_of_one_direction_may_give_sharp_attention():
     axis = torch.nn.functional.normalize(torch.ones(1, 4, dtype=torch.float64))
     key = axis * torch.linspace(5, 60, 12, dtype=torch.float64)[:, None]
     query = axis * torch.ones(12, 1, dtype=torch.float64)
-    found = sec2_cones.statements(query, key, torch.ones(12, 4, dtype=torch.float64))
+    found = sec2_cones.compute_statements(query, key, torch.ones(12, 4, dtype=torch.float64))
     assert found["keys.similarity"] == pytest.approx(1) and found["keys.equal"] == pytest.approx(1)
     assert found["keys.parallel"] == pytest.approx(found["keys.plain"]) and found["keys.plain"] < 0.5
 
@@ -278,7 +282,7 @@ def test_keys_of_one_direction_may_give_sharp_attention():
 
 
 def test_maps_of_a_trained_classifier_find_the_planted_words(learnt):
-    rows = explained_words.explained(learnt)
+    rows = explained_words.explain_words(learnt)
     auroc = select(rows, metric="explains.auroc").set_index("component")["value"]
     assert abs(auroc["random"] - 0.5) < 0.15
     assert auroc["value, contrast"] > 0.8
@@ -317,7 +321,7 @@ def test_utterances_that_were_misclassified_represent_no_class(monkeypatch):
     unit /= np.linalg.norm(unit, axis=1, keepdims=True)
     labels, named = np.array([0, 0, 0, 0, 1, 1, 1, 1]), np.array([1, 0, 0, 0, 1, 1, 0, 1])
     monkeypatch.setattr(fig2_directions, "load", lambda _name: SimpleNamespace(model=None))
-    monkeypatch.setattr(fig2_directions, "kept", lambda _trained, _name, make: make())
+    monkeypatch.setattr(fig2_directions, "measure_once", lambda _trained, _name, make: make())
     trained = SimpleNamespace(
         cell=SimpleNamespace(model="m"),
         corpus=SimpleNamespace(labels=("a", "b")),
@@ -334,10 +338,10 @@ def test_utterances_that_were_misclassified_represent_no_class(monkeypatch):
 
 def test_examples_and_overlap():
     cosine, labels = np.array([1.0, 0.9, -0.2, 0.8, 0.1, 0.3]), np.array([0, 0, 0, 1, 1, 1])
-    assert list(table2_examples.chosen(cosine, labels, 0).values()) == [1, 3, 5, 2]
+    assert list(table2_examples.choose_rows(cosine, labels, 0).values()) == [1, 3, 5, 2]
     unit = np.stack([np.cos([0, 0.1, 0.5, 1.0]), np.sin([0, 0.1, 0.5, 1.0])], 1)
     words = [frozenset("abcd"), frozenset("abce"), frozenset("abfg"), frozenset("ahij")]
-    found = table2_examples.overlap_correlation(unit, np.zeros(4, int), np.array([0]), words)
+    found = table2_examples.correlate_overlap(unit, np.zeros(4, int), np.array([0]), words)
     assert found == pytest.approx(1)
 
 
@@ -352,7 +356,7 @@ def test_the_text_of_an_example_is_escaped_and_no_record_holds_it(monkeypatch):
 
 
 def test_late_share():
-    grown = sec3_curve.late_share(np.array([[0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0], [1.0] * 6 + [0.5]]))
+    grown = sec3_curve.measure_late_share(np.array([[0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0], [1.0] * 6 + [0.5]]))
     assert grown[0] == pytest.approx(0.6) and np.isnan(grown[1])
 
 
@@ -695,12 +699,12 @@ def test_agreement_is_asked_of_one_more_run(published, n, spread, expected):
     """A published number is of one run: the interval of our mean about it left 61 of 66 numbers of table 3 open."""
     one = Compared("x", published, 0.5, 0.49, 0.51, n, spread)
     assert one.verdict == expected
-    assert Counter(counted([one]).split(", ")) == Counter(
+    assert Counter(count_comparisons([one]).split(", ")) == Counter(
         f"{int(word == expected)} {verb}"
         for word, verb in (("open", "open"), ("agrees", "agree"), ("differs", "differ"))
     )
     other = replace(one, apart="another corpus")
-    assert other.verdict == "not comparable" and counted([other]).endswith("1 not comparable")
+    assert other.verdict == "not comparable" and count_comparisons([other]).endswith("1 not comparable")
 
 
 def test_a_prediction_interval_holds_one_more_run():
@@ -760,14 +764,14 @@ def test_bars_and_bands_stay_where_their_number_can_be(metric, ends):
     least, most = ends
     for middle in (least + 0.02, min(most, least + 100) - 0.02):
         rows = records(*(row(metric, middle + step, seed=s) for s, step in enumerate((-0.02, 0.0, 0.019))))
-        (drawn,) = over(select(rows, metric=metric), "corpus").to_dict("records")
+        (drawn,) = average_seeds(select(rows, metric=metric), "corpus").to_dict("records")
         assert least <= drawn["low"] < drawn["value"] < drawn["high"] <= most
 
 
 def test_every_claim_is_judged_and_says_its_margin():
     for name, study in STUDIES.items():
         kept = [claim.name for claim in study.claims]
-        assert len(set(kept)) == len(kept) == len(published("fosse2023")[name]["claims"])
+        assert len(set(kept)) == len(kept) == len(read_published("fosse2023")[name]["claims"])
         assert not any("{" in claim.statement for claim in study.claims)
     claims = {claim.name: claim for claim in STUDIES["table4"].claims}
     assert "less than 3%" in claims["accuracy hardly moves"].statement
@@ -775,7 +779,7 @@ def test_every_claim_is_judged_and_says_its_margin():
 
 
 def test_published_tables_are_whole():
-    for corpus, sites in published("fosse2023")["table3"]["numbers"].items():
+    for corpus, sites in read_published("fosse2023")["table3"]["numbers"].items():
         for rows in sites.values():
             assert [len(r) for r in rows] == list(range(1, len(rows) + 1)), corpus
 
@@ -793,21 +797,21 @@ def test_a_published_form_of_h_is_brought_back_to_the_plain_one(context):
     for model, near in (("4", True), ("0", False)):
         plain, again = (of(form, metric="forms.simulated", site=simulated_forms.DRAWN, model=model) for form in FORMS_C)
         here.numbers = {"published": again, "next": plain}
-        value, low, high = simulated_forms.behind(here, simulated_forms.DRAWN)
-        first = simulated_forms.of_each_draw(here, simulated_forms.DRAWN)[0]
+        value, low, high = simulated_forms.estimate_plain(here, simulated_forms.DRAWN)
+        first = simulated_forms.interpolate_draws(here, simulated_forms.DRAWN)[0]
         assert first[0] == pytest.approx(plain) and (low < value < high or model == "0")
-        each = simulated_forms.of_each_draw(here, simulated_forms.DRAWN)
+        each = simulated_forms.interpolate_draws(here, simulated_forms.DRAWN)
         assert value == pytest.approx(each[:, 0].mean()) and len(each) == simulated_forms.DRAWS
         assert (each[:, 1] >= low).mean() >= 0.95 and (each[:, 2] <= high).mean() >= 0.95
         held = {
             t.claim.name: judge_by_place(t.low, t.high, t.inside)
-            for t in simulated_forms.tests(here)
+            for t in simulated_forms.make_tests(here)
             if "law" in t.subject
         }
         assert held["not uniform behind form C"] == ("holds" if near else "fails")
         assert held["a change of form"] != "fails" or not near  # few short rows: draws differ
     here.numbers = {"published": 0.5, "next": 0.3}  # below its floor: no attention has that
-    assert np.isnan(simulated_forms.behind(here, simulated_forms.DRAWN)).all()
+    assert np.isnan(simulated_forms.estimate_plain(here, simulated_forms.DRAWN)).all()
 
 
 def test_a_simulated_row_is_that_of_the_definition():
@@ -815,23 +819,23 @@ def test_a_simulated_row_is_that_of_the_definition():
     scores = [generator.normal(size=n) for n in sorted(lengths)]
     step = simulated_forms.STEPS.index(2)
     rows = [np.exp(2 * x) / np.exp(2 * x).sum() for x in scores]
-    found = simulated_forms.simulated(simulated_forms.DRAWN, lengths, seed=3)
+    found = simulated_forms.simulate_forms(simulated_forms.DRAWN, lengths, seed=3)
     for form in FORMS_C:
-        assert found[form][step] == pytest.approx(np.mean([of_row(row)[form] for row in rows]), abs=1e-12)
-    other = simulated_forms.simulated(simulated_forms.DRAWN, lengths, seed=4)
+        assert found[form][step] == pytest.approx(np.mean([compute_of_row(row)[form] for row in rows]), abs=1e-12)
+    other = simulated_forms.simulate_forms(simulated_forms.DRAWN, lengths, seed=4)
     assert abs(other["reported"][step] - found["reported"][step]) > 1e-6
 
 
 def test_accuracy_is_drawn_on_to_as_many_pairs():
-    from anisoscope_papers.fosse2023.table1_accuracy import of_as_many
+    from anisoscope_papers.fosse2023.table1_accuracy import extrapolate_accuracy
 
     rows = [
         row("accuracy", 0.3 + 0.02 * np.log(n) + 0.01 * s, corpus="esnli", seed=s, component="test", **few)
         for s in range(3)
         for n, few in ((2000, {"examples": 2000}), (6000, {"examples": 6000}), (18_000, {}))
     ]
-    here = Evidence("table1", grid.with_options(as_records(pd.DataFrame(rows))), "esnli")
-    assert of_as_many(here) == pytest.approx(0.3 + 0.02 * np.log(549_361) + 0.01 * np.arange(3))
+    here = Evidence("table1", grid.add_options(as_records(pd.DataFrame(rows))), "esnli")
+    assert extrapolate_accuracy(here) == pytest.approx(0.3 + 0.02 * np.log(549_361) + 0.01 * np.arange(3))
 
 
 def test_step_0_is_what_a_training_begins_with(context):
@@ -839,14 +843,14 @@ def test_step_0_is_what_a_training_begins_with(context):
     from anisoscope_papers.training.classifier import train_classifier
 
     cell, plan = Cell("planted", layers=2, seed=3), replace(SMALL, limit=100, utterances=40)
-    (first,) = trained_cells.untrained([cell, replace(cell, weight=0.1)], plan, context)
+    (first,) = trained_cells.iter_untrained([cell, replace(cell, weight=0.1)], plan, context)
     recipe = replace(plan.recipe(cell), rate=1e-30, epochs=1)
     other, _ = train_classifier(recipe, context.folder / "rate-0").classifier()
     ours = first.classifier[0].state_dict()
     assert all(float((ours[name] - value).abs().max()) < 1e-28 for name, value in other.state_dict().items())
-    found = measurements.geometry(first)
+    found = measurements.measure_geometry(first)
     assert set(found["model"]) == {cell.label + " untrained"}
-    assert set(grid.with_options(found)["family"]) == {grid.CONTROL}
+    assert set(grid.add_options(found)["family"]) == {grid.CONTROL}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from anisoscope.models.modes import evaluation_mode
 from anisoscope.store import as_records
 from anisoscope_papers.beyond.trained import SKILL
 from anisoscope_papers.gu2025 import sinks, small_models
-from anisoscope_papers.study import claims
+from anisoscope_papers.study import read_claims
 from anisoscope_papers.training.recipe import ModelSize
 
 SIZE = ModelSize(layers=2, width=16, heads=2, vocabulary=50, window=16, batch=2, rate=1e-3, steps=2)
@@ -22,7 +22,7 @@ TEXT = torch.randint(50, (3, 16), generator=torch.Generator().manual_seed(1))
 
 def sharp(arm: str) -> GPTNeoXForCausalLM:
     """A model whose rows of attention are not all alike."""
-    model = small_models.untrained(arm, SIZE, 50, seed=0)
+    model = small_models.build_untrained(arm, SIZE, 50, seed=0)
     with torch.no_grad():
         for layer in model.gpt_neox.layers:
             layer.attention.query_key_value.weight.mul_(40)
@@ -51,12 +51,12 @@ def test_shares_of_the_first_key_are_those_of_eager_attention() -> None:
 
 
 def test_it_is_what_the_tool_measures_of_a_softmax() -> None:
-    """`named` gives the tool's records of sinks the names of the study: of both ways the numbers are the same."""
+    """`rename_records` gives the tool's records of sinks the study's names; both ways give the same numbers."""
     model = sharp("base")
     plan = Plan(TEXT.tolist(), window=TEXT.shape[1])
     with evaluation_mode(model):
         rows = run_pass(model, plan, Settings(metrics=("sinks",), tokens=("all",), sample=0)).records()
-    theirs = sinks.named(rows, 0, 0)
+    theirs = sinks.rename_records(rows, 0, 0)
     ours = measured(model)
     assert len(theirs) == 2 * 4
     for row in theirs.to_dict("records"):
@@ -67,13 +67,13 @@ def test_it_is_what_the_tool_measures_of_a_softmax() -> None:
 def test_a_key_bias_takes_its_share_of_every_row_and_gives_nothing() -> None:
     model = sharp("key-bias")
     scores = torch.zeros(1, 2, 3, 3).masked_fill(torch.ones(3, 3).triu(1).bool(), -torch.inf)
-    weights = small_models.biased_weights(scores, torch.zeros(1, 2, 3))
+    weights = small_models.compute_biased_weights(scores, torch.zeros(1, 2, 3))
     assert weights[0, 0, :, -1].tolist() == pytest.approx([1 / 2, 1 / 3, 1 / 4])
     assert torch.allclose(weights.sum(-1), torch.ones(1, 2, 3))
     names = {name for name, *_ in measured(model).index}
     assert "sinks.bias_rate" in names and "sinks.bias_rate" not in {name for name, *_ in measured(sharp("base")).index}
-    same = small_models.untrained("key-bias", SIZE, 50, seed=0).state_dict()
-    for name, weight in small_models.untrained("base", SIZE, 50, seed=0).state_dict().items():
+    same = small_models.build_untrained("key-bias", SIZE, 50, seed=0).state_dict()
+    for name, weight in small_models.build_untrained("base", SIZE, 50, seed=0).state_dict().items():
         assert torch.equal(same[name], weight), "models of one seed begin alike in every arm"
 
 
@@ -124,13 +124,13 @@ def test_claims_hold_where_they_are_true_and_fail_where_they_are_false() -> None
 
 def test_a_tenth_of_training_is_the_look_nearest_to_it() -> None:
     """Not the second look, nor the one in the middle: of 2,000 steps it is that at 250."""
-    claim = claims("gu2025", "sinks")["sinks come late"]
+    claim = read_claims("gu2025", "sinks")["sinks come late"]
     rates = {0: 0.0, 1: 0.1, 250: 0.3, 1000: 0.4, 2000: 0.5}
     rows = [
         {"model": "base", "seed": 0, "step": step, "layer": 1, "head": 0, "metric": sinks.RATE, "value": rate}
         for step, rate in rates.items()
     ]
-    assert sinks.values_of(claim, as_records(pd.DataFrame(rows)), "base").tolist() == pytest.approx([0.5 - 0.3])
+    assert sinks.compute_values(claim, as_records(pd.DataFrame(rows)), "base").tolist() == pytest.approx([0.5 - 0.3])
 
 
 def test_where_there_are_no_sinks_nothing_is_said_of_what_removes_them() -> None:

@@ -21,7 +21,7 @@ from anisoscope_papers.fosse2023 import measurements, trained_cells
 from anisoscope_papers.fosse2023.grid import Cell, Grid
 from anisoscope_papers.godey2024 import biased_block, checkpoints, layer_curves
 from anisoscope_papers.godey2024.untrained_models import Size
-from anisoscope_papers.origin import measuring_code, training_code
+from anisoscope_papers.origin import hash_measuring_code, hash_training_code
 from anisoscope_papers.study import Context
 from anisoscope_papers.training import classifier, kinds, recipe as recipe_module, text, train_small
 from anisoscope_papers.training.recipe import SIZES, ClassifierRecipe, Training
@@ -58,7 +58,7 @@ def test_a_cell_is_found_again_by_its_recipe(monkeypatch, tmp_path):
 def no_training(monkeypatch):
     """A classifier's training without what takes long; what is written at its end is there."""
     saved = SimpleNamespace(save_pretrained=lambda _folder: None)
-    monkeypatch.setattr(classifier, "parts_of", lambda *_: SimpleNamespace(model=saved, tokenizer=saved))
+    monkeypatch.setattr(classifier, "build_parts", lambda *_: SimpleNamespace(model=saved, tokenizer=saved))
 
     def train(recipe, corpus, _parts, _checkpoints, _device, _progress):
         return {
@@ -82,8 +82,8 @@ def test_a_finished_training_is_that_of_its_recipe_corpus_and_code(monkeypatch, 
             go(replace(recipe, **more))
     with pytest.raises(OutputError, match="another training"):
         go(recipe, corpus=open_labelled("planted", limit=30, seed=1))
-    code = training_code("anisoscope_papers.training.classifier")
-    monkeypatch.setattr(classifier, "training_code", lambda _name: code | {"anisoscope_papers.training.fit": "other"})
+    code = hash_training_code("anisoscope_papers.training.classifier")
+    monkeypatch.setattr(classifier, "hash_training_code", lambda _name: code | {"anisoscope_papers.training.fit": "other"})
     with pytest.raises(OutputError, match=r"another training \(code\.anisoscope_papers\.training\.fit differ\)"):
         go(recipe)
 
@@ -104,7 +104,7 @@ def test_a_training_from_before_code_was_noted_is_compared_by_its_version(monkey
 
 def test_code_that_trains_is_that_of_all_it_uses_and_none_that_only_measures():
     of_classifier, of_models = (
-        training_code(f"anisoscope_papers.training.{n}") for n in ("classifier", "language_model")
+        hash_training_code(f"anisoscope_papers.training.{n}") for n in ("classifier", "language_model")
     )
     for name in ("anisoscope_papers.training.entropy_penalty", "anisoscope.classes.cls_entropy"):
         assert name in of_classifier
@@ -125,7 +125,7 @@ def test_the_identity_of_a_language_model_knows_every_field_corpus_vocabulary_an
     found = [replace(Training(), **more).identity("c", 9) for more in others]
     found += [Training().identity("c", 9), Training().identity("d", 9), Training().identity("c", 8)]
     assert Training(device="cuda", report_to=("wandb",)).identity("c", 9) == Training().identity("c", 9)
-    monkeypatch.setattr(recipe_module, "training_code", lambda _name: {"m": "other"})
+    monkeypatch.setattr(recipe_module, "hash_training_code", lambda _name: {"m": "other"})
     assert apart([*found, Training().identity("c", 9)])
 
 
@@ -143,7 +143,9 @@ def test_a_tokenised_corpus_is_kept_by_task_size_vocabulary_and_text(monkeypatch
 
     monkeypatch.setattr(text, "make_once", once)
     words = SimpleNamespace(get_vocab=lambda: {"a": 0})
-    monkeypatch.setattr(text, "_taken", lambda name, _task: words if name == "a" else SimpleNamespace(get_vocab=dict))
+    monkeypatch.setattr(
+        text, "_load_tokenizer", lambda name, _task: words if name == "a" else SimpleNamespace(get_vocab=dict)
+    )
     one, other = (SimpleNamespace(fingerprint=name, documents=[]) for name in "xy")
     asked = [(one, "masked-lm", 300), (one, "causal-lm", 300), (one, "masked-lm", 400), (other, "masked-lm", 300)]
     for given in [*asked, (*asked[0], "a"), (*asked[0], "b")]:
@@ -164,9 +166,9 @@ def test_a_small_model_is_found_again_by_its_kind_seed_recipe_and_data(monkeypat
     assert more.keys() == {field.name for field in fields(recipe)}
     asked += [(kind, 0, replace(recipe, **{name: value})) for name, value in more.items()]
     data = "digits"
-    folders = [train_small.trained(*each, tmp_path).folder for each in asked]
+    folders = [train_small.train_or_load(*each, tmp_path).folder for each in asked]
     data = "other digits"
-    assert apart([*folders, train_small.trained(*asked[0], tmp_path).folder])
+    assert apart([*folders, train_small.train_or_load(*asked[0], tmp_path).folder])
 
 
 def test_a_piece_of_the_biased_block_knows_system_size_seed_norms_and_type(monkeypatch, tmp_path):
@@ -180,7 +182,7 @@ def test_a_piece_of_the_biased_block_knows_system_size_seed_norms_and_type(monke
         paths.extend(piece[0].name for piece in missing)
         raise Enough
 
-    monkeypatch.setattr(biased_block, "side_by_side", side_by_side)
+    monkeypatch.setattr(biased_block, "run_in_parallel", side_by_side)
     sizes = {"sequences": 3, "tokens": 9, "blocks": 2, "width": 24, "heads": 6, "scale": 2.0}
     assert sizes.keys() == {field.name for field in fields(Size)}
     one = biased_block.BlockSettings(("gpt2",), 1, (Size(),), (0.0, 1.0))
@@ -188,11 +190,11 @@ def test_a_piece_of_the_biased_block_knows_system_size_seed_norms_and_type(monke
     asked += [replace(one, sizes=(replace(Size(), **{name: value}),)) for name, value in sizes.items()]
     for settings in asked:
         with pytest.raises(Enough):
-            biased_block.experiment(settings, Context(tmp_path, tmp_path))
+            biased_block.run_experiment(settings, Context(tmp_path, tmp_path))
     with pytest.raises(Enough):
-        biased_block.experiment(one, Context(tmp_path, tmp_path, dtype="float64"))
+        biased_block.run_experiment(one, Context(tmp_path, tmp_path, dtype="float64"))
     with pytest.raises(Enough):
-        biased_block.experiment(replace(one, seeds=2), Context(tmp_path, tmp_path))
+        biased_block.run_experiment(replace(one, seeds=2), Context(tmp_path, tmp_path))
     assert paths[-2] == paths[0] and apart(paths[1:])  # the first seed of two is the one that was alone
 
 
@@ -235,11 +237,11 @@ def test_what_is_measured_of_a_small_model_is_its_first_units_by_settings_and_co
         paths.append(path.name)
         return make()
 
-    monkeypatch.setattr(layer_curves, "measured", measured)
+    monkeypatch.setattr(layer_curves, "run_measurement", measured)
     monkeypatch.setattr(layer_curves, "make_records_once", records_once)
     context = Context(tmp_path, tmp_path)
     for more in ({}, {"flatten": "image"}, {"policies": ("all",)}):
-        rows = list(layer_curves._small("vit", layer_curves.Systems(**more), context))
+        rows = list(layer_curves._measure_small("vit", layer_curves.Systems(**more), context))
         assert [str(part["model"].iloc[0]) for part in rows] == ["small ViT, untrained", "small ViT, trained"]
     assert {(job.step, job.limit, job.corpus) for job in jobs} == {(s, 400, "builtin:digits") for s in (0, 4)}
     assert [job.model.rpartition("/")[2] for job in jobs[:2]] == ["step-0", "step-4"] and apart(paths)
@@ -256,7 +258,7 @@ def test_records_of_a_classifier_are_kept_by_how_many_utterances_were_measured(m
     plans = [Grid(), replace(Grid(), utterances=7), replace(Grid(), erased=7)]
     for plan, name in [(plan, "look") for plan in plans] + [(Grid(), "other")]:
         cell = SimpleNamespace(cell=Cell("planted", seed=3), plan=plan, folder=tmp_path, wait=True, label="m")
-        rows = measurements.kept(cell, name, lambda: pd.DataFrame([{"metric": "x", "value": 1.0}]))
+        rows = measurements.measure_once(cell, name, lambda: pd.DataFrame([{"metric": "x", "value": 1.0}]))
         assert rows[["model", "corpus", "seed"]].to_numpy().tolist() == [["m", "planted", 3]]
     assert apart(paths)
 
@@ -276,7 +278,7 @@ def test_a_cell_of_ours_is_kept_by_every_axis_and_by_how_it_is_trained(monkeypat
     asked = [(cell, plan), *((replace(cell, **{name: value}), plan) for name, value in axes.items())]
     asked += [(cell, replace(plan, **{name: value})) for name, value in how.items()]
     for each in asked:
-        small_cells.records_of(*each, Context(tmp_path, tmp_path), wait=True)
+        small_cells.read_or_measure(*each, Context(tmp_path, tmp_path), wait=True)
     assert apart(paths)
 
 
@@ -298,7 +300,7 @@ def test_a_study_says_which_code_of_the_papers_made_it(monkeypatch):
     """The commit of the checkout and whether it was changed, of the papers' own sources beside the tool's."""
     asked = []
     monkeypatch.setattr(origin.tool, "find_commit", lambda *given: asked.append(given) or {"commit": "abc"})
-    told = origin.provenance()["papers"]
+    told = origin.describe_provenance()["papers"]
     assert told == {"version": anisoscope_papers.__version__, "commit": "abc"}
     ((folder, names),) = [given for given in asked if given[0] == origin.PACKAGE]
     assert {"judge", "godey2024", "fosse2023", "beyond", "networks", "training"} <= set(names)
@@ -307,7 +309,7 @@ def test_a_study_says_which_code_of_the_papers_made_it(monkeypatch):
 
 def test_what_a_study_keeps_is_named_by_the_code_that_measured_it():
     """Of the tool and of the studies; not by what judges and shows."""
-    code = measuring_code("anisoscope_papers.godey2024.biased_block")
+    code = hash_measuring_code("anisoscope_papers.godey2024.biased_block")
     inside = {name for name in code if name.startswith("anisoscope_papers.")}
     assert {"anisoscope.metrics.drift", "anisoscope.sums.groups", "anisoscope.capture.tap"} <= set(code)
     assert {"anisoscope_papers.godey2024.biased_block", "anisoscope_papers.godey2024.row_scores"} <= inside
@@ -315,10 +317,10 @@ def test_what_a_study_keeps_is_named_by_the_code_that_measured_it():
 
 
 def test_what_is_measured_of_a_classifier_is_named_by_the_code_of_who_measures_it(monkeypatch, tmp_path):
-    """`kept` is called with a function of another module, whose formula it is."""
+    """`measure_once` is called with a function of another module, whose formula it is."""
     asked = []
-    monkeypatch.setattr(measurements, "measuring_code", lambda *modules: asked.append(modules) or {})
+    monkeypatch.setattr(measurements, "hash_measuring_code", lambda *modules: asked.append(modules) or {})
     monkeypatch.setattr(measurements, "make_records_once", lambda *_, **__: pd.DataFrame({"model": ["m"]}))
     cell = SimpleNamespace(cell=Cell("planted"), plan=Grid(), folder=tmp_path, wait=True, label="m")
-    measurements.kept(cell, "look", lambda: None)
+    measurements.measure_once(cell, "look", lambda: None)
     assert asked == [("anisoscope_papers.fosse2023.measurements", __name__)]

@@ -20,9 +20,9 @@ from anisoscope.data.opening import open_labelled
 from anisoscope.models.vectors import word_vectors
 from anisoscope.store import read_table
 from anisoscope_papers.beyond import cells
-from anisoscope_papers.beyond.positions import named
-from anisoscope_papers.fosse2023.grid import PAPER, RECIPES, with_options
-from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, entropy_records, similarities
+from anisoscope_papers.beyond.positions import name_recipes
+from anisoscope_papers.fosse2023.grid import PAPER, RECIPES, add_options
+from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, measure_entropy, measure_similarities
 from anisoscope_papers.training.classifier import train_classifier
 from anisoscope_papers.training.recipe import ClassifierRecipe
 
@@ -65,9 +65,9 @@ def measured_of_ours(found, examples):
     model, tokenizer = found.classifier()
     plan = LabelledPlan(encode(examples, tokenizer, found.max_length), tokenizer.pad_token_id)
     labels = np.array(plan.encoded.labels)
-    records = similarities(model, plan)
+    records = measure_similarities(model, plan)
     alike = records[(records["metric"] == "intra_sequence") & (records["token_policy"] == "all")]
-    entropy = entropy_records(model, plan)
+    entropy = measure_entropy(model, plan)
     of_row = entropy[(entropy["metric"] == "cls_entropy") & (entropy["component"] == "reported")]
     return {
         "accuracy": float((average_outcome(model, plan, "uniform", ())[0] == labels).mean()),
@@ -143,7 +143,7 @@ def test_whole_trainings_agree_with_the_committed_records(tmp_path, corpus_name,
     rows = zip(words, matrix.tolist(), strict=True)
     path.write_text("\n".join(" ".join([word, *(f"{x:.7g}" for x in row)]) for word, row in rows), "utf-8")
     task = independent.Task(corpus.splits, corpus.tokenised, path)
-    records = named(with_options(read_table(RECORDS)))
+    records = name_recipes(add_options(read_table(RECORDS)))
     mine = records[(records["corpus"] == corpus_name) & (records["recipe"] == name) & (records["layers"] == 1)]
     mine = mine[(mine["arm"] == "learned") & (mine["family"] != "untrained")]
     ours = {

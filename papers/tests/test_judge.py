@@ -19,7 +19,7 @@ from anisoscope_papers.judge import (
     judge_by_place,
     judge_tests,
     make_test_of_seeds,
-    verdict_without_test,
+    make_verdict_without_test,
 )
 from anisoscope_papers.study import SHARE, SIGNED, Claim
 
@@ -114,8 +114,8 @@ def test_an_end_that_a_number_cannot_pass_is_no_test():
 def test_an_identity_that_holds_is_no_evidence_and_one_that_fails_is_seen():
     known = Claim("known", "2 = 2", "", identity=True)
     assert (
-        verdict_without_test(known, True, "x").outcome == "identity"
-        and verdict_without_test(known, False, "x").outcome == "fails"
+        make_verdict_without_test(known, True, "x").outcome == "identity"
+        and make_verdict_without_test(known, False, "x").outcome == "fails"
     )
     assert [
         v.outcome for v in judge_tests([Test(known, "x", 1, 0, 2, 3, **kind) for kind in (SURE, CONTRARY, OPEN)])
@@ -454,10 +454,10 @@ def test_of_several_tests_any_is_told_by_the_nearest_and_all_by_the_farthest(ove
 
 def test_what_follows_without_a_test_is_contrary_or_beyond():
     assert (
-        verdict_without_test(CLAIM, False, "x").word == "contrary"
-        and verdict_without_test(CLAIM, True, "x").word == "holds"
+        make_verdict_without_test(CLAIM, False, "x").word == "contrary"
+        and make_verdict_without_test(CLAIM, True, "x").word == "holds"
     )
-    assert verdict_without_test(replace(CLAIM, inside=(0, 1)), False, "x").word == "beyond"
+    assert make_verdict_without_test(replace(CLAIM, inside=(0, 1)), False, "x").word == "beyond"
 
 
 def test_beside_several_trainings_stands_the_weakest_of_them():

@@ -16,16 +16,16 @@ from transformers import AutoTokenizer
 from anisoscope.errors import CorpusError, DivergedError, ModelError, OutputError, UsageError
 from anisoscope.measure.loop import Interrupted
 from anisoscope.models.load import load
-from anisoscope_papers.training.language_model import checkpoint_steps, train, untrained
+from anisoscope_papers.training.language_model import build_untrained, choose_checkpoint_steps, train
 from anisoscope_papers.training.recipe import SIZES, ModelSize, Sizes, Training
 from anisoscope_papers.training.text import (
     SPECIAL,
     UNMASKED,
     Examples,
-    byte_pairs,
     open_training_corpus,
     prepare,
-    word_pieces,
+    train_byte_pairs,
+    train_word_pieces,
 )
 
 TINY = Sizes(preset="tiny", vocab_size=300, window=12, batch=4, dropout=0.1).build()
@@ -63,7 +63,7 @@ def weights(folder, step):
 
 def test_the_loss_on_masked_positions_is_the_loss(corpus):
     tokenizer, tokens = tokens_of(corpus)
-    model = untrained("masked-lm", Sizes(preset="tiny", window=12).build(), tokenizer, 0)
+    model = build_untrained("masked-lm", Sizes(preset="tiny", window=12).build(), tokenizer, 0)
     library = transformers.BertForMaskedLM(model.config)
     library.load_state_dict(model.state_dict())
     batch = Examples(tokens, tokens.parts()[0], 40, 0).__getitems__(list(range(16)))
@@ -98,10 +98,10 @@ def test_tokens_that_replace_others_are_any_of_the_vocabulary(corpus):
 
 LEARN = """
 import json, sys
-from anisoscope_papers.training.text import byte_pairs, word_pieces
+from anisoscope_papers.training.text import train_byte_pairs, train_word_pieces
 
 documents = open(sys.argv[1]).read().splitlines()
-print(json.dumps([learn(documents, 300).get_vocab() for learn in (word_pieces, byte_pairs)]))
+print(json.dumps([learn(documents, 300).get_vocab() for learn in (train_word_pieces, train_byte_pairs)]))
 """
 
 
@@ -112,10 +112,10 @@ def test_a_vocabulary_is_a_function_of_the_text(corpus):
     elsewhere = json.loads(subprocess.run(command, env=variables, stdout=-1, check=True).stdout)
     documents = corpus.read_text().splitlines()
     for _ in range(2):
-        assert [learn(documents, 300).get_vocab() for learn in (word_pieces, byte_pairs)] == elsewhere
+        assert [learn(documents, 300).get_vocab() for learn in (train_word_pieces, train_byte_pairs)] == elsewhere
     words = elsewhere[0]
     assert len(words) == 300 and sorted(words.values()) == list(range(300))
-    tokenizer = word_pieces(documents, 300)
+    tokenizer = train_word_pieces(documents, 300)
     assert len(tokenizer.added_tokens_decoder) == len(SPECIAL)  # the pieces given to the trainer are no special tokens
     assert tokenizer.tokenize("##a")[0] != "##a"
 
@@ -147,14 +147,14 @@ def test_masks_and_order_are_functions_of_the_data_seed(corpus):
 
 
 def test_checkpoints_are_log_spaced_with_the_first_and_the_last():
-    steps = checkpoint_steps(10_000, 2)
+    steps = choose_checkpoint_steps(10_000, 2)
     assert steps[:8] == [0, 1, 2, 3, 4, 6, 8, 11] and steps[-2:] == [8192, 10_000] and len(steps) == 28
-    assert checkpoint_steps(1, 2) == [0, 1]
-    assert checkpoint_steps(64, 1) == [0, 1, 2, 4, 8, 16, 32, 64]
+    assert choose_checkpoint_steps(1, 2) == [0, 1]
+    assert choose_checkpoint_steps(64, 1) == [0, 1, 2, 4, 8, 16, 32, 64]
 
 
 def test_a_training_leaves_a_series_that_loads(trained):
-    kept = checkpoint_steps(STEPS, 2)
+    kept = choose_checkpoint_steps(STEPS, 2)
     assert {path.name for path in trained.iterdir()} == {"identity.json", "training.json"} | {f"step-{s}" for s in kept}
     told = json.loads((trained / "training.json").read_text())
     assert told["checkpoints"] == kept and told["training"]["data_seed"] == 0
@@ -195,7 +195,7 @@ def test_an_interrupted_training_goes_on_to_the_same_weights(corpus, trained, tm
     seen = []
     train(training(corpus), tmp_path / "run", resume=True, progress=lambda step, _last: seen.append(step))
     assert seen[0] in (6, 7)
-    for step in checkpoint_steps(STEPS, 2):
+    for step in choose_checkpoint_steps(STEPS, 2):
         assert weights(tmp_path / "run", step) == weights(trained, step)
     ours, theirs = (json.loads((f / "training.json").read_text()) for f in (tmp_path / "run", trained))
     assert ours["validation_loss"] == theirs["validation_loss"] and ours["loss"] == theirs["loss"]

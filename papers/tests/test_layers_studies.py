@@ -21,7 +21,7 @@ from anisoscope.sums.isotropic import q95
 from anisoscope_papers import runner
 from anisoscope_papers.godey2024 import fig05_16_drift, layer_curves
 from anisoscope_papers.judge import Test as Check, compute_p_of_replicates, judge_tests
-from anisoscope_papers.study import Claim, Context, published
+from anisoscope_papers.study import Claim, Context, read_published
 
 STUDIES = {s.name: s for s in runner.find_studies() if s.paper == "godey2024"}
 LAYERED = ("fig1", "fig2", "fig3a", "fig3b", "fig4")
@@ -75,7 +75,7 @@ def test_another_corpus_stands_in_for_one_that_cannot_be_had_and_is_not_had_for_
             raise CorpusError(f"the corpus {job.corpus}", "none", "fetch it")
         return job.corpus
 
-    found = layer_curves.had(Job("a-model", corpus=first), context, measure_it)
+    found = layer_curves.measure_if_available(Job("a-model", corpus=first), context, measure_it)
     noted = [(row["metric"], row.get("corpus")) for row in context.lacking]
     assert (found, noted) == {
         0: ([first], []),
@@ -90,7 +90,7 @@ def test_left_out_values_are_those_of_a_pass_without_the_group(tmp_path):
     settings = Settings(metrics=("mean_cosine", "drift"), tokens=("all",), groups=4, sample=0)
     units = [unit for unit in range(9) if unit % 4 != 2]
     run_pass(model, tiny.Plan(documents, units=units), settings).save(tmp_path / "sums")
-    found = layer_curves.left_out(tmp_path / "sums", settings)
+    found = layer_curves.tabulate_left_out(tmp_path / "sums", settings)
     assert set(found["component"]) == {"0", "1", "3"} and set(found["token_policy"]) == {"all"}
     for group in (0, 1, 3):
         others = [unit for unit in units if unit % 4 != group]
@@ -107,16 +107,16 @@ def test_left_out_values_are_those_of_a_pass_without_the_group(tmp_path):
 
 def test_made_up_intervals_are_those_of_the_left_out_values():
     records = system("m", HIGH, error=0.01)
-    layers = layer_curves.curves(records)
+    layers = layer_curves.select_curves(records)
     theta = _layers_replicates(records, layers)[:, 1]
     value, low, high, *_ = compute_p_of_replicates(theta)
     assert (value, low, high) == pytest.approx(tuple(layers.loc[1, ["value", "low", "high"]]))
 
 
 def _layers_replicates(records, layers):
-    from anisoscope_papers.godey2024.layer_curves import replicates
+    from anisoscope_papers.godey2024.layer_curves import select_replicates
 
-    return replicates(records, layers, "mean_cosine")
+    return select_replicates(records, layers, "mean_cosine")
 
 
 @pytest.mark.parametrize(("others", "expected"), [(0.1, "holds"), (0.9, "fails"), (0.48, "undecided")])
@@ -127,7 +127,7 @@ def test_characters_only_against_the_others(others, expected):
 
 def test_a_first_run_says_whether_it_measures_what_others_measured():
     """Published values of BERT and GPT-2 stand beside ours, and nothing does beside other models."""
-    expected = published("godey2024")["fig1"]["expected"]
+    expected = read_published("godey2024")["fig1"]["expected"]
     bert, gpt2 = (np.array([0.1, *expected[model]]) for model in ("bert-base", "gpt2"))
     bert[5] += 0.06
     gpt2[7] += 0.04
@@ -231,7 +231,7 @@ def test_figures_are_drawn(name):
     records = pd.concat([system("vit-base", HIGH), system("t5", HIGH), system("t5", ZERO, stack="decoder")])
     chart = STUDIES[name].draw(records)[name].to_dict()
     assert chart["layer"] or chart["hconcat"]
-    curves = layer_curves.curves(records)
+    curves = layer_curves.select_curves(records)
     assert curves.loc[curves["model"] == "t5", "place"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
@@ -388,7 +388,7 @@ def test_packaged_networks_stand_beside_their_untrained_selves_on_each_corpus(tm
         asked.append((job.model, job.corpus, job.untrained))
         return system("m", (0.4, 0.6) if job.untrained else (0.4, 0.3))
 
-    monkeypatch.setattr(layer_curves, "measured", measured)
+    monkeypatch.setattr(layer_curves, "run_measurement", measured)
     settings, context = STUDIES["fig4"].settings["packaged"], Context(tmp_path, tmp_path)
     records = layer_curves.measure(settings, context)
     assert len(asked) == 14 and len({(corpus, untrained) for _, corpus, untrained in asked}) == 4
@@ -406,7 +406,7 @@ def test_inner_relus_are_measured_after_and_before(tmp_path, monkeypatch):
         asked.append((job.settings.blocks, job.settings.tokens))
         return system("m", (0.1, 0.6, 0.7) if job.settings.blocks == ("ReLU6",) else (0.1, 0.0, 0.1))
 
-    monkeypatch.setattr(layer_curves, "measured", measured)
+    monkeypatch.setattr(layer_curves, "run_measurement", measured)
     relus = layer_curves.Systems(corpus="vision/some", packaged=("builtin:net",), relus=("ReLU6", "blocks.*.norm"))
     records = layer_curves.measure(relus, Context(tmp_path, tmp_path))
     assert asked == [(("ReLU6",), ("all",)), (("blocks.*.norm",), ("all",))] * 2
@@ -414,7 +414,7 @@ def test_inner_relus_are_measured_after_and_before(tmp_path, monkeypatch):
     after, before = (select(trained, site=site) for site in ("hidden", "unrectified"))
     assert list(after["layer"]) == list(before["layer"]) == [1, 2]
     assert (after["value"].to_numpy() > 0.5).all() and (before["value"].to_numpy() < 0.2).all()
-    assert fig05_16_drift.without_relus(layer_curves.Systems(others=(relus,))).others == ()
+    assert fig05_16_drift.drop_relus(layer_curves.Systems(others=(relus,))).others == ()
 
 
 @pytest.mark.parametrize("name", ["minilm", "rxnfp-pretrained", "rxnmapper", "antiberty"])
@@ -450,7 +450,7 @@ def test_a_decoder_that_reads_one_prompt_is_no_layer_of_speech(tmp_path):
     for clip in range(3):
         soundfile.write(tmp_path / "clips" / f"{clip}.wav", rng.standard_normal(9_000) / 9, 16_000)
     job = Job(str(tmp_path / "model"), corpus=str(tmp_path / "clips"), settings=layer_curves.Systems().settings())
-    rows = layer_curves.measured(job, Context(tmp_path, tmp_path / "cache"))
+    rows = layer_curves.run_measurement(job, Context(tmp_path, tmp_path / "cache"))
     assert set(rows["stack"]) == {"encoder"}
     assert set(select(rows, metric="mean_cosine", site="hidden")["layer"]) == {0, 1, 2}
     assert set(select(rows, metric="mean_cosine.left_out")["layer"]) == {0, 1, 2}
@@ -473,7 +473,7 @@ def test_figure_18_places_each_layer_at_its_own_dimension():
     wide = pd.concat([system("net", (0.4,)), system("net", (0.5,)).assign(layer=1)], ignore_index=True)
     bound = (wide["metric"] == "mean_cosine.isotropic_q95") & (wide["layer"] == 1)
     wide.loc[bound, "value"] = q95(512)
-    found = fig17_18_cosine_law.layers(wide)
+    found = fig17_18_cosine_law.select_layers(wide)
     first, second = found["d"]
     assert second == 512 != first
 

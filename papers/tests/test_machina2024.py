@@ -55,12 +55,12 @@ def test_where_a_is_largest_the_input_of_the_blocks_is_no_layer() -> None:
     of_input = (records["site"] == "hidden") & (records["layer"] == 0) & (records["metric"] == "mean_cosine")
     of_input &= records["component"].isna()
     records.loc[of_input, "value"] += 0.9
-    found = trained.largest(records)
+    found = trained.find_largest(records)
     assert found["layer"].tolist() == [1] * 6 and found["value"].max() < 0.7
     shares = records["metric"] == "mean_cosine.top_share"
     shallow = records[shares & (records["site"] == "hidden")].assign(layer=0, value=0.1)
     both = pd.concat([shallow, records], ignore_index=True)  # of another layer of the same site
-    assert trained.top_share(both).to_numpy() == pytest.approx(0.7, abs=0.03)
+    assert trained.read_top_share(both).to_numpy() == pytest.approx(0.7, abs=0.03)
 
 
 def test_a_norm_inside_the_last_block_is_the_final_one() -> None:

@@ -16,9 +16,9 @@ from anisoscope_papers.beyond.modalities import KindRecipe
 from anisoscope_papers.beyond.trained import LOSS, SKILL, Experiment
 from anisoscope_papers.study import Context
 from anisoscope_papers.training import photographs_and_speech
-from anisoscope_papers.training.kinds import kind_named, material
+from anisoscope_papers.training.kinds import find_kind, prepare_material
 
-DIGITS = kind_named("vit")
+DIGITS = find_kind("vit")
 SMALL = replace(
     DIGITS, sizes=tuple((dict(DIGITS.sizes) | {"hidden_size": 16, "intermediate_size": 16}).items()), batch=8
 )
@@ -28,7 +28,7 @@ RECIPE = KindRecipe("vit", 4, looks=(2,), probe=6)
 @pytest.fixture(autouse=True)
 def _small(tmp_path, monkeypatch):
     monkeypatch.setenv("ANISOSCOPE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(modalities, "kind_named", lambda name: SMALL if name == "vit" else kind_named(name))
+    monkeypatch.setattr(modalities, "find_kind", lambda name: SMALL if name == "vit" else find_kind(name))
 
 
 def test_cells_are_trained_once_looked_at_and_found_again(tmp_path, monkeypatch):
@@ -41,7 +41,7 @@ def test_cells_are_trained_once_looked_at_and_found_again(tmp_path, monkeypatch)
     assert start["base", 0] == start["queries-centred", 0] != start["base", 1]  # paired by seed
     lost = records[records["metric"] == LOSS].pivot(index=["model", "seed"], columns="step", values="value")
     skill = records[records["metric"] == SKILL].pivot(index=["model", "seed"], columns="step", values="value")
-    known = modalities.guess(SMALL, material(SMALL, 0))
+    known = modalities.guess(SMALL, prepare_material(SMALL, 0))
     np.testing.assert_allclose(skill.astype(float), 1 - lost.astype(float) / known)
     assert (lost.loc["base"] != lost.loc["queries-centred"]).all(axis=None)
     monkeypatch.setattr(KindRecipe, "train", None)
@@ -67,20 +67,20 @@ def _narrow(kind, **more):
 @pytest.mark.parametrize("name", ["vit", "vit-masked", "speech-transformer", "speech-masked", "token-lm"])
 def test_queries_and_keys_of_any_encoder_are_changed(name, monkeypatch):
     """Whatever their architecture calls the projections: each of them, and no other, by the arm's change."""
-    monkeypatch.setattr("anisoscope_papers.training.kinds.examples_of", lambda _kind: (None, [], [], None))
-    kind = replace(kind_named(name), sizes=_narrow(kind_named(name)))
+    monkeypatch.setattr("anisoscope_papers.training.kinds.make_examples", lambda _kind: (None, [], [], None))
+    kind = replace(find_kind(name), sizes=_narrow(find_kind(name)))
     changed = {"queries-centred": ("q", arms.Centred), "keys-centred": ("k", arms.Centred)}
     for arm, (letter, made) in changed.items():
-        model = material(kind, 0).model
+        model = prepare_material(kind, 0).model
         arms.list_changes(arm)[0].model(model)
         found = {path.rpartition(".")[2] for path, module in model.named_modules() if isinstance(module, made)}
         count = sum(isinstance(module, made) for module in model.modules())
         assert count == 2 and {place[0] for place in found} == {letter}
-    model = material(kind, 0).model
+    model = prepare_material(kind, 0).model
     arms.list_changes("no-qk-bias")[0].model(model)
     gone = [path for path, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m.bias is None]
     assert len(gone) == 4 and {path.rpartition(".")[2][0] for path in gone} == {"q", "k"}
-    model = material(kind, 0).model
+    model = prepare_material(kind, 0).model
     arms.list_changes("qk-norm")[0].model(model)
     assert sum(isinstance(module, arms.Normed) for module in model.modules()) == 4
 
@@ -96,7 +96,7 @@ def test_the_guess_is_the_loss_of_the_mean_image_in_hidden_patches():
         return {"pixel_values": pictures[chosen], "bool_masked_pos": hidden[chosen]}
 
     made = SimpleNamespace(train=list(range(20)), validation=list(range(20, 30)), collate=collate)
-    kind = replace(kind_named("vit-masked"), batch=2)
+    kind = replace(find_kind("vit-masked"), batch=2)
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     model = ViTForMaskedImageModeling(ViTConfig(image_size=8, patch_size=4, encoder_stride=4, **sizes))
     mean = pictures[:20].mean(0)
@@ -131,9 +131,9 @@ def test_the_guess_at_hidden_spans_is_the_loss_of_equal_chances(monkeypatch):
         return torch.zeros(1 + len(negatives), *negatives.shape[1:3])
 
     monkeypatch.setattr(Wav2Vec2ForPreTraining, "compute_contrastive_logits", staticmethod(equal))
-    kind = replace(kind_named("speech-masked"), batch=1, sizes=_narrow(kind_named("speech-masked")))
-    monkeypatch.setattr("anisoscope_papers.training.kinds.examples_of", lambda _kind: (None, [], [], None))
-    model, spans = material(kind, 0).model.eval(), partial(photographs_and_speech._spans, 98, 20)
+    kind = replace(find_kind("speech-masked"), batch=1, sizes=_narrow(find_kind("speech-masked")))
+    monkeypatch.setattr("anisoscope_papers.training.kinds.make_examples", lambda _kind: (None, [], [], None))
+    model, spans = prepare_material(kind, 0).model.eval(), partial(photographs_and_speech._draw_spans, 98, 20)
     drawn, free = [spans(np.random.default_rng(i)) for i in range(3)], torch.Generator().manual_seed(0)
 
     def collate(chosen):

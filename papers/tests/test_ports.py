@@ -631,9 +631,9 @@ def test_words_are_those_of_berts_basic_tokenisation() -> None:
 
 def test_character_ids_of_a_word() -> None:
     pad = character_bert.CHARACTER_PADDING
-    assert character_bert.character_ids("é")[:5] == [259, 0xC3 + 1, 0xA9 + 1, 260, pad]
-    assert character_bert.character_ids("[MASK]")[:4] == [259, 262, 260, pad]
-    long = character_bert.character_ids("x" * 60)
+    assert character_bert.encode_word("é")[:5] == [259, 0xC3 + 1, 0xA9 + 1, 260, pad]
+    assert character_bert.encode_word("[MASK]")[:4] == [259, 262, 260, pad]
+    long = character_bert.encode_word("x" * 60)
     assert long == [259, *[ord("x") + 1] * 48, 260]
 
 
@@ -641,7 +641,7 @@ def test_padding_of_words() -> None:
     batch = character_bert.CharacterBertTokenizer()(["a [MASK] b c", "f"])
     assert batch["input_ids"].shape == (2, 6, 50)
     assert batch["attention_mask"].tolist() == [[1] * 6, [1, 1, 1, 0, 0, 0]]
-    assert torch.equal(batch["input_ids"][0, 4], torch.tensor(character_bert.character_ids("c")))
+    assert torch.equal(batch["input_ids"][0, 4], torch.tensor(character_bert.encode_word("c")))
 
 
 @torch.no_grad()

@@ -102,14 +102,14 @@ def every_cell():
 
 def test_labels_say_what_a_cell_is():
     asked = list(dict.fromkeys(every_cell()))
-    found = grid.with_options(pd.DataFrame({"model": [cell.label for cell in asked]}))
+    found = grid.add_options(pd.DataFrame({"model": [cell.label for cell in asked]}))
     assert len({(cell.label, cell.corpus, cell.seed) for cell in asked}) == len(asked)
     for cell, row in zip(asked, found.itertuples(), strict=True):
         assert (row.positions, row.scale, row.arm, row.split) == (cell.positions, cell.scale, cell.arm, cell.split)
         assert (row.freeze_after == cell.freeze_after) or (np.isnan(row.freeze_after) and cell.freeze_after is None)
         assert (row.steps == cell.steps) or (np.isnan(row.steps) and cell.steps is None)
     own = [cell.label for cell in grid.PAPER.by_depth()]
-    assert set(grid.with_options(pd.DataFrame({"model": own}))["family"]) == {grid.OWN}
+    assert set(grid.add_options(pd.DataFrame({"model": own}))["family"]) == {grid.OWN}
 
 
 def test_every_cell_is_one_training():
@@ -121,13 +121,13 @@ def test_cells_are_measured_once_and_taken_from_earlier_records(tmp_path, monkey
     plan = Grid(corpora=("planted",), limit=160, epochs=2, utterances=30, vector_norm=5.0)
     asked = [Cell("planted", positions="none"), Cell("planted", positions="none", arm="uniform")]
     context = Context(tmp_path / "study", tmp_path / "cache")
-    first = cells.records_of(asked, plan, context)
+    first = cells.collect_records(asked, plan, context)
     assert not list((tmp_path / "cache" / "cells").glob("*/"))
     assert not first["metric"].isin(["missing", "diverged"]).any()
     learned = select(first, model=asked[0].label)
     accuracy = {row.component: row.value for row in select(learned, metric="accuracy").itertuples()}
     for row in select(learned, metric=cells.RIGHT).itertuples():
-        name, right = cells.unpacked(row.component, int(select(learned, metric="accuracy")["n_units"].max()))
+        name, right = cells.unpack_bits(row.component, int(select(learned, metric="accuracy")["n_units"].max()))
         assert right.mean() == pytest.approx(accuracy[name]) == pytest.approx(row.value)
     at_start = select(first, model=asked[0].label + grid.UNTRAINED, metric="cls_entropy", component="row")
     assert at_start["value"].tolist() == pytest.approx([1.0], abs=1e-3)  # the query of [CLS] is 0 without positions
@@ -137,12 +137,12 @@ def test_cells_are_measured_once_and_taken_from_earlier_records(tmp_path, monkey
         raise AssertionError("trained again")
 
     monkeypatch.setattr(cells, "train_cell", refuse)
-    pd.testing.assert_frame_equal(cells.records_of(asked, plan, context), first)
+    pd.testing.assert_frame_equal(cells.collect_records(asked, plan, context), first)
     (tmp_path / "elsewhere").mkdir()
     cells.write_table(tmp_path / "elsewhere" / "records.parquet", first)
-    again = cells.records_of(asked, plan, Context(tmp_path / "elsewhere", tmp_path / "empty"))
+    again = cells.collect_records(asked, plan, Context(tmp_path / "elsewhere", tmp_path / "empty"))
     pd.testing.assert_frame_equal(again, first)
-    absent = cells.records_of([replace(asked[0], seed=9)], replace(plan, train=False), context)
+    absent = cells.collect_records([replace(asked[0], seed=9)], replace(plan, train=False), context)
     assert absent["metric"].tolist() == ["missing"]
 
 
@@ -254,7 +254,7 @@ def test_the_trend_of_frozen_attention_is_over_its_steps_alone():
         table = {-1.0: np.full(2, uniform)}
         for step, of_seeds in zip((0, 38, 240, 480), np.stack([rising, falling], 1), strict=True):
             table[step] = of_seeds
-        found = frozen.trend(Seeds(table, np.full(2, np.nan)))
+        found = frozen.rank_trend(Seeds(table, np.full(2, np.nan)))
         np.testing.assert_allclose(found, [1, -1])
 
 
@@ -262,14 +262,14 @@ def test_the_last_layer_of_a_model_is_that_of_its_own_depth():
     depths = [(layer, layers) for layers in (1, 3, 2) for layer in range(layers + 1)]
     rows = pd.DataFrame(depths, columns=["layer", "layers"]).astype(float)
     rows = rows.assign(metric="intra_sequence", token_policy="all", site=positions.KEYS, value=range(len(rows)))
-    found = positions.last_layer(rows, positions.KEYS)
+    found = positions.select_last_layer(rows, positions.KEYS)
     assert found[["layer", "layers"]].to_numpy().tolist() == [[1, 1], [3, 3], [2, 2]]
-    assert positions.last_layer(rows, positions.VALUES).empty
+    assert positions.select_last_layer(rows, positions.VALUES).empty
 
 
 def test_bits_survive():
     right = np.random.default_rng(0).random(37) < 0.4
-    name, found = cells.unpacked(cells.packed("test, uniform afterwards", right), 37)
+    name, found = cells.unpack_bits(cells.pack_bits("test, uniform afterwards", right), 37)
     assert name == "test, uniform afterwards" and np.array_equal(found, right)
 
 
@@ -286,7 +286,7 @@ def test_crossed_intervals_cover(of_rows, of_columns, least):
     """Eight seeds × 300 utterances, over 2,000 draws; where neither varies the interval is too wide, not too narrow."""
     generator = np.random.default_rng(1)
     drawn = [simulated(generator, 8, 300, of_rows, of_columns, 0.4) for _ in range(2000)]
-    inside = [low <= 0 <= high for _, low, high, _ in map(crossed.crossed_interval, drawn)]
+    inside = [low <= 0 <= high for _, low, high, _ in map(crossed.estimate_crossed_interval, drawn)]
     assert least <= np.mean(inside) <= 1.0
     alone = [abs(np.mean(x)) <= 1.96 * np.std(x.mean(0), ddof=1) / np.sqrt(300) for x in drawn]
     if of_rows:
@@ -295,16 +295,16 @@ def test_crossed_intervals_cover(of_rows, of_columns, least):
 
 def test_crossed_interval_of_one_kind_of_variation_is_student_s():
     by_row = np.array([0.1, 0.3, 0.2, 0.6])
-    mean, low, high, freedom = crossed.crossed_interval(np.repeat(by_row[:, None], 50, 1))
+    mean, low, high, freedom = crossed.estimate_crossed_interval(np.repeat(by_row[:, None], 50, 1))
     half = 3.1824 * by_row.std(ddof=1) / 2
     assert (mean, low, high) == pytest.approx((0.3, 0.3 - half, 0.3 + half), abs=1e-4)
     assert freedom == pytest.approx(3)
-    assert np.isnan(crossed.crossed_interval(by_row[None])[1:]).all()
+    assert np.isnan(crossed.estimate_crossed_interval(by_row[None])[1:]).all()
 
 
 def test_the_bootstrap_of_both_agrees_with_the_crossed_interval():
     table = simulated(np.random.default_rng(2), 12, 400, 0.1, 0.3, 0.3)
-    ours, theirs = crossed.crossed_interval(table), crossed.bootstrap_interval(table)
+    ours, theirs = crossed.estimate_crossed_interval(table), crossed.bootstrap_interval(table)
     assert ours[0] == pytest.approx(theirs[0])
     assert 0.6 < (theirs[2] - theirs[1]) / (ours[2] - ours[1]) < 1.1
 
@@ -319,7 +319,7 @@ def test_a_difference_is_judged_over_seeds_utterances_and_splits(less, expected)
             right = np.where(generator.random(4000) < 0.01, ~easy[cell.corpus], easy[cell.corpus])
             right &= generator.random(4000) >= lost
             value = float(right.mean())
-            rows.append(row(cell, cells.RIGHT, value, component=cells.packed(what, right)))
+            rows.append(row(cell, cells.RIGHT, value, component=cells.pack_bits(what, right)))
             rows.append(row(cell, "accuracy", value, component=what, n_units=4000))
     records = as_records(pd.DataFrame(rows))
     verdicts = STUDIES["crossed"].judge(records)
@@ -333,7 +333,7 @@ def test_a_difference_is_judged_over_seeds_utterances_and_splits(less, expected)
 def test_rows_are_splits_if_there_are_enough_of_them(splits):
     """Each a mean over its seeds; else the seeds of the first split."""
     by_split = {7 + k: np.arange(12.0).reshape(4, 3) + 100 * k for k in range(splits)}
-    table = crossed.table_of(by_split)
+    table = crossed.stack_splits(by_split)
     if splits < FEWEST:
         assert np.array_equal(table, by_split[7])
     else:

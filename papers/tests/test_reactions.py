@@ -7,7 +7,7 @@ import torch
 
 from anisoscope.metrics.class_direction import auc
 from anisoscope_papers.beyond import reactions
-from anisoscope_papers.study import claims
+from anisoscope_papers.study import read_claims
 
 
 def test_directions_are_those_of_every_representative():
@@ -23,7 +23,7 @@ def test_directions_are_those_of_every_representative():
         same = labels == labels[i]
         medians = np.median(cosine[i][others & same]), np.median(cosine[i][~same])
         expected.append((auc(cosine[i][others], same[others]), *medians))
-    assert reactions.of_directions(cls, labels) == pytest.approx(tuple(np.mean(expected, 0)), abs=1e-12)
+    assert reactions.measure_directions(cls, labels) == pytest.approx(tuple(np.mean(expected, 0)), abs=1e-12)
 
 
 def test_the_similarity_is_equation_3_of_real_tokens():
@@ -32,15 +32,15 @@ def test_the_similarity_is_equation_3_of_real_tokens():
     for row, count in ((0, 5), (1, 3)):
         units = torch.nn.functional.normalize(states[row, :count].double(), dim=-1)
         pairs = (units @ units.T)[~torch.eye(count, dtype=torch.bool)]
-        found = reactions.mean_cosine_of_pairs(states, real)[row]
+        found = reactions.average_cosine_of_pairs(states, real)[row]
         torch.testing.assert_close(found, pairs.mean(), atol=1e-12, rtol=0)
 
 
 def test_shares_of_the_last_third():
     curve = np.array([[0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0]])  # six layers: the last third begins after the fourth
-    assert reactions.last_third(curve) == pytest.approx([0.6])
-    assert reactions.share_still_to_come(curve) == pytest.approx([0.6])
-    assert np.isnan(reactions.last_third(curve[:, ::-1])).all()
+    assert reactions.measure_last_third(curve) == pytest.approx([0.6])
+    assert reactions.measure_share_to_come(curve) == pytest.approx([0.6])
+    assert np.isnan(reactions.measure_last_third(curve[:, ::-1])).all()
 
 
 def test_a_model_that_fine_tuning_left_as_it_was_shows_no_convergence():
@@ -48,10 +48,10 @@ def test_a_model_that_fine_tuning_left_as_it_was_shows_no_convergence():
     cls = draw.normal(size=(64, 7, 4))
     cls /= np.linalg.norm(cls, axis=2, keepdims=True)
     seen, labels = reactions.Seen(draw.uniform(0.1, 0.3, (64, 7)), cls), np.arange(64) % 4
-    same = reactions.replicates(seen, labels)
-    found = reactions.asked(same, same)
+    same = reactions.compute_replicates(seen, labels)
+    found = reactions.compute_claimed(same, same)
     assert not found["tokens converge by fine-tuning"].any() and not found["the direction separates"].any()
-    assert set(found) == set(claims("beyond", "reactions"))
+    assert set(found) == set(read_claims("beyond", "reactions"))
 
 
 def test_claims_are_on_the_last_layer_and_what_they_compare():
@@ -62,7 +62,7 @@ def test_claims_are_on_the_last_layer_and_what_they_compare():
 
     before = curves([0.1, 0.2, 0.3, 0.4], [0.5, 0.55, 0.6, 0.65])
     after = curves([0.1, 0.25, 0.4, 0.8], [0.5, 0.6, 0.7, 0.95])
-    found = {name: float(value[0]) for name, value in reactions.asked(before, after).items()}
+    found = {name: float(value[0]) for name, value in reactions.compute_claimed(before, after).items()}
     assert found == pytest.approx(
         {
             "tokens converge by fine-tuning": 0.8 - 0.4,
@@ -82,7 +82,7 @@ def test_claims_are_on_the_last_layer_and_what_they_compare():
 def test_a_claim_is_judged_by_the_interval_over_reactions(ends, word):
     rows = [
         {"component": name, "metric": "claim", "n_units": 864} | dict(zip(("value", "low", "high"), ends, strict=True))
-        for name in claims("beyond", "reactions")
+        for name in read_claims("beyond", "reactions")
     ]
     verdicts = reactions.STUDY.judge(pd.DataFrame(rows))
     (verdict,) = (v for v in verdicts if v.claim == "tokens converge by fine-tuning")

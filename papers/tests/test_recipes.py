@@ -230,7 +230,7 @@ def test_sizes_are_as_they_are_asked_for():
 @pytest.mark.parametrize("patience", [None, 2])
 def test_a_small_model_is_fitted_as_its_kind_and_seed_say(patience):
     kind = KINDS["vit"]
-    how = train_small.fitting(kind, 5, 300, patience)
+    how = train_small.build_fitting(kind, 5, 300, patience)
     of = how.settings
     assert (of["seed"], of["data_seed"], of["learning_rate"], of["max_steps"]) == (5, 5, kind.rate, 300)
     assert of["per_device_train_batch_size"] == kind.batch and of["warmup_steps"] == 15 and how.patience == patience
@@ -243,7 +243,7 @@ def test_a_small_model_is_trained_for_its_share_or_until_it_no_longer_learns(sha
     """Steps, patience and the best checkpoint; what was begun before is begun anew."""
     kind, kept, asked = KINDS["vit"], [], {}
     monkeypatch.setattr(
-        train_small, "material", lambda _kind, seed: SimpleNamespace(model=f"seed {seed}", processor=None)
+        train_small, "prepare_material", lambda _kind, seed: SimpleNamespace(model=f"seed {seed}", processor=None)
     )
     monkeypatch.setattr(train_small.fit, "keep", lambda folder, *parts: kept.append((folder.name, parts[0])))
 
@@ -256,14 +256,14 @@ def test_a_small_model_is_trained_for_its_share_or_until_it_no_longer_learns(sha
     monkeypatch.setattr(train_small.fit, "fit", fit)
     recipe = train_small.SmallModelRecipe(share=share, patience=7, longest=2)
     (tmp_path / "small").mkdir()
-    done = train_small.trained(kind, 4, recipe, tmp_path)
+    done = train_small.train_or_load(kind, 4, recipe, tmp_path)
     best = 2 if share is None else 3
     assert asked == {"steps": 2000 if share is None else 100, "patience": 7 if share is None else None, "seed": 4}
     assert kept == [(f"step-{s}", "seed 4") for s in (0, 1, 2, best)] and done.best == best
     begun = done.folder / "of a training that was killed"
     begun.touch()
     (done.folder / train_small.TRAINED).unlink()
-    train_small.trained(kind, 4, recipe, tmp_path)
+    train_small.train_or_load(kind, 4, recipe, tmp_path)
     assert not begun.exists()
 
 

@@ -115,5 +115,5 @@ def test_the_path_of_a_head_is_that_of_the_first_seed() -> None:
         for step in (8, 0)
         for k in (1, 2)
     ]
-    path = series_charts._path_of(as_records(pd.DataFrame(rows)), "union", "query")
+    path = series_charts._select_path(as_records(pd.DataFrame(rows)), "union", "query")
     assert path.to_numpy().tolist() == [[0, 201, 202], [8, 281, 282]] and list(path) == ["step", "d1", "d2"]

@@ -23,7 +23,7 @@ from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
 from anisoscope_papers import runner
 from anisoscope_papers.godey2024 import checkpoints, courses, fig11_12_trajectories as planes, fig13_14_alignment
-from anisoscope_papers.godey2024.fig13_14_alignment import Alignment, table
+from anisoscope_papers.godey2024.fig13_14_alignment import Alignment, read_table
 from anisoscope_papers.judge import judge_tests, make_test_of_seeds
 from anisoscope_papers.study import Claim
 
@@ -294,9 +294,9 @@ def test_layers_that_are_hardly_alike_are_not_alike():
     layers, steps = 4, 4000
     drawn = np.random.default_rng(0).standard_normal((3, layers, steps))
     common = np.random.default_rng(1).standard_normal((1, layers, steps))
-    (verdict,) = judge_tests([fig13_14_alignment._permuted(claim, 0.5 * common + drawn)])
+    (verdict,) = judge_tests([fig13_14_alignment._test_by_permutation(claim, 0.5 * common + drawn)])
     assert 0.1 < verdict.value < 0.3 and verdict.outcome == "undecided" and "too small" in verdict.reason
-    (verdict,) = judge_tests([fig13_14_alignment._permuted(claim, common + drawn)])
+    (verdict,) = judge_tests([fig13_14_alignment._test_by_permutation(claim, common + drawn)])
     assert verdict.outcome == "holds"
 
 
@@ -597,7 +597,7 @@ def test_shown_steps_are_nearest_by_ratio():
 
 def test_the_table_of_a_metric():
     values = np.random.default_rng(0).standard_normal(SHAPE)
-    found = table(as_records(rows("query_key.cosine", "query.raw", values)), "query_key.cosine")
+    found = read_table(as_records(rows("query_key.cosine", "query.raw", values)), "query_key.cosine")
     np.testing.assert_array_equal(found.values, values)
     assert (found.seeds, found.steps, found.layers) == ((0, 1, 2), STEPS, (1, 2, 3, 4))
 
@@ -802,10 +802,10 @@ def test_all_orders_of_the_layers_are_tried_where_they_are_finite():
         for others in itertools.product(itertools.permutations(range(layers)), repeat=seeds - 1):
             turned = [unit[0], *(unit[i + 1][list(order)] for i, order in enumerate(others))]
             by_hand.append(np.mean([(a * b).sum() for a, b in itertools.combinations(turned, 2)]))
-        found = fig13_14_alignment._of_all_orders(unit)
+        found = fig13_14_alignment._correlate_all_orders(unit)
         assert found[0] == pytest.approx(by_hand[0])
         np.testing.assert_allclose(np.sort(found), np.sort(by_hand), atol=1e-12)
-        test = fig13_14_alignment._permuted(Claim("alike", "Alike", "", floor=-1.0, because="any"), rows_of)
+        test = fig13_14_alignment._test_by_permutation(Claim("alike", "Alike", "", floor=-1.0, because="any"), rows_of)
         assert test.up == pytest.approx(np.mean(np.array(by_hand) >= by_hand[0] - 1e-12))
         assert f"all {len(by_hand):,} orders" in test.note
 
@@ -813,9 +813,9 @@ def test_all_orders_of_the_layers_are_tried_where_they_are_finite():
 def test_where_orders_are_too_many_they_are_drawn(monkeypatch):
     monkeypatch.setattr(fig13_14_alignment, "ALL_ORDERS", 500)
     rows_of = np.random.default_rng(0).standard_normal((3, 4, 5)) + 2 * np.random.default_rng(1).standard_normal((4, 5))
-    drawn = fig13_14_alignment._permuted(ANY, rows_of)
+    drawn = fig13_14_alignment._test_by_permutation(ANY, rows_of)
     monkeypatch.undo()
-    every = fig13_14_alignment._permuted(ANY, rows_of)
+    every = fig13_14_alignment._test_by_permutation(ANY, rows_of)
     assert "100,000 drawn orders" in drawn.note and drawn.value == pytest.approx(every.value)
     assert drawn.up == pytest.approx(every.up, abs=0.005)
 
@@ -833,20 +833,24 @@ def test_a_trend_counts_every_checkpoint_for_the_time_it_stands_for():
     steps = np.array([0, *2 ** np.arange(11)])
     course = np.interp(steps, [0, 64, 1024], [4.0, 2.8, 3.5])
     assert stats.spearmanr(steps, course).statistic < 0
-    assert courses.trend(course, steps.astype(float)) > 0.7
-    assert courses.trend(-np.log1p(steps), steps.astype(float)) == pytest.approx(-1)
+    assert courses.correlate_with_clock(course, steps.astype(float)) > 0.7
+    assert courses.correlate_with_clock(-np.log1p(steps), steps.astype(float)) == pytest.approx(-1)
     loss = np.array([0.0, *[0.1] * 10, 1.0])
-    assert courses.trend(course, loss) == pytest.approx(courses.trend(course[[0, 10, 11]], loss[[0, 10, 11]]))
-    assert np.isnan(courses.trend(np.ones(12), steps.astype(float)))
+    assert courses.correlate_with_clock(course, loss) == pytest.approx(
+        courses.correlate_with_clock(course[[0, 10, 11]], loss[[0, 10, 11]])
+    )
+    assert np.isnan(courses.correlate_with_clock(np.ones(12), steps.astype(float)))
 
 
 def test_where_a_course_turns_is_read_from_the_other_seeds():
     """The lowest of noisy values lies below the last by chance: the rise of a course that stays is 0 on average."""
-    rises = [courses.since_turning(np.random.default_rng(i).standard_normal((4, 13))).mean() for i in range(300)]
+    rises = [
+        courses.measure_rise_since_turning(np.random.default_rng(i).standard_normal((4, 13))).mean() for i in range(300)
+    ]
     assert abs(np.mean(rises)) < 0.15
     own = [np.random.default_rng(i).standard_normal(13) for i in range(300)]
     assert np.mean([x[-1] - x.min() for x in own]) > 1
-    found = courses.since_turning(falling_then_rising(100, 3.5))
+    found = courses.measure_rise_since_turning(falling_then_rising(100, 3.5))
     np.testing.assert_allclose(found, 0.5, atol=0.05)
 
 
@@ -854,19 +858,19 @@ def test_which_of_two_courses_leads():
     steps = np.array(STEPS)
     first = 0.1 + 0.5 * (steps >= 20) + 0.01 * np.random.default_rng(0).standard_normal((4, len(steps)))
     second = 0.2 + 0.5 * (steps >= 200) + 0.01 * np.random.default_rng(1).standard_normal((4, len(steps)))
-    ahead, at = courses.lead(first, second, (0.1, 0.1))
+    ahead, at = courses.measure_lead(first, second, (0.1, 0.1))
     assert set(at) == {STEPS.index(20)} and (ahead > 0.8).all()
-    behind, at = courses.lead(second, first, (0.1, 0.1))
+    behind, at = courses.measure_lead(second, first, (0.1, 0.1))
     assert set(at) == {STEPS.index(200)} and (np.abs(behind) < 0.15).all()
     still = np.zeros_like(first)
-    assert np.isnan(courses.lead(first, still, (0.1, 0.1))[0]).all()
+    assert np.isnan(courses.measure_lead(first, still, (0.1, 0.1))[0]).all()
 
 
 def test_a_rise_goes_to_the_step_where_the_other_seeds_are_highest():
     """A seed's own highest value is a chance one: one that jumps at the second step alone has made no such rise."""
     first = np.array([[0.0, 0.5, 0.9, 1.0], [0.0, 0.5, 0.9, 1.0], [0.0, 4.0, 0.9, 1.0]])
     second = np.array([[0.0, 0.2, 0.6, 1.0]] * 3)
-    ahead, at = courses.lead(first, second, (0.1, 0.1))
+    ahead, at = courses.measure_lead(first, second, (0.1, 0.1))
     assert at.tolist() == [1, 1, 1]
     # of the first two the other seeds are highest at the second step, through the jump
     np.testing.assert_allclose(ahead, [1 - 0.2, 1 - 0.2, 4.0 - 0.2])

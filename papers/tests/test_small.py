@@ -13,7 +13,7 @@ from anisoscope.errors import OutputError
 from anisoscope.store import as_records, select
 from anisoscope_papers import runner
 from anisoscope_papers.beyond import dimension, small_cells, small_models
-from anisoscope_papers.beyond.small_cells import between, measure, records_of, with_axes
+from anisoscope_papers.beyond.small_cells import add_axes, compare_classes, measure, read_or_measure
 from anisoscope_papers.beyond.small_models import (
     EACH,
     FIRST,
@@ -108,20 +108,20 @@ def test_blocks_are_what_their_names_say(blocks):
 
 def test_cells_are_trained_once_and_seen_before_and_after(context):
     (cell,) = PLAN.cells()
-    found = records_of(cell, PLAN, context, True)
-    accuracy = with_axes(select(found, metric="accuracy"))
+    found = read_or_measure(cell, PLAN, context, True)
+    accuracy = add_axes(select(found, metric="accuracy"))
     before, after = (accuracy[accuracy["untrained"] == known]["value"].item() for known in (True, False))
-    assert before < 0.6 < after and set(with_axes(found)["dim"]) == {8.0}
+    assert before < 0.6 < after and set(add_axes(found)["dim"]) == {8.0}
     assert {"intra_sequence", "class_direction.auc", "class_direction.dimensions", "majority"} <= set(found["metric"])
     path = next((context.cache / "small").glob("*.parquet"))
     made = path.stat().st_mtime_ns
-    pd.testing.assert_frame_equal(records_of(cell, PLAN, context, True), found)
+    pd.testing.assert_frame_equal(read_or_measure(cell, PLAN, context, True), found)
     assert path.stat().st_mtime_ns == made
     other = SmallGrid(PLAN.tasks, dims=(8,), seeds=1, steps=61, limit=90, held=60, train=False)
-    assert records_of(cell, other, context, True) is None and not len(measure(other, context))
+    assert read_or_measure(cell, other, context, True) is None and not len(measure(other, context))
     path.with_suffix(".json").write_text(json.dumps({cell.task: "another text"}))
     with pytest.raises(OutputError, match=f"the {cell.task} that the model in .*parquet was trained with"):
-        records_of(cell, PLAN, context, True)
+        read_or_measure(cell, PLAN, context, True)
 
 
 @pytest.mark.parametrize(("right", "collapsed"), [(55, 1), (65, 1), (68, 1), (69, 0), (90, 0)])
@@ -138,7 +138,7 @@ def test_a_model_has_learnt_something_if_chance_would_not_give_as_much(right, co
     )
     model = torch.nn.Sequential()
     model.classifier = torch.nn.Identity()
-    found = small_cells.looked_at(model, PLAN.cells()[0], made).set_index("metric")["value"]
+    found = small_cells.measure_model(model, PLAN.cells()[0], made).set_index("metric")["value"]
     assert (found["accuracy"], found["majority"], found["collapsed"]) == (right / 100, 0.6, collapsed)
 
 
@@ -151,17 +151,17 @@ def test_a_corpus_that_is_not_there_is_stood_in_for_and_said(context, monkeypatc
 
 def test_cosines_between_classes_are_of_mean_directions():
     x = np.array([[2.0, 0], [1, 0.0], [0, 3], [0, 1], [-5, 0], [-1, 0]])
-    found = between(x, np.array([0, 0, 1, 1, 2, 2]))
+    found = compare_classes(x, np.array([0, 0, 1, 1, 2, 2]))
     assert found["most"] == pytest.approx(0) and found["mean"] == pytest.approx(-1 / 3)
 
 
 def test_the_width_that_is_enough():
     table = {2.0: [0.2, 0.2], 4.0: [0.9, 0.89], 8.0: [0.5, 0.9], 16.0: [0.9, np.nan]}
     accuracy = Seeds({width: np.array(x) for width, x in table.items()}, np.full(2, np.nan))
-    first, second = dimension.saturates(accuracy)
+    first, second = dimension.find_saturation(accuracy)
     assert first == 16 and np.isnan(second)
     del accuracy[8.0]
-    assert dimension.saturates(accuracy)[0] == 4
+    assert dimension.find_saturation(accuracy)[0] == 4
 
 
 def row(metric, value, *, corpus="ud_ewt", read=FIRST, blocks="norm", layers=3, dim=64, step0=False, **place):

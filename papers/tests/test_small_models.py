@@ -19,7 +19,7 @@ from anisoscope_papers.godey2024 import layer_curves
 from anisoscope_papers.networks import speech_cnn
 from anisoscope_papers.study import Context
 from anisoscope_papers.training import fit, kinds, photographs_and_speech as source, train_small
-from anisoscope_papers.training.kinds import KINDS, kind_named, material
+from anisoscope_papers.training.kinds import KINDS, find_kind, prepare_material
 
 QUICK = train_small.SmallModelRecipe(share=1e-3, seeds=1)
 
@@ -35,7 +35,7 @@ def cache(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def resnet(cache):
-    return train_small.trained(KINDS["resnet"], 0, QUICK, cache)
+    return train_small.train_or_load(KINDS["resnet"], 0, QUICK, cache)
 
 
 def test_a_training_keeps_log_spaced_checkpoints_in_hub_format(resnet):
@@ -50,16 +50,16 @@ def test_a_training_keeps_log_spaced_checkpoints_in_hub_format(resnet):
 
 def test_the_second_call_does_not_train(resnet, cache, monkeypatch):
     monkeypatch.setattr(fit, "fit", None)
-    again = train_small.trained(KINDS["resnet"], 0, QUICK, cache)
+    again = train_small.train_or_load(KINDS["resnet"], 0, QUICK, cache)
     assert (again.folder, again.steps) == (resnet.folder, resnet.steps)
     with pytest.raises(TypeError):
-        train_small.trained(KINDS["resnet"], 1, QUICK, cache)
+        train_small.train_or_load(KINDS["resnet"], 1, QUICK, cache)
 
 
 @pytest.fixture(scope="module")
 def fewer(tmp_path_factory):
     """Files of 1,200 photographs, of which 1,000 validate, and of nine speakers, of whom five are measured."""
-    every = source.files
+    every = source.list_files
 
     @cache_of
     def files(name):
@@ -69,15 +69,15 @@ def fewer(tmp_path_factory):
             rows = next(pq.ParquetFile(found[0]).iter_batches(1200))
             pq.write_table(pa.Table.from_batches([rows]), path)
             return [path]
-        speakers = sorted(set(map(source.speaker, found)))
-        return [path for path in found if source.speaker(path) in speakers[:9]]
+        speakers = sorted(set(map(source.read_speaker, found)))
+        return [path for path in found if source.read_speaker(path) in speakers[:9]]
 
     return files
 
 
 @pytest.fixture
 def few(fewer, monkeypatch):
-    monkeypatch.setattr(source, "files", fewer)
+    monkeypatch.setattr(source, "list_files", fewer)
 
 
 @pytest.mark.usefixtures("few")
@@ -87,11 +87,11 @@ def test_the_best_weights_are_those_that_stay(name, monkeypatch):
     if KINDS[name].missing:
         pytest.skip(KINDS[name].missing)
     documents = [f"document {i} of many, and no other {i % 7} " * 16 for i in range(120)]
-    monkeypatch.setattr(kinds, "_corpus", lambda: SimpleNamespace(documents=documents))
+    monkeypatch.setattr(kinds, "_open_corpus", lambda: SimpleNamespace(documents=documents))
     kind = replace(KINDS[name], steps=8, batch=4, rate=0.05)
-    made = material(kind, 0)
+    made = prepare_material(kind, 0)
     made = replace(made, train=made.train[:16], validation=made.validation[:8])
-    held = dict(fit.fit(made, train_small.fitting(kind, 0, 8, patience=99), nothing)["validation_loss"])
+    held = dict(fit.fit(made, train_small.build_fitting(kind, 0, 8, patience=99), nothing)["validation_loss"])
     assert min(held, key=held.get) != max(held)
     with torch.no_grad():
         loss = made.model(**made.collate(made.validation)).loss
@@ -106,15 +106,15 @@ def test_an_unfinished_training_is_begun_anew(resnet, cache, monkeypatch):
 
     monkeypatch.setattr(fit, "fit", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        train_small.trained(KINDS["resnet"], 0, recipe, cache)
+        train_small.train_or_load(KINDS["resnet"], 0, recipe, cache)
     monkeypatch.undo()
-    found = train_small.trained(KINDS["resnet"], 0, recipe, cache)
+    found = train_small.train_or_load(KINDS["resnet"], 0, recipe, cache)
     assert found.steps == (0, 1, 2)
     assert found.folder != resnet.folder
 
 
 def test_weights_come_from_the_seed():
-    first, same, other = (material(KINDS["resnet"], seed).model.state_dict() for seed in (0, 0, 1))
+    first, same, other = (prepare_material(KINDS["resnet"], seed).model.state_dict() for seed in (0, 0, 1))
     name = next(key for key in first if key.endswith("convolution.weight"))
     assert torch.equal(first[name], same[name])
     assert not torch.equal(first[name], other[name])
@@ -122,16 +122,16 @@ def test_weights_come_from_the_seed():
 
 def test_training_learns_the_digits():
     kind = replace(KINDS["resnet"], steps=25)
-    made = material(kind, 0)
-    history = fit.fit(made, train_small.fitting(kind, 0, 25), nothing)
+    made = prepare_material(kind, 0)
+    history = fit.fit(made, train_small.build_fitting(kind, 0, 25), nothing)
     assert history["validation_loss"][-1][1] < 1.5  # guessing: ln 10 = 2.3
 
 
 def test_without_a_share_the_validation_loss_stops_training():
     kind = replace(KINDS["resnet"], steps=8, rate=0.0)
-    made = material(kind, 0)
+    made = prepare_material(kind, 0)
     made.model.eval().requires_grad_(True)
-    history = fit.fit(made, train_small.fitting(kind, 0, 100, patience=2), nothing)
+    history = fit.fit(made, train_small.build_fitting(kind, 0, 100, patience=2), nothing)
     assert history["steps"] < 100
     assert len(history["validation_loss"]) >= 2
 
@@ -139,7 +139,7 @@ def test_without_a_share_the_validation_loss_stops_training():
 def test_the_best_weights_are_named_after_their_step(tmp_path, monkeypatch):
     losses = [(100, 2.0), (200, 1.0), (300, 1.5)]
     monkeypatch.setattr(fit, "fit", lambda *_: {"steps": 300, "loss": [], "validation_loss": losses})
-    found = train_small.trained(KINDS["resnet"], 0, replace(QUICK, share=None), tmp_path)
+    found = train_small.train_or_load(KINDS["resnet"], 0, replace(QUICK, share=None), tmp_path)
     assert found.best == 200 and found.steps == (0, 200)
 
 
@@ -149,7 +149,7 @@ def test_every_kind_reads_its_own_processors_output(name):
     kind = KINDS[name]
     if kind.missing:
         pytest.skip(kind.missing)
-    made = material(kind, 0)
+    made = prepare_material(kind, 0)
     made.model.eval()
     out = made.model(**made.collate(made.train[:3]))
     assert kind.masked or out.logits.shape == (3, 10)
@@ -159,9 +159,9 @@ def test_every_kind_reads_its_own_processors_output(name):
 def test_tokenizers_are_learnt_from_what_is_trained_on(tmp_path):
     from transformers import AutoTokenizer
 
-    words = kinds._tokenizer(KINDS["token-lm"], ("some words, some more words",) * 3)
+    words = kinds._build_tokenizer(KINDS["token-lm"], ("some words, some more words",) * 3)
     assert words.tokenize("some words") == ["some", "words"]
-    single = kinds._tokenizer(KINDS["byte-lm"], ())
+    single = kinds._build_tokenizer(KINDS["byte-lm"], ())
     single.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
     ids = again("é 1")["input_ids"]
@@ -172,13 +172,13 @@ def test_tokenizers_are_learnt_from_what_is_trained_on(tmp_path):
 
 
 def test_windows_never_exceed_the_model():
-    tokenizer = kinds._tokenizer(KINDS["byte-lm"], ())
-    windows = kinds._windows(["x" * 300, "short"], tokenizer, 128)
+    tokenizer = kinds._build_tokenizer(KINDS["byte-lm"], ())
+    windows = kinds._cut_windows(["x" * 300, "short"], tokenizer, 128)
     assert [len(w["input_ids"]) for w in windows] == [128, 128, 50]
 
 
 def test_measured_units_are_never_trained_on():
-    _processor, train, validation, _collate = kinds.examples_of(KINDS["vit"])
+    _processor, train, validation, _collate = kinds.make_examples(KINDS["vit"])
     assert len(train) + len(validation) == 1797 - KINDS["vit"].limit
 
 
@@ -187,12 +187,14 @@ def test_speech_is_skipped_by_name_without_data(monkeypatch, tmp_path):
     assert not train_small.train_all(QUICK, ("speech-cnn",), tmp_path, nothing)
     systems = layer_curves.Systems(small=("speech-transformer",))
     records = layer_curves.measure(systems, Context(tmp_path, tmp_path))
-    assert layer_curves.skipped(records) == "small wav2vec 2.0: ANISOSCOPE_DATA is not set: no speech/fsdd_test"
+    assert (
+        layer_curves.describe_skipped(records) == "small wav2vec 2.0: ANISOSCOPE_DATA is not set: no speech/fsdd_test"
+    )
 
 
 def test_unknown_kinds_are_named():
     with pytest.raises(UsageError, match="token-lm"):
-        kind_named("token-ml")
+        find_kind("token-ml")
 
 
 @pytest.mark.usefixtures("resnet")
@@ -200,7 +202,7 @@ def test_measuring_a_small_model_beside_its_untrained_self(cache, tmp_path):
     systems = layer_curves.Systems(small=("resnet",), recipe=QUICK, flatten="image")
     context = Context(tmp_path, cache)
     records = layer_curves.measure(systems, context)
-    curves = layer_curves.curves(records)
+    curves = layer_curves.select_curves(records)
     assert list(dict.fromkeys(curves["model"])) == ["small ResNet, untrained", "small ResNet, trained"]
     assert curves.groupby("model")["layer"].apply(list).tolist() == [list(range(9))] * 2
     assert curves["n_units"].eq(KINDS["resnet"].limit).all()
@@ -240,7 +242,7 @@ def test_a_recipe_is_json():
 
 
 def pieces_of(kind):
-    made = material(KINDS[kind], 0)
+    made = prepare_material(KINDS[kind], 0)
     return made, made.collate(made.train[:3]), made.collate(made.validation[:3])
 
 
@@ -281,8 +283,8 @@ def test_speakers_that_are_measured_are_heard_by_no_training():
         own = torch.arange(hidden.shape[1])[hidden[row]] + row * hidden.shape[1]
         assert not (chosen == own[:, None]).any(), "a frame is none of its own negatives"
     measured = open_speech(kind.corpus, limit=kind.limit)
-    names = {source.speaker(Path(item.name)) for item in measured.items}
-    assert names == set(sorted({source.speaker(path) for path in source.files(kind.corpus)})[: kind.limit])
+    names = {source.read_speaker(Path(item.name)) for item in measured.items}
+    assert names == set(sorted({source.read_speaker(path) for path in source.list_files(kind.corpus)})[: kind.limit])
 
 
 @pytest.mark.parametrize(
@@ -298,7 +300,7 @@ def test_speakers_that_are_measured_are_heard_by_no_training():
     ids=str,
 )
 def test_a_full_disk_is_told_in_each_of_its_forms(error, is_disk, tmp_path):
-    told = fit._explained(error, tmp_path)
+    told = fit._explain_error(error, tmp_path)
     assert isinstance(told, OutputError) if is_disk else told is error
     assert not is_disk or (str(error) in str(told) and "--resume" in str(told))
 
@@ -306,13 +308,13 @@ def test_a_full_disk_is_told_in_each_of_its_forms(error, is_disk, tmp_path):
 def test_what_the_trainer_is_told():
     """Rate, warm-up and evaluations by hand; without `patience` a line for each doubling, with it the best is kept."""
     kind = KINDS["resnet"]
-    plain = train_small.fitting(kind, 3, 25)
+    plain = train_small.build_fitting(kind, 3, 25)
     known = {"max_steps": 25, "per_device_train_batch_size": 64, "per_device_eval_batch_size": 128}
     known |= {"learning_rate": 2e-3, "lr_scheduler_type": "linear", "seed": 3, "data_seed": 3, "use_cpu": True}
     every, warm = max(1, 25 // train_small.EVALUATIONS), max(1, int(25 * train_small.WARM_UP))
     assert plain.settings == known | {"warmup_steps": warm, "logging_steps": every}
     assert plain.evaluated == {1, 2, 4, 8, 16, 25} and plain.patience is None
-    stopping = train_small.fitting(kind, 3, 400, patience=7)
+    stopping = train_small.build_fitting(kind, 3, 400, patience=7)
     every = 400 // train_small.EVALUATIONS
     asked = {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
     assert stopping.patience == 7 and stopping.settings["warmup_steps"] == int(400 * train_small.WARM_UP)
@@ -325,16 +327,16 @@ def test_other_data_are_other_weights(monkeypatch, tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"1234")
     files = [tmp_path / "fsdd" / "a.wav", tmp_path / "fsdd" / "b.wav"]
-    monkeypatch.setattr(kinds, "_clips", lambda: files)
+    monkeypatch.setattr(kinds, "_list_clips", lambda: files)
     monkeypatch.setattr(kinds.photographs_and_speech, "files", lambda _name: files[:1])
-    monkeypatch.setattr(kinds, "_corpus", lambda: SimpleNamespace(fingerprint="one"))
+    monkeypatch.setattr(kinds, "_open_corpus", lambda: SimpleNamespace(fingerprint="one"))
     spoken, real = KINDS["speech-cnn"], KINDS["vit-photographs"]
     seen = [spoken.data, real.data]
     assert KINDS["speech-transformer"].data == spoken.data and KINDS["vit-masked"].data == real.data
     files[1].write_bytes(b"12345")
     seen += [spoken.data, KINDS["vit"].data, KINDS["token-lm"].data]
     assert KINDS["vit"].data == KINDS["resnet"].data and real.data == seen[1]
-    monkeypatch.setattr(kinds, "_corpus", lambda: SimpleNamespace(fingerprint="other"))
+    monkeypatch.setattr(kinds, "_open_corpus", lambda: SimpleNamespace(fingerprint="other"))
     seen.append(KINDS["token-lm"].data)
     assert len(set(seen)) == 6 and all(len(each) == 16 for each in seen)
 
@@ -368,8 +370,8 @@ WEIGHTS = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_sizes_are_those_whose_results_are_told(name, monkeypatch):
-    monkeypatch.setattr(kinds, "examples_of", lambda _kind: (None, [], [], None))
-    assert sum(x.numel() for x in material(KINDS[name], 0).model.parameters()) == WEIGHTS[name]
+    monkeypatch.setattr(kinds, "make_examples", lambda _kind: (None, [], [], None))
+    assert sum(x.numel() for x in prepare_material(KINDS[name], 0).model.parameters()) == WEIGHTS[name]
 
 
 @pytest.mark.parametrize(
@@ -378,7 +380,7 @@ def test_sizes_are_those_whose_results_are_told(name, monkeypatch):
 def test_evaluations_since_the_lowest_loss(losses, since):
     state = fit.TrainerState()
     state.log_history = [{"loss": 0.0}, *({"eval_loss": loss} for loss in losses), {"loss": 0.0}]
-    assert fit._stale(state) == since
+    assert fit._count_stale(state) == since
 
 
 def test_the_newest_whole_checkpoint_is_gone_on_with(tmp_path):
@@ -386,9 +388,9 @@ def test_the_newest_whole_checkpoint_is_gone_on_with(tmp_path):
     for step, text in ((9, '{"global_step": 9}'), (10, '{"global_step": 10}'), (100, "{")):
         (tmp_path / f"checkpoint-{step}").mkdir()
         (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(text)
-    found, state = fit._last_state(tmp_path)
+    found, state = fit._find_last_state(tmp_path)
     assert found == str(tmp_path / "checkpoint-10") and state.global_step == 10
-    assert fit._last_state(tmp_path / "none")[0] is None
+    assert fit._find_last_state(tmp_path / "none")[0] is None
 
 
 def test_processes_agree_on_a_signal_now_and_then(monkeypatch):
@@ -410,13 +412,13 @@ def test_documents_are_measured_or_tell_when_to_stop_or_are_trained_on(monkeypat
     """The first 60 are measured, the next 30 validate, the others are learnt from, words among them."""
     documents = [f"word{i} " * 12 for i in range(120)]
     read = []
-    windows = kinds._windows
-    monkeypatch.setattr(kinds, "_corpus", lambda: SimpleNamespace(documents=documents))
-    monkeypatch.setattr(kinds, "_windows", lambda given, *rest: read.append(given) or windows(given, *rest))
+    windows = kinds._cut_windows
+    monkeypatch.setattr(kinds, "_open_corpus", lambda: SimpleNamespace(documents=documents))
+    monkeypatch.setattr(kinds, "_cut_windows", lambda given, *rest: read.append(given) or windows(given, *rest))
     learnt = []
-    tokenizer = kinds._tokenizer
-    monkeypatch.setattr(kinds, "_tokenizer", lambda kind, given: learnt.append(given) or tokenizer(kind, given))
-    kinds.examples_of(KINDS[name])
+    tokenizer = kinds._build_tokenizer
+    monkeypatch.setattr(kinds, "_build_tokenizer", lambda kind, given: learnt.append(given) or tokenizer(kind, given))
+    kinds.make_examples(KINDS[name])
     assert sorted(map(tuple, read)) == sorted([tuple(documents[60:90]), tuple(documents[90:])])
     assert learnt == [tuple(documents[90:])]
 
@@ -424,9 +426,9 @@ def test_documents_are_measured_or_tell_when_to_stop_or_are_trained_on(monkeypat
 def test_masks_of_the_validation_are_drawn_once_and_those_of_training_at_every_step(monkeypatch):
     """15 % of the tokens, of either; a loss on other masks each time would fall and rise by chance."""
     documents = [f"document {i} of many, and no other " * 16 for i in range(120)]
-    monkeypatch.setattr(kinds, "_corpus", lambda: SimpleNamespace(documents=documents))
-    tokenizer, train, held, collate = kinds.examples_of(KINDS["byte-lm"])
-    _, _, again, _ = kinds.examples_of(KINDS["byte-lm"])
+    monkeypatch.setattr(kinds, "_open_corpus", lambda: SimpleNamespace(documents=documents))
+    tokenizer, train, held, collate = kinds.make_examples(KINDS["byte-lm"])
+    _, _, again, _ = kinds.make_examples(KINDS["byte-lm"])
     assert held == again and all("labels" in example for example in held) and "labels" not in train[0]
     torch.manual_seed(0)
     first, second = (collate(train)["labels"] for _ in range(2))
@@ -448,7 +450,7 @@ def test_the_last_take_of_each_digit_validates_and_no_other(monkeypatch, tmp_pat
         for take in range(4):
             soundfile.write(folder / f"{digit}_anna_{take}.wav", np.full(400, (10 * digit + take) / 100), kinds.RATE)
     monkeypatch.setenv("ANISOSCOPE_DATA", str(tmp_path))
-    _, train, held, collate = kinds._speech.__wrapped__()
+    _, train, held, collate = kinds._make_speech.__wrapped__()
     numbers = [[(e["labels"], round(100 * float(e["samples"][0])) % 10) for e in part] for part in (train, held)]
     assert numbers[1] == [(digit, 3) for digit in range(3)]
     assert sorted(numbers[0]) == [(digit, take) for digit in range(3) for take in range(3)]
@@ -458,6 +460,6 @@ def test_the_last_take_of_each_digit_validates_and_no_other(monkeypatch, tmp_pat
 def test_evaluations_are_as_many_of_what_a_kind_needs_however_long_it_may_train():
     kind = KINDS["vit"]
     for steps, every in ((3 * kind.steps, kind.steps // 8), (80, 10), (4, 1)):
-        settings = train_small.fitting(kind, 0, steps, patience=2).settings
+        settings = train_small.build_fitting(kind, 0, steps, patience=2).settings
         assert settings["eval_steps"] == settings["save_steps"] == every
-    assert train_small.fitting(kind, 0, 80).settings["per_device_eval_batch_size"] == 2 * kind.batch
+    assert train_small.build_fitting(kind, 0, 80).settings["per_device_eval_batch_size"] == 2 * kind.batch

@@ -18,7 +18,7 @@ from anisoscope_papers.fosse2023.grid import Cell, Grid
 from anisoscope_papers.study import Context
 from anisoscope_papers.training import classifier, contents
 from anisoscope_papers.training.recipe import ClassifierRecipe, ModelSize
-from anisoscope_papers.training.text import byte_pairs, hash_tokenizer, word_pieces
+from anisoscope_papers.training.text import hash_tokenizer, train_byte_pairs, train_word_pieces
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def train(monkeypatch, tmp_path):
     """Start a training, or go on, without what takes long; how many were made."""
     made = []
     saved = SimpleNamespace(save_pretrained=lambda _folder: None)
-    monkeypatch.setattr(classifier, "parts_of", lambda *_: SimpleNamespace(model=saved, tokenizer=saved))
+    monkeypatch.setattr(classifier, "build_parts", lambda *_: SimpleNamespace(model=saved, tokenizer=saved))
 
     def fake(recipe, corpus, *_):
         made.append(1)
@@ -128,14 +128,14 @@ def test_a_measured_cell_of_other_contents_is_refused(monkeypatch, tmp_path):
     """The table of a cell was taken by the names in its recipe alone."""
     measured = []
     records = as_records(pd.DataFrame([{"metric": "accuracy", "value": 0.5}]))
-    monkeypatch.setattr(cells, "_measured", lambda *_: measured.append(1) or records)
+    monkeypatch.setattr(cells, "_train_and_measure", lambda *_: measured.append(1) or records)
     vectors = tmp_path / "glove.txt"
     vectors.write_text("the 1 2\n")
     plan = replace(Grid(), corpora=("planted",), limit=30, encoder=str(vectors))
     context = Context(tmp_path / "study", tmp_path / "cache")
 
     def found(plan=plan):
-        return cells.records_of([Cell("planted")], plan, context)["metric"].tolist()
+        return cells.collect_records([Cell("planted")], plan, context)["metric"].tolist()
 
     assert found() == found() == ["accuracy"] and len(measured) == 1
     vectors.write_text("the 1 3\n")
@@ -187,9 +187,9 @@ def test_a_trained_arm_of_another_text_is_refused(monkeypatch, tmp_path):
 
 def test_a_vocabulary_is_its_words_and_how_it_cuts():
     texts = ["a cat sat on the mat", "a dog sat on the log"] * 5
-    one = byte_pairs(texts, 300)
-    other = byte_pairs(texts, 300)
-    assert hash_tokenizer(one) == hash_tokenizer(other) != hash_tokenizer(word_pieces(texts, 300))
+    one = train_byte_pairs(texts, 300)
+    other = train_byte_pairs(texts, 300)
+    assert hash_tokenizer(one) == hash_tokenizer(other) != hash_tokenizer(train_word_pieces(texts, 300))
     described = json.loads(other.backend_tokenizer.to_str())
     described["model"]["merges"] = described["model"]["merges"][::-1]
     turned = type(one.backend_tokenizer).from_str(json.dumps(described))

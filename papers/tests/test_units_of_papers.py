@@ -22,7 +22,7 @@ from anisoscope_papers.godey2024 import (
     fig07_scores,
     fig08_10_attention,
 )
-from anisoscope_papers.study import Claim, Compared, Context, Expected, Study, Verdict, counted
+from anisoscope_papers.study import Claim, Compared, Context, Expected, Study, Verdict, count_comparisons
 
 NAN = float("nan")
 
@@ -56,19 +56,19 @@ def test_a_published_number_agrees_within_one_more_run():
     alike = [Expected("p", 1.0, value, within=0.25).verdict for value in (1.25, 0.75, 1.26, None)]
     assert alike == ["agrees", "agrees", "differs", "open"]
     found = [compared(None), compared(1.0), compared(1.0), compared(9.0)]
-    assert counted(found) == "1 open, 2 agree, 1 differ"
-    assert counted([*found, compared(1.0, apart="x")]).endswith(", 1 not comparable")
+    assert count_comparisons(found) == "1 open, 2 agree, 1 differ"
+    assert count_comparisons([*found, compared(1.0, apart="x")]).endswith(", 1 not comparable")
 
 
 def test_what_was_lacking_is_noted_once(tmp_path):
     context = Context(tmp_path, tmp_path)
     for _ in range(2):
-        context.withhold("m", "gone")
-    context.stand_in("c", "d", "larger")
+        context.note_unavailable("m", "gone")
+    context.note_stand_in("c", "d", "larger")
     assert [row["metric"] for row in context.lacking] == ["withheld", "stands in"]
     assert context.lacking[1]["corpus"] == "c" and context.lacking[1]["model"] == "d"
     study = Study("s", "p", "t", (), {}, None, None, None, caption="A.", small="B.")
-    assert [study.caption_under(how) for how in ("quick", "long", "paper")] == ["A. B.", "A. B.", "A."]
+    assert [study.build_caption(how) for how in ("quick", "long", "paper")] == ["A. B.", "A. B.", "A."]
 
 
 def test_studies_are_chosen_by_spans_and_letters():
@@ -87,20 +87,22 @@ def test_studies_are_chosen_by_spans_and_letters():
 
 
 def test_axes_and_layers_of_charts():
-    assert series_charts._spread([1, 2, 3]) == [1, 2, 3] and series_charts._spread(range(6)) == [*range(6)]
-    assert series_charts._spread([*range(1, 13)]) == [1, 3, 5, 8, 10, 12]
-    assert series_charts._padded(pd.Series([1.0, 4.0])) == [-0.4, 4.4]
-    assert series_charts._padded(pd.Series([-2.0, -1.0])) == [-2.2, 0.2]
-    assert series_charts._padded(pd.Series([0.0])) == [-0.1, 0.1]
-    assert study_charts._powers(pd.DataFrame([0.02, 300.0])) == [0.1, 1, 10, 100]
-    assert study_charts._powers(pd.DataFrame([1e-4, 1e4])) == [1e-4, 1e-2, 1, 1e2, 1e4]
+    assert series_charts._choose_layers([1, 2, 3]) == [1, 2, 3] and series_charts._choose_layers(range(6)) == [
+        *range(6)
+    ]
+    assert series_charts._choose_layers([*range(1, 13)]) == [1, 3, 5, 8, 10, 12]
+    assert series_charts._pad_range(pd.Series([1.0, 4.0])) == [-0.4, 4.4]
+    assert series_charts._pad_range(pd.Series([-2.0, -1.0])) == [-2.2, 0.2]
+    assert series_charts._pad_range(pd.Series([0.0])) == [-0.1, 0.1]
+    assert study_charts._list_powers(pd.DataFrame([0.02, 300.0])) == [0.1, 1, 10, 100]
+    assert study_charts._list_powers(pd.DataFrame([1e-4, 1e4])) == [1e-4, 1e-2, 1, 1e2, 1e4]
     rows = [
         {"metric": "svd.union.query", "seed": s, "step": step, "component": str(k), "value": 10.0 * s + step + k / 10}
         for s in (1, 0)
         for step in (5, 2)
         for k in (1, 2)
     ]
-    path = series_charts._path_of(as_records(pd.DataFrame(rows)), "union", "query")
+    path = series_charts._select_path(as_records(pd.DataFrame(rows)), "union", "query")
     assert path.values.tolist() == [[2, 2.1, 2.2], [5, 5.1, 5.2]]
 
 
@@ -109,12 +111,14 @@ def test_axes_and_layers_of_charts():
 
 def test_courses_turn_where_the_other_seeds_are_lowest():
     rising = np.array([[3.0, 1.0, 2.0, 5.0], [4.0, 3.0, 0.0, 6.0]])
-    assert courses.turning_places(rising).tolist() == [2, 1]
-    assert courses.since_turning(rising).tolist() == [3.0, 3.0]
-    assert courses.turning_places(rising[:1]).tolist() == [1]
-    assert courses.trend(np.array([0.0, 1, 2]), np.array([0.0, 1, 2])) == pytest.approx(1)
-    assert courses.trend(np.array([0.0, 5, 2, 1]), np.array([0.0, 0, 1, 2])) == pytest.approx(-1)
-    assert np.isnan(courses.trend(np.ones(3), np.arange(3.0))) and np.isnan(courses.trend(np.arange(3.0), np.ones(3)))
+    assert courses.find_turning_places(rising).tolist() == [2, 1]
+    assert courses.measure_rise_since_turning(rising).tolist() == [3.0, 3.0]
+    assert courses.find_turning_places(rising[:1]).tolist() == [1]
+    assert courses.correlate_with_clock(np.array([0.0, 1, 2]), np.array([0.0, 1, 2])) == pytest.approx(1)
+    assert courses.correlate_with_clock(np.array([0.0, 5, 2, 1]), np.array([0.0, 0, 1, 2])) == pytest.approx(-1)
+    assert np.isnan(courses.correlate_with_clock(np.ones(3), np.arange(3.0))) and np.isnan(
+        courses.correlate_with_clock(np.arange(3.0), np.ones(3))
+    )
 
 
 def test_checkpoints_that_every_seed_has():
@@ -198,32 +202,34 @@ def test_norms_that_are_pinned_make_a_correlation_an_identity():
 
 def test_differences_of_two_jackknives():
     a, b = np.array([1.0, 2, 3]), np.array([0.5, 1, 1])
-    assert fig01_04_layers._difference(a, b).tolist() == [0.5, 1, 2]
-    assert fig01_04_layers._difference(a, b[:2]).tolist() == [0.5, 1.5, 2.5, 0.0]
+    assert fig01_04_layers._subtract_replicates(a, b).tolist() == [0.5, 1, 2]
+    assert fig01_04_layers._subtract_replicates(a, b[:2]).tolist() == [0.5, 1.5, 2.5, 0.0]
     claim = Claim("several", "", "")
 
     def several(*outcomes):
         verdicts = [Verdict("anisotropic", outcome, "") for outcome in outcomes]
-        return fig01_04_layers._several(claim, [*verdicts, Verdict("other", "holds", "")]).outcome
+        return fig01_04_layers._judge_several(claim, [*verdicts, Verdict("other", "holds", "")]).outcome
 
     assert several("holds", "holds", "fails") == "holds" and several("holds", "fails") == "fails"
     assert several("holds", "undecided") == "undecided" == several("holds")
-    assert fig01_04_layers._system("x, trained") == "x" or fig01_04_layers.TRAINED != ", trained"
+    assert fig01_04_layers._strip_trained("x, trained") == "x" or fig01_04_layers.TRAINED != ", trained"
 
 
 def test_fixed_points_lie_between_changes_of_sign():
     norms = (0.0, 1.0, 2.0, 3.0)
     scale = np.ones(4)
-    assert biased_block.brackets(norms, np.array([1.0, -1, -1, 1]), scale) == [(0.0, 1.0), (2.0, 3.0)]
-    assert biased_block.brackets(norms, np.array([1.0, 1e-9, -1, -1]), scale) == [(0.0, 2.0)]
-    assert biased_block.brackets(norms, np.array([1.0, 1, 1, 1]), scale) == []
+    assert biased_block.find_brackets(norms, np.array([1.0, -1, -1, 1]), scale) == [(0.0, 1.0), (2.0, 3.0)]
+    assert biased_block.find_brackets(norms, np.array([1.0, 1e-9, -1, -1]), scale) == [(0.0, 2.0)]
+    assert biased_block.find_brackets(norms, np.array([1.0, 1, 1, 1]), scale) == []
 
     def at(norm):
         token = np.array([[norm, 2.5]])
         return token, np.array([[norm, norm + 1]])
 
     grid = tuple(np.concatenate([at(norm)[kind] for norm in norms]) for kind in (0, 1))
-    rows = {(row["metric"], row.get("component")): row["value"] for row in biased_block.fixed_points(norms, grid, at)}
+    rows = {
+        (row["metric"], row.get("component")): row["value"] for row in biased_block.list_fixed_points(norms, grid, at)
+    }
     assert rows["fixed_point.token_norm.crossings", None] == 1 and rows["fixed_point.mean_norm.crossings", None] == 0
     assert rows["fixed_point.token_norm", "1"] == pytest.approx(2.5, rel=1e-3)
     assert rows["fixed_point.token_norm.norm", "1"] == pytest.approx(2.5)
@@ -236,29 +242,29 @@ def test_rows_that_see_one_key_are_left_out():
         "row_max": [[[1.0, 0.7, 0.5]]],
         "row_min": [[[1.0, 0.3, 0.1]]],
     }
-    sums = biased_block._row_sums({name: torch.tensor(value, dtype=torch.float64) for name, value in rows.items()})
+    sums = biased_block._sum_rows({name: torch.tensor(value, dtype=torch.float64) for name, value in rows.items()})
     assert sums["rows"].item() == 2 and sums["entropy"].item() == pytest.approx(0.9)
     assert sums["entropy_normalised"].item() == pytest.approx(0.3 / np.log(2) + 0.6 / np.log(4))
     assert (sums["sequence_max"].item(), sums["sequence_min"].item()) == (0.7, pytest.approx(0.1))
     records = pd.DataFrame({"model": ["a", "a", "b"], "layer": [1, 2, 1]})
-    assert biased_block.last_block(records).values.tolist() == [["a", 2], ["b", 1]]
+    assert biased_block.keep_last_block(records).values.tolist() == [["a", 2], ["b", 1]]
 
 
 def test_histograms_of_scores():
     counts = np.zeros(len(fig07_scores.MIDDLES))
     middle = int(np.abs(fig07_scores.MIDDLES).argmin())
     counts[middle], counts[middle + 40] = 996, 4
-    assert fig07_scores.reach(counts) == abs(fig07_scores.MIDDLES[middle])
+    assert fig07_scores.find_reach(counts) == abs(fig07_scores.MIDDLES[middle])
     counts[middle + 40] = 40
-    assert fig07_scores.reach(counts) == abs(fig07_scores.MIDDLES[middle + 40])
-    shares = fig07_scores.shares(counts, 1.0)
+    assert fig07_scores.find_reach(counts) == abs(fig07_scores.MIDDLES[middle + 40])
+    shares = fig07_scores.compute_shares(counts, 1.0)
     assert shares["value"].sum() == pytest.approx(1) and shares["score"].is_monotonic_increasing
 
 
 def test_the_dimension_of_a_head(monkeypatch):
     monkeypatch.setattr(fig08_10_attention.norm_claims, "width", lambda *_: 12)
     records = as_records(pd.DataFrame({"model": ["m", "m", "n"], "head": [0, 2, 5], "metric": "x", "value": 1.0}))
-    assert fig08_10_attention._head_dim(records, "m") == 4
+    assert fig08_10_attention._read_head_dim(records, "m") == 4
 
 
 def test_one_crossing_a_seed_is_a_fixed_point():

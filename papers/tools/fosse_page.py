@@ -18,8 +18,8 @@ from svg import draw_svg, write_text
 
 from anisoscope.store import select
 from anisoscope_papers.beyond.cells import AFTERWARDS
-from anisoscope_papers.beyond.positions import NONE, SINUSOIDS, named
-from anisoscope_papers.fosse2023.grid import CONTROL, LEARNED, OTHER_ARM, OWN, TITLES, with_options
+from anisoscope_papers.beyond.positions import NONE, SINUSOIDS, name_recipes
+from anisoscope_papers.fosse2023.grid import CONTROL, LEARNED, OTHER_ARM, OWN, TITLES, add_options
 from anisoscope_papers.fosse2023.table4_penalty import QUANTITIES, WEIGHTS
 
 WORDS = Path(__file__).parent / "fosse_page.md"
@@ -212,7 +212,7 @@ def accuracies() -> dict[tuple[str, int, str], dict[str, float]]:
     studies `needed` and `replaced`.
     """
     found: dict[tuple[str, int, str], dict[str, float]] = {}
-    records = named(with_options(pd.read_parquet(RESULTS / "beyond/finished/positions/records.parquet")))
+    records = name_recipes(add_options(pd.read_parquet(RESULTS / "beyond/finished/positions/records.parquet")))
     trained = records[records["family"] != CONTROL]
     learned, uniform = select(trained, arm=LEARNED), select(trained, arm="uniform")
     afterwards = {"metric": "accuracy", "component": AFTERWARDS}
@@ -223,8 +223,8 @@ def accuracies() -> dict[tuple[str, int, str], dict[str, float]]:
             if row["recipe"] == NONE or (row["layers"] == 1 and row["recipe"] == SINUSOIDS):
                 place = str(row["corpus"]), int(row["layers"]), str(row["recipe"])
                 found.setdefault(place, {})[what] = float(row["value"])
-    needed = with_options(pd.read_parquet(RESULTS / "beyond/finished/needed/records.parquet"))
-    replaced = with_options(pd.read_parquet(FINISHED / "replaced" / "records.parquet"))
+    needed = add_options(pd.read_parquet(RESULTS / "beyond/finished/needed/records.parquet"))
+    replaced = add_options(pd.read_parquet(FINISHED / "replaced" / "records.parquet"))
     needed = select(needed, family=[OWN, OTHER_ARM], **TESTED)
     change = select(replaced, family=OWN, weight=0.0, metric="replaced.accuracy", component="uniform", layer=None)
     for corpus in ORDER:

@@ -13,9 +13,9 @@ from svg import draw_svg, write_text
 
 from anisoscope.store import select
 from anisoscope.sums.jackknife import estimate_over_seeds
-from anisoscope_papers.beyond.positions import ENTROPY, NONE, Quantities, named
+from anisoscope_papers.beyond.positions import ENTROPY, NONE, Quantities, name_recipes
 from anisoscope_papers.fosse2023.entry import Evidence
-from anisoscope_papers.fosse2023.grid import CONTROL, LEARNED, RECIPES, TITLES, with_options
+from anisoscope_papers.fosse2023.grid import CONTROL, LEARNED, RECIPES, TITLES, add_options
 from anisoscope_papers.judge import Array
 
 PLACE = RESULTS / "beyond" / "finished" / "positions"
@@ -48,7 +48,7 @@ SENTENCES = {
 
 def _seeds() -> Iterator[tuple[str, str, dict[str, Array]]]:
     """Yield (corpus, recipe, {panel: values [seed]}) of one layer; points are hundredths of accuracy."""
-    records = with_options(pd.read_parquet(PLACE / "records.parquet"))
+    records = add_options(pd.read_parquet(PLACE / "records.parquet"))
     for here in Evidence("positions", records, paper="beyond").corpora:
         found = Quantities(here)
         for recipe in RECIPES:
@@ -144,7 +144,7 @@ def depths_table() -> str:
     """Return a table in Markdown: H by layer, and the points lost without attention, of models without positions, by
     their number of layers; means over seeds.
     """
-    records = with_options(pd.read_parquet(PLACE / "records.parquet"))
+    records = add_options(pd.read_parquet(PLACE / "records.parquet"))
     columns = ("H of layer 1", "layer 2", "layer 3", "points lost: taken away afterwards", "trained without")
     rows = [("without positions", *columns), ("---",) * (1 + len(columns))]
     for here in Evidence("positions", records, paper="beyond").corpora:
@@ -163,5 +163,5 @@ def depths_table() -> str:
 
 def select_learned(here: Evidence) -> pd.DataFrame:
     """Return the records of H, by layer, of the trained models of one corpus whose attention is learned."""
-    rows = named(here.sound)
+    rows = name_recipes(here.sound)
     return select(rows[rows["family"] != CONTROL], arm=LEARNED, **ENTROPY)

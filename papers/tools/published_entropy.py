@@ -6,9 +6,9 @@ from pages import table_row
 
 from anisoscope.store import select
 from anisoscope_papers.fosse2023.entry import Evidence
-from anisoscope_papers.fosse2023.grid import CONTROL, OWN, TITLES, with_options
-from anisoscope_papers.fosse2023.simulated_forms import AGAIN, DRAWN, ONE_WORD, PLAIN, behind
-from anisoscope_papers.study import published
+from anisoscope_papers.fosse2023.grid import CONTROL, OWN, TITLES, add_options
+from anisoscope_papers.fosse2023.simulated_forms import AGAIN, DRAWN, ONE_WORD, PLAIN, estimate_plain
+from anisoscope_papers.study import read_published
 from anisoscope_papers.training.entropy_forms import FORMS
 
 FINISHED = RESULTS / "fosse2023" / "finished"
@@ -23,7 +23,7 @@ HEADS = {
 def page() -> str:
     """Return the page: from the published number to the code, and what follows."""
     forms = pd.read_parquet(FINISHED / "forms" / "records.parquet")
-    measured = with_options(pd.read_parquet(FINISHED / "table4" / "records.parquet"))
+    measured = add_options(pd.read_parquet(FINISHED / "table4" / "records.parquet"))
     parts = [ASKED, _ends(forms), SIMULATED, _behind(forms), PRINTED, _ours(measured), FOLLOWS]
     return "\n\n".join(part.strip() for part in parts)
 
@@ -59,7 +59,7 @@ def _behind(forms: pd.DataFrame) -> str:
     rows = []
     for here in Evidence("forms", forms).corpora:
         if here.numbers:
-            found = [behind(here, kind) for kind in (DRAWN, ONE_WORD)]
+            found = [estimate_plain(here, kind) for kind in (DRAWN, ONE_WORD)]
             cells = [f"{value:.2f} ({low:.2f} to {high:.2f})" for value, low, high in found]
             rows.append((here.title, str(here.numbers["published"]), *cells, str(here.numbers["next"])))
     return _table(("corpus", "published at λ = 0", DRAWN, ONE_WORD, "published at λ = 0.0001"), *rows)
@@ -69,7 +69,7 @@ def _ours(measured: pd.DataFrame) -> str:
     """Format the authors' printed runs with ours, trained and at step 0, in every form: means over seeds."""
     rows = []
     at_first = select(measured, metric="cls_entropy", layers=1.0, weight=0.0)
-    for corpus, printed in published("fosse2023")["forms"]["printed"].items():
+    for corpus, printed in read_published("fosse2023")["forms"]["printed"].items():
         theirs = " ".join(f"{x:.3f}" for x in printed["entropy"])
         for what, family in (("ours, trained", OWN), ("ours, step 0", CONTROL)):
             found = select(at_first, corpus=corpus, family=family)

@@ -91,19 +91,19 @@ def reproduce(
     """
     from anisoscope.data.local import use_copies
     from anisoscope_papers import runner
-    from anisoscope_papers.exporting import verdict_table
+    from anisoscope_papers.exporting import build_verdict_table
 
     studies = runner.choose(paper, only)
     folder = Path(output) / paper / settings
     with use_copies(data or {}):
-        for _ in verdicts(studies, folder, device, quiet):
+        for _ in run_studies(studies, folder, device, quiet):
             pass
-    table = verdict_table(studies, folder)
+    table = build_verdict_table(studies, folder)
     table.attrs = {"without": runner.explain_lacking(studies, folder)}
     return table
 
 
-def verdicts(studies: Any, folder: Path, device: str, quiet: bool) -> Iterator[str]:
+def run_studies(studies: Any, folder: Path, device: str, quiet: bool) -> Iterator[str]:
     """Run studies with progress shown unless `quiet`, and yield each verdict as a line of text.
 
     `folder`: <output>/<paper>/<settings>. The report page is written at the end; if a study fails, it is written for

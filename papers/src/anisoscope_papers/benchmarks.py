@@ -124,11 +124,13 @@ def _make_post_example(row: Row, labels: tuple[str, ...]) -> Example:
     """Make an example from a HateXplain post, with its label and the share of annotators who marked each word."""
     words = tuple(row["tokens"])
     maps = row.get("rationales") or []
+    label = labels.index(row["label"])
+    shares = row.get("evidence")
     if maps:
-        marks = tuple(sum(column) / len(maps) for column in zip(*maps, strict=True))
-    else:
-        marks = row.get("evidence")
-    return Example(words, labels.index(row["label"]), None, None if marks is None else tuple(map(float, marks)))
+        shares = [sum(column) / len(maps) for column in zip(*maps, strict=True)]
+    if shares is None:
+        return Example(words, label, None, None)
+    return Example(words, label, None, tuple(map(float, shares)))
 
 
 def download_hatexplain() -> dict[str, Rows]:

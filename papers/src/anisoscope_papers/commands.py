@@ -60,7 +60,7 @@ def reproduce(
     given = parse_paths(data)
     with show_spinner(f"loading the studies of {paper}", quiet=quiet):
         from anisoscope_papers import runner
-        from anisoscope_papers.api import verdicts
+        from anisoscope_papers.api import run_studies
 
         studies = runner.choose(paper, only)
     if dry_run:
@@ -69,7 +69,7 @@ def reproduce(
     folder = output / paper / settings
     try:
         with use_copies(given):
-            for verdict in verdicts(studies, folder, device, quiet):
+            for verdict in run_studies(studies, folder, device, quiet):
                 echo_wrapped(verdict, err=view.format != "table", indent="        ")
     finally:
         if (folder / "report.html").exists():
@@ -93,13 +93,13 @@ def _hand_on(
     """
     import pandas as pd
 
-    from anisoscope_papers.exporting import export_claims, verdict_table
+    from anisoscope_papers.exporting import build_verdict_table, export_claims
 
     if export is not None:
         echo_wrapped(f"claims: {format_path(export_claims(studies, folder, export))}", err=True)
     if view.format == "table":  # each verdict was shown as it came
         return
-    records = verdict_table(studies, folder)
+    records = build_verdict_table(studies, folder)
     head = ("study", "claim", "subject", "outcome", "failing", "value", "low", "high", "n")
     rows = []
     for row in records.to_dict("records"):

@@ -16,7 +16,7 @@ from jinja2 import Environment, StrictUndefined
 
 from anisoscope.store import write_atomic
 from anisoscope_papers.runner import open_finished
-from anisoscope_papers.study import Study, published
+from anisoscope_papers.study import Study, read_published
 
 STATUS: dict[str, str] = {
     "holds": "verified",
@@ -29,7 +29,7 @@ STATUS: dict[str, str] = {
 TEMPLATE = files("anisoscope_papers").joinpath("claim.html.j2")
 
 
-def verdict_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
+def build_verdict_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
     """Build a table with a row per verdict of the finished studies below `folder`: the study, then the fields of
     `Verdict`.
     """
@@ -44,11 +44,11 @@ def verdict_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
     return table
 
 
-def claim_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
+def build_claim_table(studies: Sequence[Study], folder: Path) -> pd.DataFrame:
     """Build the table of verdicts of the finished studies below `folder`, with paper, statement, source and status
     (`STATUS`).
     """
-    table = verdict_table(studies, folder)
+    table = build_verdict_table(studies, folder)
     claims = {(study.name, claim.name): claim for study in studies for claim in study.claims}
     papers = {study.name: study.paper for study in studies}
     status = []
@@ -72,7 +72,7 @@ def export_claims(studies: Sequence[Study], folder: Path, form: str) -> Path:
 
     `form`: `csv` writes the table `claims.csv`, `html` a page for each claim into `claims/`.
     """
-    table = claim_table(studies, folder)
+    table = build_claim_table(studies, folder)
     if form == "csv":
         text = table.to_csv(index=False)
         write_atomic(folder / "claims.csv", lambda temporary: temporary.write_text(text, encoding="utf-8"))
@@ -81,7 +81,7 @@ def export_claims(studies: Sequence[Study], folder: Path, form: str) -> Path:
 
 
 def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
-    """Write an HTML page for each claim of a `claim_table`, with its verdict for every subject, and a list of all
+    """Write an HTML page for each claim of a `build_claim_table`, with its verdict for every subject, and a list of all
     pages.
 
     Returns the path of the list.
@@ -93,22 +93,26 @@ def _write_pages(table: pd.DataFrame, folder: Path) -> Path:
     for (study, claim), verdicts in table.groupby(["study", "claim"], sort=False):
         name = re.sub(r"[^a-z0-9]+", "-", f"{study}-{claim}".lower()).strip("-") + ".html"
         first = verdicts.iloc[0]
-        rows = [_plain(row) for row in verdicts.to_dict("records")]
+        rows = [_replace_missing(row) for row in verdicts.to_dict("records")]
         counts = verdicts["status"].value_counts().to_dict()
         about = {
             "study": study,
             "statement": first["statement"],
             "counts": [(status, counts[status]) for status in dict.fromkeys(STATUS.values()) if status in counts],
         }
-        page = {"paper": published(first["paper"])["paper"], "source": first["source"], "published": first["published"]}
+        page = {
+            "paper": read_published(first["paper"])["paper"],
+            "source": first["source"],
+            "published": first["published"],
+        }
         _write(place / name, template.render(**about, **page, verdicts=rows, listed=None))
         listed.append(about | {"link": name})
-    paper = published(table["paper"].iloc[0])["paper"] if len(table) else ""
+    paper = read_published(table["paper"].iloc[0])["paper"] if len(table) else ""
     _write(place / "index.html", template.render(statement=paper, paper=paper, verdicts=None, listed=listed))
     return place / "index.html"
 
 
-def _plain(row: dict[Any, Any]) -> dict[str, Any]:
+def _replace_missing(row: dict[Any, Any]) -> dict[str, Any]:
     """Return a row (column: value) with None for missing values."""
     return {str(name): None if pd.isna(value) else value for name, value in row.items()}
 

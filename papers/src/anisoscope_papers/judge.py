@@ -340,7 +340,7 @@ def judge_by_place(low: float, high: float, inside: tuple[float, float]) -> Outc
     return "undecided"
 
 
-def verdict_without_test(
+def make_verdict_without_test(
     claim: Claim,
     holds: bool | None,
     statistic: str,
@@ -386,13 +386,13 @@ def _make_verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdi
     n = len(seeds) if t.units and len(seeds) > 1 else t.n
     numbers = (t.value, t.low, t.high, n, float(p[i]))
     if t.apart:
-        verdict = verdict_without_test(t.claim, None, t.statistic, *numbers, t.apart, t.subject)
+        verdict = make_verdict_without_test(t.claim, None, t.statistic, *numbers, t.apart, t.subject)
         return replace(verdict, outcome="not comparable")
     if first.over is None:
         alone = outcomes == ["undecided"] and min(t.up, t.down) < LEVEL
         corrected = "its interval alone would decide, corrected for the others' tests it does not"
         note = "; ".join(filter(None, (t.note, corrected)))
-        return verdict_without_test(
+        return make_verdict_without_test(
             t.claim, _find_agreement(outcomes), t.statistic, *numbers, note if alone else t.note, t.subject
         )
     each = []
@@ -413,7 +413,7 @@ def _make_verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdi
     whose = ", of the weakest seed" if several else ""
     place = f", at {t.where}" if t.where else ""
     words = f"{which}{t.statistic.rstrip(':')}{whose}{place}:"
-    return verdict_without_test(t.claim, _find_agreement(each), words, *numbers, reason, t.subject)
+    return make_verdict_without_test(t.claim, _find_agreement(each), words, *numbers, reason, t.subject)
 
 
 def _describe_course(tests: list[Test], outcomes: list[Outcome]) -> str:

@@ -27,7 +27,7 @@ MEASURING = tuple(f"anisoscope.{name}" for name in ("measure", "metrics", "reads
 """Packages of the tool that look at models, and train none."""
 
 
-def measuring_code(*modules: str) -> dict[str, str]:
+def hash_measuring_code(*modules: str) -> dict[str, str]:
     """Return {module: hash} of the code that `modules` use to measure. The hashes are part of the name of a saved
     measurement.
     """
@@ -35,11 +35,11 @@ def measuring_code(*modules: str) -> dict[str, str]:
     return tool.hash_code(*modules, leave_out=passed_over)
 
 
-def training_code(*modules: str) -> dict[str, str]:
+def hash_training_code(*modules: str) -> dict[str, str]:
     """Return {module: hash} of the code that `modules` use to train, without what only measures. The hashes name a
     training.
     """
-    return {name: meaning for name, meaning in measuring_code(*modules).items() if not name.startswith(MEASURING)}
+    return {name: meaning for name, meaning in hash_measuring_code(*modules).items() if not name.startswith(MEASURING)}
 
 
 def is_code_of(noted: Any, code: dict[str, str]) -> bool:
@@ -52,7 +52,7 @@ def is_code_of(noted: Any, code: dict[str, str]) -> bool:
     return bool(noted == code)
 
 
-def provenance() -> dict[str, Any]:
+def describe_provenance() -> dict[str, Any]:
     """Return what computed the numbers, by name: versions, the kind of machine, the command, and this package's
     commit.
     """

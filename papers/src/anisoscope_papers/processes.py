@@ -17,7 +17,7 @@ from anisoscope.errors import Terminated
 from anisoscope.progress import call_uninterrupted
 
 
-def side_by_side(
+def run_in_parallel(
     work: Callable[..., None], pieces: Sequence[tuple[Any, ...]], processes: int | None = None
 ) -> Iterator[int]:
     """Call `work(*piece)` for every piece, in parallel processes; yield how many pieces are done.
@@ -33,7 +33,7 @@ def side_by_side(
         return
     pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin)
     try:
-        pending = call_uninterrupted(partial(_submitted, pool, work, pieces))
+        pending = call_uninterrupted(partial(_submit_all, pool, work, pieces))
         done = 0
         while pending:  # by the half second: a signal that another thread catches does not wake this one
             finished, pending = wait(pending, 0.5, FIRST_COMPLETED)
@@ -49,7 +49,7 @@ def side_by_side(
         pool.shutdown(cancel_futures=True)
 
 
-def _submitted(pool: ProcessPoolExecutor, work: Callable[..., None], pieces: Sequence[tuple[Any, ...]]) -> set[Any]:
+def _submit_all(pool: ProcessPoolExecutor, work: Callable[..., None], pieces: Sequence[tuple[Any, ...]]) -> set[Any]:
     """Submit `work(*piece)` for all pieces to the pool; return the futures.
 
     SIGINT is blocked meanwhile, so that Ctrl-C reaches only the caller, which ends its workers.

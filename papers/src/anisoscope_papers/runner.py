@@ -21,8 +21,8 @@ from anisoscope.models.modes import flush_denormals
 from anisoscope.progress import show_progress
 from anisoscope.store import as_records, read_table, write_json, write_table
 from anisoscope.wording import list_first
-from anisoscope_papers.judge import verdict_without_test
-from anisoscope_papers.origin import provenance
+from anisoscope_papers.judge import make_verdict_without_test
+from anisoscope_papers.origin import describe_provenance
 from anisoscope_papers.study import STANDS_IN, WITHHELD, Compared, Context, Study, Verdict
 from anisoscope_papers.study_names import choose_names, find_folder, find_packages, number_of
 
@@ -167,7 +167,7 @@ def reproduce(
         others = "" if kept else _name_other_settings(folder, _require_settings(study, settings))
         if others:
             yield f"{study.name}  As it was measured with other settings ({others}); to measure it anew remove {folder}"
-        for verdict in _conclude(Finished(study, {}, read_table(folder / "records.parquet")), folder):
+        for verdict in _write_verdicts(Finished(study, {}, read_table(folder / "records.parquet")), folder):
             yield format_verdict(study, verdict)
 
 
@@ -216,18 +216,18 @@ def _run(study: Study, settings: str, folder: Path, cache_folder: Path, device: 
     if (folder / "study.json").exists() and open_finished(folder).lacking == done.lacking:
         return  # what could not be had then cannot be had now
     write_table(folder / "records.parquet", records)
-    _conclude(done, folder)
+    _write_verdicts(done, folder)
     for name, chart in done.charts.items():
         save(chart, folder / name, formats=("svg", "pdf", "png"))
     described = {
         "study": study.name,
         "paper": study.paper,
         "title": study.title,
-        "caption": study.caption_under(settings),
+        "caption": study.build_caption(settings),
         "settings_name": settings,
         "settings": asdict(asked),
         "claims": describe_claims(study),
-        **provenance(),
+        **describe_provenance(),
         "command": f"anisoscope reproduce {study.paper} --only {study.name} --settings {settings}",
     }
     write_json(folder / "study.json", described)
@@ -244,7 +244,7 @@ def _measure(study: Study, asked: Any, context: Context) -> pd.DataFrame:
     try:
         parts = [study.measure(asked, context)]
     except (ModelError, CorpusError) as error:
-        context.withhold(study.name, error)
+        context.note_unavailable(study.name, error)
         parts = []
     rows = [as_records(pd.DataFrame(context.lacking))] if context.lacking else []
     return pd.concat([*parts, *rows], ignore_index=True)
@@ -269,7 +269,7 @@ class Finished:
         if not self._bare:
             return self.study.judge(self.records)
         why = "; ".join(dict.fromkeys(self.lacking.values()))
-        return [verdict_without_test(claim, None, "not measured", reason=why) for claim in self.study.claims]
+        return [make_verdict_without_test(claim, None, "not measured", reason=why) for claim in self.study.claims]
 
     @property
     def compared(self) -> Sequence[Compared]:
@@ -293,7 +293,7 @@ class Finished:
         return dict(zip(rows["model"].where(rows["metric"] == WITHHELD, instead), rows["component"], strict=True))
 
 
-def _conclude(done: Finished, folder: Path) -> Sequence[Verdict]:
+def _write_verdicts(done: Finished, folder: Path) -> Sequence[Verdict]:
     """Judge a finished study, and write verdicts.json and compared.json (published numbers next to ours) into `folder`.
 
     Returns the verdicts.

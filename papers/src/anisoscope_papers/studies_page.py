@@ -13,12 +13,12 @@ from anisoscope.charts.export import to_svg
 from anisoscope.errors import OutputError
 from anisoscope.report.page import write_page
 from anisoscope_papers.runner import Finished, list_reproductions, open_finished
-from anisoscope_papers.study import FAILING, WORDS, counted, published
+from anisoscope_papers.study import FAILING, WORDS, count_comparisons, read_published
 
 HERE = files("anisoscope_papers")
 
 
-def page_of(folder: Path) -> Path | None:
+def rebuild_page(folder: Path) -> Path | None:
     """Write the page of a folder of reproductions again; return None for a folder of another kind."""
     if list_reproductions(folder):
         return build_studies(folder)
@@ -35,20 +35,20 @@ def build_studies(folder: Path) -> Path:
     if not found:
         raise OutputError(f"finished studies below {folder}", "none", "run anisoscope reproduce first")
     if found == [folder]:
-        return _page(folder, found)[0]
-    pages = [_page(place, list(studies)) for place, studies in groupby(found, key=lambda path: path.parent)]
+        return _write_page(folder, found)[0]
+    pages = [_write_page(place, list(studies)) for place, studies in groupby(found, key=lambda path: path.parent)]
     if len(pages) == 1:
         return pages[0][0]
     listed = [about | {"link": page.relative_to(folder).as_posix()} for page, about in pages]
     return write_page(folder, HERE.joinpath("reproductions.html.j2"), pages=listed, outcomes=WORDS)
 
 
-def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
+def _write_page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
     """Write the page of some studies (their folders) of one paper and settings; return (its path, its entry in the
     list of pages).
     """
     done = [open_finished(path) for path in studies]
-    shown = [_shown(one) for one in done]
+    shown = [_describe_study(one) for one in done]
     paper = done[0].study.paper
     settings = done[0].described["settings_name"]
     words = []
@@ -59,7 +59,7 @@ def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
     failing = sum(counts[way] for way in FAILING)
     figures = sum(len(study["figures"]) for study in shown)
     about = {
-        "paper": published(paper)["paper"],
+        "paper": read_published(paper)["paper"],
         "settings": settings,
         "counts": counts,
         "failing": failing,
@@ -70,7 +70,7 @@ def _page(folder: Path, studies: Sequence[Path]) -> tuple[Path, dict[str, Any]]:
     return write_page(folder, HERE.joinpath("studies.html.j2"), **about, command=command, studies=shown), about
 
 
-def _shown(done: Finished) -> dict[str, Any]:
+def _describe_study(done: Finished) -> dict[str, Any]:
     """Return what the page's template reads of a finished study, {name: value}: title, caption, verdicts, figures and
     others.
 
@@ -81,16 +81,16 @@ def _shown(done: Finished) -> dict[str, Any]:
     return {
         "study": study.name,
         "title": study.title,
-        "caption": study.caption_under(done.described["settings_name"]),
+        "caption": study.build_caption(done.described["settings_name"]),
         "lacking": done.lacking,
         "verdicts": [asdict(v) | {"of": claims[v.claim], "word": v.word} for v in done.verdicts],
         "compared": done.compared,
-        "counted": counted(done.compared),
-        "figures": [_figure(name, chart, study.name) for name, chart in done.charts.items()],
+        "counted": count_comparisons(done.compared),
+        "figures": [_render_figure(name, chart, study.name) for name, chart in done.charts.items()],
     }
 
 
-def _figure(name: str, chart: Any, study: str) -> dict[str, str]:
+def _render_figure(name: str, chart: Any, study: str) -> dict[str, str]:
     """Return a chart for the page as {"name", "label", "svg"}; the label differs within its study."""
     label = name.removeprefix(study).strip("_-").replace("_", " ").replace("-", " ")
     return {"name": name, "label": label or study, "svg": Markup(to_svg(chart, f"{study}-{name}"))}

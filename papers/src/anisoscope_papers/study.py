@@ -210,7 +210,7 @@ class Expected(Compared):
         return "differs"
 
 
-def counted(compared: Iterable[Compared]) -> str:
+def count_comparisons(compared: Iterable[Compared]) -> str:
     """Count comparisons of published numbers with ours in words: `3 open, 2 agree, 1 differs`, open ones first."""
     found = Counter(str(one.verdict) for one in compared)
     verbs = {"open": "open", "agrees": "agree", "differs": "differ"}
@@ -218,7 +218,7 @@ def counted(compared: Iterable[Compared]) -> str:
     return ", ".join(f"{found[name]} {verb}" for name, verb in verbs.items())
 
 
-def _silent(_text: str, _done: int, _total: int) -> None:
+def _show_no_progress(_text: str, _done: int, _total: int) -> None:
     """Show no progress. It is a named function, so that a context can be sent to other processes."""
 
 
@@ -240,14 +240,14 @@ class Context:
     device: str = "cpu"
     dtype: Literal["float32", "float64"] = "float32"
     batch_tokens: int = 4096
-    progress: Callable[[str, int, int], None] = _silent
+    progress: Callable[[str, int, int], None] = _show_no_progress
     lacking: list[dict[str, str]] = field(default_factory=list)
 
-    def withhold(self, name: str, reason: object) -> None:
+    def note_unavailable(self, name: str, reason: object) -> None:
         """Note that a model (system) or corpus, `name`, is unavailable, and why; the study goes on without it."""
         self._note({"model": name, "metric": WITHHELD, "component": str(reason)})
 
-    def stand_in(self, corpus: str, name: str, reason: object) -> None:
+    def note_stand_in(self, corpus: str, name: str, reason: object) -> None:
         """Note that `corpus` is read in place of another one (`name`), which is unavailable, and why (`reason`)."""
         self._note({"model": name, "corpus": corpus, "metric": STANDS_IN, "component": str(reason)})
 
@@ -287,7 +287,7 @@ class Study:
     compare: Callable[[pd.DataFrame], Sequence[Compared]] = lambda _records: ()
     at_hand: Callable[[Any, Path], bool] | None = None
 
-    def caption_under(self, settings: str) -> str:
+    def build_caption(self, settings: str) -> str:
         """Return the figure's caption; for settings that train small models (`quick`, `long`) it says so."""
         if settings in ("quick", "long"):
             return f"{self.caption} {self.small}".strip()
@@ -295,25 +295,25 @@ class Study:
 
 
 @cache
-def published(paper: str) -> dict[str, Any]:
+def read_published(paper: str) -> dict[str, Any]:
     """Return the published.toml of a paper as {study: its claims and published numbers}."""
     return tomllib.loads((find_folder(paper) / PUBLISHED).read_text("utf-8"))
 
 
 def _read_entry(paper: str, study: str) -> dict[str, Any]:
     """Return the part of a paper's published.toml for one study. MeasureError if there is none."""
-    if study not in published(paper):
+    if study not in read_published(paper):
         raise MeasureError(f"[{study}] in {paper}/published.toml", "none", "write it; see docs/adding.md")
-    return dict(published(paper)[study])
+    return dict(read_published(paper)[study])
 
 
-def claims(paper: str, study: str) -> dict[str, Claim]:
+def read_claims(paper: str, study: str) -> dict[str, Claim]:
     """Return {name: claim} for a study of a paper, from published.toml.
 
     A statement may insert its claim's numbers in braces.
     """
     entry = _read_entry(paper, study)
-    several = published(paper).get("shared", {"claims": ()})
+    several = read_published(paper).get("shared", {"claims": ()})
     found = {}
     shared = [row for row in several["claims"] if row["name"] in entry.get("shared", ())]
     for row in [*entry.get("claims", ()), *shared]:
@@ -329,4 +329,4 @@ def declare(paper: str, name: str, **code: Any) -> Study:
     """
     entry = _read_entry(paper, name)
     words = {key: entry.get(key, "") for key in ("title", "caption", "small")}
-    return Study(name, paper, claims=tuple(claims(paper, name).values()), **words, **code)
+    return Study(name, paper, claims=tuple(read_claims(paper, name).values()), **words, **code)

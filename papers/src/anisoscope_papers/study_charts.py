@@ -13,7 +13,7 @@ SMALLEST_DRAWN = 1e-7
 """Smaller p (0 where ranks agree entirely) are drawn here."""
 
 
-def against_norm(
+def draw_against_norm(
     frame: pd.DataFrame,
     *,
     series: str,
@@ -41,9 +41,11 @@ def against_norm(
     ticks = alt.Axis(tickCount=5)
     if scale == "log":
         data[numbers] = data[numbers].where(data[numbers] > 0)
-        ticks = alt.Axis(values=_powers(data[numbers]), labelExpr=PLAIN)
+        ticks = alt.Axis(values=_list_powers(data[numbers]), labelExpr=PLAIN)
     height = alt.Y("value:Q", title=title, scale=alt.Scale(type=scale, zero=zero, nice=scale == "linear"), axis=ticks)
-    base = alt.Chart().transform_filter("isValid(datum.N)").encode(x=_norm_axis(), color=colour(order, series, WIDTH))
+    base = (
+        alt.Chart().transform_filter("isValid(datum.N)").encode(x=_make_norm_axis(), color=colour(order, series, WIDTH))
+    )
     layers = [
         *below,
         *([ribbon(base, title, "lowest", "highest", opacity=0.12)] if "lowest" in data else []),
@@ -56,7 +58,7 @@ def against_norm(
     return facet(layers, data, None if series == "reading" else "reading", (WIDTH, HEIGHT), 2)
 
 
-def _norm_axis(field: str = "N:Q") -> alt.X:
+def _make_norm_axis(field: str = "N:Q") -> alt.X:
     """Return the horizontal axis of N (norm of the bias), linear below 0.1, logarithmic above, for a field of the
     chart's data.
     """
@@ -65,14 +67,14 @@ def _norm_axis(field: str = "N:Q") -> alt.X:
     return alt.X(field, title="norm N of the bias", scale=scale, axis=axis)
 
 
-def _powers(values: pd.DataFrame) -> list[float]:
+def _list_powers(values: pd.DataFrame) -> list[float]:
     """Return the powers of ten inside the range of the values; fewer of them if there are many."""
     logs = np.log10(values.to_numpy(float))
     powers = range(int(np.ceil(np.nanmin(logs))), int(np.floor(np.nanmax(logs))) + 1)
     return [float(f"1e{k}") for k in powers[:: 1 + len(powers) // 7]]
 
 
-def norms(
+def draw_norms(
     frame: pd.DataFrame, found: pd.DataFrame, *, title: str, trained: tuple[float, float] | None = None
 ) -> ChartType:
     """Draw norms of input and output against N (norm of the bias) on a logarithmic axis, with rings at the fixed
@@ -84,13 +86,13 @@ def norms(
     below = (between(*trained, title, opacity=0.16),) if trained else ()
     rows = pd.concat([frame, found.assign(place=frame["place"].iloc[0])], ignore_index=True)
     base = alt.Chart().transform_filter("isValid(datum.at)")
-    base = base.encode(x=_norm_axis("at:Q"), y=alt.Y("at_value:Q", title=title))
+    base = base.encode(x=_make_norm_axis("at:Q"), y=alt.Y("at_value:Q", title=title))
     ring = base.mark_point(filled=False, size=110, strokeWidth=2, color=INK, shape="circle")
     text = base.mark_text(align="right", dx=-9, dy=-12, color=INK, fontSize=11).encode(text="at_text:N")
-    return against_norm(rows, series="place", title=title, scale="log", below=below, above=(ring, text))
+    return draw_against_norm(rows, series="place", title=title, scale="log", below=below, above=(ring, text))
 
 
-def p_values(data: pd.DataFrame, level: float) -> ChartType:
+def draw_p_values(data: pd.DataFrame, level: float) -> ChartType:
     """Draw a row per `system`: `p` as a point, `p_scipy` as a cross, `p_smallest` as a bar, and a line at the p
     `level`.
     """
@@ -112,7 +114,7 @@ def p_values(data: pd.DataFrame, level: float) -> ChartType:
     ).properties(width=420, height=22 * len(order))
 
 
-def over_dimensions(rows: pd.DataFrame, laws: pd.DataFrame) -> ChartType:
+def draw_over_dimensions(rows: pd.DataFrame, laws: pd.DataFrame) -> ChartType:
     """Draw A (mean cosine) of layers against the dimension, both axes logarithmic, with lines of `laws`.
 
     `rows`: `d`, `value`, `low`, `high`, `model`; each model is named at its highest layer. `laws`: `d`, `value`, `law`.
@@ -137,7 +139,7 @@ def over_dimensions(rows: pd.DataFrame, laws: pd.DataFrame) -> ChartType:
     return alt.layer(line, rule, point, text).properties(width=640, height=320)
 
 
-def ranges(
+def draw_ranges(
     frame: pd.DataFrame, *, category: str, series: str, panel: str, title: str, domain: tuple[float, float], width: int
 ) -> ChartType:
     """Draw five quantiles per row (`least`, `lower`, `middle`, `upper`, `most`), as a dot on a bar on a line.
@@ -166,7 +168,7 @@ def ranges(
     return inner.facet(facet, data=kept, columns=1).properties(spacing=14)
 
 
-def texts(frame: pd.DataFrame, *, category: str, columns: dict[str, int], muted: str, width: int) -> ChartType:
+def draw_texts(frame: pd.DataFrame, *, category: str, columns: dict[str, int], muted: str, width: int) -> ChartType:
     """Draw a table: a row per `category`, with the text of each of `columns` at its distance from the left in pixels.
 
     `muted`: the column in pale ink; `width`: in pixels.

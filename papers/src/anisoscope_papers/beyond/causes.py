@@ -22,8 +22,8 @@ from anisoscope.sums.isotropic import cosine_quantile
 from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers.beyond.arms import BASE
 from anisoscope_papers.beyond.trained import LOSS, SKILL, Experiment, Recipe, measure
-from anisoscope_papers.judge import Test, average_over_seeds, judge_tests, make_test_of_seeds, verdict_without_test
-from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
+from anisoscope_papers.judge import Test, average_over_seeds, judge_tests, make_test_of_seeds, make_verdict_without_test
+from anisoscope_papers.study import Claim, Context, Verdict, declare, read_claims
 from anisoscope_papers.training.recipe import SIZES, ModelSize
 
 LEARNT = 0.05
@@ -71,7 +71,7 @@ def select_kept(name: str, experiment: Experiment, context: Context) -> pd.DataF
     experiment.
     """
     records = measure(experiment, context)
-    read = {*SHOWN, *(claim.metric for claim in claims("beyond", name).values())}
+    read = {*SHOWN, *(claim.metric for claim in read_claims("beyond", name).values())}
     # A is also measured of queries and keys, head by head; no figure shows those rows
     is_of_heads = (records["metric"] == "mean_cosine") & ~records["site"].isin(["hidden"])
     return records[records["metric"].isin(read) & ~is_of_heads].reset_index(drop=True)
@@ -110,9 +110,9 @@ def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> li
 
     Claims without a finished pair are undecided. `over`: what skill is relative to, in words.
     """
-    of_study = list(claims("beyond", name).values())
+    of_study = list(read_claims("beyond", name).values())
     if records.empty:
-        return [verdict_without_test(claim, None, "not trained", reason="no finished cell") for claim in of_study]
+        return [make_verdict_without_test(claim, None, "not trained", reason="no finished cell") for claim in of_study]
     skill = average_cells(records, SKILL)
     tests = []
     untrained = []
@@ -124,7 +124,7 @@ def judge(name: str, records: pd.DataFrame, *, over: str = "the unigrams") -> li
                 tests.append(_make_test(claim, records, arm, pairs, skill, over, subject))
             else:
                 why = f"no seed of {arm} beside {claim.against} is finished"
-                untrained.append(verdict_without_test(claim, None, "not trained", reason=why, subject=subject))
+                untrained.append(make_verdict_without_test(claim, None, "not trained", reason=why, subject=subject))
     return [*_mark_unmade(of_study, judge_tests(tests)), *untrained]
 
 
@@ -247,7 +247,7 @@ def draw(name: str, records: pd.DataFrame, *, loss: str = "loss (nats)") -> dict
     rows = select(records, metric="mean_cosine", site="hidden")
     rows = rows[rows["step"] == rows["step"].max()]
     charted[f"{name}_layers"] = charts.layer_curve(average_over_seeds(rows, "metric", "model", "layer"))
-    of_metric = {claim.metric: claim for claim in claims("beyond", name).values() if claim.against == BASE}
+    of_metric = {claim.metric: claim for claim in read_claims("beyond", name).values() if claim.against == BASE}
     for metric, claim in of_metric.items():
         bars = compute_effects(claim, records)
         if len(bars):

@@ -29,7 +29,7 @@ from anisoscope.provenance import describe_code_version, make_run_id
 from anisoscope.store import as_records, make_once, read_table, select, visit_busy_last, write_json, write_table
 from anisoscope_papers.fosse2023.entry import Evidence, declare_entry
 from anisoscope_papers.fosse2023.grid import LEARNED, NEEDS, PAPER, QUICK, SHORT, Cell, Grid
-from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, entropy_records
+from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, measure_entropy
 from anisoscope_papers.fosse2023.trained_cells import (
     DIVERGED,
     TOLD,
@@ -45,13 +45,13 @@ from anisoscope_papers.training.contents import check_noted, hash_read
 
 AFTERWARDS = "test, uniform afterwards"
 RIGHT = "right"
-"""Metric of rows whose `component` says which test utterances a model has right, a bit each (`unpacked`)."""
+"""Metric of rows whose `component` says which test utterances a model has right, a bit each (`unpack_bits`)."""
 OF_UTTERANCES = (RIGHT, "accuracy", "majority", "collapsed", "missing", "diverged")
 MEASURED = Settings(metrics=("intra_sequence", "norms"), tokens=("all",))
 SITES = ("hidden", KEYS, VALUES)
 
 
-def cell_study(
+def declare_cell_study(
     name: str,
     cells: Callable[[Grid], Sequence[Cell]],
     *,
@@ -70,30 +70,30 @@ def cell_study(
 
     def measure(plan: Grid, context: Context) -> pd.DataFrame:
         """Return the records of the study's cells (classifiers), trained if needed. `plan`: the grid of classifiers."""
-        found = records_of(cells(plan), plan, context)
+        found = collect_records(cells(plan), plan, context)
         of_utterances = found["metric"].isin(OF_UTTERANCES) if utterances else found["metric"] != RIGHT
         return found[of_utterances].reset_index(drop=True)
 
     def at_hand(plan: Grid, cache: Path) -> bool:
         """Return whether any of the study's cells (classifiers) of the grid `plan` has been measured in this cache."""
-        return any(table_of(cell, plan, cache).exists() for cell in cells(plan))
+        return any(find_table(cell, plan, cache).exists() for cell in cells(plan))
 
     code: dict[str, Any] = {"measure": measure, "tests": tests, "draw": draw, "at_hand": at_hand}
     return declare_entry(name, **code, paper="beyond", settings=settings, needs=NEEDS)
 
 
-def table_of(cell: Cell, plan: Grid, cache: Path) -> Path:
+def find_table(cell: Cell, plan: Grid, cache: Path) -> Path:
     """Return the path, in the folder `cache`, of the records of a cell (classifier) trained as `plan` says."""
     return cache / "cells" / f"{name_folder(cell, plan, cache).name}.parquet"
 
 
-def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFrame:
+def collect_records(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFrame:
     """Return the records of all cells (classifiers), trained now if the plan says so.
 
     A cell that is unavailable gives one row, `missing` or `diverged`. `context`: the study's cache, device and
     progress.
     """
-    earlier = _earlier(context)
+    earlier = _read_earlier(context)
     lost: set[str] = set()
 
     def attempt(cell: Cell, wait: bool) -> pd.DataFrame:
@@ -103,8 +103,8 @@ def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFr
         if len(known):
             return known
         if cell.corpus in lost:
-            return _absent(cell, "missing")
-        table = table_of(cell, plan, context.cache)
+            return _note_absent(cell, "missing")
+        table = find_table(cell, plan, context.cache)
         try:
             if table.exists():
                 check_read(cell, plan, table)
@@ -112,10 +112,10 @@ def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFr
                 make_once(table, lambda: _keep_measured(cell, plan, table, context.device), wait=wait)
         except (CorpusError, ModelError) as error:
             lost.add(cell.corpus)
-            context.withhold(cell.corpus, error)
+            context.note_unavailable(cell.corpus, error)
         if table.exists():
             return read_table(table).assign(run=identity)
-        return _absent(cell, "missing")
+        return _note_absent(cell, "missing")
 
     parts = []
     for done, found in enumerate(visit_busy_last(cells, attempt), 1):
@@ -124,7 +124,7 @@ def records_of(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.DataFr
     return as_records(pd.concat(parts, ignore_index=True))
 
 
-def _earlier(context: Context) -> pd.DataFrame:
+def _read_earlier(context: Context) -> pd.DataFrame:
     """Return the records that the study's folder already holds."""
     path = context.folder / "records.parquet"
     if path.exists():
@@ -132,7 +132,7 @@ def _earlier(context: Context) -> pd.DataFrame:
     return as_records(pd.DataFrame({"metric": []}))
 
 
-def _absent(cell: Cell, why: str) -> pd.DataFrame:
+def _note_absent(cell: Cell, why: str) -> pd.DataFrame:
     """Return a table of one row for a cell (classifier) that has no measurements, with the reason as its metric.
 
     why   the reason: "missing" (it was not trained) or "diverged" (its training did)
@@ -169,26 +169,26 @@ def _keep_measured(cell: Cell, plan: Grid, table: Path, device: str) -> None:
     What it read is noted first, since the table marks it as done.
     """
     write_json(table.with_suffix(".json"), read_by(cell, plan))
-    write_table(table, _measured(cell, plan, table.with_suffix(""), device))
+    write_table(table, _train_and_measure(cell, plan, table.with_suffix(""), device))
 
 
-def _measured(cell: Cell, plan: Grid, folder: Any, device: str) -> pd.DataFrame:
+def _train_and_measure(cell: Cell, plan: Grid, folder: Any, device: str) -> pd.DataFrame:
     """Train a cell (classifier) in `folder` as `plan` says, return its measurements, and delete its training."""
     train_cell(cell, plan, folder, device)
     if (folder / DIVERGED).exists():
-        found = _absent(cell, "diverged")
+        found = _note_absent(cell, "diverged")
     else:
         assert (folder / TOLD).exists()
         trained = Trained(cell, plan, folder)
-        found = pd.concat([_accuracies(trained), _geometry(trained)], ignore_index=True)
+        found = pd.concat([_measure_accuracies(trained), _measure_geometry(trained)], ignore_index=True)
         if cell.arm == LEARNED:
             at_start = CellAtStart(replace(cell, steps=None), plan, folder)
-            found = pd.concat([found, _geometry(at_start)], ignore_index=True)
+            found = pd.concat([found, _measure_geometry(at_start)], ignore_index=True)
     shutil.rmtree(folder, ignore_errors=True)
     return as_records(found.assign(revision=str(describe_code_version()["sources"])))
 
 
-def _accuracies(trained: Trained) -> pd.DataFrame:
+def _measure_accuracies(trained: Trained) -> pd.DataFrame:
     """Return the accuracy of a cell (classifier), which test utterances it has right, the majority rate, and how long
     it was trained.
 
@@ -214,22 +214,22 @@ def _accuracies(trained: Trained) -> pd.DataFrame:
         if component != TEST:
             value = float(right.mean())
             rows.append({"metric": "accuracy", "component": component, "value": value, "n_units": len(right)})
-        rows.append({"metric": RIGHT, "component": packed(component, right), "value": float(right.mean())})
+        rows.append({"metric": RIGHT, "component": pack_bits(component, right), "value": float(right.mean())})
     return as_records(pd.DataFrame(rows), model=cell.label, corpus=cell.corpus, seed=cell.seed)
 
 
-def packed(name: str, right: np.ndarray) -> str:
+def pack_bits(name: str, right: np.ndarray) -> str:
     """Encode which utterances a model has right, `right` [utterance], as text: `name`, then the bits."""
     return f"{name}:{base64.b64encode(np.packbits(right).tobytes()).decode()}"
 
 
-def unpacked(text: str, count: int) -> tuple[str, np.ndarray]:
-    """Decode the text of `packed` into (name, bits [utterance]); `count`: the number of utterances."""
+def unpack_bits(text: str, count: int) -> tuple[str, np.ndarray]:
+    """Decode the text of `pack_bits` into (name, bits [utterance]); `count`: the number of utterances."""
     name, _, bits = text.partition(":")
     return name, np.unpackbits(np.frombuffer(base64.b64decode(bits), np.uint8), count=count).astype(bool)
 
 
-def _geometry(trained: Trained) -> pd.DataFrame:
+def _measure_geometry(trained: Trained) -> pd.DataFrame:
     """Return the similarity of hidden states, keys and values inside utterances, norms of keys, and attention entropy
     H.
 
@@ -247,7 +247,7 @@ def _geometry(trained: Trained) -> pd.DataFrame:
     parts = [found[columns], heads[columns]]  # one head each
     if trained.cell.arm != "uniform":
         for layer in range(1, trained.cell.layers + 1):
-            entropy = entropy_records(model, batches, layer)
+            entropy = measure_entropy(model, batches, layer)
             parts.append(entropy[entropy["metric"] == "cls_entropy"][["metric", "component", "layer", "value"]])
     whole = pd.concat(parts, ignore_index=True)
     return as_records(whole, model=trained.label, corpus=trained.cell.corpus, seed=trained.cell.seed)

@@ -1,7 +1,8 @@
 """Ask how far a difference of accuracies generalises, if seeds, test utterances and splits are all random draws.
 
 Each model says which test utterances it has right. A difference between two arms is then a table of seeds × utterances
-(or splits × utterances, averaged over seeds). The variance of its mean is that of a crossed design: `crossed_interval`.
+(or splits × utterances, averaged over seeds). The variance of its mean is that of a crossed design:
+`estimate_crossed_interval`.
 """
 
 from collections.abc import Iterator
@@ -15,8 +16,8 @@ from scipy import stats
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope_papers.beyond.cells import AFTERWARDS, RIGHT, cell_study, unpacked
-from anisoscope_papers.beyond.positions import named
+from anisoscope_papers.beyond.cells import AFTERWARDS, RIGHT, declare_cell_study, unpack_bits
+from anisoscope_papers.beyond.positions import name_recipes
 from anisoscope_papers.fosse2023.entry import Evidence
 from anisoscope_papers.fosse2023.grid import LEARNED, TITLES, Grid
 from anisoscope_papers.judge import Test, compute_equivalence_p
@@ -27,7 +28,7 @@ NOT_NEEDED, NOT_USED = "not needed", "not used"
 DRAWS = 2000
 
 
-def crossed_interval(table: Table) -> tuple[float, float, float, float]:
+def estimate_crossed_interval(table: Table) -> tuple[float, float, float, float]:
     """Return (mean, low, high, degrees of freedom) of a table whose rows and columns are both drawn at random.
 
     The 95 % interval uses Var = (MS_rows + MS_columns − MS_rest) / (rows · columns), but at least the variance from
@@ -71,30 +72,30 @@ def bootstrap_interval(table: Table, draws: int = DRAWS, seed: int = 0) -> tuple
     return float(table.mean()), float(low), float(high)
 
 
-def right_of(records: pd.DataFrame) -> pd.DataFrame:
+def read_right(records: pd.DataFrame) -> pd.DataFrame:
     """Return a table with a row for each model, read from the records of which test utterances it has right.
 
     Columns: corpus, seed, split, recipe, arm (how attention was trained), `what` (the attention it was tested with) and
     `right` (bits [utterance]).
     """
     counts = select(records, metric="accuracy", component="test").groupby("corpus")["n_units"].first()
-    rows = named(select(records, metric=RIGHT))
+    rows = name_recipes(select(records, metric=RIGHT))
     found = []
     for corpus, seed, split, recipe, arm, text in rows[
         ["corpus", "seed", "split", "recipe", "arm", "component"]
     ].itertuples(index=False):
-        what, right = unpacked(text, int(counts[corpus]))
+        what, right = unpack_bits(text, int(counts[corpus]))
         found.append((corpus, int(seed), int(split), recipe, arm, what, right))
     return pd.DataFrame(found, columns=["corpus", "seed", "split", "recipe", "arm", "what", "right"])
 
 
-def differences(records: pd.DataFrame) -> dict[tuple[str, str, str], dict[int, Table]]:
+def subtract_uniform(records: pd.DataFrame) -> dict[tuple[str, str, str], dict[int, Table]]:
     """Return by how much uniform attention changes what is right: {(corpus, recipe, claim): {split: [seed,
     utterance]}}.
 
     Entries are 1, 0 or −1. Attention was uniform in training, or made uniform afterwards, as the claim says.
     """
-    models = right_of(records)
+    models = read_right(records)
     found: dict[tuple[str, str, str], dict[int, Table]] = {}
     for names, group in models.groupby(["corpus", "recipe", "split"], sort=False):
         corpus = str(names[0])
@@ -114,7 +115,7 @@ def differences(records: pd.DataFrame) -> dict[tuple[str, str, str], dict[int, T
     return found
 
 
-def table_of(by_split: dict[int, np.ndarray]) -> np.ndarray:
+def stack_splits(by_split: dict[int, np.ndarray]) -> np.ndarray:
     """Return one table [row, utterance] from the tables [seed, utterance] of each split.
 
     Rows are splits averaged over seeds; for fewer than three splits, they are the seeds of the first.
@@ -124,21 +125,21 @@ def table_of(by_split: dict[int, np.ndarray]) -> np.ndarray:
     return np.array([table.mean(0) for table in by_split.values()])
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests that uniform attention changes accuracy by less than the claim's margin, up or down.
 
     There is one per corpus, kind of position encoding and claim. One claim is about models trained with uniform
     attention, the other about models whose attention is made uniform after training. The interval counts both seeds
     (or splits) and test utterances as random draws. `whole`: the records of all corpora and seeds.
     """
-    found = differences(whole.records)
+    found = subtract_uniform(whole.records)
     for here in whole.corpora:
         for (corpus, recipe, name), by_split in found.items():
             if corpus != here.corpus:
                 continue
             claim = here.claims[name]
-            table = table_of(by_split)
-            value, low, high, freedom = crossed_interval(table)
+            table = stack_splits(by_split)
+            value, low, high, freedom = estimate_crossed_interval(table)
             margin = claim.within or 0.0
             drawn = f"{len(table)} {'splits' if len(by_split) >= FEWEST else 'seeds'} × {table.shape[1]} utterances"
             statistic = f"{claim.statistic} (claim: {-margin:.3g} to {margin:.3g}):"
@@ -158,12 +159,12 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     `whole`: the records of all corpora. Returns {chart name: chart}.
     """
     rows = []
-    for (corpus, recipe, name), by_split in differences(whole.records).items():
-        table = table_of(by_split)
+    for (corpus, recipe, name), by_split in subtract_uniform(whole.records).items():
+        table = stack_splits(by_split)
         ways = {
-            "crossed": crossed_interval(table)[:3],
+            "crossed": estimate_crossed_interval(table)[:3],
             "bootstrap of both": bootstrap_interval(table),
-            "seeds or splits alone": crossed_interval(np.repeat(table.mean(1)[:, None], 2, 1))[:3],
+            "seeds or splits alone": estimate_crossed_interval(np.repeat(table.mean(1)[:, None], 2, 1))[:3],
         }
         for way, (value, low, high) in ways.items():
             what = f"{TITLES.get(corpus, corpus)}, {recipe}, {name}: {way}"
@@ -173,4 +174,4 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     return whole.chart(charts.bars, frame, "crossed_1", category="what", titles=titles, size=(560, 17))
 
 
-STUDY = cell_study("crossed", Grid.by_split, tests=tests, draw=draw, utterances=True)
+STUDY = declare_cell_study("crossed", Grid.by_split, tests=make_tests, draw=draw, utterances=True)

@@ -14,7 +14,7 @@ from anisoscope.charts import builders as charts
 from anisoscope.store import select
 from anisoscope_papers.beyond.small_cells import small_study
 from anisoscope_papers.beyond.small_models import EACH, FIRST, TREEBANK, SmallGrid
-from anisoscope_papers.fosse2023.entry import Evidence, Seeds, over
+from anisoscope_papers.fosse2023.entry import Evidence, Seeds, average_seeds
 from anisoscope_papers.judge import Array, Test
 
 CLASSES = (2, 3, 5, 10, 20)
@@ -24,14 +24,14 @@ NEAR = 0.02
 """Accuracy that is as good as that of the widest."""
 
 
-def classes_of(corpus: str) -> int:
+def count_classes(corpus: str) -> int:
     """Return the number of classes of a corpus."""
     if corpus == TREEBANK:
         return TAGS
     return int(corpus.partition(":")[2])
 
 
-def by_width(here: Evidence, metric: str, **where: Any) -> Seeds:
+def group_by_width(here: Evidence, metric: str, **where: Any) -> Seeds:
     """Return the values of a metric [seed] by the width of the model, including models that learnt nothing.
 
     `here`: the evidence on one corpus; `where`: further conditions on the records.
@@ -39,7 +39,7 @@ def by_width(here: Evidence, metric: str, **where: Any) -> Seeds:
     return here.by(select(here.records, untrained=False, metric=metric, **where), "dim")
 
 
-def saturates(accuracy: Seeds) -> Array:
+def find_saturation(accuracy: Seeds) -> Array:
     """Return the smallest width from which on accuracy stays within `NEAR` of the widest model's, [seed].
 
     `accuracy`: its values [seed] by width.
@@ -53,7 +53,7 @@ def saturates(accuracy: Seeds) -> Array:
     return np.where(np.isnan(table).any(0), np.nan, found)
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests on how many dimensions a number of classes needs.
 
     In wide models class directions form a simplex and take every dimension they can; fewer dimensions than classes cost
@@ -61,21 +61,21 @@ def tests(whole: Evidence) -> Iterator[Test]:
     """
     needed: dict[int, pd.Series] = {}
     for here in whole.corpora:
-        count = classes_of(here.corpus)
-        accuracy = by_width(here, "accuracy", component="test")
+        count = count_classes(here.corpus)
+        accuracy = group_by_width(here, "accuracy", component="test")
         if here.corpus != TREEBANK:
-            needed[count] = pd.Series(saturates(accuracy), here.seeds)
-            most = by_width(here, "class_cosine.most")[max(WIDTHS)]
+            needed[count] = pd.Series(find_saturation(accuracy), here.seeds)
+            most = group_by_width(here, "class_cosine.most")[max(WIDTHS)]
             yield here.test("a simplex where there is room", most + 1 / (count - 1))
         if narrow := [width for width in accuracy if width < count]:
             yield here.test("fewer dimensions than classes", accuracy[max(narrow)] - accuracy[max(accuracy)])
         if count > 2:
-            taken = by_width(here, "class_direction.dimensions")[max(WIDTHS)] / (count - 1)
+            taken = group_by_width(here, "class_direction.dimensions")[max(WIDTHS)] / (count - 1)
             yield here.test("classes take every dimension they can", taken)
-    yield whole.test("more classes need more dimensions", growth(needed))
+    yield whole.test("more classes need more dimensions", fit_growth(needed))
 
 
-def growth(needed: dict[int, pd.Series]) -> Array:
+def fit_growth(needed: dict[int, pd.Series]) -> Array:
     """Return how many doublings of the needed width go with one doubling of the number of classes, [seed].
 
     `needed`: {number of classes: needed width by seed}. A least-squares slope over at least three numbers of classes;
@@ -96,23 +96,23 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     rows = select(whole.records, untrained=False)
     titles = {"accuracy": "accuracy", "class_direction.dimensions": "dimensions that classes take"}
     for metric, title in titles.items():
-        frame: pd.DataFrame = over(select(rows, metric=metric), "corpus", "dim")
-        frame = frame.assign(corpus=frame["corpus"].map(lambda c: f"{classes_of(c)}{' tags' * (c == TREEBANK)}"))
+        frame: pd.DataFrame = average_seeds(select(rows, metric=metric), "corpus", "dim")
+        frame = frame.assign(corpus=frame["corpus"].map(lambda c: f"{count_classes(c)}{' tags' * (c == TREEBANK)}"))
         name = f"dimension_{metric.rpartition('.')[2]}"
         settings: dict[str, Any] = {"x": "dim", "series": "corpus", "scale": "log", "size": (640, 260)}
         drawn |= whole.chart(charts.trajectory, frame, name, titles=("width", title), **settings)
     return drawn
 
 
-def _grid(**changes: Any) -> SmallGrid:
+def _make_grid(**changes: Any) -> SmallGrid:
     """Return the grid of small models that this study trains, with some of its settings changed."""
     tasks = tuple((f"planted:{count}", FIRST) for count in CLASSES)
     return SmallGrid(((TREEBANK, EACH), *tasks), **{"dims": WIDTHS, "seeds": 3, "steps": 800, "rate": 5e-3, **changes})
 
 
 SETTINGS = {
-    "quick": _grid(dims=(4, 16, 128), seeds=3, steps=150, limit=900, held=300),
-    "paper": _grid(),
-    "finished": _grid(train=False),
+    "quick": _make_grid(dims=(4, 16, 128), seeds=3, steps=150, limit=900, held=300),
+    "paper": _make_grid(),
+    "finished": _make_grid(train=False),
 }
-STUDY = small_study("dimension", settings=SETTINGS, tests=tests, draw=draw)
+STUDY = small_study("dimension", settings=SETTINGS, tests=make_tests, draw=draw)

@@ -37,10 +37,10 @@ from anisoscope.data.labelled import SPLITS, TEST, VALIDATION, Example, Labelled
 from anisoscope.errors import DivergedError
 from anisoscope.runs.run import make_slug
 from anisoscope.store import as_records, make_records_once
-from anisoscope_papers.fosse2023.entry import Evidence, declare_entry, over
+from anisoscope_papers.fosse2023.entry import Evidence, average_seeds, declare_entry
 from anisoscope_papers.fosse2023.explained_words import ONE_LAYER, VALUES
 from anisoscope_papers.fosse2023.grid import PUBLISHED, Cell, Grid
-from anisoscope_papers.fosse2023.measurements import accuracies, gather
+from anisoscope_papers.fosse2023.measurements import gather, read_accuracies
 from anisoscope_papers.fosse2023.trained_cells import Trained
 from anisoscope_papers.judge import Test
 from anisoscope_papers.study import Context
@@ -53,7 +53,7 @@ VERSION = 1
 """Raise it when what is kept of an erased corpus changes."""
 
 
-def shares(corpus: str) -> dict[float, tuple[str, ...]]:
+def choose_shares(corpus: str) -> dict[float, tuple[str, ...]]:
     """Return {share of words to erase: the maps (scores of words) that choose them}.
 
     For corpora of pairs, which train longest, only one half is erased.
@@ -62,7 +62,7 @@ def shares(corpus: str) -> dict[float, tuple[str, ...]]:
     return {HALF: MAPS, **fifth}
 
 
-def arm(name: str, share: float) -> str:
+def name_arm(name: str, share: float) -> str:
     """Return the name of a condition: a map (scores of words) and a share of erased words, as in `attention, 50%`."""
     return f"{name}, {share:.0%}"
 
@@ -111,38 +111,38 @@ class Maps:
         splits = {}
         for split, ones in self.scored.items():
             splits[split] = tuple(
-                left(example, ~select_highest(scores[name], share))
+                keep_words(example, ~select_highest(scores[name], share))
                 for example, (_, scores) in zip(corpus.splits[split], ones, strict=True)
             )
-        return replace(corpus, name=f"{corpus.name} without {arm(name, share)}", splits=splits)
+        return replace(corpus, name=f"{corpus.name} without {name_arm(name, share)}", splits=splits)
 
 
-def left(example: Example, keep: Marks) -> Example:
+def keep_words(example: Example, keep: Marks) -> Example:
     """Return an example with only the words that `keep` [word] marks."""
     first = len(example.words)
     second = None if example.second is None else tuple(compress(example.second, keep[first:]))
     return replace(example, words=tuple(compress(example.words, keep[:first])), second=second, rationale=None)
 
 
-def retrained(trained: Trained) -> pd.DataFrame:
+def measure_retrained(trained: Trained) -> pd.DataFrame:
     """Measure classifiers that are trained again on the erased corpus, by map and share (`component`).
 
     Records: accuracy on the erased test split, and the share of it with the same predicted class as before erasing.
     """
     maps = Maps(trained)
     parts = []
-    for share, names in shares(trained.cell.corpus).items():
+    for share, names in choose_shares(trained.cell.corpus).items():
         for name in names:
             path = trained.folder / f"erased-{make_slug(name)}-{share:g}-{VERSION}.parquet"
             if not (trained.plan.train or path.exists()):
-                parts.append(pd.DataFrame([{"metric": "missing", "component": arm(name, share), "value": 1.0}]))
+                parts.append(pd.DataFrame([{"metric": "missing", "component": name_arm(name, share), "value": 1.0}]))
                 continue
-            parts.append(make_records_once(path, partial(_records, trained, maps, name, share), wait=trained.wait))
+            parts.append(make_records_once(path, partial(_retrain, trained, maps, name, share), wait=trained.wait))
     cell = trained.cell
     return as_records(pd.concat(parts, ignore_index=True), model=cell.label, corpus=cell.corpus, seed=cell.seed)
 
 
-def _records(trained: Trained, maps: Maps, name: str, share: float) -> pd.DataFrame:
+def _retrain(trained: Trained, maps: Maps, name: str, share: float) -> pd.DataFrame:
     """Train again on the corpus erased by the map `name` and a share, and return the records; `diverged` if the loss is
     not finite.
 
@@ -161,7 +161,7 @@ def _records(trained: Trained, maps: Maps, name: str, share: float) -> pd.DataFr
             values = {f"retrained.{metric}": x for metric, x in values.items()}
         except DivergedError:  # counted, and not tried again
             pass
-    rows = [{"metric": metric, "component": arm(name, share), "value": x} for metric, x in values.items()]
+    rows = [{"metric": metric, "component": name_arm(name, share), "value": x} for metric, x in values.items()]
     return as_records(pd.DataFrame(rows), n_units=len(found))
 
 
@@ -175,10 +175,10 @@ def measure(plan: Grid, context: Context) -> pd.DataFrame:
     for s in range(plan.seeds):
         for c in plan.names():
             cells.append(Cell(c, seed=s))
-    return gather(cells, plan, context, accuracies, retrained)
+    return gather(cells, plan, context, read_accuracies, measure_retrained)
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests on which map (scores of words) finds the words that a classifier needs.
 
     The accuracy of classifiers trained again without the highest-scored words is compared: directions of values with
@@ -187,14 +187,16 @@ def tests(whole: Evidence) -> Iterator[Test]:
     """
     for here in whole.corpora:
         accuracy, named = (here.table("component", metric=f"retrained.{m}") for m in ("accuracy", "agreement"))
-        for share in shares(here.corpus):
+        for share in choose_shares(here.corpus):
             which = f"{share:.0%} erased"
-            by: Mapping[str, Array] = {name: accuracy[arm(name, share)] for name in MAPS}
+            by: Mapping[str, Array] = {name: accuracy[name_arm(name, share)] for name in MAPS}
             better = {HALF: "directions are more faithful than attention", FIFTH: "so with fewer words"}[share]
             yield here.test(better, by[ATTENTION] - by[DIRECTIONS], which)
             yield here.test("attention is faithful", by[RANDOM] - by[ATTENTION], which)
             yield here.test("directions are faithful", by[RANDOM] - by[DIRECTIONS], which)
-        yield here.test("the class found leaks", named[arm(FOUND, HALF)] - named[arm(DIRECTIONS, HALF)], "50% erased")
+        yield here.test(
+            "the class found leaks", named[name_arm(FOUND, HALF)] - named[name_arm(DIRECTIONS, HALF)], "50% erased"
+        )
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
@@ -206,7 +208,9 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     before = whole.find(metric="accuracy", component=TEST, **ONE_LAYER).assign(component=NOTHING)
     rows = pd.concat([before, whole.find(metric="retrained.accuracy")], ignore_index=True)
     settings: dict[str, Any] = {"category": "component", "panel": "corpus", "titles": ("accuracy", ""), "columns": 3}
-    return whole.chart(charts.bars, over(rows, "corpus", "component", bounds=(0, 1)), **settings, size=(660, 20))
+    return whole.chart(
+        charts.bars, average_seeds(rows, "corpus", "component", bounds=(0, 1)), **settings, size=(660, 20)
+    )
 
 
-STUDY = declare_entry("erased", measure=measure, tests=tests, draw=draw, paper="beyond")
+STUDY = declare_entry("erased", measure=measure, tests=make_tests, draw=draw, paper="beyond")

@@ -15,7 +15,7 @@ from transformers.masking_utils import eager_mask
 Scores = Float[Tensor, "sequence head query key"]
 
 
-def softmax1(scores: Scores) -> Scores:
+def compute_softmax1(scores: Scores) -> Scores:
     """Turn scores into weights by a softmax with 1 added to the denominator, so that a row may give its keys almost
     nothing (Miller 2023).
     """
@@ -23,12 +23,12 @@ def softmax1(scores: Scores) -> Scores:
     return torch.cat((scores, nothing), -1).softmax(-1)[..., :-1]
 
 
-def sigmoid(scores: Scores) -> Scores:
+def compute_sigmoid(scores: Scores) -> Scores:
     """Turn scores into weights, every key on its own: sigmoid(score − ln keys) (Ramapuram et al. 2024)."""
     return (scores - math.log(scores.shape[-1])).sigmoid()
 
 
-FORMS: dict[str, Callable[[Scores], Scores]] = {"softmax1": softmax1, "sigmoid": sigmoid}
+FORMS: dict[str, Callable[[Scores], Scores]] = {"softmax1": compute_softmax1, "sigmoid": compute_sigmoid}
 
 
 def compute_weights(form: str, scores: Scores) -> Scores:

@@ -11,9 +11,9 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope_papers.beyond.cells import cell_study
-from anisoscope_papers.beyond.positions import TESTED, named
-from anisoscope_papers.fosse2023.entry import Evidence, Seeds, compute_spearman, over
+from anisoscope_papers.beyond.cells import declare_cell_study
+from anisoscope_papers.beyond.positions import TESTED, name_recipes
+from anisoscope_papers.fosse2023.entry import Evidence, Seeds, average_seeds, compute_spearman
 from anisoscope_papers.fosse2023.grid import CONTROL, LEARNED, Grid
 from anisoscope_papers.judge import Array, Test
 
@@ -21,7 +21,7 @@ FEWEST_STEPS = 4
 """Numbers of steps that a rank correlation needs."""
 
 
-def by_steps(here: Evidence) -> dict[str, Seeds]:
+def group_by_steps(here: Evidence) -> dict[str, Seeds]:
     """Return the accuracies of all seeds by the step at which attention was frozen, for each kind of position codes.
 
     here   the evidence on one corpus
@@ -29,30 +29,30 @@ def by_steps(here: Evidence) -> dict[str, Seeds]:
     {kind of position codes: {step: accuracies [seed]}}. Step −1: attention was uniform all along; the last step:
     it was trained throughout.
     """
-    rows = named(select(here.records, **TESTED))
+    rows = name_recipes(select(here.records, **TESTED))
     rows = rows[rows["family"] != CONTROL]
     after = rows["freeze_after"].where(rows["arm"] != LEARNED, rows["steps"]).where(rows["arm"] != "uniform", -1.0)
     rows = rows.assign(after=after)
     return {str(recipe): here.by(found, "after") for recipe, found in rows.groupby("recipe", sort=False)}
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests on for how many steps attention must be trained to be as accurate as when trained throughout.
 
     It is frozen as it was drawn, after a tenth or half of the steps; or made uniform. One test per recipe of positions
     and claim. `whole`: the records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
-        for recipe, accuracy in by_steps(here).items():
+        for recipe, accuracy in group_by_steps(here).items():
             throughout = accuracy[max(accuracy)]
             yield here.test("a tenth of training is enough", accuracy[38.0] - throughout, recipe)
             yield here.test("as it was drawn is enough", accuracy[0.0] - throughout, recipe)
             yield here.test("half of training is enough", accuracy[240.0] - throughout, recipe)
-            yield here.test("more steps of attention, more accuracy", trend(accuracy), recipe, of_several=True)
+            yield here.test("more steps of attention, more accuracy", rank_trend(accuracy), recipe, of_several=True)
             yield here.test("uniform is as good as drawn", accuracy[-1.0] - accuracy[0.0], recipe)
 
 
-def trend(accuracy: Seeds) -> Array:
+def rank_trend(accuracy: Seeds) -> Array:
     """Return the rank correlation of accuracy with the number of steps in which attention was trained, [seed].
 
     `accuracy`: its values [seed] by that number.
@@ -67,9 +67,9 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
     `whole`: the records of all corpora. Returns {chart name: chart}.
     """
-    rows = named(select(whole.records, **TESTED))
+    rows = name_recipes(select(whole.records, **TESTED))
     after = rows["freeze_after"].where(rows["arm"] != LEARNED, rows["steps"]).where(rows["arm"] != "uniform", -1.0)
-    frame = over(rows.assign(steps_of_attention=after), "corpus", "recipe", "steps_of_attention")
+    frame = average_seeds(rows.assign(steps_of_attention=after), "corpus", "recipe", "steps_of_attention")
     frame = pd.DataFrame(frame).rename(columns={"recipe": "positions"})
     return whole.chart(
         charts.trajectory,
@@ -83,4 +83,4 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     )
 
 
-STUDY = cell_study("frozen", Grid.by_length, tests=tests, draw=draw)
+STUDY = declare_cell_study("frozen", Grid.by_length, tests=make_tests, draw=draw)

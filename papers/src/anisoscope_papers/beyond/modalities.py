@@ -25,9 +25,9 @@ from anisoscope_papers.beyond.causes import ARMS, draw, judge, select_kept
 from anisoscope_papers.beyond.trained import VERSION, Experiment, follow
 from anisoscope_papers.study import declare
 from anisoscope_papers.training import kinds
-from anisoscope_papers.training.kinds import MEASURED, SPEECH, Kind, kind_named, material
+from anisoscope_papers.training.kinds import MEASURED, SPEECH, Kind, find_kind, prepare_material
 from anisoscope_papers.training.text import cache_folder
-from anisoscope_papers.training.train_small import fitting
+from anisoscope_papers.training.train_small import build_fitting
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class KindRecipe:
 
     def folder(self, arm: str, seed: int) -> Path:
         """Return the folder of the model (cell) of an arm (set of changes) and a seed."""
-        kind = kind_named(self.kind)
+        kind = find_kind(self.kind)
         identity = make_run_id([asdict(self), asdict(kind), VERSION, "" if kind.missing else kind.data])
         return cache_folder() / "beyond" / f"{kind.name}-{arm}-{seed}-{identity[:8]}"
 
@@ -67,16 +67,16 @@ class KindRecipe:
 
         CorpusError without its data.
         """
-        kind = kind_named(self.kind)
+        kind = find_kind(self.kind)
         if kind.missing:
             raise CorpusError(
                 f"what {kind.label} is trained on", kind.missing, "set ANISOSCOPE_DATA to a folder with it"
             )
-        made = material(kind, seed)
+        made = prepare_material(kind, seed)
         for change in arms.list_changes(arm):
             change.model(made.model)
         plan, _ = open_plan(kind.corpus, made.model, made.processor, modality=kind.modality, limit=self.probe)
-        how = fitting(kind, seed, self.steps)
+        how = build_fitting(kind, seed, self.steps)
         how = replace(how, settings={**how.settings, "use_cpu": device == "cpu"})
         with torch.random.fork_rng([]):
             known = guess(kind, made)
@@ -102,10 +102,10 @@ def guess(kind: Kind, made: Any) -> float:
         hidden = [batch["mask_time_indices"] for batch in batches]
         chances = 1 + batches[0]["sampled_negative_indices"].shape[-1]
         return math.log(chances) * sum(len(x) * int(x.sum()) for x in hidden) / len(made.validation)
-    return _mean_image(made, batches)
+    return _score_mean_image(made, batches)
 
 
-def _mean_image(made: Any, batches: list[dict[str, Any]]) -> float:
+def _score_mean_image(made: Any, batches: list[dict[str, Any]]) -> float:
     """Return the mean error per pixel of filling hidden patches with the mean training image.
 
     `made`: the model with its training examples; `batches`: of validation examples.

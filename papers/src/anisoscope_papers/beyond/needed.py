@@ -14,9 +14,16 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, compute_correlation, declare_entry, over
+from anisoscope_papers.fosse2023.entry import (
+    Evidence,
+    Measure,
+    Seeds,
+    average_seeds,
+    compute_correlation,
+    declare_entry,
+)
 from anisoscope_papers.fosse2023.grid import LEARNED, OTHER_ARM, OWN, TITLES, Grid
-from anisoscope_papers.fosse2023.measurements import VALUES, geometry, separated
+from anisoscope_papers.fosse2023.measurements import VALUES, measure_geometry, measure_separation
 from anisoscope_papers.judge import Test
 
 ENOUGH = {
@@ -41,7 +48,7 @@ def _rows(here: Evidence, name: str) -> pd.DataFrame:
     return rows[rows["layer"].isna() | (rows["layer"] == rows["layers"])]
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests on what models lose that are trained without learnt attention (uniform, random, or frozen), by
     depth.
 
@@ -57,10 +64,10 @@ def tests(whole: Evidence) -> Iterator[Test]:
                 yield here.test(claim, accuracy[layers, arm] - accuracy[own], which)
             yield here.test("directions without attention", auc[layers, "uniform"] - auc[own], which)
             yield here.test("values make up for it", values[layers, "uniform"] - values[own], which)
-    yield whole.test("alike values, dispensable attention", predicted(whole))
+    yield whole.test("alike values, dispensable attention", rank_prediction(whole))
 
 
-def predicted(whole: Evidence) -> np.ndarray:
+def rank_prediction(whole: Evidence) -> np.ndarray:
     """Return the rank correlation, over corpora and depths, of the values' similarity with the accuracy lost under
     uniform attention, [seed].
 
@@ -84,7 +91,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     """
     drawn: dict[str, ChartType] = {}
     for number, name in enumerate(OUTCOMES):
-        frame = over(_rows(whole, name), "corpus", "layers", "arm")
+        frame = average_seeds(_rows(whole, name), "corpus", "layers", "arm")
         frame["what"] = frame["corpus"].replace(TITLES) + ", L = " + frame["layers"].map("{:g}".format)
         frame["what"] += ", " + frame["arm"]
         settings: dict[str, Any] = {"category": "what", "titles": (name, ""), "size": (560, 17)}
@@ -93,5 +100,9 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 STUDY = declare_entry(
-    "needed", measure=Measure(Grid.by_arm, (geometry, separated)), tests=tests, draw=draw, paper="beyond"
+    "needed",
+    measure=Measure(Grid.by_arm, (measure_geometry, measure_separation)),
+    tests=make_tests,
+    draw=draw,
+    paper="beyond",
 )

@@ -12,7 +12,7 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts
 from anisoscope_papers.beyond.small_cells import small_study
 from anisoscope_papers.beyond.small_models import EACH, FIRST, MEAN, TREEBANK, SmallGrid
-from anisoscope_papers.fosse2023.entry import Evidence, Seeds, over
+from anisoscope_papers.fosse2023.entry import Evidence, Seeds, average_seeds
 from anisoscope_papers.judge import Test
 
 WORDS: dict[str, Any] = {"metric": "intra_sequence", "site": "hidden", "token_policy": "content"}
@@ -21,7 +21,7 @@ AUC: dict[str, Any] = {"metric": "class_direction.auc", "component": None}
 TOLD = {FIRST: "class from [CLS]", MEAN: "class from the mean", EACH: "tag of each word"}
 
 
-def last(here: Evidence, **where: Any) -> Seeds:
+def select_last(here: Evidence, **where: Any) -> Seeds:
     """Return values [seed] in the last layer of sound (not collapsed) models, by (what the head reads, whether at step
     0).
 
@@ -31,7 +31,7 @@ def last(here: Evidence, **where: Any) -> Seeds:
     return here.by(rows[rows["layer"] == rows["layers"]], "read", "untrained")
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests on what makes words similar: a class trained for the whole sentence (pooling), or a tag for each
     word.
 
@@ -39,7 +39,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
     separate the tags. `whole`: the records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
-        words, values, auc = (last(here, **where) for where in (WORDS, VALUES, AUC))
+        words, values, auc = (select_last(here, **where) for where in (WORDS, VALUES, AUC))
         yield here.test("pooling makes words alike", words[FIRST, False] - words[EACH, False])
         yield here.test("a class of the sentence makes words alike", words[FIRST, False] - words[FIRST, True])
         yield here.test("a tag of each word does not", words[EACH, False] - words[EACH, True])
@@ -59,22 +59,22 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     for here in whole.corpora:
         rows = here.find(**WORDS)
         what = rows["read"].map(TOLD).where(~rows["untrained"], "step 0")
-        frame = over(rows.assign(what=what), "what", "layer")
+        frame = average_seeds(rows.assign(what=what), "what", "layer")
         title = "similarity of the words of a sentence"
         drawn |= here.chart(charts.layer_curve, frame, series="what", title=title, size=(640, 240))
     return drawn
 
 
-def _grid(corpus: str = TREEBANK, **changes: Any) -> SmallGrid:
+def _make_grid(corpus: str = TREEBANK, **changes: Any) -> SmallGrid:
     """Return the grid of small models trained on `corpus`, with some of its settings changed."""
     tasks = tuple((corpus, read) for read in (FIRST, EACH, MEAN))
     return SmallGrid(tasks, **{"layers": (3,), "steps": 400, **changes})
 
 
 SETTINGS = {
-    "quick": _grid(seeds=3, steps=120, limit=900, held=300),
-    "paper": _grid(),
-    "finished": _grid(train=False),
-    "generated": _grid("planted:5"),
+    "quick": _make_grid(seeds=3, steps=120, limit=900, held=300),
+    "paper": _make_grid(),
+    "finished": _make_grid(train=False),
+    "generated": _make_grid("planted:5"),
 }
-STUDY = small_study("pooling", settings=SETTINGS, tests=tests, draw=draw)
+STUDY = small_study("pooling", settings=SETTINGS, tests=make_tests, draw=draw)

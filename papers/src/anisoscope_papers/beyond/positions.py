@@ -15,8 +15,8 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope_papers.beyond.cells import AFTERWARDS, cell_study
-from anisoscope_papers.fosse2023.entry import Evidence, Seeds, over
+from anisoscope_papers.beyond.cells import AFTERWARDS, declare_cell_study
+from anisoscope_papers.fosse2023.entry import Evidence, Seeds, average_seeds
 from anisoscope_papers.fosse2023.grid import CONTROL, LEARNED, RECIPES, TITLES, Grid
 from anisoscope_papers.fosse2023.measurements import KEYS, VALUES
 from anisoscope_papers.judge import Test
@@ -42,8 +42,8 @@ class Quantities:
 
     def __init__(self, here: Evidence) -> None:
         """Read the quantities from the evidence on one corpus (`here`)."""
-        every = named(here.records)
-        sound = named(here.sound)
+        every = name_recipes(here.records)
+        sound = name_recipes(here.sound)
         learned = select(sound, arm=LEARNED)
         trained = learned[learned["family"] != CONTROL]
         start = learned[learned["family"] == CONTROL]
@@ -52,11 +52,11 @@ class Quantities:
         as_it_is = here.by(select(trained, **TESTED), "layers", "recipe")
         self.used = Seeds({key: afterwards[key] - as_it_is[key] for key in afterwards}, afterwards.nothing)
         self.entropy = here.by(select(trained, **OF_FIRST), "layers", "recipe")
-        self.lowest_entropy = here.by(sharpest_layer(trained), "layers", "recipe")
-        self.keys = here.by(last_layer(trained, KEYS), "layers", "recipe")
-        self.values = here.by(last_layer(trained, VALUES), "layers", "recipe")
-        self.keys_at_start = here.by(last_layer(start, KEYS), "layers", "recipe")
-        self.values_at_start = here.by(last_layer(start, VALUES), "layers", "recipe")
+        self.lowest_entropy = here.by(select_sharpest_layer(trained), "layers", "recipe")
+        self.keys = here.by(select_last_layer(trained, KEYS), "layers", "recipe")
+        self.values = here.by(select_last_layer(trained, VALUES), "layers", "recipe")
+        self.keys_at_start = here.by(select_last_layer(start, KEYS), "layers", "recipe")
+        self.values_at_start = here.by(select_last_layer(start, VALUES), "layers", "recipe")
 
     @property
     def depths(self) -> list[float]:
@@ -64,7 +64,7 @@ class Quantities:
         return sorted({layers for layers, _, _ in self.accuracy}) or [1.0]
 
 
-def named(records: pd.DataFrame) -> pd.DataFrame:
+def name_recipes(records: pd.DataFrame) -> pd.DataFrame:
     """Add the column `recipe` to the records: the positions of each model, as `RECIPES` names them."""
     positions = records["positions"]
     scale = records["scale"]
@@ -72,20 +72,20 @@ def named(records: pd.DataFrame) -> pd.DataFrame:
     return records.assign(recipe=np.select(matches, list(RECIPES), ""))
 
 
-def last_layer(rows: pd.DataFrame, site: str) -> pd.DataFrame:
+def select_last_layer(rows: pd.DataFrame, site: str) -> pd.DataFrame:
     """Return the records of the mean cosine at a site (keys or values) in each model's last layer."""
     rows = select(rows, site=site, **ALIKE)
     return rows[rows["layer"] == rows["layers"]]
 
 
-def sharpest_layer(rows: pd.DataFrame) -> pd.DataFrame:
+def select_sharpest_layer(rows: pd.DataFrame) -> pd.DataFrame:
     """Return, of each model, the record of H (as the paper reports it) in its layer of the lowest H."""
     rows = select(rows, **ENTROPY)
     lowest = rows.groupby(["corpus", "model", "seed"], observed=True)["value"].idxmin()
     return rows.loc[lowest.sort_values()]
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests of the paper's claims under each recipe of positions, and of what positions change, for each
     depth.
 
@@ -96,11 +96,11 @@ def tests(whole: Evidence) -> Iterator[Test]:
         if max(found.depths) == 1:
             yield here.test("so in deeper models", here.by(here.records.iloc[:0], "layers").nothing)
         for layers in found.depths:
-            yield from _of_recipes(here, found, layers)
-            yield from _of_positions(here, found, layers)
+            yield from _test_recipes(here, found, layers)
+            yield from _test_positions(here, found, layers)
 
 
-def _of_recipes(here: Evidence, found: Quantities, layers: float) -> Iterator[Test]:
+def _test_recipes(here: Evidence, found: Quantities, layers: float) -> Iterator[Test]:
     """Yield the tests of the paper's claims on models of one depth (`layers`), for every recipe of positions.
 
     Attention is nearly uniform, not used, not needed, enough as it was drawn; keys and values become similar in
@@ -122,7 +122,7 @@ def _of_recipes(here: Evidence, found: Quantities, layers: float) -> Iterator[Te
         yield here.test("values converge", found.values[key] - found.values_at_start[key], which)
 
 
-def _of_positions(here: Evidence, found: Quantities, layers: float) -> Iterator[Test]:
+def _test_positions(here: Evidence, found: Quantities, layers: float) -> Iterator[Test]:
     """Yield the tests of what positions change in models of one depth: each recipe with positions minus the one
     without.
 
@@ -151,29 +151,29 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
     `whole`: the records of all corpora. Returns {chart name: chart}.
     """
-    every = named(whole.records)
+    every = name_recipes(whole.records)
     trained = every[every["family"] != CONTROL]
     accuracy = {
         "trained with attention": select(trained, arm=LEARNED, **TESTED),
         "trained without": select(trained, arm="uniform", **TESTED),
         "taken away afterwards": select(trained, arm=LEARNED, **MADE_UNIFORM),
     }
-    drawn = _bars(whole, accuracy, "positions_1", "accuracy")
+    drawn = _draw_bars(whole, accuracy, "positions_1", "accuracy")
     learned = select(trained, arm=LEARNED)
     others = {
         "H of [CLS]": select(learned, **OF_FIRST),
-        "sim(K)": last_layer(learned, KEYS),
-        "sim(V)": last_layer(learned, VALUES),
+        "sim(K)": select_last_layer(learned, KEYS),
+        "sim(V)": select_last_layer(learned, VALUES),
     }
-    return drawn | _bars(whole, others, "positions_2", "H, similarity")
+    return drawn | _draw_bars(whole, others, "positions_2", "H, similarity")
 
 
-def _bars(whole: Evidence, rows: dict[str, pd.DataFrame], name: str, title: str) -> dict[str, ChartType]:
+def _draw_bars(whole: Evidence, rows: dict[str, pd.DataFrame], name: str, title: str) -> dict[str, ChartType]:
     """Draw a bar for each corpus, depth, recipe and quantity; return {`name`: chart}.
 
     `whole`: the records of all corpora; `rows`: {quantity: its records}.
     """
-    frames = [over(found, "corpus", "layers", "recipe").assign(quantity=what) for what, found in rows.items()]
+    frames = [average_seeds(found, "corpus", "layers", "recipe").assign(quantity=what) for what, found in rows.items()]
     frame = pd.concat(frames, ignore_index=True)
     where = frame["corpus"].replace(TITLES) + ", L = " + frame["layers"].map("{:g}".format)
     frame["what"] = where + ", " + frame["recipe"].astype(str) + ": " + frame["quantity"]
@@ -181,4 +181,4 @@ def _bars(whole: Evidence, rows: dict[str, pd.DataFrame], name: str, title: str)
     return whole.chart(charts.bars, frame, name, category="what", titles=(title, ""), size=(560, 17))
 
 
-STUDY = cell_study("positions", Grid.by_positions, tests=tests, draw=draw)
+STUDY = declare_cell_study("positions", Grid.by_positions, tests=make_tests, draw=draw)

@@ -30,7 +30,7 @@ from anisoscope.store import as_records, select
 from anisoscope.sums.jackknife import UNBOUNDED, jackknife_interval
 from anisoscope_papers.judge import GROUPS, Test, compute_equivalence_p, compute_p_of_units, judge_tests
 from anisoscope_papers.needs import Need
-from anisoscope_papers.study import SHARE, SIGNED, Claim, Context, claims, declare
+from anisoscope_papers.study import SHARE, SIGNED, Claim, Context, declare, read_claims
 
 BEFORE, AFTER = "builtin:rxnfp-pretrained", "builtin:rxnfp-finetuned-10k"
 STAGES = {BEFORE: "before fine-tuning", AFTER: "after fine-tuning"}
@@ -64,7 +64,7 @@ class Seen:
     cls: Array
 
 
-def mean_cosine_of_pairs(
+def average_cosine_of_pairs(
     states: Float[Tensor, "row token dim"], real: Bool[Tensor, "row token"]
 ) -> Float[Tensor, "row"]:
     """Return the mean cosine over pairs of different real tokens, for every row of states, in float64 (equation 3).
@@ -102,7 +102,7 @@ def see(name: str, plan: Reactions) -> tuple[Seen, Labels]:
             subject.model(**batch.inputs)
             real = next(iter(batch.streams.values())).mask
             layers = [states[layer] for layer in sorted(states)]
-            alike.append(torch.stack([mean_cosine_of_pairs(x, real) for x in layers], 1))
+            alike.append(torch.stack([average_cosine_of_pairs(x, real) for x in layers], 1))
             cls.append(torch.stack([x[:, 0].double() for x in layers], 1))
             rows.append(batch.unit)
     order = torch.cat(rows).argsort()
@@ -110,7 +110,7 @@ def see(name: str, plan: Reactions) -> tuple[Seen, Labels]:
     return seen, np.array(batches.encoded.labels)
 
 
-def of_directions(cls: Float[np.ndarray, "reaction dim"], labels: Labels) -> tuple[float, float, float]:
+def measure_directions(cls: Float[np.ndarray, "reaction dim"], labels: Labels) -> tuple[float, float, float]:
     """Return (AUC, median cosine to the own class, to the other classes), averaged over all representatives.
 
     Every reaction serves as a representative of its class. Its AUC is the chance that another reaction of its class is
@@ -133,7 +133,7 @@ def of_directions(cls: Float[np.ndarray, "reaction dim"], labels: Labels) -> tup
     return float(np.nanmean(auc)), float(of_own.mean()), float(of_others.mean())
 
 
-def replicates(seen: Seen, labels: Labels) -> dict[str, Array]:
+def compute_replicates(seen: Seen, labels: Labels) -> dict[str, Array]:
     """Return jackknife replicates {metric: [1 + group, layer]}: with all reactions, then without each group of them.
 
     `seen`: what is kept of a model's pass; `labels`: class index [reaction].
@@ -142,14 +142,14 @@ def replicates(seen: Seen, labels: Labels) -> dict[str, Array]:
     found: dict[str, list[Array]] = {name: [] for name in BOUNDS}
     for left_out in (-1, *range(GROUPS)):
         kept = group != left_out
-        directions = np.array([of_directions(x, labels[kept]) for x in seen.cls[kept].swapaxes(0, 1)])
+        directions = np.array([measure_directions(x, labels[kept]) for x in seen.cls[kept].swapaxes(0, 1)])
         found[ALIKE].append(seen.alike[kept].mean(0))
         for place, name in enumerate((DIRECTION, OWN, OTHERS)):
             found[name].append(directions[:, place])
     return {name: np.stack(rows) for name, rows in found.items()}
 
 
-def last_third(curve: Array) -> Array:
+def measure_last_third(curve: Array) -> Array:
     """Return which share of the gain of a curve [replicate, layer] from first to last layer lies in the last third,
     [replicate].
     """
@@ -159,7 +159,7 @@ def last_third(curve: Array) -> Array:
     return np.asarray((curve[:, -1] - curve[:, start]) / np.where(gained > 0, gained, np.nan))
 
 
-def share_still_to_come(difference: Array) -> Array:
+def measure_share_to_come(difference: Array) -> Array:
     """Return which share of the last layer's `difference` is still missing at the start of the last third, [replicate].
 
     `difference`: [replicate, layer].
@@ -170,7 +170,7 @@ def share_still_to_come(difference: Array) -> Array:
     return np.asarray((whole - difference[:, start]) / np.where(whole > 0, whole, np.nan))
 
 
-def asked(before: dict[str, Array], after: dict[str, Array]) -> dict[str, Array]:
+def compute_claimed(before: dict[str, Array], after: dict[str, Array]) -> dict[str, Array]:
     """Compute the number of every claim as jackknife replicates, {claim: [replicate]}.
 
     before, after   curves of the two models, {metric: [replicate, layer]}
@@ -179,10 +179,10 @@ def asked(before: dict[str, Array], after: dict[str, Array]) -> dict[str, Array]
     return {
         "tokens converge by fine-tuning": after[ALIKE][:, -1] - before[ALIKE][:, -1],
         "grows with depth": after[ALIKE][:, -1] - after[ALIKE][:, 0],
-        "most in the last layers": last_third(after[ALIKE]),
+        "most in the last layers": measure_last_third(after[ALIKE]),
         "the direction separates": gain[:, -1],
         "not before fine-tuning": before[DIRECTION][:, -1] - CHANCE,
-        "the direction comes last": share_still_to_come(gain),
+        "the direction comes last": measure_share_to_come(gain),
     }
 
 
@@ -196,15 +196,15 @@ def measure(plan: Reactions, context: Context) -> pd.DataFrame:
     parts = []
     for done, name in enumerate(STAGES, 1):
         seen, labels = see(name, plan)
-        curves[name] = replicates(seen, labels)
+        curves[name] = compute_replicates(seen, labels)
         for metric, theta in curves[name].items():
             ends = jackknife_interval(theta, bounds=BOUNDS[metric])
             frame = pd.DataFrame(dict(zip(("value", "low", "high"), ends, strict=True)))
             frame["layer"] = np.arange(len(frame))
             parts.append(as_records(frame, model=name, metric=metric, site="hidden"))
         context.progress("models", done, len(STAGES))
-    found = asked(curves[BEFORE], curves[AFTER])
-    bounds = {claim: known.bounds or UNBOUNDED for claim, known in claims("beyond", "reactions").items()}
+    found = compute_claimed(curves[BEFORE], curves[AFTER])
+    bounds = {claim: known.bounds or UNBOUNDED for claim, known in read_claims("beyond", "reactions").items()}
     rows: list[dict[str, Any]] = []
     for claim, theta in found.items():
         value, low, high = (float(x) for x in jackknife_interval(theta, bounds=bounds[claim]))
@@ -213,10 +213,10 @@ def measure(plan: Reactions, context: Context) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True).assign(corpus=CORPUS, n_units=len(labels))
 
 
-def tests(records: pd.DataFrame) -> Iterator[Test]:
+def make_tests(records: pd.DataFrame) -> Iterator[Test]:
     """Yield a test of every claim on BERT for reactions, from its number in the records."""
     found = select(records, metric="claim").set_index("component")
-    for name, claim in claims("beyond", "reactions").items():
+    for name, claim in read_claims("beyond", "reactions").items():
         yield test_of(claim, found.loc[[name]])
 
 
@@ -262,6 +262,6 @@ STUDY = declare(
     settings=SETTINGS,
     needs=NEEDS,
     measure=measure,
-    judge=lambda records: judge_tests(list(tests(records))),
+    judge=lambda records: judge_tests(list(make_tests(records))),
     draw=draw,
 )

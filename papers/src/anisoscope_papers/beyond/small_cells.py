@@ -56,7 +56,7 @@ VERSION = 1
 
 
 @torch.no_grad()
-def looked_at(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
+def measure_model(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
     """Measure a small model on the test split of `made`: accuracy, similarity of words by layer, and how far apart
     the directions of classes lie.
     """
@@ -73,7 +73,7 @@ def looked_at(model: Reader, cell: SmallCell, made: Sentences) -> pd.DataFrame:
     rows = [{"metric": name, "component": TEST, "value": value} for name, value in shares.items()]
     states = vectors.double().numpy()
     labels = truth.numpy()
-    for name, x in between(states, labels).items():
+    for name, x in compare_classes(states, labels).items():
         rows.append({"metric": f"class_cosine.{name}", "value": x})
     few = slice(0, MOST)
     names = made.labels(cell.read)
@@ -97,7 +97,7 @@ def _read(model: Reader, made: Sentences) -> tuple[torch.Tensor, torch.Tensor, t
     return vectors, truth, units
 
 
-def between(vectors: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str, float]:
+def compare_classes(vectors: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str, float]:
     """Return {"mean": …, "most": …}: mean and largest cosine over all pairs of classes, between directions of class
     means.
 
@@ -110,7 +110,7 @@ def between(vectors: NDArray[np.float64], labels: NDArray[np.int64]) -> dict[str
     return {"mean": float(cosine.mean()), "most": float(cosine.max())}
 
 
-def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -> pd.DataFrame | None:
+def read_or_measure(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -> pd.DataFrame | None:
     """Return the records of a small model (cell), untrained and trained, computed once.
 
     `plan`: how small models are trained, and whether; `wait`: wait for another process that trains it. None if it has
@@ -131,9 +131,9 @@ def records_of(cell: SmallCell, plan: SmallGrid, context: Context, wait: bool) -
         write_json(noted, read)
         made = open_material(cell.task, plan.limit, plan.held, cell.seed)
         model = build_untrained(cell, made)
-        before = looked_at(model, cell, made)
+        before = measure_model(model, cell, made)
         train(model, cell, made, plan)
-        after = looked_at(model, cell, made)
+        after = measure_model(model, cell, made)
         same = {"corpus": cell.task, "seed": cell.seed}
         parts = [as_records(before, model=cell.label + UNTRAINED, **same), as_records(after, model=cell.label, **same)]
         return pd.concat(parts, ignore_index=True)
@@ -147,11 +147,11 @@ def measure(plan: SmallGrid, context: Context) -> pd.DataFrame:
     """Return the records of all small models (cells) of `plan`, trained or read from the cache in `context`."""
     instead = {task: STAND_INS[task] for task, _ in plan.tasks if task in STAND_INS and not find_copy(task)}
     for task, other in instead.items():
-        context.stand_in(other, task, "not under ANISOSCOPE_DATA")
+        context.note_stand_in(other, task, "not under ANISOSCOPE_DATA")
     cells = plan.cells(instead)
     parts = []
     for done, part in enumerate(
-        visit_busy_last(cells, lambda cell, wait: records_of(cell, plan, context, wait)), start=1
+        visit_busy_last(cells, lambda cell, wait: read_or_measure(cell, plan, context, wait)), start=1
     ):
         if part is not None:
             parts += [part]
@@ -165,7 +165,7 @@ UNTRAINED = " untrained"
 _LABEL = r"read=(?P<read>\S+) blocks=(?P<blocks>\S+) L=(?P<layers>\d+) d=(?P<dim>\d+)(?P<untrained> untrained)?"
 
 
-def with_axes(records: pd.DataFrame) -> pd.DataFrame:
+def add_axes(records: pd.DataFrame) -> pd.DataFrame:
     """Add the columns of each model's settings to the records, and whether it is at step 0; drop `collapsed` at step
     0.
     """
@@ -197,6 +197,6 @@ small_study = partial(
     measure=measure,
     needs=(),
     paper="beyond",
-    read=lambda name, records: OfSmall(name, with_axes(records)),
+    read=lambda name, records: OfSmall(name, add_axes(records)),
 )
 """A study whose records are those of a grid of small models."""

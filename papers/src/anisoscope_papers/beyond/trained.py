@@ -34,7 +34,7 @@ from anisoscope_papers.beyond import arms, outcomes
 from anisoscope_papers.study import Context
 from anisoscope_papers.training.contents import check_noted, hash_corpora
 from anisoscope_papers.training.fit import Fitting, Material, fit
-from anisoscope_papers.training.language_model import settings_of
+from anisoscope_papers.training.language_model import build_settings
 from anisoscope_papers.training.recipe import ModelSize, Task, Training
 from anisoscope_papers.training.text import UNMASKED, Examples, Tokens, cache_folder, open_training_corpus, prepare
 
@@ -191,7 +191,7 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
     plan, texts = (open_plan(probed, model, tokenizer, modality="text", sequences=n)[0] for n in sizes)
 
     made = Material(model, tokenizer, Examples(tokens, windows, recipe.steps * size.batch, seed), validation, dict)
-    settings = settings_of(training) | {"weight_decay": max((change.decay for change in changes), default=0.0)}
+    settings = build_settings(training) | {"weight_decay": max((change.decay for change in changes), default=0.0)}
     cell: dict[str, Any] = {"model": arm, "seed": seed, "corpus": probed}
     guess = compute_unigram_loss(shares, validation)
     follow(made, Fitting(settings, share=training.share), plan, recipe.seen, guess, folder, cell)

@@ -12,14 +12,14 @@ from anisoscope.charts import builders as charts
 from anisoscope_papers.beyond.pooling import WORDS
 from anisoscope_papers.beyond.small_cells import small_study
 from anisoscope_papers.beyond.small_models import BLOCKS, FIRST, SmallGrid
-from anisoscope_papers.fosse2023.entry import Evidence, over
+from anisoscope_papers.fosse2023.entry import Evidence, average_seeds
 from anisoscope_papers.judge import Array, Test
 
 STEPS = {"the norm": ("norm", "bare"), "its gain": ("gain", "norm"), "feed-forward": ("feed-forward", "norm")}
 """What is added, to what."""
 
 
-def converged(here: Evidence, blocks: str) -> Array:
+def measure_convergence(here: Evidence, blocks: str) -> Array:
     """Return how much more similar words are in the last layer than at step 0, [seed], averaged over depths above one.
 
     `here`: the evidence on one corpus; `blocks`: what the model's blocks consist of (a key of `BLOCKS`).
@@ -31,7 +31,7 @@ def converged(here: Evidence, blocks: str) -> Array:
     return pd.DataFrame(gained or [table.nothing]).mean().to_numpy(float)
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests on how much each part of a block (norm, its gain, feed-forward) makes words more similar in
     training.
 
@@ -39,7 +39,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
     has one number per seed of one corpus.
     """
     for here in whole.corpora:
-        found = {blocks: converged(here, blocks) for blocks in BLOCKS}
+        found = {blocks: measure_convergence(here, blocks) for blocks in BLOCKS}
         yield here.test("a whole encoder converges", found["whole"])
         yield here.test("attention alone converges", found["norm"])
         for added, (more, less) in STEPS.items():
@@ -58,18 +58,22 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         rows = here.find(**WORDS)
         rows = rows[rows["layer"] == rows["layers"]]
         when = rows["untrained"].map({True: "step 0", False: "trained"})
-        frame = over(rows.assign(when=when), "blocks", "when", "layers")
+        frame = average_seeds(rows.assign(when=when), "blocks", "when", "layers")
         titles = ("layers", "similarity of the words of a sentence, last layer")
         settings: dict[str, Any] = {"x": "layers", "series": "blocks", "panel": "when", "titles": titles}
         drawn |= here.chart(charts.trajectory, frame, size=(640, 240), **settings)
     return drawn
 
 
-def _grid(**changes: Any) -> SmallGrid:
+def _make_grid(**changes: Any) -> SmallGrid:
     """Return the grid of small models that this study trains, with some of its settings changed."""
     settings: dict[str, Any] = {"blocks": tuple(BLOCKS), "layers": (1, 2, 3, 4, 5), "seeds": 3, "steps": 600}
     return SmallGrid((("planted:5", FIRST),), **settings | {"rate": 3e-3} | changes)
 
 
-SETTINGS = {"quick": _grid(layers=(1, 3), steps=150, held=300), "paper": _grid(), "finished": _grid(train=False)}
-STUDY = small_study("whole", settings=SETTINGS, tests=tests, draw=draw)
+SETTINGS = {
+    "quick": _make_grid(layers=(1, 3), steps=150, held=300),
+    "paper": _make_grid(),
+    "finished": _make_grid(train=False),
+}
+STUDY = small_study("whole", settings=SETTINGS, tests=make_tests, draw=draw)

@@ -12,7 +12,7 @@ from anisoscope.progress import show_progress
 from anisoscope_papers import runner
 from anisoscope_papers.fosse2023.entry import Measure
 from anisoscope_papers.fosse2023.grid import SETTINGS, Cell
-from anisoscope_papers.fosse2023.trained_cells import Trained, each
+from anisoscope_papers.fosse2023.trained_cells import Trained, apply_to_each
 from anisoscope_papers.study import Context
 
 
@@ -40,7 +40,7 @@ def main() -> None:
         show_progress(f"{len(cells)} classifiers of fosse2023", "classifiers", quiet=False) as progress,
     ):
         context = Context(given.output, given.output / "cache", progress=lambda _, done, total: progress(done, total))
-        for line in each(cells, plan, context, everything):
+        for line in apply_to_each(cells, plan, context, everything):
             print(line, flush=True)  # noqa: T201
 
 

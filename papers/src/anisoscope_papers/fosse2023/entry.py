@@ -17,11 +17,11 @@ from scipy import stats
 
 from anisoscope.store import select
 from anisoscope.sums.jackknife import estimate_over_seeds
-from anisoscope_papers.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, TITLES, Cell, Grid, with_options
-from anisoscope_papers.fosse2023.measurements import KEYS, Look, accuracies, gather
-from anisoscope_papers.fosse2023.trained_cells import TOLD, name_folder, untrained
+from anisoscope_papers.fosse2023.grid import NEEDS, PUBLISHED, SETTINGS, TITLES, Cell, Grid, add_options
+from anisoscope_papers.fosse2023.measurements import KEYS, Look, gather, read_accuracies
+from anisoscope_papers.fosse2023.trained_cells import TOLD, iter_untrained, name_folder
 from anisoscope_papers.judge import Array, Test, judge_tests, look_up_bounds, make_test_of_seeds
-from anisoscope_papers.study import Compared, Context, Study, claims, declare, published
+from anisoscope_papers.study import Compared, Context, Study, declare, read_claims, read_published
 
 LOST = {
     "missing": "{} of the planned classifiers not trained yet",
@@ -67,7 +67,7 @@ class Evidence:
     def __init__(self, study: str, records: pd.DataFrame, corpus: str = "", paper: str = PAPER) -> None:
         """Read the records of a study; `corpus` is empty for all corpora, `paper` is the one that states the claims."""
         self.study, self.records, self.corpus, self.paper = study, records, corpus, paper
-        self.claims, self.published = claims(paper, study), published(paper)[study]
+        self.claims, self.published = read_claims(paper, study), read_published(paper)[study]
         self.title = TITLES.get(corpus, corpus) or "all corpora"
         self.numbers = self.published.get("numbers", {}).get(corpus)
         self.seeds = sorted(int(seed) for seed in records["seed"].dropna().unique())
@@ -158,7 +158,7 @@ class Evidence:
 
         `place`: where in the table the number is published, in words; `note`: what else must be known.
         """
-        value, low, high, n = _mean(rows)
+        value, low, high, n = _estimate_mean(rows)
         found: dict[str, Any] = {"value": value} if n else {}
         if n > 1:
             found |= {"low": low, "high": high, "spread": float(rows["value"].dropna().std(ddof=1))}
@@ -193,7 +193,7 @@ class Evidence:
         return {}
 
 
-def over(rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | None = None) -> pd.DataFrame:
+def average_seeds(rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | None = None) -> pd.DataFrame:
     """Average rows over seeds for each combination of the columns `keys`: columns `value`, `low`, `high`, `seeds`.
 
     Numbers are sorted, words keep the order of their first appearance. The interval is NaN for fewer than three seeds.
@@ -203,21 +203,23 @@ def over(rows: pd.DataFrame, *keys: str, bounds: tuple[float, float] | None = No
     ordered = rows.assign(**{key: pd.Categorical(rows[key], rows[key].dropna().unique()) for key in words})
     out = []
     for names, group in ordered.groupby(list(keys), observed=True):
-        value, low, high, n = _mean(group, bounds)
+        value, low, high, n = _estimate_mean(group, bounds)
         low, high = (low, high) if n >= DRAWN_FROM else (np.nan, np.nan)
         if n:
             out.append((*names, value, low, high, n))
     return pd.DataFrame(out, columns=[*keys, "value", "low", "high", "seeds"])
 
 
-def panels(rows: Mapping[str, pd.DataFrame], *keys: str) -> pd.DataFrame:
+def average_panels(rows: Mapping[str, pd.DataFrame], *keys: str) -> pd.DataFrame:
     """Average the rows of several quantities ({name: rows}) over seeds, by the columns `keys`; the name is in the
     column `quantity`.
     """
-    return pd.concat([over(found, *keys).assign(quantity=name) for name, found in rows.items()], ignore_index=True)
+    return pd.concat(
+        [average_seeds(found, *keys).assign(quantity=name) for name, found in rows.items()], ignore_index=True
+    )
 
 
-def _mean(rows: pd.DataFrame, bounds: tuple[float, float] | None = None) -> tuple[float, float, float, int]:
+def _estimate_mean(rows: pd.DataFrame, bounds: tuple[float, float] | None = None) -> tuple[float, float, float, int]:
     """Return (value, low, high, n) over the seeds of rows of one metric.
 
     The interval stays between `bounds`; None: the smallest and the largest value of the metric.
@@ -275,9 +277,9 @@ class Measure:
     def __call__(self, plan: Grid, context: Context) -> pd.DataFrame:
         """Return the records of all classifiers of the grid `plan`; `context` holds cache, device and progress."""
         cells = self.cells(plan)
-        found = [gather(cells, plan, context, accuracies, *self.looks)]
+        found = [gather(cells, plan, context, read_accuracies, *self.looks)]
         if self.control:
-            for cell in untrained(cells, plan, context):
+            for cell in iter_untrained(cells, plan, context):
                 found.append(self.control(cell))
         records = pd.concat(found, ignore_index=True)
         other_norms = records["metric"].str.startswith("norms.") & ~records["site"].isin([KEYS])
@@ -316,7 +318,7 @@ def declare_entry(
         """Return the evidence on all corpora from the study's records."""
         if read:
             return read(name, records)
-        return Evidence(name, with_options(records), paper=paper)
+        return Evidence(name, add_options(records), paper=paper)
 
     trained = measure.at_hand if isinstance(measure, Measure) else None
     return declare(

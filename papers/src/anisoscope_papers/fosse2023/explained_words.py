@@ -12,9 +12,17 @@ from altair.typing import ChartType
 from anisoscope.charts import builders as charts
 from anisoscope.classes.faithfulness import measure_explanations
 from anisoscope.store import select
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, compute_growth, declare_entry, over, panels
+from anisoscope_papers.fosse2023.entry import (
+    Evidence,
+    Measure,
+    Seeds,
+    average_panels,
+    average_seeds,
+    compute_growth,
+    declare_entry,
+)
 from anisoscope_papers.fosse2023.grid import OWN, TUNED
-from anisoscope_papers.fosse2023.measurements import kept
+from anisoscope_papers.fosse2023.measurements import measure_once
 from anisoscope_papers.fosse2023.trained_cells import Trained
 from anisoscope_papers.judge import Test
 
@@ -30,15 +38,15 @@ SHOWN = ["attention", "rollout", "value norm", VALUES, "hidden, contrast"]
 ONE_LAYER: dict[str, Any] = {"family": OWN, "layers": 1, "weight": 0.0}
 
 
-def explained(trained: Trained) -> pd.DataFrame:
+def explain_words(trained: Trained) -> pd.DataFrame:
     """Measure how well maps (a score for each word) explain a classifier's decisions on test texts, if the corpus
     has rationales (words marked by annotators).
     """
     how: dict[str, Any] = {"limit": trained.plan.erased, "max_length": trained.found.max_length}
-    return kept(trained, "explained", lambda: measure_explanations(*trained.classifier, trained.corpus, **how))
+    return measure_once(trained, "explained", lambda: measure_explanations(*trained.classifier, trained.corpus, **how))
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests on maps (a score for each word) from attention and from the direction of values.
 
     A map is plausible if it ranks words as the annotators' marks do, and faithful if erasing its words changes the
@@ -48,7 +56,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
     """
     for here in whole.corpora:
         for which, where in (("", ONE_LAYER), ("last layer of the fine-tuned encoder", {"family": TUNED})):
-            precise, erased = (_last_layer(here, name, where) for name in ("auprc", "comprehensiveness"))
+            precise, erased = (_select_last_layer(here, name, where) for name in ("auprc", "comprehensiveness"))
             attention = precise["attention"]
             yield here.test("attention is plausible beyond chance", attention - precise["random"], which)
             yield here.test("attention is plausible beyond rarity", attention - precise["rare"], which)
@@ -62,7 +70,7 @@ def tests(whole: Evidence) -> Iterator[Test]:
         yield here.test("the first layer, if any", -compute_growth(deep), of_several=True)
 
 
-def _last_layer(here: Evidence, measure: str, where: dict[str, Any]) -> Seeds:
+def _select_last_layer(here: Evidence, measure: str, where: dict[str, Any]) -> Seeds:
     """Return a measure of each map (a score for each word) in the last layer, [seed], by map; maps without a layer are
     included.
 
@@ -82,7 +90,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     for here in whole.corpora:
         every = {shown: here.find(metric=f"explains.{name}", **ONE_LAYER) for name, shown in MEASURES.items()}
         bars = partial(charts.bars, category="component", panel="quantity", size=(660, 20))
-        found |= here.chart(bars, panels(every, "component"))
+        found |= here.chart(bars, average_panels(every, "component"))
     rows = whole.find(family=OWN, weight=0.0, metric="explains.auprc")
     deepest = rows[rows["layers"] == rows.groupby("corpus")["layers"].transform("max")]
     tuned = {name: whole.find(family=TUNED, metric=f"explains.{name}") for name in ("auprc", "comprehensiveness")}
@@ -91,7 +99,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         ("explained_encoder", tuned["auprc"], "auprc"),
         ("erased_encoder", tuned["comprehensiveness"], "comprehensiveness"),
     ):
-        frame = over(select(rows[rows["layer"].notna()], component=SHOWN), "corpus", "component", "layer")
+        frame = average_seeds(select(rows[rows["layer"].notna()], component=SHOWN), "corpus", "component", "layer")
         frame = frame.rename(columns={"component": "map"})
         curves = partial(charts.layer_curve, series="map", panel="corpus", size=(680, 220), columns=3)
         found |= whole.chart(curves, frame, name, title=MEASURES[measure])
@@ -100,7 +108,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 STUDY = declare_entry(
     "explained",
-    measure=Measure(lambda plan: [*plan.by_depth(), *plan.fine_tuned()], (explained,)),
-    tests=tests,
+    measure=Measure(lambda plan: [*plan.by_depth(), *plan.fine_tuned()], (explain_words,)),
+    tests=make_tests,
     draw=draw,
 )

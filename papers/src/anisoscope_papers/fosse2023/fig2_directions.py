@@ -13,13 +13,13 @@ from altair.typing import ChartType
 from anisoscope.metrics.class_direction import auc, separability
 from anisoscope.models.load import load
 from anisoscope.store import as_records, select
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, compute_correlation, declare_entry, over
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, average_seeds, compute_correlation, declare_entry
 from anisoscope_papers.fosse2023.grid import PUBLISHED, Grid
-from anisoscope_papers.fosse2023.measurements import kept
+from anisoscope_papers.fosse2023.measurements import measure_once
 from anisoscope_papers.fosse2023.trained_cells import Labels, Trained
 from anisoscope_papers.judge import Array, Test
 from anisoscope_papers.study import SIGNED, Compared
-from anisoscope_papers.study_charts import ranges
+from anisoscope_papers.study_charts import draw_ranges
 
 STAGES = {"tuned": "fine-tuned", "pretrained": "pre-trained"}
 QUANTILES = (0.0, 0.025, 0.25, 0.5, 0.75, 0.975, 1.0)
@@ -55,7 +55,7 @@ def measure_directions(trained: Trained) -> pd.DataFrame:
             parts.append(as_records(pd.DataFrame(rows), site=stage, n_units=len(labels)))
         return pd.concat(parts, ignore_index=True)
 
-    return kept(trained, "directions", make)
+    return measure_once(trained, "directions", make)
 
 
 def compare_directions(unit: Array, labels: Labels, right: np.ndarray, names: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ def compare_directions(unit: Array, labels: Labels, right: np.ndarray, names: tu
     return rows
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests of figure 2: the direction of the final [CLS] vector separates the classes after fine-tuning, and
     not before.
 
@@ -170,17 +170,17 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     drawn: dict[str, ChartType] = {}
     for here in whole.corpora:
         metrics = {f"representative.{q:g}": name for name, q in DRAWN.items()}
-        frame = over(here.find(metric=list(metrics), site=list(STAGES)), "site", "component", "metric")
+        frame = average_seeds(here.find(metric=list(metrics), site=list(STAGES)), "site", "component", "metric")
         frame = frame.assign(metric=frame["metric"].map(metrics))
         wide = frame.pivot_table("value", ["site", "component"], "metric", sort=False).reset_index()
         both = wide["component"].str.split(" → ", expand=True).reindex(columns=[0, 1])
         wide = wide.assign(to=both[0].map("to a representative of {}".format), of=both[1])
         wide["stage"] = wide["site"].map(STAGES)
         settings = {"category": "of", "series": "stage", "panel": "to", "title": "median cosine of the class"}
-        drawn |= here.chart(ranges, wide, **settings, domain=SIGNED, width=560)
+        drawn |= here.chart(draw_ranges, wide, **settings, domain=SIGNED, width=560)
     return drawn
 
 
 STUDY = declare_entry(
-    "fig2", measure=Measure(Grid.fine_tuned, (measure_directions,)), tests=tests, draw=draw, compare=compare
+    "fig2", measure=Measure(Grid.fine_tuned, (measure_directions,)), tests=make_tests, draw=draw, compare=compare
 )

@@ -209,19 +209,21 @@ class Grid:
         for c in self.names():
             for n in range(self.depths[PUBLISHED[c]]):
                 depths.append((c, n + 1))
-        return _by_seed(Cell(c, layers=n, seed=s) for c, n in depths for s in range(self.seeds))
+        return _sort_by_seed(Cell(c, layers=n, seed=s) for c, n in depths for s in range(self.seeds))
 
     def by_weight(self, *, large: bool = True) -> list[Cell]:
         """List the cells (classifiers) of table 4: one layer with every λ (weight of the entropy penalty). `large`:
         also λ beyond the paper's.
         """
         weights = self.weights + (self.large if large else ())
-        return _by_seed(Cell(c, weight=w, seed=s) for c in self.names() for w in weights for s in range(self.seeds))
+        return _sort_by_seed(
+            Cell(c, weight=w, seed=s) for c in self.names() for w in weights for s in range(self.seeds)
+        )
 
     def by_start(self) -> list[Cell]:
         """List the cells (classifiers) of one layer without a penalty (λ = 0) that start from other word vectors."""
         seeds = range(self.start_seeds)
-        return _by_seed(Cell(c, seed=s, start=start) for c in self.names() for start in self.starts for s in seeds)
+        return _sort_by_seed(Cell(c, seed=s, start=start) for c in self.names() for start in self.starts for s in seeds)
 
     def to_replace(self) -> list[Cell]:
         """List the cells (classifiers) whose attention is replaced: every depth, one layer at the paper's largest λ
@@ -323,7 +325,7 @@ class Grid:
         """
         corpus = self.names()[0]
         seeds = range(self.size_seeds)
-        return _by_seed(
+        return _sort_by_seed(
             Cell(corpus, layers=layers, weight=w, dim=dim, heads=heads, seed=s)
             for dim, heads, layers in self.sizes
             for w in self.contrast
@@ -342,7 +344,7 @@ class Grid:
         return list(dict.fromkeys([*published, *self.fine_tuned(), *few, *rest, *one]))
 
 
-def _by_seed(cells: Iterator[Cell]) -> list[Cell]:
+def _sort_by_seed(cells: Iterator[Cell]) -> list[Cell]:
     """Sort cells (classifiers) by seed."""
     return sorted(cells, key=lambda cell: cell.seed)
 
@@ -356,7 +358,7 @@ _USUAL = {"start": SCALED, "arm": LEARNED, "positions": SINUSOIDS, "scale": "1",
 _NUMBERS = ("layers", "weight", "dim", "heads", "scale", "freeze_after", "steps", "split", "examples")
 
 
-def with_options(records: pd.DataFrame) -> pd.DataFrame:
+def add_options(records: pd.DataFrame) -> pd.DataFrame:
     """Add columns to the records: the `family` of each model, and the options of attention-only ones, read from its
     name.
 

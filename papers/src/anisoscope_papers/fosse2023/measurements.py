@@ -16,11 +16,18 @@ from anisoscope.models.load import load
 from anisoscope.provenance import make_run_id
 from anisoscope.store import as_records, make_records_once
 from anisoscope_papers.fosse2023.grid import PRETRAINED, SHORT, Cell, Grid
-from anisoscope_papers.fosse2023.trained_cells import DIVERGED, CellAtStart, Trained, each, name_folder, open_corpus
-from anisoscope_papers.origin import measuring_code
+from anisoscope_papers.fosse2023.trained_cells import (
+    DIVERGED,
+    CellAtStart,
+    Trained,
+    apply_to_each,
+    name_folder,
+    open_corpus,
+)
+from anisoscope_papers.origin import hash_measuring_code
 from anisoscope_papers.study import Context
-from anisoscope_papers.training.classifier import result
-from anisoscope_papers.training.entropy_forms import ends
+from anisoscope_papers.training.classifier import measure_result
+from anisoscope_papers.training.entropy_forms import find_ends
 
 MEASURED = Settings(metrics=("intra_sequence", "norms", "attention"), tokens=("all", "content", "no-first"))
 KEPT = ("intra_sequence", "norms.mean", "norms.variation", "attention.entropy_normalised", "attention.row_similarity")
@@ -43,7 +50,7 @@ def gather(cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look) ->
         seen.add(trained.cell)
         return pd.concat([look(trained) for look in looks], ignore_index=True)
 
-    parts: list[pd.DataFrame] = list(each(cells, plan, context, look))
+    parts: list[pd.DataFrame] = list(apply_to_each(cells, plan, context, look))
     for c in cells:
         if c in seen:
             continue
@@ -53,20 +60,20 @@ def gather(cells: Sequence[Cell], plan: Grid, context: Context, *looks: Look) ->
     return pd.concat(parts, ignore_index=True)
 
 
-def kept(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+def measure_once(trained: Trained, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
     """Return the records that `make` computes for a classifier, computed once and saved as `name` next to it.
 
     Rows without a model get the classifier's name.
     """
     cell = trained.cell
     plan = trained.plan
-    code = measuring_code(__name__, make.__module__)
+    code = hash_measuring_code(__name__, make.__module__)
     path = trained.folder / f"{name}-{make_run_id([code, plan.utterances, plan.erased])[:8]}.parquet"
     found = make_records_once(path, lambda: as_records(make(), corpus=cell.corpus, seed=cell.seed), wait=trained.wait)
     return found.assign(model=found["model"].fillna(trained.label))
 
 
-def accuracies(trained: Trained) -> pd.DataFrame:
+def read_accuracies(trained: Trained) -> pd.DataFrame:
     """Return accuracy and majority rate by split, accuracy by class, and whether the training collapsed.
 
     A classifier that was trained on a part of a corpus is tested on the same test split as the others.
@@ -75,17 +82,17 @@ def accuracies(trained: Trained) -> pd.DataFrame:
     training = trained.found.training
     whole = cell.attention and cell.examples is None
     results = {s: found for s, found in training["results"].items() if whole or s != TEST}
-    rows = [row for split, found in results.items() for row in _shares(split, found)]
+    rows = [row for split, found in results.items() for row in _make_share_rows(split, found)]
     for name in ("collapsed", "parameters", "epochs"):
         rows.append({"metric": name, "value": float(training[name])})
     rows.append({"metric": "truncated", "value": sum(training["truncated"].values())})
     found = as_records(pd.DataFrame(rows), model=cell.label, corpus=cell.corpus, seed=cell.seed)
     if whole:
         return found
-    return pd.concat([found, _tested(trained)], ignore_index=True)
+    return pd.concat([found, _test_split_model(trained)], ignore_index=True)
 
 
-def _shares(split: str, found: dict[str, Any]) -> list[dict[str, Any]]:
+def _make_share_rows(split: str, found: dict[str, Any]) -> list[dict[str, Any]]:
     """Return rows (`metric`, `component`, `value`) of accuracy and majority rate on a split; on the test split also
     accuracy by class.
 
@@ -97,7 +104,7 @@ def _shares(split: str, found: dict[str, Any]) -> list[dict[str, Any]]:
     return [*rows, *({"metric": "class_accuracy", "component": name, "value": value} for name, value in by_class)]
 
 
-def _tested(trained: Trained) -> pd.DataFrame:
+def _test_split_model(trained: Trained) -> pd.DataFrame:
     """Return how a classifier that was trained on part of the corpus does on the common test split: accuracy and
     majority rate.
     """
@@ -106,13 +113,13 @@ def _tested(trained: Trained) -> pd.DataFrame:
     def make() -> pd.DataFrame:
         """Test the classifier on the common test split."""
         corpus = open_corpus(trained.cell.corpus, limit)
-        found = result(corpus, TEST, trained.predicted(trained.encoded(corpus.splits[TEST])))
-        return as_records(pd.DataFrame(_shares(TEST, found)))
+        found = measure_result(corpus, TEST, trained.predicted(trained.encoded(corpus.splits[TEST])))
+        return as_records(pd.DataFrame(_make_share_rows(TEST, found)))
 
-    return kept(trained, f"tested-{limit or 'all'}", make)
+    return measure_once(trained, f"tested-{limit or 'all'}", make)
 
 
-def geometry(trained: Trained) -> pd.DataFrame:
+def measure_geometry(trained: Trained) -> pd.DataFrame:
     """Measure the similarity (eq. 3) of hidden states, keys and values by token policy, their norms, and entropies.
 
     An encoder is also measured as it was before fine-tuning.
@@ -120,24 +127,24 @@ def geometry(trained: Trained) -> pd.DataFrame:
 
     def make() -> pd.DataFrame:
         """Measure the classifier; an encoder also before fine-tuning."""
-        parts = [_geometry(trained, TEST)]
+        parts = [_measure_split(trained, TEST)]
         if not trained.cell.attention and not isinstance(trained, CellAtStart):
             before = load(trained.cell.model).model
-            found = similarities(before, trained.batches(trained.plan.utterances))
+            found = measure_similarities(before, trained.batches(trained.plan.utterances))
             parts.append(found.assign(model=trained.cell.model + PRETRAINED))
         return pd.concat(parts, ignore_index=True)
 
-    return kept(trained, "geometry", make)
+    return measure_once(trained, "geometry", make)
 
 
-def of_population(trained: Trained) -> pd.DataFrame:
-    """Measure `geometry` on the utterances that table 4 is about: for YelpHat the reviews of 50 words."""
+def measure_population(trained: Trained) -> pd.DataFrame:
+    """Measure `measure_geometry` on the utterances that table 4 is about: for YelpHat the reviews of 50 words."""
     if SHORT not in trained.corpus.splits:
-        return geometry(trained)
-    return kept(trained, "geometry-short", lambda: _geometry(trained, SHORT))
+        return measure_geometry(trained)
+    return measure_once(trained, "geometry-short", lambda: _measure_split(trained, SHORT))
 
 
-def separated(trained: Trained) -> pd.DataFrame:
+def measure_separation(trained: Trained) -> pd.DataFrame:
     """Measure how well directions of classes tell the final [CLS] vectors apart (`class_direction.*`)."""
 
     def make() -> pd.DataFrame:
@@ -146,20 +153,20 @@ def separated(trained: Trained) -> pd.DataFrame:
         vectors = pool_vectors(trained.classifier[0], trained.batches(trained.plan.utterances))[:, -1:]
         return make_separability_records(vectors, labels, trained.corpus.labels).assign(layer=trained.cell.layers)
 
-    return kept(trained, "separated", make)
+    return measure_once(trained, "separated", make)
 
 
-def _geometry(trained: Trained, split: str) -> pd.DataFrame:
+def _measure_split(trained: Trained, split: str) -> pd.DataFrame:
     """Measure similarities and, for attention-only models, entropies on a split."""
     model = trained.classifier[0]
     batches = trained.batches(trained.plan.utterances, split)
-    parts = [similarities(model, batches)]
+    parts = [measure_similarities(model, batches)]
     if trained.cell.attention:
-        parts += [entropy_records(model, batches)]
+        parts += [measure_entropy(model, batches)]
     return pd.concat(parts, ignore_index=True)
 
 
-def similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:
+def measure_similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:
     """Return similarities, norms and entropies per layer, averaged over heads, with intervals over the utterances of
     `batches`.
     """
@@ -171,7 +178,7 @@ def similarities(model: Any, batches: LabelledPlan) -> pd.DataFrame:
     return as_records(pd.concat([records[~heads], as_records(means)], ignore_index=True))
 
 
-def entropy_records(model: Any, batches: LabelledPlan, layer: int = 1) -> pd.DataFrame:
+def measure_entropy(model: Any, batches: LabelledPlan, layer: int = 1) -> pd.DataFrame:
     """Return the entropy H of a layer's [CLS] attention row in every published form, with its possible range.
 
     The mean is over the utterances of `batches`. The range (`cls_entropy.floor`, `.ceiling`) depends on their lengths.
@@ -179,7 +186,7 @@ def entropy_records(model: Any, batches: LabelledPlan, layer: int = 1) -> pd.Dat
     found = measure_entropies(model, batches, (layer,))
     lengths = np.array(batches.encoded.lengths)
     rows = []
-    for form, (low, high) in ends(lengths).items():
+    for form, (low, high) in find_ends(lengths).items():
         for metric, value in zip(ENTROPIES, (float(found[form].mean()), low, high), strict=True):
             rows.append({"metric": metric, "component": form, "value": value})
     return as_records(pd.DataFrame(rows), layer=layer, n_units=len(lengths))

@@ -8,9 +8,9 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.classes.ablation import measure_ablations
-from anisoscope_papers.fosse2023.entry import CELL, Evidence, Measure, compute_correlation, declare_entry, over
+from anisoscope_papers.fosse2023.entry import CELL, Evidence, Measure, average_seeds, compute_correlation, declare_entry
 from anisoscope_papers.fosse2023.grid import OTHER_START, OWN, STARTS, TITLES, TUNED
-from anisoscope_papers.fosse2023.measurements import VALUES, geometry, kept
+from anisoscope_papers.fosse2023.measurements import VALUES, measure_geometry, measure_once
 from anisoscope_papers.fosse2023.trained_cells import Trained
 from anisoscope_papers.judge import Test
 
@@ -25,17 +25,17 @@ OUTCOMES = {
 }
 
 
-def replaced(trained: Trained) -> pd.DataFrame:
+def measure_replaced(trained: Trained) -> pd.DataFrame:
     """Replace the attention weights of each layer, and of all layers, of a trained classifier, and measure what
     changes.
 
     Encoders are measured on fewer utterances than the attention-only model.
     """
     limit = trained.plan.utterances if trained.cell.attention else trained.plan.erased
-    return kept(trained, "replaced", lambda: measure_ablations(trained.classifier[0], trained.batches(limit)))
+    return measure_once(trained, "replaced", lambda: measure_ablations(trained.classifier[0], trained.batches(limit)))
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests on classifiers whose attention weights are replaced after training: accuracy stays nearly the
     same.
 
@@ -65,7 +65,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
     `whole`: the records of all corpora. Returns {chart name: chart}.
     """
-    frame = over(whole.find(family=OWN, layers=1, **ALL_LAYERS), "corpus", "weight", "component")
+    frame = average_seeds(whole.find(family=OWN, layers=1, **ALL_LAYERS), "corpus", "weight", "component")
     names = frame["corpus"].replace(TITLES) + ", " + frame["weight"].map("λ = {:g}".format) + ", " + frame["component"]
     titles = (CHANGE, "")
     frame = frame.assign(what=names)
@@ -78,7 +78,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
         titles = ("sim(V) of the layer", shown)
         found |= whole.chart(charts.scatter, points, f"replaced_{metric}", x="similar", series="corpus", titles=titles)
     rows = whole.find(family=TUNED, metric="replaced.accuracy")
-    by_layer = over(rows[rows["layer"].notna()], "corpus", "component", "layer")
+    by_layer = average_seeds(rows[rows["layer"].notna()], "corpus", "component", "layer")
     by_layer = by_layer.rename(columns={"component": "attention"})
     settings = {"panel": "corpus", "title": CHANGE, "size": (680, 220), "columns": 3}
     return found | whole.chart(charts.layer_curve, by_layer, "replaced_encoder", series="attention", **settings)
@@ -86,7 +86,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 STUDY = declare_entry(
     "replaced",
-    measure=Measure(lambda plan: [*plan.to_replace(), *plan.fine_tuned()], (geometry, replaced)),
-    tests=tests,
+    measure=Measure(lambda plan: [*plan.to_replace(), *plan.fine_tuned()], (measure_geometry, measure_replaced)),
+    tests=make_tests,
     draw=draw,
 )

@@ -18,9 +18,9 @@ from anisoscope.axes import Site
 from anisoscope.capture.tap import capture
 from anisoscope.charts import builders as charts
 from anisoscope.store import as_records
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, compute_spearman, declare_entry, panels
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, average_panels, compute_spearman, declare_entry
 from anisoscope_papers.fosse2023.grid import OWN, TITLES
-from anisoscope_papers.fosse2023.measurements import kept
+from anisoscope_papers.fosse2023.measurements import measure_once
 from anisoscope_papers.fosse2023.trained_cells import Trained
 from anisoscope_papers.judge import Test
 
@@ -36,7 +36,7 @@ SHOWN = {
 Vectors = Float[Tensor, "token dim"]
 
 
-def cones(trained: Trained) -> pd.DataFrame:
+def measure_cones(trained: Trained) -> pd.DataFrame:
     """Test the statements of section 2.1 on a trained model: records `cones.<statement>`, averaged over utterances.
 
     A cone is the set of directions within an angle of the mean direction. Also recorded: the correlation, over
@@ -45,18 +45,18 @@ def cones(trained: Trained) -> pd.DataFrame:
 
     def make() -> pd.DataFrame:
         """Measure the statistics on cones of one classifier and average them over utterances."""
-        found = _each(trained)
+        found = _measure_each(trained)
         similar, plain = (found[name].to_numpy(float) for name in ("keys.similarity", "keys.plain"))
         means = {**found.mean(), "keys.correlation": compute_spearman(similar, plain)}
         rows = [{"metric": f"cones.{name}", "value": value} for name, value in means.items()]
         return as_records(pd.DataFrame(rows), layer=1, n_units=len(found))
 
-    return kept(trained, "cones", make)
+    return measure_once(trained, "cones", make)
 
 
 @torch.no_grad()
-def _each(trained: Trained) -> pd.DataFrame:
-    """Return one row per utterance of at least two tokens: `statements` of the first layer, averaged over its heads."""
+def _measure_each(trained: Trained) -> pd.DataFrame:
+    """Return a row per utterance of at least two tokens: `compute_statements` of the first layer, mean over heads."""
     model = trained.classifier[0]
     batches = trained.batches(trained.plan.erased)
     caught: dict[str, Tensor] = {}
@@ -74,11 +74,11 @@ def _each(trained: Trained) -> pd.DataFrame:
             for i, n in enumerate(next(iter(batch.streams.values())).mask.sum(1).tolist()):
                 if n > 1:
                     heads = zip(*(caught[name][i, :, :n] for name in SITES), strict=True)
-                    rows.append(pd.DataFrame([statements(*head) for head in heads]).mean())
+                    rows.append(pd.DataFrame([compute_statements(*head) for head in heads]).mean())
     return pd.DataFrame(rows)
 
 
-def statements(query: Vectors, key: Vectors, value: Vectors) -> dict[str, float]:
+def compute_statements(query: Vectors, key: Vectors, value: Vectors) -> dict[str, float]:
     """Compute the quantities of section 2.1 from the queries, keys and values [token, dim] of one utterance and head,
     in float64.
 
@@ -87,51 +87,51 @@ def statements(query: Vectors, key: Vectors, value: Vectors) -> dict[str, float]
     keys.*        H / ln n with the keys as they are (`plain`), `equal`, and `parallel`;   keys.similarity   eq. 3
     queries.*     similarity of the rows of attention with the queries as they are (`plain`), `equal`, and `parallel`
     """
-    rows = _weights(query, key)
-    axis = _direction(_direction(value).mean(0))
-    widest = float((_direction(value) @ axis).min())
-    outputs = _direction(rows @ value) @ axis
+    rows = _compute_weights(query, key)
+    axis = _normalise(_normalise(value).mean(0))
+    widest = float((_normalise(value) @ axis).min())
+    outputs = _normalise(rows @ value) @ axis
     return {
         "cone.inside": float((outputs >= widest - ROUNDING).double().mean()),
         "cone.narrow": float(widest >= 0),
-        "keys.similarity": _alike(key),
-        "keys.plain": _entropy(rows),
-        "keys.equal": _entropy(_weights(query, key.mean(0).expand_as(key))),
-        "keys.parallel": _entropy(_weights(query, _parallel(key))),
-        "queries.plain": _alike(rows),
-        "queries.equal": _alike(_weights(query.mean(0).expand_as(query), key)),
-        "queries.parallel": _alike(_weights(_parallel(query), key)),
+        "keys.similarity": _average_cosine(key),
+        "keys.plain": _compute_entropy(rows),
+        "keys.equal": _compute_entropy(_compute_weights(query, key.mean(0).expand_as(key))),
+        "keys.parallel": _compute_entropy(_compute_weights(query, _turn_to_mean(key))),
+        "queries.plain": _average_cosine(rows),
+        "queries.equal": _average_cosine(_compute_weights(query.mean(0).expand_as(query), key)),
+        "queries.parallel": _average_cosine(_compute_weights(_turn_to_mean(query), key)),
     }
 
 
-def _direction(x: Tensor) -> Tensor:
+def _normalise(x: Tensor) -> Tensor:
     """Scale vectors [..., dim] to unit length."""
     return torch.nn.functional.normalize(x, dim=-1)
 
 
-def _alike(x: Tensor) -> float:
+def _average_cosine(x: Tensor) -> float:
     """Return the mean cosine over pairs of rows [n, dim]; n must be at least 2."""
     n = len(x)
-    return float((_direction(x).sum(0).square().sum() - n) / (n * (n - 1)))
+    return float((_normalise(x).sum(0).square().sum() - n) / (n * (n - 1)))
 
 
-def _weights(query: Vectors, key: Vectors) -> Tensor:
+def _compute_weights(query: Vectors, key: Vectors) -> Tensor:
     """Return attention weights [query, key], softmax(QKᵀ/√d), of queries and keys [token, dim]."""
     return torch.softmax(query @ key.T / query.shape[-1] ** 0.5, -1)
 
 
-def _entropy(rows: Tensor) -> float:
+def _compute_entropy(rows: Tensor) -> float:
     """Return the entropy of attention rows over its maximum, H / ln n, averaged over rows."""
     return float(torch.special.entr(rows).sum(-1).mean() / np.log(rows.shape[-1]))
 
 
-def _parallel(x: Vectors) -> Tensor:
+def _turn_to_mean(x: Vectors) -> Tensor:
     """Turn every vector of x [token, dim] to the direction of their mean, keeping its norm."""
     norms: Tensor = x.norm(dim=-1, keepdim=True)
-    return norms * _direction(x.mean(0))
+    return norms * _normalise(x.mean(0))
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests of section 2.1 on one-layer classifiers.
 
     Outputs lie in the cone of the values. Attention is uniform with equal keys, and nearly so with parallel ones or as
@@ -160,11 +160,11 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     `whole`: the records of all corpora. Returns {chart name: chart}.
     """
     rows = {words: whole.find(family=OWN, metric=f"cones.{name}") for name, words in SHOWN.items()}
-    frame = panels(rows, "corpus", "weight")
+    frame = average_panels(rows, "corpus", "weight")
     frame["what"] = frame["corpus"].replace(TITLES) + ", " + frame["weight"].map("λ = {:g}".format)
     return whole.chart(charts.bars, frame, category="what", panel="quantity", size=(620, 18))
 
 
 STUDY = declare_entry(
-    "sec2", measure=Measure(lambda plan: plan.by_weight(large=False), (cones,)), tests=tests, draw=draw
+    "sec2", measure=Measure(lambda plan: plan.by_weight(large=False), (measure_cones,)), tests=make_tests, draw=draw
 )

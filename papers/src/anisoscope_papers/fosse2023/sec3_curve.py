@@ -8,9 +8,9 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, declare_entry, over
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, average_seeds, declare_entry
 from anisoscope_papers.fosse2023.grid import BEFORE, CONTROL, TUNED, Grid
-from anisoscope_papers.fosse2023.measurements import geometry
+from anisoscope_papers.fosse2023.measurements import measure_geometry
 from anisoscope_papers.judge import Array, Test
 from anisoscope_papers.study import Compared
 
@@ -25,7 +25,7 @@ def _rows(here: Evidence, family: str) -> pd.DataFrame:
     return here.find(family=family, metric="intra_sequence", site="hidden", token_policy="all")
 
 
-def _curve(here: Evidence, family: str) -> Array:
+def _select_curve(here: Evidence, family: str) -> Array:
     """Return the mean cosine of tokens inside utterances for one family of models, [seed, layer].
 
     `here`: the evidence on one corpus.
@@ -34,7 +34,7 @@ def _curve(here: Evidence, family: str) -> Array:
     return np.stack(list(table.values()) or [table.nothing] * 2, 1)
 
 
-def late_share(curve: Array) -> Array:
+def measure_late_share(curve: Array) -> Array:
     """Return which share of the growth of a curve [seed, layer], from first to last layer, lies in the last third,
     [seed].
     """
@@ -44,7 +44,7 @@ def late_share(curve: Array) -> Array:
     return np.asarray((curve[:, -1] - curve[:, start]) / np.where(grown > 0, grown, np.nan))
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests of section 3: fine-tuning makes the tokens of a sentence similar in the last layer.
 
     They become more similar than in an encoder with random weights, and than in the first layer's input; most of that
@@ -52,13 +52,13 @@ def tests(whole: Evidence) -> Iterator[Test]:
     one corpus.
     """
     for here in whole.corpora:
-        before = _curve(here, BEFORE)
-        after = _curve(here, TUNED)
+        before = _select_curve(here, BEFORE)
+        after = _select_curve(here, TUNED)
         yield here.test("converges after fine-tuning", after[:, -1] - before[:, -1])
-        drawn = _curve(here, CONTROL)
+        drawn = _select_curve(here, CONTROL)
         yield here.test("more than at random", after[:, -1] - drawn[:, -1])
         yield here.test("grows with depth", after[:, -1] - after[:, 0])
-        yield here.test("most in the last layers", late_share(after))
+        yield here.test("most in the last layers", measure_late_share(after))
 
 
 def compare(here: Evidence) -> Iterator[Compared]:
@@ -82,7 +82,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     """
     curves: list[pd.DataFrame] = []
     for here in whole.corpora:
-        found = {name: over(_rows(here, name), "layer") for name in (CONTROL, BEFORE, TUNED)}
+        found = {name: average_seeds(_rows(here, name), "layer") for name in (CONTROL, BEFORE, TUNED)}
         if here.numbers and any(map(len, found.values())):
             published = here.numbers["after"]
             layers = np.linspace(0, max(curve["layer"].max() for curve in found.values()), len(published))
@@ -96,5 +96,9 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 STUDY = declare_entry(
-    "sec3", measure=Measure(Grid.fine_tuned, (geometry,), geometry), tests=tests, draw=draw, compare=compare
+    "sec3",
+    measure=Measure(Grid.fine_tuned, (measure_geometry,), measure_geometry),
+    tests=make_tests,
+    draw=draw,
+    compare=compare,
 )

@@ -10,9 +10,16 @@ import pandas as pd
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, Seeds, compute_correlation, declare_entry, over
+from anisoscope_papers.fosse2023.entry import (
+    Evidence,
+    Measure,
+    Seeds,
+    average_seeds,
+    compute_correlation,
+    declare_entry,
+)
 from anisoscope_papers.fosse2023.grid import OTHER_SIZE, Grid
-from anisoscope_papers.fosse2023.measurements import VALUES, geometry
+from anisoscope_papers.fosse2023.measurements import VALUES, measure_geometry
 from anisoscope_papers.judge import Test
 from anisoscope_papers.study import SIGNED
 
@@ -27,7 +34,7 @@ MEASURES: dict[str, tuple[str, dict[str, Any], tuple[float, float]]] = {
 """Quantity → the claim on its change, its rows, and what the change lies between."""
 
 
-def inner(size: tuple[float, float, float]) -> float:
+def count_inner_parameters(size: tuple[float, float, float]) -> float:
     """Return the number of parameters of the layers of a model (queries, keys, values, output, with biases).
 
     `size`: (dim, heads, layers); the number of heads does not change it.
@@ -36,7 +43,7 @@ def inner(size: tuple[float, float, float]) -> float:
     return layers * (4 * dim * dim + 4 * dim)
 
 
-def changes(here: Evidence, where: dict[str, Any]) -> Seeds:
+def compute_changes(here: Evidence, where: dict[str, Any]) -> Seeds:
     """Return how much a quantity changes from no penalty (weight λ = 0) to the largest λ, [seed], by (dim, heads,
     layers).
 
@@ -44,11 +51,11 @@ def changes(here: Evidence, where: dict[str, Any]) -> Seeds:
     """
     table = here.table("dim", "heads", "layers", "weight", family=OTHER_SIZE, **where)
     weights = sorted({weight for *_, weight in table})
-    sizes = sorted(dict.fromkeys(key[:-1] for key in table), key=inner)
+    sizes = sorted(dict.fromkeys(key[:-1] for key in table), key=count_inner_parameters)
     return Seeds({size: table[*size, weights[-1]] - table[*size, weights[0]] for size in sizes}, table.nothing)
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests of section 5: larger models make up for sparse attention better.
 
     Tested is the rank correlation of the number of parameters with what the largest penalty changes: the similarity of
@@ -56,8 +63,10 @@ def tests(whole: Evidence) -> Iterator[Test]:
     """
     for here in whole.corpora:
         for claim, where, _ in MEASURES.values():
-            change = changes(here, where)
-            sizes = Seeds({size: np.full_like(change.nothing, inner(size)) for size in change}, change.nothing)
+            change = compute_changes(here, where)
+            sizes = Seeds(
+                {size: np.full_like(change.nothing, count_inner_parameters(size)) for size in change}, change.nothing
+            )
             yield here.test(claim, compute_correlation(sizes, change), of_several=True)
 
 
@@ -69,14 +78,14 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     parts = []
     for name, (_, where, bounds) in MEASURES.items():
         rows = []
-        for (dim, heads, layers), values in changes(whole, where).items():
+        for (dim, heads, layers), values in compute_changes(whole, where).items():
             for value in values:
                 rows.append((f"d = {dim:g}, {heads:g} head{'s' * (heads > 1)}, L = {layers:g}", value))
-        found = over(pd.DataFrame(rows, columns=["size", "value"]), "size", bounds=bounds)
+        found = average_seeds(pd.DataFrame(rows, columns=["size", "value"]), "size", bounds=bounds)
         parts.append(found.assign(quantity=f"change of {name}"))
     titles = ("largest λ less λ = 0", "")
     frame = pd.concat(parts, ignore_index=True)
     return whole.chart(charts.bars, frame, category="size", panel="quantity", titles=titles, size=(560, 24))
 
 
-STUDY = declare_entry("sec5", measure=Measure(Grid.by_size, (geometry,)), tests=tests, draw=draw)
+STUDY = declare_entry("sec5", measure=Measure(Grid.by_size, (measure_geometry,)), tests=make_tests, draw=draw)

@@ -23,7 +23,7 @@ from anisoscope_papers.fosse2023.trained_cells import open_corpus
 from anisoscope_papers.judge import Array, Test, judge_tests
 from anisoscope_papers.study import Context, Study, declare
 from anisoscope_papers.training.classifier_parts import LONGEST
-from anisoscope_papers.training.entropy_forms import FORMS, ends
+from anisoscope_papers.training.entropy_forms import FORMS, find_ends
 
 DRAWN, ONE_WORD = "scores drawn from a normal law", "one word above the rest"
 STEPS = (0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6, 8, 12, 20, 40, 100)
@@ -35,7 +35,7 @@ DRAWS = 50
 """How often scores are drawn anew: what a number stands for differs from draw to draw, by as much as .04."""
 
 
-def simulated(kind: str, lengths: NDArray[np.int64], seed: int) -> dict[str, Array]:
+def simulate_forms(kind: str, lengths: NDArray[np.int64], seed: int) -> dict[str, Array]:
     """Return the mean of each form of entropy H over random attention rows, one row for each of the lengths.
 
     kind      how rows are drawn (column `site` of the records)
@@ -64,14 +64,14 @@ def measure(plan: Grid, context: Context) -> pd.DataFrame:
     """
     parts = []
     for done, name in enumerate(plan.names(), 1):
-        lengths = _lengths(name, plan)
+        lengths = _read_lengths(name, plan)
         rows: list[dict[str, Any]] = [{"metric": "forms.length", "value": float(lengths.mean())}]
-        for form, both in ends(lengths).items():
+        for form, both in find_ends(lengths).items():
             for end, value in zip(("floor", "ceiling"), both, strict=True):
                 rows.append({"metric": f"forms.{end}", "component": form, "value": value})
         for kind, draws in ((DRAWN, DRAWS), (ONE_WORD, 1)):
             for seed in range(draws):
-                for form, means in simulated(kind, lengths, seed).items():
+                for form, means in simulate_forms(kind, lengths, seed).items():
                     where = {"metric": "forms.simulated", "site": kind, "component": form, "seed": seed}
                     named = zip(STEPS, means.tolist(), strict=True)
                     rows += [where | {"model": f"{step:g}", "value": value} for step, value in named]
@@ -82,7 +82,7 @@ def measure(plan: Grid, context: Context) -> pd.DataFrame:
     return found.assign(model=found["model"].fillna("any"))
 
 
-def _lengths(name: str, plan: Grid) -> NDArray[np.int64]:
+def _read_lengths(name: str, plan: Grid) -> NDArray[np.int64]:
     """Return the numbers of tokens, with [CLS], of the utterances of table 4 in one corpus (`name`), shuffled,
     [utterance].
     """
@@ -93,7 +93,7 @@ def _lengths(name: str, plan: Grid) -> NDArray[np.int64]:
     return np.random.default_rng(0).permutation(np.array(lengths))
 
 
-def of_each_draw(here: Evidence, kind: str) -> Array:
+def interpolate_draws(here: Evidence, kind: str) -> Array:
     """Return the plain entropy H of simulated rows whose form C is the published number, [draw, 3].
 
     The three columns are for the published number, and for the ends of what rounds to it. NaN if there is none. `here`:
@@ -109,19 +109,19 @@ def of_each_draw(here: Evidence, kind: str) -> Array:
     return np.array(found or [[np.nan] * 3])
 
 
-def behind(here: Evidence, kind: str) -> tuple[float, float, float]:
+def estimate_plain(here: Evidence, kind: str) -> tuple[float, float, float]:
     """Return (mean, low, high): the plain entropy H that belongs to the published number, and the middle 95 % of draws.
 
     The range covers all numbers that round to the published one. `here`: the evidence on one corpus; `kind`: how rows
     were drawn.
     """
-    found = of_each_draw(here, kind)
+    found = interpolate_draws(here, kind)
     low = np.quantile(found[:, 1], 0.025)
     high = np.quantile(found[:, 2], 0.975)
     return float(found[:, 0].mean()), float(low), float(high)
 
 
-def tests(here: Evidence) -> Iterator[Test]:
+def make_tests(here: Evidence) -> Iterator[Test]:
     """Yield the tests on forms of the entropy H: form C is never low, and which plain H belongs to a number published
     in form C.
 
@@ -139,7 +139,7 @@ def tests(here: Evidence) -> Iterator[Test]:
             inside = claim.inside or (near - (claim.within or 0.0), near + (claim.within or 0.0))
             words = f"{claim.statistic} (claim: {inside[0]:.3g} to {inside[1]:.3g}):"
             subject = f"{here.title}, {kind}"
-            yield Test(claim, words, *behind(here, kind), inside=inside, subject=subject, note=here.note)
+            yield Test(claim, words, *estimate_plain(here, kind), inside=inside, subject=subject, note=here.note)
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -164,6 +164,8 @@ STUDY: Study = declare(
     settings=SETTINGS,
     needs=NEEDS,
     measure=measure,
-    judge=lambda records: judge_tests([test for here in Evidence("forms", records).corpora for test in tests(here)]),
+    judge=lambda records: judge_tests(
+        [test for here in Evidence("forms", records).corpora for test in make_tests(here)]
+    ),
     draw=draw,
 )

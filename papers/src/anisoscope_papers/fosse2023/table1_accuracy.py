@@ -9,7 +9,7 @@ from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
 from anisoscope.store import select
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, declare_entry, over
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, average_seeds, declare_entry
 from anisoscope_papers.fosse2023.grid import FEWER, OWN, PUBLISHED, SHORT, TUNED
 from anisoscope_papers.judge import Array, Test
 from anisoscope_papers.study import Compared
@@ -25,7 +25,7 @@ def _rows(here: Evidence, family: str, metric: str = "accuracy", split: str = "t
     return select(here.records, family=family, metric=metric, component=split)
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests of table 1: a fine-tuned encoder is more accurate than the majority rate and than one layer of
     attention.
 
@@ -35,14 +35,14 @@ def tests(whole: Evidence) -> Iterator[Test]:
     for here in whole.corpora:
         fine, one = (here.by(_rows(here, family), "metric")["accuracy"] for family in (TUNED, OWN))
         rate = here.by(_rows(here, TUNED, "majority"), "metric")["majority"]
-        yield here.test("fine-tuned above majority", _known(fine - rate))
-        yield here.test("fine-tuned above one layer", _known(fine - one))
+        yield here.test("fine-tuned above majority", _drop_missing(fine - rate))
+        yield here.test("fine-tuned above one layer", _drop_missing(fine - one))
         if here.numbers:
-            like = here.by(_rows(here, OWN, split=_population(here)), "metric")["accuracy"]
+            like = here.by(_rows(here, OWN, split=_choose_split(here)), "metric")["accuracy"]
             test = here.test("one layer as published", like, around=here.numbers[1])
             yield replace(test, apart=here.apart)
             if PUBLISHED[here.corpus] == PAIRED:
-                yield here.test("one layer of as many pairs", of_as_many(here), around=here.numbers[1])
+                yield here.test("one layer of as many pairs", extrapolate_accuracy(here), around=here.numbers[1])
 
 
 PAIRED = "esnli"
@@ -52,7 +52,7 @@ FEWEST = 3
 """Sizes that a line is drawn through."""
 
 
-def of_as_many(here: Evidence) -> Array:
+def extrapolate_accuracy(here: Evidence) -> Array:
     """Extrapolate the accuracy of one layer to as many training pairs as the paper's, [seed].
 
     A line in log n is fitted through all sizes, over seeds that have learnt something at each. `here`: the evidence on
@@ -70,7 +70,7 @@ def of_as_many(here: Evidence) -> Array:
     return np.asarray(line[0] * np.log(PAIRS["published"]) + line[1])
 
 
-def _known(difference: Array) -> Array:
+def _drop_missing(difference: Array) -> Array:
     """Drop the seeds without a difference [seed]: fewer encoders are fine-tuned than attention models trained."""
     known = difference[~np.isnan(difference)]
     if len(known):
@@ -80,17 +80,17 @@ def _known(difference: Array) -> Array:
 
 def compare(here: Evidence) -> Iterator[Compared]:
     """Compare every accuracy of table 1 with ours on one corpus (`here`); one layer on the paper's test population."""
-    rate = _majority(here)
+    rate = _read_majority(here)
     remark = f"majority {rate[0]:.3f}" if rate else ""
-    fine, one = (remark + _collapsed(here, family) for family in (TUNED, OWN))
+    fine, one = (remark + _describe_collapsed(here, family) for family in (TUNED, OWN))
     yield here.compared("fine-tuned encoder", here.numbers[0], _rows(here, TUNED), fine)
-    split = _population(here)
+    split = _choose_split(here)
     if split == SHORT:
         one += ", on reviews of 50 words"
     yield here.compared("one attention layer", here.numbers[1], _rows(here, OWN, split=split), one)
 
 
-def _collapsed(here: Evidence, family: str) -> str:
+def _describe_collapsed(here: Evidence, family: str) -> str:
     """Say how many classifiers of a family collapsed (learnt nothing); in this table they are counted among the others.
 
     `here`: the evidence on one corpus.
@@ -101,7 +101,7 @@ def _collapsed(here: Evidence, family: str) -> str:
     return ""
 
 
-def _population(here: Evidence) -> str:
+def _choose_split(here: Evidence) -> str:
     """Return the split on which one layer's accuracy was published: 91.3 % are 274 of the 300 reviews of 50 words.
 
     `here`: the evidence on one corpus.
@@ -111,9 +111,23 @@ def _population(here: Evidence) -> str:
     return "test"
 
 
-def _majority(here: Evidence) -> list[float]:
+def _read_majority(here: Evidence) -> list[float]:
     """Return the majority rate of the test split of one corpus (`here`) in a list; empty if it is not recorded."""
     return [float(x) for x in select(here.records, metric="majority", component="test")["value"].iloc[:1]]
+
+
+def _list_bars(here: Evidence, place: int, family: str) -> list[pd.DataFrame]:
+    """Return the bars of one family of models on one corpus (`here`): our mean over seeds, then published numbers.
+
+    `place`: the position of the family in the rows of the paper's table.
+    """
+    ours = average_seeds(_rows(here, family).assign(what=f"{here.title}, ours"), "what")
+    others = []
+    if here.numbers:
+        others.append((f"{here.title}, published", here.numbers[place]))
+    for rate in _read_majority(here):
+        others.append((f"{here.title}, majority rate", rate))
+    return [ours, pd.DataFrame(others, columns=["what", "value"])]
 
 
 def draw(whole: Evidence) -> dict[str, ChartType]:
@@ -122,14 +136,10 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     `whole`: the records of all corpora. Returns {chart name: chart}.
     """
     parts = []
-    for here in whole.corpora if len(select(whole.records, metric="accuracy")) else ():
-        for place, (name, family) in enumerate(MODELS.items()):
-            ours = over(_rows(here, family).assign(what=f"{here.title}, ours"), "what")
-            rest = [(f"{here.title}, published", here.numbers[place])] if here.numbers else []
-            for x in _majority(here):
-                rest.append((f"{here.title}, majority rate", x))
-            for x in (ours, pd.DataFrame(rest, columns=["what", "value"])):
-                parts.append(x.assign(panel=name))
+    if len(select(whole.records, metric="accuracy")):
+        for here in whole.corpora:
+            for place, (name, family) in enumerate(MODELS.items()):
+                parts += [bars.assign(panel=name) for bars in _list_bars(here, place, family)]
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     titles = ("accuracy", "")
     return whole.chart(charts.bars, frame, category="what", panel="panel", titles=titles, size=(560, 20))
@@ -140,7 +150,7 @@ STUDY = declare_entry(
     measure=Measure(
         lambda plan: [*plan.fine_tuned(), *(c for c in plan.by_depth() if c.layers == 1), *plan.by_examples()]
     ),
-    tests=tests,
+    tests=make_tests,
     draw=draw,
     compare=compare,
 )

@@ -10,17 +10,17 @@ from anisoscope.data.labelled import TEST
 from anisoscope.errors import CorpusError
 from anisoscope.store import as_records, select
 from anisoscope_papers.fosse2023.entry import Evidence, Measure, compute_spearman, declare_entry
-from anisoscope_papers.fosse2023.measurements import kept
+from anisoscope_papers.fosse2023.measurements import measure_once
 from anisoscope_papers.fosse2023.trained_cells import Labels, Trained, open_corpus
 from anisoscope_papers.judge import Array, Test
-from anisoscope_papers.study_charts import texts
+from anisoscope_papers.study_charts import draw_texts
 
 SNIPPET = 110
 ROWS = ("nearest, same class", "nearest, other class", "median, other class", "farthest, same class")
 SEPARATED = " | "
 
 
-def examples(trained: Trained) -> pd.DataFrame:
+def find_examples(trained: Trained) -> pd.DataFrame:
     """Find the utterances of table 2, and whether shared words explain the similarity to a representative.
 
     Records `example` (component: row, class and place in the test split; value: cosine to the representative, the first
@@ -40,7 +40,7 @@ def examples(trained: Trained) -> pd.DataFrame:
         names = trained.corpus.labels
         whole = open_corpus(trained.cell.corpus).splits[TEST]
         rows = []
-        for row, i in {"representative": first, **chosen(cosine, labels, first)}.items():
+        for row, i in {"representative": first, **choose_rows(cosine, labels, first)}.items():
             rows.append(
                 {
                     "metric": "example",
@@ -49,13 +49,13 @@ def examples(trained: Trained) -> pd.DataFrame:
                 }
             )
         words = [frozenset(w.lower() for w in e.all_words) for e in utterances]
-        overlap = overlap_correlation(unit, labels, able, words)
+        overlap = correlate_overlap(unit, labels, able, words)
         return as_records(pd.DataFrame([*rows, {"metric": "overlap", "value": overlap, "n_units": len(labels)}]))
 
-    return kept(trained, "example-places", make)
+    return measure_once(trained, "example-places", make)
 
 
-def chosen(cosine: Array, labels: Labels, first: int) -> dict[str, int]:
+def choose_rows(cosine: Array, labels: Labels, first: int) -> dict[str, int]:
     """Return the index of the utterance for each row of table 2, by the row's name.
 
     cosine   to the representative, [utterance]
@@ -69,7 +69,7 @@ def chosen(cosine: Array, labels: Labels, first: int) -> dict[str, int]:
     return dict(zip(ROWS, map(int, found), strict=True))
 
 
-def overlap_correlation(unit: Array, labels: Labels, able: Labels, words: list[frozenset[str]]) -> float:
+def correlate_overlap(unit: Array, labels: Labels, able: Labels, words: list[frozenset[str]]) -> float:
     """Return the rank correlation of cosine and Jaccard overlap of words, inside a class, averaged over
     representatives.
 
@@ -86,7 +86,7 @@ def overlap_correlation(unit: Array, labels: Labels, able: Labels, words: list[f
     return float(np.nanmean(found))
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests of table 2: shared words do not explain which [CLS] vectors point the same way.
 
     And the nearest utterance of the other class is nearer to the representative than the farthest of its own. `whole`:
@@ -112,13 +112,13 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     rows = select(rows, seed=int(rows["seed"].min()), corpus=corpus)
     frame = rows["component"].str.split(SEPARATED, n=2, expand=True, regex=False)
     frame = frame.set_axis(["row", "of", "place"], axis=1)
-    frame["text"] = _texts(corpus, frame["place"].astype(int).tolist())
+    frame["text"] = _read_texts(corpus, frame["place"].astype(int).tolist())
     frame["cosine"] = rows["value"].map("{:.2f}".format).str.replace("-", "−")
     columns = {"cosine": 0, "of": 44, "text": 124}
-    return whole.chart(texts, frame, category="row", columns=columns, muted="of", width=760)
+    return whole.chart(draw_texts, frame, category="row", columns=columns, muted="of", width=760)
 
 
-def _texts(corpus: str, places: list[int]) -> list[str]:
+def _read_texts(corpus: str, places: list[int]) -> list[str]:
     """Return the beginnings of test utterances, by their indices in the test split (`places`); the indices if the
     corpus is unavailable.
     """
@@ -132,7 +132,9 @@ def _texts(corpus: str, places: list[int]) -> list[str]:
 
 STUDY = declare_entry(
     "table2",
-    measure=Measure(lambda plan: [cell for cell in plan.fine_tuned() if cell.corpus == plan.names()[0]], (examples,)),
-    tests=tests,
+    measure=Measure(
+        lambda plan: [cell for cell in plan.fine_tuned() if cell.corpus == plan.names()[0]], (find_examples,)
+    ),
+    tests=make_tests,
     draw=draw,
 )

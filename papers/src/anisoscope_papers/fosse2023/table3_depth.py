@@ -12,13 +12,13 @@ from anisoscope_papers.fosse2023.entry import (
     Evidence,
     Measure,
     Seeds,
+    average_seeds,
     compute_correlation,
     compute_growth,
     declare_entry,
-    over,
 )
 from anisoscope_papers.fosse2023.grid import CONTROL, OWN, Grid
-from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, geometry
+from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, measure_geometry
 from anisoscope_papers.judge import Array, Test
 from anisoscope_papers.study import Compared
 
@@ -29,7 +29,7 @@ FEWEST = 4
 """Cells (depth, layer) that a rank correlation needs: of three, three seeds may well give the same by chance."""
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests of table 3: keys and values of a sentence become similar (mean cosine) from layer to layer.
 
     Also tested: that training does it, that one layer leaves both as they were at step 0 and as published, that deeper
@@ -47,11 +47,11 @@ def tests(whole: Evidence) -> Iterator[Test]:
                 published = here.numbers[name][0][0]
                 yield here.test(f"{name} of one layer as published", table[1, 1], around=published)
         keys, values = tables.values()
-        yield here.test("deeper models converge more", deeper(values), of_several=True)
+        yield here.test("deeper models converge more", fit_depth_slope(values), of_several=True)
         yield here.test("keys and values together", compute_correlation(keys, values, FEWEST), of_several=True)
 
 
-def deeper(table: Seeds) -> Array:
+def fit_depth_slope(table: Seeds) -> Array:
     """Return how much one more layer adds to the similarity in a model's last layer, [seed]: the slope of a
     least-squares line.
 
@@ -87,7 +87,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
     for here in whole.corpora:
         frames = []
         for what, where in (("", SIMILAR), (", untrained", AT_FIRST)):
-            found = over(here.find(site=list(names), **where), "site", "layers", "layer")
+            found = average_seeds(here.find(site=list(names), **where), "site", "layers", "layer")
             if what:  # the deepest alone, whose layers are those of all
                 found = found[found["layers"] == found["layers"].max()]
             model = found["layers"].map("L = {:g}".format) + what
@@ -98,5 +98,9 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 
 STUDY = declare_entry(
-    "table3", measure=Measure(Grid.by_depth, (geometry,), geometry), tests=tests, draw=draw, compare=compare
+    "table3",
+    measure=Measure(Grid.by_depth, (measure_geometry,), measure_geometry),
+    tests=make_tests,
+    draw=draw,
+    compare=compare,
 )

@@ -7,9 +7,9 @@ import numpy as np
 from altair.typing import ChartType
 
 from anisoscope.charts import builders as charts
-from anisoscope_papers.fosse2023.entry import Evidence, Measure, declare_entry, panels
+from anisoscope_papers.fosse2023.entry import Evidence, Measure, average_panels, declare_entry
 from anisoscope_papers.fosse2023.grid import CONTROL, OTHER_START, OWN, STARTS
-from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, of_population
+from anisoscope_papers.fosse2023.measurements import KEYS, VALUES, measure_population
 from anisoscope_papers.judge import Test
 from anisoscope_papers.study import Compared
 from anisoscope_papers.training.entropy_forms import FORMS
@@ -35,7 +35,7 @@ FORMS_OF_H = {
 ONE_LAYER: dict[str, Any] = {"family": OWN, "layers": 1}
 
 
-def tests(whole: Evidence) -> Iterator[Test]:
+def make_tests(whole: Evidence) -> Iterator[Test]:
     """Yield the tests of table 4: what changes between no penalty on attention entropy (λ = 0) and the paper's largest
     λ.
 
@@ -78,12 +78,12 @@ def compare(here: Evidence) -> Iterator[Compared]:
             if name in ENTROPY:
                 form = here.published["first_form"][here.corpus] if weight == 0 else "reported"
                 where = where | {"component": form}
-                note = "; ".join(filter(None, (_form(here, form), beside)))
+                note = "; ".join(filter(None, (_describe_form(here, form), beside)))
             rows = here.find(weight=weight, **ONE_LAYER, **where)
             yield here.compared(f"λ = {weight:g}, {name}", published[place], rows, note)
 
 
-def _form(here: Evidence, form: str) -> str:
+def _describe_form(here: Evidence, form: str) -> str:
     """Describe a form of entropy H on one corpus (`here`): its lowest and highest possible value at the measured
     lengths, and its value in untrained models.
 
@@ -101,7 +101,7 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
     λ = 0 is at the left end. `whole`: the records of all corpora. Returns {chart name: chart}.
     """
-    frame = panels({n: whole.find(**ONE_LAYER, **where) for n, where in QUANTITIES.items()}, "corpus", "weight")
+    frame = average_panels({n: whole.find(**ONE_LAYER, **where) for n, where in QUANTITIES.items()}, "corpus", "weight")
     powers = np.log10(frame["weight"].where(frame["weight"] > 0))
     if powers.isna().all():
         return {}
@@ -120,8 +120,8 @@ def draw(whole: Evidence) -> dict[str, ChartType]:
 
 STUDY = declare_entry(
     "table4",
-    measure=Measure(lambda plan: [*plan.by_weight(), *plan.by_start()], (of_population,), of_population),
-    tests=tests,
+    measure=Measure(lambda plan: [*plan.by_weight(), *plan.by_start()], (measure_population,), measure_population),
+    tests=make_tests,
     draw=draw,
     compare=compare,
 )

@@ -28,7 +28,7 @@ from anisoscope.store import make_once, visit_busy_last, write_json
 from anisoscope_papers.fosse2023.grid import LEARNED, SCALED, UNTRAINED, Cell, Grid
 from anisoscope_papers.study import Context
 from anisoscope_papers.training.classifier import TrainedClassifier, train_classifier
-from anisoscope_papers.training.classifier_parts import Parts, parts_of
+from anisoscope_papers.training.classifier_parts import Parts, build_parts
 from anisoscope_papers.training.contents import hash_read
 
 TOLD, DIVERGED = "training.json", "diverged.json"
@@ -153,14 +153,14 @@ class CellAtStart(Trained):
         """Model, tokenizer and description, built with the seed by which the classifier is trained."""
         recipe = self.plan.recipe(self.cell).filled()
         set_seed(recipe.seed)
-        parts = parts_of(recipe, replace(self.corpus, splits={s: self.corpus.splits[s] for s in (TRAIN, TEST)}))
+        parts = build_parts(recipe, replace(self.corpus, splits={s: self.corpus.splits[s] for s in (TRAIN, TEST)}))
         if not self.cell.attention:
             set_seed(recipe.seed)
             parts = replace(parts, model=type(parts.model)(parts.model.config))
         return parts
 
 
-def untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[CellAtStart]:
+def iter_untrained(cells: Sequence[Cell], plan: Grid, context: Context) -> Iterator[CellAtStart]:
     """Yield the cells (classifiers) at step 0, one for all cells that differ only in λ (weight of the penalty) or in
     how attention is trained.
 
@@ -181,7 +181,7 @@ def name_folder(cell: Cell, plan: Grid, cache_folder: Path) -> Path:
     return cache_folder / "classifiers" / f"{name}-{make_run_id(plan.recipe(cell).filled().described())[:8]}"
 
 
-def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Trained], Any]) -> Iterator[Any]:
+def apply_to_each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Trained], Any]) -> Iterator[Any]:
     """Apply `look` to every cell (classifier) that is available, and yield the results.
 
     If the plan says so, missing ones are trained first. Those that other processes are training come last. A corpus or
@@ -210,7 +210,7 @@ def each(cells: Sequence[Cell], plan: Grid, context: Context, look: Callable[[Tr
             else:
                 name = cell.model
             lost.add(name)
-            context.withhold(name, error)
+            context.note_unavailable(name, error)
             return None
 
     for done, looked in enumerate(visit_busy_last(cells, attempt), 1):

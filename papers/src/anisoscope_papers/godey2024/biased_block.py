@@ -46,8 +46,8 @@ from anisoscope_papers.godey2024.untrained_models import (
 )
 from anisoscope_papers.judge import Array
 from anisoscope_papers.needs import Need
-from anisoscope_papers.origin import measuring_code
-from anisoscope_papers.processes import side_by_side
+from anisoscope_papers.origin import hash_measuring_code
+from anisoscope_papers.processes import run_in_parallel
 from anisoscope_papers.study import Context
 
 GRID = (0.0, *(float(f"{10 ** (i / 4 - 1):.4g}") for i in range(15)))
@@ -96,7 +96,7 @@ OF_BLOCK: dict[str, Any] = {"settings": SETTINGS, "needs": NEEDS}
 """What every study of the block has."""
 
 
-def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
+def run_experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
     """Run the experiment and return its records. Each system (model), size and seed is a piece of work, cached on disk.
 
     On a CPU, as many pieces run in parallel as torch has threads.
@@ -104,29 +104,29 @@ def experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
     pieces = list(product(settings.systems, settings.sizes, range(settings.seeds)))
     paths = []
     for system, size, seed in pieces:
-        name = make_run_id(system, seed, asdict(size), settings.norms, context.dtype, measuring_code(__name__))
+        name = make_run_id(system, seed, asdict(size), settings.norms, context.dtype, hash_measuring_code(__name__))
         paths.append(context.cache / "biased-block" / f"{name}.parquet")
     given = (settings.norms, replace(context, progress=Context.progress))  # for other processes: silent
     missing = [(path, *key, *given) for key, path in zip(pieces, paths, strict=True) if not path.exists()]
-    for done in side_by_side(_keep, missing, 1 if context.device != "cpu" else None):
+    for done in run_in_parallel(_keep, missing, 1 if context.device != "cpu" else None):
         context.progress("untrained blocks", len(pieces) - len(missing) + done, len(pieces))
     return pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)
 
 
-def last_block(records: pd.DataFrame) -> pd.DataFrame:
+def keep_last_block(records: pd.DataFrame) -> pd.DataFrame:
     """Keep the records of the last block of each model: figures 7 to 10 show its queries, keys and attention."""
     last = records.groupby("model")["layer"].transform("max")
     return records[records["layer"] == last].reset_index(drop=True)
 
 
 def _keep(path: Path, *given: Any) -> None:
-    """Measure one system, size and seed (`given`: the arguments of `piece`) and save the records to `path`, unless
+    """Measure one system, size and seed (`given`: arguments of `measure_piece`) and save the records to `path`, unless
     they exist.
     """
-    make_records_once(path, lambda: piece(*given))
+    make_records_once(path, lambda: measure_piece(*given))
 
 
-def piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Context) -> pd.DataFrame:
+def measure_piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Context) -> pd.DataFrame:
     """Return the records of one untrained system (model), size and seed: every quantity at every N (norm of the bias)
     of `grid`, and the fixed points.
 
@@ -140,7 +140,7 @@ def piece(system: str, size: Size, seed: int, grid: Sequence[float], context: Co
         """Return the norms of input and output (`norm_pairs`) at one more N; used to locate a fixed point."""
         return Pass(subject, (norm,), context.batch_tokens, norms_only=True).run().norm_pairs()
 
-    rows += fixed_points(grid, ran.norm_pairs(), again)
+    rows += list_fixed_points(grid, ran.norm_pairs(), again)
     sequences, tokens, width = subject.fed.shape
     records = pd.DataFrame(rows).assign(stack=next(iter(ran.sites.values())).stack, kind="self", n_units=sequences)
     records["n_vectors"] = sequences * tokens
@@ -194,11 +194,11 @@ class Pass:
         """
         self.sites[site.name] = site
         if site.quantity == "attention":
-            self._add(site, _row_sums(value))
+            self._add(site, _sum_rows(value))
         elif site.quantity == "hidden":
-            self._add(site, _vector_sums(value.double().unsqueeze(1), HIDDEN_TERMS))
+            self._add(site, _sum_vectors(value.double().unsqueeze(1), HIDDEN_TERMS))
         elif site.stage == "raw":
-            self._add(site, _vector_sums(value, HEAD_TERMS))
+            self._add(site, _sum_vectors(value, HEAD_TERMS))
         if site.stage == self.subject.stage and site.quantity == "query":
             self._query = value
         elif site.stage == self.subject.stage:
@@ -206,7 +206,7 @@ class Pass:
             self.sites[scores.name] = scores
             counted = torch.isin(self._group, torch.tensor(self.histograms, device=value.device))
             how = (self.subject.attention_scale, self.subject.causal, counted)
-            self._add(scores, row_scores.score_sums(self._query, value, *how))
+            self._add(scores, row_scores.sum_scores(self._query, value, *how))
 
     def _add(self, site: Site, values: dict[str, Tensor]) -> None:
         """Add per-sequence values of a site to its sums, each to the group of its norm in this batch."""
@@ -258,7 +258,7 @@ class Pass:
                 means = {f"attention.{name}": terms[name] / terms[count] for name, count in over.items()}
             yield from self._table(means, place)
             return
-        yield from self._table(row_scores.values(terms, self.subject.position_bias), place)
+        yield from self._table(row_scores.compute_metrics(terms, self.subject.position_bias), place)
         for i in self.histograms:
             for metric, counts in row_scores.HISTOGRAMS.items():
                 for filled in np.flatnonzero(terms[counts][i]):
@@ -279,7 +279,7 @@ class Pass:
                     yield from (row | {"head": head, "value": float(v)} for head, v in enumerate(of_heads))
 
 
-def _vector_sums(x: Tensor, terms: frozenset[str]) -> dict[str, Tensor]:
+def _sum_vectors(x: Tensor, terms: frozenset[str]) -> dict[str, Tensor]:
     """Return the sums `terms` over the vectors x of each sequence [sequence, head, token, dim], by term; no position
     is masked.
     """
@@ -287,7 +287,7 @@ def _vector_sums(x: Tensor, terms: frozenset[str]) -> dict[str, Tensor]:
     return {k: v for k, v in sum_vectors(x, masks, None, terms)[0].items() if k in terms}
 
 
-def _row_sums(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+def _sum_rows(rows: dict[str, Tensor]) -> dict[str, Tensor]:
     """Sum attention rows that see several keys, and take extremes over each sequence; return {term: [sequence, head]}.
 
     `rows`: statistics of rows (keys, entropy, row_max, row_min), [sequence, head, query] each.
@@ -311,7 +311,7 @@ PRECISION = 1e-4
 """Relative precision of N*, far below its spread over seeds."""
 
 
-def brackets(norms: Sequence[float], gap: Array, scale: Array) -> list[tuple[float, float]]:
+def find_brackets(norms: Sequence[float], gap: Array, scale: Array) -> list[tuple[float, float]]:
     """Return the pairs of neighbouring N (norm of the bias) between which `gap` = output − input changes sign.
 
     `gap` and `scale` are [norm]. Gaps below TOLERANCE · `scale` have no sign.
@@ -321,7 +321,7 @@ def brackets(norms: Sequence[float], gap: Array, scale: Array) -> list[tuple[flo
     return [(norms[i], norms[j]) for i, j in pairwise(known.tolist()) if signs[i] != signs[j]]
 
 
-def fixed_points(norms: Sequence[float], at_grid: Norms, at: Callable[[float], Norms]) -> list[dict[str, Any]]:
+def list_fixed_points(norms: Sequence[float], at_grid: Norms, at: Callable[[float], Norms]) -> list[dict[str, Any]]:
     """Return rows of the long table on the fixed points, the N (norm of the bias) at which a block's output is as long
     as its input.
 
@@ -350,7 +350,7 @@ def fixed_points(norms: Sequence[float], at_grid: Norms, at: Callable[[float], N
     rows: list[dict[str, Any]] = []
     for kind, name in enumerate(KINDS):
         pairs = at_grid[kind]
-        between = brackets(norms, pairs[:, 1] - pairs[:, 0], pairs.max(axis=1))
+        between = find_brackets(norms, pairs[:, 1] - pairs[:, 0], pairs.max(axis=1))
         solved = [float(brentq(gap, a, b, (kind,), xtol=PRECISION * b, rtol=PRECISION)) for a, b in between]
         rows.append({"metric": f"fixed_point.{name}.crossings", "value": len(solved)})
         for which, norm in enumerate(solved, start=1):

@@ -32,7 +32,7 @@ from anisoscope_papers.beyond.arms import BASE
 from anisoscope_papers.beyond.causes import FULL
 from anisoscope_papers.beyond.trained import Experiment, measure as measure_cells
 from anisoscope_papers.needs import Need, make_corpus_need
-from anisoscope_papers.origin import measuring_code
+from anisoscope_papers.origin import hash_measuring_code
 from anisoscope_papers.study import Context
 from anisoscope_papers.training.kinds import KINDS, TEXT
 from anisoscope_papers.training.train_small import BRIEF, LONG, PART, SmallModelRecipe, train_all
@@ -176,11 +176,11 @@ def measure(series: CheckpointSettings, context: Context) -> list[Piece]:
 
     named = "sampled.safetensors" if sampled else Piece.named
     derived = Derived(named, partial(_write_heads, sampled=bool(sampled)))
-    output = context.cache / f"series-{make_run_id(asdict(series), measuring_code(__name__))[:8]}"
+    output = context.cache / f"series-{make_run_id(asdict(series), hash_measuring_code(__name__))[:8]}"
     published = "{" in series.checkpoints  # those of the hub; what lies here must be whole
     done = measure_series(checkpoints, job_of, output, derived=derived, progress=progress, skip_bad=published)
     for name, reason in done.skipped.items():
-        context.withhold(name, reason)
+        context.note_unavailable(name, reason)
     pieces = [Piece(c.step, c.seed, done.runs[c].folder, named, c.subject) for c in select_common(done.runs)]
     if not pieces:
         got = f"fewer ({len(done.skipped)} could not be had)"

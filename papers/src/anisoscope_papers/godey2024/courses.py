@@ -15,7 +15,7 @@ PLACES = 401
 """Evenly spaced places of a clock at which a course is read."""
 
 
-def trend(course: Array, clock: Array) -> float:
+def correlate_with_clock(course: Array, clock: Array) -> float:
     """Return the rank correlation of a course [step] with a clock [step] that never goes back, such as time.
 
     Every part of the clock counts alike. NaN if the course or the clock does not move.
@@ -28,7 +28,7 @@ def trend(course: Array, clock: Array) -> float:
     return float(stats.spearmanr(places, read).statistic)
 
 
-def turning_places(courses: Array) -> Array:
+def find_turning_places(courses: Array) -> Array:
     """Return for each seed of courses [seed, step] the index of the step at which the mean of the other seeds is
     lowest.
 
@@ -39,14 +39,14 @@ def turning_places(courses: Array) -> Array:
     return np.array([each.mean(0).argmin() for each in others])
 
 
-def since_turning(courses: Array) -> Array:
+def measure_rise_since_turning(courses: Array) -> Array:
     """Return how much each seed of courses [seed, step] rises to the end, from the step where the other seeds are
     lowest.
     """
-    return np.asarray(courses[:, -1] - courses[np.arange(len(courses)), turning_places(courses)], dtype=np.float64)
+    return np.asarray(courses[:, -1] - courses[np.arange(len(courses)), find_turning_places(courses)], dtype=np.float64)
 
 
-def lead(first: Array, second: Array, least: tuple[float, float]) -> tuple[Array, Array]:
+def measure_lead(first: Array, second: Array, least: tuple[float, float]) -> tuple[Array, Array]:
     """Return how far a course is ahead of another, [seed], and the index of the checkpoint where that is read, [seed].
 
     Both courses are [seed, step] and rise. The lead is the share of its own rise that each seed of `first` has made,
@@ -57,7 +57,7 @@ def lead(first: Array, second: Array, least: tuple[float, float]) -> tuple[Array
     seeds = np.arange(len(first))
     rises = []
     for course, smallest in zip((first, second), least, strict=True):
-        rise = course[seeds, turning_places(-course)] - course[:, 0]
+        rise = course[seeds, find_turning_places(-course)] - course[:, 0]
         rises.append(np.where(rise >= smallest, rise, np.nan))
     places = []
     for seed in seeds:

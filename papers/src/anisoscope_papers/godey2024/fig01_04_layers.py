@@ -9,16 +9,23 @@ import numpy as np
 import pandas as pd
 
 from anisoscope_papers.godey2024 import layer_curves
-from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED, Systems, per_system, replicates, settings
+from anisoscope_papers.godey2024.layer_curves import (
+    TRAINED,
+    UNTRAINED,
+    Systems,
+    build_settings,
+    iter_systems,
+    select_replicates,
+)
 from anisoscope_papers.judge import (
     Array,
     Test,
     compute_p_of_replicates,
     find_no_effect,
     judge_tests,
-    verdict_without_test,
+    make_verdict_without_test,
 )
-from anisoscope_papers.study import Claim, Compared, Expected, Verdict, claims, declare, published
+from anisoscope_papers.study import Claim, Compared, Expected, Verdict, declare, read_claims, read_published
 from anisoscope_papers.training.kinds import KINDS, TEXT
 from anisoscope_papers.training.train_small import PART
 
@@ -33,18 +40,18 @@ SHARED = "its tokens share a type vector, which puts A at 1/3 in every layer bef
 SPEECH_MODELS = ("wav2vec2-base", "hubert-base", "whisper-base")
 IMAGE_MODELS = ("resnet-50", "efficientnet-b0", "cvt-13", "convnext-tiny", "van-base")
 SETTINGS = {
-    "fig1": settings(
+    "fig1": build_settings(
         Systems(("bert-base", "roberta-base", "gpt2", "t5-base"), "wikitext-103"),
         ("token-lm",),
         Systems(("builtin:minilm",), "builtin:python-docs", limit=60),
     ),
-    "fig2": settings(
+    "fig2": build_settings(
         Systems(("character-bert", "canine-s", "canine-c", "manta-base", "byt5-base"), "wikitext-103"),
         ("byte-lm", "token-lm"),
     ),
-    "fig3a": settings(Systems(SPEECH_MODELS, "common-voice"), ("speech-transformer",)),
-    "fig3b": settings(Systems(("vit-base", "beit-base", "deit-base", "mit-b0"), "imagenet-1k"), ("vit",)),
-    "fig4": settings(Systems(IMAGE_MODELS, "imagenet-1k", flatten="image"), ("resnet", "convnext", "speech-cnn")),
+    "fig3a": build_settings(Systems(SPEECH_MODELS, "common-voice"), ("speech-transformer",)),
+    "fig3b": build_settings(Systems(("vit-base", "beit-base", "deit-base", "mit-b0"), "imagenet-1k"), ("vit",)),
+    "fig4": build_settings(Systems(IMAGE_MODELS, "imagenet-1k", flatten="image"), ("resnet", "convnext", "speech-cnn")),
 }
 
 CLIPS, PHOTOGRAPHS = "speech/librispeech_test_other", Systems(corpus="cifar10/test.parquet", limit=400, flatten="image")
@@ -89,22 +96,22 @@ for _name, _kinds in SEEN.items():
 
 def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
     """Judge all claims of the figure `name`, with their p corrected together."""
-    rows = layer_curves.curves(records)
-    stated_ones = tuple(claims("godey2024", name).values())
+    rows = layer_curves.select_curves(records)
+    stated_ones = tuple(read_claims("godey2024", name).values())
     about = rows[~rows["model"].str.endswith(UNTRAINED)]
     tests: list[Test] = []
     for claim in stated_ones:
         if claim.over:
-            here = layer_curves.curves(records, claim.site) if claim.site else about
-            tests += layer_curves.layer_tests(claim, here[~here["model"].str.endswith(UNTRAINED)])
+            here = layer_curves.select_curves(records, claim.site) if claim.site else about
+            tests += layer_curves.make_layer_tests(claim, here[~here["model"].str.endswith(UNTRAINED)])
         elif claim.name in COMPARISONS:
             tests += COMPARISONS[claim.name](claim, records, about)
     verdicts = judge_tests(tests)
-    verdicts += [_several(claim, verdicts) for claim in stated_ones if claim.name == SEVERAL]
-    return verdicts + layer_curves.unmeasured((c for c in stated_ones if c.name != TRAINING), verdicts, records)
+    verdicts += [_judge_several(claim, verdicts) for claim in stated_ones if claim.name == SEVERAL]
+    return verdicts + layer_curves.make_undecided((c for c in stated_ones if c.name != TRAINING), verdicts, records)
 
 
-def _several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
+def _judge_several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
     """Judge the claim that at least two systems (models) are anisotropic, from the verdicts on single systems."""
     outcomes = [verdict.outcome for verdict in verdicts if verdict.claim == "anisotropic"]
     holding = outcomes.count("holds")
@@ -117,52 +124,52 @@ def _several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
     else:
         holds = None
     reason = "two are needed" + ("" if n >= 2 else f"; these settings have {n}")
-    return verdict_without_test(claim, holds, f"systems of which it holds, of {n}:", float(holding), reason=reason)
+    return make_verdict_without_test(claim, holds, f"systems of which it holds, of {n}:", float(holding), reason=reason)
 
 
-def _characters(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
+def _test_characters(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
     """Yield the tests that A (mean cosine) of each of the claim's systems (models) is above that of each other system.
 
-    Small models are compared seed by seed. `rows`: the table of `layer_curves.curves`.
+    Small models are compared seed by seed. `rows`: the table of `layer_curves.select_curves`.
     """
-    systems = list(per_system(rows))
+    systems = list(iter_systems(rows))
     for name, seed, layers in systems:
         for other, other_seed, others in systems:
             if not name.startswith(claim.systems) or other.startswith(claim.systems):
                 continue
             if not (name.endswith(TRAINED) and other.endswith(TRAINED) and seed != other_seed):
-                theta = _difference(_mean(records, layers), _mean(records, others))
-                yield _test(claim, f"{_system(name)} above {_system(other)}", theta, layers, seed)
+                theta = _subtract_replicates(_average_layers(records, layers), _average_layers(records, others))
+                yield _test(claim, f"{_strip_trained(name)} above {_strip_trained(other)}", theta, layers, seed)
 
 
-def _depth(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
+def _test_depth(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
     """Yield the tests that A (mean cosine) falls with depth, for each of the claim's systems (models).
 
     The number is minus the slope of A over relative depth (0 the input, 1 the last layer). `rows`: the table of
-    `layer_curves.curves`.
+    `layer_curves.select_curves`.
     """
-    for model, seed, layers in per_system(rows[rows["model"].str.startswith(claim.systems)]):
+    for model, seed, layers in iter_systems(rows[rows["model"].str.startswith(claim.systems)]):
         depth = np.linspace(-0.5, 0.5, len(layers))
-        theta = -(replicates(records, layers, "mean_cosine") @ depth) / (depth @ depth)
-        yield _test(claim, _system(model), theta, layers, seed)
+        theta = -(select_replicates(records, layers, "mean_cosine") @ depth) / (depth @ depth)
+        yield _test(claim, _strip_trained(model), theta, layers, seed)
 
 
-def _since(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
+def _test_change(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[Test]:
     """Yield the tests of how A (mean cosine) changes by training, or by the last ReLU of each block, for each system
     (model).
 
-    `rows`: the table of `layer_curves.curves`.
+    `rows`: the table of `layer_curves.select_curves`.
     """
     training = claim.name == TRAINING
     site = "hidden" if training else "unrectified"
-    before = {(model, seed): layers for model, seed, layers in per_system(layer_curves.curves(records, site))}
-    for model, seed, layers in per_system(rows[rows["model"].str.endswith(TRAINED)] if training else rows):
-        then = before.get((_system(model) + UNTRAINED if training else model, seed))
-        if training and _system(model).startswith(SHARING):
+    before = {(model, seed): layers for model, seed, layers in iter_systems(layer_curves.select_curves(records, site))}
+    for model, seed, layers in iter_systems(rows[rows["model"].str.endswith(TRAINED)] if training else rows):
+        then = before.get((_strip_trained(model) + UNTRAINED if training else model, seed))
+        if training and _strip_trained(model).startswith(SHARING):
             yield Test(
                 claim,
                 claim.statistic,
-                subject=_system(model),
+                subject=_strip_trained(model),
                 over="all",
                 seed=seed,
                 words=WORDS,
@@ -171,34 +178,34 @@ def _since(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Iterator[
             )
         elif then is not None:
             after = layers[layers["layer"].isin(then["layer"])]
-            theta = _difference(_mean(records, after), _mean(records, then, site))
-            yield _test(claim, _system(model), theta, layers, seed)
+            theta = _subtract_replicates(_average_layers(records, after), _average_layers(records, then, site))
+            yield _test(claim, _strip_trained(model), theta, layers, seed)
 
 
 COMPARISONS: dict[str, Callable[[Claim, pd.DataFrame, pd.DataFrame], Iterable[Test]]] = {
-    "characters only": _characters,
-    "ResNet with depth": _depth,
-    "before the ReLU": _since,
-    TRAINING: _since,
+    "characters only": _test_characters,
+    "ResNet with depth": _test_depth,
+    "before the ReLU": _test_change,
+    TRAINING: _test_change,
 }
 
 
-def _system(model: str) -> str:
+def _strip_trained(model: str) -> str:
     """Return a model's name without ", trained"."""
     return model.removesuffix(TRAINED)
 
 
-def _mean(records: pd.DataFrame, layers: pd.DataFrame, site: str = "hidden") -> Array:
+def _average_layers(records: pd.DataFrame, layers: pd.DataFrame, site: str = "hidden") -> Array:
     """Return the jackknife replicates [1 + group] of A (mean cosine) averaged over layers from 1 on (0 is the input of
     the blocks).
 
-    `layers`: rows of `layer_curves.curves` for one model and seed.
+    `layers`: rows of `layer_curves.select_curves` for one model and seed.
     """
     inner = (layers["layer"] > 0).to_numpy(bool)
-    return np.asarray(replicates(records, layers, "mean_cosine", site)[:, inner].mean(axis=1), dtype=np.float64)
+    return np.asarray(select_replicates(records, layers, "mean_cosine", site)[:, inner].mean(axis=1), dtype=np.float64)
 
 
-def _difference(a: Array, b: Array) -> Array:
+def _subtract_replicates(a: Array, b: Array) -> Array:
     """Return the replicates of a − b, from replicates [1 + group] of each.
 
     Replicate 0 is the value over all units (documents, images), replicate g the one without group g. With equally many
@@ -219,7 +226,7 @@ def _test(claim: Claim, subject: str, theta: Array, layers: pd.DataFrame, seed: 
     *_, against = compute_p_of_replicates(theta, find_no_effect(claim))
     first = layers.iloc[0]
     numbers = (value, low, high, int(first["n_units"]), up, down, against)
-    note = layer_curves.training_steps(first["model"], first["step"])
+    note = layer_curves.describe_steps(first["model"], first["step"])
     return Test(
         claim,
         claim.statistic,
@@ -249,9 +256,9 @@ def compare(name: str, records: pd.DataFrame) -> list[Compared]:
 
     The published cosines are absolute values, so that A is compared without its sign.
     """
-    expected = published("godey2024")[name].get("expected", {})
+    expected = read_published("godey2024")[name].get("expected", {})
     found: list[Compared] = []
-    for model, _, layers in per_system(layer_curves.curves(records)):
+    for model, _, layers in iter_systems(layer_curves.select_curves(records)):
         for layer, value in enumerate(expected.get(model, ()), 1):
             row = layers[layers["layer"] == layer]
             last = model in expected["final_norm"] and layer == len(expected[model])

@@ -22,11 +22,11 @@ from anisoscope.store import as_records, select
 from anisoscope.sums.jackknife import holm, jackknife_interval
 from anisoscope_papers.godey2024 import fig01_04_layers, layer_curves
 from anisoscope_papers.godey2024.layer_curves import TRAINED, UNTRAINED
-from anisoscope_papers.judge import Array, Test, judge_tests, make_test_of_seeds, verdict_without_test
-from anisoscope_papers.study import SIGNED, Claim, Context, Verdict, claims, declare
-from anisoscope_papers.study_charts import p_values
+from anisoscope_papers.judge import Array, Test, judge_tests, make_test_of_seeds, make_verdict_without_test
+from anisoscope_papers.study import SIGNED, Claim, Context, Verdict, declare, read_claims
+from anisoscope_papers.study_charts import draw_p_values
 
-TEXT, VISION, NONE, SPEECH, WALKS = claims("godey2024", "fig5").values()
+TEXT, VISION, NONE, SPEECH, WALKS = read_claims("godey2024", "fig5").values()
 LEVEL = 0.05
 NUMBERS = {"": "r", ".p": "p", ".p_smallest": "p_smallest", ".p_scipy": "p_scipy", ".layers": "layers"}
 """What is recorded of a system, after `correlation.<kind>`, and its column in `make_table`."""
@@ -69,13 +69,13 @@ def compute_coefficient(kind: Kind, x: Array, y: Array) -> Array:
     """Return the correlation ("spearman" or "pearson") of x and y [..., layer] over layers, [...]; NaN if one side
     is constant.
     """
-    a = _scores(kind, x)
-    b = _scores(kind, y)
+    a = _standardise_scores(kind, x)
+    b = _standardise_scores(kind, y)
     with np.errstate(invalid="ignore"):
         return np.asarray((a * b).sum(-1), dtype=np.float64)
 
 
-def _scores(kind: Kind, x: Array) -> Array:
+def _standardise_scores(kind: Kind, x: Array) -> Array:
     """Centre values [..., layer] (for "spearman" their ranks, ties shared), and divide them by their length over
     layers.
     """
@@ -91,13 +91,13 @@ def run_permutation_test(kind: Kind, x: Array, y: Array) -> Permuted:
     Exact up to 9 layers, else by 100,000 seeded draws: (hits + 1) / (draws + 1). NaN if one side is constant.
     """
     n = len(x)
-    a = _scores(kind, x)
-    b = _scores(kind, y)
+    a = _standardise_scores(kind, x)
+    b = _standardise_scores(kind, y)
     if n < 2 or np.isnan(a).any() or np.isnan(b).any():
         return Permuted(np.nan, np.nan, n <= EXACT_UP_TO, n)
     seen = abs(float(a @ b))
     if n <= EXACT_UP_TO:
-        sizes = np.abs(b[_all(n)] @ a)
+        sizes = np.abs(b[_list_permutations(n)] @ a)
         return Permuted(float((sizes >= seen - _SAME).mean()), float((sizes >= sizes.max() - _SAME).mean()), True, n)
     rng = np.random.default_rng(0)
     rows = np.tile(b, (DRAWS // 10, 1))
@@ -106,7 +106,7 @@ def run_permutation_test(kind: Kind, x: Array, y: Array) -> Permuted:
 
 
 @cache
-def _all(n: int) -> NDArray[np.int64]:
+def _list_permutations(n: int) -> NDArray[np.int64]:
     """Return every order of n things, [n!, n]."""
     return np.array(list(permutations(range(n))), dtype=np.int64)
 
@@ -141,7 +141,7 @@ def estimate_false_positive_rate(
 
 def measure(settings: Correlated, context: Context) -> pd.DataFrame:
     """Return the records of the figures, each system's correlation, and how often random walks correlate by chance."""
-    parts = [layer_curves.measure(without_relus(systems), context) for systems in settings.figures]
+    parts = [layer_curves.measure(drop_relus(systems), context) for systems in settings.figures]
     records = pd.concat(parts, ignore_index=True).drop_duplicates(ignore_index=True)
     value, low, high = estimate_false_positive_rate(settings.kind)
     walks = {"model": "random walks", "metric": f"false_positive_rate.{settings.kind}", "component": "13 steps"}
@@ -152,7 +152,7 @@ def measure(settings: Correlated, context: Context) -> pd.DataFrame:
     return pd.concat([records, *map(as_records, found)], ignore_index=True)
 
 
-def without_relus(systems: layer_curves.Systems) -> layer_curves.Systems:
+def drop_relus(systems: layer_curves.Systems) -> layer_curves.Systems:
     """Return the systems (models) without those that show one network a second time, at its inner ReLUs."""
     return replace(systems, others=tuple(other for other in systems.others if not other.relus))
 
@@ -164,8 +164,8 @@ def compute_correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     and the number of layers.
     """
     rows = []
-    for model, seed, layers in layer_curves.per_system(layer_curves.curves(records)):
-        a, drift = (layer_curves.replicates(records, layers, metric) for metric in ("mean_cosine", "drift"))
+    for model, seed, layers in layer_curves.iter_systems(layer_curves.select_curves(records)):
+        a, drift = (layer_curves.select_replicates(records, layers, metric) for metric in ("mean_cosine", "drift"))
         estimate = jackknife_interval(compute_coefficient(kind, drift, a), bounds=SIGNED)._asdict()
         test = run_permutation_test(kind, drift[0], a[0])
         values = (test.p, test.smallest, default_p(kind, drift[0], a[0]), float(test.n))
@@ -217,7 +217,7 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     note = "4,000 pairs of walks; 0.05 would be right"
     ends = zip(walks["value"], walks["low"], walks["high"], strict=True)
     rates = [Test(WALKS, WALKS.statistic, v, low, high, inside=above, note=note) for v, low, high in ends]
-    return found + layer_curves.unmeasured((TEXT, VISION, NONE), found, records) + judge_tests(rates)
+    return found + layer_curves.make_undecided((TEXT, VISION, NONE), found, records) + judge_tests(rates)
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,9 @@ def _judge_one(row: Any, p: float) -> Verdict:
     papers = _describe_papers_p(row.to_frame().T)
     reason = f"{papers}; p here is of walks, which are as autocorrelated, corrected for all systems"
     subject = str(row.model).removesuffix(TRAINED)
-    return verdict_without_test(claim, found, "coefficient, with its interval over units:", *numbers, reason, subject)
+    return make_verdict_without_test(
+        claim, found, "coefficient, with its interval over units:", *numbers, reason, subject
+    )
 
 
 def _describe_papers_p(rows: pd.DataFrame) -> str:
@@ -341,7 +343,7 @@ def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
         return {}
     several = rows.groupby("model")["seed"].transform("nunique") > 1
     rows["system"] = rows["model"].astype(str) + np.where(several, ", seed " + rows["seed"].astype(str), "")
-    return {name: p_values(rows[["system", "p", "p_smallest", "p_scipy"]].dropna(subset=["p"]), LEVEL)}
+    return {name: draw_p_values(rows[["system", "p", "p_smallest", "p_scipy"]].dropna(subset=["p"]), LEVEL)}
 
 
 STUDIES = tuple(

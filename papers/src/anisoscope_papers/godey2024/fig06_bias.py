@@ -14,13 +14,13 @@ from anisoscope.store import as_records, select
 from anisoscope.sums.jackknife import estimate_over_seeds
 from anisoscope_papers import study_charts
 from anisoscope_papers.godey2024 import biased_block, norm_claims
-from anisoscope_papers.godey2024.fig17_18_cosine_law import trained_layers
-from anisoscope_papers.godey2024.layer_curves import widths
+from anisoscope_papers.godey2024.fig17_18_cosine_law import measure_trained_layers
+from anisoscope_papers.godey2024.layer_curves import infer_widths
 from anisoscope_papers.godey2024.untrained_models import label
-from anisoscope_papers.judge import POSITIVE, Test, verdict_without_test
-from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
+from anisoscope_papers.judge import POSITIVE, Test, make_verdict_without_test
+from anisoscope_papers.study import Claim, Context, Verdict, declare, read_claims
 
-ABOVE, GROWS, TOKENS, MEAN, TRAINED = claims("godey2024", "fig6").values()
+ABOVE, GROWS, TOKENS, MEAN, TRAINED = read_claims("godey2024", "fig6").values()
 NORMS = {
     "drift": ("fig6b", "mean_norm", "norm of the average"),
     "norms.mean": ("fig6b_tokens", "token_norm", "mean norm of the tokens"),
@@ -31,35 +31,35 @@ DRAWN_OF_STACKS = [0.0, 1.0, 3.162, 10.0, 31.62, 100.0]
 
 def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFrame:
     """Return the records of hidden states and fixed points, and the hidden norms of trained models."""
-    records = biased_block.experiment(settings, context)
-    trained = trained_layers(settings.trained, settings.limit, context)
+    records = biased_block.run_experiment(settings, context)
+    trained = measure_trained_layers(settings.trained, settings.limit, context)
     return as_records(pd.concat([select(records, site="hidden"), trained], ignore_index=True))
 
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
     """Judge the claims of figure 6 (a common bias survives an untrained block), for every untrained system (model)."""
     found: list[Test | Verdict] = []
-    for below, above in _anisotropy(records):
-        found += norm_claims.closed(ABOVE, below, above)
-    found += norm_claims.trends(GROWS, records)
-    systems = norm_claims.systems(records)
+    for below, above in _iter_anisotropy(records):
+        found += norm_claims.test_gap_closes(ABOVE, below, above)
+    found += norm_claims.test_trends(GROWS, records)
+    systems = norm_claims.list_systems(records)
     for system in systems:
         for claim in (TOKENS, MEAN):
             found.append(_judge_fixed(claim, records, system))
-    trained = _trained_share(records, "drift")
+    trained = _select_trained_share(records, "drift")
     if len(trained):
         found += [_order(records, system, trained) for system in systems]
-    return norm_claims.concluded(found)
+    return norm_claims.judge_found(found)
 
 
-def _anisotropy(records: pd.DataFrame) -> Iterator[tuple[norm_claims.Curves, norm_claims.Curves]]:
+def _iter_anisotropy(records: pd.DataFrame) -> Iterator[tuple[norm_claims.Curves, norm_claims.Curves]]:
     """Yield for each system (model) the curves of A (mean cosine) against N (norm of the bias): for the first block's
     input, and the last block's output.
     """
-    return zip(*(norm_claims.curves(records, "mean_cosine", "hidden", layer) for layer in (0, None)), strict=True)
+    return zip(*(norm_claims.iter_curves(records, "mean_cosine", "hidden", layer) for layer in (0, None)), strict=True)
 
 
-def _fixed(records: pd.DataFrame, system: str, name: str, component: str | None = "1") -> pd.Series:
+def _select_fixed_point(records: pd.DataFrame, system: str, name: str, component: str | None = "1") -> pd.Series:
     """Return a fixed point of a system (model), the norm of the bias at which its block keeps its length, by seed.
 
     `name`: what of it, as in the metric `fixed_point.<name>`; `component`: which one, if there are several.
@@ -73,7 +73,7 @@ def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
 
     The verdict's number is N* (the norm of the bias there), with its interval over the seeds that have one.
     """
-    crossings = _fixed(records, system, f"{claim.metric}.crossings", None)
+    crossings = _select_fixed_point(records, system, f"{claim.metric}.crossings", None)
     n = len(crossings)
     one = int((crossings == 1).sum())
     if one == n:
@@ -84,22 +84,22 @@ def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
         holds = None
     counted = {"one": one, "none": int((crossings == 0).sum()), "several": int((crossings > 1).sum())}
     reason = "crossings: " + ", ".join(f"{word} in {count} seeds" for word, count in counted.items() if count)
-    solved = _fixed(records, system, claim.metric)
+    solved = _select_fixed_point(records, system, claim.metric)
     if not len(solved):
-        return verdict_without_test(claim, holds, "no N*", n=n, reason=reason, subject=system)
-    at = estimate_over_seeds(_fixed(records, system, f"{claim.metric}.norm"), bounds=POSITIVE)
+        return make_verdict_without_test(claim, holds, "no N*", n=n, reason=reason, subject=system)
+    at = estimate_over_seeds(_select_fixed_point(records, system, f"{claim.metric}.norm"), bounds=POSITIVE)
     reason += f"; norm there {at.value:.4g}" + (f" [{at.low:.4g}, {at.high:.4g}]" if n > 1 else "")
-    reason = "; ".join(filter(None, (reason, norm_claims.one_more(solved.to_numpy(float)))))
+    reason = "; ".join(filter(None, (reason, norm_claims.describe_one_more(solved.to_numpy(float)))))
     value, low, high = (float(x) for x in estimate_over_seeds(solved, bounds=POSITIVE))
-    return verdict_without_test(claim, holds, "N* =", value, low, high, len(solved), None, reason, system)
+    return make_verdict_without_test(claim, holds, "N* =", value, low, high, len(solved), None, reason, system)
 
 
-def _trained_share(records: pd.DataFrame, metric: str) -> pd.DataFrame:
+def _select_trained_share(records: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return the norms of trained layers over √d as the column `share`, without the first block's input.
 
     `metric`: `drift` for the norm of the mean, `norms.mean` for that of tokens.
     """
-    width = widths(records)
+    width = infer_widths(records)
     rows = select(records, metric=metric, site="hidden", model=list(width))
     rows = rows[rows["layer"] > 0]
     return rows.assign(share=rows["value"] / np.sqrt(rows["model"].map(width).astype(float)))
@@ -111,15 +111,15 @@ def _order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
 
     Norms are divided by √d, so that models of different widths can be compared. The interval is over seeds.
     """
-    at = _fixed(records, system, "mean_norm.norm")
+    at = _select_fixed_point(records, system, "mean_norm.norm")
     known = trained["share"]
     names = ", ".join(trained["model"].unique())
     if not len(at):
         return Test(TRAINED, "no fixed point", inside=TRAINED.inside, note=f"against {names}", subject=system)
-    share = at / np.sqrt(norm_claims.width(records, system))
+    share = at / np.sqrt(norm_claims.read_width(records, system))
     value, low, high = (float(np.exp(x)) for x in estimate_over_seeds(np.log(share / known.mean())))
     note = f"‖mean‖/√d = {share.mean():.3f}; in trained layers of {names}: {known.min():.3f} to {known.max():.3f}"
-    note = "; ".join(filter(None, (note, norm_claims.one_more((share / known.mean()).to_numpy(float)))))
+    note = "; ".join(filter(None, (note, norm_claims.describe_one_more((share / known.mean()).to_numpy(float)))))
     numbers = (value, low, high, len(at))
     return Test(TRAINED, TRAINED.statistic, *numbers, inside=TRAINED.inside, note=note, subject=system)
 
@@ -132,21 +132,21 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     name: chart}.
     """
     metrics = ("mean_cosine", *NORMS)
-    untrained = select(records, model=norm_claims.systems(records), site="hidden", metric=metrics)
-    layers = norm_claims.summary(untrained)
+    untrained = select(records, model=norm_claims.list_systems(records), site="hidden", metric=metrics)
+    layers = norm_claims.summarise(untrained)
     rows = layers[(layers["layer"] == 0) | (layers["layer"] == layers.groupby("model")["layer"].transform("max"))]
     rows = rows.assign(place=np.where(rows["layer"] == 0, "input", "output"))
     title = "A of the output − A of the input"
     vectors = select(rows, metric="mean_cosine")
-    draw = study_charts.against_norm
+    draw = study_charts.draw_against_norm
     drawn = {
         "fig6a": draw(vectors, series="place", title="anisotropy A", zero=True),
-        "fig6a_difference": draw(_differences(records), series="reading", title=title, scale="log"),
+        "fig6a_difference": draw(_subtract_input(records), series="reading", title=title, scale="log"),
     }
     for metric, (name, kind, title) in NORMS.items():
-        marks = _marks(records, kind)
-        trained = _trained_band(records, metric)
-        drawn[name] = study_charts.norms(select(rows, metric=metric), marks, title=title, trained=trained)
+        marks = _make_marks(records, kind)
+        trained = _find_trained_band(records, metric)
+        drawn[name] = study_charts.draw_norms(select(rows, metric=metric), marks, title=title, trained=trained)
     if layers["layer"].max() > 1:  # one line per N
         deep = select(layers, metric="mean_cosine", N=DRAWN_OF_STACKS)
         deep = deep.assign(bias="N = " + deep["N"].map("{:g}".format))
@@ -154,48 +154,50 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     return drawn
 
 
-def _differences(records: pd.DataFrame) -> pd.DataFrame:
+def _subtract_input(records: pd.DataFrame) -> pd.DataFrame:
     """Return A (mean cosine) of the output less A of the input, paired over seeds, with intervals."""
     parts = []
-    for below, above in _anisotropy(records):
+    for below, above in _iter_anisotropy(records):
         estimate = estimate_over_seeds(above.values - below.values, bounds=(-2.0, 2.0))._asdict()
         parts.append(pd.DataFrame({"reading": label(above.system), "N": above.norms, **estimate}))
     return pd.concat(parts, ignore_index=True)
 
 
-def _marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
+def _make_marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
     """Return a table of the first fixed point of each system, as means over the seeds that have one.
 
     Columns: reading (the system), at (N*, the norm of the bias), at_value (the norm of the output), at_text. `kind`:
     `token_norm` or `mean_norm`.
     """
     rows = []
-    for system in norm_claims.systems(records):
-        found = _fixed(records, system, kind)
-        seeds = len(_fixed(records, system, f"{kind}.crossings", None))
+    for system in norm_claims.list_systems(records):
+        found = _select_fixed_point(records, system, kind)
+        seeds = len(_select_fixed_point(records, system, f"{kind}.crossings", None))
         if len(found):
-            text = "N* = " + _with_error(*(float(x) for x in estimate_over_seeds(found, bounds=POSITIVE)))
+            text = "N* = " + _format_with_error(*(float(x) for x in estimate_over_seeds(found, bounds=POSITIVE)))
             if len(found) < seeds:
                 text += f" ({len(found)} of {seeds} seeds)"
-            rows.append((label(system), found.mean(), _fixed(records, system, f"{kind}.norm").mean(), text))
+            rows.append(
+                (label(system), found.mean(), _select_fixed_point(records, system, f"{kind}.norm").mean(), text)
+            )
     return pd.DataFrame(rows, columns=["reading", "at", "at_value", "at_text"])
 
 
-def _trained_band(records: pd.DataFrame, metric: str) -> tuple[float, float] | None:
+def _find_trained_band(records: pd.DataFrame, metric: str) -> tuple[float, float] | None:
     """Return (lowest, highest) norm of trained layers, scaled by √d to the untrained block's width; None if there are
     none.
 
     `metric`: `drift` for the norm of the mean, `norms.mean` for that of tokens.
     """
-    trained = _trained_share(records, metric)
-    systems = norm_claims.systems(records)
+    trained = _select_trained_share(records, metric)
+    systems = norm_claims.list_systems(records)
     if trained.empty or not systems:
         return None
-    low, high = trained["share"].agg(["min", "max"]) * np.sqrt(norm_claims.width(records, systems[0]))
+    low, high = trained["share"].agg(["min", "max"]) * np.sqrt(norm_claims.read_width(records, systems[0]))
     return float(low), float(high)
 
 
-def _with_error(value: float, low: float, high: float) -> str:
+def _format_with_error(value: float, low: float, high: float) -> str:
     """Format a value with half the width of its interval (low, high): `9.9 ± 0.8`, with one significant digit of
     that half.
     """

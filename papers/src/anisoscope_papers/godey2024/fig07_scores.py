@@ -34,7 +34,7 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
     A histogram row counts scores in a shared bin, summed over seeds (component: `{N:g} {bin}`, where N is the norm of
     the bias).
     """
-    records = biased_block.last_block(biased_block.experiment(settings, context))
+    records = biased_block.keep_last_block(biased_block.run_experiment(settings, context))
     counted = records["metric"].isin(list(HISTOGRAMS))
     keys = ["model", "corpus", "stack", "kind", "layer", "site", "token_policy", "metric", "component"]
     summed = records[counted].groupby(keys, sort=False)[["value"]].sum().reset_index()
@@ -44,7 +44,7 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
 
 def judge_direction(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
     """Judge in which direction the mean attention score moves as the norm of the bias grows, seed by seed."""
-    return (norm_claims.judge_share(claim, c) for c in norm_claims.curves(records, claim.metric, claim.site))
+    return (norm_claims.judge_share(claim, c) for c in norm_claims.iter_curves(records, claim.metric, claim.site))
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -53,7 +53,7 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
 
     Returns {chart name: chart}.
     """
-    rows = norm_claims.summary(select(records, metric=tuple(QUANTITIES), head=None))
+    rows = norm_claims.summarise(select(records, metric=tuple(QUANTITIES), head=None))
     rows["quantity"] = rows["metric"].map(QUANTITIES)
     unit = select(rows, N=0.0, metric=RMS).set_index("model")["value"]
     pooled = []
@@ -62,18 +62,20 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     for system, by_norm in all_pairs.items():
         reading = f"{label(system)} · unit {unit[system]:.2g}"
         for n, binned in by_norm.items():
-            pooled.append(shares(binned, unit[system]).assign(N=n, reading=reading))
+            pooled.append(compute_shares(binned, unit[system]).assign(N=n, reading=reading))
     for system, by_norm in in_rows.items():
-        widest = reach(list(by_norm.values())[-1])
+        widest = find_reach(list(by_norm.values())[-1])
         for n, binned in by_norm.items():
-            within.append(density(binned, widest).assign(N=n, reading=label(system)))
+            within.append(estimate_density(binned, widest).assign(N=n, reading=label(system)))
     lines = partial(charts.trajectory, x="score", series="N", panel="reading", size=(study_charts.WIDTH, 200))
     titles = ("score / unit", "share per bin"), ("score less the mean of its row", "density / its peak")
     inside: ChartType = lines(pd.concat(within), titles=titles[1]).resolve_scale(x="independent")
     return {
         "fig7": lines(pd.concat(pooled), titles=titles[0], scale="symlog"),
         "fig7_within": inside,
-        "fig7_spread": study_charts.against_norm(rows, series="quantity", title="scores (q·k × scale)", scale="log"),
+        "fig7_spread": study_charts.draw_against_norm(
+            rows, series="quantity", title="scores (q·k × scale)", scale="log"
+        ),
     }
 
 
@@ -89,7 +91,7 @@ def _counts(records: pd.DataFrame, metric: str) -> dict[str, dict[str, Array]]:
     return found
 
 
-def shares(counts: Array, unit: float) -> pd.DataFrame:
+def compute_shares(counts: Array, unit: float) -> pd.DataFrame:
     """Turn counts [bin] into shares of bins that are equally wide in asinh(score / unit), the axis that is drawn.
 
     Returns the columns `score` (middle of a bin) and `value`; `unit`: the root mean square of scores without a bias.
@@ -102,14 +104,14 @@ def shares(counts: Array, unit: float) -> pd.DataFrame:
     return pd.DataFrame({"score": np.sinh((bins[1:] + bins[:-1]) / 2), "value": height})
 
 
-def density(counts: Array, widest: float) -> pd.DataFrame:
+def estimate_density(counts: Array, widest: float) -> pd.DataFrame:
     """Return a smooth density from −widest to widest, for counts [bin]: the slope of a monotone curve through their
     sums.
 
     Returns the columns `score` and `value` (1 at the peak).
     """
     below = np.concatenate([[0.0], counts.cumsum()])
-    own = reach(counts)
+    own = find_reach(counts)
     kept = (np.abs(EDGES) > own / FINEST) | (EDGES == 0)
     near = np.linspace(-1, 1, POINTS) * min(own, widest)
     at = np.union1d(np.linspace(-widest, widest, POINTS), near)
@@ -117,7 +119,7 @@ def density(counts: Array, widest: float) -> pd.DataFrame:
     return pd.DataFrame({"score": at, "value": height / height.max()})
 
 
-def reach(counts: Array) -> float:
+def find_reach(counts: Array) -> float:
     """Return the score that 99.5 % of the counts [bin] stay below in absolute value."""
     order = np.argsort(np.abs(MIDDLES), kind="stable")
     share = counts[order].cumsum() / counts.sum()

@@ -34,7 +34,7 @@ def measure(where: Mapping[str, Sequence[str]], settings: biased_block.BlockSett
 
     `where`: which records, as {column: values}; `settings`: of the experiment on biased blocks.
     """
-    records = biased_block.last_block(select(biased_block.experiment(settings, context), **where))
+    records = biased_block.keep_last_block(select(biased_block.run_experiment(settings, context), **where))
     once = records["head"].isna() | (records["metric"] != "attention.entropy")  # of a head: normalised alone
     return records[once].reset_index(drop=True)
 
@@ -44,13 +44,13 @@ def measure_rows(settings: biased_block.BlockSettings, context: Context) -> pd.D
     bias that a block keeps).
     """
     rows = measure({"metric": IN_ROWS}, settings, context)
-    fixed = select(biased_block.experiment(settings, context), metric=(FIXED, f"{FIXED}.crossings"))
+    fixed = select(biased_block.run_experiment(settings, context), metric=(FIXED, f"{FIXED}.crossings"))
     return pd.concat([rows, fixed], ignore_index=True)
 
 
-def _head_dim(records: pd.DataFrame, system: str) -> int:
+def _read_head_dim(records: pd.DataFrame, system: str) -> int:
     """Return the dimension of a head of a system (model)."""
-    return norm_claims.width(records, system) // (int(select(records, model=system)["head"].max()) + 1)
+    return norm_claims.read_width(records, system) // (int(select(records, model=system)["head"].max()) + 1)
 
 
 def judge_start(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
@@ -58,9 +58,9 @@ def judge_start(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
 
     A (mean cosine) must be above q95 in the dimension of a head.
     """
-    for curve in norm_claims.curves(records, claim.metric, claim.site):
-        threshold = float(q95(_head_dim(records, curve.system)))
-        yield norm_claims.at(claim, curve, 0.0, threshold, "q95 of the dimension of a head")
+    for curve in norm_claims.iter_curves(records, claim.metric, claim.site):
+        threshold = float(q95(_read_head_dim(records, curve.system)))
+        yield norm_claims.test_at_norm(claim, curve, 0.0, threshold, "q95 of the dimension of a head")
 
 
 def judge_growth(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
@@ -68,9 +68,9 @@ def judge_growth(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
 
     The number is its value for a bias of norm N = 100 over that for N = 0, per seed.
     """
-    for curve in norm_claims.curves(records, claim.metric, claim.site):
+    for curve in norm_claims.iter_curves(records, claim.metric, claim.site):
         ratio = Curves(curve.system, curve.norms, curve.values / curve.values[:, :1])
-        yield norm_claims.at(claim, ratio, DOUBLED_AT, float(claim.limit), "ratio to N = 0")
+        yield norm_claims.test_at_norm(claim, ratio, DOUBLED_AT, float(claim.limit), "ratio to N = 0")
 
 
 def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
@@ -79,7 +79,7 @@ def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
 
     It is interpolated linearly between the logarithms of the two neighbouring N.
     """
-    for curve in norm_claims.curves(records, claim.metric, claim.site):
+    for curve in norm_claims.iter_curves(records, claim.metric, claim.site):
         fixed = select(records, metric=FIXED, model=curve.system, component="1").set_index("seed")["value"]
         seeds = np.unique(select(records, metric=claim.metric, model=curve.system)["seed"].to_numpy(int))
         at = fixed.reindex(seeds).to_numpy(float)
@@ -90,7 +90,7 @@ def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
         values = np.where(inside, read, np.nan)
         known = at[inside]
         where = f"N* {known.min():.3g} to {known.max():.3g}" if len(known) else "no N*"
-        reason = "; ".join(filter(None, (f"ratio to N = 0; {where}", norm_claims.one_more(values[inside]))))
+        reason = "; ".join(filter(None, (f"ratio to N = 0; {where}", norm_claims.describe_one_more(values[inside]))))
         yield make_test_of_seeds(claim, values, "at N*", reason=reason, subject=curve.system)
 
 
@@ -100,11 +100,11 @@ def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
 
     They are paired over seeds. Both growths are divided by the rows' weight at N = 0.
     """
-    both = (norm_claims.curves(records, f"attention.{name}_max", "attention") for name in ("row", "sequence"))
+    both = (norm_claims.iter_curves(records, f"attention.{name}_max", "attention") for name in ("row", "sequence"))
     for pair in zip(*both, strict=True):
         start = pair[0].values[:, :1]
         growth = (Curves(c.system, c.norms[-1:], (c.values[:, -1:] - c.values[:, :1]) / start) for c in pair)
-        yield from norm_claims.above(claim, *growth)
+        yield from norm_claims.test_above(claim, *growth)
 
 
 def draw_vectors(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -112,11 +112,11 @@ def draw_vectors(records: pd.DataFrame) -> dict[str, ChartType]:
 
     Returns {chart name: chart}.
     """
-    rows = norm_claims.with_heads(records)
+    rows = norm_claims.summarise_heads(records)
     rows["vectors"] = rows["site"].map(SIDES)
-    dims = {_head_dim(records, system) for system in norm_claims.systems(records)}
+    dims = {_read_head_dim(records, system) for system in norm_claims.list_systems(records)}
     line = (float(q95(dims.pop())), "q95 of one pair") if len(dims) == 1 else None
-    draw = partial(study_charts.against_norm, series="vectors")
+    draw = partial(study_charts.draw_against_norm, series="vectors")
     return {
         "fig8a": draw(select(rows, metric="mean_cosine"), title="anisotropy A", zero=True, line=line),
         "fig8b": draw(select(rows, metric="norms.mean"), title="mean norm", scale="log"),
@@ -128,21 +128,21 @@ def draw_weights(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dic
 
     `names`: {chart: {statistic: its name in the legend}}.
     """
-    rows = norm_claims.with_heads(records)
+    rows = norm_claims.summarise_heads(records)
     charts = {}
     for chart, statistics in names.items():
         metrics = {f"attention.{name}": word for name, word in statistics.items()}
         chosen = pd.concat([select(rows, metric=name).assign(weight=word) for name, word in metrics.items()])
-        draw = partial(study_charts.against_norm, chosen.reset_index(drop=True), series="weight")
+        draw = partial(study_charts.draw_against_norm, chosen.reset_index(drop=True), series="weight")
         if "entropy" in chart:
             charts[chart] = draw(title="entropy / ln(keys)")
             continue
         title = f"{next(iter(statistics.values())) if len(statistics) == 1 else 'attention'} weight"
-        charts[chart] = draw(title=title, scale="log", line=_uniform(records))
+        charts[chart] = draw(title=title, scale="log", line=_find_uniform_weight(records))
     return charts
 
 
-def _uniform(records: pd.DataFrame) -> tuple[float, str] | None:
+def _find_uniform_weight(records: pd.DataFrame) -> tuple[float, str] | None:
     """Return (the uniform attention weight 1/keys, its label); None if it is not one number (causal or unlike
     blocks).
     """

@@ -27,9 +27,9 @@ from anisoscope.store import as_records, select
 from anisoscope_papers import series_charts
 from anisoscope_papers.godey2024 import checkpoints
 from anisoscope_papers.godey2024.checkpoints import Piece
-from anisoscope_papers.godey2024.fig13_14_alignment import COSINES, Alignment, per_seed, table
-from anisoscope_papers.judge import Array, judge_tests, make_test_of_seeds, verdict_without_test
-from anisoscope_papers.study import Context, Study, Verdict, claims, declare
+from anisoscope_papers.godey2024.fig13_14_alignment import COSINES, Alignment, read_table, reduce_per_seed
+from anisoscope_papers.judge import Array, judge_tests, make_test_of_seeds, make_verdict_without_test
+from anisoscope_papers.study import Context, Study, Verdict, declare, read_claims
 
 Over = Literal["union", "key", "query"]
 OVERS: tuple[Over, ...] = ("union", "key", "query")
@@ -199,14 +199,14 @@ def judge_clouds(records: pd.DataFrame) -> list[Verdict]:
 
     For all heads, and for those whose means end similar or opposite.
     """
-    claim, other = claims("godey2024", "fig11").values()
-    share = table(records, "svd.union.drift_share").values[:, -1]
+    claim, other = read_claims("godey2024", "fig11").values()
+    share = read_table(records, "svd.union.drift_share").values[:, -1]
     groups = Alignment.of(records).groups()
     tests = []
     for name in ("all heads", "similar", "opposite"):
         reason = f"{groups[name].sum()} heads of {len(share)} seeds"
         about, subject = (claim, "") if name == "all heads" else (other, name)
-        tests.append(make_test_of_seeds(about, per_seed(share, groups[name]), reason=reason, subject=subject))
+        tests.append(make_test_of_seeds(about, reduce_per_seed(share, groups[name]), reason=reason, subject=subject))
     return judge_tests(tests)
 
 
@@ -216,12 +216,12 @@ def judge_paths(records: pd.DataFrame) -> list[Verdict]:
 
     That is counted in steps, and in how far the loss has fallen.
     """
-    first, later, about, after = claims("godey2024", "fig12").values()
+    first, later, about, after = read_claims("godey2024", "fig12").values()
     alignment = Alignment.of(records)
     early = float(first.limit)
     onset = alignment.onset()
     groups = alignment.groups()
-    similar, opposite = (per_seed(onset, groups[name], "median") for name in ("similar", "opposite"))
+    similar, opposite = (reduce_per_seed(onset, groups[name], "median") for name in ("similar", "opposite"))
     counts = ", ".join(f"{groups[name].sum()} {name}" for name in ("similar", "opposite"))
     counts += f", of {groups['similar'].size} heads"
     share = np.array(alignment.table.steps) / alignment.table.steps[-1]
@@ -230,10 +230,12 @@ def judge_paths(records: pd.DataFrame) -> list[Verdict]:
     numbers = [(first, similar, reason), (later, opposite - similar, counts), (about, opposite, reason)]
     fallen = checkpoints.compute_fall(records, alignment.table.seeds, alignment.table.steps)
     if fallen is None:
-        unknown = [verdict_without_test(after, None, "not measured", reason="no loss is recorded at every checkpoint")]
+        unknown = [
+            make_verdict_without_test(after, None, "not measured", reason="no loss is recorded at every checkpoint")
+        ]
     else:
         unknown = []
-        numbers.append((after, per_seed(alignment.onset(fallen), groups["opposite"], "median"), counts))
+        numbers.append((after, reduce_per_seed(alignment.onset(fallen), groups["opposite"], "median"), counts))
     return [*judge_tests([make_test_of_seeds(claim, values, reason=why) for claim, values, why in numbers]), *unknown]
 
 
@@ -242,8 +244,8 @@ def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdi
 
     `name`: the figure, whose one claim is judged; `metric`: the records that hold the agreement.
     """
-    (claim,) = claims("godey2024", name).values()
-    values = table(records, metric).values[:, -1]
+    (claim,) = read_claims("godey2024", name).values()
+    values = read_table(records, metric).values[:, -1]
     least = f"least of {values[0].size} heads, by seed: " + ", ".join(f"{x.min():.2f}" for x in values)
     return judge_tests([make_test_of_seeds(claim, values.mean((1, 2)), reason=least)])
 
@@ -259,8 +261,8 @@ def draw(name: str, over: Over, clouds: bool, records: pd.DataFrame) -> dict[str
     for which, (layer, head) in alignment.chosen().items():
         chosen[which] = (alignment.name(which), select(first, layer=layer, head=head))
     if not clouds:
-        return {name: series_charts.paths(list(chosen.values()), over)}
-    return {f"{name}_{which}": series_charts.clouds(rows, over, title) for which, (title, rows) in chosen.items()}
+        return {name: series_charts.draw_paths(list(chosen.values()), over)}
+    return {f"{name}_{which}": series_charts.draw_clouds(rows, over, title) for which, (title, rows) in chosen.items()}
 
 
 def _declare_study(number: int, over: Over) -> Study:

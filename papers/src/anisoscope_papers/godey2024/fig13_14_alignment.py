@@ -1,7 +1,7 @@
 """Figures 13, 14 and 23: cosine and scalar product of the mean query and the mean key of every head along training.
 
 Heads of two trainings are not the same heads, so a claim about heads becomes a number of each seed first: a mean, a
-share or a median over its heads. What figures 11, 12 and 15 share with these stands first: `table`, `Alignment`.
+share or a median over its heads. What figures 11, 12 and 15 share with these stands first: `read_table`, `Alignment`.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from anisoscope.sums.isotropic import cosine_quantile
 from anisoscope.sums.jackknife import holm
 from anisoscope_papers import series_charts
 from anisoscope_papers.godey2024 import checkpoints, courses
-from anisoscope_papers.godey2024.layer_curves import width
+from anisoscope_papers.godey2024.layer_curves import infer_width
 from anisoscope_papers.judge import (
     LEVEL,
     SAME,
@@ -29,9 +29,9 @@ from anisoscope_papers.judge import (
     compute_p_of_units,
     judge_tests,
     make_test_of_seeds,
-    verdict_without_test,
+    make_verdict_without_test,
 )
-from anisoscope_papers.study import Claim, Verdict, claims, declare
+from anisoscope_papers.study import Claim, Verdict, declare, read_claims
 
 COSINES = ("query_key.cosine", "mean_cosine.isotropic_q95")
 AXES = ("seed", "step", "layer", "head")
@@ -52,7 +52,7 @@ class HeadTable:
     layers: tuple[int, ...]
 
 
-def table(records: pd.DataFrame, metric: str) -> HeadTable:
+def read_table(records: pd.DataFrame, metric: str) -> HeadTable:
     """Return one metric as an array over seed, step, layer and head; NaN for a head without a value."""
     rows = select(records, metric=metric)
     every = np.unique(records.loc[records["head"].notna(), "step"].to_numpy(int))
@@ -79,7 +79,9 @@ class Alignment:
     def of(cls, records: pd.DataFrame) -> "Alignment":
         """Read the alignment, cos(Q̄, K̄), from records."""
         bound = select(records, metric="mean_cosine.isotropic_q95", site="query.raw")["value"]
-        return cls(table(records, "query_key.cosine"), float(cosine_quantile(0.975, width(float(bound.iloc[0])))))
+        return cls(
+            read_table(records, "query_key.cosine"), float(cosine_quantile(0.975, infer_width(float(bound.iloc[0]))))
+        )
 
     @property
     def cosine(self) -> Array:
@@ -135,7 +137,7 @@ class Alignment:
         return f"{which}: layer {layer}, head {head} (cos {value:+.2f})".replace("-", "−")
 
 
-def per_seed(values: Array, mask: Array, reduce: str = "mean") -> Array:
+def reduce_per_seed(values: Array, mask: Array, reduce: str = "mean") -> Array:
     """Return the mean or median (`reduce`) of values [seed, layer, head] over the heads in `mask`, [seed]; NaN if
     there are none.
     """
@@ -143,7 +145,7 @@ def per_seed(values: Array, mask: Array, reduce: str = "mean") -> Array:
     return kept.agg(reduce, axis=1).to_numpy(float)
 
 
-def heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
+def count_heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
     """Yield (seed, number of heads whose final |cos| is significantly above the bound, number of heads).
 
     One-sided tests over documents, Holm-corrected within a seed. Yields nothing if the records have no intervals over
@@ -163,11 +165,13 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
     """Judge figure 13, on the cosine of mean query and mean key: that its size grows in training, how it ends, and its
     sign.
     """
-    claim = claims("godey2024", "fig13")
+    claim = read_claims("godey2024", "fig13")
     alignment = Alignment.of(records)
     first = np.abs(alignment.cosine[:, 0])
     last = np.abs(alignment.cosine[:, -1])
-    above = "; ".join(f"seed {s}: {k} of {n} heads above (over documents, Holm)" for s, k, n in heads_above(records))
+    above = "; ".join(
+        f"seed {s}: {k} of {n} heads above (over documents, Holm)" for s, k, n in count_heads_above(records)
+    )
     by_layer = alignment.cosine[:, -1].mean(-1)  # [seed, layer]
     start = f"at step 0 {first.mean():.3f}"
     tests = [
@@ -178,16 +182,16 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
         make_test_of_seeds(claim["last-layer-negative"], by_layer[:, -1]),
     ]
     course = np.abs(alignment.cosine).mean((2, 3))  # [seed, step]
-    peaks = courses.turning_places(-course)
+    peaks = courses.find_turning_places(-course)
     steps = alignment.table.steps
     words = f"highest at step {' and '.join(f'{steps[i]:,}' for i in sorted(set(peaks)))} of {steps[-1]:,}"
     recedes = claim["alignment-recedes"]
     untested = []
     if (peaks == len(steps) - 1).all():
-        nothing = verdict_without_test(recedes, False, recedes.statistic, 0.0, n=len(course), reason=words)
+        nothing = make_verdict_without_test(recedes, False, recedes.statistic, 0.0, n=len(course), reason=words)
         untested.append(replace(nothing, failing="too small"))
     else:
-        tests.append(make_test_of_seeds(recedes, courses.since_turning(-course), reason=words))
+        tests.append(make_test_of_seeds(recedes, courses.measure_rise_since_turning(-course), reason=words))
     if by_layer.shape[1] > 2:
         rho = np.array([stats.spearmanr(np.arange(len(x)), x).statistic for x in by_layer])
         reason = f"{by_layer.shape[1]} layers: " + ", ".join(f"{x:+.2f}" for x in by_layer.mean(0)).replace("-", "−")
@@ -200,22 +204,24 @@ def judge_dot(records: pd.DataFrame) -> list[Verdict]:
 
     Its two parts are judged too: growth of the norms and of the cosine, whose logarithms add up to it.
     """
-    claim = claims("godey2024", "fig14")
+    claim = read_claims("godey2024", "fig14")
     alignment = Alignment.of(records)
-    dots = np.abs(table(records, "query_key.dot").values)
+    dots = np.abs(read_table(records, "query_key.dot").values)
     cosines = np.abs(alignment.cosine)
     growth, turning = (np.log(x[:, -1] / x[:, 0]) for x in (dots, cosines))
     groups = alignment.groups()
     every = groups.pop("all heads")
     tests = [
-        make_test_of_seeds(claim["dot-grows"], per_seed(growth, every)),
-        make_test_of_seeds(claim["norms-grow"], per_seed(growth - turning, every)),
-        make_test_of_seeds(claim["cosine-grows-too"], per_seed(turning, every)),
+        make_test_of_seeds(claim["dot-grows"], reduce_per_seed(growth, every)),
+        make_test_of_seeds(claim["norms-grow"], reduce_per_seed(growth - turning, every)),
+        make_test_of_seeds(claim["cosine-grows-too"], reduce_per_seed(turning, every)),
     ]
     for name, heads in groups.items():
         reason = f"{heads.sum()} heads of {len(heads)} seeds"
         tests.append(
-            make_test_of_seeds(claim["dot-grows-in-both-kinds"], per_seed(growth, heads), reason=reason, subject=name)
+            make_test_of_seeds(
+                claim["dot-grows-in-both-kinds"], reduce_per_seed(growth, heads), reason=reason, subject=name
+            )
         )
     return judge_tests(tests)
 
@@ -224,23 +230,23 @@ def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
     """Judge whether seeds agree: in how layers differ (by permuting the layers of each), and in their
     growing curves.
     """
-    claim = claims("godey2024", "fig23")
+    claim = read_claims("godey2024", "fig23")
     cosine = Alignment.of(records).cosine
     curves = np.abs(cosine).mean(-1)
     profile = cosine[:, -1].mean(-1)
-    r = _with_others(curves.reshape(len(curves), -1))
+    r = _correlate_with_others(curves.reshape(len(curves), -1))
     as_they_stand = make_test_of_seeds(claim["same-trends-over-seeds"], np.arctanh(np.clip(r, -0.9999, 0.9999)))
     rest = (curves - curves.mean(2, keepdims=True)).transpose(0, 2, 1)
     return judge_tests(
         [
-            _permuted(claim["same-layers-over-seeds"], rest),
-            _permuted(claim["same-signs-over-seeds"], (profile - profile.mean(1, keepdims=True))[..., None]),
+            _test_by_permutation(claim["same-layers-over-seeds"], rest),
+            _test_by_permutation(claim["same-signs-over-seeds"], (profile - profile.mean(1, keepdims=True))[..., None]),
             replace(as_they_stand, note="r by seed: " + ", ".join(f"{x:.2f}" for x in r)),
         ]
     )
 
 
-def _permuted(claim: Claim, rows: Array) -> Test:
+def _test_by_permutation(claim: Claim, rows: Array) -> Test:
     """Test that rows [seed, layer, step] are alike over seeds, by permuting the layers.
 
     The statistic is the mean correlation of two seeds. It is compared with that under random orders of the layers in
@@ -253,7 +259,7 @@ def _permuted(claim: Claim, rows: Array) -> Test:
         return Test(claim, claim.statistic, n=seeds, note="too few seeds or layers, or nothing that differs")
     unit = rows / norms
     every = factorial(layers) ** (seeds - 1)
-    r = _of_all_orders(unit) if every <= ALL_ORDERS else _of_drawn_orders(unit)
+    r = _correlate_all_orders(unit) if every <= ALL_ORDERS else _correlate_drawn_orders(unit)
     up = float((r >= r[0] - SAME).mean())
     down = float((r <= r[0] + SAME).mean())
     which = f"all {every:,}" if every <= ALL_ORDERS else f"{DRAWN_ORDERS:,} drawn"
@@ -263,7 +269,7 @@ def _permuted(claim: Claim, rows: Array) -> Test:
     return Test(claim, claim.statistic, float(r[0]), n=seeds, up=up, down=down, against=down, note=note)
 
 
-def _of_all_orders(unit: Array) -> Array:
+def _correlate_all_orders(unit: Array) -> Array:
     """Return the mean correlation of two seeds for every order of the layers of every seed but the first, [order].
 
     `unit`: rows [seed, layer, step], each seed of length 1. The correlation of a pair depends only on its own two
@@ -283,7 +289,7 @@ def _of_all_orders(unit: Array) -> Array:
     return np.asarray(total.ravel(), dtype=np.float64)
 
 
-def _of_drawn_orders(unit: Array) -> Array:
+def _correlate_drawn_orders(unit: Array) -> Array:
     """Return the mean correlation of two seeds for randomly drawn orders of the layers, [order]; the first is the
     original order.
 
@@ -299,7 +305,7 @@ def _of_drawn_orders(unit: Array) -> Array:
     return r
 
 
-def _with_others(rows: Array) -> Array:
+def _correlate_with_others(rows: Array) -> Array:
     """Return the correlation of each row [seed, layer] with the mean of the other rows, [seed]; NaN if there are
     none.
     """
@@ -318,10 +324,10 @@ def draw(name: str, records: pd.DataFrame) -> dict[str, ChartType]:
     endings = alignment.endings()
     first = select(records, seed=records["seed"].min())
     if name == "fig14":
-        return {name: series_charts.products(first, endings)}
+        return {name: series_charts.draw_products(first, endings)}
     if name == "fig13":
-        return {name: series_charts.heads(first, endings, alignment.bound)}
-    drawn = partial(series_charts.heads, records, endings, alignment.bound)
+        return {name: series_charts.draw_heads(first, endings, alignment.bound)}
+    drawn = partial(series_charts.draw_heads, records, endings, alignment.bound)
     return {name: drawn(), f"{name}_seeds": drawn(apart=True)}
 
 

@@ -16,16 +16,16 @@ from altair.typing import ChartType
 from anisoscope.store import select
 from anisoscope_papers import series_charts
 from anisoscope_papers.godey2024 import checkpoints, courses
-from anisoscope_papers.godey2024.fig13_14_alignment import table
+from anisoscope_papers.godey2024.fig13_14_alignment import read_table
 from anisoscope_papers.judge import (
     Array,
     Test,
     average_over_seeds,
     judge_tests,
     make_test_of_seeds,
-    verdict_without_test,
+    make_verdict_without_test,
 )
-from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
+from anisoscope_papers.study import Claim, Context, Verdict, declare, read_claims
 
 KEPT = (
     *("attention.entropy", "attention.entropy_normalised", "score_terms.mean_query_share", "score_terms.centred_share"),
@@ -54,10 +54,10 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     """Judge figure 15: how the entropy of attention falls in training, and how much of that the drift (mean vector)
     explains.
     """
-    claim = claims("godey2024", "fig15")
+    claim = read_claims("godey2024", "fig15")
     names = ("attention.entropy", "attention.entropy_normalised", "centred_attention.query_rise")
-    entropy, normalised, rise = (table(records, name).values.mean(-1) for name in names)  # [seed, step, layer]
-    heads = table(records, "attention.entropy")
+    entropy, normalised, rise = (read_table(records, name).values.mean(-1) for name in names)  # [seed, step, layer]
+    heads = read_table(records, "attention.entropy")
     lost = entropy[:, 0] - entropy[:, -1]
     tests: list[Test] = [
         make_test_of_seeds(
@@ -73,7 +73,7 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
         of_layer = entropy[:, :, i]
         tests.append(make_test_of_seeds(claim["entropy-decays-in-layer"], -lost[:, i], subject=f"layer {layer}"))
         for name, clock in clocks.items():
-            trends = np.array([courses.trend(*pair) for pair in zip(of_layer, clock, strict=True)])
+            trends = np.array([courses.correlate_with_clock(*pair) for pair in zip(of_layer, clock, strict=True)])
             tests.append(make_test_of_seeds(claim["entropy-falls-all-along"], trends, subject=f"layer {layer}{name}"))
         turns.append(make_test_of_turn(claim["entropy-rises-again"], of_layer, heads.steps, f"layer {layer}"))
     turns += make_tests_of_order(claim, records, entropy.mean(-1), heads.steps)
@@ -86,8 +86,8 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
             apart = values[:, -1, 0] - values[:, -1, -1]
             tests.append(make_test_of_seeds(claim["first-layer-sharper"], apart, reason=reason, subject=name))
     gain = rise[:, -1]
-    share = table(records, "score_terms.mean_query_share").values.mean(-1)
-    others = table(records, "score_terms.centred_share").values[:, -1].mean()
+    share = read_table(records, "score_terms.mean_query_share").values.mean(-1)
+    others = read_table(records, "score_terms.centred_share").values[:, -1].mean()
     back = pd.DataFrame(_compute_share(gain, lost)).mean().to_numpy(float)  # over seeds that lost entropy
     parts = f"(q − Q̄)·(k − K̄): {others:.2f}; by layer: {_list_numbers(share[:, -1].mean(0), '.2f')}"
     start = "not measured at step 0" if np.isnan(share[:, 0]).all() else f"at step 0: {share[:, 0].mean():.2f}"
@@ -108,7 +108,7 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     reason = "queries and keys as they are scored; any more would be an error of the measurement"
     holds = largest <= float(idle.limit)
     untested = [one for one in turns if isinstance(one, Verdict)]
-    untested.append(verdict_without_test(idle, holds, idle.statistic, largest, n=len(rises), reason=reason))
+    untested.append(make_verdict_without_test(idle, holds, idle.statistic, largest, n=len(rises), reason=reason))
     return [*judge_tests(tests), *untested]
 
 
@@ -119,10 +119,10 @@ def make_test_of_turn(claim: Claim, course: Array, steps: Sequence[int], subject
     A course that is lowest at the end in every seed does not rise: it fails without a test. `subject`: what the course
     is of.
     """
-    places = courses.turning_places(course)
+    places = courses.find_turning_places(course)
     if (places == len(steps) - 1).all():
         reason = f"lowest at the last step, {steps[-1]:,}, with every seed left out"
-        nothing = verdict_without_test(
+        nothing = make_verdict_without_test(
             claim, False, claim.statistic, 0.0, n=len(course), reason=reason, subject=subject
         )
         return replace(nothing, failing="too small")
@@ -130,7 +130,7 @@ def make_test_of_turn(claim: Claim, course: Array, steps: Sequence[int], subject
     share = 1 - np.mean([steps[i] for i in places]) / steps[-1]
     where = " and ".join(f"{step:,}" for step in at)
     reason = f"lowest at step {where} of {steps[-1]:,}; {share:.0%} of training comes after"
-    return make_test_of_seeds(claim, courses.since_turning(course), reason=reason, subject=subject)
+    return make_test_of_seeds(claim, courses.measure_rise_since_turning(course), reason=reason, subject=subject)
 
 
 def make_tests_of_order(
@@ -146,13 +146,13 @@ def make_tests_of_order(
     after = claim["sharpens-after-alignment"]
     if select(records, metric="query_key.cosine").empty:
         why = "cosines of means are not in these records"
-        yield from (verdict_without_test(each, None, "not measured", reason=why) for each in (before, after))
+        yield from (make_verdict_without_test(each, None, "not measured", reason=why) for each in (before, after))
         return
-    cosine = np.abs(table(records, "query_key.cosine").values).mean((2, 3))
-    ahead, places = courses.lead(cosine, -entropy, (MOVED["query_key.cosine"], MOVED["attention.entropy"]))
+    cosine = np.abs(read_table(records, "query_key.cosine").values).mean((2, 3))
+    ahead, places = courses.measure_lead(cosine, -entropy, (MOVED["query_key.cosine"], MOVED["attention.entropy"]))
     where = " and ".join(f"{step:,}" for step in sorted({steps[i] for i in places}))
     yield make_test_of_seeds(before, ahead, reason=f"read at step {where}")
-    peaks = courses.turning_places(-cosine)
+    peaks = courses.find_turning_places(-cosine)
     seeds = np.arange(len(cosine))
     where = " and ".join(f"{step:,}" for step in sorted({steps[i] for i in peaks}))
     lost = entropy[:, 0] - entropy[:, -1]
@@ -161,7 +161,7 @@ def make_tests_of_order(
     )
     reason += f"; the entropy falls by {lost.mean():.2f} in all"
     if (peaks == len(steps) - 1).all():
-        yield verdict_without_test(after, None, "|cos| is highest at the end", n=len(cosine), reason=reason)
+        yield make_verdict_without_test(after, None, "|cos| is highest at the end", n=len(cosine), reason=reason)
         return
     yield make_test_of_seeds(after, entropy[:, -1] - entropy[seeds, peaks], reason=reason)
 
@@ -195,10 +195,10 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     centred = {"as it is": entropy, "queries centred": query, "keys centred": key}
     shares = {name: over_seeds(metric) for name, metric in terms.items()}
     return {
-        "fig15": series_charts.layers(entropy, "entropy (nats)"),
-        "fig15_normalised": series_charts.layers(normalised, "entropy / ln(keys)"),
-        "fig15_centred": series_charts.parts(centred, "entropy (nats)"),
-        "fig15_terms": series_charts.parts(shares, "share of the variance in rows", zero=True),
+        "fig15": series_charts.draw_layers(entropy, "entropy (nats)"),
+        "fig15_normalised": series_charts.draw_layers(normalised, "entropy / ln(keys)"),
+        "fig15_centred": series_charts.draw_parts(centred, "entropy (nats)"),
+        "fig15_terms": series_charts.draw_parts(shares, "share of the variance in rows", zero=True),
     }
 
 

@@ -29,19 +29,19 @@ from anisoscope_papers.godey2024.layer_curves import (
     TRAINED,
     UNTRAINED,
     Systems,
-    had,
-    layer_tests,
+    infer_width,
+    make_layer_tests,
     measure,
-    width,
+    measure_if_available,
 )
-from anisoscope_papers.judge import Array, judge_tests, verdict_without_test
+from anisoscope_papers.judge import Array, judge_tests, make_verdict_without_test
 from anisoscope_papers.models import PRESETS
 from anisoscope_papers.needs import list_needs
-from anisoscope_papers.study import Context, Verdict, claims, declare
-from anisoscope_papers.study_charts import over_dimensions
+from anisoscope_papers.study import Context, Verdict, declare, read_claims
+from anisoscope_papers.study_charts import draw_over_dimensions
 
-SHRINKS, CLOSED = claims("godey2024", "fig17").values()
-(FAR,) = claims("godey2024", "fig18").values()
+SHRINKS, CLOSED = read_claims("godey2024", "fig17").values()
+(FAR,) = read_claims("godey2024", "fig18").values()
 PLACES = np.linspace(-1, 1, 161)
 """Where a density is drawn, in units of its own width (6 standard deviations, at most the whole axis)."""
 SHOWN: dict[str, Any] = {
@@ -87,7 +87,7 @@ def measure_law(law: Law, context: Context) -> pd.DataFrame:
     drawn = np.random.default_rng(law.seed)
     for done, d in enumerate(law.dimensions, start=1):
         shared = {"model": f"isotropic d = {d}", "n_vectors": 2 * law.pairs, "seed": law.seed}
-        cosines = _sampled(drawn, law.pairs, d)
+        cosines = _sample_cosines(drawn, law.pairs, d)
         test = stats.kstest(cosines, partial(isotropic.cosine_cdf, d=d))
         one = {"q95": isotropic.q95(d), "dimension": d, "ks_distance": test.statistic, "ks_p": test.pvalue}
         one |= {"sampled_q95": np.quantile(cosines, 0.95)}
@@ -102,7 +102,7 @@ def measure_law(law: Law, context: Context) -> pd.DataFrame:
     return as_records(pd.DataFrame(rows))
 
 
-def _sampled(drawn: np.random.Generator, pairs: int, d: int) -> Array:
+def _sample_cosines(drawn: np.random.Generator, pairs: int, d: int) -> Array:
     """Return the cosines [pair] of independent Gaussian pairs in d dimensions, computed a few at a time. `drawn`:
     the generator.
     """
@@ -130,8 +130,8 @@ def judge_law(records: pd.DataFrame) -> Sequence[Verdict]:
     largest = float(one["cosine_law.ks_distance"].max())
     why = f"n pairs in each of {len(d)} dimensions; smallest p, Holm"
     return [
-        verdict_without_test(SHRINKS, falls, f"q95 at d = {d.iloc[-1]}:", float(ends.iloc[-1]), reason=words),
-        verdict_without_test(CLOSED, p > 0.05, CLOSED.statistic, largest, n=pairs, p=p, reason=why),
+        make_verdict_without_test(SHRINKS, falls, f"q95 at d = {d.iloc[-1]}:", float(ends.iloc[-1]), reason=words),
+        make_verdict_without_test(CLOSED, p > 0.05, CLOSED.statistic, largest, n=pairs, p=p, reason=why),
     ]
 
 
@@ -148,9 +148,9 @@ def draw_law(records: pd.DataFrame) -> dict[str, ChartType]:
 
 def judge_points(records: pd.DataFrame) -> Sequence[Verdict]:
     """Judge each model: the claim holds if every layer is significantly above q95(d) (Holm over all layers)."""
-    rows = layers(records)
+    rows = select_layers(records)
     tests = []
-    for test, row in zip(layer_tests(FAR, rows), rows.to_dict("records"), strict=True):
+    for test, row in zip(make_layer_tests(FAR, rows), rows.to_dict("records"), strict=True):
         times = (rows["value"] / rows["q95"])[rows["model"] == row["model"]]
         below = float(isotropic.mean_cosine_quantile(0.95, row["d"], row["n_vectors"]))
         note = f"q95({row['d']}) = {row['q95']:.3f}, the layers {times.min():.1f} to {times.max():.1f} times it; "
@@ -163,19 +163,19 @@ PLACE = ["model", "stack", "layer"]
 """What tells one layer from another."""
 
 
-def layers(records: pd.DataFrame) -> pd.DataFrame:
+def select_layers(records: pd.DataFrame) -> pd.DataFrame:
     """Return A (mean cosine) of every hidden layer, with the dimension `d` and `q95` (what 95 % of isotropic pairs
     stay below) as columns.
     """
     rows = select(records, metric="mean_cosine", site="hidden")
     bounds = select(records, metric="mean_cosine.isotropic_q95", site="hidden").set_index(PLACE)["value"]
     found = bounds[~bounds.index.duplicated()].reindex(pd.MultiIndex.from_frame(rows[PLACE]))
-    d = found.map({q: width(q) for q in found.unique()})  # of a convolutional network it differs between layers
+    d = found.map({q: infer_width(q) for q in found.unique()})  # of a convolutional network it differs between layers
     rows = rows.assign(d=d.to_numpy(int), seed=rows["seed"].fillna(0))
     return rows.assign(q95=isotropic.q95(rows["d"].to_numpy(float)))
 
 
-def trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context: Context) -> pd.DataFrame:
+def measure_trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context: Context) -> pd.DataFrame:
     """Measure A (mean cosine), drift (norm of the mean vector) and norms by layer, for (model, corpus) pairs.
 
     Runs are shared with figures 1 to 4. `limit`: only the first units (documents, images) of a corpus; None: all.
@@ -184,7 +184,7 @@ def trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context
     for done, (model, corpus) in enumerate(models, start=1):
         job = Job(model, corpus=corpus, settings=Systems().settings(), limit=limit)
         job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
-        found += had(job, context, partial(run, root=context.cache, resume=True))
+        found += measure_if_available(job, context, partial(run, root=context.cache, resume=True))
         context.progress(model, done, len(models))
     parts = [select(done.records, **SHOWN) for done in found]
     if parts:
@@ -194,7 +194,7 @@ def trained_layers(models: Sequence[tuple[str, str]], limit: int | None, context
 
 def measure_points(points: Points, context: Context) -> pd.DataFrame:
     """Return the records of figure 18: of models by name, and of the systems of figures 1 to 4, trained ones only."""
-    parts = [trained_layers(points.models, points.limit, context)] if points.models else []
+    parts = [measure_trained_layers(points.models, points.limit, context)] if points.models else []
     for systems in points.figures:
         found = measure(systems, context)
         found = found[~found["model"].astype(str).str.endswith(UNTRAINED)]
@@ -203,7 +203,7 @@ def measure_points(points: Points, context: Context) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def by_position(systems: Systems) -> tuple[Systems, ...]:
+def keep_by_position(systems: Systems) -> tuple[Systems, ...]:
     """Return those of the systems whose vectors are of one position: with one per image d lies far beyond the axis."""
     every = (replace(systems, others=()), *systems.others)
     return tuple(each for each in every if each.flatten == "position")
@@ -217,7 +217,7 @@ def draw_points(records: pd.DataFrame) -> dict[str, ChartType]:
     means = isotropic.mean_cosine_quantile(0.95, d, 1000)
     lines = {"95 % of isotropic pairs": isotropic.q95(d), "95 % of means over 1,000 vectors": means}
     laws = pd.concat([pd.DataFrame({"d": d, "value": y, "law": name}) for name, y in lines.items()], ignore_index=True)
-    return {"fig18": over_dimensions(layers(records), laws)}
+    return {"fig18": draw_over_dimensions(select_layers(records), laws)}
 
 
 STUDIES = (
@@ -239,7 +239,9 @@ STUDIES = (
                 (),
                 None,
                 tuple(
-                    each for of_name in fig01_04_layers.SETTINGS.values() for each in by_position(of_name["packaged"])
+                    each
+                    for of_name in fig01_04_layers.SETTINGS.values()
+                    for each in keep_by_position(of_name["packaged"])
                 ),
             ),
         },

@@ -31,10 +31,10 @@ from anisoscope.runs.run import run
 from anisoscope.store import as_records, make_once, make_records_once, select
 from anisoscope.sums.groups import Totals
 from anisoscope.sums.isotropic import q95
-from anisoscope_papers.judge import Array, Test, compute_p_of_units, verdict_without_test
+from anisoscope_papers.judge import Array, Test, compute_p_of_units, make_verdict_without_test
 from anisoscope_papers.needs import Need, list_needs
 from anisoscope_papers.networks import transcripts
-from anisoscope_papers.origin import measuring_code
+from anisoscope_papers.origin import hash_measuring_code
 from anisoscope_papers.study import WITHHELD, Claim, Context, Verdict
 from anisoscope_papers.training.kinds import KINDS
 from anisoscope_papers.training.train_small import BRIEF, LONG, SmallModelRecipe, train_all
@@ -83,7 +83,7 @@ class Systems:
         return list_needs([(model, self.corpus) for model in self.models], self.flatten)
 
 
-def settings(paper: Systems, small: Sequence[str], quick: Systems | None = None) -> dict[str, Systems]:
+def build_settings(paper: Systems, small: Sequence[str], quick: Systems | None = None) -> dict[str, Systems]:
     """Return the settings of a figure: `paper`; `quick` with small models in its place, trained briefly; `long`,
     trained longer.
 
@@ -102,12 +102,12 @@ def measure(systems: Systems, context: Context) -> pd.DataFrame:
     parts = []
     for i, model in enumerate(systems.models):
         job = Job(model, corpus=systems.corpus, settings=systems.settings(), limit=systems.limit)
-        parts += had(job, context, partial(measured, context=context))
+        parts += measure_if_available(job, context, partial(run_measurement, context=context))
         context.progress(model, i + 1, len(systems.models))
     for kind in systems.small:
-        parts.extend(_small(kind, systems, context))
+        parts.extend(_measure_small(kind, systems, context))
     for name in systems.packaged:
-        parts.extend(_packaged(name, systems, context))
+        parts.extend(_measure_packaged(name, systems, context))
     for other in systems.others:
         parts.append(measure(other, context))
     if parts:
@@ -115,7 +115,7 @@ def measure(systems: Systems, context: Context) -> pd.DataFrame:
     return as_records(pd.DataFrame())
 
 
-def had(job: Job, context: Context, measure_it: Callable[[Job], Item]) -> list[Item]:
+def measure_if_available(job: Job, context: Context, measure_it: Callable[[Job], Item]) -> list[Item]:
     """Measure a published system (model) by `measure_it`; return [result], or [] with a note in the context if it is
     unavailable.
 
@@ -130,26 +130,26 @@ def had(job: Job, context: Context, measure_it: Callable[[Job], Item]) -> list[I
         corpus = named_corpora().get(job.corpus) if isinstance(error, CorpusError) else None
         other = corpus.stand_in if corpus else ""
         if not other:
-            context.withhold(job.model, error)
+            context.note_unavailable(job.model, error)
             return []
-        found = had(replace(job, corpus=other), context, measure_it)
+        found = measure_if_available(replace(job, corpus=other), context, measure_it)
         if found:
-            context.stand_in(other, job.corpus, error)
+            context.note_stand_in(other, job.corpus, error)
         return found
 
 
-def measured(job: Job, context: Context) -> pd.DataFrame:
+def run_measurement(job: Job, context: Context) -> pd.DataFrame:
     """Run a measurement, and return the records that the figures need, also with each group of units left out.
 
     The large file of sums is deleted.
     """
     job = replace(job, batch_tokens=context.batch_tokens, device=context.device)
     done = run(job, root=context.cache, resume=True, keep_sums=True)
-    kept = done.folder / f"left_out-{make_run_id(measuring_code(__name__))[:8]}.parquet"
+    kept = done.folder / f"left_out-{make_run_id(hash_measuring_code(__name__))[:8]}.parquet"
     sums = done.folder / "sums.safetensors"
     if not kept.exists() and not sums.exists():
         done = run(job, output=done.folder, overwrite=True, keep_sums=True)
-    others = make_records_once(kept, lambda: left_out(sums, job.settings))
+    others = make_records_once(kept, lambda: tabulate_left_out(sums, job.settings))
     sums.unlink(missing_ok=True)
     given = {key: done.records[key].iloc[0] for key in ("run", "model", "revision", "seed", "corpus", "step")}
     rows = select(done.records, metric=KEPT, site=SITES, head=None, component=None)
@@ -170,7 +170,7 @@ def reads_prompt_only(manifest: Mapping[str, Any]) -> bool:
     return bool(preprocessing.get("decoder_prompt")) and not preprocessing.get("decoder_reads")
 
 
-def _packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
+def _measure_packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
     """Yield the records of the network `name` from a package or file, trained and untrained, on the corpus of
     `systems`.
 
@@ -182,20 +182,27 @@ def _packaged(name: str, systems: Systems, context: Context) -> Iterator[pd.Data
     label = f"{_label(name)}{', ReLUs' if systems.relus else ''} on {corpus.name}"
     try:
         where = name if name.startswith("builtin:") else str(find_path(name) or name)
-        read = _transcribed(name, systems, context) if name in TRANSCRIBING else systems.corpus
+        read = _write_transcripts(name, systems, context) if name in TRANSCRIBING else systems.corpus
         for untrained, state in ((True, UNTRAINED), (False, TRAINED)):
             job = Job(where, corpus=read, settings=systems.settings(), limit=systems.limit, untrained=untrained)
-            rows = _around_relus(job, systems.relus, context) if systems.relus else measured(job, context)
+            rows = (
+                _measure_around_relus(job, systems.relus, context) if systems.relus else run_measurement(job, context)
+            )
             rows = rows.assign(model=label + state, seed=0, corpus=systems.corpus).astype(rows.dtypes.to_dict())
             yield tell_stacks_apart(rows) if name in TRANSCRIBING else rows
     except (ModelError, CorpusError) as error:
-        context.withhold(label, error)
+        context.note_unavailable(label, error)
 
 
-def _transcribed(name: str, systems: Systems, context: Context) -> str:
+def _write_transcripts(name: str, systems: Systems, context: Context) -> str:
     """Return the path of a manifest of the corpus of `systems` with what the network `name` hears in each clip."""
     where = find_path(systems.corpus)
-    made_by = {"name": name, "corpus": str(where), "limit": systems.limit, "code": measuring_code(transcripts.__name__)}
+    made_by = {
+        "name": name,
+        "corpus": str(where),
+        "limit": systems.limit,
+        "code": hash_measuring_code(transcripts.__name__),
+    }
     path = context.cache / "transcripts" / f"{_label(name)}-{make_run_id(made_by)[:8]}" / "manifest.csv"
     make_once(path, lambda: transcripts.write_transcripts(name, str(where), path, limit=systems.limit))
     return str(path)
@@ -211,7 +218,7 @@ def tell_stacks_apart(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(model=model.astype(rows["model"].dtype))
 
 
-def _around_relus(job: Job, relus: tuple[str, str], context: Context) -> pd.DataFrame:
+def _measure_around_relus(job: Job, relus: tuple[str, str], context: Context) -> pd.DataFrame:
     """Measure a network after each of its inner ReLUs (site `hidden`) and before it (`unrectified`).
 
     `relus`: the class of the ReLUs, and a pattern of the names of the modules whose outputs they read.
@@ -219,7 +226,7 @@ def _around_relus(job: Job, relus: tuple[str, str], context: Context) -> pd.Data
     parts = []
     for blocks, site in zip(relus, ("hidden", "unrectified"), strict=True):
         settings = replace(job.settings, blocks=(blocks,), tokens=job.settings.tokens[:1])
-        rows = measured(replace(job, settings=settings), context)
+        rows = run_measurement(replace(job, settings=settings), context)
         rows = select(rows, site="hidden")
         parts.append(rows[rows["layer"] > 0].assign(site=site))  # layer 0 is what the first module reads
     return pd.concat(parts, ignore_index=True).astype(parts[0].dtypes.to_dict())
@@ -234,7 +241,7 @@ def _label(name: str) -> str:
     return re.sub("-[0-9a-f]{8}$", "", Path(name).stem)
 
 
-def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
+def _measure_small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFrame]:
     """Yield the records of the kind `name` of small models, for every seed, untrained and trained.
 
     If its data are missing, yields one row that says so. Records are saved next to each checkpoint, named by settings
@@ -245,18 +252,20 @@ def _small(name: str, systems: Systems, context: Context) -> Iterator[pd.DataFra
     if kind.missing:
         yield as_records(pd.DataFrame([{"model": kind.label, "metric": SKIPPED, "component": kind.missing}]))
         return
-    key = make_run_id(asdict(settings), KEPT, SITES, measuring_code(__name__))[:8]
+    key = make_run_id(asdict(settings), KEPT, SITES, hash_measuring_code(__name__))[:8]
     for found in train_all(systems.recipe, (name,), context.cache, context.progress):
         for step, state in ((0, UNTRAINED), (found.best, TRAINED)):
             here = found.checkpoint(step)
             whole = found.checkpoint(step).resolve()
             model = whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else here  # in manifests
             job = Job(str(model), corpus=kind.corpus, settings=settings, limit=kind.limit, step=step)
-            rows = make_records_once(found.folder / f"measured-{step}-{key}.parquet", partial(measured, job, context))
+            rows = make_records_once(
+                found.folder / f"measured-{step}-{key}.parquet", partial(run_measurement, job, context)
+            )
             yield rows.assign(model=kind.label + state, seed=found.seed).astype(rows.dtypes.to_dict())
 
 
-def width(threshold: float) -> int:
+def infer_width(threshold: float) -> int:
     """Return the dimension d whose q95(d) is `threshold`, the recorded `mean_cosine.isotropic_q95`.
 
     q95(d), what 95 % of isotropic pairs stay below, falls strictly with d.
@@ -265,13 +274,15 @@ def width(threshold: float) -> int:
     return dimensions[bisect_left(dimensions, -threshold * (1 + 1e-12), key=lambda d: -q95(d))]
 
 
-def widths(records: pd.DataFrame) -> dict[str, int]:
+def infer_widths(records: pd.DataFrame) -> dict[str, int]:
     """Return {model: dimension of its hidden states} for the models in `records`."""
     rows = select(records, metric="mean_cosine.isotropic_q95", site="hidden")
-    return {str(model): width(float(values.iloc[0])) for model, values in rows.groupby("model", sort=False)["value"]}
+    return {
+        str(model): infer_width(float(values.iloc[0])) for model, values in rows.groupby("model", sort=False)["value"]
+    }
 
 
-def left_out(sums: Path, settings: Settings) -> pd.DataFrame:
+def tabulate_left_out(sums: Path, settings: Settings) -> pd.DataFrame:
     """Return A (mean cosine) and drift (norm of the mean vector) with each group of units (documents, images) left out.
 
     They are computed from the saved `sums` of a run, only for the first token policy, and for outputs of blocks (also
@@ -296,10 +307,10 @@ def left_out(sums: Path, settings: Settings) -> pd.DataFrame:
     return as_records(pd.DataFrame(rows))
 
 
-def replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: str, site: str = "hidden") -> Array:
+def select_replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: str, site: str = "hidden") -> Array:
     """Return the jackknife replicates of a metric at a site, [1 + group, layer], for one model and seed.
 
-    The first row uses all groups, each other row leaves one out. Layers are those of `of_layers` (rows of `curves`:
+    The first row uses all groups, each other row leaves one out. Layers: those of `of_layers` (rows of `select_curves`:
     `model`, `seed`, `stack`, `layer`). One row if the records hold no left-out values.
     """
     first = of_layers.iloc[0]
@@ -315,26 +326,26 @@ def replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: str, site
     return np.vstack([value.to_numpy(float), wide[keys].dropna().to_numpy(float)])
 
 
-def skipped(records: pd.DataFrame) -> str:
+def describe_skipped(records: pd.DataFrame) -> str:
     """Return the systems (models) that were not measured, with the reasons, as text."""
     rows = select(records, metric=(SKIPPED, WITHHELD))
     return "; ".join(f"{model}: {reason}" for model, reason in zip(rows["model"], rows["component"], strict=True))
 
 
-def unmeasured(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict], records: pd.DataFrame) -> list[Verdict]:
+def make_undecided(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict], records: pd.DataFrame) -> list[Verdict]:
     """Return a list of undecided verdicts, one for each claim that has none, with the reason why these records do
     not decide it.
     """
-    why = skipped(records) or "no system of these settings is one the claim is about"
+    why = describe_skipped(records) or "no system of these settings is one the claim is about"
     found = {verdict.claim for verdict in verdicts}
     return [
-        verdict_without_test(claim, None, "not measured", reason=why)
+        make_verdict_without_test(claim, None, "not measured", reason=why)
         for claim in stated_ones
         if claim.name not in found
     ]
 
 
-def curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
+def select_curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
     """Return a table of A (mean cosine) at a site of every layer, model and seed, with the columns `q95` and `place`.
 
     `q95`: what 95 % of isotropic pairs stay below. `place`: the horizontal axis, on which the encoder comes before the
@@ -355,15 +366,15 @@ def curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
     return rows.drop(columns="rank").reset_index(drop=True)
 
 
-def per_system(rows: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
-    """Yield (model, seed, rows of its layers) from `rows`, the table that `curves` returns."""
+def iter_systems(rows: pd.DataFrame) -> Iterator[tuple[str, int, pd.DataFrame]]:
+    """Yield (model, seed, rows of its layers) from `rows`, the table that `select_curves` returns."""
     for (model, seed), layers in rows.groupby(["model", "seed"], sort=False):
         yield str(model), int(str(seed)), layers
 
 
-def layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
+def make_layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
     """Yield one test per layer, for the systems (models) that a claim about A (mean cosine) names. `rows`: the table
-    of `curves`.
+    of `select_curves`.
     """
     rows = rows[rows["model"].str.startswith(claim.systems)] if claim.systems else rows
     rows = rows[~rows["model"].str.startswith(claim.but)] if claim.but else rows
@@ -388,11 +399,11 @@ def layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
             where=f"{row['stack']} layer {row['layer']}, against {name} {t:.3g}",
             words=claim.words,
             units="units",
-            note=training_steps(row["model"], row["step"]),
+            note=describe_steps(row["model"], row["step"]),
         )
 
 
-def training_steps(model: Any, step: Any) -> str:
+def describe_steps(model: Any, step: Any) -> str:
     """Return in words for how many steps a small model was trained (`trained for 200 steps`); "" for other models."""
     if str(model).endswith(TRAINED) and not pd.isna(step):
         return f"trained for {step:,} steps"
@@ -405,7 +416,7 @@ def draw(name: str, records: pd.DataFrame, site: str = "hidden") -> dict[str, An
 
     Seeds are averaged, with the outer ends of their intervals.
     """
-    rows = curves(records, site)
+    rows = select_curves(records, site)
     if rows.empty:
         return {}
     ends = {"value": "mean", "low": "min", "high": "max", "q95": "max"}

@@ -19,9 +19,9 @@ from anisoscope_papers.judge import (
     average_over_seeds,
     judge_tests,
     make_test_of_seeds,
-    verdict_without_test,
+    make_verdict_without_test,
 )
-from anisoscope_papers.study import Claim, Over, Verdict, claims
+from anisoscope_papers.study import Claim, Over, Verdict, read_claims
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class Curves:
     values: Array
 
 
-def systems(records: pd.DataFrame) -> list[str]:
+def list_systems(records: pd.DataFrame) -> list[str]:
     """Return the names of the untrained systems (models) in the records, in the order in which they were run."""
     untrained = records["seed"].notna() & records["corpus"].str.startswith("uniform")
     return list(dict.fromkeys(records.loc[untrained, "model"]))
 
 
-def width(records: pd.DataFrame, system: str) -> int:
+def read_width(records: pd.DataFrame, system: str) -> int:
     """Return the dimension of a system's hidden states."""
     return int(select(records, model=system)["corpus"].iloc[0].rsplit(" ", 1)[1])
 
 
-def curves(records: pd.DataFrame, metric: str, site: str, layer: int | None = None) -> Iterator[Curves]:
+def iter_curves(records: pd.DataFrame, metric: str, site: str, layer: int | None = None) -> Iterator[Curves]:
     """Yield for each system (model) a metric against N (norm of the bias), as the mean over heads at `site`.
 
     `layer`: None for the last one.
@@ -52,7 +52,7 @@ def curves(records: pd.DataFrame, metric: str, site: str, layer: int | None = No
     rows = select(records, metric=metric, site=site, head=None)[
         ["model", "corpus", "seed", "layer", "component", "value"]
     ]
-    for system in systems(rows):
+    for system in list_systems(rows):
         of_system = select(rows, model=system)
         table = select(of_system, layer=of_system["layer"].max() if layer is None else layer)
         table = table.assign(norm=table["component"].astype(float))
@@ -71,14 +71,14 @@ def judge(figure: str, others: Mapping[str, Judge], records: pd.DataFrame) -> li
 
     `others`: {name of a claim: function of the claim and the records}.
     """
-    named = claims("godey2024", figure).items()
-    found = []
+    named = read_claims("godey2024", figure).items()
+    found: list[Test | Verdict] = []
     for name, claim in named:
-        found.extend(others.get(name, trends)(claim, records))
-    return concluded(found)
+        found.extend(others.get(name, test_trends)(claim, records))
+    return judge_found(found)
 
 
-def concluded(found: Sequence[Test | Verdict]) -> list[Verdict]:
+def judge_found(found: Sequence[Test | Verdict]) -> list[Verdict]:
     """Return the verdicts on a figure: `found` holds tests, which are judged together, and verdicts that needed no
     test.
     """
@@ -88,35 +88,35 @@ def concluded(found: Sequence[Test | Verdict]) -> list[Verdict]:
     ]
 
 
-def trends(claim: Claim, records: pd.DataFrame, *, relative: bool = False) -> Found:
+def test_trends(claim: Claim, records: pd.DataFrame, *, relative: bool = False) -> Found:
     """Yield the tests of the trend of the claim's metric with N (norm of the bias), for every system (model).
 
     `relative`: as a share of the value at N = 0.
     """
-    for curve in curves(records, claim.metric, claim.site):
-        yield from trend(claim, curve, relative=relative)
+    for curve in iter_curves(records, claim.metric, claim.site):
+        yield from test_trend(claim, curve, relative=relative)
 
 
-relative_trends: Judge = partial(trends, relative=True)
+relative_trends: Judge = partial(test_trends, relative=True)
 """The same, changes as shares of the value at N = 0: an effect floor of weights of any size."""
 
 
-def closed(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
+def test_gap_closes(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
     """Yield the tests that the curve `upper` lies above `lower` at every N (norm of the bias), paired over seeds.
 
     The number is the share of the distance from `lower` to a mean cosine of A = 1 that `upper` has covered, since near
     A = 1 every difference is small.
     """
     share = (upper.values - lower.values) / (1 - lower.values)
-    return _at_every_norm(claim, upper, share, claim.statistic, "all")
+    return _test_every_norm(claim, upper, share, claim.statistic, "all")
 
 
-def above(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
+def test_above(claim: Claim, lower: Curves, upper: Curves) -> Iterator[Test]:
     """Yield the tests that the curve `upper` lies above `lower` at every N (norm of the bias), paired over seeds."""
-    return _at_every_norm(claim, upper, upper.values - lower.values, claim.statistic, "all")
+    return _test_every_norm(claim, upper, upper.values - lower.values, claim.statistic, "all")
 
 
-def trend(claim: Claim, curve: Curves, *, relative: bool = False) -> Iterator[Test]:
+def test_trend(claim: Claim, curve: Curves, *, relative: bool = False) -> Iterator[Test]:
     """Yield the tests that a curve grows (or falls) from norm N = 0 of the bias to the largest N.
 
     At no N may it go significantly the other way. `relative`: changes are shares of the value at N = 0.
@@ -124,10 +124,10 @@ def trend(claim: Claim, curve: Curves, *, relative: bool = False) -> Iterator[Te
     start = curve.values[:, :1]
     words = f"{'relative ' * relative}change from N = 0 ({start.mean():.4g})"
     change = (curve.values[:, 1:] - start) / (start if relative else 1.0)
-    return _at_every_norm(claim, Curves(curve.system, curve.norms[1:], curve.values[:, 1:]), change, words, "last")
+    return _test_every_norm(claim, Curves(curve.system, curve.norms[1:], curve.values[:, 1:]), change, words, "last")
 
 
-def _at_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, over: Over) -> Iterator[Test]:
+def _test_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, over: Over) -> Iterator[Test]:
     """Yield a test per N (norm of the bias) that `values` [seed, norm] are above (or below) the claim's threshold.
 
     If `over` is "last", only the last must be; the others may just not go the other way, so they have no floor. If
@@ -136,12 +136,14 @@ def _at_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, o
     """
     for norm, of_norm in zip(curve.norms, values.T, strict=True):
         judged_by = replace(claim, floor=0.0) if over == "last" and norm != curve.norms[-1] else claim
-        test = make_test_of_seeds(judged_by, of_norm, statistic, subject=curve.system, reason=one_more(of_norm))
+        test = make_test_of_seeds(
+            judged_by, of_norm, statistic, subject=curve.system, reason=describe_one_more(of_norm)
+        )
         margin = test.value if over == "all" and claim.below is None else np.nan
         yield replace(test, claim=claim, over=over, margin=margin, where=f"N = {norm:g}", words="N hold")
 
 
-def one_more(values: Array) -> str:
+def describe_one_more(values: Array) -> str:
     """Describe where one more draw of weights, inputs and bias would lie: by the spread of the draws `values`
     [seed], not of their mean. "" for fewer than three.
     """
@@ -152,12 +154,12 @@ def one_more(values: Array) -> str:
     return f"one more draw: {values.mean() - half:.3g} to {values.mean() + half:.3g}"
 
 
-def at(claim: Claim, curve: Curves, norm: float, threshold: float, words: str) -> Test:
+def test_at_norm(claim: Claim, curve: Curves, norm: float, threshold: float, words: str) -> Test:
     """Make the test that the curve's quantity lies above a threshold at one N (`norm` of the bias); `words` names
     the threshold.
     """
     values = curve.values[:, curve.norms.index(norm)]
-    reason = "; ".join(filter(None, (words, one_more(values))))
+    reason = "; ".join(filter(None, (words, describe_one_more(values))))
     return make_test_of_seeds(claim, values, f"at N = {norm:g}", threshold, reason=reason, subject=curve.system)
 
 
@@ -172,7 +174,7 @@ def judge_share(claim: Claim, curve: Curves) -> Verdict:
     exact = stats.binomtest(rises, n).proportion_ci(0.95, "exact")
     holds = True if 0 < rises < n else None
     numbers = (rises / n, float(exact.low), float(exact.high), n, None)
-    return verdict_without_test(
+    return make_verdict_without_test(
         claim, holds, "share of seeds upward:", *numbers, f"{rises} seeds up, {n - rises} down", curve.system
     )
 
@@ -180,7 +182,7 @@ def judge_share(claim: Claim, curve: Curves) -> Verdict:
 KEYS = ("model", "site", "layer", "metric", "component")
 
 
-def summary(records: pd.DataFrame) -> pd.DataFrame:
+def summarise(records: pd.DataFrame) -> pd.DataFrame:
     """Return the mean over seeds with its interval, per system, site, layer, metric and N (norm of the bias): the rows
     that charts draw.
     """
@@ -188,8 +190,8 @@ def summary(records: pd.DataFrame) -> pd.DataFrame:
     return table.assign(N=table["component"].astype(float), reading=table["model"].map(label))
 
 
-def with_heads(records: pd.DataFrame) -> pd.DataFrame:
-    """Return `summary` of the means over heads, with the range over all heads and seeds in `lowest` and `highest`."""
+def summarise_heads(records: pd.DataFrame) -> pd.DataFrame:
+    """Return `summarise` of the means over heads, with the range over all heads and seeds in `lowest` and `highest`."""
     of_heads = records[records["head"].notna()]
     ranges = of_heads.groupby(list(KEYS))["value"].agg(lowest="min", highest="max").reset_index()
-    return summary(select(records, head=None)).merge(ranges, on=list(KEYS), how="left")
+    return summarise(select(records, head=None)).merge(ranges, on=list(KEYS), how="left")

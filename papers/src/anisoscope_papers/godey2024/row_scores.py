@@ -23,7 +23,7 @@ HISTOGRAMS = {"attention.score_histogram": "pooled", "attention.score_histogram_
 """Metric → name of its counts among the sums."""
 
 
-def score_sums(
+def sum_scores(
     query: Float[Tensor, "sequence head query dim"],
     key: Float[Tensor, "sequence head key dim"],
     scale: float,
@@ -41,11 +41,13 @@ def score_sums(
     common = (query @ middle.transpose(2, 3)).squeeze(-1).double() * scale  # [sequence head query]
     key = key - middle
     length = key.shape[2]
+    # n: how many keys a query sees. It grows along a causal sequence.
     if causal:
         n = torch.arange(1, length + 1, device=key.device).double()
+        mean, within = _rows_of_causal(query, key, scale, n)
     else:
         n = common.new_full((length,), length)
-    mean, within = (_rows_of_causal if causal else _rows)(query, key, scale, n)
+        mean, within = _rows(query, key, scale, n)
     row = common + mean
     sums = {
         "pairs": n.sum().expand(row.shape[:2]),
@@ -59,7 +61,7 @@ def score_sums(
     mean = mean[:, :, some]
     n = n[some].long()
     masking = torch.arange(length, device=s.device) < n[:, None]
-    sums |= _softmax_sums(s.double(), masking, n)
+    sums |= _sum_softmax(s.double(), masking, n)
     return sums | {"pooled": _counts(s, common, masking, counted), "centred": _counts(s, -mean, masking, counted)}
 
 
@@ -87,7 +89,7 @@ def _rows_of_causal(query: Tensor, key: Tensor, scale: float, n: Tensor) -> tupl
     return mean, torch.linalg.vecdot(s, s).double() / n - mean.square()
 
 
-def _softmax_sums(s: Tensor, masking: Tensor, n: Tensor) -> dict[str, Tensor]:
+def _sum_softmax(s: Tensor, masking: Tensor, n: Tensor) -> dict[str, Tensor]:
     """Sum over rows the median weight and the entropy of the softmax over the first n [row] keys; also the number of
     rows.
 
@@ -124,11 +126,11 @@ def _counts(s: Tensor, shift: Tensor, masking: Tensor, counted: Tensor) -> Tenso
     return counts
 
 
-def values(terms: dict[str, Array], position_bias: bool) -> dict[str, Array]:
+def compute_metrics(terms: dict[str, Array], position_bias: bool) -> dict[str, Array]:
     """Compute metrics from the sums: {metric: [norm, head]}, mean, RMS and spreads of scores, median weight and
     entropy.
 
-    `terms`: sums of `score_sums`, [norm, head]. With a position bias, median weight and entropy are left out: the bias
+    `terms`: sums of `sum_scores`, [norm, head]. With a position bias, median weight and entropy are left out: the bias
     enters the softmax, but is not in the scores.
     """
     mean, square, within = (terms[name] / terms["pairs"] for name in ("score", "score_square", "within"))

@@ -22,9 +22,9 @@ from anisoscope.runs.run import run
 from anisoscope.store import as_records, select
 from anisoscope_papers.beyond.trained import LOSS, SEEN, SKILL, Experiment, measure as measure_cells
 from anisoscope_papers.gu2025.small_models import ARMS, BASE, BRIEF, EPSILON, FULL, SIGMOID
-from anisoscope_papers.judge import Test, average_over_seeds, judge_tests, make_test_of_seeds, verdict_without_test
+from anisoscope_papers.judge import Test, average_over_seeds, judge_tests, make_test_of_seeds, make_verdict_without_test
 from anisoscope_papers.needs import Need, make_corpus_need
-from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
+from anisoscope_papers.study import Claim, Context, Verdict, declare, read_claims
 
 PAPER = "gu2025"
 LEARNT = 0.05
@@ -104,11 +104,11 @@ def measure(settings: Experiment | Published, context: Context) -> pd.DataFrame:
 def measure_published(published: Published, context: Context) -> pd.DataFrame:
     """Return the sinks of published checkpoints, named as those of models trained here."""
     found = published.measure(("sinks",), context)
-    parts = [named(records, step, number) for number, step, records in found]
+    parts = [rename_records(records, step, number) for number, step, records in found]
     return pd.concat([as_records(pd.DataFrame()), *parts], ignore_index=True)
 
 
-def named(records: pd.DataFrame, step: int, seed: int) -> pd.DataFrame:
+def rename_records(records: pd.DataFrame, step: int, seed: int) -> pd.DataFrame:
     """Return the tool's records of sinks under the names of this study: of every head, for one step and seed."""
     line = f"{EPSILON:g}".removeprefix("0")
     of_heads = records[records["head"].notna()]
@@ -118,14 +118,14 @@ def named(records: pd.DataFrame, step: int, seed: int) -> pd.DataFrame:
     return as_records(both.assign(component=None, model=BASE, step=step, seed=seed, low=np.nan, high=np.nan))
 
 
-def at_hand(settings: Experiment | Published, _cache: Path) -> bool:
+def has_trained_model(settings: Experiment | Published, _cache: Path) -> bool:
     """Return whether any model of the study was trained here."""
     if isinstance(settings, Published):
         return True
     return any((settings.recipe.folder(*cell) / SEEN).exists() for cell in settings.cells())
 
 
-def of_heads(records: pd.DataFrame, metric: str, arm: str, step: int) -> pd.DataFrame:
+def select_heads(records: pd.DataFrame, metric: str, arm: str, step: int) -> pd.DataFrame:
     """Return a metric of an arm (form of attention) at a step: [seed] × [(layer, head)], or one column if it has no
     heads.
     """
@@ -134,46 +134,46 @@ def of_heads(records: pd.DataFrame, metric: str, arm: str, step: int) -> pd.Data
     return rows.pivot_table(index="seed", columns=["layer", "head"], values="value")
 
 
-def means(records: pd.DataFrame, metric: str, arm: str, step: int) -> pd.Series:
+def average_heads(records: pd.DataFrame, metric: str, arm: str, step: int) -> pd.Series:
     """Return a metric of an arm (form of attention) at a step by seed, mean over its heads."""
-    return of_heads(records, metric, arm, step).mean(axis=1)
+    return select_heads(records, metric, arm, step).mean(axis=1)
 
 
-def values_of(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
+def compute_values(claim: Claim, records: pd.DataFrame, arm: str) -> pd.Series:
     """Return the number of a claim by seed, as `against` says: as it is (`zero`), at the `start`, since a `tenth` of
     training, in `sink heads` only, less that on `text`, or less that of `base`.
     """
     steps = np.sort(records.loc[records["metric"] == RATE, "step"].dropna().unique().astype(int))
     last = int(steps[-1])
     if claim.against == "start":
-        return means(records, claim.metric, arm, int(steps[0]))
-    ends = means(records, claim.metric, arm, last)
+        return average_heads(records, claim.metric, arm, int(steps[0]))
+    ends = average_heads(records, claim.metric, arm, last)
     if claim.against == "tenth":
         tenth = int(steps[np.abs(steps - last / 10).argmin()])
-        return ends - means(records, claim.metric, arm, tenth)
+        return ends - average_heads(records, claim.metric, arm, tenth)
     if claim.against == "sink heads":
-        heads, share = (of_heads(records, name, arm, last) for name in (claim.metric, SHARE))
+        heads, share = (select_heads(records, name, arm, last) for name in (claim.metric, SHARE))
         return heads.where(share > EPSILON).mean(axis=1)
     if claim.against == "text":
-        return ends - means(records, RATE, arm, last)
+        return ends - average_heads(records, RATE, arm, last)
     if claim.against == "zero":
         return ends
-    return ends - means(records, claim.metric, claim.against, last)
+    return ends - average_heads(records, claim.metric, claim.against, last)
 
 
-def unlearnt(records: pd.DataFrame, arms: tuple[str, ...]) -> set[int]:
+def find_unlearnt(records: pd.DataFrame, arms: tuple[str, ...]) -> set[int]:
     """Return the seeds of which a model of these arms (forms of attention) has learnt too little to say anything."""
     skill = select(records, metric=SKILL, model=arms)
     skill = skill[skill["step"] == skill["step"].max()]
     return {int(seed) for seed in skill.loc[skill["value"] < LEARNT, "seed"]}
 
 
-def nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
+def explain_nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
     """Return why a claim on what removes sinks cannot be tested: `base` has none. "" if it can."""
     if claim.premise is None:
         return ""
     last = int(records.loc[records["metric"] == RATE, "step"].max())
-    rate = float(means(records, RATE, BASE, last).mean())
+    rate = float(average_heads(records, RATE, BASE, last).mean())
     if rate > claim.premise:
         return ""
     return f"{BASE} has a sink rate of {rate:.3f}, not above {claim.premise:g}"
@@ -182,14 +182,14 @@ def nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
 def test_of(claim: Claim, records: pd.DataFrame) -> Test | None:
     """Return the test of a claim; None if no model that it is about was measured."""
     (arm,) = claim.systems
-    values = values_of(claim, records, arm).dropna(how="all")
+    values = compute_values(claim, records, arm).dropna(how="all")
     if not len(values) and claim.against != "sink heads":
         return None
     others = () if claim.against in ("zero", "start", "tenth", "text", "sink heads") else (claim.against,)
     known = values.astype(float)
     if claim.against != "start":
-        known = known.where(~known.index.isin(unlearnt(records, (arm, *others))))
-    nothing = nothing_to_lose(claim, records)
+        known = known.where(~known.index.isin(find_unlearnt(records, (arm, *others))))
+    nothing = explain_nothing_to_lose(claim, records)
     test = make_test_of_seeds(claim, np.asarray(known, dtype=np.float64), reason=nothing)
     if nothing:
         return replace(test, up=np.nan, down=np.nan, against=np.nan)
@@ -200,12 +200,12 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     """Judge every claim by its number of each seed; one whose models were not measured is undecided."""
     tests = []
     missing = []
-    for claim in claims(PAPER, "sinks").values():
+    for claim in read_claims(PAPER, "sinks").values():
         measured = len(select(records, metric=claim.metric, model=claim.systems)) > 0
         test = test_of(claim, records) if measured else None
         if test is None:
             why = f"no {claim.metric} of {', '.join(claim.systems)} in these settings"
-            missing.append(verdict_without_test(claim, None, "not measured", reason=why))
+            missing.append(make_verdict_without_test(claim, None, "not measured", reason=why))
         else:
             tests.append(test)
     return [*judge_tests(tests), *missing]
@@ -234,5 +234,5 @@ STUDY = declare(
     judge=judge,
     draw=draw,
     needs=PYTHIAS.needs(),
-    at_hand=at_hand,
+    at_hand=has_trained_model,
 )

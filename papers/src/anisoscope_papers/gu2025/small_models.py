@@ -49,7 +49,7 @@ from anisoscope_papers.beyond import forms
 from anisoscope_papers.beyond.trained import LOSS, SEEN, SKILL, compute_unigram_loss, count_unigrams, list_corpora
 from anisoscope_papers.training.contents import hash_corpora
 from anisoscope_papers.training.fit import Fitting, Material, fit
-from anisoscope_papers.training.language_model import settings_of
+from anisoscope_papers.training.language_model import build_settings
 from anisoscope_papers.training.recipe import ModelSize, Training
 from anisoscope_papers.training.text import Examples, cache_folder, open_training_corpus, prepare
 
@@ -101,7 +101,7 @@ class SmallModels:
         size, (named, probed) = self.size, list_corpora()
         tokenizer, tokens = prepare(open_training_corpus(named), "causal-lm", size.vocabulary, size.window)
         windows, held = tokens.parts()
-        model = untrained(arm, size, len(tokenizer), seed)
+        model = build_untrained(arm, size, len(tokenizer), seed)
         validation = Examples(tokens, held, len(held), 0, shuffled=False)
         examples = Examples(tokens, windows, self.steps * size.batch, seed)
         guess = compute_unigram_loss(count_unigrams(tokens, windows), validation)
@@ -115,7 +115,7 @@ class SmallModels:
 
         training = Training(task="causal-lm", own_size=size, steps=self.steps, seed=seed, device=device)
         how = Fitting(
-            settings_of(training) | {"weight_decay": DECAY}, evaluated=frozenset(self.seen), share=training.share
+            build_settings(training) | {"weight_decay": DECAY}, evaluated=frozenset(self.seen), share=training.share
         )
         on_step(0, 0, model)
         history = fit(Material(model, tokenizer, examples, validation, dict), how, on_step, folder / "resume")
@@ -131,7 +131,7 @@ FULL = SmallModels()
 BRIEF = replace(FULL, steps=60, looks=(6,), probe=24)
 
 
-def untrained(arm: str, size: ModelSize, vocabulary: int, seed: int) -> Any:
+def build_untrained(arm: str, size: ModelSize, vocabulary: int, seed: int) -> Any:
     """Build a GPT-NeoX of this size and arm (form of attention), with weights drawn from `seed`, in training mode."""
     torch.manual_seed(seed)
     config = transformers.GPTNeoXConfig(
@@ -152,14 +152,14 @@ def untrained(arm: str, size: ModelSize, vocabulary: int, seed: int) -> Any:
     return model.train()
 
 
-def biased_weights(
+def compute_biased_weights(
     scores: Float[Tensor, "sequence head query key"], bias: Float[Tensor, "sequence head query"]
 ) -> Float[Tensor, "sequence head query key_and_bias"]:
     """Return the softmax over all keys and the learnt one, whose weight comes last. `bias`: its scores."""
     return torch.cat((scores, bias.unsqueeze(-1)), -1).softmax(-1)
 
 
-def _attention(
+def _attend(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -176,16 +176,16 @@ def _attention(
     """
     scores = query @ key.transpose(2, 3) * scaling
     scores = scores if attention_mask is None else scores + attention_mask
-    given = biased_weights(scores, _scores_of_bias(module, query) * scaling)[..., :-1]
+    given = compute_biased_weights(scores, _score_bias(module, query) * scaling)[..., :-1]
     return (given @ value).transpose(1, 2).contiguous(), given
 
 
-def _scores_of_bias(module: Any, query: Tensor) -> Tensor:
+def _score_bias(module: Any, query: Tensor) -> Tensor:
     """Return the product of every query with the learnt key of its head, [sequence, head, query]."""
     return torch.einsum("shqd,hd->shq", query, module.key_bias)
 
 
-AttentionInterface.register(KEY_BIAS, _attention)
+AttentionInterface.register(KEY_BIAS, _attend)
 AttentionMaskInterface.register(KEY_BIAS, eager_mask)
 
 
@@ -200,11 +200,11 @@ def look_at(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
         rows = list(look_at_sinks(model, batches))
         if last:
             rate = "sinks.first_rate"
-            of_random = look_at_sinks(model, list(_random(batches, model.config.vocab_size)))
+            of_random = look_at_sinks(model, list(_draw_random(batches, model.config.vocab_size)))
             for row in of_random:
                 if row["metric"] == rate:
                     rows.append(row | {"metric": f"{rate}_random"})
-        rows += list(_plain(model, batches))
+        rows += list(_measure_plain(model, batches))
         hidden = run_pass(model, plan, Settings(metrics=HIDDEN, tokens=("all",), groups=8, sample=0)).records()
     kept = [*(f"mean_cosine{part}" for part in ("", ".isotropic_q95", ".top_share")), "partition", "norms.mean"]
     hidden = select(hidden, metric=kept, head=None)
@@ -213,7 +213,7 @@ def look_at(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
     return as_records(pd.concat([hidden, pd.DataFrame(rows)], ignore_index=True))
 
 
-def _random(batches: Iterable[Tensor], vocabulary: int) -> Iterator[Tensor]:
+def _draw_random(batches: Iterable[Tensor], vocabulary: int) -> Iterator[Tensor]:
     """Yield random tokens of the shape of each batch, always the same ones."""
     drawn = torch.Generator().manual_seed(0)
     for batch in batches:
@@ -227,7 +227,7 @@ def look_at_sinks(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, A
     def look(call: Call) -> None:
         """Measure one attention call, text by text and head by head."""
         layer = int(call.module.layer_idx) + 1  # type: ignore[arg-type]
-        for name, of_texts in measures_of(call).items():
+        for name, of_texts in measure_sinks(call).items():
             found[layer, name].append(of_texts)
 
     with intercept_attention(model, look):
@@ -239,13 +239,13 @@ def look_at_sinks(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, A
         yield from (place | {"head": head, "value": value} for head, value in enumerate(by_head))
 
 
-def measures_of(call: Call) -> dict[str, Heads]:
+def measure_sinks(call: Call) -> dict[str, Heads]:
     """Return the measures of sinks of one attention call, each [sequence, head]."""
     scores = call.scores()
-    form = str(call.module.config._attn_implementation)
+    form = str(call.module.config._attn_implementation)  # type: ignore[union-attr]
     kept: dict[str, Heads] = {}
     if form == KEY_BIAS:
-        weights = biased_weights(scores, _scores_of_bias(call.module, call.query) * call.scale)
+        weights = compute_biased_weights(scores, _score_bias(call.module, call.query) * call.scale)
         kept["bias_rate"] = (weights[..., -1].mean(-1) > EPSILON).float()
     else:
         weights = forms.compute_weights(form if form in forms.FORMS else "", scores)
@@ -261,7 +261,7 @@ def measures_of(call: Call) -> dict[str, Heads]:
     return kept | {"cosine_rise": cosine[..., 1:, 0].mean(-1) - of_others}
 
 
-def _plain(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, Any]]:
+def _measure_plain(model: Any, batches: Iterable[Tensor]) -> Iterator[dict[str, Any]]:
     """Yield a row with A (mean cosine) of the last hidden states after a norm without learnt weights (site `plain`)."""
     kept: list[Tensor] = []
     norm = model.gpt_neox.final_layer_norm

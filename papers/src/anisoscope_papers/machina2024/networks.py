@@ -20,9 +20,9 @@ from anisoscope.measure.settings import Settings
 from anisoscope.runs.job import Job
 from anisoscope.runs.run import run
 from anisoscope.store import as_records, select
-from anisoscope_papers.judge import Test, compute_p_of_units, judge_tests, verdict_without_test
+from anisoscope_papers.judge import Test, compute_p_of_units, judge_tests, make_verdict_without_test
 from anisoscope_papers.machina2024.trained import PYTHIAS
-from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
+from anisoscope_papers.study import Claim, Context, Verdict, declare, read_claims
 
 PAPER = "machina2024"
 A, Q95 = "mean_cosine", "mean_cosine.isotropic_q95"
@@ -64,14 +64,14 @@ def measure(networks: Networks, context: Context) -> pd.DataFrame:
     parts = [as_records(pd.DataFrame())]
     for done, (name, corpus, limit) in enumerate(networks.trained, start=1):
         try:
-            parts.append(measured(name, corpus, limit, context))
+            parts.append(measure_network(name, corpus, limit, context))
         except AnisoscopeError as error:
-            context.withhold(name, error)
+            context.note_unavailable(name, error)
         context.progress(name, done, len(networks.trained))
     return pd.concat(parts, ignore_index=True)
 
 
-def measured(name: str, corpus: str, limit: int | None, context: Context) -> pd.DataFrame:
+def measure_network(name: str, corpus: str, limit: int | None, context: Context) -> pd.DataFrame:
     """Return A by layer of one network, its encoder's or, if it has none, its decoder's.
 
     CorpusError if its corpus lies not below ANISOSCOPE_DATA. `limit`: only the first units of the corpus.
@@ -90,12 +90,12 @@ def measured(name: str, corpus: str, limit: int | None, context: Context) -> pd.
     return as_records(rows.assign(model=name.removeprefix("builtin:"), corpus=Path(corpus).name))
 
 
-def at_hand(_networks: Networks, _cache: Path) -> bool:
+def are_installed(_networks: Networks, _cache: Path) -> bool:
     """Return whether the networks can be measured here: their packages are installed."""
     return all(find_spec(package) for package in PACKAGES)
 
 
-def places(records: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Series]]:
+def find_places(records: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Series]]:
     """Yield (network, row of its last hidden states, row of its layer with the largest A), with a column `q95`.
 
     The last hidden states are those after the final norm, if the network has one. The input of the blocks is no layer.
@@ -144,10 +144,10 @@ def test_of(claim: Claim, name: str, row: pd.Series) -> Test:
 
 def judge(records: pd.DataFrame) -> list[Verdict]:
     """Judge both papers' criteria on the same networks; undecided if none was measured."""
-    found = list(places(records))
-    every = claims(PAPER, "networks").values()
+    found = list(find_places(records))
+    every = read_claims(PAPER, "networks").values()
     if not found:
-        return [verdict_without_test(claim, None, "not measured", reason="no network at hand") for claim in every]
+        return [make_verdict_without_test(claim, None, "not measured", reason="no network at hand") for claim in every]
     tests = []
     for claim in every:
         for name, last, largest in found:
@@ -174,5 +174,5 @@ STUDY = declare(
     judge=judge,
     draw=draw,
     needs=PYTHIAS.needs(),
-    at_hand=at_hand,
+    at_hand=are_installed,
 )

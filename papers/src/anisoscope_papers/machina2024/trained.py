@@ -16,7 +16,7 @@ from anisoscope.store import as_records, select
 from anisoscope_papers.beyond.causes import FULL as CAUSAL
 from anisoscope_papers.beyond.trained import SKILL, Experiment, measure as measure_cells
 from anisoscope_papers.godey2024 import courses
-from anisoscope_papers.gu2025.sinks import LEARNT, Published, at_hand
+from anisoscope_papers.gu2025.sinks import LEARNT, Published, has_trained_model
 from anisoscope_papers.gu2025.small_models import BASE, BRIEF, FULL
 from anisoscope_papers.judge import (
     Array,
@@ -24,9 +24,9 @@ from anisoscope_papers.judge import (
     average_over_seeds,
     judge_tests,
     make_test_of_seeds,
-    verdict_without_test,
+    make_verdict_without_test,
 )
-from anisoscope_papers.study import Claim, Context, Verdict, claims, declare
+from anisoscope_papers.study import Claim, Context, Verdict, declare, read_claims
 
 PAPER = "machina2024"
 A, TOP, Q95 = "mean_cosine", "mean_cosine.top_share", "mean_cosine.isotropic_q95"
@@ -72,7 +72,7 @@ def has_final_norm(records: pd.DataFrame) -> bool:
     return len(select(records, site=FINAL)) > 0
 
 
-def courses_of(records: pd.DataFrame, metric: str, site: str, component: str | None = None) -> pd.DataFrame:
+def select_courses(records: pd.DataFrame, metric: str, site: str, component: str | None = None) -> pd.DataFrame:
     """Return a metric at a site along training, [seed] × [step]; of hidden states it is that after the last block.
 
     Without a final norm the last block ends with a norm: then that is the site `FINAL`, and none is `LAST`.
@@ -85,7 +85,7 @@ def courses_of(records: pd.DataFrame, metric: str, site: str, component: str | N
     return pd.DataFrame(rows.pivot_table(index="seed", columns="step", values="value"))
 
 
-def largest(records: pd.DataFrame) -> pd.DataFrame:
+def find_largest(records: pd.DataFrame) -> pd.DataFrame:
     """Return the row of each seed's layer with the largest A at the end, the input of the blocks left out.
 
     After the final norm counts as a layer.
@@ -95,49 +95,49 @@ def largest(records: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows.loc[rows.groupby("seed")["value"].idxmax()].set_index("seed"))
 
 
-def top_share(records: pd.DataFrame) -> pd.Series:
+def read_top_share(records: pd.DataFrame) -> pd.Series:
     """Return the share of A that three dimensions carry, by seed, in the layer where A is largest at the end."""
     found = {}
-    for seed, row in largest(records).iterrows() if len(select(records, metric=TOP)) else ():
+    for seed, row in find_largest(records).iterrows() if len(select(records, metric=TOP)) else ():
         here = select(records, metric=TOP, component=DIMENSIONS, seed=seed, step=row["step"], site=row["site"])
         here = here if row["site"] == FINAL else here[here["layer"] == row["layer"]]
         found[seed] = float(here["value"].iloc[0])
     return pd.Series(found, dtype=float)
 
 
-def values_of(claim: Claim, records: pd.DataFrame) -> pd.Series:
+def compute_values(claim: Claim, records: pd.DataFrame) -> pd.Series:
     """Return the number of a claim by seed, at the last step, from where its `site` says (a difference: `x less y`)."""
     if claim.metric == TOP:
-        return top_share(records)
+        return read_top_share(records)
     if claim.site == LARGEST:
-        return largest(records)["value"].astype(float)
+        return find_largest(records)["value"].astype(float)
     if claim.site == FINAL and claim.statistic.startswith("fall"):
-        course = courses_of(records, A, FINAL)
-        return pd.Series(courses.since_turning(-course.to_numpy(float)), course.index)
+        course = select_courses(records, A, FINAL)
+        return pd.Series(courses.measure_rise_since_turning(-course.to_numpy(float)), course.index)
     here, _, other = claim.site.partition(" less ")
-    found = courses_of(records, claim.metric, here)
+    found = select_courses(records, claim.metric, here)
     if not other:
         if len(found):
             return found.iloc[:, -1]
         return pd.Series(dtype=float)
-    less = courses_of(records, claim.metric, other)
+    less = select_courses(records, claim.metric, other)
     if not len(less):
         return pd.Series(dtype=float)
     ends: pd.Series = found.iloc[:, -1] - less.iloc[:, -1]
     return ends
 
 
-def told(claim: Claim, records: pd.DataFrame) -> str:
+def describe_notes(claim: Claim, records: pd.DataFrame) -> str:
     """Return what else must be known of a claim: A before and after what it compares, or when A was largest."""
     if claim.statistic.startswith("fall"):
-        mean = courses_of(records, A, FINAL).mean()
+        mean = select_courses(records, A, FINAL).mean()
         return f"largest at step {int(str(mean.idxmax())):,} of {int(mean.index.max()):,}: {mean.max():.2f}"
     if " less " in claim.site:
         parts = claim.site.split(" less ")
-        ends = (courses_of(records, claim.metric, part).iloc[:, -1].mean() for part in parts)
+        ends = (select_courses(records, claim.metric, part).iloc[:, -1].mean() for part in parts)
         return ", ".join(f"{part} {end:.3f}" for part, end in zip(parts, ends, strict=True))
     if claim.site == LARGEST:
-        rows = largest(records)
+        rows = find_largest(records)
         counted = (rows["site"].where(rows["site"] == FINAL, "layer " + rows["layer"].astype(str))).value_counts()
         return "largest in: " + ", ".join(f"{place} ({count} of {len(rows)})" for place, count in counted.items())
     return ""
@@ -150,19 +150,21 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     skill = select(records, metric=SKILL)
     skill = skill[skill["step"] == skill["step"].max()]
     unlearnt = skill.loc[skill["value"] < LEARNT, "seed"].unique()
-    for claim in claims(PAPER, "trained").values():
-        values = values_of(claim, records)
+    for claim in read_claims(PAPER, "trained").values():
+        values = compute_values(claim, records)
         if not len(values):
             why = f"no {claim.metric} at {claim.site} in these settings"
-            missing.append(verdict_without_test(claim, None, "not measured", reason=why))
+            missing.append(make_verdict_without_test(claim, None, "not measured", reason=why))
             continue
         if claim.statistic.startswith("fall") and (values == 0).all():  # largest at the end, with every seed
-            never = verdict_without_test(claim, False, claim.statistic, 0.0, n=len(values), reason=told(claim, records))
+            never = make_verdict_without_test(
+                claim, False, claim.statistic, 0.0, n=len(values), reason=describe_notes(claim, records)
+            )
             missing.append(replace(never, failing="too small"))
             continue
         known: Array = values.where(~values.index.isin(unlearnt)).to_numpy(float)
         bound = float(select(records, metric=Q95)["value"].max()) if claim.limit == "q95" else None
-        tests.append(make_test_of_seeds(claim, known, threshold=bound, reason=told(claim, records)))
+        tests.append(make_test_of_seeds(claim, known, threshold=bound, reason=describe_notes(claim, records)))
     return [*judge_tests(tests), *missing]
 
 
@@ -170,7 +172,7 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
     """Draw A along training after the last block and after the final norm, and by layer at the end."""
     parts = []
     for site, title in ((LAST, "after the last block"), (FINAL, "after the final norm")):
-        course = courses_of(records, A, site).melt(ignore_index=False, var_name="step").reset_index()
+        course = select_courses(records, A, site).melt(ignore_index=False, var_name="step").reset_index()
         parts.append(course.assign(model=title, metric=A))
     along = average_over_seeds(pd.concat(parts, ignore_index=True), "metric", "model", "step")
     bound = float(select(records, metric=Q95)["value"].max())
@@ -193,5 +195,5 @@ STUDY = declare(
     judge=judge,
     draw=draw,
     needs=PYTHIAS.needs(),
-    at_hand=at_hand,
+    at_hand=has_trained_model,
 )

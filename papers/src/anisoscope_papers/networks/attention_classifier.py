@@ -314,12 +314,12 @@ class AttentionClassifierModel(AttentionClassifierPreTrainedModel):  # type: ign
         """Return the scaled sinusoids for x [sequence, token, dim]; the table is computed once."""
         table = self._table
         if table is None or table.device != x.device or table.dtype != x.dtype:
-            table = sinusoids(self.config.max_position_embeddings, x.shape[2]).to(x)
+            table = make_sinusoids(self.config.max_position_embeddings, x.shape[2]).to(x)
             table = self._table = table * self.config.position_scale
         return table[: x.shape[1]]
 
 
-def sinusoids(length: int, dim: int) -> Float[Tensor, "position dim"]:
+def make_sinusoids(length: int, dim: int) -> Float[Tensor, "position dim"]:
     """Return position vectors [position, dim]: sine on even, cosine on odd dimensions, wavelengths from 2π to
     2π·10,000.
     """

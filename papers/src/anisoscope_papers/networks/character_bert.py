@@ -159,14 +159,14 @@ class CharacterBertTokenizer:
 
     def encode(self, sentences: Sequence[Sequence[str]]) -> dict[str, Tensor]:
         """Encode B lists of words: `input_ids` (B, T, 50) and `attention_mask` (B, T)."""
-        rows = [[character_ids(word) for word in ("[CLS]", *words, "[SEP]")] for words in sentences]
+        rows = [[encode_word(word) for word in ("[CLS]", *words, "[SEP]")] for words in sentences]
         input_ids = torch.full((len(rows), max(map(len, rows)), MAX_WORD_LENGTH), PADDING_WORD)
         for index, row in enumerate(rows):
             input_ids[index, : len(row)] = torch.tensor(row)
         return {"input_ids": input_ids, "attention_mask": (input_ids[..., 0] != PADDING_WORD).long()}
 
 
-def character_ids(word: str) -> list[int]:
+def encode_word(word: str) -> list[int]:
     """Return the 50 character ids of a word or marker."""
     inside = [MARKERS[word]] if word in MARKERS else [byte + 1 for byte in word.encode()[: MAX_WORD_LENGTH - 2]]
     ids = [WORD_START, *inside, WORD_END]

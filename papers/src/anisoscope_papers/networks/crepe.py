@@ -39,14 +39,14 @@ class CrepeBlock(nn.Module):
     def __init__(self, before: int, after: int) -> None:
         super().__init__()
         first = before == 1
-        self.norm = None if first else _norm(before)
+        self.norm = None if first else _make_norm(before)
         self.padding = (254, 254) if first else (31, 32)
         self.conv = nn.Conv2d(before, after, (1, 512 if first else 64), (1, 4 if first else 1))
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply the block to maps x [clip, channel, frame, width]."""
-        x = x if self.norm is None else _pooled(self.norm(x))
+        x = x if self.norm is None else _pool(self.norm(x))
         return self.relu(self.conv(nn.functional.pad(x, self.padding)))  # type: ignore[no-any-return]
 
 
@@ -67,7 +67,7 @@ class CrepeModel(PublishedModel):
         super().__init__(config)
         sizes = [1, *(channels // config.shrink for channels in CHANNELS)]
         self.blocks = nn.ModuleDict({str(i): CrepeBlock(*sizes[i - 1 : i + 1]) for i in range(1, len(sizes))})
-        self.norm = _norm(sizes[-1])
+        self.norm = _make_norm(sizes[-1])
         self.classifier = nn.Linear(sizes[-1] * LAST_WIDTH, PITCHES)
         self.post_init()  # type: ignore[no-untyped-call]
 
@@ -83,7 +83,7 @@ class CrepeModel(PublishedModel):
         x = x / x.std(-1, keepdim=True).clamp(min=1e-10)
         for block in self.blocks.values():
             x = block(x)
-        x = _pooled(self.norm(x))
+        x = _pool(self.norm(x))
         pitches: Tensor = torch.sigmoid(self.classifier(x.permute(0, 2, 3, 1).flatten(2)))
         return BaseModelOutput(last_hidden_state=pitches)
 
@@ -92,12 +92,12 @@ class CrepeModel(PublishedModel):
         return samples // FRAME
 
 
-def _norm(channels: int) -> nn.BatchNorm2d:
+def _make_norm(channels: int) -> nn.BatchNorm2d:
     """Build a batch norm over this number of channels, with the published constants."""
     return nn.BatchNorm2d(channels, eps=0.0010000000474974513, momentum=0.0)
 
 
-def _pooled(x: Tensor) -> Tensor:
+def _pool(x: Tensor) -> Tensor:
     """Halve the width of maps x [clip, channel, frame, width] by maximum pooling."""
     return nn.functional.max_pool2d(x, (1, 2), (1, 2))
 

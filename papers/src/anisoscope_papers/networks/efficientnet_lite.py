@@ -89,9 +89,7 @@ class EfficientNetLiteBlock(nn.Module):
             y = self.relu_expand(self._bn0(self._expand_conv(y)))
         y = self.relu_depthwise(self._bn1(self._depthwise_conv(y)))
         y = self._bn2(self._project_conv(y))
-        if self.has_shortcut:
-            return x + y
-        return y
+        return x + y if self.has_shortcut else y  # type: ignore[no-any-return]
 
 
 class EfficientNetLiteModel(PublishedModel):

@@ -200,7 +200,7 @@ class MantaEncoder(nn.Module):
         self.byte_embeddings = nn.Embedding(config.vocab_size, config.byte_embedding_dim)
         self.frontier_predictor = MantaFrontierPredictor(config)
         self.pooler = MantaPooler(config)
-        self.t5_encoder = _t5_stack(config, config.num_layers, is_decoder=False)
+        self.t5_encoder = _build_t5_stack(config, config.num_layers, is_decoder=False)
         self.t5_encoder.embed_tokens = None  # type: ignore[assignment]  # it only ever sees block embeddings
 
     def forward(
@@ -256,7 +256,7 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
         super().__init__(config)
         self.encoder = MantaEncoder(config)
         self.decoder_embeddings = nn.Embedding(config.vocab_size, config.d_model)
-        self.decoder = _t5_stack(config, config.num_decoder_layers or config.num_layers, is_decoder=True)
+        self.decoder = _build_t5_stack(config, config.num_decoder_layers or config.num_layers, is_decoder=True)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.post_init()  # type: ignore[no-untyped-call]
 
@@ -319,7 +319,7 @@ class MantaModel(PublishedModel):  # type: ignore[no-untyped-call]  # untyped __
             init.uniform_(module.weight, -bound, bound)
 
 
-def _t5_stack(config: MantaConfig, num_layers: int, is_decoder: bool) -> T5Stack:
+def _build_t5_stack(config: MantaConfig, num_layers: int, is_decoder: bool) -> T5Stack:
     """Build a T5 encoder, or decoder if `is_decoder`, with MANTa's sizes and attention implementation."""
     own = deepcopy(config)
     own.num_layers, own.is_decoder, own.is_encoder_decoder, own.use_cache = num_layers, is_decoder, False, False

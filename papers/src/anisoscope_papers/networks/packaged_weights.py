@@ -413,7 +413,7 @@ def _list_bert_files(folder: str) -> dict[str, str]:
     return {label: f"{folder}/{name}" for label, name in _BERT_FILES.items()}
 
 
-def _reaction_bert(state: str, architecture: str, **changes: Any) -> Source:
+def _describe_reaction_bert(state: str, architecture: str, **changes: Any) -> Source:
     """Describe one of the BERTs in the package rxnfp, as a source: `state` is its folder, `architecture` its class
     in transformers.
     """
@@ -429,9 +429,11 @@ SOURCES: dict[str, Source] = {
     "builtin:whisper-tiny.en": Source(
         {"weights": f"{_WHISPER}/model.bin", "tokenizer": f"{_WHISPER}/tokenizer.json"}, _convert_whisper, edition=2
     ),
-    "builtin:rxnfp-pretrained": _reaction_bert("bert_pretrained", "BertForMaskedLM"),
-    "builtin:rxnfp-finetuned": _reaction_bert("bert_ft", "BertModel"),
-    "builtin:rxnfp-finetuned-10k": _reaction_bert("bert_ft_10k_25s", "BertForSequenceClassification", num_labels=50),
+    "builtin:rxnfp-pretrained": _describe_reaction_bert("bert_pretrained", "BertForMaskedLM"),
+    "builtin:rxnfp-finetuned": _describe_reaction_bert("bert_ft", "BertModel"),
+    "builtin:rxnfp-finetuned-10k": _describe_reaction_bert(
+        "bert_ft_10k_25s", "BertForSequenceClassification", num_labels=50
+    ),
     "builtin:rxnmapper": Source(_list_bert_files(_ALBERT), _convert_reaction_albert),
     "builtin:antiberty": Source(
         {

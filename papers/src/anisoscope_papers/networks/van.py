@@ -72,7 +72,7 @@ def patch_embedding(channels_in: int, channels: int, kernel: int, stride: int) -
     return InOrder(proj=proj, norm=nn.BatchNorm2d(channels))
 
 
-def spatial_attention(channels: int, activation: str) -> nn.Module:
+def build_spatial_attention(channels: int, activation: str) -> nn.Module:
     """Build large kernel attention: the input, gated by 5 × 5, dilated 7 × 7 and 1 × 1 convolutions of itself."""
     return Residual(
         proj_1=nn.Conv2d(channels, channels, 1),
@@ -86,7 +86,7 @@ def spatial_attention(channels: int, activation: str) -> nn.Module:
     )
 
 
-def perceptron(channels: int, ratio: int, activation: str, dropout: float) -> nn.Module:
+def build_perceptron(channels: int, ratio: int, activation: str, dropout: float) -> nn.Module:
     """Build a perceptron of convolutions: 1 × 1 that widens `ratio` times, depthwise 3 × 3, activation, narrowing 1
     × 1.
     """
@@ -109,9 +109,9 @@ class VanLayer(nn.Module):
         super().__init__()
         channels = config.hidden_sizes[stage]
         self.norm1 = nn.BatchNorm2d(channels)
-        self.attn = spatial_attention(channels, config.hidden_act)
+        self.attn = build_spatial_attention(channels, config.hidden_act)
         self.norm2 = nn.BatchNorm2d(channels)
-        self.mlp = perceptron(channels, config.mlp_ratios[stage], config.hidden_act, config.dropout_rate)
+        self.mlp = build_perceptron(channels, config.mlp_ratios[stage], config.hidden_act, config.dropout_rate)
         self.layer_scale_1 = nn.Parameter(torch.full((channels,), config.layer_scale_init_value))
         self.layer_scale_2 = nn.Parameter(torch.full((channels,), config.layer_scale_init_value))
         self.drop_path = drop_path

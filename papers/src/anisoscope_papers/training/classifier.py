@@ -27,8 +27,8 @@ from anisoscope.models.modes import flush_denormals
 from anisoscope.progress import Progress
 from anisoscope.provenance import describe_environment, json_roundtrip, make_run_id
 from anisoscope.store import RunFolder, check_output, clear_temporary, list_changed_fields, write_json
-from anisoscope_papers.origin import is_code_of, training_code
-from anisoscope_papers.training.classifier_parts import Parts, parts_of
+from anisoscope_papers.origin import hash_training_code, is_code_of
+from anisoscope_papers.training.classifier_parts import Parts, build_parts
 from anisoscope_papers.training.contents import hash_read
 from anisoscope_papers.training.entropy_penalty import EntropyPenalty
 from anisoscope_papers.training.fit import BEST, Fitting, check_training_device, fit
@@ -91,20 +91,20 @@ def train_classifier(
     recipe = recipe.filled()
     corpus = corpus or recipe.open()
     identity = {"recipe": json_roundtrip(recipe.described()), "corpus": corpus.fingerprint}
-    identity |= {"read": hash_read(recipe), "code": training_code(__name__)}
+    identity |= {"read": hash_read(recipe), "code": hash_training_code(__name__)}
     folder = output or Path("runs") / f"classifier-{recipe.corpus.replace('/', '-')}-{make_run_id(identity)[:8]}"
     described = folder / "training.json"
     checkpoints = folder / "checkpoints"
     check_output(folder)
     for place in (folder, checkpoints):
         clear_temporary(place)
-    if not overwrite and (done := _finished(folder, identity, resume=resume)):
+    if not overwrite and (done := _read_finished(folder, identity, resume=resume)):
         if RunFolder(checkpoints).identity() in (identity, None):  # another's is that of one to take its place
             shutil.rmtree(checkpoints, ignore_errors=True)
         return TrainedClassifier(folder, done)
     set_seed(recipe.seed)
     with flush_denormals():
-        parts = parts_of(recipe, corpus)
+        parts = build_parts(recipe, corpus)
         if overwrite:
             shutil.rmtree(checkpoints, ignore_errors=True)
         RunFolder(checkpoints).note(identity)
@@ -118,7 +118,7 @@ def train_classifier(
     return TrainedClassifier(folder, training)
 
 
-def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[str, Any] | None:
+def _read_finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[str, Any] | None:
     """Return the content of training.json if the folder holds exactly this training and `resume` is set; None if it is
     free.
 
@@ -156,7 +156,7 @@ def _finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> dict[s
     return None
 
 
-def _trainer_settings(recipe: ClassifierRecipe, device: str) -> dict[str, Any]:
+def _build_trainer_settings(recipe: ClassifierRecipe, device: str) -> dict[str, Any]:
     """Return {keyword: value} of `TrainingArguments` for this recipe."""
     settings = BEST | {
         "eval_strategy": "epoch",
@@ -194,7 +194,7 @@ def _train(
     order = Buckets(parts.encoded[TRAIN].lengths, recipe.batch or 1, recipe.seed) if recipe.buckets else None
     freezing = (FrozenAttention(recipe.freeze_after),) if recipe.attention == "frozen" else ()
     how = Fitting(
-        _trainer_settings(recipe, device),
+        _build_trainer_settings(recipe, device),
         patience=recipe.patience if recipe.steps is None else None,
         evaluated=frozenset() if recipe.steps is None else frozenset({recipe.steps}),
         penalty=penalty,
@@ -205,7 +205,7 @@ def _train(
     results = {}
     for split, encoded in parts.encoded.items():
         if split != TRAIN:
-            results[split] = result(corpus, split, predict_classes(parts.model, encoded, parts.pad_id))
+            results[split] = measure_result(corpus, split, predict_classes(parts.model, encoded, parts.pad_id))
     loss, held = ([(i, x) for i, (_, x) in enumerate(history[name], 1)] for name in ("loss", "validation_loss"))
     best_epoch, _loss = min(held, key=lambda item: item[1])
     return {
@@ -291,7 +291,7 @@ class Buckets(Sampler[int]):
         order = torch.randperm(len(self.lengths), generator=generator)
         whole = len(order) // self.batch * self.batch
         pools = torch.split(order[:whole], self.batch * POOL)
-        batches = []
+        batches: list[Tensor] = []
         for pool in pools:
             batches.extend(torch.split(pool[self.lengths[pool].argsort(stable=True)], self.batch))
         for i in torch.randperm(len(batches), generator=generator).tolist():
@@ -299,7 +299,7 @@ class Buckets(Sampler[int]):
         yield from order[whole:].tolist()
 
 
-def result(corpus: LabelledCorpus, split: str, predicted: list[int]) -> dict[str, Any]:
+def measure_result(corpus: LabelledCorpus, split: str, predicted: list[int]) -> dict[str, Any]:
     """Return how good the class indices `predicted` [utterance] are on a split.
 
     Keys: `n`, `accuracy`, `majority` (rate), `by_class` (accuracy of each), `predicted` (number of predictions of

@@ -45,13 +45,13 @@ class Parts:
         return Material(self.model, self.tokenizer, train, held, lambda rows: pad_batch(rows, pad))
 
 
-def parts_of(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
+def build_parts(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
     """Build model, tokenizer and token ids (by split) for a recipe and its corpus."""
     ports.register()
     if recipe.is_attention:
-        model, tokenizer, vectors = _attention(recipe, corpus)
+        model, tokenizer, vectors = _build_attention(recipe, corpus)
     else:
-        model, tokenizer, vectors = _checkpoint(recipe, corpus)
+        model, tokenizer, vectors = _load_checkpoint(recipe, corpus)
     asked = recipe.max_length or (LONGEST if recipe.is_attention else None)
     longest = choose_text_length(model.config, tokenizer, asked)
     encoded = {split: encode(examples, tokenizer, longest) for split, examples in corpus.splits.items()}
@@ -65,13 +65,13 @@ def parts_of(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> Parts:
     return Parts(model, tokenizer, encoded, described)
 
 
-def _labels(corpus: LabelledCorpus) -> dict[str, Any]:
+def _describe_labels(corpus: LabelledCorpus) -> dict[str, Any]:
     """Return the class names as transformers' configuration holds them: {"id2label": …, "label2id": …}."""
     names = dict(enumerate(corpus.labels))
     return {"id2label": names, "label2id": {name: i for i, name in names.items()}}
 
 
-def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
+def _build_attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
     """Build the attention-only model: (model, tokenizer, description of its word vectors).
 
     UsageError if fields of the recipe do not fit each other or the corpus.
@@ -80,7 +80,7 @@ def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, A
         raise UsageError("pairs for --separator", f"{corpus.name}, which has single texts", "leave --separator out")
     length = recipe.max_length or LONGEST
     if recipe.tokens == "checkpoint":
-        tokenizer, vectors = _whole_matrix(recipe, length)
+        tokenizer, vectors = _read_matrix(recipe, length)
     else:
         tokenizer = build_tokenizer(corpus, max_length=length, separator=recipe.separator)
         vectors = None
@@ -103,7 +103,7 @@ def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, A
         attention="learned" if recipe.attention == "frozen" else recipe.attention,
         attention_seed=recipe.seed,
         **changes,
-        **_labels(corpus),
+        **_describe_labels(corpus),
     )
     model = AttentionClassifier(config)
     embedding = model.attention_classifier.embeddings
@@ -115,7 +115,7 @@ def _attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, A
     return model, tokenizer, about | {"dim": dim}
 
 
-def _whole_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVectors]:
+def _read_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVectors]:
     """Return (tokenizer, whole embedding matrix) of the checkpoint that the recipe's `vectors` names.
 
     `length`: the most tokens of an utterance. UsageError if it names none.
@@ -131,7 +131,7 @@ def _whole_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVecto
     return subject.processor, WordVectors(weight[: len(subject.processor)], len(subject.processor), subject.name)
 
 
-def _checkpoint(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
+def _load_checkpoint(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, Any, dict[str, Any]]:
     """Load a pretrained encoder with a new head for the classes: (model, tokenizer, description of its source).
 
     ModelError if it cannot be fine-tuned.
@@ -143,7 +143,7 @@ def _checkpoint(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[Any, 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForSequenceClassification.from_pretrained(path, **_labels(corpus))
+        model = AutoModelForSequenceClassification.from_pretrained(path, **_describe_labels(corpus))
     except (OSError, ValueError, KeyError) as error:
         got = f"{recipe.model} ({' '.join(str(error).split())[:160]})"
         raise ModelError("an encoder that transformers can fine-tune", got, "name a hub id or a folder") from None

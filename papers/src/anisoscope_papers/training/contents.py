@@ -53,7 +53,7 @@ def hash_named(name: str) -> str:
     if file.is_file():
         return _hash_all([file])
     folder = Path(checkpoint_path(name).path)
-    base = _base_of(folder)
+    base = _read_base(folder)
     paths = sorted({path for pattern in READ for path in folder.glob(pattern) if path.is_file()})
     return _hash_all(paths, f"base {hash_named(base)}\n" if base else "")
 
@@ -95,7 +95,7 @@ def check_noted(noted: Path, now: Mapping[str, str], kept: Path) -> None:
         raise OutputError(expected, "other contents", f"remove {kept} to train it again, or bring the files of then")
 
 
-def _base_of(folder: Path) -> str:
+def _read_base(folder: Path) -> str:
     """Return the name of the base model of the adapter in a folder; "" if it holds none, or names none."""
     path = folder / ADAPTER
     try:

@@ -5,7 +5,7 @@ Formula    p: row of [CLS] over the n real tokens, [CLS] first; s_j = Σ_i a_ij:
            `reported`  H(p) / ln(n − 1)                   form A, as they report it
            `columns`   H(softmax(s_2 … s_n)) / ln(n − 1)  form B: column sums, a second softmax
            `again`     H(softmax(p_2 … p_n)) / ln(n − 1)  form C: the row, a second softmax
-Range      see `ends`. Form C cannot look sharp: weights lie in [0, 1], so that its softmax hardly tells them apart, and
+Range      see `find_ends`. Form C cannot look sharp: weights lie in [0, 1], so its softmax hardly tells them apart, and
            all of the attention on one token of 22 gives .987. Form B is 1 if every row attends to [CLS] alone.
 Unit       none.
 Undefined  one token (`row`), two tokens and fewer (the others): counts as 0.
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 FORMS = {"row": "H / ln n", "reported": "A: H / ln(n − 1)", "columns": "B: columns, again", "again": "C: row, again"}
 
 
-def definition(weights: Float[np.ndarray, "query key"]) -> dict[str, float]:
+def compute_by_definition(weights: Float[np.ndarray, "query key"]) -> dict[str, float]:
     """Compute the entropy H of attention in all its published forms, as {form: H}, by explicit loops, as a reference.
 
     The forms are the keys of `FORMS`: `row`, `reported`, `columns`, `again`. `weights`: attention of one head over the
@@ -31,30 +31,36 @@ def definition(weights: Float[np.ndarray, "query key"]) -> dict[str, float]:
     """
     n = len(weights)
     columns = [math.fsum(float(row[j]) for row in weights) for j in range(n)]
-    return of_row(weights[0]) | {"columns": _over(_nats(_softmax(columns[1:])), n - 1)}
+    return compute_of_row(weights[0]) | {
+        "columns": _divide_by_maximum(_measure_nats(_compute_softmax(columns[1:])), n - 1)
+    }
 
 
-def of_row(row: Float[np.ndarray, " key"]) -> dict[str, float]:
+def compute_of_row(row: Float[np.ndarray, " key"]) -> dict[str, float]:
     """Compute the forms of entropy H that use only the attention row of [CLS]: {"row", "reported", "again": H}."""
     n = len(row)
     first = [float(x) for x in row]
-    again = _over(_nats(_softmax(first[1:])), n - 1)
-    return {"row": _over(_nats(first), n), "reported": _over(_nats(first), n - 1), "again": again}
+    again = _divide_by_maximum(_measure_nats(_compute_softmax(first[1:])), n - 1)
+    return {
+        "row": _divide_by_maximum(_measure_nats(first), n),
+        "reported": _divide_by_maximum(_measure_nats(first), n - 1),
+        "again": again,
+    }
 
 
-def _over(nats: float, outcomes: int) -> float:
+def _divide_by_maximum(nats: float, outcomes: int) -> float:
     """Divide an entropy in nats by its maximum, ln(outcomes); 0 for a single outcome."""
     if outcomes > 1:
         return nats / math.log(outcomes)
     return 0.0
 
 
-def _nats(p: list[float]) -> float:
+def _measure_nats(p: list[float]) -> float:
     """Return the entropy of probabilities, in nats."""
     return -math.fsum(x * math.log(x) for x in p if x > 0)
 
 
-def _softmax(x: list[float]) -> list[float]:
+def _compute_softmax(x: list[float]) -> list[float]:
     """Return the softmax of a list."""
     highest = max(x, default=0.0)
     powers = [math.exp(value - highest) for value in x]
@@ -62,18 +68,18 @@ def _softmax(x: list[float]) -> list[float]:
     return [power / total for power in powers]
 
 
-def ends(lengths: NDArray[np.int64]) -> dict[str, tuple[float, float]]:
+def find_ends(lengths: NDArray[np.int64]) -> dict[str, tuple[float, float]]:
     """Return {form: (lowest, highest) mean} that each form of entropy H can have over utterances.
 
     `lengths`: number of real tokens of each [utterance].
     """
-    found = [_ends(int(n)) for n in lengths]
+    found = [_find_ends(int(n)) for n in lengths]
     means = {form: np.mean([each[form] for each in found], 0) for form in FORMS}
     return {form: (float(low), float(high)) for form, (low, high) in means.items()}
 
 
 @cache
-def _ends(n: int) -> dict[str, tuple[float, float]]:
+def _find_ends(n: int) -> dict[str, tuple[float, float]]:
     """Return {form: (H of sharp attention, H of uniform attention)} for n real tokens.
 
     Sharp: all of the attention is on one token other than [CLS].
@@ -81,6 +87,6 @@ def _ends(n: int) -> dict[str, tuple[float, float]]:
     sharp = np.zeros((n, n))
     flat = np.full((n, n), 1 / n)
     sharp[:, -1] = 1
-    low = definition(sharp)
-    high = definition(flat)
+    low = compute_by_definition(sharp)
+    high = compute_by_definition(flat)
     return {form: (low[form], high[form]) for form in FORMS}

@@ -125,15 +125,17 @@ def fit(made: Material, how: Fitting, on_step: OnStep, folder: Path | None = Non
     with tempfile.TemporaryDirectory() as scratch, deferred_signals() as stopped, flush_denormals():
         trainer = FittingTrainer(made, how, on_step, folder or Path(scratch))
         trainer.add_callback(_Following(trainer, stopped, resumable=folder is not None))
-        checkpoint, state = _last_state(trainer.folder)
+        checkpoint, state = _find_last_state(trainer.folder)
         try:
-            if how.patience is not None and _stale(state) >= how.patience:  # it had ended, and was not yet recorded
+            if (
+                how.patience is not None and _count_stale(state) >= how.patience
+            ):  # it had ended, and was not yet recorded
                 trainer.state = state
                 trainer._load_from_checkpoint(str(trainer.folder / f"checkpoint-{state.best_global_step}"))
             else:
                 trainer.train(resume_from_checkpoint=checkpoint)
         except (SafetensorError, OSError, RuntimeError) as error:
-            raise _explained(error, trainer.folder) from error
+            raise _explain_error(error, trainer.folder) from error
     made.model.to("cpu").eval()
     log = trainer.state.log_history
     return {
@@ -144,7 +146,7 @@ def fit(made: Material, how: Fitting, on_step: OnStep, folder: Path | None = Non
     }
 
 
-def _last_state(folder: Path) -> tuple[str | None, TrainerState]:
+def _find_last_state(folder: Path) -> tuple[str | None, TrainerState]:
     """Return (path, state) of the newest complete checkpoint in a folder; (None, an empty state) if there is none."""
     for path in sorted(folder.glob("checkpoint-*"), key=lambda path: -int(path.name.rpartition("-")[2])):
         try:
@@ -154,7 +156,7 @@ def _last_state(folder: Path) -> tuple[str | None, TrainerState]:
     return None, TrainerState()
 
 
-def _stale(state: TrainerState) -> int:
+def _count_stale(state: TrainerState) -> int:
     """Return how many evaluations came after the one with the lowest loss."""
     losses = [entry["eval_loss"] for entry in state.log_history if "eval_loss" in entry]
     if losses:
@@ -162,7 +164,7 @@ def _stale(state: TrainerState) -> int:
     return 0
 
 
-def _explained(error: Exception, folder: Path) -> Exception:
+def _explain_error(error: Exception, folder: Path) -> Exception:
     """Return an OutputError if the error means a full disk (it reaches us in three forms); else the error itself."""
     text = " ".join(str(error).split())
     disk = isinstance(error, OSError | SafetensorError) or "file write failed" in text or "unexpected pos" in text
@@ -314,7 +316,7 @@ class _Following(TrainerCallback):
     def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Stop if the validation loss has not fallen for `patience` evaluations."""
         patience = self.trainer.how.patience
-        control.should_training_stop |= patience is not None and _stale(state) >= patience
+        control.should_training_stop |= patience is not None and _count_stale(state) >= patience
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Raise Interrupted if the state was saved because of a signal."""

@@ -86,14 +86,14 @@ class Kind:
         """A hash of the training examples, part of a model's identity."""
         made: list[object] = ["digits of scikit-learn"]
         if self.modality == TEXT:
-            made = [_corpus().fingerprint, "masks of the validation drawn once", "word pieces in order"]
+            made = [_open_corpus().fingerprint, "masks of the validation drawn once", "word pieces in order"]
         elif self.modality == SPEECH or self.real:
-            paths = photographs_and_speech.files(self.real) if self.real else _clips()
+            paths = photographs_and_speech.list_files(self.real) if self.real else _list_clips()
             made = [f"{path.name} {path.stat().st_size}" for path in paths]
         return hash_parts(made)[:16]
 
 
-def _of(base: dict[str, Any], **more: Any) -> tuple[tuple[str, Any], ...]:
+def _list_arguments(base: dict[str, Any], **more: Any) -> tuple[tuple[str, Any], ...]:
     """Return the arguments of a configuration, those of `base` and `more`, as a tuple of (name, value)."""
     return tuple((base | more).items())
 
@@ -112,17 +112,37 @@ _WAVES = {
     "apply_spec_augment": False,
     "layerdrop": 0.0,
 }
-_WAV2VEC2 = _of(_WAVES, classifier_proj_size=128)
-_LISTENING = _of(_WAVES | {"conv_stride": (10, 4, 4, 2)}, codevector_dim=64, proj_codevector_dim=64, num_negatives=20)
-_VIT = _of(_BLOCK, image_size=32, patch_size=4, encoder_stride=4)
+_WAV2VEC2 = _list_arguments(_WAVES, classifier_proj_size=128)
+_LISTENING = _list_arguments(
+    _WAVES | {"conv_stride": (10, 4, 4, 2)}, codevector_dim=64, proj_codevector_dim=64, num_negatives=20
+)
+_VIT = _list_arguments(_BLOCK, image_size=32, patch_size=4, encoder_stride=4)
 _EVERY = (
-    Kind("token-lm", "small token LM", TEXT, "Bert", 1000, 16, 1e-3, _of(_BLOCK, vocab_size=4096), 64),
-    Kind("byte-lm", "small byte LM", TEXT, "Bert", 1000, 16, 1e-3, _of(_BLOCK, vocab_size=261), 128),
-    Kind("vit", "small ViT", IMAGE, "ViT", 1000, 64, 1e-3, _of(_BLOCK, image_size=32, patch_size=8)),
-    Kind("resnet", "small ResNet", IMAGE, "ResNet", 400, 64, 2e-3, _of(_STAGES, embedding_size=32, layer_type="basic")),
-    Kind("convnext", "small ConvNeXt", IMAGE, "ConvNext", 600, 64, 2e-3, _of(_STAGES, image_size=32, patch_size=4)),
+    Kind("token-lm", "small token LM", TEXT, "Bert", 1000, 16, 1e-3, _list_arguments(_BLOCK, vocab_size=4096), 64),
+    Kind("byte-lm", "small byte LM", TEXT, "Bert", 1000, 16, 1e-3, _list_arguments(_BLOCK, vocab_size=261), 128),
+    Kind("vit", "small ViT", IMAGE, "ViT", 1000, 64, 1e-3, _list_arguments(_BLOCK, image_size=32, patch_size=8)),
+    Kind(
+        "resnet",
+        "small ResNet",
+        IMAGE,
+        "ResNet",
+        400,
+        64,
+        2e-3,
+        _list_arguments(_STAGES, embedding_size=32, layer_type="basic"),
+    ),
+    Kind(
+        "convnext",
+        "small ConvNeXt",
+        IMAGE,
+        "ConvNext",
+        600,
+        64,
+        2e-3,
+        _list_arguments(_STAGES, image_size=32, patch_size=4),
+    ),
     Kind("speech-transformer", "small wav2vec 2.0", SPEECH, "Wav2Vec2", 800, 16, 5e-4, _WAV2VEC2),
-    Kind("speech-cnn", "small speech CNN", SPEECH, "SpeechCnn", 800, 16, 1e-3, _of(_WAVES)),
+    Kind("speech-cnn", "small speech CNN", SPEECH, "SpeechCnn", 800, 16, 1e-3, _list_arguments(_WAVES)),
     Kind("vit-photographs", "small ViT of photographs", IMAGE, "ViT", 3000, 64, 1e-3, _VIT, 0, PHOTOGRAPHS),
     Kind("vit-masked", "small ViT of masked photographs", IMAGE, "ViT", 3000, 64, 1e-3, _VIT, 0, PHOTOGRAPHS, True),
     Kind("speech-masked", "small wav2vec 2.0 of speech", SPEECH, "Wav2Vec2", 2000, 8, 5e-4, _LISTENING, 0, CLIPS, True),
@@ -133,14 +153,14 @@ _HEADS = {TEXT: "ForMaskedLM", IMAGE: "ForImageClassification", SPEECH: "ForSequ
 _MASKED_HEADS = {IMAGE: "ForMaskedImageModeling", SPEECH: "ForPreTraining"}
 
 
-def kind_named(name: str) -> Kind:
+def find_kind(name: str) -> Kind:
     """Return the kind of small model called `name`. UsageError with similar names for an unknown one."""
     if name not in KINDS:
         raise UsageError("a kind of small model", repr(name), suggest_names(name, KINDS))
     return KINDS[name]
 
 
-def material(kind: Kind, seed: int) -> Any:
+def prepare_material(kind: Kind, seed: int) -> Any:
     """Return what `fit` trains: a model with weights drawn from `seed`, its processor, and its examples."""
     import transformers
 
@@ -154,47 +174,48 @@ def material(kind: Kind, seed: int) -> Any:
     config = getattr(library, f"{kind.architecture}Config")(**sizes)
     heads = _MASKED_HEADS if kind.masked else _HEADS
     model = getattr(library, f"{kind.architecture}{heads[kind.modality]}")(config)
-    return Material(model, *examples_of(kind))
+    return Material(model, *make_examples(kind))
 
 
-def examples_of(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
+def make_examples(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
     """Return (processor, training examples, validation examples, collate function) of a kind of small model."""
     if kind.modality == TEXT:
-        return _text(kind)
+        return _make_text(kind)
     if kind.real:
+        given = (kind.real, MEASURED[kind.real], dict(kind.sizes), kind.masked)
         if kind.modality == SPEECH:
-            made_by = photographs_and_speech.clips
-        else:
-            made_by = photographs_and_speech.photographs
-        return made_by(kind.real, MEASURED[kind.real], dict(kind.sizes), kind.masked)
+            return photographs_and_speech.make_clips(*given)
+        return photographs_and_speech.make_photographs(*given)
     if kind.modality == IMAGE:
-        return _images()
-    return _speech()
+        return _make_images()
+    return _make_speech()
 
 
 @cache
-def _corpus() -> TextCorpus:
+def _open_corpus() -> TextCorpus:
     """Open the text corpus that small models are trained on, once."""
     return open_text(CORPORA[TEXT])
 
 
-def _text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
+def _make_text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
     """Return (tokenizer, training windows, validation windows, collate function) for masked language modelling.
 
     Validation windows are masked only once, so that their loss changes by learning alone.
     """
     from transformers import DataCollatorForLanguageModeling, DataCollatorForTokenClassification
 
-    documents = _corpus().documents
+    documents = _open_corpus().documents
     first = MEASURED[TEXT]
     held = documents[first : first + VALIDATION[TEXT]]
     seen = documents[first + VALIDATION[TEXT] :]
-    tokenizer = _tokenizer(kind, tuple(seen))
+    tokenizer = _build_tokenizer(kind, tuple(seen))
     masking = partial(DataCollatorForLanguageModeling, tokenizer, mlm_probability=0.15, return_tensors="pt")
     mask = masking()
     once = masking(seed=0)
     pad = DataCollatorForTokenClassification(tokenizer)
-    masked = [{key: x[0].tolist() for key, x in once([row]).items()} for row in _windows(held, tokenizer, kind.window)]
+    masked = [
+        {key: x[0].tolist() for key, x in once([row]).items()} for row in _cut_windows(held, tokenizer, kind.window)
+    ]
 
     def collate(examples: Examples) -> dict[str, Any]:
         """Make a batch of input_ids, attention_mask and labels [sequence, token]; examples without labels are masked
@@ -203,10 +224,10 @@ def _text(kind: Kind) -> tuple[Any, Examples, Examples, Any]:
         made: dict[str, Any] = (pad if "labels" in examples[0] else mask)(examples)
         return made
 
-    return tokenizer, _windows(seen, tokenizer, kind.window), masked, collate
+    return tokenizer, _cut_windows(seen, tokenizer, kind.window), masked, collate
 
 
-def _windows(documents: list[str], tokenizer: Any, window: int) -> Examples:
+def _cut_windows(documents: list[str], tokenizer: Any, window: int) -> Examples:
     """Cut every document into windows of `window` tokens, special tokens included: {"input_ids": [id]} each.
 
     Last parts below 8 tokens are dropped.
@@ -220,17 +241,17 @@ def _windows(documents: list[str], tokenizer: Any, window: int) -> Examples:
 
 
 @cache
-def _tokenizer(kind: Kind, documents: tuple[str, ...]) -> Any:
+def _build_tokenizer(kind: Kind, documents: tuple[str, ...]) -> Any:
     """Build the tokenizer of a kind: bytes, or word pieces learnt from the documents."""
-    from anisoscope_papers.training.text import single_bytes, word_pieces
+    from anisoscope_papers.training.text import build_single_bytes, train_word_pieces
 
     if kind.name == "byte-lm":
-        return single_bytes(model_max_length=kind.window)
-    return word_pieces(documents, dict(kind.sizes)["vocab_size"], model_max_length=kind.window)
+        return build_single_bytes(model_max_length=kind.window)
+    return train_word_pieces(documents, dict(kind.sizes)["vocab_size"], model_max_length=kind.window)
 
 
 @cache
-def _images() -> tuple[Any, Examples, Examples, Any]:
+def _make_images() -> tuple[Any, Examples, Examples, Any]:
     """Return (processor, training examples, validation examples, collate function) of scikit-learn's digits."""
     from PIL import Image
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
@@ -246,7 +267,7 @@ def _images() -> tuple[Any, Examples, Examples, Any]:
     return processor, examples[last:], examples[first:last], default_data_collator
 
 
-def _clips() -> list[Path]:
+def _list_clips() -> list[Path]:
     """List the recordings of spoken digits. CorpusError if there are none."""
     folder = Path(os.environ.get("ANISOSCOPE_DATA", ""), CORPORA[SPEECH])
     paths = sorted(folder.glob("*_*_*.wav"))
@@ -256,7 +277,7 @@ def _clips() -> list[Path]:
 
 
 @cache
-def _speech() -> tuple[Any, Examples, Examples, Any]:
+def _make_speech() -> tuple[Any, Examples, Examples, Any]:
     """Return (processor, training examples, validation examples, collate function) of spoken digits.
 
     The last take of every speaker and digit is for validation.
@@ -268,8 +289,8 @@ def _speech() -> tuple[Any, Examples, Examples, Any]:
     extractor = made_by(sampling_rate=RATE, do_normalize=True, return_attention_mask=True)
     train: Examples = []
     validation: Examples = []
-    last = max(path.stem.split("_")[2] for path in _clips())
-    for path in _clips():
+    last = max(path.stem.split("_")[2] for path in _list_clips())
+    for path in _list_clips():
         digit, _speaker, take = path.stem.split("_")
         samples, _rate = soundfile.read(path, dtype="float32", frames=LONGEST)
         (validation if take == last else train).append({"samples": samples, "labels": int(digit)})

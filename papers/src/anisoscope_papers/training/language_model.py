@@ -31,10 +31,10 @@ LOGS = 200
 """Entries of the loss in a training."""
 
 
-def checkpoint_steps(last: int, per_octave: int) -> list[int]:
+def choose_checkpoint_steps(last: int, per_octave: int) -> list[int]:
     """Return the steps whose checkpoints are kept: 0, `per_octave` of them for each doubling, and the last.
 
-    >>> checkpoint_steps(20, 2)
+    >>> choose_checkpoint_steps(20, 2)
     [0, 1, 2, 3, 4, 6, 8, 11, 16, 20]
     """
     steps = {0, last}
@@ -74,8 +74,8 @@ def train(
     windows, held = tokens.parts()
     examples = Examples(tokens, windows, training.last * size.batch, training.order)
     validation = Examples(tokens, held, len(held), 0, shuffled=False)
-    model = untrained(training.task, size, tokenizer, training.seed)
-    steps = checkpoint_steps(training.last, training.per_octave)
+    model = build_untrained(training.task, size, tokenizer, training.seed)
+    steps = choose_checkpoint_steps(training.last, training.per_octave)
     keep(output / "step-0", model, tokenizer)
 
     def on_step(step: int, last: int, model: Any) -> None:
@@ -85,7 +85,7 @@ def train(
         if rank == 0:
             progress(step, last)
 
-    how = Fitting(settings_of(training, world), evaluated=frozenset(steps), share=training.share)
+    how = Fitting(build_settings(training, world), evaluated=frozenset(steps), share=training.share)
     history = fit(Material(model, tokenizer, examples, validation, dict), how, on_step, output / "resume")
     if rank == 0:
         described = {
@@ -120,7 +120,7 @@ def _begin(output: Path, identity: dict[str, Any], *, resume: bool, overwrite: b
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def settings_of(training: Training, world: int = 1) -> dict[str, Any]:
+def build_settings(training: Training, world: int = 1) -> dict[str, Any]:
     """Return the fields of `TrainingArguments` for a training in `world` processes (one per device)."""
     rows = training.size.batch // (world * training.accumulate)
     return {
@@ -140,7 +140,7 @@ def settings_of(training: Training, world: int = 1) -> dict[str, Any]:
     }
 
 
-def untrained(task: Task, size: ModelSize, tokenizer: Any, seed: int) -> Any:
+def build_untrained(task: Task, size: ModelSize, tokenizer: Any, seed: int) -> Any:
     """Build a BERT or GPT-2 of this size in training mode, with the library's initialisation drawn from `seed`."""
     torch.manual_seed(seed)
     shape: dict[str, Any] = {

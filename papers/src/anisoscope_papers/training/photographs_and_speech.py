@@ -27,7 +27,7 @@ SPAN, BEGUN = 10, 0.65
 """Frames of a hidden span, and the share of frames that spans hide at most (Baevski et al. 2020)."""
 
 
-def files(name: str) -> list[Path]:
+def list_files(name: str) -> list[Path]:
     """List the files of the corpus `name` below ANISOSCOPE_DATA with training data: all clips of the folder, or the
     photographs' train.parquet.
     """
@@ -38,7 +38,7 @@ def files(name: str) -> list[Path]:
 
 
 @cache
-def _pixels(path: Path) -> tuple[torch.Tensor, list[int]]:
+def _read_pixels(path: Path) -> tuple[torch.Tensor, list[int]]:
     """Read photographs from a table: (pixels [image, channel, height, width] from 0 to 255, class indices)."""
     import pandas as pd
     from PIL import Image
@@ -48,7 +48,9 @@ def _pixels(path: Path) -> tuple[torch.Tensor, list[int]]:
     return torch.from_numpy(np.stack([np.asarray(x) for x in opened])).permute(0, 3, 1, 2), table["label"].tolist()
 
 
-def photographs(name: str, _measured: int, sizes: dict[str, Any], masked: bool) -> tuple[Any, Examples, Examples, Any]:
+def make_photographs(
+    name: str, _measured: int, sizes: dict[str, Any], masked: bool
+) -> tuple[Any, Examples, Examples, Any]:
     """Return (processor, training examples, validation examples, collate function) of the photographs `name`.
 
     They have classes, or with `masked` hidden patches to fill in. `sizes`: the model's configuration (image and patch
@@ -59,7 +61,7 @@ def photographs(name: str, _measured: int, sizes: dict[str, Any], masked: bool) 
     side = sizes["image_size"]
     patches = (sizes["image_size"] // sizes["patch_size"]) ** 2
     processor = ViTImageProcessorPil(size={"height": side, "width": side}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
-    pixels, labels = _pixels(files(name)[0])
+    pixels, labels = _read_pixels(list_files(name)[0])
     examples: Examples = [{"pixels": x, "labels": y} for x, y in zip(pixels, labels, strict=True)]
     if masked:
         drawn = torch.rand(VALIDATION, patches, generator=torch.Generator().manual_seed(0)) < HIDDEN
@@ -80,12 +82,12 @@ def photographs(name: str, _measured: int, sizes: dict[str, Any], masked: bool) 
     return processor, examples[:-VALIDATION], examples[-VALIDATION:], collate
 
 
-def speaker(path: Path) -> str:
+def read_speaker(path: Path) -> str:
     """Return the speaker of a LibriSpeech clip, the first part of `SPEAKER-CHAPTER-NUMBER.flac`."""
     return path.stem.partition("-")[0]
 
 
-def clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) -> tuple[Any, Examples, Examples, Any]:
+def make_clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) -> tuple[Any, Examples, Examples, Any]:
     """Return (processor, training examples, validation examples, collate function) of two-second pieces of the clips
     `name`.
 
@@ -96,21 +98,21 @@ def clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) -> tupl
 
     made_by: Any = Wav2Vec2FeatureExtractor
     extractor = made_by(sampling_rate=RATE, do_normalize=True, return_attention_mask=True)
-    speakers = sorted({speaker(path) for path in files(name)})
+    speakers = sorted({read_speaker(path) for path in list_files(name)})
     *seen, last = speakers[measured:]
     frames = RATE * SECONDS
     for kernel, stride in zip(sizes["conv_kernel"], sizes["conv_stride"], strict=True):
         frames = (frames - kernel) // stride + 1
-    spans = partial(_spans, frames, sizes["num_negatives"])
+    spans = partial(_draw_spans, frames, sizes["num_negatives"])
     train = []
-    for path in files(name):
-        if speaker(path) in seen:
-            for piece in _pieces(path):
+    for path in list_files(name):
+        if read_speaker(path) in seen:
+            for piece in _iter_pieces(path):
                 train.append({"samples": piece})
     held = []
-    for path in files(name):
-        if speaker(path) == last:
-            for piece in _pieces(path):
+    for path in list_files(name):
+        if read_speaker(path) == last:
+            for piece in _iter_pieces(path):
                 held.append({"samples": piece})
     once = np.random.default_rng(0)
     held = [example | dict(zip(("hidden", "others"), spans(once), strict=True)) for example in held]
@@ -134,7 +136,7 @@ def clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) -> tupl
     return extractor, train, held, collate
 
 
-def _pieces(path: Path) -> Iterator[Any]:
+def _iter_pieces(path: Path) -> Iterator[Any]:
     """Yield the pieces [sample] of a clip, two seconds each; the rest is dropped."""
     import soundfile  # type: ignore[import-untyped]
 
@@ -143,7 +145,7 @@ def _pieces(path: Path) -> Iterator[Any]:
         yield samples[start:end]
 
 
-def _spans(frames: int, negatives: int, rng: np.random.Generator) -> tuple[Any, Any]:
+def _draw_spans(frames: int, negatives: int, rng: np.random.Generator) -> tuple[Any, Any]:
     """Draw hidden spans of frames; return (hidden [frame], indices of other hidden frames [frame, negative]).
 
     `negatives`: how many others each hidden frame gets.

@@ -33,7 +33,7 @@ from anisoscope.options import (
     split_numbers,
 )
 from anisoscope.runs.job import ModelAndCorpus
-from anisoscope_papers.origin import training_code
+from anisoscope_papers.origin import hash_training_code
 
 if TYPE_CHECKING:
     from anisoscope.data.labelled import LabelledCorpus
@@ -387,4 +387,4 @@ class Training(Sizes):
         described |= {"size": asdict(self.size), "precision": self.dtype}
         described |= {"steps": self.last, "data_seed": self.order}
         described |= {"corpus_fingerprint": corpus, "vocabulary_size": vocabulary}
-        return described | {"code": training_code("anisoscope_papers.training.language_model")}
+        return described | {"code": hash_training_code("anisoscope_papers.training.language_model")}

@@ -61,16 +61,16 @@ def prepare(corpus: TextCorpus, task: Task, size: int, window: int, source: str 
     Without a `source` (a checkpoint whose vocabulary is taken), at most `size` tokens are learnt. CorpusError if the
     corpus has fewer than two windows.
     """
-    taken = _taken(source, task) if source else None
+    taken = _load_tokenizer(source, task) if source else None
     words = hash_tokenizer(taken) if taken else "in order"
     folder = cache_folder() / "tokens" / make_run_id([task, size, words, corpus.fingerprint])
 
     def make() -> None:
         """Build the tokenizer, tokenise the corpus, and save both."""
-        learn = byte_pairs if task == "causal-lm" else word_pieces
+        learn = train_byte_pairs if task == "causal-lm" else train_word_pieces
         tokenizer = taken or learn(corpus.documents, size)
         tokenizer.save_pretrained(folder)
-        ids = _ids(tokenizer, corpus.documents)
+        ids = _tokenise(tokenizer, corpus.documents)
 
         def write(path: Path) -> None:
             """Write the token ids to a file."""
@@ -107,12 +107,12 @@ def open_training_corpus(name: str, **options: Any) -> TextCorpus:
     return corpus
 
 
-def word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
+def train_word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
     """Train a WordPiece tokenizer of at most `size` tokens with BERT's normalisation on documents.
 
     Characters are passed in a fixed order, since their numbers break ties. `more`: further settings of the tokenizer.
     """
-    texts = list(_short(documents))
+    texts = list(_cut_documents(documents))
 
     def reading(model: Any) -> Any:
         """Return a tokenizer that uses `model` (WordPiece) with BERT's normalisation."""
@@ -132,10 +132,10 @@ def word_pieces(documents: Iterable[str], size: int, **more: Any) -> Any:
     tokenizer = reading(learnt(size, [*SPECIAL, *inside]).model)  # anew, since to the trained one `inside` is special
     tokenizer.add_special_tokens(list(SPECIAL))
     tokenizer.decoder = decoders.WordPiece()
-    return _masking(tokenizer, **more)
+    return _add_masking(tokenizer, **more)
 
 
-def single_bytes(**more: Any) -> Any:
+def build_single_bytes(**more: Any) -> Any:
     """Build a tokenizer for which every byte is a token; nothing is learnt. `more`: further settings of the
     tokenizer.
     """
@@ -143,10 +143,10 @@ def single_bytes(**more: Any) -> Any:
     tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate([*SPECIAL, *alphabet])}, [], unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    return _masking(tokenizer, **more)
+    return _add_masking(tokenizer, **more)
 
 
-def _masking(tokenizer: Any, **more: Any) -> Any:
+def _add_masking(tokenizer: Any, **more: Any) -> Any:
     """Add the special tokens of a masked language model; [CLS] and [SEP] go around every text."""
     ids = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ids)
@@ -154,23 +154,23 @@ def _masking(tokenizer: Any, **more: Any) -> Any:
     return Fast(tokenizer_object=tokenizer, **names, **more)
 
 
-def byte_pairs(documents: Iterable[str], size: int) -> Any:
+def train_byte_pairs(documents: Iterable[str], size: int) -> Any:
     """Train a byte-level BPE tokenizer of at most `size` tokens for a causal language model on documents."""
     tokenizer: Any = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(_short(documents), trainer)
+    tokenizer.train_from_iterator(_cut_documents(documents), trainer)
     return Fast(tokenizer_object=tokenizer, bos_token=END, eos_token=END)
 
 
-def _short(documents: Iterable[str]) -> Iterator[str]:
+def _cut_documents(documents: Iterable[str]) -> Iterator[str]:
     """Yield the documents, long ones cut into pieces at line ends."""
     return (piece for document in documents for piece in cut_pieces(document))
 
 
-def _taken(name: str, task: Task) -> Any:
+def _load_tokenizer(name: str, task: Task) -> Any:
     """Load the tokenizer of the checkpoint `name`. ModelError if it lacks a token that the task needs."""
     place = download(locate(*split_name(name), name, "Leave --vocabulary out to learn one."), name, weights=False)
     try:
@@ -186,7 +186,7 @@ def _taken(name: str, task: Task) -> Any:
     return tokenizer
 
 
-def _ids(tokenizer: Any, documents: list[str]) -> Any:
+def _tokenise(tokenizer: Any, documents: list[str]) -> Any:
     """Tokenise all documents into one array [position], with a separator between documents."""
     between = tokenizer.sep_token_id if tokenizer.mask_token_id is not None else tokenizer.eos_token_id
     kind = np.uint16 if len(tokenizer) < 1 << 16 else np.int32

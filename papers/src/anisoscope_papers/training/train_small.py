@@ -17,7 +17,7 @@ from anisoscope.models import ports
 from anisoscope.provenance import make_run_id
 from anisoscope.store import make_once, write_json
 from anisoscope_papers.training import fit
-from anisoscope_papers.training.kinds import Kind, kind_named, material
+from anisoscope_papers.training.kinds import Kind, find_kind, prepare_material
 
 Progress = Callable[[str, int, int], None]
 """Called with what is trained, steps done and steps in all."""
@@ -74,11 +74,11 @@ class SmallModel:
 
 def train_all(recipe: SmallModelRecipe, kinds: Sequence[str], cache: Path, progress: Progress) -> list[SmallModel]:
     """Train every seed of the `kinds` of small models whose data are available, or find them in `cache`."""
-    wanted = [kind for kind in map(kind_named, kinds) if not kind.missing]
-    return [trained(kind, seed, recipe, cache, progress) for kind in wanted for seed in range(recipe.seeds)]
+    wanted = [kind for kind in map(find_kind, kinds) if not kind.missing]
+    return [train_or_load(kind, seed, recipe, cache, progress) for kind in wanted for seed in range(recipe.seeds)]
 
 
-def trained(
+def train_or_load(
     kind: Kind, seed: int, recipe: SmallModelRecipe, cache: Path, progress: Progress = lambda _t, _d, _n: None
 ) -> SmallModel:
     """Return the small model of one kind and seed: read from `cache`, or trained there by `recipe`."""
@@ -99,7 +99,7 @@ def trained(
 
 def _train(kind: Kind, seed: int, recipe: SmallModelRecipe, folder: Path, progress: Progress) -> dict[str, Any]:
     """Train a small model and keep its log-spaced checkpoints in `folder`; return the content of `training.json`."""
-    made = material(kind, seed)
+    made = prepare_material(kind, seed)
     share = recipe.share
     steps = recipe.longest * kind.steps if share is None else max(FEWEST, round(kind.steps * share))
 
@@ -112,13 +112,13 @@ def _train(kind: Kind, seed: int, recipe: SmallModelRecipe, folder: Path, progre
     patience = None if share is not None else recipe.patience
     folder.mkdir(parents=True)
     fit.keep(folder / "step-0", made.model, made.processor)
-    history = fit.fit(made, fitting(kind, seed, steps, patience), on_step)
+    history = fit.fit(made, build_fitting(kind, seed, steps, patience), on_step)
     best = history["steps"] if patience is None else min(history["validation_loss"], key=lambda at: at[1])[0]
     fit.keep(folder / f"step-{best}", made.model, made.processor)
     return history | {"best": best}
 
 
-def fitting(kind: Kind, seed: int, steps: int, patience: int | None = None) -> fit.Fitting:
+def build_fitting(kind: Kind, seed: int, steps: int, patience: int | None = None) -> fit.Fitting:
     """Return the settings of a training of `steps` steps: AdamW with warm-up, then linear decay to the last step.
 
     With `patience`, the rate is constant and training stops early.
