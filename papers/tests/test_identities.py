@@ -83,7 +83,8 @@ def test_a_finished_training_is_that_of_its_recipe_corpus_and_code(monkeypatch, 
     with pytest.raises(OutputError, match="another training"):
         go(recipe, corpus=open_labelled("planted", limit=30, seed=1))
     code = hash_training_code("anisoscope_papers.training.classifier")
-    monkeypatch.setattr(classifier, "hash_training_code", lambda _name: code | {"anisoscope_papers.training.fit": "other"})
+    other = code | {"anisoscope_papers.training.fit": "other"}
+    monkeypatch.setattr(classifier, "hash_training_code", lambda _name: other)
     with pytest.raises(OutputError, match=r"another training \(code\.anisoscope_papers\.training\.fit differ\)"):
         go(recipe)
 

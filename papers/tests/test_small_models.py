@@ -328,7 +328,7 @@ def test_other_data_are_other_weights(monkeypatch, tmp_path):
         (tmp_path / name).write_bytes(b"1234")
     files = [tmp_path / "fsdd" / "a.wav", tmp_path / "fsdd" / "b.wav"]
     monkeypatch.setattr(kinds, "_list_clips", lambda: files)
-    monkeypatch.setattr(kinds.photographs_and_speech, "files", lambda _name: files[:1])
+    monkeypatch.setattr(kinds.photographs_and_speech, "list_files", lambda _name: files[:1])
     monkeypatch.setattr(kinds, "_open_corpus", lambda: SimpleNamespace(fingerprint="one"))
     spoken, real = KINDS["speech-cnn"], KINDS["vit-photographs"]
     seen = [spoken.data, real.data]

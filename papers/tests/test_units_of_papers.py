@@ -262,7 +262,7 @@ def test_histograms_of_scores():
 
 
 def test_the_dimension_of_a_head(monkeypatch):
-    monkeypatch.setattr(fig08_10_attention.norm_claims, "width", lambda *_: 12)
+    monkeypatch.setattr(fig08_10_attention.norm_claims, "read_width", lambda *_: 12)
     records = as_records(pd.DataFrame({"model": ["m", "m", "n"], "head": [0, 2, 5], "metric": "x", "value": 1.0}))
     assert fig08_10_attention._read_head_dim(records, "m") == 4
 

@@ -1,4 +1,4 @@
-"""Prepare photographs and speech for training small models, with what is hidden of them (`kinds.examples_of`).
+"""Prepare photographs and speech for training small models, with what is hidden of them (`kinds.make_examples`).
 
 Photographs  the training split; the last 1,000 decide when to stop
 Clips        speakers in the order of their names: the first ones are measured, the last decides when to stop, the
