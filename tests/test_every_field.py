@@ -124,8 +124,8 @@ def test_every_field_of_classes_reaches_what_it_is_for(monkeypatch):
     )
     look = replace(look, heads=True)
     notes = []
-    look._explained(notes)
-    look._replaced(notes)
+    look._measure_explained(notes)
+    look._measure_replaced(notes)
     of_plan = {"padding": look.plan.padding, "stack": look.plan.stacks, "notes": notes}
     assert seen == {"split": "train", "limit": 4, "max_length": 12, "replaced": 4} | of_plan
     assert replace(look, classes=replace(look.classes, limit=2))._few == 2
@@ -140,8 +140,8 @@ def test_what_a_training_tells_is_taken_where_nothing_else_is_named(tmp_path):
     assert classes_module.fill_from_training(own) == own
     same = classes_module.fill_from_training(ClassesOptions(str(tmp_path), corpus="planted"))
     assert same.split_seed == 6, "the division that it was trained on, though the corpus is named"
-    assert classes_module._was_trained_on(same)
-    assert not classes_module._was_trained_on(replace(same, model="other"))
+    assert classes_module._is_trained_on(same)
+    assert not classes_module._is_trained_on(replace(same, model="other"))
 
 
 # ---- what tells two runs apart is compared ---------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_the_folder_of_a_checkpoint_knows_what_its_numbers_depend_on(monkeypatch
         monkeypatch.setattr(series_module, "hash_code_used", lambda *_: code)
         work = series_module._SeriesInProgress(lambda _: job, tmp_path, None, False, "name")
         work.corpus = corpus
-        return work._folder(checkpoint, state).name
+        return work._find_folder(checkpoint, state).name
 
     names = [folder(Job(limit=3)), folder(Job(settings=Settings(sample=3)))]
     names += [folder(), folder(corpus="d"), folder(state="t"), folder(code="l")]

@@ -434,8 +434,8 @@ def test_a_layer_of_a_run_is_found_by_what_people_call_it():
     }
     assert list(layers) == [names[0], names[1], names[3]]
     rows = [row("mean_cosine", 0, 0.1), row("mean_cosine", 5, 0.3), row("mean_cosine", 5, 0.2, site="final")]
-    assert curing._highest(records(rows), layers) == names[1]
-    assert curing._highest(records([row("drift")]), layers) == names[3]
+    assert curing._find_highest(records(rows), layers) == names[1]
+    assert curing._find_highest(records([row("drift")]), layers) == names[3]
 
 
 def test_an_order_of_classes_is_that_of_the_model():
@@ -481,7 +481,7 @@ def test_a_training_fills_in_what_was_not_said(tmp_path):
     assert classes.fill_from_training(ClassesOptions(model, corpus="planted:2")).split_seed == 0
     assert classes.fill_from_training(ClassesOptions(model, corpus="planted:3", split_seed=2)).split_seed == 2
     assert classes.fill_from_training(ClassesOptions(model, max_length=8)).max_length == 8
-    assert classes._was_trained_on(filled) and not classes._was_trained_on(ClassesOptions(model, corpus="planted:3"))
+    assert classes._is_trained_on(filled) and not classes._is_trained_on(ClassesOptions(model, corpus="planted:3"))
     with pytest.raises(UsageError, match="--corpus"):
         classes.fill_from_training(ClassesOptions(str(tmp_path / "none")))
 

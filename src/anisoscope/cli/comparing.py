@@ -339,17 +339,29 @@ def _tabulate_values(
         values.append([_format_value(any_row, "first", with_ends=False), *of_others])
     head = [*shown, *compared.names]
     rows = [[*label, *cells] for label, cells in zip(labels, values, strict=True)]
-    if _count_width(head, rows) <= width:
-        return Table(tuple(head), rows, compared.table)
-    names = [" ".join(label) for label in labels]
+    if _count_width(head, rows) > width:
+        names = [" ".join(label) for label in labels]
+        head, rows = _turn_table(compared.names, names, values, width)
+    return Table(tuple(head), rows, compared.table)
+
+
+def _turn_table(
+    runs: Sequence[str], places: list[str], values: list[list[str]], width: int
+) -> tuple[list[str], list[list[str]]]:
+    """Return (head, rows) of a table with a row for each run, and as many places as fit into the width.
+
+    values   cells by place and run
+    """
     # Every place, every second one, … until the table fits; the last place is always among them.
     for step in range(1, len(places) + 1):
         chosen = range(len(places))[::-step][::-1]
-        head = ["run", *(names[place] for place in chosen)]
-        rows = [[run, *(values[place][i] for place in chosen)] for i, run in enumerate(compared.names)]
+        head = ["run", *(places[place] for place in chosen)]
+        rows = []
+        for number, run in enumerate(runs):
+            rows.append([run, *(values[place][number] for place in chosen)])
         if _count_width(head, rows) <= width:
             break
-    return Table(tuple(head), rows, compared.table)
+    return head, rows
 
 
 def _count_width(head: Sequence[str], rows: Sequence[Sequence[str]]) -> int:

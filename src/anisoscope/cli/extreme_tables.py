@@ -1,6 +1,6 @@
 """Build the tables of extremes that the command line prints: massive activations, sinks and logits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anisoscope.cli.view import Table
@@ -89,18 +89,15 @@ def _tabulate_sinks(records: Any, replicates: Any, *, heads: bool, wide: bool) -
     if not len(table):
         return None
     behind = sink_rows(records, heads=heads, replicates=replicates)
+    # A key that is the same in every row would only take width.
     keys = [key for key in ("stack", "kind") if table[key].nunique() > 1]
     keys.append("layer")
     if heads:
         keys.append("head")
     names = [name for name in OF_SINKS if name in table and (wide or name not in ON_REQUEST)]
     has_logits = "largest logit" in table
-    by_place: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in iter_rows(behind):
-        place = tuple(str(getattr(row, key)) for key in keys)
-        by_place.setdefault(place, {})[row.label] = row
     rows = []
-    for place, values in by_place.items():
+    for place, values in _group_by_place(behind, keys).items():
         cells = [_format_sink_value(values.get(name), wide or name == "sink rate") for name in names]
         if has_logits:
             cells.append(_format_logit_range(values))
@@ -109,6 +106,15 @@ def _tabulate_sinks(records: Any, replicates: Any, *, heads: bool, wide: bool) -
     if has_logits:
         labels.append("logits")
     return Table((*keys, *labels), rows, behind.drop(columns="label"))
+
+
+def _group_by_place(records: Any, keys: Sequence[str]) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return {values of the keys: {label: record}}, in the order of the records."""
+    by_place: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in iter_rows(records):
+        place = tuple(str(getattr(row, key)) for key in keys)
+        by_place.setdefault(place, {})[row.label] = row
+    return by_place
 
 
 def _format_sink_value(row: Any, with_interval: bool) -> str:

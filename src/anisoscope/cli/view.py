@@ -85,11 +85,7 @@ def show(
     notes, more   what JSON has besides, since its reader may not read stderr: notes, and fields of the command
     """
     if view.format == "json":
-        records = []
-        for table in tables:
-            records += _to_json_records(table)
-        answer = {"findings": [asdict(finding) for finding in findings], "notes": list(notes), "records": records}
-        say_json({**(more or {}), **answer})
+        _show_json(tables, findings, notes, more or {})
     elif view.format == "csv":
         import pandas as pd
 
@@ -102,6 +98,20 @@ def show(
         if findings:
             say("")
             echo_wrapped("\n".join(finding.text for finding in findings))
+
+
+def _show_json(
+    tables: Sequence[Table], findings: "Sequence[Finding]", notes: Sequence[str], more: Mapping[str, Any]
+) -> None:
+    """Write findings, notes and the records of all tables to stdout as JSON.
+
+    more   fields of the command
+    """
+    records = []
+    for table in tables:
+        records += _to_json_records(table)
+    answer = {"findings": [asdict(finding) for finding in findings], "notes": list(notes), "records": records}
+    say_json({**more, **answer})
 
 
 def show_row(row: Mapping[str, Any], view: Format) -> None:
@@ -136,7 +146,6 @@ def _to_text(table: Table) -> str:
     If it is too narrow, intervals go below their values, and cells are folded between words; within words only if
     nothing else helps.
     """
-    from rich.console import Console
     from rich.table import Table as RichTable
 
     drawn = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), collapse_padding=True)
@@ -156,6 +165,13 @@ def _to_text(table: Table) -> str:
         drawn.add_column(name, overflow="fold", vertical=vertical, no_wrap=column in unfolded, width=chosen)
     for row in rows:
         drawn.add_row(*row)
+    return _render_table(drawn, width)
+
+
+def _render_table(drawn: Any, width: int) -> str:
+    """Return a table of rich as plain text, without the blanks that rich puts at the ends of lines."""
+    from rich.console import Console
+
     out = StringIO()
     Console(file=out, width=width, color_system=None, highlight=False, markup=False).print(drawn)
     return "\n".join(line.rstrip() for line in out.getvalue().rstrip().splitlines())

@@ -52,7 +52,7 @@ def compare_layers(runs: Sequence[KeptRun], name: str) -> pd.DataFrame:
     parts = []
     for run in others:
         groups = min(settings_of(each)["groups"] for each in (first, run))
-        found = _tabulate(metric, _readings(metric, ours, _read_stacks(run), groups))
+        found = _make_table(metric, _iter_readings(metric, ours, _read_stacks(run), groups))
         if not len(found):
             came = f"none in {first.name} and {run.name}"
             raise UsageError("tokens that both runs sampled", came, "measure both with the same --sample and --shard")
@@ -60,7 +60,7 @@ def compare_layers(runs: Sequence[KeptRun], name: str) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)[list(COLUMNS)]
 
 
-def _tabulate(metric: Metric, readings: Iterable[Reading]) -> pd.DataFrame:
+def _make_table(metric: Metric, readings: Iterable[Reading]) -> pd.DataFrame:
     """Return a table with one row for each value of a metric at each pair of layers."""
     parts = []
     for reading in readings:
@@ -127,7 +127,7 @@ def _read_stacks(run: KeptRun) -> dict[str, SampledStack]:
     return stacks
 
 
-def _readings(
+def _iter_readings(
     metric: Metric, ours: Mapping[str, SampledStack], theirs: Mapping[str, SampledStack], groups: int
 ) -> Iterator[Reading]:
     """Yield what a metric reads of each pair of stacks (encoder, decoder) with the same name.

@@ -297,8 +297,8 @@ def _summarise_depth(depth: Depth) -> dict[str, Any]:
     row: dict[str, Any] = {"layers": int(blocks["layer"].max())}
     for name, place in places.items():
         (there,) = iter_rows(blocks.iloc[[int(place)]])
-        row |= {f"{name}_layer": int(there.layer)} | _with_ends(name, there)
-    row |= _with_ends("final", next(iter(iter_rows(final)), None))
+        row |= {f"{name}_layer": int(there.layer)} | _add_ends(name, there)
+    row |= _add_ends("final", next(iter(iter_rows(final)), None))
     (top,) = iter_rows(blocks.iloc[[int(places["strongest"])]])
     row |= {"n_units": top.n_units, "n_vectors": top.n_vectors, "q95": top.q95, "verdict": top.verdict}
     width = depth.records["metric"].eq("mean_cosine.contribution") & depth.records["site"].eq(top.site)
@@ -306,7 +306,7 @@ def _summarise_depth(depth: Depth) -> dict[str, Any]:
     centred = depth.at(top, "calibrated.centred")
     # The share of an A that may be zero says nothing.
     share = depth.at(top, "mean_cosine.top_share", "1") if top.verdict == "anisotropic" else None
-    row |= _with_ends("centred", centred) | _with_ends("dimension_share", share)
+    row |= _add_ends("centred", centred) | _add_ends("dimension_share", share)
     row["cause"] = _name_cause(depth, top, centred)
     return row
 
@@ -346,14 +346,14 @@ def _summarise_attention(records: pd.DataFrame, replicates: Any, stack: str) -> 
     rows = attention_heads(records)
     rows = rows[rows["metric"].eq("attention.entropy_normalised") & rows["stack"].eq(stack) & rows["kind"].eq("self")]
     if not counts or not len(rows):
-        return {"heads": None, "sink_heads": None} | _with_ends("entropy", None)
+        return {"heads": None, "sink_heads": None} | _add_ends("entropy", None)
     left_out = None if replicates is None else replicates[rows.index.to_numpy()]
     means, _ = average_heads(rows.assign(layer=0), left_out)  # all heads as those of one layer
     total = {"heads": sum(found["heads"] for found in counts), "sink_heads": sum(found["sink"] for found in counts)}
-    return total | _with_ends("entropy", next(iter(iter_rows(means)), None))
+    return total | _add_ends("entropy", next(iter(iter_rows(means)), None))
 
 
-def _with_ends(name: str, row: Any) -> dict[str, float | None]:
+def _add_ends(name: str, row: Any) -> dict[str, float | None]:
     """Return {name: value, name_low: …, name_high: …} of a record; None values if there is no record."""
     if row is None:
         return dict.fromkeys((name, f"{name}_low", f"{name}_high"))

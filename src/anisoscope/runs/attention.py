@@ -93,7 +93,7 @@ def attention_table(records: pd.DataFrame, *, heads: bool = False, replicates: A
 def _add_kinds(table: pd.DataFrame, records: pd.DataFrame) -> None:
     """Add to a table of heads the kinds that rules name each head as: `sink, one-hot`."""
     kinds: dict[Any, list[str]] = {}
-    for rule, row in _named_heads(records):
+    for rule, row in _select_named_heads(records):
         kinds.setdefault((*_place(row), row.head), []).append(rule.name)
     table["kind of head"] = [", ".join(kinds.get(place, [])) for place in table.index]
 
@@ -116,7 +116,7 @@ def count_heads(records: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, int]]:
     for row in iter_rows(rows.drop_duplicates([*INDEX, "head"])):
         counts = found.setdefault(_place(row), dict.fromkeys(("heads", *(rule.name for rule in RULES)), 0))
         counts["heads"] += 1
-    for rule, row in _named_heads(records):
+    for rule, row in _select_named_heads(records):
         found[_place(row)][rule.name] += 1
     return found
 
@@ -138,15 +138,15 @@ def attention_findings(records: pd.DataFrame) -> Iterator[Finding]:
     if not len(rows):
         return
     by_rule: dict[str, list[Any]] = {}
-    for rule, row in _named_heads(records):
+    for rule, row in _select_named_heads(records):
         by_rule.setdefault(rule.name, []).append(row)
     several = rows["kind"].nunique() > 1 or rows["stack"].nunique() > 1
     for (stack, kind), part in rows.groupby(["stack", "kind"], sort=False):
         before = f"{str(stack).capitalize()}, {kind}-attention: " if several else ""
-        yield from _findings_of(part, stack, kind, by_rule, before)
+        yield from _iter_findings(part, stack, kind, by_rule, before)
 
 
-def _findings_of(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, before: str) -> Iterator[Finding]:
+def _iter_findings(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, before: str) -> Iterator[Finding]:
     """Yield the findings on the heads of one stack (encoder or decoder) and kind of attention (self, cross).
 
     part      attention records of single heads
@@ -169,10 +169,10 @@ def _findings_of(part: pd.DataFrame, stack: Any, kind: Any, by_rule: Any, before
         mean = f" (mean entropy {format_short(float(entropy.mean()))} of the most possible)" if len(entropy) else ""
         text = f"{before}No head is a sink, uniform, one-hot, aligned or opposite by these rules{mean}."
         yield Finding("attention_ordinary", text)
-    yield from _centring(part, before)
+    yield from _describe_centring(part, before)
 
 
-def _centring(part: pd.DataFrame, before: str) -> Iterator[Finding]:
+def _describe_centring(part: pd.DataFrame, before: str) -> Iterator[Finding]:
     """Say in how many heads attention would change if the mean query were subtracted.
 
     part     attention records of single heads
@@ -218,7 +218,7 @@ def attention_heads(records: pd.DataFrame) -> pd.DataFrame:
     return rows.sort_values([*INDEX, "head"], kind="stable")
 
 
-def _named_heads(records: pd.DataFrame) -> list[tuple[Rule, Any]]:
+def _select_named_heads(records: pd.DataFrame) -> list[tuple[Rule, Any]]:
     """Return (rule, row) for every head and every rule that names it."""
     found = []
     rows = attention_heads(records)

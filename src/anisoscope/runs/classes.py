@@ -66,7 +66,7 @@ def run_classes(
     place = corpus_file or classes.corpus
     corpus = open_labelled(place, columns=classes.by_role, seed=classes.split_seed, for_training=False)
     corpus = replace(corpus, name=classes.corpus)
-    trained_on = _was_trained_on(classes)
+    trained_on = _is_trained_on(classes)
     corpus, split, remarks = choose_split(corpus, classes.split, trained_on=trained_on, limit=classes.limit)
     classes = replace(classes, split=split)
     corpus, usable, warned = match_class_order(subject.config, corpus)
@@ -129,7 +129,7 @@ class _AfterPass:
         found = [part for part in parts if len(part)]
         return pd.concat(found, ignore_index=True) if found else as_records(pd.DataFrame()), warnings
 
-    def _directions(self, notes: list[str], **_shown: Progress) -> list[pd.DataFrame]:
+    def _measure_directions(self, notes: list[str], **_shown: Progress) -> list[pd.DataFrame]:
         """Return records on how well directions separate the classes, on accuracy, and on the entropy of the [CLS]
         row.
         """
@@ -157,7 +157,7 @@ class _AfterPass:
             found.append(as_records(pd.DataFrame(rows), metric="cls_entropy", stack=plan.stack))
         return found
 
-    def _replaced(self, _notes: list[str], **shown: Progress) -> list[pd.DataFrame]:
+    def _measure_replaced(self, _notes: list[str], **shown: Progress) -> list[pd.DataFrame]:
         """Measure how accuracy changes if attention weights are replaced, and return the records.
 
         Empty if the model's head cannot be used.
@@ -177,7 +177,7 @@ class _AfterPass:
             few = min(few, len(self.corpus.splits[ALL]) // 2)
         return few
 
-    def _explained(self, notes: list[str], **shown: Any) -> list[pd.DataFrame]:
+    def _measure_explained(self, notes: list[str], **shown: Any) -> list[pd.DataFrame]:
         """Return records on how well attributions explain decisions; empty if the model's head cannot be used."""
         if not self.heads:
             return []
@@ -240,7 +240,7 @@ def fill_from_training(classes: ClassesOptions) -> ClassesOptions:
     return replace(classes, max_length=classes.max_length or trained.get("max_length"))
 
 
-def _was_trained_on(classes: ClassesOptions) -> bool:
+def _is_trained_on(classes: ClassesOptions) -> bool:
     """Return whether training.json says that the model was trained on this corpus with the same division into
     splits.
     """
@@ -318,10 +318,10 @@ def match_class_order(config: Any, corpus: LabelledCorpus) -> tuple[LabelledCorp
     if set(place) != {name.lower() for name in corpus.labels}:
         reason = f"the model's classes ({', '.join(own)}) are not called as the corpus' ({', '.join(corpus.labels)})"
         return corpus, False, [f"{reason}: its head is not used"]
-    return _renumber_classes(corpus, [place[name.lower()] for name in corpus.labels]), True, []
+    return _reorder_classes(corpus, [place[name.lower()] for name in corpus.labels]), True, []
 
 
-def _renumber_classes(corpus: LabelledCorpus, new: list[int]) -> LabelledCorpus:
+def _reorder_classes(corpus: LabelledCorpus, new: list[int]) -> LabelledCorpus:
     """Return the corpus with each class under its new number.
 
     new   the new number of each class, by the old one

@@ -32,6 +32,8 @@ from anisoscope.runs.short_tables import A, told_apart
 from anisoscope.store import select
 from anisoscope.wording import count_noun, describe_layers, format_short, format_signed_interval, join_words, name_layer
 
+MOST_COMPONENTS = 6
+"""Sentences on more dimensions or classes than this would bury the others: none is written."""
 SETTINGS_TO_TELL = {
     "flatten": "maps are flattened otherwise",
     "at": "another token stands for a sequence",
@@ -200,13 +202,7 @@ def _warn_of_tokens(first: KeptRun, second: KeptRun, same_corpus: bool) -> Itera
     """
     length, other_length = (_get_corpus(run).get("max_length") for run in (first, second))
     is_text = length is not None
-    if not same_corpus or not is_text:
-        return
-    plan, other_plan = first.manifest.get("plan"), second.manifest.get("plan")
-    if plan is None or other_plan is None or plan == other_plan:
-        return
-    hashes = [run.manifest.get("tokens_hash") for run in (first, second)]
-    if hashes[0] is not None and hashes[0] == hashes[1]:  # the plans differ in the stack that reads them, or in padding
+    if not same_corpus or not is_text or not _have_other_tokens(first, second):
         return
     parts = []
     if length != other_length:
@@ -214,12 +210,21 @@ def _warn_of_tokens(first: KeptRun, second: KeptRun, same_corpus: bool) -> Itera
     settings, others = (run.manifest.get("settings", {}) for run in (first, second))
     for name in ("documents", "sequences", "batch_tokens"):
         if settings.get(name) != others.get(name):
-            parts.append(
-                f"--{name.replace('_', '-')} {_write_value(settings.get(name))} and {_write_value(others.get(name))}"
-            )
+            values = f"{_write_value(settings.get(name))} and {_write_value(others.get(name))}"
+            parts.append(f"--{name.replace('_', '-')} {values}")
     if not parts:
         parts = ["another tokenizer"]
     yield f"The same text as other tokens ({join_words(parts)})."
+
+
+def _have_other_tokens(first: KeptRun, second: KeptRun) -> bool:
+    """Return whether two runs on one text read other tokens or windows, as far as their manifests say."""
+    plan, other_plan = first.manifest.get("plan"), second.manifest.get("plan")
+    if plan is None or other_plan is None or plan == other_plan:
+        return False
+    tokens, other_tokens = first.manifest.get("tokens_hash"), second.manifest.get("tokens_hash")
+    # Plans may differ although tokens do not: in the stack that reads them, or in padding.
+    return tokens is None or tokens != other_tokens
 
 
 def _warn_of_settings(first: KeptRun, second: KeptRun) -> Iterator[str]:
@@ -255,7 +260,8 @@ def _warn_of_layers(first: KeptRun, second: KeptRun, differences: Sequence[Diffe
         return
     others = [one for one in differences if not pd.isna(one.layer_other)]
     if any(one.layer_other != one.where["layer"] for one in others):
-        deepest = max(int(one.where["layer"]) for one in differences if not pd.isna(one.where["layer"]))
+        layers = [one.where["layer"] for one in differences]
+        deepest = max(int(layer) for layer in layers if not pd.isna(layer))
         deepest_other = max(int(one.layer_other) for one in others)
         yield f"Layers are matched by relative depth ({deepest} and {deepest_other} layers)."
     stacks, other_stacks = (list(run.records["stack"].dropna().unique()) for run in (first, second))
@@ -267,25 +273,36 @@ def differs(first: KeptRun, second: KeptRun, differences: Sequence[Difference], 
     """Say in which layers a second run differs from the first, and where most, one sentence for each stack (encoder or
     decoder).
     """
-    beginning = f"{second.name} against {first.name}" + ("" if metric == A else f" in {metric}")
+    beginning = f"{second.name} against {first.name}"
+    if metric != A:
+        beginning += f" in {metric}"
     if not differences:
         yield Finding("differs", f"{beginning}: no verdict, as there is no layer in common.")
         return
     paired = ", paired" if are_paired(first, second) else ""
-    parts: dict[tuple[Any, ...], list[Difference]] = {}
-    for one in differences:
-        place = tuple(None if pd.isna(one.where[name]) else one.where[name] for name in ("stack", "kind", "component"))
-        parts.setdefault(place, []).append(one)
+    parts = _group_by_stack(differences)
     n_stacks = len({place[:2] for place in parts})
     n_components = len({place[2] for place in parts})
-    if n_components > 6:  # a sentence on each dimension or class would bury the others
+    if n_components > MOST_COMPONENTS:
         return
     for (stack, kind, component), own in parts.items():
         before = ""
         if n_stacks > 1:
-            before = f"{str(stack).capitalize()}{', cross-attention' if kind == 'cross' else ''}: "
+            cross = ", cross-attention" if kind == "cross" else ""
+            before = f"{str(stack).capitalize()}{cross}: "
         of_component = f" ({component})" if n_components > 1 else ""
         yield _tell_difference(f"{before}{beginning}{of_component}", own, metric, paired)
+
+
+def _group_by_stack(differences: Sequence[Difference]) -> dict[tuple[Any, ...], list[Difference]]:
+    """Return {(stack, kind of attention, component): differences}, with None for what a difference lacks."""
+    groups: dict[tuple[Any, ...], list[Difference]] = {}
+    for one in differences:
+        values = [one.where[name] for name in ("stack", "kind", "component")]
+        # Missing values of pandas are not equal to themselves, so that each would be a group of its own.
+        place = tuple(None if pd.isna(value) else value for value in values)
+        groups.setdefault(place, []).append(one)
+    return groups
 
 
 def _tell_difference(beginning: str, differences: Sequence[Difference], metric: str, paired: str) -> Finding:
@@ -294,36 +311,54 @@ def _tell_difference(beginning: str, differences: Sequence[Difference], metric: 
     beginning   the words that begin the sentence
     paired      how the runs were paired, in words
     """
-    are_heads = any(not pd.isna(one.where["head"]) for one in differences)
     words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
     higher = [one for one in differences if one.low > 0]
     lower = [one for one in differences if one.high < 0]
-    # a difference without an interval is neither higher nor lower: comparing with NaN is False
+    # A difference without an interval is neither higher nor lower: comparing with NaN is False.
     unclear = [one for one in differences if not (one.low > 0 or one.high < 0)]
     parts = []
     numbers: list[dict[str, Any]] = []
     for word, own in zip(words, (higher, lower), strict=True):
-        if not own:
-            continue
-        top = max(own, key=lambda one: abs(one.value))
-        numbers.append(_number_of(top))
-        by = f"{format_signed_interval(top.value, top.low, top.high)}{paired}"
-        values = f"{format_short(top.second)} against {format_short(top.first)}"
-        most = ""
-        if are_heads:
-            where = f"in {count_noun(len(own), 'head')} of {len(differences)}"
-            most = f", most in head {top.where['head']} of layer {top.where['layer']}"
-        else:
-            where = _where(own, differences)
-            if len(own) > 1:
-                most = f", most at {_place_name(top)}"
-        parts.append(f"{word} {where}{most} ({values}: {by})")
-    if unclear and parts:
-        where = f"in {count_noun(len(unclear), 'head')}" if are_heads else _where(unclear, differences)
-        parts.append(f"no clear difference {where}")
-    elif unclear:
-        parts.append(f"no clear difference in any {'head' if are_heads else 'layer'}")
+        if own:
+            top = max(own, key=lambda one: abs(one.value))
+            numbers.append(_number_of(top))
+            parts.append(f"{word} {_describe_clear(own, top, differences, paired)}")
+    if unclear:
+        parts.append(f"no clear difference {_describe_unclear(unclear, differences, alone=not parts)}")
     return Finding("differs", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))
+
+
+def _describe_clear(own: Sequence[Difference], top: Difference, every: Sequence[Difference], paired: str) -> str:
+    """Name the layers or heads of clear differences of one sign, and the values where it is largest.
+
+    own, top   these differences, and the largest of them
+    every      all differences of the stack
+    paired     how the runs were paired, in words
+    """
+    most = ""
+    if _are_of_heads(every):
+        where = f"in {count_noun(len(own), 'head')} of {len(every)}"
+        most = f", most in head {top.where['head']} of layer {top.where['layer']}"
+    else:
+        where = _describe_places(own, every)
+        if len(own) > 1:
+            most = f", most at {_place_name(top)}"
+    by = f"{format_signed_interval(top.value, top.low, top.high)}{paired}"
+    values = f"{format_short(top.second)} against {format_short(top.first)}"
+    return f"{where}{most} ({values}: {by})"
+
+
+def _describe_unclear(unclear: Sequence[Difference], every: Sequence[Difference], *, alone: bool) -> str:
+    """Name the layers or heads whose difference is unclear; `alone`: no other difference is clear."""
+    of_heads = _are_of_heads(every)
+    if alone:
+        return "in any head" if of_heads else "in any layer"
+    return f"in {count_noun(len(unclear), 'head')}" if of_heads else _describe_places(unclear, every)
+
+
+def _are_of_heads(differences: Sequence[Difference]) -> bool:
+    """Return whether differences are those of single heads, not of whole layers."""
+    return any(not pd.isna(one.where["head"]) for one in differences)
 
 
 def _number_of(one: Difference) -> dict[str, Any]:
@@ -344,7 +379,7 @@ def _number_of(one: Difference) -> dict[str, Any]:
     return {name: x.item() if hasattr(x, "item") else x for name, x in (known | numbers).items()}
 
 
-def _where(chosen: Sequence[Difference], every: Sequence[Difference]) -> str:
+def _describe_places(chosen: Sequence[Difference], every: Sequence[Difference]) -> str:
     """Name the layers of the `chosen` differences in words; `every` holds the differences of all layers."""
     names = [_place_name(one) for one in every]
     return describe_layers([i for i, one in enumerate(every) if any(one is other for other in chosen)], names)

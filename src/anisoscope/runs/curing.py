@@ -79,7 +79,7 @@ def read_layer_of_run(folder: Path, layer: str | None = None) -> LayerVectors:
     if not layers:
         cure = "measure it with a panel that keeps one (--panel hidden), and --sample above 0"
         raise UsageError(f"a sample of vectors of hidden states in {folder}", "none", cure)
-    name = _find_layer(layer, list(layers)) if layer is not None else _highest(records, layers)
+    name = _find_layer(layer, list(layers)) if layer is not None else _find_highest(records, layers)
     _, vectors, units = layers[name]
     chosen = "" if layer is not None else ", where A is highest"
     notes = [f"{len(vectors):,} sampled vectors of {name}{chosen} (another: --layer)"]
@@ -124,7 +124,7 @@ def _find_layer(asked: str, names: list[str]) -> str:
     )
 
 
-def _highest(records: object, layers: dict[str, tuple[Site, Array, NDArray[np.int64]]]) -> str:
+def _find_highest(records: object, layers: dict[str, tuple[Site, Array, NDArray[np.int64]]]) -> str:
     """Return the name of the sampled layer with the highest A (mean cosine); the last layer if A was not measured."""
     rows = select(records, metric="mean_cosine", component=None, head=None)  # type: ignore[arg-type]
     best, highest = list(layers)[-1], -np.inf

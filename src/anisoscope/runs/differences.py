@@ -330,28 +330,28 @@ def _match(ours: pd.DataFrame, theirs: pd.DataFrame, by_number: bool) -> Iterato
     stacks, other_stacks = ours["stack"].dropna().unique(), theirs["stack"].dropna().unique()
     if len(stacks) == len(other_stacks) == 1:  # an encoder beside a decoder
         theirs = theirs.assign(stack=stacks[0])
-    other_places = {place: list(part.itertuples()) for place, part in theirs.groupby(_places(theirs), sort=False)}
-    for place, part in ours.groupby(_places(ours), sort=False):
+    other_places = {place: list(part.itertuples()) for place, part in theirs.groupby(_join_places(theirs), sort=False)}
+    for place, part in ours.groupby(_join_places(ours), sort=False):
         if place in other_places:
             yield from _match_layers(list(part.itertuples()), other_places[place], by_number)
 
 
 def _match_layers(rows: list[Any], others: list[Any], by_number: bool) -> Iterator[tuple[Any, Any]]:
     """Yield (row of the first run, row of the second): layers of the same number, or of the nearest relative depth."""
-    by_layer = {_layer(row): row for row in others}
-    deepest, deepest_other = max(map(_layer, rows)), max(by_layer)
+    by_layer = {_read_layer(row): row for row in others}
+    deepest, deepest_other = max(map(_read_layer, rows)), max(by_layer)
     is_final = rows[0].site == "final"  # it stands after the last block, whatever its number
     if (deepest == deepest_other or by_number) and not is_final:
         for row in rows:
-            if _layer(row) in by_layer:
-                yield row, by_layer[_layer(row)]
+            if _read_layer(row) in by_layer:
+                yield row, by_layer[_read_layer(row)]
         return
     for row in rows:
-        depth = _layer(row) / max(deepest, 1)
-        yield row, min(others, key=lambda other: abs(_layer(other) / max(deepest_other, 1) - depth))
+        depth = _read_layer(row) / max(deepest, 1)
+        yield row, min(others, key=lambda other: abs(_read_layer(other) / max(deepest_other, 1) - depth))
 
 
-def _places(rows: pd.DataFrame) -> pd.Series:
+def _join_places(rows: pd.DataFrame) -> pd.Series:
     """Return for each row one text of the columns in `PLACE` (stack, head, …) without the layer, by which rows are
     matched.
 
@@ -360,7 +360,7 @@ def _places(rows: pd.DataFrame) -> pd.Series:
     return rows[PLACE].astype("string").fillna("").agg("|".join, axis=1)
 
 
-def _layer(row: Any) -> float:
+def _read_layer(row: Any) -> float:
     """Return the layer's number as float; 0 if the row has none."""
     return 0.0 if pd.isna(row.layer) else float(row.layer)
 
@@ -503,11 +503,15 @@ class Condition:
         if self.where in ("max", "min"):
             pick = max if self.where == "max" else min
             return [pick(ordered, key=lambda one: one.value)]
-        found = [one for one in ordered if _layer_of(one) == int(self.where)]
-        if not found:
-            known = ", ".join(f"{_layer_of(one):g}" for one in ordered)
+        return self._choose_layer(ordered)
+
+    def _choose_layer(self, ordered: Sequence[Difference]) -> list[Difference]:
+        """Return the differences of the layer whose number the condition names. UsageError if there is none."""
+        chosen = [one for one in ordered if _get_layer(one) == int(self.where)]
+        if not chosen:
+            known = ", ".join(f"{_get_layer(one):g}" for one in ordered)
             raise UsageError(f"a layer of both runs in {self.text!r}", self.where, f"layers are {known}")
-        return found
+        return chosen
 
     def _is_beyond(self, one: Difference) -> bool:
         """Return whether the whole interval of the difference (without one, its value) lies beyond the limit."""
@@ -521,10 +525,10 @@ def _get_depth(one: Difference) -> tuple[float, bool]:
 
     The key is (number of the layer, whether it is the final norm).
     """
-    return _layer_of(one), one.where["site"] == "final"
+    return _get_layer(one), one.where["site"] == "final"
 
 
-def _layer_of(one: Difference) -> float:
+def _get_layer(one: Difference) -> float:
     """Return the layer number of a difference as float; 0 if it has none."""
     layer = one.where["layer"]
     return 0.0 if pd.isna(layer) else float(layer)

@@ -180,18 +180,18 @@ def extreme_findings(records: pd.DataFrame, words: Mapping[str, str] | None = No
     several = rows["stack"].nunique() > 1
     for stack, part in rows.groupby("stack", sort=False):
         before = f"{str(stack).capitalize()}: " if several else ""
-        yield from _massive(part, before, words or {})
-        yield from _heavy(part, before)
+        yield from _describe_massive(part, before, words or {})
+        yield from _describe_heavy_tails(part, before)
     kinds = rows[rows["head"].notna()]
     several = kinds["kind"].nunique() > 1 or kinds["stack"].nunique() > 1
     for place, part in kinds.groupby(["stack", "kind"], sort=False):
         stack_name, kind = map(str, place)
         before = f"{stack_name.capitalize()}, {kind}-attention: " if several else ""
-        yield from _sinks(part, before)
-        yield from _logits(part, before)
+        yield from _describe_sinks(part, before)
+        yield from _describe_logits(part, before)
 
 
-def _massive(rows: pd.DataFrame, before: str, words: Mapping[str, str]) -> Iterator[Finding]:
+def _describe_massive(rows: pd.DataFrame, before: str, words: Mapping[str, str]) -> Iterator[Finding]:
     """Say in which layers some sequence has a massive activation, and where the largest one is.
 
     rows     records of one stack
@@ -241,7 +241,7 @@ def _place_of(here: pd.DataFrame, words: Mapping[str, str]) -> str:
     return ", ".join(parts)
 
 
-def _heavy(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
+def _describe_heavy_tails(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
     """Say which dimension has the heaviest tails, if the interval of its kurtosis lies above `HEAVY`.
 
     rows     records of one stack
@@ -258,7 +258,7 @@ def _heavy(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
     yield Finding("heavy_tails", f"{text} (a normal law: 0).", (entry(top),))
 
 
-def _sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
+def _describe_sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
     """Say how many heads have a sink, in which layers, and at which kinds of tokens.
 
     rows     records of one stack
@@ -290,10 +290,10 @@ def _sinks(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
     text = f"{before}{len(found)} of {count_noun(count, 'head')} have a sink (a key with more than {LINE} of attention"
     text += f" in most sequences), {layers}: {where}{first_rate}."
     yield Finding("sinks", text, numbers)
-    yield from _values_of_sinks(rows, found, before)
+    yield from _describe_values_of_sinks(rows, found, before)
 
 
-def _values_of_sinks(rows: pd.DataFrame, found: list[Any], before: str) -> Iterator[Finding]:
+def _describe_values_of_sinks(rows: pd.DataFrame, found: list[Any], before: str) -> Iterator[Finding]:
     """Say in how many heads the sink's value vector is shorter than half of the mean.
 
     found    rows of the heads that have a sink
@@ -309,7 +309,7 @@ def _values_of_sinks(rows: pd.DataFrame, found: list[Any], before: str) -> Itera
         yield Finding("sinks_without_value", text, tuple(map(entry, brief[:10])))
 
 
-def _logits(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
+def _describe_logits(rows: pd.DataFrame, before: str) -> Iterator[Finding]:
     """Say what the smallest and largest attention logits are, and in which heads.
 
     rows     records of one stack

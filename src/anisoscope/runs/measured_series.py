@@ -30,18 +30,21 @@ def expand_series(names: Sequence[Any]) -> list[Any]:
     """
     folders = [name for name in names if isinstance(name, str) and (expand_home(name) / SERIES).exists()]
     if len(folders) > 1:
+        # Which checkpoint belongs to which of the other series, only the user knows.
         one, other = (_list_checkpoints(folder)[-1] for folder in folders[:2])
         raise UsageError(
             "one series of checkpoints",
             f"{len(folders)} ({', '.join(folders)})",
             f"name one checkpoint of each: {one} {other}",
         )
-    if not folders and len(names) == 1 and isinstance(names[0], str) and not Path(names[0]).is_file():
-        refuse_unmeasured_series(names[0])
-    found: list[Any] = []
+    if not folders and len(names) == 1:
+        only = names[0]
+        if isinstance(only, str) and not Path(only).is_file():
+            refuse_unmeasured_series(only)
+    expanded: list[Any] = []
     for name in names:
-        found += _list_checkpoints(name) if name in folders else [name]
-    return found
+        expanded += _list_checkpoints(name) if name in folders else [name]
+    return expanded
 
 
 def _list_checkpoints(series: str) -> list[str]:
@@ -70,11 +73,7 @@ def name_checkpoints(runs: "Sequence[KeptRun]", names: Sequence[str]) -> "list[K
 
     names   how each run was named by the user
     """
-    places: list[tuple[Path, str, str] | None] = []
-    for name in names:
-        path = expand_home(name)
-        match = _OF_CHECKPOINT.fullmatch(path.name) if (path.parent / SERIES).exists() else None
-        places.append((path.parent, match[1], match[2]) if match else None)
+    places = [_parse_checkpoint_folder(name) for name in names]
     several_series = len({place[0] for place in places if place}) > 1
     several_seeds = len({place[1] for place in places if place}) > 1
     named = []
@@ -88,6 +87,14 @@ def name_checkpoints(runs: "Sequence[KeptRun]", names: Sequence[str]) -> "list[K
             short = f"{folder.name}/{short}"
         named.append(replace(kept, name=short))
     return named
+
+
+def _parse_checkpoint_folder(name: str) -> tuple[Path, str, str] | None:
+    """Return (folder of the series, `seed-S`, `step-N`) of a run folder in that of its series; None for other names."""
+    path = expand_home(name)
+    # The name alone may be chance: the list of the series must be there too.
+    match = _OF_CHECKPOINT.fullmatch(path.name) if (path.parent / SERIES).exists() else None
+    return (path.parent, match[1], match[2]) if match else None
 
 
 def refuse_unmeasured_series(name: str) -> None:

@@ -37,22 +37,30 @@ def is_model(name: str) -> bool:
     """
     path = expand_home(name)
     if path.is_dir():
-        has_files = any(next(path.glob(pattern), None) for pattern in OF_MODELS)
-        return not _is_run(path) and (has_files or is_series(name))
-    if path.exists():
-        return True
+        return not _is_run(path) and (_has_model_files(path) or is_series(name))
+    if not path.exists():
+        _refuse_missing_run(name, path)
+    return True
+
+
+def _has_model_files(folder: Path) -> bool:
+    """Return whether a folder holds a file of a kind that models are saved in."""
+    return any(next(folder.glob(pattern), None) for pattern in OF_MODELS)
+
+
+def _refuse_missing_run(name: str, path: Path) -> None:
+    """Raise OutputError for a name that sooner means a run folder that is not there than a model of the hub."""
     similar = suggest_path(name, surely=True)
     if similar:
         raise OutputError("a run folder or a model", f"{name}, which is not there", f"did you mean {similar}?")
     if "/" not in name:
-        return True
-    # `runs/x` is sooner a run that is not there than a model of the owner "runs"
+        return
+    # `runs/x` is sooner a run that is not there than a model of the owner "runs".
     runs = sorted(each.name for each in path.parent.glob("*") if _is_run(each))
     if runs:
         more = " …" if len(runs) > 5 else ""
         cure = f"{path.parent} has {', '.join(runs[:5])}{more}"
         raise OutputError("a run folder or a model", f"{name}, which is not there", cure)
-    return True
 
 
 def _is_run(folder: Path) -> bool:

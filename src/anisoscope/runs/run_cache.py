@@ -111,15 +111,21 @@ def identify_corpus_state(job: Job) -> Any:
             return find_commit_of_set(place)
         if not isinstance(place, Path):
             return "made here"
-        holds = detect_modality(place)
-        items: list[Item] = []
-        if holds in ("speech", "image"):
-            items = list(find_local_items(place, holds, job.column).items)
+        items = _list_media(place, job)
     except AnisoscopeError:
+        # Whatever is wrong with the corpus is reported when it is read.
         return None
     names = [(item.name, item.unit, item.fault) for item in items]
     files = [item.place for item in items if isinstance(item.place, Path)]
     return [_list_stamps([place]), names, _list_stamps(files)]
+
+
+def _list_media(place: Path, job: Job) -> list[Item]:
+    """Return the clips or images of a corpus on this disk; empty for texts, which are in the file itself."""
+    modality = detect_modality(place)
+    if modality not in ("speech", "image"):
+        return []
+    return list(find_local_items(place, modality, job.column).items)
 
 
 def _list_stamps(paths: list[Path]) -> list[tuple[str, int, int]]:

@@ -130,11 +130,11 @@ class _SeriesInProgress:
         try:
             place = place_of(checkpoint.subject)
         except ModelError:  # it may have been here once, and be measured
-            folder = self._folder(checkpoint, recall_commit("model", *split_name(checkpoint.subject)) or "")
+            folder = self._find_folder(checkpoint, recall_commit("model", *split_name(checkpoint.subject)) or "")
             if not self._is_measured(folder):
                 raise
             return json.loads((folder / SHAPE).read_text()), folder
-        folder = self._folder(checkpoint, stamp(checkpoint.subject, place))
+        folder = self._find_folder(checkpoint, stamp(checkpoint.subject, place))
         if self._is_measured(folder):
             return json.loads((folder / SHAPE).read_text()), folder
         return shape(checkpoint.subject, place, self.job_of(checkpoint).trust_remote_code), folder
@@ -143,7 +143,7 @@ class _SeriesInProgress:
         """Return whether a run folder is finished and knows the form of its checkpoint."""
         return (folder / self.marker).exists() and (folder / SHAPE).exists()
 
-    def _folder(self, checkpoint: Checkpoint, state: str) -> Path:
+    def _find_folder(self, checkpoint: Checkpoint, state: str) -> Path:
         """Return a checkpoint's run folder, whose name holds seed, step, and a hash of everything the numbers depend
         on.
 
@@ -151,10 +151,10 @@ class _SeriesInProgress:
         """
         job = self.job_of(checkpoint)
         described = {k: v for k, v in asdict(job).items() if k not in NOT_IN_IDENTITY}
-        key = make_run_id(described, self.corpus, state, self._code(job))
+        key = make_run_id(described, self.corpus, state, self._hash_code(job))
         return self.output / f"seed-{checkpoint.seed}-step-{checkpoint.step}-{key[:8]}"
 
-    def _code(self, job: Job) -> dict[str, str]:
+    def _hash_code(self, job: Job) -> dict[str, str]:
         """Return hashes of the code that computes the numbers.
 
         No model is loaded yet, so the modules of all model families are counted.

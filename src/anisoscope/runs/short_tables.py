@@ -36,30 +36,43 @@ def pivot_by_layer(
     count); None means the run's first. UsageError for a policy that the run lacks.
     """
     metrics = list(metrics)
-    rows = select(records, site=SITES, metric=(*metrics, Q95), head=None)
-    _require_policy(rows, tokens)
-    rows = select(rows, token_policy=[tokens or select_lead_policy(rows), None])
-    # of the shares of the largest dimensions the table shows that of three; of other metrics whole values
-    is_top_share = rows["metric"].eq("mean_cosine.top_share")
-    is_of_three = rows["component"].eq("3").fillna(False)
-    rows = rows[is_top_share & is_of_three | ~is_top_share & rows["component"].isna()]
+    rows = _select_whole_values(select(records, site=SITES, metric=(*metrics, Q95), head=None), tokens)
     is_series = rows["step"].nunique() > 1 or rows["seed"].nunique() > 1
     index = ["step", "seed"] if is_series else []
     keys = [*index, *PLACE]
     parts = {m: part.drop_duplicates(keys).set_index(keys) for m, part in rows.groupby("metric", sort=False)}
-    a = rows[rows["metric"].eq(A) & rows["value"].notna()]
-    ordered = [sort_by_depth(part) for _, part in a.groupby([*index, "stack"], sort=False, dropna=False)]
-    places = pd.concat(ordered) if ordered else a
     columns: dict[tuple[str, str], Any] = {}
+    # A and q95 are columns even if they were not measured: the verdict reads them.
     for metric in dict.fromkeys((*metrics, A, Q95)):
-        if metric in parts or metric in (A, Q95):
-            for end in ENDS:
-                columns[metric, end] = parts[metric][end] if metric in parts else nan
+        if metric in parts:
+            columns |= {(metric, end): parts[metric][end] for end in ENDS}
+        elif metric in (A, Q95):
+            columns |= dict.fromkeys(((metric, end) for end in ENDS), nan)
+    places = _sort_places(rows, [*index, "stack"])
     table = pd.DataFrame(columns, index=places.set_index(keys).index, dtype="float64")
     ends = zip(table[A, "low"], table[A, "high"], table[Q95, "value"], strict=True)
     verdicts = [judge_isotropy(*row) or None for row in ends]
     table["verdict"] = pd.Series(verdicts, table.index, dtype="string")
     return table, rows
+
+
+def _select_whole_values(rows: pd.DataFrame, tokens: str | None) -> pd.DataFrame:
+    """Select what the table shows under one token policy: values without components, and the top-3 share.
+
+    tokens  the token policy (which tokens count); None: the run's first. UsageError for one that the run lacks
+    """
+    _require_policy(rows, tokens)
+    rows = select(rows, token_policy=[tokens or select_lead_policy(rows), None])
+    is_top_share = rows["metric"].eq("mean_cosine.top_share")
+    is_of_three = rows["component"].eq("3").fillna(False)
+    return rows[is_top_share & is_of_three | ~is_top_share & rows["component"].isna()]
+
+
+def _sort_places(rows: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Return the rows of A that have a value, each group of the `keys` from its input to its output."""
+    known = rows[rows["metric"].eq(A) & rows["value"].notna()]
+    ordered = [sort_by_depth(part) for _, part in known.groupby(keys, sort=False, dropna=False)]
+    return pd.concat(ordered) if ordered else known
 
 
 def _require_policy(rows: pd.DataFrame, tokens: str | None) -> list[str]:
@@ -185,24 +198,37 @@ def _describe_gaps(beginning: str, rows: pd.DataFrame, metric: str) -> Finding:
     """
     names = [name_layer(row) for row in rows.itertuples()]
     words = ("more anisotropic", "less anisotropic") if metric == A else ("higher", "lower")
-    # the gap between the intervals, negative if they overlap
+    # The gap between the intervals, negative if they overlap.
     gaps = (rows["low_2"] - rows["high"], rows["low"] - rows["high_2"])
-    parts, numbers = [], []
+    parts: list[str] = []
+    numbers: list[Any] = []
     for word, gap in zip(words, gaps, strict=True):
-        apart = [i for i, width in enumerate(gap) if width > 0]
-        if not apart:
-            continue
-        widest = int(gap.argmax())
-        top = rows.loc[widest]
-        second = top[[*PLACE, *(f"{name}_2" for name in ENTRIES if name not in PLACE)]]
-        second.index = second.index.str.removesuffix("_2")
-        most = f", most at {names[widest]}" if len(apart) > 1 else ""
-        by = f"{format_short(abs(second['value'] - top['value']))} apart, at least {format_short(gap.max())}"
-        values = f"{format_measured(second)} against {format_measured(top)}"
-        parts.append(f"{word} {describe_layers(apart, names)}{most} ({values}: {by})")
-        numbers += [entry(top), entry(second)]
-    same = [i for i in range(len(rows)) if all(gap[i] <= 0 for gap in gaps)]
+        if (gap > 0).any():
+            text, entries = _describe_side(gap, rows, names)
+            parts.append(f"{word} {text}")
+            numbers += entries
+    same = [place for place in range(len(rows)) if all(gap[place] <= 0 for gap in gaps)]
     if same:
-        where = describe_layers(same, names) if parts else "in every layer"
-        parts.append(f"intervals overlap {where}")
+        overlap = describe_layers(same, names) if parts else "in every layer"
+        parts.append(f"intervals overlap {overlap}")
     return Finding("told_apart", f"{beginning}: {'; '.join(parts)}.", tuple(numbers))
+
+
+def _describe_side(gap: pd.Series, rows: pd.DataFrame, names: list[str]) -> tuple[str, list[Any]]:
+    """Say in which layers the interval of one run lies beyond the other's, with both values in the layer where most.
+
+    gap     distance between the intervals by layer, negative if they overlap
+    rows    layers with the values and intervals of both runs
+    names   of the layers
+
+    Returns the text and the two records that support it.
+    """
+    apart = [place for place, width in enumerate(gap) if width > 0]
+    widest = int(gap.argmax())
+    first = rows.loc[widest]
+    second = first[[*PLACE, *(f"{name}_2" for name in ENTRIES if name not in PLACE)]]
+    second.index = second.index.str.removesuffix("_2")
+    most = f", most at {names[widest]}" if len(apart) > 1 else ""
+    values = f"{format_measured(second)} against {format_measured(first)}"
+    by = f"{format_short(abs(second['value'] - first['value']))} apart, at least {format_short(gap.max())}"
+    return f"{describe_layers(apart, names)}{most} ({values}: {by})", [entry(first), entry(second)]

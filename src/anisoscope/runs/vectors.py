@@ -60,22 +60,28 @@ def limit_settings(vectors: VectorArrays, settings: Settings) -> Settings:
 
 def _choose_metrics(vectors: VectorArrays, settings: Settings) -> tuple[str, ...]:
     """Return the names of the chosen metrics that can be measured on these vectors. UsageError if none can."""
-    found = metrics.find_all()
-    have = [name for name, metric in found.items() if not _explain_missing(metric, vectors)]
+    known = metrics.find_all()
+    measurable = [name for name, metric in known.items() if not _explain_missing(metric, vectors)]
     for name in settings.metrics:
         why = _explain_missing(metrics.find_metric_by_name(name), vectors)
         if why:
-            raise UsageError(f"metrics of vectors ({', '.join(have)})", repr(name), why)
-    chosen = list(settings.metrics)
-    if not chosen:
-        chosen = [metric.name for metric in metrics.choose_metrics((), settings.panel) if metric.name in have]
-        if "hidden" in settings.panel:
-            chosen += [name for name in UNASKED if name in have and name not in chosen]
-    of_classes = [name for name, metric in found.items() if metric.reads.labelled]
-    chosen += [name for name in of_classes if name in have and name not in chosen]
+            raise UsageError(f"metrics of vectors ({', '.join(measurable)})", repr(name), why)
+    chosen = list(settings.metrics) or _list_default_metrics(settings, measurable)
+    # Whoever gives labels wants to know of the classes, whichever metrics were named.
+    for name in measurable:
+        if known[name].reads.labelled and name not in chosen:
+            chosen.append(name)
     if not chosen:
         raise UsageError("the panels hidden and spectrum of vectors", ", ".join(settings.panel), "leave it out")
     return tuple(chosen)
+
+
+def _list_default_metrics(settings: Settings, measurable: list[str]) -> list[str]:
+    """Return the metrics of the panels that can be measured, for settings that name none."""
+    names = [metric.name for metric in metrics.choose_metrics((), settings.panel)]
+    if "hidden" in settings.panel:
+        names += [name for name in UNASKED if name not in names]
+    return [name for name in names if name in measurable]
 
 
 def _explain_missing(metric: metrics.Metric, vectors: VectorArrays) -> str:
