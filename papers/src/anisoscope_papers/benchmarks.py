@@ -36,23 +36,40 @@ def open_benchmark(name: str, seed: int) -> LabelledCorpus:
     in `test`, and are also splits of their own.
     """
     known = BENCHMARKS[name]
-    folder = find_copy(name) or Path()
-    source: dict[str, Any] = {"kind": "ANISOSCOPE_DATA" if folder.name else "public home"}
-    if folder.name:
-        paths = {split: folder / f"{file}.jsonl.gz" for split, file in known.files.items()}
-        cure = "copy the file again"
-        rows = {split: [row.columns for row in read_rows_strict(path, cure)] for split, path in paths.items()}
-    else:
-        rows = known.home()
-    splits = {split: tuple(known.example(row, known.labels) for row in found) for split, found in rows.items()}
+    folder = find_copy(name)
+    source: dict[str, Any] = {"kind": "ANISOSCOPE_DATA" if folder else "public home"}
+    rows = _read_copy(known, folder) if folder else known.home()
+    splits: dict[str, tuple[Example, ...]] = {}
+    for split, of_split in rows.items():
+        splits[split] = tuple(known.example(row, known.labels) for row in of_split)
     if VALIDATION not in splits:
-        parts = split_at_random(list(splits.pop(TRAIN)), {TRAIN: YELPHAT_TRAIN, VALIDATION: 1 - YELPHAT_TRAIN}, seed)
-        splits = {**parts, TEST: tuple(e for test in splits.values() for e in test), **splits}
+        splits = _split_training(splits, seed)
         source["split_seed"] = seed
-    if marked := sum(bool(row.get("annotations")) for found in rows.values() for row in found):
-        usable = sum(e.rationale is not None for split in splits.values() for e in split)
+    marked = sum(bool(row.get("annotations")) for of_split in rows.values() for row in of_split)
+    if marked:
+        usable = sum(example.rationale is not None for split in splits.values() for example in split)
         source["unusable_highlights"] = marked - usable
     return LabelledCorpus(name, known.labels, splits, known.tokenised, source)
+
+
+def _read_copy(known: "Benchmark", folder: Path) -> dict[str, Rows]:
+    """Read a local copy of a labelled corpus (`known`): {split: rows}."""
+    rows = {}
+    for split, file in known.files.items():
+        path = folder / f"{file}.jsonl.gz"
+        rows[split] = [row.columns for row in read_rows_strict(path, "copy the file again")]
+    return rows
+
+
+def _split_training(splits: dict[str, tuple[Example, ...]], seed: int) -> dict[str, tuple[Example, ...]]:
+    """Divide the training split at random into training and validation, and join all others in `test`, which comes
+    third; the others follow.
+    """
+    others = dict(splits)
+    training = list(others.pop(TRAIN))
+    parts = split_at_random(training, {TRAIN: YELPHAT_TRAIN, VALIDATION: 1 - YELPHAT_TRAIN}, seed)
+    joined = tuple(example for split in others.values() for example in split)
+    return {**parts, TEST: joined, **others}
 
 
 def fetch(url: str) -> Path:
@@ -81,10 +98,12 @@ def _make_review_example(row: Row, _labels: tuple[str, ...]) -> Example:
 
 def download_yelphat() -> dict[str, Rows]:
     """Download YELP-HAT and return {split: rows}, one row per review."""
-    return {
-        split: [row for part in parts for row in read_yelphat(fetch(f"{YELPHAT}/ham_part{part}.csv"))]
-        for split, parts in YELPHAT_PARTS.items()
-    }
+    splits: dict[str, Rows] = {}
+    for split, parts in YELPHAT_PARTS.items():
+        splits[split] = []
+        for part in parts:
+            splits[split] += read_yelphat(fetch(f"{YELPHAT}/ham_part{part}.csv"))
+    return splits
 
 
 def read_yelphat(path: Path) -> Rows:
@@ -165,21 +184,31 @@ def _make_pair_example(row: Row, labels: tuple[str, ...]) -> Example:
     """
     first = tuple(row["premise"].split())
     second = tuple(row["hypothesis"].split())
+    label = labels.index(row["label"])
     notes = row.get("annotations") or []
-    count = len(first) + len(second)
     marks: Counter[int] = Counter()
     for note in notes:
-        marks.update({*note["premise_highlight"], *(len(first) + i for i in note["hypothesis_highlight"])})
-    beyond = any(max(note["premise_highlight"], default=0) >= len(first) for note in notes)
-    sound = bool(notes) and not beyond and all(i < count for i in marks)
-    shares = tuple(marks[i] / len(notes) for i in range(count)) if sound else None
-    return Example(first, labels.index(row["label"]), second, shares)
+        in_first = set(note["premise_highlight"])
+        in_second = {len(first) + i for i in note["hypothesis_highlight"]}
+        # A premise's highlight behind its end would otherwise count as one of the hypothesis.
+        if max(in_first, default=0) >= len(first) or max(in_second, default=-1) >= len(first) + len(second):
+            return Example(first, label, second, None)
+        marks.update(in_first | in_second)
+    if not notes:
+        return Example(first, label, second, None)
+    shares = tuple(marks[i] / len(notes) for i in range(len(first) + len(second)))
+    return Example(first, label, second, shares)
 
 
 def download_esnli() -> dict[str, Rows]:
     """Download e-SNLI and return {split: rows} of its official splits."""
     files = {TRAIN: ("train_1", "train_2"), VALIDATION: ("dev",), TEST: ("test",)}
-    return {s: [r for f in names for r in read_esnli(fetch(f"{ESNLI}/esnli_{f}.csv"))] for s, names in files.items()}
+    splits: dict[str, Rows] = {}
+    for split, names in files.items():
+        splits[split] = []
+        for name in names:
+            splits[split] += read_esnli(fetch(f"{ESNLI}/esnli_{name}.csv"))
+    return splits
 
 
 def read_esnli(path: Path) -> Rows:
@@ -189,9 +218,11 @@ def read_esnli(path: Path) -> Rows:
         for row in csv.DictReader(file):
             if not row["Sentence1"] or not row["Sentence2"] or row["gold_label"] in NO_LABEL:
                 continue
-            marked = [[row.get(f"Sentence{side}_Highlighted_{i}") for side in (1, 2)] for i in (1, 2, 3)]
             notes = []
-            for first, second in marked:
+            # Test and validation have three annotators, training has one.
+            for i in (1, 2, 3):
+                first = row.get(f"Sentence1_Highlighted_{i}")
+                second = row.get(f"Sentence2_Highlighted_{i}")
                 if first and second:
                     notes.append(
                         {"premise_highlight": _parse_indices(first), "hypothesis_highlight": _parse_indices(second)}

@@ -167,41 +167,81 @@ def make_test_of_seeds(
     known = values[~np.isnan(values)]
     inside = inside or claim.inside
     n = len(known)
-    missing = len(values) - len(known)
-    notes = [reason]
-    fewest = 2
-    nothing = "too few seeds have it"
+    # One seed has no interval: it can still be shown beside a threshold, but not between two ends.
     if inside is None:
-        if missing > 0:
-            notes += [f"{missing} of {len(values)} seeds say nothing"]
-        if n == 1:
-            notes += ["one seed decides nothing"]
+        test = Test(claim, "no seed has it", n=n, subject=subject, note=_describe_seeds(values, reason))
         fewest = 1
-        nothing = "no seed has it"
-    test = Test(claim, nothing, n=n, subject=subject, note="; ".join(filter(None, notes)))
+    else:
+        test = Test(claim, "too few seeds have it", n=n, subject=subject, note=reason)
+        fewest = 2
     if n < fewest:
         return test
     value, low, high = (float(x) for x in estimate_over_seeds(known, bounds=claim.bounds or UNBOUNDED))
-    limit = np.nan if inside is not None else float(claim.limit if threshold is None else threshold)
+    limit = np.nan
+    if inside is None:
+        limit = float(claim.limit if threshold is None else threshold)
     words = f"{statistic or claim.statistic} (claim: {_describe_side(claim, limit, inside)}):"
     test = replace(test, statistic=words, value=value)
-    if n > 1 and np.ptp(known) <= SAME * np.abs(known).max() and not claim.identity:
-        return replace(test, note="; ".join(filter(None, (test.note, f"{n} seeds, no variance: decides nothing"))))
+    # Seeds that all give one value say nothing about how much it varies, and two seeds say too little. What holds by
+    # construction needs no spread.
+    if n > 1 and _are_alike(known) and not claim.identity:
+        return _add_note(test, f"{n} seeds, no variance: decides nothing")
     test = replace(test, low=low, high=high)
     if n < FEWEST and not claim.identity:
-        two = "two seeds decide nothing" * (n > 1)
-        return replace(test, note="; ".join(filter(None, (test.note, two))))
+        return _add_note(test, "two seeds decide nothing") if n > 1 else test
     if inside is not None:
         up, down = compute_equivalence_p(value, low, high, n - 1, inside, claim.bounds or UNBOUNDED)
         return replace(test, inside=inside, up=up, down=down)
-    up, down = (float(p) for p in compute_sided_p(value, low, high, n - 1, claim.threshold(limit)))
-    above_none, below_none = (float(p) for p in compute_sided_p(value, low, high, n - 1, find_no_effect(claim, limit)))
-    if claim.identity and np.isnan(up):  # what holds by construction need not vary
-        up = float(value <= claim.threshold(limit))
-        down = float(value >= claim.threshold(limit))
+    return _test_against_limit(test, limit)
+
+
+def _describe_seeds(values: Array, reason: str) -> str:
+    """Describe what must be known of `values` [seed]: the `reason`, how many are missing (NaN), and if it is only
+    one.
+    """
+    n = int((~np.isnan(values)).sum())
+    notes = [reason]
+    if n < len(values):
+        notes.append(f"{len(values) - n} of {len(values)} seeds say nothing")
+    if n == 1:
+        notes.append("one seed decides nothing")
+    return _join_notes(*notes)
+
+
+def _are_alike(values: Array) -> bool:
+    """Return whether values are equal but for rounding."""
+    return bool(np.ptp(values) <= SAME * np.abs(values).max())
+
+
+def _add_note(test: Test, note: str) -> Test:
+    """Return a test with one more note."""
+    return replace(test, note=_join_notes(test.note, note))
+
+
+def _join_notes(*notes: str) -> str:
+    """Join notes by semicolons; empty ones are left out."""
+    return "; ".join(filter(None, notes))
+
+
+def _test_against_limit(test: Test, limit: float) -> Test:
+    """Return a test over seeds with the p of its claim, of the contrary, and of the other side of "no effect".
+
+    `test`: with value, interval, and n in seeds; `limit`: the number that it is compared with, before the floor.
+    """
+    claim = test.claim
+    threshold = claim.threshold(limit)
+    assert test.n is not None
+    freedom = test.n - 1
+    interval = (test.value, test.low, test.high)
+    above, below = (float(p) for p in compute_sided_p(*interval, freedom, threshold))
+    above_none, below_none = (float(p) for p in compute_sided_p(*interval, freedom, find_no_effect(claim, limit)))
+    # What holds by construction need not vary: without an interval, the number itself decides.
+    if claim.identity and np.isnan(above):
+        above = float(test.value <= threshold)
+        below = float(test.value >= threshold)
     if claim.below is not None:
-        return replace(test, up=down, down=up, against=above_none)
-    return replace(test, up=up, down=down, against=below_none)
+        return replace(test, up=below, down=above, against=above_none)
+    return replace(test, up=above, down=below, against=below_none)
 
 
 def find_no_effect(claim: Claim, limit: float | None = None) -> float:
@@ -220,12 +260,19 @@ def _describe_side(claim: Claim, limit: float, inside: tuple[float, float] | Non
     """
     if inside is not None:
         return f"{inside[0]:.3g} to {inside[1]:.3g}"
-    return f"{'<>'[claim.below is None]} {limit:.3g}" + (f" by {claim.floor:.3g}" if claim.floor else "")
+    sign = ">" if claim.below is None else "<"
+    words = f"{sign} {limit:.3g}"
+    if claim.floor:
+        words += f" by {claim.floor:.3g}"
+    return words
 
 
 def look_up_bounds(metric: str) -> Bounds:
     """Return (smallest, largest) value that a metric, and means of it, can have; infinite if not known."""
-    return next((bounds for begin, bounds in BOUNDS.items() if metric.startswith(begin)), UNBOUNDED)
+    for begin, bounds in BOUNDS.items():
+        if metric.startswith(begin):
+            return bounds
+    return UNBOUNDED
 
 
 def average_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
@@ -233,6 +280,7 @@ def average_over_seeds(rows: pd.DataFrame, *keys: str) -> pd.DataFrame:
 
     One row for each combination of the columns `keys`, with the columns `value`, `low`, `high`.
     """
+    # Rows are sorted by group once and split there: pandas' own aggregation calls a function for each group, slowly.
     group = rows.groupby(list(keys), sort=False, dropna=False).ngroup().to_numpy()
     order = np.argsort(group, kind="stable")
     begins = np.flatnonzero(np.diff(group[order], prepend=-1))
@@ -254,19 +302,30 @@ def judge_tests(tests: Sequence[Test]) -> list[Verdict]:
     seed, fails only if it fails with every seed, and is undecided otherwise. The verdict then shows the value measured
     with the seed that supports it least, and n counts seeds.
     """
-    up, down, against = (_correct_p(tests, side) for side in ("up", "down", "against"))
+    up = _correct_p(tests, "up")
+    down = _correct_p(tests, "down")
+    against = _correct_p(tests, "against")
     outcomes = [_decide(*each) for each in zip(tests, up, down, strict=True)]
     ways = [find_way_of_failing(*each) for each in zip(tests, outcomes, against, strict=True)]
-    members: dict[object, list[int]] = {}
-    for i, test in enumerate(tests):
-        members.setdefault(i if test.over is None else (test.claim, test.subject), []).append(i)
     verdicts = []
-    for m in members.values():
-        verdict = _make_verdict([tests[i] for i in m], [outcomes[i] for i in m], up[m])
+    for members in _group_into_verdicts(tests):
+        of_one = [tests[i] for i in members]
+        verdict = _make_verdict(of_one, [outcomes[i] for i in members], up[members])
         if verdict.outcome == "fails":
-            verdict = replace(verdict, failing=_pick_worst([ways[i] for i in m], tests[m[0]].over))
+            verdict = replace(verdict, failing=_pick_worst([ways[i] for i in members], of_one[0].over))
         verdicts.append(verdict)
     return verdicts
+
+
+def _group_into_verdicts(tests: Sequence[Test]) -> list[list[int]]:
+    """Return the indices of the tests that make one verdict together, a list for each verdict."""
+    members: dict[object, list[int]] = {}
+    for i, test in enumerate(tests):
+        key: object = i  # a verdict of its own
+        if test.over is not None:
+            key = (test.claim, test.subject)
+        members.setdefault(key, []).append(i)
+    return list(members.values())
 
 
 def find_way_of_failing(test: Test, outcome: Outcome, against: float) -> Failing | Literal[""]:
@@ -303,17 +362,37 @@ def _correct_p(tests: Sequence[Test], side: Literal["up", "down", "against"]) ->
     direction, where one is enough, they count one by one.
     """
     p = np.array([np.nan if t.apart else getattr(t, side) for t in tests], dtype=np.float64)
-    families: dict[object, dict[object, list[int]]] = {}
-    for i, t in enumerate(tests):
-        together = (t.claim, t.subject, t.seed) if side == "up" and t.over in ("all", "last") else i
-        kind = (t.claim.primary, t.claim.identity, t.claim.afterwards, t.claim.makes)
-        families.setdefault(kind, {}).setdefault(together, []).append(i)
-    for family in families.values():
-        members = list(family.values())
-        of_each = np.array([p[m[-1]] if tests[m[0]].over == "last" else p[m].max() for m in members])
-        for m, one, corrected in zip(members, of_each, holm(of_each), strict=True):
-            p[m] = np.minimum(1.0, p[m] * (corrected / one if one > 0 else len(members)))
+    for family in _group_into_families(tests, together=side == "up"):
+        of_each = np.array([_pick_p(tests[members[0]], p[members]) for members in family])
+        for members, before, corrected in zip(family, of_each, holm(of_each), strict=True):
+            # The factor of the p that counts is applied to all p that it stands for. A p of 0 has no factor: the
+            # largest one that Holm can give is taken.
+            factor = corrected / before if before > 0 else len(family)
+            p[members] = np.minimum(1.0, p[members] * factor)
     return p
+
+
+def _group_into_families(tests: Sequence[Test], *, together: bool) -> list[list[list[int]]]:
+    """Return the families of tests that are corrected together; in each, the indices of tests that count as one.
+
+    `together`: tests that must all hold count as one. Otherwise every test counts.
+    """
+    families: dict[object, dict[object, list[int]]] = {}
+    for i, test in enumerate(tests):
+        one: object = i
+        if together and test.over in ("all", "last"):
+            one = (test.claim, test.subject, test.seed)
+        kind = (test.claim.primary, test.claim.identity, test.claim.afterwards, test.claim.makes)
+        families.setdefault(kind, {}).setdefault(one, []).append(i)
+    return [list(family.values()) for family in families.values()]
+
+
+def _pick_p(first: Test, p: Array) -> float:
+    """Return the p that counts for tests that count as one (`p`: of each): the largest, or for "last" the last one's.
+
+    `first`: the first of these tests.
+    """
+    return float(p[-1] if first.over == "last" else p.max())
 
 
 def _decide(test: Test, up: float, down: float) -> Outcome:
@@ -357,12 +436,15 @@ def make_verdict_without_test(
     If it fails, the way of failing is `contrary`, or `beyond` for a claim with two ends (`inside`). NaN becomes None.
     The other arguments are the fields of the `Verdict`.
     """
-    outcome: Outcome = "undecided" if holds is None else "holds" if holds else "fails"
-    if claim.identity and outcome == "holds":
-        outcome = "identity"
+    outcome: Outcome = "undecided"
+    failing: Failing | Literal[""] = ""
+    if holds:
+        outcome = "identity" if claim.identity else "holds"
+    elif holds is not None:
+        outcome = "fails"
+        failing = "contrary" if claim.inside is None else "beyond"
+    # Verdicts are written as JSON, which has no NaN.
     value, low, high, p = (None if x is None or np.isnan(x) else x for x in (value, low, high, p))
-    way: Failing = "contrary" if claim.inside is None else "beyond"
-    failing = way if outcome == "fails" else ""
     return Verdict(claim.name, outcome, statistic, value, low, high, n, p, reason, subject, failing)
 
 
@@ -379,52 +461,83 @@ def _make_verdict(tests: list[Test], outcomes: list[Outcome], p: Array) -> Verdi
     `outcomes` and `p` (corrected) are those of the tests, in the same order. The numbers shown are those of the
     decisive test.
     """
-    first = tests[0]
+    over = tests[0].over
     seeds = sorted({t.seed for t in tests})
-    i = _find_decisive_of_seeds(tests, p) if first.over else 0
-    t = tests[i]
-    n = len(seeds) if t.units and len(seeds) > 1 else t.n
-    numbers = (t.value, t.low, t.high, n, float(p[i]))
-    if t.apart:
-        verdict = make_verdict_without_test(t.claim, None, t.statistic, *numbers, t.apart, t.subject)
+    i = _find_decisive_of_seeds(tests, p) if over else 0
+    shown = tests[i]
+    n = shown.n
+    # An interval over documents is that of one seed: what generalises is the number of seeds.
+    if shown.units and len(seeds) > 1:
+        n = len(seeds)
+    numbers = (shown.value, shown.low, shown.high, n, float(p[i]))
+    if shown.apart:
+        verdict = make_verdict_without_test(shown.claim, None, shown.statistic, *numbers, shown.apart, shown.subject)
         return replace(verdict, outcome="not comparable")
-    if first.over is None:
-        alone = outcomes == ["undecided"] and min(t.up, t.down) < LEVEL
-        corrected = "its interval alone would decide, corrected for the others' tests it does not"
-        note = "; ".join(filter(None, (t.note, corrected)))
-        return make_verdict_without_test(
-            t.claim, _find_agreement(outcomes), t.statistic, *numbers, note if alone else t.note, t.subject
-        )
-    each = []
-    for s in seeds:
-        each.append(_combine_outcomes([o for t, o in zip(tests, outcomes, strict=True) if t.seed == s], first.over))
-    reason = f"{outcomes.count('holds')} of {len(tests)} {t.words}"
-    if first.over == "last":
+    if over is None:
+        note = shown.note
+        if outcomes == ["undecided"] and min(shown.up, shown.down) < LEVEL:
+            note = _join_notes(note, "its interval alone would decide, corrected for the others' tests it does not")
+        agreed = _find_agreement(outcomes)
+        return make_verdict_without_test(shown.claim, agreed, shown.statistic, *numbers, note, shown.subject)
+    of_seeds = []
+    for seed in seeds:
+        of_seed = [outcome for test, outcome in zip(tests, outcomes, strict=True) if test.seed == seed]
+        of_seeds.append(_combine_outcomes(of_seed, over))
+    statistic = _describe_shown(shown, over, tests)
+    reason = _explain_verdict(shown, over, tests, outcomes, of_seeds)
+    agreed = _find_agreement(of_seeds)
+    return make_verdict_without_test(shown.claim, agreed, statistic, *numbers, reason, shown.subject)
+
+
+def _describe_shown(shown: Test, over: Over, tests: list[Test]) -> str:
+    """Describe the number that a verdict shows: which of its `tests` it is (`shown`), of which seed, and at which
+    place.
+    """
+    words = shown.statistic.rstrip(":")
+    if sum(test.seed == shown.seed for test in tests) > 1:
+        words = {"any": "largest ", "all": "weakest ", "most": "middle ", "last": ""}[over] + words
+    if len({test.seed for test in tests}) > 1:
+        words += ", of the weakest seed"
+    if shown.where:
+        words += f", at {shown.where}"
+    return f"{words}:"
+
+
+def _explain_verdict(
+    shown: Test, over: Over, tests: list[Test], outcomes: list[Outcome], of_seeds: list[Outcome]
+) -> str:
+    """Say in words how many tests hold, how the seeds (`of_seeds`) decide, and what n counts. `shown`: the decisive
+    test.
+    """
+    reason = f"{outcomes.count('holds')} of {len(tests)} {shown.words}"
+    if over == "last":
         reason += _describe_course(tests, outcomes)
-    several = len(seeds) > 1
+    several = len(of_seeds) > 1
     if several:
-        reason += f"; {len(seeds)} seeds, each: {', '.join(each)}"
-    if t.units and t.n is not None:
-        reason += f"; n counts seeds, the interval is over {t.n} {t.units}" if several else f"; n counts {t.units}"
-    if t.note:
-        reason += f"; {t.note}"
-    own = sum(one.seed == t.seed for one in tests)
-    which = {"any": "largest ", "all": "weakest ", "most": "middle ", "last": ""}[first.over] if own > 1 else ""
-    whose = ", of the weakest seed" if several else ""
-    place = f", at {t.where}" if t.where else ""
-    words = f"{which}{t.statistic.rstrip(':')}{whose}{place}:"
-    return make_verdict_without_test(t.claim, _find_agreement(each), words, *numbers, reason, t.subject)
+        reason += f"; {len(of_seeds)} seeds, each: {', '.join(of_seeds)}"
+    if shown.units and shown.n is not None:
+        if several:
+            reason += f"; n counts seeds, the interval is over {shown.n} {shown.units}"
+        else:
+            reason += f"; n counts {shown.units}"
+    if shown.note:
+        reason += f"; {shown.note}"
+    return reason
 
 
 def _describe_course(tests: list[Test], outcomes: list[Outcome]) -> str:
     """Describe how the outcomes change along a series of tests (layers, norms): from which on all hold, and which
     fail.
     """
-    holding = [o == "holds" for o in outcomes]
-    start = next((i for i in range(len(tests)) if all(holding[i:])), None)
-    against = ", ".join(t.where for t, o in zip(tests, outcomes, strict=True) if o == "fails")
-    onset = f", from {tests[start].where} on" if start is not None else ""
-    return onset + (f"; against the claim at {against}" if against else "")
+    words = ""
+    for start in range(len(tests)):
+        if all(outcome == "holds" for outcome in outcomes[start:]):
+            words = f", from {tests[start].where} on"
+            break
+    failing = [test.where for test, outcome in zip(tests, outcomes, strict=True) if outcome == "fails"]
+    if failing:
+        words += f"; against the claim at {', '.join(failing)}"
+    return words
 
 
 def _find_decisive_of_seeds(tests: list[Test], p: Array) -> int:
@@ -435,11 +548,20 @@ def _find_decisive_of_seeds(tests: list[Test], p: Array) -> int:
     by_seed: dict[int, list[int]] = {}
     for i, test in enumerate(tests):
         by_seed.setdefault(test.seed, []).append(i)
-    decisive = [members[_find_decisive([tests[i] for i in members], p[members])] for members in by_seed.values()]
-    margins = np.array([tests[i].margin for i in decisive])
-    if np.isnan(margins).all():
-        margins = -np.nan_to_num(p[decisive], nan=1.0)
+    decisive = []
+    for members in by_seed.values():
+        of_seed = [tests[i] for i in members]
+        decisive.append(members[_find_decisive(of_seed, p[members])])
+    margins = _list_margins([tests[i] for i in decisive], p[decisive])
     return decisive[int(np.nanargmin(margins))]
+
+
+def _list_margins(tests: list[Test], p: Array) -> Array:
+    """Return how well each test supports its claim: its margin; if none has one, −p, which ranks tests alike."""
+    margins = np.array([test.margin for test in tests])
+    if np.isnan(margins).all():
+        return -np.nan_to_num(p, nan=1.0)
+    return margins
 
 
 def _find_decisive(tests: list[Test], p: Array) -> int:
@@ -450,12 +572,12 @@ def _find_decisive(tests: list[Test], p: Array) -> int:
     """
     if len(tests) == 1 or tests[0].over == "last":
         return len(tests) - 1
-    margins = np.array([t.margin for t in tests])
-    if np.isnan(margins).all():
-        margins = -np.nan_to_num(p, nan=1.0)
+    margins = _list_margins(tests, p)
     if tests[0].over == "most":
         return int(np.argsort(-margins, kind="stable")[len(tests) // 2])
-    return int(np.nanargmax(margins) if tests[0].over == "any" else np.nanargmin(margins))
+    if tests[0].over == "any":
+        return int(np.nanargmax(margins))
+    return int(np.nanargmin(margins))
 
 
 def _combine_outcomes(outcomes: list[Outcome], over: Over) -> Outcome:

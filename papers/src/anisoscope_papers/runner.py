@@ -22,6 +22,7 @@ from anisoscope.progress import show_progress
 from anisoscope.store import as_records, read_table, write_json, write_table
 from anisoscope.wording import list_first
 from anisoscope_papers.judge import make_verdict_without_test
+from anisoscope_papers.needs import Need
 from anisoscope_papers.origin import describe_provenance
 from anisoscope_papers.study import STANDS_IN, WITHHELD, Compared, Context, Study, Verdict
 from anisoscope_papers.study_names import choose_names, find_folder, find_packages, number_of
@@ -44,17 +45,30 @@ def find_studies() -> tuple[Study, ...]:
     studies: list[Study] = []
     papers = find_packages()
     for paper, package in papers.items():
-        for name in (module.name for module in iter_modules(package.__path__) if module.name != "__main__"):
-            content = vars(import_module(f"{package.__name__}.{name}"))
-            must = re.match(r"(fig|table|sec)\d", name)  # others may
-            declared: tuple[Any, ...] = content.get("STUDIES", (content.get("STUDY"),))
-            if declared and all(isinstance(study, Study) for study in declared):
-                studies.extend(declared)
-            elif declared != (None,) or must or any(isinstance(x, Study) for x in content.values()):
-                where = f"STUDY = declare(…) in {paper}/{name}.py"
-                raise MeasureError(where, repr(declared), "declare it; see docs/adding.md")
+        for module in iter_modules(package.__path__):
+            # Importing it would run it as a program.
+            if module.name != "__main__":
+                studies += _find_studies_in(paper, package.__name__, module.name)
     order = list(papers)
-    return tuple(sorted(studies, key=lambda s: (order.index(s.paper), number_of(s.name))))
+    return tuple(sorted(studies, key=lambda study: (order.index(study.paper), number_of(study.name))))
+
+
+def _find_studies_in(paper: str, package: str, name: str) -> tuple[Study, ...]:
+    """Import the module `name` in the `package` of a paper and return the studies that it declares.
+
+    MeasureError if it declares something else, or nothing although its name or its content is that of a study.
+    """
+    content = vars(import_module(f"{package}.{name}"))
+    declared: tuple[Any, ...] = content.get("STUDIES", (content.get("STUDY"),))
+    if declared and all(isinstance(study, Study) for study in declared):
+        return declared
+    # A study under another name would never run, and nobody would notice.
+    is_named_like_one = re.match(r"(fig|table|sec)\d", name)
+    holds_one = any(isinstance(value, Study) for value in content.values())
+    if declared != (None,) or is_named_like_one or holds_one:
+        where = f"STUDY = declare(…) in {paper}/{name}.py"
+        raise MeasureError(where, repr(declared), "declare it; see docs/adding.md")
+    return ()
 
 
 def choose(paper: str, only: str = "") -> list[Study]:
@@ -78,39 +92,83 @@ def describe(studies: Sequence[Study], settings: str) -> list[str]:
 
 def _describe_costs(studies: Sequence[Study]) -> Iterator[str]:
     """Yield the lines of a dry run: what each study downloads and computes that no earlier one does, and the total."""
-    known: dict[str, str] = {}
-    runs: dict[str, float] = {}
-    loaded = disk = 0.0
-    unknown: list[str] = []
-    pace = measure_speed() * EFFICIENCY * 3600 if any(study.needs for study in studies) else 1.0
+    pace = 1.0  # operations an hour, in 1e12
+    if any(study.needs for study in studies):
+        pace = measure_speed() * EFFICIENCY * 3600
+    known = _Known({}, {})
     for study in studies:
         yield f"{study.name:8s} {study.title}"
-        new = [need for need in study.needs if need.name and need.name not in known]
-        for need in new:
-            yield f"         {need.name}"
-            size = "size unknown" if need.gigabytes is None else _format_gigabytes(need.gigabytes)
-            yield f"           {size}; {need.note}" if need.note else f"           {size}"
-        again = dict.fromkeys(known[need.name] for need in study.needs if need.name in known)
-        work = {run: cost for need in study.needs for run, cost in need.work.items() if run not in runs}
-        load = sum(need.gigabytes or 0.0 for need in new)
-        parts = [f"what {', '.join(again)} load{'s' * (len(again) == 1)}"] if again else []
-        if new:
-            parts += [f"{_format_gigabytes(load)} to download"]
-        hours = sum(work.values()) / pace
-        if study.needs:
-            parts.append(f"about {_format_hours(hours)}" if work else "nothing more to compute")
-            yield f"         {'; '.join(parts)}"
-        known |= {need.name: study.name for need in new}
-        unknown += [need.name for need in new if need.gigabytes is None]
-        runs |= work
-        loaded = loaded + load
-        disk = disk + sum(need.on_disk for need in new)
-    if known:
-        more = f", and {len(unknown)} of unknown size" if unknown else ""
-        hours = sum(runs.values()) / pace
-        sizes = f"{_format_gigabytes(loaded)} to download{more}; {_format_gigabytes(disk)} of disk space"
-        yield f"in all   {sizes}; about {_format_hours(hours)} on this machine"
+        yield from _describe_new_costs(study, known, pace)
+        # Only now: what is new of a study is told by what the studies before it need.
+        for need in study.needs:
+            known.add(need, study.name)
+    if known.loaders:
+        yield from known.describe_total(pace)
         yield "         what is in the hub's cache, or at hand as a local copy, is not downloaded"
+
+
+def _describe_new_costs(study: Study, known: "_Known", pace: float) -> Iterator[str]:
+    """Yield lines on what a study downloads and computes in addition to what is `known` from earlier ones.
+
+    `pace`: operations an hour, in 1e12.
+    """
+    new = [need for need in study.needs if need.name and need.name not in known.loaders]
+    for need in new:
+        yield f"         {need.name}"
+        size = "size unknown" if need.gigabytes is None else _format_gigabytes(need.gigabytes)
+        note = f"; {need.note}" if need.note else ""
+        yield f"           {size}{note}"
+    if not study.needs:
+        return
+    parts = []
+    again = dict.fromkeys(known.loaders[need.name] for need in study.needs if need.name in known.loaders)
+    if again:
+        verb = "loads" if len(again) == 1 else "load"
+        parts.append(f"what {', '.join(again)} {verb}")
+    if new:
+        parts.append(f"{_format_gigabytes(sum(need.gigabytes or 0.0 for need in new))} to download")
+    work: dict[str, float] = {}
+    for need in study.needs:
+        work |= need.work
+    hours = sum(cost for run, cost in work.items() if run not in known.runs) / pace
+    if work.keys() <= known.runs.keys():
+        parts.append("nothing more to compute")
+    else:
+        parts.append(f"about {_format_hours(hours)}")
+    yield f"         {'; '.join(parts)}"
+
+
+@dataclass
+class _Known:
+    """What the studies of a dry run need, each thing once.
+
+    loaders   {what is downloaded: the study that does it first}
+    runs      {run: operations in 1e12}
+    loaded    gigabytes to download; unknown: downloads of unknown size; disk: gigabytes on disk
+    """
+
+    loaders: dict[str, str]
+    runs: dict[str, float]
+    loaded: float = 0.0
+    unknown: int = 0
+    disk: float = 0.0
+
+    def add(self, need: Need, study: str) -> None:
+        """Add what `study` needs; what an earlier one needs counts once."""
+        for run, cost in need.work.items():
+            self.runs.setdefault(run, cost)
+        if need.name and need.name not in self.loaders:
+            self.loaders[need.name] = study
+            self.loaded += need.gigabytes or 0.0
+            self.unknown += need.gigabytes is None
+            self.disk += need.on_disk
+
+    def describe_total(self, pace: float) -> Iterator[str]:
+        """Yield a line on all studies together. `pace`: operations an hour, in 1e12."""
+        more = f", and {self.unknown} of unknown size" if self.unknown else ""
+        hours = sum(self.runs.values()) / pace
+        sizes = f"{_format_gigabytes(self.loaded)} to download{more}; {_format_gigabytes(self.disk)} of disk space"
+        yield f"in all   {sizes}; about {_format_hours(hours)} on this machine"
 
 
 def _format_gigabytes(x: float) -> str:

@@ -46,7 +46,11 @@ def check(paper: str, only: str, settings: str) -> None:
     """
     find_folder(paper)
     choose_names(paper, only)
-    if settings not in (named := {name for known, _, _, how in list_studies() if known == paper for name in how}):
+    named: set[str] = set()
+    for known, _, _, of_study in list_studies():
+        if known == paper:
+            named.update(of_study)
+    if settings not in named:
         cure = f"{suggest_names(settings, named)} (anisoscope list studies names those of each)"
         raise UsageError(f"settings of {paper}", repr(settings), cure)
 
@@ -56,18 +60,32 @@ def choose_names(paper: str, only: str = "") -> list[str]:
 
     `fig3` also selects fig3a, fig3b …. UsageError for a name that fits no study.
     """
-    if only and not only.strip(" ,"):
-        raise UsageError(f"figures or tables of {paper} for --only", repr(only), "leave it out for all")
     studies = [name for known, name, *_ in list_studies() if known == paper]
-    found = dict.fromkeys(() if only else studies)
-    for part in filter(None, (part.strip() for part in only.split(","))):
-        span = re.fullmatch(r"([a-z]+)(\d+)-(?:\1)?(\d+)", part)
-        wanted = [f"{span[1]}{number}" for number in range(int(span[2]), int(span[3]) + 1)] if span else [part]
-        named = [part] if part in studies else [n for n in studies if re.sub(r"(?<=\d)[a-z]$", "", n) in wanted]
+    if not only:
+        return studies
+    parts = [part.strip() for part in only.split(",") if part.strip()]
+    if not parts:
+        raise UsageError(f"figures or tables of {paper} for --only", repr(only), "leave it out for all")
+    chosen: dict[str, None] = {}  # in order, each once
+    for part in parts:
+        named = _expand_name(part, studies)
         if not named:
             raise UsageError(f"figures or tables of {paper}", repr(part), suggest_names(part, studies))
-        found |= dict.fromkeys(named)
-    return list(found)
+        chosen |= dict.fromkeys(named)
+    return list(chosen)
+
+
+def _expand_name(part: str, studies: list[str]) -> list[str]:
+    """Return those of the `studies` that one name (`fig3`, `fig3a`) or range (`fig3-5`, `fig3-fig5`) stands for."""
+    if part in studies:
+        return [part]
+    wanted = [part]
+    span = re.fullmatch(r"([a-z]+)(\d+)-(?:\1)?(\d+)", part)
+    if span:
+        kind, first, last = span.groups()
+        wanted = [f"{kind}{number}" for number in range(int(first), int(last) + 1)]
+    # A figure with parts is named by its number alone.
+    return [name for name in studies if re.sub(r"(?<=\d)[a-z]$", "", name) in wanted]
 
 
 def list_studies() -> list[tuple[str, str, str, list[str]]]:
@@ -78,6 +96,7 @@ def list_studies() -> list[tuple[str, str, str, list[str]]]:
     for paper in find_packages():
         entries = tomllib.loads((find_folder(paper) / PUBLISHED).read_text("utf-8"))
         usual = entries.get("settings", ["quick", "paper"])
+        # Other tables of the file hold claims that several figures share.
         studies = [(name, entry) for name, entry in entries.items() if isinstance(entry, dict) and "title" in entry]
         for name, entry in sorted(studies, key=lambda study: number_of(study[0])):
             found.append((paper, name, entry["title"], entry.get("settings", usual)))

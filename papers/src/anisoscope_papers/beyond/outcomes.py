@@ -15,7 +15,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -114,7 +114,9 @@ def _probe_words(model: Any, tokenizer: Any, folder: Path) -> Rows:
     `folder`: of the treebank UD English EWT.
     """
     window = model.config.max_position_embeddings
-    parts = [_read_words(model, tokenizer, folder / f"{split}.jsonl.gz", n, window) for split, n in SENTENCES.items()]
+    parts = []
+    for split, sentences in SENTENCES.items():
+        parts.append(_read_words(model, tokenizer, folder / f"{split}.jsonl.gz", sentences, window))
     (seen, tags), (words, right) = parts
     found = LinearDiscriminantAnalysis().fit(seen, tags).predict(words)
     yield {"metric": "probing.accuracy", "value": float((found == right).mean())}
@@ -126,20 +128,41 @@ def _read_words(model: Any, tokenizer: Any, path: Path, sentences: int, window: 
     sentences   how many are read, evenly spread over the file
     window      tokens at which a sentence is cut
     """
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        every = [json.loads(line) for line in lines]
-    chosen = np.linspace(0, len(every) - 1, min(sentences, len(every))).astype(int)
-    by_length = defaultdict(list)
-    for sentence in (every[i] for i in chosen):
-        pieces = tokenizer([f" {word}" for word in sentence["tokens"]], add_special_tokens=False)["input_ids"]
-        ids = [token for word in pieces for token in word][:window]
-        ends = [end - 1 for end in np.cumsum([len(word) for word in pieces]) if end <= window]
-        by_length[len(ids)].append((ids, ends, sentence["upos"][: len(ends)]))
+    # Sentences of one length make a batch, so that none needs padding.
+    by_length: dict[int, list[_TaggedSentence]] = defaultdict(list)
+    for sentence in _pick_sentences(path, sentences):
+        tagged = _tokenise_sentence(sentence, tokenizer, window)
+        by_length[len(tagged.ids)].append(tagged)
     states: list[Tensor] = []
     tags: list[str] = []
     for group in by_length.values():
-        hidden = model.bert(torch.tensor([ids for ids, _, _ in group])).last_hidden_state
-        states += [x[ends] for x, (_, ends, _) in zip(hidden, group, strict=True)]
-        for _, _, upos in group:
-            tags.extend(upos)
+        hidden = model.bert(torch.tensor([tagged.ids for tagged in group])).last_hidden_state
+        for of_tokens, tagged in zip(hidden, group, strict=True):
+            states.append(of_tokens[tagged.ends])
+            tags += tagged.tags
     return torch.cat(states).double().numpy(), np.array(tags)
+
+
+class _TaggedSentence(NamedTuple):
+    """A tokenised sentence: token ids, and for each whole word the place of its last token, and its part of speech."""
+
+    ids: list[int]
+    ends: list[int]
+    tags: list[str]
+
+
+def _pick_sentences(path: Path, count: int) -> list[dict[str, Any]]:
+    """Return `count` sentences of a treebank file, evenly spread over it; all if it has fewer."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        every = [json.loads(line) for line in lines]
+    chosen = np.linspace(0, len(every) - 1, min(count, len(every))).astype(int)
+    return [every[i] for i in chosen]
+
+
+def _tokenise_sentence(sentence: dict[str, Any], tokenizer: Any, window: int) -> _TaggedSentence:
+    """Tokenise a sentence word by word; it is cut at `window` tokens, and a word that is cut is left out."""
+    # The leading space is part of a word, as the tokenizer learnt it inside texts.
+    pieces = tokenizer([f" {word}" for word in sentence["tokens"]], add_special_tokens=False)["input_ids"]
+    ids = [token for word in pieces for token in word]
+    ends = [int(end) - 1 for end in np.cumsum([len(word) for word in pieces]) if end <= window]
+    return _TaggedSentence(ids[:window], ends, sentence["upos"][: len(ends)])

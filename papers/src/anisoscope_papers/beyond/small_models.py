@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -137,12 +138,13 @@ def open_material(task: str, limit: int, held: int, seed: int) -> Sentences:
     corpus = replace(corpus, splits=splits)
     tokenizer = build_tokenizer(corpus, max_length=LONGEST)
     encoded = {split: encode(examples, tokenizer, LONGEST) for split, examples in splits.items()}
-    tags = {}
-    for split in splits:
-        tags[split] = [
-            [UNTAGGED if w < 0 else words[id(e)][w] for w in of_token]
-            for e, of_token in zip(splits[split], encoded[split].words, strict=True)
-        ]
+    tags: dict[str, list[list[int]]] = {}
+    for split, examples in splits.items():
+        tags[split] = []
+        for example, of_tokens in zip(examples, encoded[split].words, strict=True):
+            of_words = words[id(example)]
+            # Special tokens belong to no word.
+            tags[split].append([UNTAGGED if word < 0 else of_words[word] for word in of_tokens])
     return Sentences(corpus, tokenizer, encoded, tags, names)
 
 
@@ -159,14 +161,27 @@ def _open_treebank() -> Tagged:
     if folder is None:
         cure = "set ANISOSCOPE_DATA to the folder that holds it"
         raise CorpusError("UD English EWT (a folder ud_ewt)", "no such folder among the local data", cure)
-    rows = {s: [r.columns for r in read_rows_strict(folder / f"{s}.jsonl.gz", "copy it again")] for s in (TRAIN, TEST)}
-    rows = {s: [r for r in found if LENGTHS[0] <= len(r["tokens"]) <= LENGTHS[1]] for s, found in rows.items()}
-    genres = tuple(sorted({r["genre"] for r in rows[TRAIN]}))
-    names = tuple(sorted({tag for r in rows[TRAIN] for tag in r["upos"]}))
-    splits = {s: tuple(Example(tuple(r["tokens"]), genres.index(r["genre"])) for r in rows[s]) for s in rows}
-    pairs = ((e, r) for s in rows for e, r in zip(splits[s], rows[s], strict=True))
-    tags = {id(e): [names.index(tag) for tag in r["upos"]] for e, r in pairs}
+    rows = {split: _read_treebank(folder / f"{split}.jsonl.gz") for split in (TRAIN, TEST)}
+    genres = tuple(sorted({row["genre"] for row in rows[TRAIN]}))
+    names = tuple(sorted({tag for row in rows[TRAIN] for tag in row["upos"]}))
+    splits: dict[str, tuple[Example, ...]] = {}
+    tags: dict[int, list[int]] = {}
+    for split, of_split in rows.items():
+        examples = []
+        for row in of_split:
+            example = Example(tuple(row["tokens"]), genres.index(row["genre"]))
+            examples.append(example)
+            # By identity: two sentences of the same words may have other tags.
+            tags[id(example)] = [names.index(tag) for tag in row["upos"]]
+        splits[split] = tuple(examples)
     return LabelledCorpus(TREEBANK, genres, splits, tokenised=True), tags, names
+
+
+def _read_treebank(path: Path) -> list[dict[str, Any]]:
+    """Read the sentences of a treebank file that are neither very short nor very long (`LENGTHS`, in words)."""
+    least, most = LENGTHS
+    rows = [row.columns for row in read_rows_strict(path, "copy it again")]
+    return [row for row in rows if least <= len(row["tokens"]) <= most]
 
 
 def _open_generated(task: str, seed: int) -> Tagged:
@@ -175,8 +190,11 @@ def _open_generated(task: str, seed: int) -> Tagged:
     The tag of a word is the class that it indicates (from rationales), else `none`. `seed` is for generated corpora.
     """
     corpus = open_labelled(task, seed=seed)
-    examples = (e for split in corpus.splits.values() for e in split)
-    tags = {id(e): [(e.label + 1) * (mark > 0) for mark in e.rationale or [0] * len(e.all_words)] for e in examples}
+    tags: dict[int, list[int]] = {}
+    for examples in corpus.splits.values():
+        for example in examples:
+            marks = example.rationale or [0] * len(example.all_words)
+            tags[id(example)] = [example.label + 1 if mark > 0 else 0 for mark in marks]
     return corpus, tags, ("none", *corpus.labels)
 
 

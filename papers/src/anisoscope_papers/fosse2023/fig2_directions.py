@@ -70,32 +70,53 @@ def compare_directions(unit: Array, labels: Labels, right: np.ndarray, names: tu
     names    names of the classes
     """
     rows: list[dict[str, Any]] = []
-
-    def add(metric: str, component: str, values: Array, *, mean: bool = True) -> None:
-        """Add a row for each quantile of `values`, and one for their mean if `mean`; `component` names the class or
-        classes.
-        """
-        found = {f"{q:g}": float(x) for q, x in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True)}
-        found |= {"mean": float(np.mean(values))} if mean else {}
-        rows.extend({"metric": f"{metric}.{q}", "component": component, "value": x} for q, x in found.items())
-
-    for i, name in enumerate(names):
-        able = np.flatnonzero((labels == i) & right)
+    for label, name in enumerate(names):
+        able = np.flatnonzero((labels == label) & right)
         if not len(able):
             continue
         cosine = unit[able] @ unit.T  # [representative, utterance]
-        for j, other in enumerate(names):
-            add("first", f"{name} → {other}", cosine[0, labels == j], mean=False)
+        for other, other_name in enumerate(names):
+            first = cosine[0, labels == other]
+            rows += _summarise_values("first", f"{name} → {other_name}", first, mean=False)
+        # From here on no representative is compared with itself.
         cosine[np.arange(len(able)), able] = np.nan
-        for j, other in enumerate(names):
-            add("representative", f"{name} → {other}", np.nanmedian(cosine[:, labels == j], axis=1))
-        own = labels == i
-        others = [j for j in range(len(names)) if j != i]
-        add("auc", name, np.array([auc(row[~np.isnan(row)], own[~np.isnan(row)]) for row in cosine]))
-        if len(others) == 2:
-            pair = np.array([auc(row, labels[~own] == others[0]) for row in cosine[:, ~own]])
-            add("others", name, np.maximum(pair, 1 - pair))
+        for other, other_name in enumerate(names):
+            medians = np.nanmedian(cosine[:, labels == other], axis=1)
+            rows += _summarise_values("representative", f"{name} → {other_name}", medians)
+        rows += _measure_separations(cosine, labels, label, names)
     return rows
+
+
+def _measure_separations(cosine: Array, labels: Labels, label: int, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """Return rows on how well representatives of a class (`label`) tell it from others, and two others apart.
+
+    `cosine` [representative, utterance]: NaN for the representative itself; `labels`: class index of each [utterance];
+    `names`: of all classes.
+    """
+    own = labels == label
+    separation = []
+    for row in cosine:
+        known = ~np.isnan(row)
+        separation.append(auc(row[known], own[known]))
+    rows = _summarise_values("auc", names[label], np.array(separation))
+    others = [other for other in range(len(names)) if other != label]
+    if len(others) == 2:
+        pair = np.array([auc(row, labels[~own] == others[0]) for row in cosine[:, ~own]])
+        # Which of the two others is nearer is not asked: only whether they differ.
+        rows += _summarise_values("others", names[label], np.maximum(pair, 1 - pair))
+    return rows
+
+
+def _summarise_values(metric: str, component: str, values: Array, *, mean: bool = True) -> list[dict[str, Any]]:
+    """Return a row for each quantile of `values`, and one for their mean if `mean`; `component` names the class or
+    classes.
+    """
+    summary = {}
+    for share, quantile in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True):
+        summary[f"{share:g}"] = float(quantile)
+    if mean:
+        summary["mean"] = float(np.mean(values))
+    return [{"metric": f"{metric}.{name}", "component": component, "value": x} for name, x in summary.items()]
 
 
 def make_tests(whole: Evidence) -> Iterator[Test]:

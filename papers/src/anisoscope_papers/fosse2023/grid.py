@@ -5,7 +5,7 @@ records names it, as in `attention L=2 λ=0.01 d=384 h=1` or `builtin:minilm`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -201,29 +201,31 @@ class Grid:
 
     def fine_tuned(self) -> list[Cell]:
         """List the cells (classifiers) of the fine-tuned encoder."""
-        return [Cell(c, self.encoder, seed=s) for s in range(self.fine_seeds) for c in self.names()]
+        grid = product(range(self.fine_seeds), self.names())
+        return [Cell(corpus, self.encoder, seed=seed) for seed, corpus in grid]
 
     def by_depth(self) -> list[Cell]:
         """List the cells (classifiers) of table 3: every depth at λ = 0 (no penalty), ordered by seed."""
-        depths = []
-        for c in self.names():
-            for n in range(self.depths[PUBLISHED[c]]):
-                depths.append((c, n + 1))
-        return _sort_by_seed(Cell(c, layers=n, seed=s) for c, n in depths for s in range(self.seeds))
+        cells = []
+        for corpus in self.names():
+            for layers in range(1, self.depths[PUBLISHED[corpus]] + 1):
+                cells += [Cell(corpus, layers=layers, seed=seed) for seed in range(self.seeds)]
+        return _sort_by_seed(cells)
 
     def by_weight(self, *, large: bool = True) -> list[Cell]:
         """List the cells (classifiers) of table 4: one layer with every λ (weight of the entropy penalty). `large`:
         also λ beyond the paper's.
         """
-        weights = self.weights + (self.large if large else ())
-        return _sort_by_seed(
-            Cell(c, weight=w, seed=s) for c in self.names() for w in weights for s in range(self.seeds)
-        )
+        weights = self.weights
+        if large:
+            weights += self.large
+        grid = product(self.names(), weights, range(self.seeds))
+        return _sort_by_seed(Cell(corpus, weight=weight, seed=seed) for corpus, weight, seed in grid)
 
     def by_start(self) -> list[Cell]:
         """List the cells (classifiers) of one layer without a penalty (λ = 0) that start from other word vectors."""
-        seeds = range(self.start_seeds)
-        return _sort_by_seed(Cell(c, seed=s, start=start) for c in self.names() for start in self.starts for s in seeds)
+        grid = product(self.names(), self.starts, range(self.start_seeds))
+        return _sort_by_seed(Cell(corpus, seed=seed, start=start) for corpus, start, seed in grid)
 
     def to_replace(self) -> list[Cell]:
         """List the cells (classifiers) whose attention is replaced: every depth, one layer at the paper's largest λ
@@ -234,24 +236,15 @@ class Grid:
 
     def by_arm(self) -> list[Cell]:
         """List the cells (classifiers) whose attention is trained, or not trained (arms); one layer comes first."""
-        every = []
-        for n, seeds in enumerate(self.arm_seeds, 1):
-            for seed in range(seeds):
-                every.append((n, seed))
-        even = []
-        for n in range(1, len(self.arm_seeds) + 1):
-            for seed in range(self.even_seeds):
-                even.append((n, seed))
         asked = []
-        for n, seed in every:
-            for c in self.names():
-                for arm in ARMS:
-                    asked.append((n, seed, c, arm))
-        for n, seed in even:
-            for c in self.names():
-                for arm in (LEARNED, "uniform"):
-                    asked.append((n, seed, c, arm))
-        return [Cell(c, layers=n, seed=seed, arm=arm) for n, seed, c, arm in dict.fromkeys(asked)]
+        for layers, seeds in enumerate(self.arm_seeds, 1):
+            for seed, corpus, arm in product(range(seeds), self.names(), ARMS):
+                asked.append(Cell(corpus, layers=layers, seed=seed, arm=arm))
+        # More seeds for the two arms that the most claims compare, once all arms are there.
+        for layers in range(1, len(self.arm_seeds) + 1):
+            for seed, corpus, arm in product(range(self.even_seeds), self.names(), (LEARNED, "uniform")):
+                asked.append(Cell(corpus, layers=layers, seed=seed, arm=arm))
+        return list(dict.fromkeys(asked))
 
     def by_positions(self) -> list[Cell]:
         """List the cells (classifiers) of each recipe of positions × how attention is trained, the most decisive first.
@@ -316,8 +309,9 @@ class Grid:
 
     def by_examples(self) -> list[Cell]:
         """List the cells (classifiers) of one layer trained on fewer pairs."""
-        seeds = range(self.size_seeds)
-        return [Cell(c, seed=s, examples=n) for c in self.names()[2:] for n in self.examples for s in seeds]
+        # The third corpus holds pairs; the first two hold single texts.
+        grid = product(self.names()[2:], self.examples, range(self.size_seeds))
+        return [Cell(corpus, seed=seed, examples=count) for corpus, count, seed in grid]
 
     def by_size(self) -> list[Cell]:
         """List the cells (classifiers) of several model sizes (width, heads, layers) on the first corpus, with random
@@ -344,7 +338,7 @@ class Grid:
         return list(dict.fromkeys([*published, *self.fine_tuned(), *few, *rest, *one]))
 
 
-def _sort_by_seed(cells: Iterator[Cell]) -> list[Cell]:
+def _sort_by_seed(cells: Iterable[Cell]) -> list[Cell]:
     """Sort cells (classifiers) by seed."""
     return sorted(cells, key=lambda cell: cell.seed)
 

@@ -6,7 +6,7 @@ with its records: second moments, means and sampled points of heads, per layer.
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -192,10 +192,15 @@ def select_common(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     """Select the checkpoints at steps that every seed has, sorted by seed and step; none if fewer than two steps are
     common.
     """
-    ordered = sorted(checkpoints, key=lambda c: (c.seed, c.step))
-    steps = [{c.step for c in ordered if c.seed == seed} for seed in {c.seed for c in ordered}]
-    shared = set.intersection(*steps) if steps else set()
-    return [c for c in ordered if c.step in shared] if len(shared) > 1 else []
+    ordered = sorted(checkpoints, key=lambda checkpoint: (checkpoint.seed, checkpoint.step))
+    by_seed: dict[int, set[int]] = {}
+    for checkpoint in ordered:
+        by_seed.setdefault(checkpoint.seed, set()).add(checkpoint.step)
+    common = set.intersection(*by_seed.values()) if by_seed else set()
+    # One checkpoint is no series: nothing can change along it.
+    if len(common) < 2:
+        return []
+    return [checkpoint for checkpoint in ordered if checkpoint.step in common]
 
 
 def list_checkpoints(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
@@ -205,19 +210,29 @@ def list_checkpoints(series: CheckpointSettings, context: Context) -> list[Check
     different steps: then one is still being trained.
     """
     every = expand(series.checkpoints) if series.checkpoints else _train_small(series, context)
-    steps = {seed: {c.step for c in every if c.seed == seed} for seed in sorted({c.seed for c in every})}
-    last = {seed: max(of_seed) for seed, of_seed in steps.items()}
-    end = max(last.values(), default=0)
-    short = [f"seed {seed} at step {step:,} of {end:,}" for seed, step in last.items() if step < end]
-    if series.checkpoints and short:
-        cure = "wait until it is trained, or name the finished ones with a pattern, as in seed-[01]/step-*"
-        raise UsageError(f"every seed of {series.checkpoints} at the same last step", ", ".join(short), cure)
+    last: dict[int, int] = {}
+    for checkpoint in every:
+        last[checkpoint.seed] = max(checkpoint.step, last.get(checkpoint.seed, 0))
+    if series.checkpoints:
+        _require_same_end(series.checkpoints, last)
     kept = select_common(every)
     if not kept:
-        got = f"fewer, of {len(steps)} seeds"
+        got = f"fewer, of {len(last)} seeds"
         cure = "train one (anisoscope train masked-lm --help), or name its folder in ANISOSCOPE_SERIES"
         raise UsageError(f"at least two steps in the series {series.checkpoints}", got, cure)
     return kept
+
+
+def _require_same_end(pattern: str, last: Mapping[int, int]) -> None:
+    """Raise UsageError if the seeds of the checkpoints that `pattern` names end at different steps.
+
+    `last`: {seed: its last step}.
+    """
+    end = max(last.values(), default=0)
+    short = [f"seed {seed} at step {last[seed]:,} of {end:,}" for seed in sorted(last) if last[seed] < end]
+    if short:
+        cure = "wait until it is trained, or name the finished ones with a pattern, as in seed-[01]/step-*"
+        raise UsageError(f"every seed of {pattern} at the same last step", ", ".join(short), cure)
 
 
 def _train_small(series: CheckpointSettings, context: Context) -> list[Checkpoint]:
@@ -247,22 +262,36 @@ def _write_heads(sums: Path, settings: Settings, path: Path, *, sampled: bool) -
     `sums`: the file with the sums of the run. With `sampled`, the moments are those of the sampled points only.
     """
     measurement = Measurement.restore(sums, settings)
-    out: dict[str, Tensor] = {}
-    sites = [s for s in measurement.sites.values() if s.stage == "raw" and s.kind == "self"]
+    sites = [site for site in measurement.sites.values() if site.stage == "raw" and site.kind == "self"]
     stack = min(site.stack for site in sites)
-    for site in (site for site in sites if site.stack == stack):
-        term_sums = {term: measurement.sums.terms[site.name, term].sum(0) for term in ("vector", "n", "head_moment")}
+    numbers: dict[str, Tensor] = {}
+    for site in sites:
+        if site.stack != stack:
+            continue
         name = f"{site.layer} {site.quantity}"
-        out[f"{name} mean"] = term_sums["vector"][0] / term_sums["n"][0].unsqueeze(-1)
-        out[f"{name} moment"] = term_sums["head_moment"]
-        kept = [measurement.reservoirs[key] for key in (stack, site.name) if key in measurement.reservoirs]
-        points = kept[0].vectors.get(site.name) if kept else None
+        total, count, moment = (
+            measurement.sums.terms[site.name, term].sum(0) for term in ("vector", "n", "head_moment")
+        )
+        numbers[f"{name} mean"] = total[0] / count[0].unsqueeze(-1)
+        numbers[f"{name} moment"] = moment
+        points = _find_points(measurement, site.name, stack)
         if points is not None:
-            out[f"{name} points"] = points.contiguous()
+            numbers[f"{name} points"] = points.contiguous()
             if sampled:
-                x = points.double().transpose(0, 1)
-                out[f"{name} moment"] = x.transpose(1, 2) @ x
-    save_file(out, path)
+                by_head = points.double().transpose(0, 1)
+                numbers[f"{name} moment"] = by_head.transpose(1, 2) @ by_head
+    save_file(numbers, path)
+
+
+def _find_points(measurement: Measurement, site: str, stack: str) -> Tensor | None:
+    """Return the sampled vectors [point, head, dim] of a site (its name); None if none were sampled.
+
+    A sample is common to all sites of a stack, or it is the site's own.
+    """
+    for name in (stack, site):
+        if name in measurement.reservoirs:
+            return measurement.reservoirs[name].vectors.get(site)
+    return None
 
 
 def read_losses(pieces: Sequence[Piece]) -> pd.DataFrame:

@@ -102,8 +102,11 @@ def judge(name: str, records: pd.DataFrame) -> list[Verdict]:
     tests: list[Test] = []
     for claim in stated_ones:
         if claim.over:
-            here = layer_curves.select_curves(records, claim.site) if claim.site else about
-            tests += layer_curves.make_layer_tests(claim, here[~here["model"].str.endswith(UNTRAINED)])
+            here = about
+            if claim.site:
+                at_site = layer_curves.select_curves(records, claim.site)
+                here = at_site[~at_site["model"].str.endswith(UNTRAINED)]
+            tests += layer_curves.make_layer_tests(claim, here)
         elif claim.name in COMPARISONS:
             tests += COMPARISONS[claim.name](claim, records, about)
     verdicts = judge_tests(tests)
@@ -117,13 +120,15 @@ def _judge_several(claim: Claim, verdicts: list[Verdict]) -> Verdict:
     holding = outcomes.count("holds")
     failing = outcomes.count("fails")
     n = len(outcomes)
+    holds = None
     if holding >= 2:
         holds = True
+    # It fails only if no two can hold any more, whatever becomes of the undecided ones.
     elif n >= 2 and n - failing < 2:
         holds = False
-    else:
-        holds = None
-    reason = "two are needed" + ("" if n >= 2 else f"; these settings have {n}")
+    reason = "two are needed"
+    if n < 2:
+        reason += f"; these settings have {n}"
     return make_verdict_without_test(claim, holds, f"systems of which it holds, of {n}:", float(holding), reason=reason)
 
 
@@ -137,7 +142,9 @@ def _test_characters(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) ->
         for other, other_seed, others in systems:
             if not name.startswith(claim.systems) or other.startswith(claim.systems):
                 continue
-            if not (name.endswith(TRAINED) and other.endswith(TRAINED) and seed != other_seed):
+            # Two small models of one seed have seen the same data in the same order.
+            both_small = name.endswith(TRAINED) and other.endswith(TRAINED)
+            if not both_small or seed == other_seed:
                 theta = _subtract_replicates(_average_layers(records, layers), _average_layers(records, others))
                 yield _test(claim, f"{_strip_trained(name)} above {_strip_trained(other)}", theta, layers, seed)
 
@@ -161,25 +168,31 @@ def _test_change(claim: Claim, records: pd.DataFrame, rows: pd.DataFrame) -> Ite
     `rows`: the table of `layer_curves.select_curves`.
     """
     training = claim.name == TRAINING
-    site = "hidden" if training else "unrectified"
+    site = "unrectified"
+    if training:
+        site = "hidden"
+        rows = rows[rows["model"].str.endswith(TRAINED)]
     before = {(model, seed): layers for model, seed, layers in iter_systems(layer_curves.select_curves(records, site))}
-    for model, seed, layers in iter_systems(rows[rows["model"].str.endswith(TRAINED)] if training else rows):
-        then = before.get((_strip_trained(model) + UNTRAINED if training else model, seed))
-        if training and _strip_trained(model).startswith(SHARING):
+    for model, seed, layers in iter_systems(rows):
+        name = _strip_trained(model)
+        if training and name.startswith(SHARING):
             yield Test(
                 claim,
                 claim.statistic,
-                subject=_strip_trained(model),
+                subject=name,
                 over="all",
                 seed=seed,
                 words=WORDS,
                 units="units",
                 note=SHARED,
             )
-        elif then is not None:
+            continue
+        then = before.get((name + UNTRAINED if training else model, seed))
+        if then is not None:
+            # Not every layer has a ReLU: only those with both are compared.
             after = layers[layers["layer"].isin(then["layer"])]
             theta = _subtract_replicates(_average_layers(records, after), _average_layers(records, then, site))
-            yield _test(claim, _strip_trained(model), theta, layers, seed)
+            yield _test(claim, name, theta, layers, seed)
 
 
 COMPARISONS: dict[str, Callable[[Claim, pd.DataFrame, pd.DataFrame], Iterable[Test]]] = {
@@ -247,8 +260,10 @@ def draw(name: str, records: pd.DataFrame) -> dict[str, Any]:
 
     `name`: the figure. Returns {chart name: chart}.
     """
-    before = layer_curves.draw(f"{name}-before-relu", records, "unrectified") if name == "fig4" else {}
-    return layer_curves.draw(name, records) | before
+    charts = layer_curves.draw(name, records)
+    if name == "fig4":
+        charts |= layer_curves.draw(f"{name}-before-relu", records, "unrectified")
+    return charts
 
 
 def compare(name: str, records: pd.DataFrame) -> list[Compared]:
@@ -260,9 +275,9 @@ def compare(name: str, records: pd.DataFrame) -> list[Compared]:
     found: list[Compared] = []
     for model, _, layers in iter_systems(layer_curves.select_curves(records)):
         for layer, value in enumerate(expected.get(model, ()), 1):
-            row = layers[layers["layer"] == layer]
             last = model in expected["final_norm"] and layer == len(expected[model])
             apart = "published after the final norm, ours is before it" if last else ""
+            row = layers[layers["layer"] == layer]
             ours = abs(float(row["value"].iloc[0])) if len(row) else None
             place = f"{model}, layer {layer}"
             note = f"within {expected['within']:g}; {expected['source']}"

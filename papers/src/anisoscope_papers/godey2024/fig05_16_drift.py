@@ -101,7 +101,12 @@ def run_permutation_test(kind: Kind, x: Array, y: Array) -> Permuted:
         return Permuted(float((sizes >= seen - _SAME).mean()), float((sizes >= sizes.max() - _SAME).mean()), True, n)
     rng = np.random.default_rng(0)
     rows = np.tile(b, (DRAWS // 10, 1))
-    hits = sum(int((np.abs(rng.permuted(rows, axis=1) @ a) >= seen - _SAME).sum()) for _ in range(10))
+    # A tenth of the draws at a time: all of them would fill the memory.
+    hits = 0
+    for _ in range(10):
+        sizes = np.abs(rng.permuted(rows, axis=1) @ a)
+        hits += int((sizes >= seen - _SAME).sum())
+    # The observed order counts as one of the draws: p is never 0 (Phipson and Smyth 2010).
     return Permuted((hits + 1) / (DRAWS + 1), max(2 / factorial(n), 1 / (DRAWS + 1)), False, n)
 
 
@@ -165,11 +170,14 @@ def compute_correlations(records: pd.DataFrame, kind: Kind) -> pd.DataFrame:
     """
     rows = []
     for model, seed, layers in layer_curves.iter_systems(layer_curves.select_curves(records)):
-        a, drift = (layer_curves.select_replicates(records, layers, metric) for metric in ("mean_cosine", "drift"))
+        a = layer_curves.select_replicates(records, layers, "mean_cosine")
+        drift = layer_curves.select_replicates(records, layers, "drift")
         estimate = jackknife_interval(compute_coefficient(kind, drift, a), bounds=SIGNED)._asdict()
         test = run_permutation_test(kind, drift[0], a[0])
-        values = (test.p, test.smallest, default_p(kind, drift[0], a[0]), float(test.n))
-        numbers = [{end: float(x) for end, x in estimate.items()}, *({"value": value} for value in values)]
+        # In the order of `NUMBERS`; only the coefficient has an interval.
+        numbers = [{end: float(x) for end, x in estimate.items()}]
+        for value in (test.p, test.smallest, default_p(kind, drift[0], a[0]), float(test.n)):
+            numbers.append({"value": value})
         given = {"model": model, "seed": seed, "n_units": int(layers["n_units"].iloc[0]), "site": "hidden"}
         for name, number in zip(NUMBERS, numbers, strict=True):
             rows.append(given | {"metric": f"correlation.{kind}{name}"} | number)
@@ -200,24 +208,41 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     """
     rows = make_table(records)
     rows = rows[~rows["model"].astype(str).str.endswith(UNTRAINED)]
-    systems = [group for _, group in rows.groupby("model", sort=False)]
-    single = [group.iloc[0] for group in systems if len(group) == 1]
-    kind: Kind = "pearson" if records["metric"].eq("correlation.pearson").any() else "spearman"
     norms = {str(model): measure_norms(records, str(model)) for model in rows["model"].unique()}
-    free = [not norms[str(row.model)].spread < PINNED for row in single]
-    of_walks = [walk_p(kind, int(row.layers), float(row.r)) for row in single]
-    corrected = holm(np.where(free, np.array(of_walks, dtype=np.float64), np.nan))
-    found = judge_tests([_make_test(group, norms[str(group.iloc[0].model)]) for group in systems if len(group) > 1])
-    for row, p in zip(single, corrected, strict=True):
-        found.append(_judge_one(row, float(p)))
+    systems = [group for _, group in rows.groupby("model", sort=False)]
+    several = [group for group in systems if len(group) > 1]
+    found = judge_tests([_make_test(group, norms[str(group.iloc[0].model)]) for group in several])
+    kind: Kind = "pearson" if records["metric"].eq("correlation.pearson").any() else "spearman"
+    found += _judge_single_systems(kind, [group.iloc[0] for group in systems if len(group) == 1], norms)
     by_subject = {model.removesuffix(TRAINED): of_model for model, of_model in norms.items()}
     found = [_add_norms(verdict, by_subject[verdict.subject]) for verdict in found]
+    undecided = layer_curves.make_undecided((TEXT, VISION, NONE), found, records)
+    return found + undecided + _judge_walks(records)
+
+
+def _judge_single_systems(kind: Kind, rows: list[Any], norms: dict[str, "Norms"]) -> list[Verdict]:
+    """Judge the correlations of systems of one seed (`rows` of `make_table`) against random walks, corrected together.
+
+    `norms`: by model. A system whose norms are pinned is no evidence, and is left out of the correction.
+    """
+    of_walks = []
+    for row in rows:
+        pinned = norms[str(row.model)].spread < PINNED
+        of_walks.append(np.nan if pinned else walk_p(kind, int(row.layers), float(row.r)))
+    corrected = holm(np.array(of_walks, dtype=np.float64))
+    return [_judge_one(row, float(p)) for row, p in zip(rows, corrected, strict=True)]
+
+
+def _judge_walks(records: pd.DataFrame) -> list[Verdict]:
+    """Judge the paper's test itself: how often two independent random walks correlate by it."""
     walks = records[records["metric"].str.startswith("false_positive_rate").fillna(False)]
+    # Any share above the level that the test promises is too large: the end is the next number.
     above = (float(np.nextafter(LEVEL, 1)), 1.0)
     note = "4,000 pairs of walks; 0.05 would be right"
-    ends = zip(walks["value"], walks["low"], walks["high"], strict=True)
-    rates = [Test(WALKS, WALKS.statistic, v, low, high, inside=above, note=note) for v, low, high in ends]
-    return found + layer_curves.make_undecided((TEXT, VISION, NONE), found, records) + judge_tests(rates)
+    tests = []
+    for value, low, high in zip(walks["value"], walks["low"], walks["high"], strict=True):
+        tests.append(Test(WALKS, WALKS.statistic, value, low, high, inside=above, note=note))
+    return judge_tests(tests)
 
 
 @dataclass(frozen=True)
@@ -239,7 +264,9 @@ def measure_norms(records: pd.DataFrame, model: str) -> Norms:
     rows = select(records, model=model, site="hidden", token_policy="all", head=None, component=None)
     rows = rows.assign(seed=rows["seed"].fillna(0))
     keys = ["seed", "stack", "layer"]
-    norm, drift, a = (select(rows, metric=m).set_index(keys)["value"] for m in ("norms.mean", "drift", "mean_cosine"))
+    norm = select(rows, metric="norms.mean").set_index(keys)["value"]
+    drift = select(rows, metric="drift").set_index(keys)["value"]
+    a = select(rows, metric="mean_cosine").set_index(keys)["value"]
     by_seed = norm.groupby("seed")
     spread = ((by_seed.max() - by_seed.min()) / by_seed.mean()).max()
     ratio = drift**2 / a
@@ -265,7 +292,10 @@ def _add_norms(verdict: Verdict, norms: Norms) -> Verdict:
 
 def _find_claim(model: str) -> Claim:
     """Return the paper's claim about a system (model)."""
-    return next((claim for claim in (NONE, SPEECH, VISION) if model.startswith(claim.systems)), TEXT)
+    for claim in (NONE, SPEECH, VISION):
+        if model.startswith(claim.systems):
+            return claim
+    return TEXT
 
 
 def _make_test(rows: pd.DataFrame, norms: Norms) -> Test:
@@ -296,7 +326,10 @@ def _judge_one(row: Any, p: float) -> Verdict:
     `row`: of `make_table`; `p`: that of random walks, corrected for all systems.
     """
     claim = _find_claim(str(row.model))
-    found = None if claim == SPEECH or not p < LEVEL else claim != NONE
+    # p is NaN if there is nothing to test; about speech the paper claims nothing that a p could decide.
+    found = None
+    if p < LEVEL and claim != SPEECH:
+        found = claim != NONE
     numbers = (float(row.r), float(row.low), float(row.high), int(row.n_units), p)
     papers = _describe_papers_p(row.to_frame().T)
     reason = f"{papers}; p here is of walks, which are as autocorrelated, corrected for all systems"

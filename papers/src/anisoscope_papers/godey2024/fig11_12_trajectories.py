@@ -15,7 +15,7 @@ Records, per step, seed, layer and head; `over` is `union`, `key` or `query`, th
     svd.<over>.cloud.query, .key      coordinates of a sampled vector; component: `<vector> <direction>`
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial, reduce
 from typing import Any, Literal
 
@@ -80,13 +80,29 @@ def measure_planes(pieces: Sequence[Piece], overs: Iterable[Over]) -> pd.DataFra
     parts: list[pd.DataFrame] = []
     for seed in dict.fromkeys(piece.seed for piece in pieces):
         of_seed = [piece for piece in pieces if piece.seed == seed]
+        # All checkpoints of a seed are read once: a plane is common to all its steps.
         heads = [piece.heads() for piece in of_seed]
-        for layer in sorted({int(name.split()[0]) for name in heads[0]}):
-            planes = {over: _find_common_plane(heads, layer, over) for over in wanted}
-            paths = {over: _project_paths(heads, layer, planes[over]) for over in wanted}
-            for over in wanted:
-                parts += _make_frames(over, of_seed, layer, planes, paths)
+        for layer in _list_layers(heads[0]):
+            parts += _measure_layer(of_seed, heads, layer, wanted)
     return as_records(pd.concat(parts, ignore_index=True))
+
+
+def _list_layers(heads: dict[str, Any]) -> list[int]:
+    """Return the layers of a checkpoint's numbers of heads, whose names begin with the layer."""
+    return sorted({int(name.split()[0]) for name in heads})
+
+
+def _measure_layer(
+    pieces: Sequence[Piece], heads: Sequence[dict[str, Any]], layer: int, overs: Sequence[Over]
+) -> Iterator[pd.DataFrame]:
+    """Yield the records of one layer of one seed: paths in each of the planes (`overs`), and how the planes agree.
+
+    `pieces`: the checkpoints of the seed; `heads`: their numbers of heads.
+    """
+    planes = {over: _find_common_plane(heads, layer, over) for over in overs}
+    paths = {over: _project_paths(heads, layer, planes[over]) for over in overs}
+    for over in overs:
+        yield from _make_frames(over, pieces, layer, planes, paths)
 
 
 def _find_common_plane(heads: Sequence[dict[str, Any]], layer: int, over: Over) -> Array:
@@ -158,20 +174,27 @@ def measure_clouds(pieces: Sequence[Piece], over: Over, chosen: Iterable[tuple[i
     for layer, head in dict.fromkeys(chosen):
         directions = _find_common_plane(heads, layer, over)[head]
         for piece, tensors in zip(of_seed, heads, strict=True):
+            given = {"seed": piece.seed, "step": piece.step, "layer": layer, "head": head}
             for side in SIDES:
-                if f"{layer} {side} points" not in tensors:
-                    continue
-                points = _read_tensor(tensors, layer, side, "points")
-                shared = (
-                    len(_read_tensor(tensors, layer, "query", "mean")) // points.shape[1]
-                )  # heads that read one key
-                at = points[:, head // shared] @ directions  # [point, 2]
-                point, direction = (x.ravel() for x in np.indices(at.shape))
-                names = [f"{p} {k + 1}" for p, k in zip(point, direction, strict=True)]
-                given = {"seed": piece.seed, "step": piece.step, "layer": layer, "head": head}
-                metric = f"svd.{over}.cloud.{side}"
-                parts.append(pd.DataFrame({"metric": metric, "component": names, "value": at.ravel(), **given}))
+                # Only some checkpoints keep points, since they are large.
+                if f"{layer} {side} points" in tensors:
+                    rows = _project_points(tensors, layer, head, side, directions)
+                    parts.append(rows.assign(metric=f"svd.{over}.cloud.{side}", **given))
     return as_records(pd.concat(parts, ignore_index=True))
+
+
+def _project_points(tensors: dict[str, Any], layer: int, head: int, side: str, directions: Array) -> pd.DataFrame:
+    """Return the coordinates of the sampled queries or keys (`side`) of a head along `directions` [dim, 2].
+
+    A row per point and direction: columns `component` (their numbers, as in `3 1`) and `value`.
+    """
+    points = _read_tensor(tensors, layer, side, "points")
+    # Several heads may read one key.
+    sharing = len(_read_tensor(tensors, layer, "query", "mean")) // points.shape[1]
+    at = points[:, head // sharing] @ directions  # [point, 2]
+    point, direction = (x.ravel() for x in np.indices(at.shape))
+    names = [f"{p} {k + 1}" for p, k in zip(point, direction, strict=True)]
+    return pd.DataFrame({"component": names, "value": at.ravel()})
 
 
 def measure(over: Over, clouds: bool, series: checkpoints.CheckpointSettings, context: Context) -> pd.DataFrame:
@@ -218,25 +241,30 @@ def judge_paths(records: pd.DataFrame) -> list[Verdict]:
     """
     first, later, about, after = read_claims("godey2024", "fig12").values()
     alignment = Alignment.of(records)
-    early = float(first.limit)
-    onset = alignment.onset()
     groups = alignment.groups()
-    similar, opposite = (reduce_per_seed(onset, groups[name], "median") for name in ("similar", "opposite"))
-    counts = ", ".join(f"{groups[name].sum()} {name}" for name in ("similar", "opposite"))
+    steps = alignment.table.steps
+    onset = alignment.onset()
+    similar = reduce_per_seed(onset, groups["similar"], "median")
+    opposite = reduce_per_seed(onset, groups["opposite"], "median")
+    counts = f"{groups['similar'].sum()} similar, {groups['opposite'].sum()} opposite"
     counts += f", of {groups['similar'].size} heads"
-    share = np.array(alignment.table.steps) / alignment.table.steps[-1]
+    # An onset can only be one of the checkpoints: the reader must know how close one lies to what is claimed.
+    early = float(first.limit)
+    share = np.array(steps) / steps[-1]
     nearest = share[np.abs(share - early).argmin()]
     reason = f"{counts}; the checkpoint nearest to {early:.0%} lies at {nearest:.2g} of training"
-    numbers = [(first, similar, reason), (later, opposite - similar, counts), (about, opposite, reason)]
-    fallen = checkpoints.compute_fall(records, alignment.table.seeds, alignment.table.steps)
+    tests = [
+        make_test_of_seeds(first, similar, reason=reason),
+        make_test_of_seeds(later, opposite - similar, reason=counts),
+        make_test_of_seeds(about, opposite, reason=reason),
+    ]
+    fallen = checkpoints.compute_fall(records, alignment.table.seeds, steps)
     if fallen is None:
-        unknown = [
-            make_verdict_without_test(after, None, "not measured", reason="no loss is recorded at every checkpoint")
-        ]
-    else:
-        unknown = []
-        numbers.append((after, reduce_per_seed(alignment.onset(fallen), groups["opposite"], "median"), counts))
-    return [*judge_tests([make_test_of_seeds(claim, values, reason=why) for claim, values, why in numbers]), *unknown]
+        why = "no loss is recorded at every checkpoint"
+        return [*judge_tests(tests), make_verdict_without_test(after, None, "not measured", reason=why)]
+    by_loss = reduce_per_seed(alignment.onset(fallen), groups["opposite"], "median")
+    tests.append(make_test_of_seeds(after, by_loss, reason=counts))
+    return judge_tests(tests)
 
 
 def judge_agreement(name: str, metric: str, records: pd.DataFrame) -> list[Verdict]:

@@ -16,7 +16,7 @@ from altair.typing import ChartType
 from anisoscope.store import select
 from anisoscope_papers import series_charts
 from anisoscope_papers.godey2024 import checkpoints, courses
-from anisoscope_papers.godey2024.fig13_14_alignment import read_table
+from anisoscope_papers.godey2024.fig13_14_alignment import HeadTable, read_table
 from anisoscope_papers.judge import (
     Array,
     Test,
@@ -55,61 +55,90 @@ def judge(records: pd.DataFrame) -> list[Verdict]:
     explains.
     """
     claim = read_claims("godey2024", "fig15")
-    names = ("attention.entropy", "attention.entropy_normalised", "centred_attention.query_rise")
-    entropy, normalised, rise = (read_table(records, name).values.mean(-1) for name in names)  # [seed, step, layer]
     heads = read_table(records, "attention.entropy")
-    lost = entropy[:, 0] - entropy[:, -1]
-    tests: list[Test] = [
-        make_test_of_seeds(
-            claim["entropy-decays"], -lost.mean(1), reason=f"by layer: {_list_numbers(-lost.mean(0), '.2f')}"
-        )
-    ]
+    entropy = heads.values.mean(-1)  # [seed, step, layer]
+    tests = list(_test_fall(claim, records, entropy, heads))
     turns: list[Test | Verdict] = []
+    for i, layer in enumerate(heads.layers):
+        turns.append(make_test_of_turn(claim["entropy-rises-again"], entropy[:, :, i], heads.steps, f"layer {layer}"))
+    turns += make_tests_of_order(claim, records, entropy.mean(-1), heads.steps)
+    tests += [one for one in turns if isinstance(one, Test)]
+    tests += _test_first_layer(claim["first-layer-sharper"], records, entropy)
+    tests += _test_drift(claim, records, entropy)
+    untested = [one for one in turns if isinstance(one, Verdict)]
+    untested.append(_judge_mean_key(claim["mean-key-idle"], records))
+    return [*judge_tests(tests), *untested]
+
+
+def _test_fall(claim: dict[str, Claim], records: pd.DataFrame, entropy: Array, heads: HeadTable) -> Iterator[Test]:
+    """Yield the tests that the entropy [seed, step, layer] falls: in all, in each layer, and all along.
+
+    `heads`: the table that holds its seeds, steps and layers.
+    """
+    lost = entropy[:, 0] - entropy[:, -1]
+    reason = f"by layer: {_list_numbers(-lost.mean(0), '.2f')}"
+    yield make_test_of_seeds(claim["entropy-decays"], -lost.mean(1), reason=reason)
+    # Steps are a clock of their own choosing: most of them come when little is learnt. The fall of the loss is another.
     clocks = {TIME: np.tile(np.array(heads.steps, dtype=np.float64), (len(entropy), 1))}
     fallen = checkpoints.compute_fall(records, heads.seeds, heads.steps)
     if fallen is not None:
         clocks[FALL] = fallen
     for i, layer in enumerate(heads.layers):
-        of_layer = entropy[:, :, i]
-        tests.append(make_test_of_seeds(claim["entropy-decays-in-layer"], -lost[:, i], subject=f"layer {layer}"))
+        yield make_test_of_seeds(claim["entropy-decays-in-layer"], -lost[:, i], subject=f"layer {layer}")
         for name, clock in clocks.items():
-            trends = np.array([courses.correlate_with_clock(*pair) for pair in zip(of_layer, clock, strict=True)])
-            tests.append(make_test_of_seeds(claim["entropy-falls-all-along"], trends, subject=f"layer {layer}{name}"))
-        turns.append(make_test_of_turn(claim["entropy-rises-again"], of_layer, heads.steps, f"layer {layer}"))
-    turns += make_tests_of_order(claim, records, entropy.mean(-1), heads.steps)
-    for one in turns:
-        if isinstance(one, Test):
-            tests.append(one)
-    if entropy.shape[-1] > 1:
-        for name, values in (("normalised", normalised), ("nats", entropy)):
-            reason = f"first, last: {_list_numbers(values[:, -1, [0, -1]].mean(0), '.3f')}"
-            apart = values[:, -1, 0] - values[:, -1, -1]
-            tests.append(make_test_of_seeds(claim["first-layer-sharper"], apart, reason=reason, subject=name))
-    gain = rise[:, -1]
+            pairs = zip(entropy[:, :, i], clock, strict=True)
+            trends = np.array([courses.correlate_with_clock(*pair) for pair in pairs])
+            yield make_test_of_seeds(claim["entropy-falls-all-along"], trends, subject=f"layer {layer}{name}")
+
+
+def _test_first_layer(claim: Claim, records: pd.DataFrame, entropy: Array) -> Iterator[Test]:
+    """Yield the tests that the first layer's entropy is below the last one's at the end: in nats, and normalised.
+
+    `entropy` [seed, step, layer], in nats. Nothing for a single layer.
+    """
+    if entropy.shape[-1] == 1:
+        return
+    normalised = read_table(records, "attention.entropy_normalised").values.mean(-1)
+    for name, values in (("normalised", normalised), ("nats", entropy)):
+        reason = f"first, last: {_list_numbers(values[:, -1, [0, -1]].mean(0), '.3f')}"
+        apart = values[:, -1, 0] - values[:, -1, -1]
+        yield make_test_of_seeds(claim, apart, reason=reason, subject=name)
+
+
+def _test_drift(claim: dict[str, Claim], records: pd.DataFrame, entropy: Array) -> Iterator[Test]:
+    """Yield the tests on how much the mean query sharpens attention, and on its share of the variance of scores.
+
+    `entropy` [seed, step, layer].
+    """
+    lost = entropy[:, 0] - entropy[:, -1]
+    # What the entropy rises by if queries are centred, at the last step.
+    gain = read_table(records, "centred_attention.query_rise").values.mean(-1)[:, -1]
+    reason = f"by layer: {_list_numbers(gain.mean(0), '.3f')}"
+    yield make_test_of_seeds(claim["mean-query-sharpens"], gain.mean(-1), reason=reason)
+    explained = _compute_share(gain.mean(-1), lost.mean(-1))
+    # A data frame's mean leaves out the seeds that lost no entropy, which have no share.
+    of_layers = pd.DataFrame(_compute_share(gain, lost)).mean().to_numpy(float)
+    reason = f"by layer: {_list_numbers(of_layers, '.2f')}"
+    yield make_test_of_seeds(claim["drift-explains-sharpening"], explained, reason=reason)
     share = read_table(records, "score_terms.mean_query_share").values.mean(-1)
     others = read_table(records, "score_terms.centred_share").values[:, -1].mean()
-    back = pd.DataFrame(_compute_share(gain, lost)).mean().to_numpy(float)  # over seeds that lost entropy
     parts = f"(q − Q̄)·(k − K̄): {others:.2f}; by layer: {_list_numbers(share[:, -1].mean(0), '.2f')}"
+    yield make_test_of_seeds(claim["mean-query-leads"], share[:, -1].mean(-1), reason=parts)
     start = "not measured at step 0" if np.isnan(share[:, 0]).all() else f"at step 0: {share[:, 0].mean():.2f}"
-    explained = _compute_share(gain.mean(-1), lost.mean(-1))
-    tests += [
-        make_test_of_seeds(
-            claim["mean-query-sharpens"], gain.mean(-1), reason=f"by layer: {_list_numbers(gain.mean(0), '.3f')}"
-        ),
-        make_test_of_seeds(
-            claim["drift-explains-sharpening"], explained, reason=f"by layer: {_list_numbers(back, '.2f')}"
-        ),
-        make_test_of_seeds(claim["mean-query-leads"], share[:, -1].mean(-1), reason=parts),
-        make_test_of_seeds(claim["mean-query-share-grows"], (share[:, -1] - share[:, 0]).mean(-1), reason=start),
-    ]
-    idle = claim["mean-key-idle"]
+    grown = (share[:, -1] - share[:, 0]).mean(-1)
+    yield make_test_of_seeds(claim["mean-query-share-grows"], grown, reason=start)
+
+
+def _judge_mean_key(claim: Claim, records: pd.DataFrame) -> Verdict:
+    """Judge that centring the keys changes no attention.
+
+    It is no statistics: softmax cannot see what is added to all scores of a row, or something is wrong.
+    """
     rises = select(records, metric="centred_attention.key_rise")
-    largest = float(rises["value"].abs().max())  # no statistics: softmax cannot see it, or something is wrong
+    largest = float(rises["value"].abs().max())
     reason = "queries and keys as they are scored; any more would be an error of the measurement"
-    holds = largest <= float(idle.limit)
-    untested = [one for one in turns if isinstance(one, Verdict)]
-    untested.append(make_verdict_without_test(idle, holds, idle.statistic, largest, n=len(rises), reason=reason))
-    return [*judge_tests(tests), *untested]
+    holds = largest <= float(claim.limit)
+    return make_verdict_without_test(claim, holds, claim.statistic, largest, n=len(rises), reason=reason)
 
 
 def make_test_of_turn(claim: Claim, course: Array, steps: Sequence[int], subject: str = "") -> Test | Verdict:
@@ -126,10 +155,8 @@ def make_test_of_turn(claim: Claim, course: Array, steps: Sequence[int], subject
             claim, False, claim.statistic, 0.0, n=len(course), reason=reason, subject=subject
         )
         return replace(nothing, failing="too small")
-    at = sorted({steps[i] for i in places})
     share = 1 - np.mean([steps[i] for i in places]) / steps[-1]
-    where = " and ".join(f"{step:,}" for step in at)
-    reason = f"lowest at step {where} of {steps[-1]:,}; {share:.0%} of training comes after"
+    reason = f"lowest at step {_list_steps(steps, places)} of {steps[-1]:,}; {share:.0%} of training comes after"
     return make_test_of_seeds(claim, courses.measure_rise_since_turning(course), reason=reason, subject=subject)
 
 
@@ -150,20 +177,23 @@ def make_tests_of_order(
         return
     cosine = np.abs(read_table(records, "query_key.cosine").values).mean((2, 3))
     ahead, places = courses.measure_lead(cosine, -entropy, (MOVED["query_key.cosine"], MOVED["attention.entropy"]))
-    where = " and ".join(f"{step:,}" for step in sorted({steps[i] for i in places}))
-    yield make_test_of_seeds(before, ahead, reason=f"read at step {where}")
+    yield make_test_of_seeds(before, ahead, reason=f"read at step {_list_steps(steps, places)}")
     peaks = courses.find_turning_places(-cosine)
     seeds = np.arange(len(cosine))
-    where = " and ".join(f"{step:,}" for step in sorted({steps[i] for i in peaks}))
     lost = entropy[:, 0] - entropy[:, -1]
-    reason = (
-        f"|cos| is highest at step {where}, {cosine[seeds, peaks].mean():.2f}, and ends at {cosine[:, -1].mean():.2f}"
-    )
+    highest = cosine[seeds, peaks].mean()
+    reason = f"|cos| is highest at step {_list_steps(steps, peaks)}, {highest:.2f}"
+    reason += f", and ends at {cosine[:, -1].mean():.2f}"
     reason += f"; the entropy falls by {lost.mean():.2f} in all"
     if (peaks == len(steps) - 1).all():
         yield make_verdict_without_test(after, None, "|cos| is highest at the end", n=len(cosine), reason=reason)
         return
     yield make_test_of_seeds(after, entropy[:, -1] - entropy[seeds, peaks], reason=reason)
+
+
+def _list_steps(steps: Sequence[int], places: Array) -> str:
+    """Name the steps at some indices (`places`), each once and in order: `100 and 200`."""
+    return " and ".join(f"{step:,}" for step in sorted({steps[i] for i in places}))
 
 
 def _compute_share(part: Array, whole: Array) -> Array:

@@ -124,27 +124,18 @@ def build_untrained(system: str, size: Size, seed: int, device: str = "cpu", dty
     if system not in known:
         raise UsageError("an untrained system", repr(system), suggest_names(system, known))
     family, _, reading = system.partition(":")
-    inputs_drawn, direction_drawn = (torch.Generator().manual_seed(1000 * seed + stream) for stream in (1, 2))
+    # Streams of their own, so that the draws do not depend on how many weights a model has.
+    inputs_drawn = torch.Generator().manual_seed(1000 * seed + 1)
+    direction_drawn = torch.Generator().manual_seed(1000 * seed + 2)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1000 * seed)
         model = _build_model(family, size).eval()
-        if reading in ("bare-layer", "unit-embedding"):  # linear layers of the blocks as PyTorch draws them
-            for module in (m for m in model.encoder.modules() if isinstance(m, nn.Linear)):
-                module.reset_parameters()
-                module.weight.data.mul_(size.scale)
-        if reading == "unit-embedding":
-            nn.init.normal_(model.embeddings.word_embeddings.weight)
-        if system == WITHOUT_TYPE:
-            nn.init.zeros_(model.embeddings.token_type_embeddings.weight)
-    if family == "vit":
-        side = model.config.image_size
-        inputs = {"pixel_values": torch.randn(size.sequences, 3, side, side, generator=inputs_drawn)}
-    else:
-        ids = torch.randint(model.config.vocab_size, (size.sequences, size.tokens), generator=inputs_drawn)
-        inputs = {"input_ids": ids}
+        _change_weights(model, system, size)
+    inputs = _draw_inputs(model, family, size, inputs_drawn)
     inputs = {name: x.to(device) for name, x in inputs.items()}
     model = model.to(device, getattr(torch, dtype))
     with torch.no_grad():
+        # What the first block reads: word vectors alone, or all that the model adds to them.
         if family == "bert" and reading not in ("full-embedding", "no-type"):
             fed = model.embeddings.word_embeddings(inputs["input_ids"])
         else:
@@ -156,10 +147,38 @@ def build_untrained(system: str, size: Size, seed: int, device: str = "cpu", dty
         fed,
         (normal / normal.norm()).to(fed),
         stage="rotated" if family == "llama" else "raw",
+        # T5 does not scale its scores: its initialisation does.
         attention_scale=1.0 if family == "t5" else (size.width // size.heads) ** -0.5,
         causal=family in ("gpt2", "llama"),
         position_bias=family == "t5",
     )
+
+
+def _change_weights(model: Any, system: str, size: Size) -> None:
+    """Draw weights again as the reading of the paper that `system` names says, or set them to zero; in place."""
+    _, _, reading = system.partition(":")
+    if reading in ("bare-layer", "unit-embedding"):
+        # Linear layers of the blocks as PyTorch draws them.
+        for module in model.encoder.modules():
+            if isinstance(module, nn.Linear):
+                module.reset_parameters()
+                module.weight.data.mul_(size.scale)
+    if reading == "unit-embedding":
+        nn.init.normal_(model.embeddings.word_embeddings.weight)
+    if system == WITHOUT_TYPE:
+        nn.init.zeros_(model.embeddings.token_type_embeddings.weight)
+
+
+def _draw_inputs(model: Any, family: str, size: Size, drawn: torch.Generator) -> dict[str, Tensor]:
+    """Draw the inputs of a model: uniform token ids [sequence, token], or pixels [image, 3, side, side] from N(0, 1).
+
+    `drawn`: the generator.
+    """
+    if family == "vit":
+        side = model.config.image_size
+        return {"pixel_values": torch.randn(size.sequences, 3, side, side, generator=drawn)}
+    ids = torch.randint(model.config.vocab_size, (size.sequences, size.tokens), generator=drawn)
+    return {"input_ids": ids}
 
 
 def _build_model(family: str, size: Size) -> Any:

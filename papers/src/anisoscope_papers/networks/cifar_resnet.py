@@ -88,14 +88,27 @@ class CifarResNetModel(PublishedModel):
 
 def config_of(weights: Weights) -> CifarResNetConfig | None:
     """Infer the configuration from published weights {name: tensor}; None if they are not of such a network."""
-    found = [re.fullmatch(r"(?:module\.)?layer([123])\.(\d+)\.conv1\.weight", name) for name in weights]
-    blocks = sorted((int(m[1]), int(m[2])) for m in found if m)
-    each = len(blocks) // 3
-    last = next((x for name, x in weights.items() if name.endswith("linear.weight")), None)
-    if not each or blocks != [(stage, i) for stage in (1, 2, 3) for i in range(each)] or last is None:
+    blocks = []
+    for name in weights:
+        match = re.fullmatch(r"(?:module\.)?layer([123])\.(\d+)\.conv1\.weight", name)
+        if match:
+            blocks.append((int(match[1]), int(match[2])))
+    of_each_stage = len(blocks) // 3
+    expected = [(stage, i) for stage in (1, 2, 3) for i in range(of_each_stage)]
+    last = _find_last_layer(weights)
+    if not blocks or sorted(blocks) != expected or last is None:
         return None
     classes: dict[str, Any] = {"num_labels": len(last)}
-    return CifarResNetConfig(depth=6 * each + 2, **classes)
+    # The depth counts layers with weights: two in a block, the first convolution and the last linear layer.
+    return CifarResNetConfig(depth=6 * of_each_stage + 2, **classes)
+
+
+def _find_last_layer(weights: Weights) -> Tensor | None:
+    """Return the weights [class, dim] of the last linear layer; None if there is none."""
+    for name, weight in weights.items():
+        if name.endswith("linear.weight"):
+            return weight
+    return None
 
 
 def published(weights: Weights) -> Weights:

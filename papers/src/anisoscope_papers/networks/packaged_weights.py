@@ -386,19 +386,33 @@ def read_saliency_vit(path: Path) -> dict[str, Tensor]:
         raise ModelError("the package onnx, to read the network", "it is not installed", "pip install onnx") from None
     graph = onnx.load(str(path)).graph
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    prefix = "backbone."
-    found = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    found = {}
+    for name, array in arrays.items():
+        if name.startswith(_BACKBONE):
+            found[name.removeprefix(_BACKBONE)] = array
     for node in graph.node:
         if node.op_type == "MatMul" and node.input[1] in arrays:
-            name = node.name.strip("/").replace("/", ".").removeprefix(prefix).removesuffix(".MatMul")
+            name = node.name.strip("/").replace("/", ".").removeprefix(_BACKBONE).removesuffix(".MatMul")
             found[f"{name}.weight"] = arrays[node.input[1]].T
-    positions = [array for name, array in arrays.items() if name.startswith("onnx::") and array.ndim == 3]
-    (of_class,) = (array for array in positions if array.shape[1] == 1)
-    (of_patches,) = (array for array in positions if array.shape[1] > 1)
-    found["embeddings.position_embeddings"] = np.concatenate([of_class, of_patches], axis=1)
+    found["embeddings.position_embeddings"] = _join_positions(arrays)
     # Only pretraining reads it, and the export has dropped it.
     found["embeddings.mask_token"] = np.zeros((1, found["layernorm.weight"].shape[0]), np.float32)
     return {name: torch.from_numpy(np.array(array, np.float32, order="C")) for name, array in found.items()}
+
+
+_BACKBONE = "backbone."
+"""Beginning of the names of the network's weights in the ONNX file; others are of the saliency head."""
+
+
+def _join_positions(arrays: Mapping[str, Any]) -> Any:
+    """Return the position embeddings [1, 1 + patch, dim]: that of the class token, then those of the patches.
+
+    `arrays`: of the ONNX file, by name. The export has folded them into constants without a name.
+    """
+    positions = [array for name, array in arrays.items() if name.startswith("onnx::") and array.ndim == 3]
+    (of_class,) = (array for array in positions if array.shape[1] == 1)
+    (of_patches,) = (array for array in positions if array.shape[1] > 1)
+    return np.concatenate([of_class, of_patches], axis=1)
 
 
 _REACTIONS = "rxnfp/models/transformers"

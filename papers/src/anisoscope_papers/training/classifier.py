@@ -125,35 +125,60 @@ def _read_finished(folder: Path, identity: dict[str, Any], *, resume: bool) -> d
     OutputError if the folder holds something else, or this training without `resume`. `identity`: everything the
     training depends on.
     """
-    path = folder / "training.json"
-    try:
-        training = dict(json.loads(path.read_text())) if path.exists() else {}
-    except ValueError as error:
-        raise OutputError(f"JSON in {path}", str(error), "train again with --overwrite") from error
-    corpus = training.get("corpus", {}).get("fingerprint")
-    version = training.get("code", {}).get("version")
-    done = {"recipe": training.get("recipe"), "corpus": corpus, "read": training.get("read")}
-    done["code"] = training.get("trained_by", version)
-    begun = RunFolder(folder / "checkpoints").identity()
-    for told in (done, begun):
-        if told and told.get("read") is None:  # of before contents were noted: only names can be compared
-            told["read"] = identity["read"]
-        if told and is_code_of(told.get("code"), identity["code"]):
-            told["code"] = identity["code"]
+    training = _read_training(folder / "training.json")
+    done = _complete_identity(_identify_training(training), identity)
+    begun = _complete_identity(RunFolder(folder / "checkpoints").identity(), identity)
     if identity in (done, begun):
         if not resume:
             cure = "add --resume to go on, or --overwrite"
             raise OutputError(f"{folder} to be new", "this very training", cure)
-        if identity == done:
-            return training
-        return None
+        return training if identity == done else None
     if training or begun:
-        differ = ", ".join(list_changed_fields(identity, done if training else begun or {})[:6])
+        other = done if training else begun
+        differ = ", ".join(list_changed_fields(identity, other or {})[:6])
         cure = "choose another --output, or --overwrite"
         raise OutputError(f"{folder} to be new or of this training", f"another training ({differ} differ)", cure)
-    if any(not path.is_dir() for path in folder.rglob("*")):  # folders alone may be ours, killed before the first file
+    # Folders alone may be ours, if we were killed before the first file.
+    if any(not path.is_dir() for path in folder.rglob("*")):
         raise OutputError(f"{folder} to be empty", "files that are no training", "choose another --output")
     return None
+
+
+def _read_training(path: Path) -> dict[str, Any]:
+    """Read a training.json; empty if there is none. OutputError if it is damaged."""
+    if not path.exists():
+        return {}
+    try:
+        return dict(json.loads(path.read_text()))
+    except ValueError as error:
+        raise OutputError(f"JSON in {path}", str(error), "train again with --overwrite") from error
+
+
+def _identify_training(training: dict[str, Any]) -> dict[str, Any]:
+    """Return the identity of a finished training from its training.json."""
+    version = training.get("code", {}).get("version")
+    return {
+        "recipe": training.get("recipe"),
+        "corpus": training.get("corpus", {}).get("fingerprint"),
+        "read": training.get("read"),
+        # Older trainings recorded only the version of the program.
+        "code": training.get("trained_by", version),
+    }
+
+
+def _complete_identity(noted: dict[str, Any] | None, identity: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a recorded identity (`noted`), with what older programs did not record taken from `identity`.
+
+    Before contents were recorded, only names can be compared; code that counts as equal is set equal.
+    """
+    if not noted:
+        return noted
+    completed = dict(noted)
+    if noted.get("read") is None:
+        completed["read"] = identity["read"]
+    if is_code_of(noted.get("code"), identity["code"]):
+        completed["code"] = identity["code"]
+    return completed
 
 
 def _build_trainer_settings(recipe: ClassifierRecipe, device: str) -> dict[str, Any]:
@@ -186,28 +211,22 @@ def _train(
 
     The optimiser is AdamW; without weight decay it is Adam. `checkpoints`: the folder of the state to resume from.
     """
-    variant = VARIANTS[0] if recipe.penalty == "none" else recipe.penalty  # of weight 0 then
-    penalty = EntropyPenalty(recipe.weight, variant=variant, layers=recipe.penalty_layers)
-    if recipe.is_attention:
-        columns = penalty.weight and penalty.variant == "entropy-columns"
-        parts.model.attention_classifier.row_only = "never" if columns else "always"
-    order = Buckets(parts.encoded[TRAIN].lengths, recipe.batch or 1, recipe.seed) if recipe.buckets else None
-    freezing = (FrozenAttention(recipe.freeze_after),) if recipe.attention == "frozen" else ()
-    how = Fitting(
-        _build_trainer_settings(recipe, device),
-        patience=recipe.patience if recipe.steps is None else None,
-        evaluated=frozenset() if recipe.steps is None else frozenset({recipe.steps}),
-        penalty=penalty,
-        order=order,
-        callbacks=freezing,
+    history = fit(
+        parts.material,
+        _build_fitting(recipe, parts, device),
+        lambda step, last, _model: progress(step, last),
+        checkpoints,
     )
-    history = fit(parts.material, how, lambda step, last, _model: progress(step, last), checkpoints)
     results = {}
     for split, encoded in parts.encoded.items():
         if split != TRAIN:
             results[split] = measure_result(corpus, split, predict_classes(parts.model, encoded, parts.pad_id))
-    loss, held = ([(i, x) for i, (_, x) in enumerate(history[name], 1)] for name in ("loss", "validation_loss"))
+    loss = _number_epochs(history["loss"])
+    held = _number_epochs(history["validation_loss"])
     best_epoch, _loss = min(held, key=lambda item: item[1])
+    kept_step = recipe.steps
+    if kept_step is None:
+        kept_step = history["validation_loss"][best_epoch - 1][0]
     return {
         "recipe": recipe.described(),
         "corpus": corpus.described(),
@@ -215,7 +234,7 @@ def _train(
         "steps": history["steps"],
         "epochs": len(held),
         "best_epoch": best_epoch,
-        "kept_step": history["validation_loss"][best_epoch - 1][0] if recipe.steps is None else recipe.steps,
+        "kept_step": kept_step,
         "loss": loss,
         "validation_loss": held,
         "seconds": history["seconds"],
@@ -223,6 +242,44 @@ def _train(
         "collapsed": results[TEST]["accuracy"] <= results[TEST]["above_chance"],
         **describe_environment(),
     }
+
+
+def _build_fitting(recipe: ClassifierRecipe, parts: Parts, device: str) -> Fitting:
+    """Return how a recipe is trained: penalty, order of the examples, what is frozen, and when it is evaluated.
+
+    Attention rows beside [CLS]'s are computed only if the penalty reads them: this is set in `parts.model`.
+    """
+    # Without a penalty it has weight 0, and its form does not matter.
+    variant = VARIANTS[0] if recipe.penalty == "none" else recipe.penalty
+    penalty = EntropyPenalty(recipe.weight, variant=variant, layers=recipe.penalty_layers)
+    if recipe.is_attention:
+        columns = penalty.weight and penalty.variant == "entropy-columns"
+        parts.model.attention_classifier.row_only = "never" if columns else "always"
+    order = None
+    if recipe.buckets:
+        order = Buckets(parts.encoded[TRAIN].lengths, recipe.batch or 1, recipe.seed)
+    freezing: tuple[TrainerCallback, ...] = ()
+    if recipe.attention == "frozen":
+        freezing = (FrozenAttention(recipe.freeze_after),)
+    # A fixed number of steps is not stopped early, and evaluated only at its end.
+    patience = recipe.patience
+    evaluated: frozenset[int] = frozenset()
+    if recipe.steps is not None:
+        patience = None
+        evaluated = frozenset({recipe.steps})
+    return Fitting(
+        _build_trainer_settings(recipe, device),
+        patience=patience,
+        evaluated=evaluated,
+        penalty=penalty,
+        order=order,
+        callbacks=freezing,
+    )
+
+
+def _number_epochs(losses: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return (epoch, loss) for each (step, loss), counted from 1."""
+    return [(epoch, loss) for epoch, (_, loss) in enumerate(losses, 1)]
 
 
 class FrozenAttention(TrainerCallback):

@@ -79,40 +79,57 @@ def _build_attention(recipe: ClassifierRecipe, corpus: LabelledCorpus) -> tuple[
     if recipe.separator and not corpus.pairs:
         raise UsageError("pairs for --separator", f"{corpus.name}, which has single texts", "leave --separator out")
     length = recipe.max_length or LONGEST
-    if recipe.tokens == "checkpoint":
-        tokenizer, vectors = _read_matrix(recipe, length)
-    else:
-        tokenizer = build_tokenizer(corpus, max_length=length, separator=recipe.separator)
-        vectors = None
-        if recipe.vectors != RANDOM:
-            words = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-            vectors = word_vectors(recipe.vectors, words, tokenizer.all_special_tokens, norm=recipe.vector_norm)
+    tokenizer, vectors = _prepare_words(recipe, corpus, length)
     dim = vectors.matrix.shape[1] if vectors else recipe.dim or RANDOM_DIM
     if recipe.dim not in (None, dim):
         raise UsageError(f"--dim {dim}, that of the vectors", str(recipe.dim), "leave it out, or use --vectors random")
-    changes: dict[str, Any] = {"positions": recipe.positions, "position_scale": recipe.position_scale}
-    if recipe.text:
-        changes |= PAPER_TEXT
-    config = AttentionClassifierConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=dim,
-        num_hidden_layers=recipe.layers,
-        num_attention_heads=recipe.heads,
-        max_position_embeddings=length,
-        pad_token_id=tokenizer.pad_token_id,
-        attention="learned" if recipe.attention == "frozen" else recipe.attention,
-        attention_seed=recipe.seed,
-        **changes,
-        **_describe_labels(corpus),
-    )
-    model = AttentionClassifier(config)
+    model = AttentionClassifier(_configure_attention(recipe, corpus, tokenizer, dim))
     embedding = model.attention_classifier.embeddings
     if vectors:
         with torch.no_grad():
             embedding.weight.copy_(vectors.matrix)
     embedding.weight.requires_grad_(not recipe.frozen)
-    about = {"found": vectors.found, "source": vectors.source} if vectors else {"source": RANDOM}
+    about: dict[str, Any] = {"source": RANDOM}
+    if vectors:
+        about = {"found": vectors.found, "source": vectors.source}
     return model, tokenizer, about | {"dim": dim}
+
+
+def _prepare_words(recipe: ClassifierRecipe, corpus: LabelledCorpus, length: int) -> tuple[Any, WordVectors | None]:
+    """Return (tokenizer, word vectors) of the attention-only model; None in their place if they are drawn at random.
+
+    `length`: the most tokens of an utterance.
+    """
+    if recipe.tokens == "checkpoint":
+        return _read_matrix(recipe, length)
+    tokenizer = build_tokenizer(corpus, max_length=length, separator=recipe.separator)
+    if recipe.vectors == RANDOM:
+        return tokenizer, None
+    words = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    return tokenizer, word_vectors(recipe.vectors, words, tokenizer.all_special_tokens, norm=recipe.vector_norm)
+
+
+def _configure_attention(
+    recipe: ClassifierRecipe, corpus: LabelledCorpus, tokenizer: Any, dim: int
+) -> AttentionClassifierConfig:
+    """Return the configuration of the attention-only model; `dim`: of its word vectors."""
+    changes: dict[str, Any] = {"positions": recipe.positions, "position_scale": recipe.position_scale}
+    if recipe.text:
+        changes |= PAPER_TEXT
+    # Frozen attention is learnt attention until training freezes it.
+    attention = "learned" if recipe.attention == "frozen" else recipe.attention
+    return AttentionClassifierConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=dim,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        max_position_embeddings=recipe.max_length or LONGEST,
+        pad_token_id=tokenizer.pad_token_id,
+        attention=attention,
+        attention_seed=recipe.seed,
+        **changes,
+        **_describe_labels(corpus),
+    )
 
 
 def _read_matrix(recipe: ClassifierRecipe, length: int) -> tuple[Any, WordVectors]:

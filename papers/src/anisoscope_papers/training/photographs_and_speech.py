@@ -10,7 +10,7 @@ What is hidden of the validation examples is drawn only once, so that their loss
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -98,24 +98,18 @@ def make_clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) ->
 
     made_by: Any = Wav2Vec2FeatureExtractor
     extractor = made_by(sampling_rate=RATE, do_normalize=True, return_attention_mask=True)
+    # Parts are divided by speaker, so that no voice is in two of them; the last speaker's clips validate.
     speakers = sorted({read_speaker(path) for path in list_files(name)})
     *seen, last = speakers[measured:]
-    frames = RATE * SECONDS
-    for kernel, stride in zip(sizes["conv_kernel"], sizes["conv_stride"], strict=True):
-        frames = (frames - kernel) // stride + 1
+    frames = _count_frames(sizes)
     spans = partial(_draw_spans, frames, sizes["num_negatives"])
-    train = []
-    for path in list_files(name):
-        if read_speaker(path) in seen:
-            for piece in _iter_pieces(path):
-                train.append({"samples": piece})
-    held = []
-    for path in list_files(name):
-        if read_speaker(path) == last:
-            for piece in _iter_pieces(path):
-                held.append({"samples": piece})
+    train = [{"samples": piece} for piece in _iter_pieces_of(name, seen)]
+    # Hidden spans of validation are drawn once: its losses at different steps can be compared.
     once = np.random.default_rng(0)
-    held = [example | dict(zip(("hidden", "others"), spans(once), strict=True)) for example in held]
+    held = []
+    for piece in _iter_pieces_of(name, [last]):
+        hidden, others = spans(once)
+        held.append({"samples": piece, "hidden": hidden, "others": others})
 
     def collate(chosen: Examples) -> dict[str, Any]:
         """Make a batch: input_values [piece, sample], and with `masked` the hidden frames and, for each, others to tell
@@ -124,16 +118,33 @@ def make_clips(name: str, measured: int, sizes: dict[str, Any], masked: bool) ->
         Hidden spans that were not drawn before are drawn now.
         """
         made = extractor([e["samples"] for e in chosen], sampling_rate=RATE, return_tensors="pt")
+        # Seeded by torch's generator, whose state is saved with a training: an interrupted one goes on alike.
         free = np.random.default_rng(int(torch.randint(1 << 31, ())))
         drawn = [(e["hidden"], e["others"]) if "hidden" in e else spans(free) for e in chosen]
+        if not masked:
+            return dict(made)
         hidden, others = (torch.from_numpy(np.stack(x)) for x in zip(*drawn, strict=True))
-        first = frames * torch.arange(len(chosen)).view(-1, 1, 1)  # of frames of the whole batch
+        # The model counts frames over the whole batch.
+        first = frames * torch.arange(len(chosen)).view(-1, 1, 1)
         given = {"mask_time_indices": hidden, "sampled_negative_indices": others + first}
-        if masked:
-            return {"input_values": made["input_values"], **given}
-        return dict(made)
+        return {"input_values": made["input_values"], **given}
 
     return extractor, train, held, collate
+
+
+def _count_frames(sizes: dict[str, Any]) -> int:
+    """Return the number of frames that a piece has after the convolutions; `sizes`: the model's configuration."""
+    frames = RATE * SECONDS
+    for kernel, stride in zip(sizes["conv_kernel"], sizes["conv_stride"], strict=True):
+        frames = (frames - kernel) // stride + 1
+    return int(frames)
+
+
+def _iter_pieces_of(name: str, speakers: Container[str]) -> Iterator[Any]:
+    """Yield the pieces [sample] of all clips of some speakers of the corpus `name`."""
+    for path in list_files(name):
+        if read_speaker(path) in speakers:
+            yield from _iter_pieces(path)
 
 
 def _iter_pieces(path: Path) -> Iterator[Any]:
