@@ -106,8 +106,10 @@ def run_experiment(settings: BlockSettings, context: Context) -> pd.DataFrame:
     for system, size, seed in pieces:
         name = make_run_id(system, seed, asdict(size), settings.norms, context.dtype, hash_measuring_code(__name__))
         paths.append(context.cache / "biased-block" / f"{name}.parquet")
-    given = (settings.norms, replace(context, progress=Context.progress))  # for other processes: silent
+    # Other processes cannot show progress: theirs is silent, and finished pieces are counted here.
+    given = (settings.norms, replace(context, progress=Context.progress))
     missing = [(path, *key, *given) for key, path in zip(pieces, paths, strict=True) if not path.exists()]
+    # On an accelerator the pieces would only wait for each other.
     for done in run_in_parallel(_keep, missing, 1 if context.device != "cpu" else None):
         context.progress("untrained blocks", len(pieces) - len(missing) + done, len(pieces))
     return pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True)
@@ -161,7 +163,9 @@ class Pass:
         tokens of a batch.
         """
         self.subject, self.norms, self.norms_only = subject, tuple(norms), norms_only
-        tokens = min(batch_tokens, CACHED_TOKENS) if subject.fed.device.type == "cpu" else batch_tokens
+        tokens = batch_tokens
+        if subject.fed.device.type == "cpu":
+            tokens = min(batch_tokens, CACHED_TOKENS)
         self.batch = max(1, tokens // subject.fed.shape[1])
         self.sums = Sums(max(2, len(self.norms)))
         self.sites: dict[str, Site] = {}
@@ -176,6 +180,7 @@ class Pass:
         what = {"hidden"} if self.norms_only else {"hidden", "query", "key", "attention"}
         subject = self.subject
         sequences = len(self.subject.fed)
+        # Each sequence with each N is an item of its own; batches may hold several N.
         every = torch.arange(len(self.norms) * sequences, device=subject.fed.device)
         norms = torch.tensor(self.norms, dtype=subject.fed.dtype, device=subject.fed.device)
         with capture(subject.model, what, receive=self._receive):
@@ -216,9 +221,12 @@ class Pass:
         """Return (mean token norm, norm of the mean vector), each [norm, 2]: for the first block's input and the
         last's output.
         """
-        hidden = sorted((s for s in self.sites.values() if s.quantity == "hidden"), key=lambda s: s.layer or 0)
-        ends = [self.vectors(site) for site in (hidden[0], hidden[-1])]
-        token, mean = (np.hstack([end[name] for end in ends]) for name in ("norms.mean", "drift"))
+        hidden = [site for site in self.sites.values() if site.quantity == "hidden"]
+        hidden.sort(key=lambda site: site.layer or 0)
+        first = self.vectors(hidden[0])
+        last = self.vectors(hidden[-1])
+        token = np.hstack([first["norms.mean"], last["norms.mean"]])
+        mean = np.hstack([first["drift"], last["drift"]])
         return token, mean
 
     def vectors(self, site: Site) -> dict[str, Array]:
@@ -250,13 +258,9 @@ class Pass:
         """
         terms = self.sums.at(site.name)
         place = {"site": "attention", "layer": site.layer}
+        # Rows of attention weights have no stage; scores have that of the queries and keys they are made of.
         if not site.stage:
-            entropies = ("entropy", "entropy_normalised") if self.subject.position_bias else ()
-            over = dict.fromkeys((*entropies, "row_max", "row_min"), "rows")
-            over |= dict.fromkeys(("sequence_max", "sequence_min"), "sequences")
-            with np.errstate(invalid="ignore"):
-                means = {f"attention.{name}": terms[name] / terms[count] for name, count in over.items()}
-            yield from self._table(means, place)
+            yield from self._table(self._average_rows(terms), place)
             return
         yield from self._table(row_scores.compute_metrics(terms, self.subject.position_bias), place)
         for i in self.histograms:
@@ -264,6 +268,18 @@ class Pass:
                 for filled in np.flatnonzero(terms[counts][i]):
                     component = f"{self.norms[i]:g} {filled}"
                     yield {**place, "metric": metric, "component": component, "value": float(terms[counts][i][filled])}
+
+    def _average_rows(self, terms: dict[str, Any]) -> dict[str, Array]:
+        """Return {metric: [norm, head]} of attention rows: means over rows, and over sequences of their extremes."""
+        over = {"row_max": "rows", "row_min": "rows", "sequence_max": "sequences", "sequence_min": "sequences"}
+        # Elsewhere entropies come from the scores; a bias of positions is in the weights only.
+        if self.subject.position_bias:
+            over = {"entropy": "rows", "entropy_normalised": "rows"} | over
+        means = {}
+        with np.errstate(invalid="ignore"):
+            for name, count in over.items():
+                means[f"attention.{name}"] = terms[name] / terms[count]
+        return means
 
     def _table(self, values: dict[str, Array], place: dict[str, Any], heads: bool = True) -> Iterator[dict[str, Any]]:
         """Yield rows for each of `values` ({metric: [norm, head]}): one per norm with the mean over heads; with
@@ -292,6 +308,7 @@ def _sum_rows(rows: dict[str, Tensor]) -> dict[str, Tensor]:
 
     `rows`: statistics of rows (keys, entropy, row_max, row_min), [sequence, head, query] each.
     """
+    # A row with a single key has weight 1 whatever the scores are: it would only dilute the means.
     several = (rows["keys"] > 1).double()
     values = {name: (several * rows[name]).sum(-1) for name in ("entropy", "row_max", "row_min")}
     values["entropy_normalised"] = (several * rows["entropy"] / rows["keys"].clamp(min=2).log()).sum(-1)
@@ -350,8 +367,9 @@ def list_fixed_points(norms: Sequence[float], at_grid: Norms, at: Callable[[floa
     rows: list[dict[str, Any]] = []
     for kind, name in enumerate(KINDS):
         pairs = at_grid[kind]
-        between = find_brackets(norms, pairs[:, 1] - pairs[:, 0], pairs.max(axis=1))
-        solved = [float(brentq(gap, a, b, (kind,), xtol=PRECISION * b, rtol=PRECISION)) for a, b in between]
+        solved = []
+        for low, high in find_brackets(norms, pairs[:, 1] - pairs[:, 0], pairs.max(axis=1)):
+            solved.append(float(brentq(gap, low, high, (kind,), xtol=PRECISION * high, rtol=PRECISION)))
         rows.append({"metric": f"fixed_point.{name}.crossings", "value": len(solved)})
         for which, norm in enumerate(solved, start=1):
             for metric, value in {"": norm, ".norm": measured(norm, kind)[1]}.items():

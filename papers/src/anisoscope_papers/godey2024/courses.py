@@ -22,7 +22,8 @@ def correlate_with_clock(course: Array, clock: Array) -> float:
     """
     if np.ptp(course) == 0 or np.ptp(clock) == 0:
         return float("nan")
-    last_of_each = np.append(np.diff(clock) > 0, True)  # where the clock stands still, the last value is the one it has
+    # Where the clock stands still, the last value is the one it has.
+    last_of_each = np.append(np.diff(clock) > 0, True)
     places = np.linspace(clock[0], clock[-1], PLACES)
     read = np.interp(places, clock[last_of_each], course[last_of_each])
     return float(stats.spearmanr(places, read).statistic)
@@ -34,16 +35,22 @@ def find_turning_places(courses: Array) -> Array:
 
     A single seed gets its own lowest step.
     """
-    seeds = len(courses)
-    others = [np.delete(courses, i, 0) if seeds > 1 else courses for i in range(seeds)]
-    return np.array([each.mean(0).argmin() for each in others])
+    if len(courses) == 1:
+        return np.array(courses.argmin(1))
+    places = []
+    for seed in range(len(courses)):
+        others = np.delete(courses, seed, 0)
+        places.append(others.mean(0).argmin())
+    return np.array(places)
 
 
 def measure_rise_since_turning(courses: Array) -> Array:
     """Return how much each seed of courses [seed, step] rises to the end, from the step where the other seeds are
     lowest.
     """
-    return np.asarray(courses[:, -1] - courses[np.arange(len(courses)), find_turning_places(courses)], dtype=np.float64)
+    seeds = np.arange(len(courses))
+    lowest = courses[seeds, find_turning_places(courses)]
+    return np.asarray(courses[:, -1] - lowest, dtype=np.float64)
 
 
 def measure_lead(first: Array, second: Array, least: tuple[float, float]) -> tuple[Array, Array]:
@@ -58,6 +65,7 @@ def measure_lead(first: Array, second: Array, least: tuple[float, float]) -> tup
     rises = []
     for course, smallest in zip((first, second), least, strict=True):
         rise = course[seeds, find_turning_places(-course)] - course[:, 0]
+        # The share of a rise that is hardly there would be noise over noise.
         rises.append(np.where(rise >= smallest, rise, np.nan))
     places = []
     for seed in seeds:
@@ -65,5 +73,7 @@ def measure_lead(first: Array, second: Array, least: tuple[float, float]) -> tup
         half = others[0] + (others.max() - others[0]) / 2
         places.append(int((others >= half).argmax()))
     at = np.array(places)
-    done = [(course[seeds, at] - course[:, 0]) / rise for course, rise in zip((first, second), rises, strict=True)]
-    return np.asarray(done[0] - done[1], dtype=np.float64), at
+    of_first, of_second = (
+        (course[seeds, at] - course[:, 0]) / rise for course, rise in zip((first, second), rises, strict=True)
+    )
+    return np.asarray(of_first - of_second, dtype=np.float64), at

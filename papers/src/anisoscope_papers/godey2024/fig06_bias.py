@@ -56,7 +56,9 @@ def _iter_anisotropy(records: pd.DataFrame) -> Iterator[tuple[norm_claims.Curves
     """Yield for each system (model) the curves of A (mean cosine) against N (norm of the bias): for the first block's
     input, and the last block's output.
     """
-    return zip(*(norm_claims.iter_curves(records, "mean_cosine", "hidden", layer) for layer in (0, None)), strict=True)
+    of_input = norm_claims.iter_curves(records, "mean_cosine", "hidden", 0)
+    of_output = norm_claims.iter_curves(records, "mean_cosine", "hidden", None)
+    return zip(of_input, of_output, strict=True)
 
 
 def _select_fixed_point(records: pd.DataFrame, system: str, name: str, component: str | None = "1") -> pd.Series:
@@ -76,19 +78,20 @@ def _judge_fixed(claim: Claim, records: pd.DataFrame, system: str) -> Verdict:
     crossings = _select_fixed_point(records, system, f"{claim.metric}.crossings", None)
     n = len(crossings)
     one = int((crossings == 1).sum())
+    holds = None
     if one == n:
         holds = True
     elif one == 0:
         holds = False
-    else:
-        holds = None
     counted = {"one": one, "none": int((crossings == 0).sum()), "several": int((crossings > 1).sum())}
     reason = "crossings: " + ", ".join(f"{word} in {count} seeds" for word, count in counted.items() if count)
     solved = _select_fixed_point(records, system, claim.metric)
     if not len(solved):
         return make_verdict_without_test(claim, holds, "no N*", n=n, reason=reason, subject=system)
     at = estimate_over_seeds(_select_fixed_point(records, system, f"{claim.metric}.norm"), bounds=POSITIVE)
-    reason += f"; norm there {at.value:.4g}" + (f" [{at.low:.4g}, {at.high:.4g}]" if n > 1 else "")
+    reason += f"; norm there {at.value:.4g}"
+    if n > 1:
+        reason += f" [{at.low:.4g}, {at.high:.4g}]"
     reason = "; ".join(filter(None, (reason, norm_claims.describe_one_more(solved.to_numpy(float)))))
     value, low, high = (float(x) for x in estimate_over_seeds(solved, bounds=POSITIVE))
     return make_verdict_without_test(claim, holds, "N* =", value, low, high, len(solved), None, reason, system)
@@ -117,6 +120,7 @@ def _order(records: pd.DataFrame, system: str, trained: pd.DataFrame) -> Test:
     if not len(at):
         return Test(TRAINED, "no fixed point", inside=TRAINED.inside, note=f"against {names}", subject=system)
     share = at / np.sqrt(norm_claims.read_width(records, system))
+    # An order of magnitude is a ratio: the interval is that of its logarithm.
     value, low, high = (float(np.exp(x)) for x in estimate_over_seeds(np.log(share / known.mean())))
     note = f"‖mean‖/√d = {share.mean():.3f}; in trained layers of {names}: {known.min():.3f} to {known.max():.3f}"
     note = "; ".join(filter(None, (note, norm_claims.describe_one_more((share / known.mean()).to_numpy(float)))))
@@ -174,12 +178,13 @@ def _make_marks(records: pd.DataFrame, kind: str) -> pd.DataFrame:
         found = _select_fixed_point(records, system, kind)
         seeds = len(_select_fixed_point(records, system, f"{kind}.crossings", None))
         if len(found):
-            text = "N* = " + _format_with_error(*(float(x) for x in estimate_over_seeds(found, bounds=POSITIVE)))
+            estimate = estimate_over_seeds(found, bounds=POSITIVE)
+            text = "N* = " + _format_with_error(*(float(x) for x in estimate))
+            # A mean over the seeds that have a fixed point must not pass for one of all.
             if len(found) < seeds:
                 text += f" ({len(found)} of {seeds} seeds)"
-            rows.append(
-                (label(system), found.mean(), _select_fixed_point(records, system, f"{kind}.norm").mean(), text)
-            )
+            norm = _select_fixed_point(records, system, f"{kind}.norm").mean()
+            rows.append((label(system), found.mean(), norm, text))
     return pd.DataFrame(rows, columns=["reading", "at", "at_value", "at_text"])
 
 

@@ -44,7 +44,8 @@ def measure(settings: biased_block.BlockSettings, context: Context) -> pd.DataFr
 
 def judge_direction(claim: Claim, records: pd.DataFrame) -> Iterator[Verdict]:
     """Judge in which direction the mean attention score moves as the norm of the bias grows, seed by seed."""
-    return (norm_claims.judge_share(claim, c) for c in norm_claims.iter_curves(records, claim.metric, claim.site))
+    for curve in norm_claims.iter_curves(records, claim.metric, claim.site):
+        yield norm_claims.judge_share(claim, curve)
 
 
 def draw(records: pd.DataFrame) -> dict[str, ChartType]:
@@ -64,14 +65,15 @@ def draw(records: pd.DataFrame) -> dict[str, ChartType]:
         for n, binned in by_norm.items():
             pooled.append(compute_shares(binned, unit[system]).assign(N=n, reading=reading))
     for system, by_norm in in_rows.items():
+        # All curves of a system share the axis of the largest N, which reaches furthest.
         widest = find_reach(list(by_norm.values())[-1])
         for n, binned in by_norm.items():
             within.append(estimate_density(binned, widest).assign(N=n, reading=label(system)))
     lines = partial(charts.trajectory, x="score", series="N", panel="reading", size=(study_charts.WIDTH, 200))
-    titles = ("score / unit", "share per bin"), ("score less the mean of its row", "density / its peak")
-    inside: ChartType = lines(pd.concat(within), titles=titles[1]).resolve_scale(x="independent")
+    within_titles = ("score less the mean of its row", "density / its peak")
+    inside: ChartType = lines(pd.concat(within), titles=within_titles).resolve_scale(x="independent")
     return {
-        "fig7": lines(pd.concat(pooled), titles=titles[0], scale="symlog"),
+        "fig7": lines(pd.concat(pooled), titles=("score / unit", "share per bin"), scale="symlog"),
         "fig7_within": inside,
         "fig7_spread": study_charts.draw_against_norm(
             rows, series="quantity", title="scores (q·k × scale)", scale="log"
@@ -112,6 +114,7 @@ def estimate_density(counts: Array, widest: float) -> pd.DataFrame:
     """
     below = np.concatenate([[0.0], counts.cumsum()])
     own = find_reach(counts)
+    # Bins near 0 are so narrow that their few counts would make a rough slope: they are joined.
     kept = (np.abs(EDGES) > own / FINEST) | (EDGES == 0)
     near = np.linspace(-1, 1, POINTS) * min(own, widest)
     at = np.union1d(np.linspace(-widest, widest, POINTS), near)

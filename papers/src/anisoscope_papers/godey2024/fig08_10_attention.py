@@ -35,7 +35,8 @@ def measure(where: Mapping[str, Sequence[str]], settings: biased_block.BlockSett
     `where`: which records, as {column: values}; `settings`: of the experiment on biased blocks.
     """
     records = biased_block.keep_last_block(select(biased_block.run_experiment(settings, context), **where))
-    once = records["head"].isna() | (records["metric"] != "attention.entropy")  # of a head: normalised alone
+    # Of single heads only the normalised entropy is drawn.
+    once = records["head"].isna() | (records["metric"] != "attention.entropy")
     return records[once].reset_index(drop=True)
 
 
@@ -50,7 +51,8 @@ def measure_rows(settings: biased_block.BlockSettings, context: Context) -> pd.D
 
 def _read_head_dim(records: pd.DataFrame, system: str) -> int:
     """Return the dimension of a head of a system (model)."""
-    return norm_claims.read_width(records, system) // (int(select(records, model=system)["head"].max()) + 1)
+    heads = int(select(records, model=system)["head"].max()) + 1
+    return norm_claims.read_width(records, system) // heads
 
 
 def judge_start(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
@@ -84,9 +86,12 @@ def judge_at_fixed_point(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
         seeds = np.unique(select(records, metric=claim.metric, model=curve.system)["seed"].to_numpy(int))
         at = fixed.reindex(seeds).to_numpy(float)
         ratios = curve.values / curve.values[:, :1]
+        # A fixed point beyond the largest N has no neighbour to read from.
         inside = (at > 0) & (at <= curve.norms[-1])
         logs = np.log(np.array(curve.norms) + SMALLEST)
-        read = [np.interp(np.log(n + SMALLEST), logs, of_seed) for n, of_seed in zip(at, ratios, strict=True)]
+        read = []
+        for norm, of_seed in zip(at, ratios, strict=True):
+            read.append(np.interp(np.log(norm + SMALLEST), logs, of_seed))
         values = np.where(inside, read, np.nan)
         known = at[inside]
         where = f"N* {known.min():.3g} to {known.max():.3g}" if len(known) else "no N*"
@@ -100,10 +105,14 @@ def judge_clearer(claim: Claim, records: pd.DataFrame) -> Iterator[Test]:
 
     They are paired over seeds. Both growths are divided by the rows' weight at N = 0.
     """
-    both = (norm_claims.iter_curves(records, f"attention.{name}_max", "attention") for name in ("row", "sequence"))
-    for pair in zip(*both, strict=True):
+    of_rows = norm_claims.iter_curves(records, "attention.row_max", "attention")
+    of_sequences = norm_claims.iter_curves(records, "attention.sequence_max", "attention")
+    for pair in zip(of_rows, of_sequences, strict=True):
         start = pair[0].values[:, :1]
-        growth = (Curves(c.system, c.norms[-1:], (c.values[:, -1:] - c.values[:, :1]) / start) for c in pair)
+        growth = []
+        for curve in pair:
+            grown = (curve.values[:, -1:] - curve.values[:, :1]) / start
+            growth.append(Curves(curve.system, curve.norms[-1:], grown))
         yield from norm_claims.test_above(claim, *growth)
 
 
@@ -115,7 +124,10 @@ def draw_vectors(records: pd.DataFrame) -> dict[str, ChartType]:
     rows = norm_claims.summarise_heads(records)
     rows["vectors"] = rows["site"].map(SIDES)
     dims = {_read_head_dim(records, system) for system in norm_claims.list_systems(records)}
-    line = (float(q95(dims.pop())), "q95 of one pair") if len(dims) == 1 else None
+    # Heads of several dimensions have no common bound.
+    line = None
+    if len(dims) == 1:
+        line = (float(q95(dims.pop())), "q95 of one pair")
     draw = partial(study_charts.draw_against_norm, series="vectors")
     return {
         "fig8a": draw(select(rows, metric="mean_cosine"), title="anisotropy A", zero=True, line=line),
@@ -131,13 +143,14 @@ def draw_weights(names: dict[str, dict[str, str]], records: pd.DataFrame) -> dic
     rows = norm_claims.summarise_heads(records)
     charts = {}
     for chart, statistics in names.items():
-        metrics = {f"attention.{name}": word for name, word in statistics.items()}
-        chosen = pd.concat([select(rows, metric=name).assign(weight=word) for name, word in metrics.items()])
+        parts = [select(rows, metric=f"attention.{name}").assign(weight=word) for name, word in statistics.items()]
+        chosen = pd.concat(parts)
         draw = partial(study_charts.draw_against_norm, chosen.reset_index(drop=True), series="weight")
         if "entropy" in chart:
             charts[chart] = draw(title="entropy / ln(keys)")
             continue
-        title = f"{next(iter(statistics.values())) if len(statistics) == 1 else 'attention'} weight"
+        words = list(statistics.values())
+        title = f"{words[0]} weight" if len(words) == 1 else "attention weight"
         charts[chart] = draw(title=title, scale="log", line=_find_uniform_weight(records))
     return charts
 

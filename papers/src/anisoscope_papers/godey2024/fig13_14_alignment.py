@@ -55,12 +55,13 @@ class HeadTable:
 def read_table(records: pd.DataFrame, metric: str) -> HeadTable:
     """Return one metric as an array over seed, step, layer and head; NaN for a head without a value."""
     rows = select(records, metric=metric)
-    every = np.unique(records.loc[records["head"].notna(), "step"].to_numpy(int))
-    axes = [every if name == "step" else np.unique(rows[name].to_numpy(int)) for name in AXES]
-    values = np.full([len(axis) for axis in axes], np.nan)
-    places = tuple(np.searchsorted(axis, rows[name].to_numpy(int)) for axis, name in zip(axes, AXES, strict=True))
-    values[places] = rows["value"].to_numpy(float)
-    seeds, steps, layers = (tuple(map(int, axis)) for axis in axes[:3])
+    axes = {name: np.unique(rows[name].to_numpy(int)) for name in AXES}
+    # A metric may be missing at some step, but all tables must have the same steps.
+    axes["step"] = np.unique(records.loc[records["head"].notna(), "step"].to_numpy(int))
+    values = np.full([len(axis) for axis in axes.values()], np.nan)
+    places = [np.searchsorted(axis, rows[name].to_numpy(int)) for name, axis in axes.items()]
+    values[tuple(places)] = rows["value"].to_numpy(float)
+    seeds, steps, layers = (tuple(map(int, axes[name])) for name in AXES[:3])
     return HeadTable(values, seeds, steps, layers)
 
 
@@ -78,10 +79,11 @@ class Alignment:
     @classmethod
     def of(cls, records: pd.DataFrame) -> "Alignment":
         """Read the alignment, cos(Q̄, K̄), from records."""
-        bound = select(records, metric="mean_cosine.isotropic_q95", site="query.raw")["value"]
-        return cls(
-            read_table(records, "query_key.cosine"), float(cosine_quantile(0.975, infer_width(float(bound.iloc[0]))))
-        )
+        recorded = select(records, metric="mean_cosine.isotropic_q95", site="query.raw")["value"]
+        head_dim = infer_width(float(recorded.iloc[0]))
+        # Two-sided: means may end similar or opposite, and each side has 2.5 % of isotropic pairs.
+        bound = float(cosine_quantile(0.975, head_dim))
+        return cls(read_table(records, "query_key.cosine"), bound)
 
     @property
     def cosine(self) -> Array:
@@ -113,6 +115,7 @@ class Alignment:
         `share` [seed, step]: another clock in place of training steps, such as the fall of the loss.
         """
         above = np.abs(self.cosine) > self.bound
+        # Read from the end: a head that falls below the bound later on has not stayed.
         staying = np.flip(np.logical_and.accumulate(np.flip(above, 1), axis=1), 1)
         if share is None:
             share = np.tile(np.array(self.table.steps) / self.table.steps[-1], (len(self.cosine), 1))
@@ -127,8 +130,11 @@ class Alignment:
         They are heads of the first seed.
         """
         last = self.cosine[0, -1]
-        heads = {"similar": np.nanargmax(last), "opposite": np.nanargmin(last)}
-        return {n: (self.table.layers[int(i) // last.shape[1]], int(i) % last.shape[1]) for n, i in heads.items()}
+        heads = {}
+        for which, place in (("similar", np.nanargmax(last)), ("opposite", np.nanargmin(last))):
+            layer, head = divmod(int(place), last.shape[1])
+            heads[which] = (self.table.layers[layer], head)
+        return heads
 
     def name(self, which: str) -> str:
         """Describe a chosen head in words (`which`: similar or opposite), with its final cosine."""
@@ -153,12 +159,15 @@ def count_heads_above(records: pd.DataFrame) -> Iterator[tuple[int, int, int]]:
     """
     rows = select(records, metric="query_key.cosine")
     rows = rows[(rows["step"] == rows["step"].max()) & rows["low"].notna()]
+    # |cos| is tested: of a negative cosine the interval is turned as well.
     turned = rows["value"] < 0
     sized = rows.assign(value=rows["value"].abs(), low=rows["low"].where(~turned, -rows["high"]))
     sized["high"] = rows["high"].where(~turned, -rows["low"])
     bound = Alignment.of(records).bound
     for seed, heads in sized.groupby("seed"):
-        yield int(str(seed)), int((holm(compute_p_of_units(heads, bound)[0]) < LEVEL).sum()), len(heads)
+        p, _ = compute_p_of_units(heads, bound)
+        above = holm(p) < LEVEL
+        yield int(str(seed)), int(above.sum()), len(heads)
 
 
 def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
@@ -169,9 +178,10 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
     alignment = Alignment.of(records)
     first = np.abs(alignment.cosine[:, 0])
     last = np.abs(alignment.cosine[:, -1])
-    above = "; ".join(
-        f"seed {s}: {k} of {n} heads above (over documents, Holm)" for s, k, n in count_heads_above(records)
-    )
+    counts = []
+    for seed, count, heads in count_heads_above(records):
+        counts.append(f"seed {seed}: {count} of {heads} heads above (over documents, Holm)")
+    above = "; ".join(counts)
     by_layer = alignment.cosine[:, -1].mean(-1)  # [seed, layer]
     start = f"at step 0 {first.mean():.3f}"
     tests = [
@@ -187,6 +197,7 @@ def judge_cosine(records: pd.DataFrame) -> list[Verdict]:
     words = f"highest at step {' and '.join(f'{steps[i]:,}' for i in sorted(set(peaks)))} of {steps[-1]:,}"
     recedes = claim["alignment-recedes"]
     untested = []
+    # Nothing recedes if all seeds are highest at the end: a test of zeros would decide nothing.
     if (peaks == len(steps) - 1).all():
         nothing = make_verdict_without_test(recedes, False, recedes.statistic, 0.0, n=len(course), reason=words)
         untested.append(replace(nothing, failing="too small"))
@@ -235,7 +246,9 @@ def judge_seeds(records: pd.DataFrame) -> list[Verdict]:
     curves = np.abs(cosine).mean(-1)
     profile = cosine[:, -1].mean(-1)
     r = _correlate_with_others(curves.reshape(len(curves), -1))
+    # Fisher's z, which varies alike for small and large correlations.
     as_they_stand = make_test_of_seeds(claim["same-trends-over-seeds"], np.arctanh(np.clip(r, -0.9999, 0.9999)))
+    # What all layers have in common is no agreement on which layer does what.
     rest = (curves - curves.mean(2, keepdims=True)).transpose(0, 2, 1)
     return judge_tests(
         [
@@ -259,10 +272,15 @@ def _test_by_permutation(claim: Claim, rows: Array) -> Test:
         return Test(claim, claim.statistic, n=seeds, note="too few seeds or layers, or nothing that differs")
     unit = rows / norms
     every = factorial(layers) ** (seeds - 1)
-    r = _correlate_all_orders(unit) if every <= ALL_ORDERS else _correlate_drawn_orders(unit)
+    if every <= ALL_ORDERS:
+        r = _correlate_all_orders(unit)
+        which = f"all {every:,}"
+    else:
+        r = _correlate_drawn_orders(unit)
+        which = f"{DRAWN_ORDERS:,} drawn"
+    # The order of the layers themselves, r[0], is one of those counted: no p is 0.
     up = float((r >= r[0] - SAME).mean())
     down = float((r <= r[0] + SAME).mean())
-    which = f"all {every:,}" if every <= ALL_ORDERS else f"{DRAWN_ORDERS:,} drawn"
     note = f"{layers} layers; one-sided p of {which} orders of the layers"
     if r[0] < claim.floor:
         up, note = np.nan, f"{note}: {up:.2g}, and too small an effect"
@@ -311,7 +329,11 @@ def _correlate_with_others(rows: Array) -> Array:
     """
     if len(rows) < 2 or rows.shape[1] < 3:
         return np.full(len(rows), np.nan)
-    return np.array([np.corrcoef(x, np.delete(rows, i, 0).mean(0))[0, 1] for i, x in enumerate(rows)])
+    correlations = []
+    for i, row in enumerate(rows):
+        others = np.delete(rows, i, 0).mean(0)
+        correlations.append(np.corrcoef(row, others)[0, 1])
+    return np.array(correlations)
 
 
 def draw(name: str, records: pd.DataFrame) -> dict[str, ChartType]:

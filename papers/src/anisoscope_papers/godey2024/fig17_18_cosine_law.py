@@ -170,7 +170,8 @@ def select_layers(records: pd.DataFrame) -> pd.DataFrame:
     rows = select(records, metric="mean_cosine", site="hidden")
     bounds = select(records, metric="mean_cosine.isotropic_q95", site="hidden").set_index(PLACE)["value"]
     found = bounds[~bounds.index.duplicated()].reindex(pd.MultiIndex.from_frame(rows[PLACE]))
-    d = found.map({q: infer_width(q) for q in found.unique()})  # of a convolutional network it differs between layers
+    # By layer: in a convolutional network the dimension differs between them.
+    d = found.map({q: infer_width(q) for q in found.unique()})
     rows = rows.assign(d=d.to_numpy(int), seed=rows["seed"].fillna(0))
     return rows.assign(q95=isotropic.q95(rows["d"].to_numpy(float)))
 
@@ -216,8 +217,10 @@ def draw_points(records: pd.DataFrame) -> dict[str, ChartType]:
     d = np.unique(np.round(np.geomspace(4, 16384, 80)).astype(int))
     means = isotropic.mean_cosine_quantile(0.95, d, 1000)
     lines = {"95 % of isotropic pairs": isotropic.q95(d), "95 % of means over 1,000 vectors": means}
-    laws = pd.concat([pd.DataFrame({"d": d, "value": y, "law": name}) for name, y in lines.items()], ignore_index=True)
-    return {"fig18": draw_over_dimensions(select_layers(records), laws)}
+    laws = []
+    for name, values in lines.items():
+        laws.append(pd.DataFrame({"d": d, "value": values, "law": name}))
+    return {"fig18": draw_over_dimensions(select_layers(records), pd.concat(laws, ignore_index=True))}
 
 
 STUDIES = (

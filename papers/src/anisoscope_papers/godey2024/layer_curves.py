@@ -124,11 +124,11 @@ def measure_if_available(job: Job, context: Context, measure_it: Callable[[Job],
     """
     try:
         return [measure_it(job)]
+    # A damaged file of ours is no missing model: it would be left out without anybody knowing.
     except OutputError:
         raise
     except AnisoscopeError as error:
-        corpus = named_corpora().get(job.corpus) if isinstance(error, CorpusError) else None
-        other = corpus.stand_in if corpus else ""
+        other = _find_stand_in(job.corpus) if isinstance(error, CorpusError) else ""
         if not other:
             context.note_unavailable(job.model, error)
             return []
@@ -136,6 +136,12 @@ def measure_if_available(job: Job, context: Context, measure_it: Callable[[Job],
         if found:
             context.note_stand_in(other, job.corpus, error)
         return found
+
+
+def _find_stand_in(corpus: str) -> str:
+    """Return the name of the corpus that is read if `corpus` is unavailable; "" if there is none."""
+    row = named_corpora().get(corpus)
+    return row.stand_in if row else ""
 
 
 def run_measurement(job: Job, context: Context) -> pd.DataFrame:
@@ -147,6 +153,7 @@ def run_measurement(job: Job, context: Context) -> pd.DataFrame:
     done = run(job, root=context.cache, resume=True, keep_sums=True)
     kept = done.folder / f"left_out-{make_run_id(hash_measuring_code(__name__))[:8]}.parquet"
     sums = done.folder / "sums.safetensors"
+    # The run was made before, and its sums were deleted; our own code has changed since.
     if not kept.exists() and not sums.exists():
         done = run(job, output=done.folder, overwrite=True, keep_sums=True)
     others = make_records_once(kept, lambda: tabulate_left_out(sums, job.settings))
@@ -154,6 +161,7 @@ def run_measurement(job: Job, context: Context) -> pd.DataFrame:
     given = {key: done.records[key].iloc[0] for key in ("run", "model", "revision", "seed", "corpus", "step")}
     rows = select(done.records, metric=KEPT, site=SITES, head=None, component=None)
     both = pd.concat([rows, as_records(others.drop(columns=list(given)), **given)], ignore_index=True)
+    # Such layers say nothing about the corpus.
     if reads_prompt_only(done.manifest):
         both = both[both["stack"] != "decoder"].reset_index(drop=True)
     return both
@@ -177,21 +185,32 @@ def _measure_packaged(name: str, systems: Systems, context: Context) -> Iterator
     The decoder of a network of `TRANSCRIBING` reads what the trained network hears in each clip, the untrained one
     too. If a network is unavailable, that is noted in the context.
     """
-    corpus = Path(systems.corpus)
-    corpus = corpus.parent if corpus.suffix else corpus
-    label = f"{_label(name)}{', ReLUs' if systems.relus else ''} on {corpus.name}"
+    label = _describe_system(name, systems)
+    transcribes = name in TRANSCRIBING
     try:
         where = name if name.startswith("builtin:") else str(find_path(name) or name)
-        read = _write_transcripts(name, systems, context) if name in TRANSCRIBING else systems.corpus
+        # The untrained network would hear nothing: both read what the trained one hears.
+        read = _write_transcripts(name, systems, context) if transcribes else systems.corpus
         for untrained, state in ((True, UNTRAINED), (False, TRAINED)):
             job = Job(where, corpus=read, settings=systems.settings(), limit=systems.limit, untrained=untrained)
-            rows = (
-                _measure_around_relus(job, systems.relus, context) if systems.relus else run_measurement(job, context)
-            )
+            if systems.relus:
+                rows = _measure_around_relus(job, systems.relus, context)
+            else:
+                rows = run_measurement(job, context)
             rows = rows.assign(model=label + state, seed=0, corpus=systems.corpus).astype(rows.dtypes.to_dict())
-            yield tell_stacks_apart(rows) if name in TRANSCRIBING else rows
+            yield tell_stacks_apart(rows) if transcribes else rows
     except (ModelError, CorpusError) as error:
         context.note_unavailable(label, error)
+
+
+def _describe_system(name: str, systems: Systems) -> str:
+    """Return the label of a packaged network (`name`) on its corpus, as in `crepe-tiny on clips`."""
+    corpus = Path(systems.corpus)
+    # A file is named by its folder.
+    if corpus.suffix:
+        corpus = corpus.parent
+    layers = ", ReLUs" if systems.relus else ""
+    return f"{_label(name)}{layers} on {corpus.name}"
 
 
 def _write_transcripts(name: str, systems: Systems, context: Context) -> str:
@@ -228,7 +247,8 @@ def _measure_around_relus(job: Job, relus: tuple[str, str], context: Context) ->
         settings = replace(job.settings, blocks=(blocks,), tokens=job.settings.tokens[:1])
         rows = run_measurement(replace(job, settings=settings), context)
         rows = select(rows, site="hidden")
-        parts.append(rows[rows["layer"] > 0].assign(site=site))  # layer 0 is what the first module reads
+        # Layer 0 is what the first module reads.
+        parts.append(rows[rows["layer"] > 0].assign(site=site))
     return pd.concat(parts, ignore_index=True).astype(parts[0].dtypes.to_dict())
 
 
@@ -255,9 +275,11 @@ def _measure_small(name: str, systems: Systems, context: Context) -> Iterator[pd
     key = make_run_id(asdict(settings), KEPT, SITES, hash_measuring_code(__name__))[:8]
     for found in train_all(systems.recipe, (name,), context.cache, context.progress):
         for step, state in ((0, UNTRAINED), (found.best, TRAINED)):
-            here = found.checkpoint(step)
-            whole = found.checkpoint(step).resolve()
-            model = whole.relative_to(Path.cwd()) if whole.is_relative_to(Path.cwd()) else here  # in manifests
+            # Manifests name the model: a path below the current folder is the same on other machines.
+            model = found.checkpoint(step)
+            whole = model.resolve()
+            if whole.is_relative_to(Path.cwd()):
+                model = whole.relative_to(Path.cwd())
             job = Job(str(model), corpus=kind.corpus, settings=settings, limit=kind.limit, step=step)
             rows = make_records_once(
                 found.folder / f"measured-{step}-{key}.parquet", partial(run_measurement, job, context)
@@ -270,6 +292,7 @@ def infer_width(threshold: float) -> int:
 
     q95(d), what 95 % of isotropic pairs stay below, falls strictly with d.
     """
+    # Records hold q95 and not d. The tolerance is for rounding in the records.
     dimensions = range(2, 1 << 24)
     return dimensions[bisect_left(dimensions, -threshold * (1 + 1e-12), key=lambda d: -q95(d))]
 
@@ -277,9 +300,10 @@ def infer_width(threshold: float) -> int:
 def infer_widths(records: pd.DataFrame) -> dict[str, int]:
     """Return {model: dimension of its hidden states} for the models in `records`."""
     rows = select(records, metric="mean_cosine.isotropic_q95", site="hidden")
-    return {
-        str(model): infer_width(float(values.iloc[0])) for model, values in rows.groupby("model", sort=False)["value"]
-    }
+    widths = {}
+    for model, values in rows.groupby("model", sort=False)["value"]:
+        widths[str(model)] = infer_width(float(values.iloc[0]))
+    return widths
 
 
 def tabulate_left_out(sums: Path, settings: Settings) -> pd.DataFrame:
@@ -300,6 +324,7 @@ def tabulate_left_out(sums: Path, settings: Settings) -> pd.DataFrame:
             groups = np.flatnonzero(totals.present)
             if not len(groups):
                 continue
+            # The first value is that of all groups, which the records hold already.
             values = module.compute(totals)[""].reshape(-1, 1)[1:, 0]
             given = place | {"metric": metric + LEFT_OUT, "token_policy": settings.tokens[0]}
             for g, v in zip(groups, values, strict=True):
@@ -323,6 +348,7 @@ def select_replicates(records: pd.DataFrame, of_layers: pd.DataFrame, metric: st
         return value.to_numpy(float)[None]
     without = without.assign(group=without["component"].astype(int))
     wide = without.pivot(index="group", columns=["stack", "layer"], values="value")
+    # A replicate must have all layers: they are combined.
     return np.vstack([value.to_numpy(float), wide[keys].dropna().to_numpy(float)])
 
 
@@ -338,11 +364,8 @@ def make_undecided(stated_ones: Iterable[Claim], verdicts: Sequence[Verdict], re
     """
     why = describe_skipped(records) or "no system of these settings is one the claim is about"
     found = {verdict.claim for verdict in verdicts}
-    return [
-        make_verdict_without_test(claim, None, "not measured", reason=why)
-        for claim in stated_ones
-        if claim.name not in found
-    ]
+    lacking = [claim for claim in stated_ones if claim.name not in found]
+    return [make_verdict_without_test(claim, None, "not measured", reason=why) for claim in lacking]
 
 
 def select_curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
@@ -356,6 +379,7 @@ def select_curves(records: pd.DataFrame, site: str = "hidden") -> pd.DataFrame:
     keys = ["model", "seed", "stack", "layer"]
     rows = select(here, metric="mean_cosine", component=None).set_index(keys)
     bound = select(here, metric="mean_cosine.isotropic_q95", component=None).set_index(keys)["value"]
+    # How many groups were left out in turn decides the degrees of freedom of the tests.
     groups = select(here, metric="mean_cosine" + LEFT_OUT).groupby(keys)["value"].size().astype(float)
     rows = rows.assign(q95=bound[~bound.index.duplicated()], groups=groups).reset_index()
     rows["place"] = rows["layer"].astype("Int64").astype(int)
@@ -376,31 +400,53 @@ def make_layer_tests(claim: Claim, rows: pd.DataFrame) -> Iterator[Test]:
     """Yield one test per layer, for the systems (models) that a claim about A (mean cosine) names. `rows`: the table
     of `select_curves`.
     """
-    rows = rows[rows["model"].str.startswith(claim.systems)] if claim.systems else rows
-    rows = rows[~rows["model"].str.startswith(claim.but)] if claim.but else rows
-    rows = rows[rows["stack"] == claim.stack] if claim.stack else rows
+    rows = _select_named(claim, rows)
     if rows.empty:
         return
-    name, limit = ("q95", rows["q95"]) if claim.limit == "q95" else ("threshold", claim.limit)
-    limits = np.broadcast_to(np.asarray(limit, dtype=np.float64), len(rows))
-    nothing = limits if claim.none is None else np.full(len(rows), claim.none)
-    p = zip(*compute_p_of_units(rows, limits), *compute_p_of_units(rows, nothing), strict=True)
-    for row, t, (up, down, above_none, below_none) in zip(rows.to_dict("records"), limits, p, strict=True):
+    name = "threshold"
+    limits = np.full(len(rows), np.nan if claim.limit == "q95" else claim.limit, dtype=np.float64)
+    if claim.limit == "q95":
+        # Of the dimension of each model.
+        name = "q95"
+        limits = rows["q95"].to_numpy(np.float64)
+    nothing = limits
+    if claim.none is not None:
+        nothing = np.full(len(rows), claim.none)
+    above, below = compute_p_of_units(rows, limits)
+    above_none, below_none = compute_p_of_units(rows, nothing)
+    if claim.below is not None:
+        sides = zip(below, above, above_none, strict=True)
+        margins = limits - rows["value"].to_numpy(float)
+    else:
+        sides = zip(above, below, below_none, strict=True)
+        margins = rows["value"].to_numpy(float) - limits
+    for row, limit, margin, p in zip(rows.to_dict("records"), limits, margins, sides, strict=True):
         numbers = (float(row["value"]), float(row["low"]), float(row["high"]), int(row["n_units"]))
         yield Test(
             claim,
             "A",
             *numbers,
-            *((down, up, above_none) if claim.below is not None else (up, down, below_none)),
+            *p,
             subject=str(row["model"]).removesuffix(TRAINED),
             over=claim.over,
             seed=int(row["seed"]),
-            margin=float(t - row["value"]) * (1 if claim.below is not None else -1),
-            where=f"{row['stack']} layer {row['layer']}, against {name} {t:.3g}",
+            margin=float(margin),
+            where=f"{row['stack']} layer {row['layer']}, against {name} {limit:.3g}",
             words=claim.words,
             units="units",
             note=describe_steps(row["model"], row["step"]),
         )
+
+
+def _select_named(claim: Claim, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the models and the stack (encoder or decoder) that a claim is about."""
+    if claim.systems:
+        rows = rows[rows["model"].str.startswith(claim.systems)]
+    if claim.but:
+        rows = rows[~rows["model"].str.startswith(claim.but)]
+    if claim.stack:
+        rows = rows[rows["stack"] == claim.stack]
+    return rows
 
 
 def describe_steps(model: Any, step: Any) -> str:

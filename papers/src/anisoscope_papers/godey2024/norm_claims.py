@@ -82,10 +82,9 @@ def judge_found(found: Sequence[Test | Verdict]) -> list[Verdict]:
     """Return the verdicts on a figure: `found` holds tests, which are judged together, and verdicts that needed no
     test.
     """
-    return [
-        *judge_tests([one for one in found if isinstance(one, Test)]),
-        *(one for one in found if isinstance(one, Verdict)),
-    ]
+    tests = [one for one in found if isinstance(one, Test)]
+    others = [one for one in found if isinstance(one, Verdict)]
+    return [*judge_tests(tests), *others]
 
 
 def test_trends(claim: Claim, records: pd.DataFrame, *, relative: bool = False) -> Found:
@@ -123,8 +122,11 @@ def test_trend(claim: Claim, curve: Curves, *, relative: bool = False) -> Iterat
     """
     start = curve.values[:, :1]
     words = f"{'relative ' * relative}change from N = 0 ({start.mean():.4g})"
-    change = (curve.values[:, 1:] - start) / (start if relative else 1.0)
-    return _test_every_norm(claim, Curves(curve.system, curve.norms[1:], curve.values[:, 1:]), change, words, "last")
+    change = curve.values[:, 1:] - start
+    if relative:
+        change = change / start
+    later = Curves(curve.system, curve.norms[1:], curve.values[:, 1:])
+    return _test_every_norm(claim, later, change, words, "last")
 
 
 def _test_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str, over: Over) -> Iterator[Test]:
@@ -135,7 +137,9 @@ def _test_every_norm(claim: Claim, curve: Curves, values: Array, statistic: str,
     and the system's name; `statistic`: what the number is.
     """
     for norm, of_norm in zip(curve.norms, values.T, strict=True):
-        judged_by = replace(claim, floor=0.0) if over == "last" and norm != curve.norms[-1] else claim
+        judged_by = claim
+        if over == "last" and norm != curve.norms[-1]:
+            judged_by = replace(claim, floor=0.0)
         test = make_test_of_seeds(
             judged_by, of_norm, statistic, subject=curve.system, reason=describe_one_more(of_norm)
         )

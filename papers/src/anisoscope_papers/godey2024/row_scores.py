@@ -37,6 +37,7 @@ def sum_scores(
     row: `pooled` of scores, `centred` of scores less their row's mean; only for the `counted` sequences, as they are
     slow.
     """
+    # What all keys have in common is added to each row in float64, apart: in float32 it would swallow the spread.
     middle = key.mean(2, keepdim=True)
     common = (query @ middle.transpose(2, 3)).squeeze(-1).double() * scale  # [sequence head query]
     key = key - middle
@@ -118,8 +119,10 @@ def _counts(s: Tensor, shift: Tensor, masking: Tensor, counted: Tensor) -> Tenso
     s: scores [sequence, head, row, key]; shift [sequence, head, row]; masking: visible pairs [row, key]; counted
     [sequence].
     """
-    s, edges = s[counted] + shift[counted].to(s).unsqueeze(-1), torch.from_numpy(EDGES).to(s)
+    s = s[counted] + shift[counted].to(s).unsqueeze(-1)
+    edges = torch.from_numpy(EDGES).to(s)
     bins = torch.bucketize(s, edges).clamp_(1, BINS) - 1
+    # One count of all sequences: each has a range of bins of its own.
     bins += BINS * torch.arange(len(s), device=s.device).view(-1, 1, 1, 1)
     counts = torch.zeros(len(counted), BINS, dtype=torch.float64, device=s.device)
     counts[counted] = torch.bincount(bins.masked_select(masking), minlength=BINS * len(s)).view(len(s), BINS).double()
@@ -133,7 +136,9 @@ def compute_metrics(terms: dict[str, Array], position_bias: bool) -> dict[str, A
     `terms`: sums of `sum_scores`, [norm, head]. With a position bias, median weight and entropy are left out: the bias
     enters the softmax, but is not in the scores.
     """
-    mean, square, within = (terms[name] / terms["pairs"] for name in ("score", "score_square", "within"))
+    mean = terms["score"] / terms["pairs"]
+    square = terms["score_square"] / terms["pairs"]
+    within = terms["within"] / terms["pairs"]
     found = {
         "attention.score": mean,
         "attention.score_rms": np.sqrt(square),
