@@ -111,9 +111,9 @@ MUTANTS = {
     "biased variance": (norms.compute, "n - 1)", "n)", reference("norms")),
     "sum for mean": (drift.compute, 'ratio(length, totals["n"])', "length", reference("drift")),
     "not centred": (
-        spectrum.compute,
-        "covariance = uncentred - mean[..., :, None] * mean[..., None, :]",
-        "covariance = uncentred",
+        spectrum._decompose_once,
+        "diagonal[0] -= length**2",
+        "diagonal[0] -= 0",
         reference("spectrum"),
     ),
     "eigenvalues for singular values": (

@@ -118,12 +118,17 @@ class _AfterPass:
     def records(self, progress: Progress | None) -> tuple[pd.DataFrame, list[str]]:
         """Return (records of all chosen parts, warnings that say why a part is missing)."""
         shown = {} if progress is None else {"progress": progress}
+        measures = {
+            "directions": self._measure_directions,
+            "replaced": self._measure_replaced,
+            "explained": self._measure_explained,
+        }
         parts: list[pd.DataFrame] = []
         warnings: list[str] = []
         for part in self.classes.parts:
             set_counted_unit(progress, "passes", TITLES[part])
             try:
-                parts += getattr(self, f"_{part}")(warnings, **shown)
+                parts += measures[part](warnings, **shown)
             except MeasureError as error:
                 warnings.append(f"{part} left out: {error}")
         found = [part for part in parts if len(part)]
