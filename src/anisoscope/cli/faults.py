@@ -23,21 +23,30 @@ def explain_usage_error(error: CycloptsError) -> AnisoscopeError:
     if isinstance(cause, ValidationError):
         return _explain_value(cause, error.argument)
     command = " ".join(("anisoscope", *(error.command_chain or ())))
-    lists = f"{command} --help lists what there is"
     if isinstance(error, UnknownCommandError):
-        typed = (error.unused_tokens or [""])[0]
-        known = [name for name in (error.app or ()) if not name.startswith("-")]
-        return UsageError(f"a command of {command}", repr(typed), suggest_names(typed, known))
-    if isinstance(error, UnknownOptionError):
-        return _explain_unknown_option(error, command, lists)
+        return _explain_unknown_command(error, command)
+    # The argument is unknown if the error arose outside of one; then only the general answer is left.
     if isinstance(error, MissingArgumentError) and error.argument is not None:
         return _explain_missing_argument(error, error.argument, command)
+    if isinstance(error, CoercionError) and error.token is not None and error.argument is not None:
+        return _explain_wrong_type(error, error.token, error.argument)
+    lists = f"{command} --help lists what there is"
+    if isinstance(error, UnknownOptionError):
+        return _explain_unknown_option(error, command, lists)
     if isinstance(error, UnusedCliTokensError):
         more = error.unused_tokens or []
         return UsageError(f"fewer words after {command}", " ".join(map(repr, more)), lists)
-    if isinstance(error, CoercionError) and error.token is not None and error.argument is not None:
-        return _explain_wrong_type(error, error.token, error.argument)
     return UsageError(f"a command line as in {command} --help", str(error).rstrip("."), lists)
+
+
+def _explain_unknown_command(error: UnknownCommandError, command: str) -> UsageError:
+    """Explain that a command does not exist, with similar names of those that do.
+
+    command   the command as far as it is known
+    """
+    typed = (error.unused_tokens or [""])[0]
+    known = [name for name in (error.app or ()) if not name.startswith("-")]
+    return UsageError(f"a command of {command}", repr(typed), suggest_names(typed, known))
 
 
 def _explain_unknown_option(error: UnknownOptionError, command: str, lists: str) -> UsageError:

@@ -106,26 +106,37 @@ def tabulate_attention(
     table = attention_table(records, heads=heads, replicates=replicates)
     if not len(table):
         return None
+    # A key that is the same in every row would only take width.
     keys = [key for key in ("stack", "kind") if table[key].nunique() > 1]
     keys += ["layer", "head"] if heads else ["layer"]
     names = _choose_attention_columns(set(behind["metric"]), heads=heads, wide=wide)
-    by_place: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in iter_rows(behind):
-        place = tuple(str(getattr(row, key)) for key in keys)
-        by_place.setdefault(place, {})[row.metric] = row
+    by_place = _group_by_place(behind, keys)
     # Column names become attributes of a row.
     table = table.rename(columns=lambda name: name.replace(" ", "_").replace("-", "_"))
     rows = []
     for line in iter_rows(table):
-        place = tuple(str(getattr(line, key)) for key in keys)
+        place = _read_place(line, keys)
         cells = []
         for metric in names:
-            row = by_place[place].get(metric)
+            # The terminal is narrow: by default only the entropy, which is compared most, has its interval.
             with_interval = wide or metric == "attention.entropy_normalised"
-            cells.append(_format_measured_or_dash(row, with_interval))
+            cells.append(_format_measured_or_dash(by_place[place].get(metric), with_interval))
         kinds = line.kind_of_head if heads else _list_head_kinds(line, RULES)
         rows.append([*place, *cells, kinds])
     return Table((*keys, *names.values(), "kind" if heads else "kinds"), rows, behind)
+
+
+def _read_place(row: Any, keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the values of the key columns of a row (stack, layer, head …) as texts."""
+    return tuple(str(getattr(row, key)) for key in keys)
+
+
+def _group_by_place(records: Any, keys: Sequence[str]) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return {values of the keys: {metric: record}}."""
+    by_place: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in iter_rows(records):
+        by_place.setdefault(_read_place(row, keys), {})[row.metric] = row
+    return by_place
 
 
 def _choose_attention_columns(measured: set[str], *, heads: bool, wide: bool) -> dict[str, str]:

@@ -282,18 +282,26 @@ def choose_pad(tokenizer: Any, config: Any, rows: list[dict[str, Any]]) -> int:
     own = getattr(of_text, "pad_token_id", None)
     if isinstance(own, int) and own >= 0:
         return own
-    size = int(getattr(of_text, "vocab_size", 0) or 1)
+    candidates = _list_pad_candidates(tokenizer, int(getattr(of_text, "vocab_size", 0) or 1))
+    used = {token for row in rows for token in row["input_ids"]}
+    chosen = next((token for token in candidates if token not in used), candidates[0])
+    # Both, because heads read one or the other.
+    config.pad_token_id = chosen
+    of_text.pad_token_id = chosen
+    return chosen
+
+
+def _list_pad_candidates(tokenizer: Any, size: int) -> list[int]:
+    """Return the ids that may serve as padding token, the best first.
+
+    size   of the model's vocabulary, which may be smaller than the tokenizer's
+    """
     candidates = []
     for name in ("pad_token_id", "eos_token_id"):
         token = getattr(tokenizer, name, None)
         if isinstance(token, int) and token < size:
             candidates.append(token)
-    candidates += range(size)
-    used = {token for row in rows for token in row["input_ids"]}
-    chosen = next((token for token in candidates if token not in used), candidates[0])
-    config.pad_token_id = chosen
-    of_text.pad_token_id = chosen
-    return chosen
+    return [*candidates, *range(size)]
 
 
 def _take_examples(corpus: LabelledCorpus, classes: ClassesOptions, limit: int) -> Any:

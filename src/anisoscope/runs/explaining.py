@@ -55,16 +55,20 @@ def open_classifier(
     examples = take_balanced(corpus.splits[TRAIN], DIRECTED, len(corpus.labels)) if corpus else ()
     rows = encode(examples or [Example(words, 0) for words in TRIAL], tokenizer, length).rows
     padding: Padding = find_neutral_padding(model, rows, choose_pad(tokenizer, subject.config, rows))
-    names = tuple(str(subject.config.id2label[i]) for i in range(subject.config.num_labels))
-    are_nameless = all(re.fullmatch(r"LABEL_\d+", name) for name in names)
-    if corpus is not None and are_nameless:
-        names = corpus.labels
+    names = _name_classes(subject.config, corpus)
     opened = Classifier(model, tokenizer, names, length, padding, stack)
     if corpus is None:
         return opened, notes
     device = resolve_dtype_and_device(job, subject).device
     plan = LabelledPlan(encode(examples, tokenizer, length), padding, stack=stack, device=device)
     return replace(opened, directions=measure_class_directions(model, plan, len(names))), notes
+
+
+def _name_classes(config: Any, corpus: LabelledCorpus | None) -> tuple[str, ...]:
+    """Return the names of the classes: the model's own or, if it has none (LABEL_0 …), those of the corpus."""
+    names = tuple(str(config.id2label[i]) for i in range(config.num_labels))
+    are_nameless = all(re.fullmatch(r"LABEL_\d+", name) for name in names)
+    return corpus.labels if corpus is not None and are_nameless else names
 
 
 def _refuse_model(subject: Subject) -> ModelError:

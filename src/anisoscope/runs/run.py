@@ -493,6 +493,11 @@ def _iter_warnings(measurement: Measurement) -> Iterator[str]:
         yield f"the outputs of this model move by {moved:.1e} of the largest while its hidden states are looked at"
     for phrase in describe_refused(measurement.refused):
         yield f"not seen and left out, {phrase}; the rest is measured"
+    yield from _warn_of_excluded(measurement)
+
+
+def _warn_of_excluded(measurement: Measurement) -> Iterator[str]:
+    """Say at which sites vectors were left out because they are not finite, or have no direction."""
     for site, counts in measurement.excluded().items():
         if counts.get("nonfinite"):
             yield f"{counts['nonfinite']} vectors with NaN or Inf left out at {site}"
