@@ -1,6 +1,7 @@
 """Build the tables of the command line: a run layer by layer, classes, a series, lists of names."""
 
 import ast
+from collections.abc import Sequence
 from math import nan
 from pathlib import Path
 from typing import Any

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ class _AfterPass:
     def records(self, progress: Progress | None) -> tuple[pd.DataFrame, list[str]]:
         """Return (records of all chosen parts, warnings that say why a part is missing)."""
         shown = {} if progress is None else {"progress": progress}
-        measures = {
+        measures: dict[str, Callable[..., list[pd.DataFrame]]] = {
             "directions": self._measure_directions,
             "replaced": self._measure_replaced,
             "explained": self._measure_explained,
