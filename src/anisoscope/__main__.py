@@ -54,9 +54,12 @@ def _run() -> int:
 
 
 def _raise_again(lost: Any) -> None:
-    """Send a signal again that came inside a finaliser, whose exceptions Python prints and forgets.
+    """Handle an exception that Python would only print (`sys.unraisablehook`), as those raised in a finaliser are.
 
-    lost   what Python passes to `sys.unraisablehook`
+    If SIGINT or SIGTERM caused it, the signal is sent to this process once more, so that it still ends the program.
+    Any other exception is printed as usual.
+
+    lost   what Python passes to the hook
     """
     if isinstance(lost.exc_value, KeyboardInterrupt | Terminated):
         number = getattr(lost.exc_value, "number", signal.SIGINT)
@@ -66,15 +69,23 @@ def _raise_again(lost: Any) -> None:
 
 
 def _report_interruption(stop: BaseException) -> int:
-    """Print after an interruption what is kept and how to go on, and return the exit code.
+    """Tell the user which results an interrupted command has kept and how to continue it; return the exit code.
 
-    stop   the exception; `progress.interrupt_hint` has added its notes
+    stop   the exception; its two notes, if it has any, are those of `progress.interrupt_hint`
     """
     end_bars()
+    kept, more = "nothing to keep", ""
     notes = getattr(stop, "__notes__", [])
-    kept, more = notes if len(notes) == 2 else ("nothing to keep", "")
-    words = [word for word in sys.argv[1:] if not (more == "--resume" and word in ("--overwrite", "--resume"))]
-    again = more if " " in more else shlex.join(["anisoscope", *words, *([more] if more else [])])
+    if len(notes) == 2:
+        kept, more = notes
+    words = sys.argv[1:]
+    if more == "--resume":
+        # What was typed may already have --resume, and --overwrite would delete what is kept.
+        words = [word for word in words if word not in ("--overwrite", "--resume")]
+    # The note is a whole command, or an option to add to the command that was typed.
+    again = more
+    if " " not in more:
+        again = shlex.join(["anisoscope", *words, *([more] if more else [])])
     over = "\r" if sys.stderr.isatty() else ""  # what the terminal shows of Ctrl-C itself
     sys.stderr.write(f"{over}anisoscope: interrupted; {kept}; to go on: {again}\n")
     return 128 + getattr(stop, "number", INTERRUPTED - 128)

@@ -68,12 +68,12 @@ class Site:
 
     @property
     def measured_as(self) -> str:
-        """The quantity whose metrics apply here: outputs of stages and pre-activation maps count as hidden states."""
+        """The quantity as which metrics treat this site: its own, but `hidden` for stage outputs and pre-ReLU maps."""
         return "hidden" if self.quantity in ("unrectified", "stage") else self.quantity
 
     @property
     def place(self) -> Place:
-        """The place in the model, whatever the quantity."""
+        """(stack, layer, self- or cross-attention): where in the model this is, without what is measured there."""
         return self.stack, self.layer, self.kind
 
     @property

@@ -91,7 +91,7 @@ class Batch:
                 raise UsageError(f"masks of {count} sequences, as many as there are units", got, "make them alike")
 
     def split(self, count: int) -> "list[Batch]":
-        """Split the batch into `count` batches of whole sequences, for want of memory.
+        """Split the batch into `count` smaller batches of whole sequences, to run it in less memory.
 
         UsageError if an input tensor has not one row per sequence.
         """

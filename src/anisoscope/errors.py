@@ -11,7 +11,10 @@ LONGEST = 1900
 
 
 def _shorten(part: str) -> str:
-    """Leave out the middle of a part of a message that is longer than `LONGEST`, and tell its length."""
+    """Cut the middle out of a text longer than `LONGEST`, and append its full length; return shorter texts as is.
+
+    part   one of the three parts of an error message: what was expected, what was given, or the cure
+    """
     if len(part) <= LONGEST:
         return part
     return f"{part[: LONGEST - 200]} … {part[-150:]} ({len(part):,} characters)"

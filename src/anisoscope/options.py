@@ -61,7 +61,7 @@ def _refuse_bool(value: Any) -> Any:
 
 
 def _check_readable(path: Path) -> Path:
-    """Return the path, but refuse one whose name a manifest or a page cannot hold."""
+    """Return the path; raise pydantic's error if its name has control characters or is not UTF-8."""
     if re.search(UNREADABLE, str(path)):
         raise PydanticCustomError("string_pattern_mismatch", "not readable")
     return path
@@ -129,7 +129,7 @@ def split_names(every: tuple[str, ...] = ()) -> BeforeValidator:
 
 
 def _list_typed(value: Any) -> list[str] | None:
-    """Return the texts that were given for a field: one, or several; None if it is something else."""
+    """Return the value of a field as a list of strings: a single string as a list of one; None for other types."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, Iterable):
@@ -305,7 +305,7 @@ def describe_range(annotation: Any) -> str:
 
 
 def _find_bounds(annotation: Any) -> tuple[Any, Any]:
-    """Return (smallest, largest) allowed value of a field of settings; None for no bound of its own."""
+    """Return (smallest, largest) allowed value of a numeric field, from its annotation; None: not bounded there."""
     least: Any = None
     most: Any = None
     for extra in get_args(annotation)[1:]:
@@ -323,11 +323,12 @@ def _find_bounds(annotation: Any) -> tuple[Any, Any]:
 def explain_invalid(
     error: ValidationError, kind: type | None = None, *, flags: bool = False, name: str = "", annotation: Any = None
 ) -> AnisoscopeError:
-    """Make the error that says in plain words what is wrong with settings. The caller raises it.
+    """Turn pydantic's error into one that says in plain words what is wrong. The caller raises it.
 
-    kind         the class of the settings, whose fields say the choices and ranges there are
-    flags        write names as they are typed (`--max-length`) rather than as keywords
-    name         what the value is called, with its `annotation`, if it is no field of settings
+    kind         the class of the settings; its annotations tell which choices and ranges are allowed
+    flags        write field names as flags (`--max-length`) rather than as Python keywords
+    name         for a value that is not a field of settings: what to call it
+    annotation   the type of that value
     """
     found = error.errors(include_url=False)[0]
     own = found.get("ctx", {}).get("error")
@@ -415,7 +416,7 @@ def _suggest_number(annotation: Any) -> str:
 
 
 def list_choices(annotation: Any) -> tuple[str, ...]:
-    """Return the choices of a field, or of each of its parts; empty if there are none."""
+    """Return the values that a field's annotation allows (those of its first `Literal`); empty if it has none."""
     if get_origin(annotation) is Literal:
         return tuple(map(str, get_args(annotation)))
     for part in get_args(annotation):

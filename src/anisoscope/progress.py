@@ -116,11 +116,12 @@ def show_spinner(what: str, *, quiet: bool) -> Iterator[None]:
 
 @contextmanager
 def _show_live_line(what: str, *columns: Any) -> Iterator[tuple[Any, Any]]:
-    """Show a live line with `columns` on stderr; yield it and its task.
+    """Show one updating line on stderr during a `with` block; yield (rich's Progress, the id of its one task).
 
-    It is removed, and the cursor restored, at the end.
+    At the end the line is removed and the cursor restored.
 
-    what   name of the work
+    what      name of the work, shown after a spinner
+    columns   rich's columns to show after the name
     """
     from rich.console import Console
     from rich.progress import Progress as Bar, SpinnerColumn, TextColumn
@@ -212,14 +213,15 @@ def _raise_terminated(number: int, _frame: object) -> None:
 
 
 def _make_line_printer() -> Callable[[int, int, str, str], None]:
-    """Return a callback (done, total, name, unit) that prints a line now and then, with the rate; used without a
-    terminal.
+    """Return a function (done, total, name, unit) that prints progress and rate as new lines.
+
+    At most one line every `SECONDS_BETWEEN_LINES`; for a file or log, in which no bar can be drawn.
     """
     shown_at = started = time.monotonic()
     first = last = -1
 
     def update(done: int, total: int, what: str, unit: str) -> None:
-        """Print the progress, if the last line is long enough ago or the work is done."""
+        """Print a line of progress, unless one was printed less than `SECONDS_BETWEEN_LINES` ago; at the end always."""
         nonlocal shown_at, started, first, last
         now = time.monotonic()
         if first < 0 or done < last:
@@ -250,10 +252,11 @@ def _print_line(text: str) -> None:
 
 @contextmanager
 def interrupt_hint(kept: Callable[[], str], again: str = "--resume") -> Iterator[None]:
-    """Add to the exception what is kept and how to continue, if the work in a `with` block is interrupted.
+    """If the `with` block is interrupted, add two notes to the exception: what is kept, and how to continue.
 
-    kept    returns what is kept, in words; empty if nothing is, or if a block inside knows better
-    again   the option that continues the work; that of the outermost block counts, which knows what was typed
+    kept    returns a sentence on what is kept; empty if nothing is, or to keep the sentence of a nested block
+    again   the option, or the whole command, that continues the work. Of nested blocks the outermost one decides, since
+            it knows what the user typed
     """
     try:
         yield

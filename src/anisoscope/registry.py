@@ -82,10 +82,9 @@ class ExtensionWarning(UserWarning):
 
 
 def list_entries_of(group: str) -> dict[str, Any]:
-    """Return every entry of a group by name: this package's, those of installed packages, and what was registered
-    since.
+    """Return {name: entry} of a group: this package's entries, those of installed packages, and registered ones.
 
-    Of two entries of one name the first one stays; if the other is an installed package's, a warning names it.
+    If an installed package uses a name that exists already, its entry is left out with a warning.
 
     group   name of a group of entry points, as `metrics`
     """
@@ -100,9 +99,9 @@ def list_added(group: str) -> dict[str, Any]:
 
 
 def _collect_entries(group: str, points: Iterable[EntryPoint]) -> dict[str, Any]:
-    """Return the entries of a group by name, from entry points and from what was registered in this process.
+    """Return {name: entry} from some entry points of a group, and from what was registered in this process.
 
-    Of two entry points of one name the first one counts, and a warning names the other.
+    If two entry points add the same name, the first one counts, with a warning.
     """
     entries: dict[str, Any] = {}
     for point in points:
@@ -183,9 +182,9 @@ def _find_group(thing: Any) -> str:
 
 
 def _choose_name(group: str, thing: Any, name: str | None) -> str:
-    """Return the name under which a thing is registered: the given one, or its own. UsageError if there is none.
+    """Return the name under which to register a thing: the given one, else its own. UsageError if there is none.
 
-    A metric has its own name, so that another one is refused.
+    Metrics and packages of studies have a name of their own. UsageError for a metric if `name` differs from it.
     """
     own = None
     if group == "metrics":
@@ -201,7 +200,7 @@ def _choose_name(group: str, thing: Any, name: str | None) -> str:
 
 @cache
 def list_packages() -> frozenset[str]:
-    """Return the import names of the packages that add something, this one included."""
+    """Return the import names of this package and of all installed ones that extend it by entry points."""
     points = [point for group in GROUPS for point in _list_entry_points(group)]
     return frozenset(point.module.partition(".")[0] for point in points)
 
@@ -242,7 +241,8 @@ def _load_entries(point: EntryPoint) -> Mapping[str, Any]:
 def _import_entry(point: EntryPoint) -> Any:
     """Import and return the object that an entry point names; None, with a warning, if it cannot be used.
 
-    A function or class is called without arguments, unless the group of entry points wants it as it is.
+    A function or class is called without arguments and its result returned, except in groups whose entries are
+    functions themselves.
     """
     if _is_ours(point):
         entry = point.load()
@@ -264,9 +264,13 @@ def _import_entry(point: EntryPoint) -> Any:
 
 
 def _drop_wrong_classes(point: EntryPoint, entry: Any, kinds: tuple[type, ...]) -> Any:
-    """Return what an entry point gave without things of another class than the group's, each with a warning.
+    """Return an entry, or a mapping of entries, without those of a wrong class; each of these gives a warning.
 
-    kinds   the classes allowed; none: any function. The result is None if nothing is left
+    point   where the entry comes from, for the warning
+    entry   one object, or {name: object}
+    kinds   the classes allowed; empty: any callable
+
+    A single object of a wrong class gives None.
     """
     things = entry if isinstance(entry, Mapping) else {point.name: entry}
     expected = " or ".join(kind.__name__ for kind in kinds) or "a function"

@@ -226,7 +226,12 @@ class RunFolder:
 
     @classmethod
     def start(cls, folder: Path, identity: dict[str, Any], *, resume: bool, overwrite: bool = False) -> "RunFolder":
-        """Create or reopen a folder for a run: new or empty, or begun with the same `identity` if `resume` is set."""
+        """Create the folder of a run, or reopen it; OutputError if the folder belongs to something else.
+
+        identity    everything that the run's numbers depend on; it is written into the folder
+        resume      accept a folder in which a run with the same identity was begun or finished
+        overwrite   delete the files of any run in the folder
+        """
         run = cls(folder)
         check_output(folder)
         clear_temporary(folder)
@@ -271,7 +276,10 @@ class RunFolder:
             raise OutputError(f"{self.folder} to be new or of a run", got, "choose another --output")
 
     def note(self, identity: dict[str, Any]) -> None:
-        """Write the run's identity unless it is there: at the start, or after somebody removed the folder."""
+        """Write the run's identity to `identity.json`, unless the file holds it already.
+
+        It is called at the start, and again later in case somebody has removed the folder.
+        """
         text = json.dumps(identity, indent=1, sort_keys=True)
         path = self.folder / "identity.json"
         if not path.exists() or path.read_text() != text:

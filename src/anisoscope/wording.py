@@ -56,7 +56,10 @@ def format_number(value: float) -> str:
 
 
 def format_interval(value: float, low: float, high: float, places: int | None = 3) -> str:
-    """Format a value with its interval after it, if it has one of some width; `places`: None for `format_number`."""
+    """Format a value and its interval, `.246 [.239, .254]`; the value alone if the interval is unknown or a point.
+
+    places   digits after the decimal point; None: as `format_number` does
+    """
 
     def format_one(number: float) -> str:
         """Format the value or an end of its interval."""
@@ -111,7 +114,7 @@ def name_layer(row: Any) -> str:
 
 
 def at_layer(row: Any) -> str:
-    """Say at which layer a row is: `at layer 3`, `in the sentence vectors`."""
+    """Return the layer of a row with its preposition: `at layer 3`, `in the sentence vectors`."""
     return _add_preposition(name_layer(row))
 
 
@@ -123,7 +126,11 @@ def _add_preposition(layer: str) -> str:
 
 
 def describe_layers(chosen: Sequence[int], names: Sequence[str]) -> str:
-    """Say in which layers: `in every layer`, `from layer 1 on`, `at layers 1–3, 5 and the final norm`."""
+    """Return a phrase for some layers: `in every layer`, `from layer 1 on`, `at layers 1–3, 5 and the final norm`.
+
+    chosen   their indices in `names`, ascending
+    names    names of all layers, as `name_layer` gives them
+    """
     if len(chosen) == len(names) > 1:
         return "in every layer"
     if len(chosen) > 1 and list(chosen) == list(range(chosen[0], len(names))):
@@ -132,10 +139,14 @@ def describe_layers(chosen: Sequence[int], names: Sequence[str]) -> str:
 
 
 def list_layers(chosen: Sequence[int], names: Sequence[str]) -> str:
-    """List layers: `layers 1–3, 5 and the final norm`."""
+    """Write a list of layers, with ranges: `layers 1–3, 5 and the final norm`.
+
+    chosen   their indices in `names`, ascending
+    names    names of all layers, as `name_layer` gives them
+    """
 
     def identify_range(item: tuple[int, int]) -> tuple[int, bool]:
-        """Return what consecutive layers have in common: number less place, and whether they have numbers."""
+        """Return a key that is equal for consecutive layers: (index − position in `chosen`, is it a numbered layer)."""
         place, layer = item
         return layer - place, names[layer].startswith("layer")
 
@@ -162,7 +173,7 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def iter_rows(rows: "pd.DataFrame") -> list[Any]:
-    """Iterate over rows, with their columns as attributes."""
+    """Return the rows of a table as a list of named tuples: `row.value`."""
     return list(rows.itertuples())
 
 
