@@ -77,7 +77,7 @@ def test_only_the_control_knows_the_class_found(maps, measured):
     assert (scores[DIRECTIONS] >= np.abs(scores[FOUND]) - 1e-12).all()
     np.testing.assert_allclose(scores[DIRECTIONS], np.abs(scores[FOUND]), atol=1e-9)
     examples = measured[0].corpus.splits["test"]
-    assert maps.found["test"] == measured[0].predicted(measured[0].encoded(examples))
+    assert maps.predicted["test"] == measured[0].predicted(measured[0].encoded(examples))
 
 
 def test_what_was_learnt_is_gone_with_its_words_and_the_class_found_leaks(measured):

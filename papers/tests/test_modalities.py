@@ -41,7 +41,7 @@ def test_cells_are_trained_once_looked_at_and_found_again(tmp_path, monkeypatch)
     assert start["base", 0] == start["queries-centred", 0] != start["base", 1]  # paired by seed
     lost = records[records["metric"] == LOSS].pivot(index=["model", "seed"], columns="step", values="value")
     skill = records[records["metric"] == SKILL].pivot(index=["model", "seed"], columns="step", values="value")
-    known = modalities.guess(SMALL, prepare_material(SMALL, 0))
+    known = modalities.compute_guess_loss(SMALL, prepare_material(SMALL, 0))
     np.testing.assert_allclose(skill.astype(float), 1 - lost.astype(float) / known)
     assert (lost.loc["base"] != lost.loc["queries-centred"]).all(axis=None)
     monkeypatch.setattr(KindRecipe, "train", None)
@@ -106,13 +106,15 @@ def test_the_guess_is_the_loss_of_the_mean_image_in_hidden_patches():
             return mean.expand(len(x), -1, -1, -1)
 
     model.decoder = Mean()
-    assert modalities.guess(kind, made) == pytest.approx(float(model(**collate(list(range(20, 30)))).loss), rel=1e-5)
+    assert modalities.compute_guess_loss(kind, made) == pytest.approx(
+        float(model(**collate(list(range(20, 30)))).loss), rel=1e-5
+    )
 
 
 def test_the_guess_at_classes_is_the_entropy_of_their_shares():
     made = SimpleNamespace(validation=[0, 0, 0, 2], collate=lambda chosen: {"labels": torch.tensor(chosen)})
     expected = -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))
-    assert modalities.guess(DIGITS, made) == pytest.approx(expected)
+    assert modalities.compute_guess_loss(DIGITS, made) == pytest.approx(expected)
 
 
 def test_photographs_that_are_not_there_are_told(tmp_path, monkeypatch):
@@ -149,4 +151,4 @@ def test_the_guess_at_hidden_spans_is_the_loss_of_equal_chances(monkeypatch):
     model.quantizer = Distinct()
     made = SimpleNamespace(train=[], validation=[0, 1, 2], collate=collate)
     losses = [float(model(**collate(chosen)).contrastive_loss) for chosen in ([0, 1], [2])]
-    assert modalities.guess(kind, made) == pytest.approx((2 * losses[0] + losses[1]) / 3, rel=1e-5)
+    assert modalities.compute_guess_loss(kind, made) == pytest.approx((2 * losses[0] + losses[1]) / 3, rel=1e-5)

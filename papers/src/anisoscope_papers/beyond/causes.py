@@ -186,8 +186,8 @@ def _find_unmade(by_name: Mapping[str, Claim], verdicts: Sequence[Verdict]) -> d
 
 
 def _explain_nothing_to_lose(claim: Claim, records: pd.DataFrame) -> str:
-    """Return why a claim cannot be tested: in these records the model it compares with lacks the effect. "" if it
-    can.
+    """Return why a claim cannot be tested: the model that it compares with shows too little of the effect. "" if it can
+    be.
     """
 
     def average(*, start: bool) -> float:

@@ -107,7 +107,7 @@ def collect_records(cells: Sequence[Cell], plan: Grid, context: Context) -> pd.D
         table = find_table(cell, plan, context.cache)
         try:
             if table.exists():
-                check_read(cell, plan, table)
+                check_inputs(cell, plan, table)
             if plan.train:
                 make_once(table, lambda: _keep_measured(cell, plan, table, context.device), wait=wait)
         except (CorpusError, ModelError) as error:
@@ -141,26 +141,28 @@ def _note_absent(cell: Cell, why: str) -> pd.DataFrame:
     return as_records(row, model=cell.label, corpus=cell.corpus, seed=cell.seed)
 
 
-def read_by(cell: Cell, plan: Grid) -> dict[str, str]:
-    """Return hashes of what the training of a cell (classifier) reads, by name: `corpus`, and word vectors or encoder.
+def hash_inputs(cell: Cell, plan: Grid) -> dict[str, str]:
+    """Hash the inputs of a cell's (classifier's) training: {"corpus": hash, and "vectors" or "model": hash}.
 
-    CorpusError or ModelError if it is unavailable.
+    `vectors`: pretrained word vectors; `model`: the encoder to fine-tune. `plan` says how the cell is trained.
+    CorpusError or ModelError if an input is unavailable.
     """
     recipe = plan.recipe(cell).filled()
     corpus = open_corpus(recipe.corpus, recipe.limit, recipe.split_seed)
     return {"corpus": corpus.fingerprint, **hash_read(recipe)}
 
 
-def check_read(cell: Cell, plan: Grid, table: Path) -> None:
-    """Raise OutputError if the corpus or vectors that a saved cell (classifier) was trained on have changed since.
+def check_inputs(cell: Cell, plan: Grid, table: Path) -> None:
+    """Raise OutputError if the inputs that a saved cell (classifier) was trained on have changed since.
 
-    If nothing was noted, or they are unavailable here, the cell is taken as it is. `table`: the file of its records.
+    Hashes of the corpus and of word vectors or encoder were saved with the cell. Nothing is checked if there are none,
+    or if an input is unavailable here. `table`: the file of the cell's records.
     """
     noted = table.with_suffix(".json")
     if not noted.exists():
         return
     with suppress(CorpusError, ModelError):
-        check_noted(noted, read_by(cell, plan), table)
+        check_noted(noted, hash_inputs(cell, plan), table)
 
 
 def _keep_measured(cell: Cell, plan: Grid, table: Path, device: str) -> None:
@@ -168,12 +170,12 @@ def _keep_measured(cell: Cell, plan: Grid, table: Path, device: str) -> None:
 
     What it read is noted first, since the table marks it as done.
     """
-    write_json(table.with_suffix(".json"), read_by(cell, plan))
+    write_json(table.with_suffix(".json"), hash_inputs(cell, plan))
     write_table(table, _train_and_measure(cell, plan, table.with_suffix(""), device))
 
 
 def _train_and_measure(cell: Cell, plan: Grid, folder: Any, device: str) -> pd.DataFrame:
-    """Train a cell (classifier) in `folder` as `plan` says, return its measurements, and delete its training."""
+    """Train a cell (classifier) in `folder` as `plan` says; return its measurements, and delete the folder."""
     train_cell(cell, plan, folder, device)
     if (folder / DIVERGED).exists():
         found = _note_absent(cell, "diverged")

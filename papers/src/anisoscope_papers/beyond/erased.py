@@ -76,13 +76,13 @@ class Maps:
         self.trained = trained
 
     @cached_property
-    def found(self) -> dict[str, list[int]]:
-        """{split: [index of the predicted class of each example]}."""
+    def predicted(self) -> dict[str, list[int]]:
+        """The predicted classes: {split: [index of the class that the classifier predicts for each example]}."""
         return {split: [found for found, _ in ones] for split, ones in self.scored.items()}
 
     @cached_property
     def scored(self) -> dict[str, list[tuple[int, dict[str, Array]]]]:
-        """{split: [(predicted class, {map: score per word}) of each example]}."""
+        """Predicted classes and scores of words: {split: [(class index, {map: scores [word]}) of each example]}."""
         (model, _), trained = self.trained.classifier, self.trained
         classes = len(trained.corpus.labels)
         draw = np.random.default_rng(trained.cell.seed)
@@ -149,7 +149,7 @@ def _retrain(trained: Trained, maps: Maps, name: str, share: float) -> pd.DataFr
     `trained`: the classifier before erasing; `maps`: its scores of words.
     """
     corpus = maps.erased(name, share)
-    found = np.array(maps.found[TEST])
+    found = np.array(maps.predicted[TEST])
     values: dict[str, float] = {"diverged": 1.0}
     with TemporaryDirectory() as folder:
         place = Path(folder) / "classifier"

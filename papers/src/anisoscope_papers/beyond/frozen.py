@@ -37,10 +37,11 @@ def group_by_steps(here: Evidence) -> dict[str, Seeds]:
 
 
 def make_tests(whole: Evidence) -> Iterator[Test]:
-    """Yield the tests on for how many steps attention must be trained to be as accurate as when trained throughout.
+    """Yield the tests on how long attention must be trained for full accuracy, that of training it to the end.
 
-    It is frozen as it was drawn, after a tenth or half of the steps; or made uniform. One test per recipe of positions
-    and claim. `whole`: the records of all corpora; a test has one number per seed of one corpus.
+    In the models compared, attention is frozen at its random start, or after a tenth or half of the steps, or it is
+    uniform; the rest of the model goes on training. One test per claim and kind of position codes. `whole`: the
+    records of all corpora; a test has one number per seed of one corpus.
     """
     for here in whole.corpora:
         for recipe, accuracy in group_by_steps(here).items():

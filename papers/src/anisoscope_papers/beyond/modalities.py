@@ -56,9 +56,7 @@ class KindRecipe:
         return cache_folder() / "beyond" / f"{kind.name}-{arm}-{seed}-{identity[:8]}"
 
     def read(self) -> dict[str, str]:
-        """Return {} where others return hashes of what is read in training: here the folder's name already depends
-        on the data.
-        """
+        """Return {}: no hashes of the training data are needed, since the name of the folder depends on them."""
         return {}
 
     def train(self, arm: str, seed: int, folder: Path, device: str) -> None:
@@ -79,18 +77,19 @@ class KindRecipe:
         how = build_fitting(kind, seed, self.steps)
         how = replace(how, settings={**how.settings, "use_cpu": device == "cpu"})
         with torch.random.fork_rng([]):
-            known = guess(kind, made)
+            known = compute_guess_loss(kind, made)
         named = {"model": arm, "seed": seed, "corpus": kind.corpus}
         follow(made, how, plan, self.seen, known, folder, named)
         shutil.rmtree(folder / "resume", ignore_errors=True)
 
 
-def guess(kind: Kind, made: Any) -> float:
-    """Return the validation loss of a guess that ignores the example, from which skill is counted.
+def compute_guess_loss(kind: Kind, made: Any) -> float:
+    """Return the validation loss of guessing without looking at the example: the baseline of skill, which is 1 − loss
+    / baseline.
 
-    It is the mean training image in every hidden patch, equal chances for every candidate of a hidden span, or the
-    shares of classes. For spans it is a sum over a batch, then a mean over examples, as in transformers. `made`: the
-    model with its training and validation examples.
+    The guess is the frequencies of the classes; for masked images the mean training image in every hidden patch; for
+    masked speech the same probability for the hidden frame and its distractors. As in transformers, the loss of speech
+    is summed over the frames of a batch. `made`: the model with its training and validation examples.
     """
     size = 2 * kind.batch
     batches = [made.collate(list(made.validation[i : i + size])) for i in range(0, len(made.validation), size)]

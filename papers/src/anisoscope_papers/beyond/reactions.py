@@ -77,9 +77,10 @@ def average_cosine_of_pairs(
 
 
 @torch.no_grad()
-def see(name: str, plan: Reactions) -> tuple[Seen, Labels]:
-    """Run the model `name` on every reaction of `plan`; return what is kept of it, and the class index of each
-    [reaction].
+def run_model(name: str, plan: Reactions) -> tuple[Seen, Labels]:
+    """Run the model `name` on the reactions of `plan`; return (similarities and [CLS] vectors by layer, class indices).
+
+    The first is [reaction, layer] in each field of `Seen`, the second [reaction].
     """
     corpus = open_labelled(CORPUS, columns=COLUMNS, for_training=False)
     subject = load(name)
@@ -136,7 +137,7 @@ def measure_directions(cls: Float[np.ndarray, "reaction dim"], labels: Labels) -
 def compute_replicates(seen: Seen, labels: Labels) -> dict[str, Array]:
     """Return jackknife replicates {metric: [1 + group, layer]}: with all reactions, then without each group of them.
 
-    `seen`: what is kept of a model's pass; `labels`: class index [reaction].
+    `seen`: similarities and [CLS] vectors of one model; `labels`: class index [reaction].
     """
     group = np.arange(len(labels)) % GROUPS
     found: dict[str, list[Array]] = {name: [] for name in BOUNDS}
@@ -195,7 +196,7 @@ def measure(plan: Reactions, context: Context) -> pd.DataFrame:
     labels: Labels = np.zeros(0, np.int64)
     parts = []
     for done, name in enumerate(STAGES, 1):
-        seen, labels = see(name, plan)
+        seen, labels = run_model(name, plan)
         curves[name] = compute_replicates(seen, labels)
         for metric, theta in curves[name].items():
             ends = jackknife_interval(theta, bounds=BOUNDS[metric])

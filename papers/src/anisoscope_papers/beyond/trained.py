@@ -205,12 +205,13 @@ def _train(arm: str, seed: int, recipe: Recipe, folder: Path, device: str) -> No
 def follow(
     made: Material, how: Fitting, plan: Any, seen: tuple[int, ...], guess: float, folder: Path, named: dict[str, Any]
 ) -> None:
-    """Train a model, or resume; measure it at the steps `seen` on the batches `plan`, and write the records into
-    `folder`.
+    """Train a model and measure it along the way; write the records into `folder`, which also serves to resume.
 
     made    the model, its processor and its examples
     how     settings of the training loop
-    guess   loss of a guess that ignores the example, from which skill is counted
+    plan    the batches on which the model is measured
+    seen    the training steps at which it is measured
+    guess   validation loss of a guess that ignores the example; skill is 1 − loss / guess
     named   further columns of the records and their values: model, seed, corpus
     """
 
@@ -232,10 +233,10 @@ def follow(
 
 
 def _look(model: Any, plan: Any, *, last: bool) -> pd.DataFrame:
-    """Measure a model at one step on the batches `plan`: numbers of layers and heads, without those of single
-    dimensions.
+    """Measure a model as it is at one training step, on the batches `plan`; return one record per metric and layer or
+    head.
 
-    At the `last` step more metrics are measured.
+    Records of single dimensions are left out. At the `last` step more metrics are measured.
     """
     settings = Settings(metrics=AT_THE_END if last else ALONG, tokens=("all",), groups=8, sample=0)
     batches = [plan[i] for i in range(len(plan))]
