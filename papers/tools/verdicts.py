@@ -85,14 +85,35 @@ def _all_in(rows: pd.DataFrame, others: pd.DataFrame) -> bool:
 
 
 def round_records(done: runner.Finished) -> runner.Finished:
-    """Round a study's numbers to the fewest BITS that change no conclusion; records already rounded stay."""
-    columns = [done.records[name].to_numpy(float) for name in NUMBERS]
-    rounder = [[round_to_bits(values, bits) for values in columns] for bits in BITS]
-    tried = [replace(done, records=done.records.assign(**dict(zip(NUMBERS, new, strict=True)))) for new in rounder]
-    if any(each.records.equals(done.records) for each in tried):
+    """Round a study's numbers to the fewest BITS that change no conclusion, metric by metric; records already rounded
+    stay.
+    """
+    if any(_round_rows(done, bits).records.equals(done.records) for bits in BITS):
         return done
     before = conclude(done)
-    return next((each for each in tried if all(map(alike, conclude(each), before))), done)
+    for most in BITS:
+        rounded = _round_rows(done, most)
+        if all(map(alike, conclude(rounded), before)):
+            break
+    else:
+        return done
+    # One metric may need all of these bits, and the others fewer.
+    for metric in done.records["metric"].unique():
+        for bits in BITS[: BITS.index(most)]:
+            fewer = _round_rows(rounded, bits, metric)
+            if all(map(alike, conclude(fewer), before)):
+                rounded = fewer
+                break
+    return rounded
+
+
+def _round_rows(done: runner.Finished, bits: int, metric: str = "") -> runner.Finished:
+    """Return a study with the numbers of its records rounded to so many bits; of one metric alone, if it is named."""
+    records = done.records.copy()
+    rows = records["metric"] == metric if metric else pd.Series(True, index=records.index)
+    for name in NUMBERS:
+        records.loc[rows, name] = round_to_bits(records.loc[rows, name].to_numpy(float), bits)
+    return replace(done, records=records)
 
 
 def conclude(done: runner.Finished) -> list[dict[str, Any]]:
