@@ -77,10 +77,10 @@ class Measurement:
         self.moments = Moments(sums, self.settings.spectrum_groups, widest)
 
     def begin(self, batch: Batch, device: torch.device, layout: Layout | None = None) -> dict[str, Tensor]:
-        """Prepare for a batch: its groups of units, labels and token masks; call it before the forward call.
+        """Prepare for a batch: groups of units, labels and token masks are set up. Call it before the model's forward.
 
         device   where the model runs
-        layout   how the positions of the model's stacks relate to its inputs; None: as the batch's streams say
+        layout   tells which positions of each stack belong to which inputs; None: those of the batch's streams
 
         Returns the masks of real tokens [sequence, token] by stack, for the capture.
         """
@@ -146,9 +146,9 @@ class Measurement:
             self.moments.flush()
 
     def refuse(self, refused: Mapping[Place, str]) -> None:
-        """Drop what was kept of the attention of some layers, if it turns out that it cannot be read completely there.
+        """Delete everything accumulated from the attention of some layers, because it cannot be read completely there.
 
-        refused   the reason by layer (stack, number, self- or cross-attention)
+        refused   {layer (stack, number, self- or cross-attention): the reason}
         """
         if refused.keys() <= self.refused.keys():
             return
@@ -162,17 +162,23 @@ class Measurement:
             del self.reservoirs[name]
 
     def _is_refused(self, site: Site) -> bool:
-        """Return whether the site is of attention that was left out."""
+        """Return whether the site belongs to attention that `refuse` has given up."""
         of_head = site.quantity not in LAYER_QUANTITIES
         return of_head and (site.place in self.refused or EVERYWHERE in self.refused)
 
     def note_proof(self, proof: Proof | None) -> None:
-        """Combine the verification of the capture with an earlier one; the larger errors are kept."""
+        """Store the result of a check that the capture leaves the model's outputs unchanged and reads them correctly.
+
+        If there is a result already, as when parts of a run are merged, the larger error of each layer is kept.
+        """
         if proof is not None:
             self.proof = proof if self.proof is None else self.proof.merge(proof)
 
     def receive(self, site: Site, value: Any) -> None:
-        """Reduce a captured tensor to sums at once, with every keeper that takes its site."""
+        """Give a captured tensor to every keeper (accumulator) that wants its site; only sums of it are kept.
+
+        value   a tensor, or a dict of tensors, that the model has just computed for the current batch
+        """
         # Refused in an earlier part of the pass, which the capture does not know.
         if self._is_refused(site):
             return
@@ -205,9 +211,9 @@ class Measurement:
         reservoir.add(site.name, x)
 
     def find_real_queries(self, site: Site, keys: Tensor) -> Tensor:
-        """Return which queries of an attention layer are real tokens [sequence, query].
+        """Return which queries of an attention layer are real tokens, not padding [sequence, query].
 
-        All are, if no input stream has that length.
+        If the number of queries is not that of any input stream's tokens, all are taken as real.
 
         keys   any statistic of the attention rows [sequence, head, query]; only its shape and device are used
         """

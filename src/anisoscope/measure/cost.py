@@ -76,12 +76,12 @@ class Cost:
 
     @property
     def state(self) -> int:
-        """Return the bytes of the file that a resumed run reads."""
+        """Return the size in bytes of the state file, which is saved during a run and read by `--resume`."""
         return self.sums + self.moments + self.sample
 
     @property
     def line(self) -> str:
-        """Return the cost in one line of text."""
+        """Return the cost as one line of text: memory of sums, and extra flops as a share of the model's own."""
         parts = {"sums": self.sums, "second moments": self.moments, "sample": self.sample}
         memory = ", ".join(f"{name} {format_bytes(count)}" for name, count in parts.items() if count)
         line = f"memory {format_bytes(self.state)} ({memory})"
@@ -93,7 +93,7 @@ class Cost:
 
     @property
     def without_spectrum(self) -> str:
-        """Return a sentence on the spectra that are left out because of their width; empty if none is."""
+        """Return a sentence on sites without a spectrum, whose vectors are too wide for it; empty if there are none."""
         return explain_missing_spectrum(self.unmeasured, self.sites)
 
 
@@ -126,13 +126,13 @@ def find_shapes(model: nn.Module, batch: Batch, settings: Settings) -> Shapes:
     The call reads the beginning of the batch's first sequence. It works on shapes only, if weights and batch are on the
     meta device.
     """
-    what, spare = settings.what_of(model)
+    what, optional = settings.what_of(model)
     # Of attention itself queries are captured, whose shapes tell those of its statistics.
     of_attention = what - {*LAYER_QUANTITIES, "query", "key", "value"}
     captured = what - of_attention
     if of_attention or has_attention(model):
         captured |= {"query"}
-    shapes, total_flops, tokens = _run_once(model, batch, settings, captured, spare)
+    shapes, total_flops, tokens = _run_once(model, batch, settings, captured, optional)
     of_queries = {site: shape for site, shape in shapes.items() if site.quantity == "query"}
     for site, shape in of_queries.items():
         for quantity in of_attention:
@@ -161,12 +161,12 @@ def _get_first_weight(model: nn.Module) -> Tensor:
 
 
 def _run_once(
-    model: nn.Module, batch: Batch, settings: Settings, captured: set[str], spare: set[str]
+    model: nn.Module, batch: Batch, settings: Settings, captured: set[str], optional: set[str]
 ) -> tuple[dict[Site, tuple[int, int]], int, int]:
-    """Run a model on the beginning of a batch. Returns (number of heads and width by site, flops, number of tokens).
+    """Run a model on the beginning of a batch. Returns ({site: (heads, width)}, flops, number of tokens).
 
     captured   the quantities to capture
-    spare      which of those that were asked for the model may lack
+    optional   quantities that the model may lack without an error
     """
     shapes: dict[Site, tuple[int, int]] = {}
     tokens = 1
@@ -184,7 +184,7 @@ def _run_once(
     with (
         evaluation_mode(model),
         torch.random.fork_rng(devices=[]),
-        capture(model, captured, optional={*spare, *captured}, receive=note, shapes_only=weight.is_meta, **options),
+        capture(model, captured, optional={*optional, *captured}, receive=note, shapes_only=weight.is_meta, **options),
         torch.no_grad(),
         FakeTensorMode(allow_non_fake_inputs=True) if weight.is_meta else nullcontext(),
         FlopCounterMode(display=False) as counter,
@@ -194,9 +194,9 @@ def _run_once(
 
 
 def _is_chosen(site: Site, sites: Iterable[Site], settings: Settings) -> bool:
-    """Return whether a site belongs to a layer that the settings ask for.
+    """Return whether a site is in a layer that the settings ask for, which may also count from the end (−1: the last).
 
-    sites   all sites of the model, by which layers are numbered from the end
+    sites   all sites of the model, from which the number of layers is known
     """
     if not settings.layers:
         return True
@@ -207,9 +207,9 @@ def _is_chosen(site: Site, sites: Iterable[Site], settings: Settings) -> bool:
 
 
 def _cut_first_sequence(batch: Batch) -> dict[str, Any]:
-    """Return the inputs of a batch's first sequence, cut to its first `SHORT` real ids.
+    """Return the model's inputs for the first sequence of a batch alone, cut to its first `SHORT` real tokens.
 
-    A text with images stays whole: each image wants all of its marks.
+    A text with images is not cut, since every image needs all of its placeholder tokens.
     """
     stream = next(iter(batch.streams.values()), None)
     is_whole = batch.label is not None or "pixel_values" in batch.inputs
@@ -232,7 +232,7 @@ def _cut_first_sequence(batch: Batch) -> dict[str, Any]:
 
 
 def find_shapes_on_meta(model: nn.Module, settings: Settings) -> Shapes:
-    """Find the sites and flops of a text model whose weights are on the meta device, from ids without values."""
+    """Find the sites and flops of a text model on the meta device (shapes without numbers), from ids there too."""
     real, row = torch.ones(1, SHORT, dtype=torch.bool), torch.zeros(1, dtype=torch.int64)
     ids = {"input_ids": torch.zeros(1, SHORT, dtype=torch.int64, device=META)}
     if getattr(model.config, "is_encoder_decoder", False):
@@ -243,7 +243,7 @@ def find_shapes_on_meta(model: nn.Module, settings: Settings) -> Shapes:
 def estimate_cost(shapes: Shapes, settings: Settings, tokens: int | None = None) -> Cost:
     """Estimate what a pass over these sites costs, in windows of `tokens`; equal sites are estimated once."""
     tokens = tokens or shapes.tokens
-    settings = _leave_out_classes(settings)
+    settings = _leave_out_unestimated(settings)
     without_sample = replace(settings, sample=0, seed=0)
     alike: dict[tuple[str, int, int], list[Site]] = {}
     for site, shape in shapes.sites.items():
@@ -280,15 +280,21 @@ def estimate_cost(shapes: Shapes, settings: Settings, tokens: int | None = None)
     )
 
 
-def _leave_out_classes(settings: Settings) -> Settings:
-    """Return the settings without metrics of classes, which cost little and need labels, and without heads' samples."""
+def _leave_out_unestimated(settings: Settings) -> Settings:
+    """Return the settings without what an estimate ignores: metrics of classes, and samples of single heads.
+
+    Metrics of classes cost little, and need labels, which an estimate does not have.
+    """
     panels: tuple[Panel, ...] = tuple(panel for panel in settings.panel if panel != "class")
     metrics = tuple(name for name in settings.metrics if not name.startswith("class"))
     return replace(settings, sample_heads=False, panel=panels or ("hidden",), metrics=metrics)
 
 
 def _make_sequence(shape: tuple[int, ...], tokens: int, dtype: torch.dtype) -> Tensor:
-    """Return one sequence without values at a site of shape [head, dim] or [dim]."""
+    """Return the vectors of one sequence on the meta device: a shape and dtype without numbers.
+
+    shape   [head, dim] or [dim] of one token's vectors
+    """
     return torch.empty(1, *shape[:-1], tokens, shape[-1], dtype=dtype, device=META)
 
 
@@ -315,7 +321,7 @@ def _count_bytes(site: Site, shape: tuple[int, ...], dtype: torch.dtype, setting
 
 @lru_cache(maxsize=512)
 def _count_flops(site: Site, shape: tuple[int, ...], dtype: torch.dtype, tokens: int, settings: Settings) -> int:
-    """Count the flops that the settings' metrics take at a site, over one sequence of `tokens`.
+    """Count the flops of accumulating a sequence of `tokens` tokens at a site, for the metrics of the settings.
 
     shape   [head, dim] or [dim] of the site's vectors
     """
@@ -339,7 +345,10 @@ def _count_tensor_bytes(x: Tensor) -> int:
 
 
 def measure_on_meta(site: Site, x: Float[Tensor, "1 *head token dim"], settings: Settings) -> Measurement:
-    """Measure one sequence without values at a site, and return the measurement."""
+    """Return a measurement of one sequence on the meta device, whose tensors have the right shapes but no numbers.
+
+    x   vectors of the sequence at the site
+    """
     measurement = Measurement(replace(settings, sample=0))
     real = torch.ones(1, x.shape[-2], dtype=torch.bool)
     stream = Stream(real, ~real, torch.zeros(1, dtype=torch.int64))
@@ -351,9 +360,11 @@ def measure_on_meta(site: Site, x: Float[Tensor, "1 *head token dim"], settings:
 
 
 def _make_captured(site: Site, x: Tensor, settings: Settings) -> Any:
-    """Return what a capture would hand over at a site, without values: vectors, statistics of attention, or sums.
+    """Return the tensors that a capture would pass on at a site, on the meta device (shapes without numbers).
 
-    x   one sequence of the site's vectors
+    x   vectors of one sequence at the site; for a quantity of attention, they stand in for queries, keys and values
+
+    They are `x` itself or, by name, statistics of attention rows, or sums of attention logits.
     """
     masking = Masking(None, causal=False, bias=None)
     if site.quantity in ("attention", "centred"):

@@ -125,7 +125,7 @@ class _SharedTokenizer:
 
     @property
     def unshared(self) -> Any:
-        """The tokenizer itself, for what only some processes read."""
+        """The tokenizer itself, for texts that not all processes read; calling the shared one would wait for them."""
         return self._tokenizer
 
     def __getattr__(self, name: str) -> Any:
@@ -203,11 +203,11 @@ def reshard(model: nn.Module) -> None:
 
 
 def read_whole_weight(model: nn.Module, module: nn.Module, name: str) -> Any:
-    """Return the values of a weight of a module of `model`, which may lie in several processes or be laid off.
+    """Return the whole tensor of a weight, even if it is split over processes (FSDP) or offloaded (accelerate).
 
-    If they lie in several processes, all of them must call it.
+    If it is split, all processes must call this.
 
-    name   of the weight in the module
+    module   the part of `model` that has the weight, as the attribute `name`
     """
     from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -234,11 +234,10 @@ class Steps:
         self.together, self._same, self._device = spread.in_step, bool(spread.ranks), device
 
     def agree(self, busy: bool, signal: int) -> tuple[bool, int]:
-        """Exchange two facts among the processes: returns (any process has another batch, signal that any of them must
-        stop by).
+        """Find out whether the job goes on: (does any process have another batch, a signal that one received or 0).
 
         If forward calls of the model wait for each other (FSDP), all processes must call this equally often. Otherwise
-        this process's own facts are returned.
+        the two arguments are returned as they are.
 
         busy     whether this process has another batch
         signal   the signal that this process received; 0: none

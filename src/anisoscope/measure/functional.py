@@ -74,7 +74,10 @@ def metric(
 
 
 def _read_estimates(measurement: Measurement, chosen: Metric) -> dict[str, Estimate]:
-    """Return {name of a value, with its component: (value, low, high)} from a measurement of one metric."""
+    """Return the results of a measurement of one metric: {name of a value: (value, low end, high end)}.
+
+    If a value has components, the name of each follows after a blank.
+    """
     records = measurement.records()
     names = records["metric"]
     # The component of a metric of two layers names the other layer, and there is but one.

@@ -61,31 +61,38 @@ def run_pass(
 
     With `state`, the measurement is saved there from time to time (`SAVE_SECONDS`), and on SIGINT/SIGTERM (then
     `Interrupted` is raised); `resume` continues from it, with the same numbers as an uninterrupted pass. If memory runs
-    out, the pass goes on from what was saved, or begins again, with batches in two parts, four, …: the sums are the
-    same.
+    out, each batch is run in two parts, then four, and so on, which gives the same sums. The pass then continues from
+    the last saved state or, without one, starts again.
 
     With `prove`, the first batch also runs without the capture (`measure.trial`): attention is left out, with the
     reason, if the capture changes the model's outputs. MeasureError if only attention was asked for.
     """
-    what, spare = settings.what_of(model)
-    try:
-        means = measure_head_means(model, plan, settings) if "centred" in what else {}
-    except UnseenError:
-        if "centred" not in spare:
-            raise
-        what, means = what - {"centred"}, {}
-    pieces, saves, moved_by = 1, [resume], None
+    what, optional = settings.what_of(model)
+    means: Means = {}
+    if "centred" in what:
+        try:
+            means = measure_head_means(model, plan, settings)
+        except UnseenError:
+            if "centred" not in optional:
+                raise
+            what = what - {"centred"}
+    pieces = 1
+    saves = [resume]
+    moved_by = None
     while True:
-        seen = _Captured(what, spare, means, prove, moved_by)
+        seen = _Captured(what, optional, means, prove, moved_by)
         try:
             return _run_pass_in_pieces(model, plan, settings, seen, state, saves, progress, only, pieces)
         except _MemoryFull as full:
             sequences = full.sequences
         except MovedError as moved:
-            if not spare:
+            if not optional:
                 expected = f"attention of {type(model).__name__} that a capture leaves as it is"
                 raise MeasureError(expected, moved.why, "measure hidden states (--panel hidden,spectrum)") from moved
-            what, spare, means, moved_by = what & {*LAYER_QUANTITIES}, set(), {}, moved.why
+            what = what & {*LAYER_QUANTITIES}
+            optional = set()
+            means = {}
+            moved_by = moved.why
             remark(progress, f"{moved.why}: goes on with hidden states alone")
             continue
         if is_in_step(model):  # the others wait within the call that did not end
@@ -102,15 +109,15 @@ def run_pass(
 class _Captured:
     """What a pass captures from the model.
 
-    what       places to capture
-    spare      places that may be missing
+    what       quantities to capture, such as `hidden` and `query`
+    optional   which of them the model may lack without an error
     means      mean queries and keys to centre attention on
     prove      whether the capture is verified on the first batch
     moved_by   why attention was given up in an earlier attempt
     """
 
     what: set[str]
-    spare: set[str]
+    optional: set[str]
     means: Means
     prove: bool = False
     moved_by: str | None = None
@@ -146,20 +153,33 @@ def _run_pass_in_pieces(
     only: Container[int] | None,
     pieces: int,
 ) -> Measurement:
-    """Run a pass with batches split into `pieces`; go on from the file `state` if any of `saves` is true."""
+    """Run a pass with every batch split into `pieces` parts, and return the measurement.
+
+    seen    what to capture from the model
+    state   file in which the measurement is saved from time to time; None: it is not saved
+    saves   the pass continues from that file if an entry is true; each time it saves, it appends True, so that a second
+            attempt with smaller pieces continues too
+    only    indices of the batches to run; None: all
+
+    Other arguments are those of `run_pass`. Interrupted after SIGINT or SIGTERM; _MemoryFull if memory runs out.
+    """
     classes = getattr(plan, "classes", ()) if settings.labelled else ()
     measurement = Measurement(settings, getattr(plan, "fingerprint", ""), classes=classes)
     if any(saves) and state is not None and state.exists():
         measurement = Measurement.restore(state, settings, measurement.plan)
     measurement.pieces = pieces
     tokens = {i: n for i, n in enumerate(getattr(plan, "tokens", [])) if only is None or i in only}
-    total, done = sum(tokens.values()), sum(tokens.get(i, 0) for i in measurement.batches)
-    steps, last, number = Steps(model, find_device(model)), None, 0
+    total = sum(tokens.values())
+    done = sum(tokens.get(i, 0) for i in measurement.batches)
+    steps = Steps(model, find_device(model))
+    last = None
+    number = 0
     with deferred_signals() as stopped:
         if seen.moved_by is not None:
             measurement.refuse({EVERYWHERE: seen.moved_by})
-        with capture_into(model, measurement, seen, together=steps.together) as look:
-            # of a model in step every process takes part, whatever a state of this one holds already
+        with capture_into(model, measurement, seen, together=steps.together) as run_batch:
+            # If forward calls wait for each other, so does reading weights: this process must take part, even if its
+            # saved state holds them already.
             if settings.summaries and (steps.together or not measurement.weights):
                 if steps.together:
                     reshard(model)
@@ -173,8 +193,9 @@ def _run_pass_in_pieces(
                     break
                 index, last = item
                 with _detect_full_memory(last), explain_lost_process_in_call(steps.together):
-                    look(last, index)
-                done += tokens.get(index) or last.n_tokens  # what the plan counts (images), where it knows beforehand
+                    run_batch(last, index)
+                # A plan that knows its sizes beforehand may count something else than tokens, such as images.
+                done += tokens.get(index) or last.n_tokens
                 if progress is not None:
                     progress(done, total)
                 pause = time.monotonic() - saved
@@ -226,9 +247,9 @@ def measure_into(model: nn.Module, measurement: Measurement, batches: Iterable[B
     With `prove`, the capture is verified on the first batch.
     """
     seen = _Captured(*measurement.settings.what_of(model), {}, prove)
-    with capture_into(model, measurement, seen) as look:
+    with capture_into(model, measurement, seen) as run_batch:
         for index, batch in enumerate(batches, len(measurement.batches)):
-            look(batch, index)
+            run_batch(batch, index)
 
 
 def measure_probe(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> Measurement:
@@ -325,7 +346,7 @@ def capture_into(
         capture(
             model,
             seen.what,
-            optional=seen.spare,
+            optional=seen.optional,
             receive=measurement.receive,
             blocks=settings.blocks,
             tokens_first=settings.tokens_first,
@@ -341,8 +362,11 @@ def capture_into(
         skipped = "the model is spread over processes, which wait for each other" if together else ""
         trial = Trial(tap, gives_up=bool(seen.what - {*LAYER_QUANTITIES}), skipped=skipped)
 
-        def look(batch: Batch, index: int) -> None:
-            """Run the model on a batch, in `measurement.pieces` parts, and add what is captured."""
+        def run_batch(batch: Batch, index: int) -> None:
+            """Run the model on a batch, in `measurement.pieces` parts, and add what is captured to the measurement.
+
+            index   the batch's number in the plan
+            """
             for part in batch.split(measurement.pieces):
                 tap.real = measurement.begin(part, device, layout)
                 tap.sequences = len(part.unit)
@@ -357,7 +381,7 @@ def capture_into(
                 measurement.refuse(tap.refused)
                 measurement.end(index)
 
-        yield look
+        yield run_batch
 
 
 def _add_arrays(measurement: Measurement, batch: Batch, index: int) -> None:

@@ -48,8 +48,8 @@ class Masks:
         """Build the token masks of a stream of inputs.
 
         policies   token policies (which tokens count): `all`, `content` (without special ones), `no-first`
-        unit       number of each sequence's unit [sequence]; if given, also where each token is (`places`)
-        ids        the token ids [sequence, token] for `places`, if the model reads ids
+        unit       number of each sequence's unit [sequence]; None: the field `places` stays empty
+        ids        the token ids [sequence, token], which `places` includes; None: the model reads no ids
         """
         real = stream.mask
         special = stream.special & real

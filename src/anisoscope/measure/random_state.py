@@ -13,10 +13,10 @@ WITHOUT_STATE = ("cpu", "meta")
 
 @contextmanager
 def fork_random_state(devices: Iterable[torch.device]) -> Iterator[None]:
-    """Within a `with` block, let random numbers be drawn; afterwards their state is that of before.
+    """Restore the states of torch's random number generators at the end of a `with` block.
 
-    devices   those on which numbers may be drawn; the CPU is always one of them, and kinds of which torch cannot read
-              the state (XLA) are left as they are
+    devices   whose generators are restored, in addition to the CPU's; those whose state torch cannot read (XLA) are
+              not
     """
     by_kind: dict[str, set[int]] = {}
     for device in devices:

@@ -70,10 +70,10 @@ class Trial:
     def _compare(
         self, proof: Proof, plain: Outputs, inside: Outputs, run: Callable[..., Any], inputs: dict[str, Any]
     ) -> None:
-        """Note how far the outputs with the capture (`inside`) differ from those without (`plain`).
+        """Write into `proof` how far the outputs with the capture (`inside`) differ from those without it (`plain`).
 
-        If they do differ, the model runs once more without it, which shows the noise between two equal runs. MovedError
-        if the capture changes the outputs and `gives_up` is set.
+        If they differ, the model (`run`) is called once more without the capture: two such calls differ by noise alone.
+        MovedError if the capture changes the outputs by more than that, and `gives_up` is set.
         """
         proof.outputs = plain.measure_difference(inside)
         proof.limit = OUTPUTS[plain.dtype] if self._may_round() else EXACT
