@@ -163,10 +163,7 @@ def _run_pass_in_pieces(
 
     Other arguments are those of `run_pass`. Interrupted after SIGINT or SIGTERM; _MemoryFull if memory runs out.
     """
-    classes = getattr(plan, "classes", ()) if settings.labelled else ()
-    measurement = Measurement(settings, getattr(plan, "fingerprint", ""), classes=classes)
-    if any(saves) and state is not None and state.exists():
-        measurement = Measurement.restore(state, settings, measurement.plan)
+    measurement = _begin_or_restore(plan, settings, state if any(saves) else None)
     measurement.pieces = pieces
     tokens = {i: n for i, n in enumerate(getattr(plan, "tokens", [])) if only is None or i in only}
     total = sum(tokens.values())
@@ -178,12 +175,7 @@ def _run_pass_in_pieces(
         if seen.moved_by is not None:
             measurement.refuse({EVERYWHERE: seen.moved_by})
         with capture_into(model, measurement, seen, together=steps.together) as run_batch:
-            # If forward calls wait for each other, so does reading weights: this process must take part, even if its
-            # saved state holds them already.
-            if settings.summaries and (steps.together or not measurement.weights):
-                if steps.together:
-                    reshard(model)
-                measurement.weights = summarise_embeddings(model, settings)
+            _add_embeddings(model, measurement, together=steps.together)
             saved = time.monotonic()
             batches = prefetch(pending_batches(plan, only, frozenset(measurement.batches)), find_device(model))
             while True:
@@ -214,6 +206,31 @@ def _run_pass_in_pieces(
     if not measurement.batches and only is None:
         raise CorpusError("a corpus with at least one batch", "none", "give it more data")
     return measurement
+
+
+def _begin_or_restore(plan: BatchPlan | Iterable[Batch], settings: Settings, state: Path | None) -> Measurement:
+    """Return the measurement that the file `state` holds; an empty one if there is no such file.
+
+    plan   the batches; a plan also has a fingerprint, which must be that of the file, and class names
+    """
+    classes = getattr(plan, "classes", ()) if settings.labelled else ()
+    measurement = Measurement(settings, getattr(plan, "fingerprint", ""), classes=classes)
+    if state is not None and state.exists():
+        return Measurement.restore(state, settings, measurement.plan)
+    return measurement
+
+
+def _add_embeddings(model: nn.Module, measurement: Measurement, *, together: bool) -> None:
+    """Add what metrics need of the model's embedding matrices to the measurement, unless it has that already.
+
+    together   whether weights are split over processes, so that all of them must read them at the same time: this
+               process must take part, even if its saved state has them already
+    """
+    if not measurement.settings.summaries or (measurement.weights and not together):
+        return
+    if together:
+        reshard(model)
+    measurement.weights = summarise_embeddings(model, measurement.settings)
 
 
 def _keep_in_step(model: nn.Module, batch: Batch, steps: Steps, stopped: list[int]) -> int:
