@@ -117,7 +117,7 @@ def triton_counted(work: Work) -> Iterator[None]:
     with ExitStack() as replaced:
         for module in (attention, device):
             replaced.enter_context(patch.object(module, "has_kernels", return_value=True))
-            replaced.enter_context(patch.object(module, "check_first", _trust_kernels))
+            replaced.enter_context(patch.object(module, "compute_checked", _trust_kernels))
         for (module, name), cost in costs.items():
             replaced.enter_context(patch.object(module, name, _OfTriton(work, cost)))
         yield

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from anisoscope.capture.masking import Masking, Span
 from anisoscope.sums.device import choose_sum_device
-from anisoscope.sums.on_chip import check_first, has_kernels, load_kernels
+from anisoscope.sums.on_chip import compute_checked, has_kernels, load_kernels
 from anisoscope.sums.threads import run_in_parallel
 
 KERNELS = "anisoscope.capture.row_kernel"
@@ -66,7 +66,7 @@ def attention_rows(
         return by_blocks()
     by_kernel = partial(_sum_on_chip, call, columns=columns)
     form = _name_form(call, columns)
-    return check_first(form, by_kernel, by_blocks, what="attention rows", counts="keys")
+    return compute_checked(form, by_kernel, by_blocks, what="attention rows", counts="keys")
 
 
 class _Call(NamedTuple):

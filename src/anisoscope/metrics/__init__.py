@@ -59,10 +59,10 @@ KNOWN_AS = {
 
 
 def resolve_alias(name: str) -> tuple[str, str]:
-    """Translate a name from the literature into (our metric, value of it); the value is "" if the whole metric is
-    meant.
+    """Translate a name from the literature into (name of our metric, `METRIC.VALUE`).
 
-    Other names are returned unchanged, with "". `spectrum.isoscore` names a value as the records do.
+    The second is the name of one of the metric's values as in the records (`spectrum.isoscore`), or "" if the name
+    means the whole metric. A name that the literature does not use is returned unchanged, with "".
     """
     if name in find_all() or ":" in name:
         return name, ""
@@ -115,7 +115,7 @@ def find_metric_by_name(name: str) -> Metric:
 
 
 def _refuse_name(name: str, known: Iterable[str]) -> NoReturn:
-    """Raise UsageError for a name that no metric has, with our name for what the literature calls so."""
+    """Raise UsageError for a name that no metric has; it says what we call it if the literature uses this name."""
     expected = "the name of a metric"
     meant, value = resolve_alias(name)
     if meant != name:

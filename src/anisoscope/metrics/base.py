@@ -168,9 +168,9 @@ def leave_diagonal_out(matrix: Array) -> Array:
 
 
 def concatenate_pairs(units: list[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Return the vectors [token, dim] of all units on the first side, such as queries, and on the second, such as keys.
+    """Concatenate the pairs of arrays of all units, such as (queries, keys), to one pair of arrays [token, dim].
 
-    units   both arrays [token, dim] of each unit
+    units   two arrays [token, dim] of each unit
     """
     first = np.concatenate([unit[0] for unit in units])
     second = np.concatenate([unit[1] for unit in units])

@@ -22,10 +22,16 @@ from anisoscope.sums.isotropic import q95
 
 
 def sum_sample(vectors: Array, mean: Array, group: NDArray[np.int64], groups: int) -> dict[str, Array]:
-    """Return sums of a sample [token, dim] by group of units.
+    """Return sums over sampled vectors [token, dim], by group of units.
 
-    They are sums of centred unit vectors, and counts of pairs of groups with a cosine above q95(d), the 95 % quantile
-    of isotropic vectors.
+    mean     the mean of all vectors, sampled or not
+    group    number of each vector's group
+    groups   number of groups
+
+    n       [group]: number of vectors that differ from the mean
+    unit    [group, dim]: sum of the vectors that are first centred, then scaled to length 1
+    pairs   [group, group]: number of pairs of distinct vectors
+    above   [group, group]: number of these pairs with a cosine above q95(d), the 95 % quantile of isotropic vectors
     """
     units = normalise(vectors)
     centred = normalise(vectors - mean)
@@ -47,7 +53,7 @@ def sum_sample(vectors: Array, mean: Array, group: NDArray[np.int64], groups: in
 def compute(sample: SampledVectors) -> Values:
     """Return anisotropy after centring (`centred`) and the share of close pairs (`pairs_above_q95`) [replicate].
 
-    A pair is close if its cosine is above the 95 % quantile of isotropic vectors. Nothing if vectors have one
+    A pair is close if its cosine is above the 95 % quantile of isotropic vectors. Empty if vectors have one
     dimension. Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """
     # Directions on a line have no quantile.

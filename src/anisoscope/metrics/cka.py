@@ -54,9 +54,9 @@ def compute(pair: SampledPair) -> Values:
 
 
 def make_gram(sample: SampledVectors) -> Gram:
-    """Return the scalar products of the tokens of a layer.
+    """Return the scalar products of all pairs of sampled vectors of a layer, and the sums of them that CKA uses.
 
-    Vectors are shifted and scaled first, which keeps digits and does not change CKA.
+    Vectors are shifted and scaled first, which avoids loss of digits and does not change CKA.
     """
     centred = sample.vectors - sample.vectors.mean(0)
     scale = np.sqrt(np.square(centred).mean())

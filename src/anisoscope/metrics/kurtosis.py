@@ -23,7 +23,11 @@ FLAT = 1e-20
 
 
 def compute(sample: SampledVectors) -> Values:
-    """Return the mean kurtosis over dimensions (""), the `largest`, and the `dimension` that has it [replicate].
+    """Return the kurtosis of the entries of each dimension over all sampled vectors, summarised [replicate].
+
+    ""          the mean over dimensions
+    largest     the largest kurtosis of any dimension
+    dimension   the number of that dimension, over all data [1]
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """

@@ -28,15 +28,15 @@ NAMED = frozenset({"largest", "largest_dimension", *PLACES})
 
 
 def compute(data: SumsAndExtremes) -> Values:
-    """Return how large the largest activations (absolute entries) of sequences are, as means over sequences
-    [replicate, …].
+    """Return how large the largest activations (absolute entries of vectors) of a sequence are, averaged over
+    sequences [replicate, …].
 
-    top           [replicate, rank]: the largest ones
-    median        the median activation of a sequence
-    over_median   ratio of the largest to the median
+    top           [replicate, rank]: the largest activations, in descending order
+    median        the median of all activations
+    over_median   ratio of the largest activation to the median
     rate          share of sequences whose largest activation is massive
 
-    With the values of `_name_largest`. Replicate 0 is over all data; the others leave out one group of units each.
+    The values of `_name_largest` are added. Replicate 0 is over all data; the others leave out one group of units each.
     """
     totals = data.totals
     sequences = totals["activation_sequences"]

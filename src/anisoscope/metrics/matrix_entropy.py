@@ -18,9 +18,10 @@ from anisoscope.reads.extremes import SumsAndExtremes
 
 
 def compute(data: SumsAndExtremes) -> Values:
-    """Return the mean matrix entropy of sequences [replicate]: normalised (""), and in nats (`nats`).
+    """Return the mean matrix entropy of sequences [replicate].
 
-    It is the entropy of the eigenvalues of a sequence's Gram matrix, which are divided by their sum. Replicate 0 is
+    It is the entropy of the eigenvalues of a sequence's Gram matrix, which are divided by their sum. The key "" holds
+    it divided by its largest possible value, `nats` as it is. Replicate 0 is
     over all data; each other replicate leaves out one group of units (documents, clips).
     """
     totals = data.totals

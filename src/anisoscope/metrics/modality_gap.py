@@ -19,7 +19,13 @@ from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:
-    """Return how far images and texts lie apart, and how narrow either is [replicate, head].
+    """Return how far apart the tokens of images and of texts lie, and how similar those of one kind are
+    [replicate, head].
+
+    distance      distance of the mean unit vector of image tokens from that of text tokens
+    cosine        cosine of these two mean vectors
+    image, text   mean cosine of pairs of image tokens, of pairs of text tokens
+    across        mean cosine of pairs of an image token and a text token
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (images with captions, chats).
     """

@@ -47,7 +47,7 @@ def compute(sample: SampledVectors) -> Values:
             kept = sample.group != left_out
         if kept.sum() < K + 2:
             continue
-        near, nearest = _keep_nearest(direction, order, cosine, kept)
+        near, nearest = _find_nearest_among_kept(direction, order, cosine, kept)
         occurrences = np.bincount(near.ravel(), minlength=len(sample))[kept].astype(np.float64)
         values["hubness"][replicate] = _compute_skewness(occurrences)
         values["largest"][replicate] = occurrences.max() / (kept.sum() - 1)
@@ -58,8 +58,9 @@ def compute(sample: SampledVectors) -> Values:
 
 
 def _find_nearest(direction: Array, count: int) -> tuple[NDArray[np.int64], Array]:
-    """Return (indices of the `count` nearest other vectors by cosine, nearest first; their cosines), [vector,
-    neighbour] both.
+    """Find the `count` nearest other vectors of each vector by cosine: (their indices, their cosines).
+
+    Both are [vector, neighbour], nearest first.
 
     direction   unit vectors [vector, dim]
     """
@@ -75,8 +76,9 @@ def _find_nearest(direction: Array, count: int) -> tuple[NDArray[np.int64], Arra
 
 
 def _find_largest(of_rows: Array, count: int) -> tuple[NDArray[np.int64], Array]:
-    """Return the indices and values of the `count` largest entries of each row, largest first; of equal ones the
-    first.
+    """Return (indices, values) of the `count` largest entries of each row, both [row, rank], largest first.
+
+    Of equal entries, those with smaller indices come first.
     """
     near = np.argpartition(-of_rows, count - 1, axis=1)[:, :count]
     near.sort(axis=1)
@@ -85,15 +87,17 @@ def _find_largest(of_rows: Array, count: int) -> tuple[NDArray[np.int64], Array]
     return np.take_along_axis(near, by_value, axis=1), np.take_along_axis(values, by_value, axis=1)
 
 
-def _keep_nearest(
+def _find_nearest_among_kept(
     direction: Array, order: NDArray[np.int64], cosine: Array, kept: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], Array]:
-    """Return (K nearest neighbours of each kept vector among the kept ones [vector, K], cosine of the nearest
-    [vector]).
+    """Find the nearest neighbours of some vectors among themselves, for a sample without one group of units.
 
-    direction   unit vectors of all vectors [vector, dim]
-    order       remembered neighbours of each vector, nearest first; `cosine`: their cosines
-    kept        which vectors are kept
+    direction   unit vectors of the whole sample [vector, dim]
+    order       indices of each vector's nearest neighbours in the whole sample, nearest first [vector, neighbour]
+    cosine      the cosines of these neighbours
+    kept        which vectors belong to the smaller sample [vector]
+
+    Returns (indices of the K nearest neighbours of each kept vector [kept, K], cosine of the nearest one [kept]).
     """
     still = kept[order[kept]]
     rank = np.cumsum(still, axis=1)

@@ -24,13 +24,14 @@ from anisoscope.sums.groups import Totals
 
 
 def compute(totals: Totals) -> Values:
-    """Return into what parts the variance of attention logits q·k falls [replicate, head].
+    """Split the variance of the attention logits q·k of each head into parts [replicate, head].
 
-    mean_score                         scalar product of the mean query and the mean key
-    between_rows                       variance over queries of the logit of the mean key
-    within_rows                        mean variance of the logits of one query over the keys that it sees
-    mean_query, mean_query_share       the part of `within_rows` that the mean query makes, and its share
-    centred, centred_share             `within_rows` if the mean query is subtracted, and its share
+    mean_score         scalar product of the mean query and the mean key
+    between_rows       variance over queries of their logits with the mean key
+    within_rows        variance of a query's logits over the keys that it sees, averaged over queries
+    mean_query         the same variance for the logits of the mean query
+    centred            the same variance for queries from which the mean query is subtracted
+    mean_query_share   `mean_query` divided by `within_rows`; and so `centred_share`
 
     Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
     """

@@ -34,10 +34,11 @@ LINES = tuple(f"{epsilon:g}".removeprefix("0") for epsilon in EPSILONS)
 def compute(data: SumsAndExtremes) -> Values:
     """Return how often a head has an attention sink (a key that draws much attention), and where [replicate, head, …].
 
-    rate, first_rate   share of sequences with a sink at any key, at the first key, for each threshold
-    strongest, at      mean attention of the strongest key; share of sequences in which it is of each kind of token
+    rate, first_rate   share of sequences with a sink at any key; with one at the first key; for each threshold
+    strongest          attention that the key with the most of it gets, averaged over sequences
+    at                 share of sequences in which that key is of each kind of token
     mass               share of the attention that each kind of token gets
-    value_norm         norm of the strongest key's value vector over the mean norm
+    value_norm         norm of that key's value vector, divided by the mean norm of value vectors
 
     The largest norms (`query_norm`, `key_norm`) have a single replicate [1, head]. Replicate 0 is over all data; each
     other replicate leaves out one group of units (documents, clips).

@@ -30,9 +30,13 @@ SEVERAL = -1
 
 
 def compute(sample: SampledVectors) -> Values:
-    """Return the intrinsic dimension of sampled vectors [replicate]: by a fitted slope ("") and by `likelihood`.
+    """Return the intrinsic dimension of sampled vectors, estimated in two ways [replicate].
 
-    `distinct` is the share of distinct vectors. Replicate 0 is over all data; each other replicate leaves out one group
+    ""           by the slope of a fitted line
+    likelihood   by maximum likelihood
+    distinct     share of distinct vectors in the sample
+
+    Replicate 0 is over all data; each other replicate leaves out one group
     of units (documents, clips).
     """
     points, group = _find_distinct(sample)
@@ -52,8 +56,9 @@ def compute(sample: SampledVectors) -> Values:
 
 
 def _find_distinct(sample: SampledVectors) -> tuple[Array, NDArray[np.int64]]:
-    """Return the distinct vectors [point, dim] and the group of units of each; `SEVERAL` if equal vectors are in
-    several.
+    """Return the distinct vectors of a sample [point, dim], and the group of units that each is in [point].
+
+    If equal vectors are in several groups, their group is `SEVERAL`.
     """
     points, place = np.unique(sample.vectors, axis=0, return_inverse=True)
     place = place.ravel()
@@ -65,10 +70,10 @@ def _find_distinct(sample: SampledVectors) -> tuple[Array, NDArray[np.int64]]:
 
 
 def _find_neighbours(points: Array) -> tuple[NDArray[np.int64], Array]:
-    """Return (indices of the nearest other points of each point, nearest first; their distances), both [point,
-    neighbour].
+    """Find the nearest other points of each point: (their indices, their distances), both [point, neighbour].
 
-    They are found by scalar products and measured by differences, which keep the digits of small distances.
+    The nearest comes first. Neighbours are found by scalar products, which is fast; their distances are computed from
+    differences of vectors, which is exact even if they are small.
 
     points   [point, dim]
     """

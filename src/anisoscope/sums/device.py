@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from anisoscope.sums.on_chip import check_first, has_kernels, load_kernels
+from anisoscope.sums.on_chip import compute_checked, has_kernels, load_kernels
 
 KERNELS = "anisoscope.sums.vector_kernel"
 SINGLE_ONLY = {"mps"}  # kinds of device without float64
@@ -31,17 +31,18 @@ def sum_on_device(
     subsets: Shaped[Tensor, "sequence subset token"],
     terms: frozenset[str],
 ) -> tuple[dict[str, Tensor], Float[Tensor, "sequence token head"]]:
-    """Return per-sequence sums over tokens by name, and the inverse norm of every vector (0 if it is left out).
+    """Compute on an accelerator what `sums.groups.sum_vectors` computes; here the token axis comes before the heads.
 
-    As `sums.groups.sum_vectors`, for an accelerator; the token axis comes before the head axis. Kernels of Triton are
-    used if they are there and agree with the other way on the first call of a form.
+    Returns sums over the tokens of each sequence, by name, and the inverse norm of every vector (0 if it is left out).
+    Triton's kernels are used if they are installed, run on this device, and agree with plain operations on the first
+    call for vectors of this shape and type.
     """
     squares = "unit_square" in terms
     call = (x.transpose(1, 2), masks, subsets, squares)
     if masks.dtype == subsets.dtype == torch.bool and has_kernels(x, KERNELS):
         form = (x.device, x.dtype, x.shape[2:], x.stride(-1), masks.shape[1], subsets.shape[1], squares)
         by_kernel, by_torch = partial(_sum_by_kernels, *call), partial(_sum_by_products, *call)
-        out = check_first(form, by_kernel, by_torch, what="sums of vectors")
+        out = compute_checked(form, by_kernel, by_torch, what="sums of vectors")
     else:
         out = _sum_by_products(*call)
     return out, out.pop("inverse").transpose(1, 2)

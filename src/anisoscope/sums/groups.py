@@ -432,7 +432,7 @@ def _sum_piece(
         norm = square.sum(-1).sqrt()
     else:
         norm = torch.linalg.vector_norm(x, dim=-1)
-    all_usual, some_extreme = _look_for_extreme_norms(x, norm)
+    all_usual, some_extreme = _check_range_of_norms(x, norm)
     finite = None
     if some_extreme:
         x, norm, finite = _redo_in_float64(x)
@@ -464,10 +464,13 @@ def _sum_piece(
     return out, inverse
 
 
-def _look_for_extreme_norms(x: Tensor, norm: Tensor) -> tuple[bool, bool]:
-    """Return whether all norms can be squared in the dtype of `x`, and whether float64 is needed for some.
+def _check_range_of_norms(x: Tensor, norm: Tensor) -> tuple[bool, bool]:
+    """Return (are all norms in the range that can be squared in the dtype of `x`, do some vectors need float64).
 
-    Both are false if the only other norms are those of vectors of zeros.
+    Vectors of zeros are out of that range, but do not need float64: if there are no others, both are False.
+
+    x      vectors [..., dim]
+    norm   their norms [...]
     """
     least, most = 1.0, 1.0
     if norm.numel():
@@ -490,9 +493,9 @@ def _sum_unit_squares(
     inverse          inverse norms [sequence, token, head]
     masks            [sequence, policy, token]
     square           x∘x, if it is known
-    scales_weights   if the inverse squares of norms do not overflow, so that they can be weights of tokens
+    scales_weights   whether 1/‖x‖² can be computed without overflow
 
-    For a single head the inverse norms are put into the weights, and unit vectors are never stored.
+    For a single head, x∘x is summed with the weights 1/‖x‖², so that unit vectors are never stored.
     """
     if x.shape[2] > 1 or not scales_weights:
         return sum_weighted(masks, (x * inverse.unsqueeze(-1)).square())
@@ -509,7 +512,8 @@ def _sum_linear_terms(x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor
     masks     [sequence, policy, token]
     subsets   [sequence, subset, token]
 
-    For a single head one matrix product suffices, and unit vectors are never stored.
+    For a single head, Σu is a sum of x with the weights 1/‖x‖: one matrix product gives all three, and unit vectors
+    are never stored.
     """
     policies = masks.shape[1]
     weights = torch.cat([masks, subsets], 1)
@@ -522,9 +526,10 @@ def _sum_linear_terms(x: Tensor, inverse: Tensor, masks: Tensor, subsets: Tensor
 
 
 def _cosine_inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
-    """Return the mean cosine of pairs inside each sequence, as sums by sequence and policy.
+    """Return the mean cosine of pairs of vectors inside each sequence, with the terms that are summed over sequences.
 
-    `sequence_cosine` is 0 for sequences of fewer than two vectors; `sequences` is 1 for the others.
+    `sequence_cosine` is this cosine, 0 if the sequence has fewer than two vectors; `sequences` is 1 if it has more,
+    else 0.
 
     n      number of vectors of each sequence
     unit   sum of the unit vectors of each sequence [..., dim]
@@ -535,10 +540,10 @@ def _cosine_inside_sequences(n: Tensor, unit: Tensor) -> dict[str, Tensor]:
 
 
 def _redo_in_float64(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (vectors in float64, their norms, which are finite), if norms are too small or too large for float32.
+    """Return (vectors in float64, their norms, whether each is finite); used if float32 cannot hold squared norms.
 
-    Non-finite vectors become zero, and so do those whose squared norm float64 cannot hold (norms under 1e-153 count as
-    zero, over 1e153 as not finite).
+    Vectors that are not finite become zero. So do those whose squared norm even float64 cannot hold: with norms under
+    1e-153 they count as zero vectors, over 1e153 as not finite.
 
     x   vectors [..., dim]
     """

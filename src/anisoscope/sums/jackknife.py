@@ -66,8 +66,8 @@ def jackknife_interval(
 def estimate_mean(values: ArrayLike, *, bounds: Bounds = UNBOUNDED, groups: int = 32) -> Estimate:
     """Return the mean of values [unit] with its 95 % jackknife interval; unit i is in group i mod `groups`.
 
-    If all values are equal and are −1, 0 or 1 (right or wrong, or a change of it), the interval reaches as far as
-    Wilson's interval of a share of 0 in that many units.
+    Values that are all −1, all 0 or all 1 (a decision that was always right, or never changed) do not vary, but the
+    mean is still uncertain. Their interval reaches as far on each side as Wilson's interval for 0 of n units.
     """
     x = np.asarray(values, dtype=np.float64)
     replicates = [x.mean()]
@@ -136,7 +136,11 @@ def _leave_undefined(value: Array) -> Estimate:
 
 
 def _put_ends_inside_bounds(value: Array, error: Array, factor: float, bounds: Bounds) -> Estimate:
-    """Return value ± factor · error: on the logit scale if it has two bounds, cut if it has one."""
+    """Return a value with the interval value ± factor · error, whose ends stay inside the bounds.
+
+    If both bounds are finite, the interval is computed on the logit scale between them; otherwise it is cut at the
+    bound.
+    """
     least = np.broadcast_to(np.asarray(bounds[0], dtype=np.float64), value.shape)
     most = np.broadcast_to(np.asarray(bounds[1], dtype=np.float64), value.shape)
     low = np.maximum(value - factor * error, least)

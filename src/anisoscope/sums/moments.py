@@ -114,7 +114,7 @@ class Moments:
 
         real   which vectors count; on an accelerator the others are here too, and become zeros
         """
-        shift = self._get_pending((site, "shift", 0), rows, partial(_mean, rows, real.sum()))
+        shift = self._get_pending((site, "shift", 0), rows, partial(_compute_mean, rows, real.sum()))
         shifted = rows.new_ones(len(rows), rows.shape[1] + 1)
         torch.sub(rows, shift, out=shifted[:, :-1])
         if rows.device.type != "cpu":
@@ -122,10 +122,10 @@ class Moments:
         return shifted
 
     def _needs_float64(self, site: str, x: Tensor, inverse: Tensor) -> bool:
-        """Return whether products are computed in float64: for narrow vectors, and as long as there are few.
+        """Return whether a site's products are computed in float64 instead of float32.
 
-        On an accelerator, once the answer is no it is not asked again; norms whose squares float32 cannot hold stay in
-        float64.
+        They are if vectors are narrow or still few, so that it costs little. On an accelerator they also are if
+        float32 cannot hold the squared norms; once the answer is False there, it is not computed again.
         """
         dim = x.shape[-1]
         if dim <= NARROW:
@@ -237,11 +237,11 @@ def _single_numpy_thread() -> ThreadpoolController:
     return ThreadpoolController().select(user_api="blas")
 
 
-def _mean(rows: Tensor, count: Tensor) -> Tensor:
-    """Return the mean of vectors [dim].
+def _compute_mean(rows: Tensor, count: Tensor) -> Tensor:
+    """Return the mean of some vectors [dim].
 
-    rows    [vector, dim]; those left out are 0
-    count   number of the others
+    rows    [vector, dim]; vectors that do not count are 0
+    count   number of vectors that count
     """
     return rows.sum(0) / count.clamp(min=1)
 

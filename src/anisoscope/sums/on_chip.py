@@ -42,7 +42,7 @@ def has_kernels(x: Tensor, module: str) -> bool:
     return load_kernels(module) is not None
 
 
-def check_first(
+def compute_checked(
     form: tuple[object, ...],
     by_kernel: Callable[[], dict[str, Tensor]],
     by_torch: Callable[[], dict[str, Tensor]],
@@ -50,13 +50,14 @@ def check_first(
     what: str,
     counts: str | None = None,
 ) -> dict[str, Tensor]:
-    """Return quantities by the kernels, if these agree with plain operations of torch on the first call.
+    """Compute quantities by Triton's kernels, or by plain operations of torch if the kernels give other numbers.
 
-    form       what the kernels are compiled for; calls of one form are checked once
-    by_kernel  computes the quantities by the kernels
+    form       everything that the kernels are compiled for (device, dtype, shape …); the first call with each form
+               computes both ways and compares them
+    by_kernel  computes the quantities by the kernels: {name: tensor}
     by_torch   computes them by plain operations
-    what       what they are, for the warning
-    counts     name of the quantity that is 0 where those of its shape are undefined and are not compared
+    what       what the quantities are called in the warning
+    counts     name of a quantity that counts. Where it is 0, others of the same shape are undefined and not compared
     """
     key = (what, *form)
     if key not in CHECKED:
@@ -84,15 +85,18 @@ def _is_right(
 
 
 def _warn(what: str, why: str) -> None:
-    """Warn that the kernels are not used."""
+    """Warn that the kernels are not used for `what`; `why` is the reason."""
     text = f"{what} are computed by plain operations, not by kernels of Triton, which is slower: {why}"
     warnings.warn(text, RuntimeWarning, stacklevel=5)
 
 
 def compute_difference(found: Tensor, expected: Tensor, counts: Tensor | None = None) -> float:
-    """Return the largest difference relative to the largest expected number; ∞ if NaN are not at the same places.
+    """Return the largest difference of two tensors, divided by the largest |expected|.
 
-    counts   of this shape: what is counted 0 times is undefined, and left out (rows of attention that see no key)
+    counts   entries where this tensor of the same shape is 0 are not compared, since they are undefined (such as rows
+             of attention that see no key)
+
+    ∞ if finite numbers are not at the same places in both.
     """
     found, expected = found.double(), expected.double()
     if counts is not None and expected.shape == counts.shape:

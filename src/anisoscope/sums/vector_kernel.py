@@ -64,7 +64,10 @@ def sum_on_chip(
 
 
 def _launch_lengths(x: Tensor) -> tuple[Float[Tensor, "two sequence head token"], Float[Tensor, "sequence head token"]]:
-    """Return the norm of each vector and its inverse, and the power of two next above its numbers."""
+    """Run the kernel that measures vectors: returns (norms and inverse norms, powers).
+
+    The power is the power of two next above the numbers of a vector: 0 for a vector of zeros, −1 if it is not finite.
+    """
     sequences, heads, tokens, dim = x.shape
     norms = torch.empty(2, sequences, heads, tokens, dtype=torch.float64, device=x.device)
     powers = torch.empty(sequences, heads, tokens, dtype=torch.float32, device=x.device)
@@ -78,7 +81,11 @@ def _launch_lengths(x: Tensor) -> tuple[Float[Tensor, "two sequence head token"]
 def _launch_sums(
     x: Tensor, norms: Tensor, powers: Tensor, masks: Tensor, subsets: Tensor, squares: bool
 ) -> tuple[Tensor, ...]:
-    """Return Σx, Σu, Σu∘u [sequence, row, head, dim], (n, Σ‖x‖, Σ‖x‖²) and the numbers of vectors left out."""
+    """Run the kernel that sums vectors x and unit vectors u over the tokens of each sequence.
+
+    Returns Σx, Σu and Σu∘u [sequence, row, head, dim]; (n, Σ‖x‖, Σ‖x‖²) [3, sequence, row, head]; and the numbers of
+    vectors left out (zero, not finite) [2, sequence, head]. A row is a policy or a subset.
+    """
     sequences, heads, tokens, dim = x.shape
     policies = masks.shape[1]
     rows = policies + subsets.shape[1]
@@ -101,7 +108,13 @@ def _launch_sums(
 
 
 def _launch_cosine(unit: Tensor, counts: Tensor, policies: int) -> Float[Tensor, "two sequence policy head"]:
-    """Return the mean cosine of pairs inside each sequence, and whether it has pairs."""
+    """Run the kernel that computes the mean cosine of pairs inside each sequence.
+
+    Returns these cosines, and 1 or 0 for whether the sequence has pairs.
+
+    unit     Σ of unit vectors [sequence, row, head, dim]
+    counts   n [sequence, row, head]
+    """
     sequences, rows, heads, dim = unit.shape
     cosine = torch.empty(2, sequences, policies, heads, dtype=torch.float64, device=unit.device)
     if cosine.numel():
@@ -157,7 +170,7 @@ def _measure_lengths(norms, powers, count, vectors, sizes, TOKENS: tl.constexpr,
 
 @triton.jit
 def _load_weights(mask, sequence, row, rows, at, tokens):
-    """Load the rows [row, token] of a mask as float32; 0 for rows that it has not, and beyond the last token."""
+    """Load the rows [row, token] of a mask as float32; 0 beyond the last row or token."""
     places = mask[0] + sequence * mask[1] + row[:, None] * mask[2] + at[None, :] * mask[3]
     inside = (row >= 0)[:, None] & (row < rows)[:, None] & (at < tokens)[None, :]
     return tl.load(places, mask=inside, other=0).to(tl.float32)
@@ -177,7 +190,7 @@ def _count_tokens(counts, weights, power, norm):
 
 @triton.jit
 def _store_counts(found, counts, row, sequence, head, sizes):
-    """Write the counts of a sequence and head; of vectors left out, those of the first policy."""
+    """Write the counts of a sequence and head; the numbers of vectors left out are those of the first policy."""
     heads, sequences = tl.num_programs(1), tl.num_programs(2).to(tl.int64)
     of_row = found[3] + (sequence * sizes[3] + row) * heads + head
     for i in tl.static_range(3):
