@@ -17,7 +17,8 @@ from anisoscope.sums.groups import Totals
 def compute(totals: Totals) -> Values:
     """Return the length of the mean vector, and its ratio to the mean length of vectors [replicate, policy, head].
 
-    The key of the first is "", the main value of the metric, and that of the second is `share`. Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    The key of the first is "", the main value of the metric, and that of the second is `share`. Replicate 0 is
+    over all data; each other replicate leaves out one group of units (documents, clips).
     """
     length = np.linalg.norm(totals["vector"], axis=-1)
     return {"": ratio(length, totals["n"]), "share": ratio(length, totals["norm"])}

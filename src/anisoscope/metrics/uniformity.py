@@ -24,7 +24,8 @@ SHARPNESS = 2.0
 def compute(sample: SampledVectors) -> Values:
     """Return the uniformity of the directions of sampled vectors [replicate].
 
-    Its key is "", the main value of the metric; `isotropic` is the uniformity of isotropic directions. Replicate 0 is over all data; each other replicate leaves out one group of units (documents, clips).
+    Its key is "", the main value of the metric; `isotropic` is the uniformity of isotropic directions. Replicate 0
+    is over all data; each other replicate leaves out one group of units (documents, clips).
     """
     close = sample.sum_pairs(_compute_closeness)
     count = sample.count_pairs()
