@@ -157,13 +157,12 @@ def _run_pass_in_pieces(
 
     seen    what to capture from the model
     state   file in which the measurement is saved from time to time; None: it is not saved
-    saves   the pass continues from that file if an entry is true; each time it saves, it appends True, so that a second
-            attempt with smaller pieces continues too
+    saves   the pass continues from that file if an entry is true; True is appended whenever it saves
     only    indices of the batches to run; None: all
 
     Other arguments are those of `run_pass`. Interrupted after SIGINT or SIGTERM; _MemoryFull if memory runs out.
     """
-    measurement = _begin_or_restore(plan, settings, state if any(saves) else None)
+    measurement = _begin_or_restore(plan, settings, state if any(saves) else None, seen.moved_by)
     measurement.pieces = pieces
     tokens = {i: n for i, n in enumerate(getattr(plan, "tokens", [])) if only is None or i in only}
     total = sum(tokens.values())
@@ -172,8 +171,6 @@ def _run_pass_in_pieces(
     last = None
     number = 0
     with deferred_signals() as stopped:
-        if seen.moved_by is not None:
-            measurement.refuse({EVERYWHERE: seen.moved_by})
         with capture_into(model, measurement, seen, together=steps.together) as run_batch:
             _add_embeddings(model, measurement, together=steps.together)
             saved = time.monotonic()
@@ -190,8 +187,7 @@ def _run_pass_in_pieces(
                 done += tokens.get(index) or last.n_tokens
                 if progress is not None:
                     progress(done, total)
-                pause = time.monotonic() - saved
-                if state is not None and pause > SAVE_SECONDS and pause > measurement.nbytes / SAVE_RATE:
+                if state is not None and _is_save_due(measurement, time.monotonic() - saved):
                     measurement.save(state)
                     saves.append(True)
                     saved = time.monotonic()
@@ -203,20 +199,39 @@ def _run_pass_in_pieces(
             if state is not None:
                 measurement.save(state)
             raise Interrupted(number)
-    if not measurement.batches and only is None:
-        raise CorpusError("a corpus with at least one batch", "none", "give it more data")
+    if only is None:
+        _require_batches(measurement)
     return measurement
 
 
-def _begin_or_restore(plan: BatchPlan | Iterable[Batch], settings: Settings, state: Path | None) -> Measurement:
+def _require_batches(measurement: Measurement) -> None:
+    """Raise CorpusError if nothing was measured, because the corpus is empty."""
+    if not measurement.batches:
+        raise CorpusError("a corpus with at least one batch", "none", "give it more data")
+
+
+def _is_save_due(measurement: Measurement, seconds: float) -> bool:
+    """Return whether to save the measurement now, `seconds` after it was last saved.
+
+    Large ones are saved less often, so that writing takes a small part of the time.
+    """
+    return seconds > SAVE_SECONDS and seconds > measurement.nbytes / SAVE_RATE
+
+
+def _begin_or_restore(
+    plan: BatchPlan | Iterable[Batch], settings: Settings, state: Path | None, moved_by: str | None
+) -> Measurement:
     """Return the measurement that the file `state` holds; an empty one if there is no such file.
 
-    plan   the batches; a plan also has a fingerprint, which must be that of the file, and class names
+    plan       the batches; a plan also has a fingerprint, which must be that of the file, and class names
+    moved_by   why attention was given up in an earlier attempt, so that what was kept of it is dropped; None: it was not
     """
     classes = getattr(plan, "classes", ()) if settings.labelled else ()
     measurement = Measurement(settings, getattr(plan, "fingerprint", ""), classes=classes)
     if state is not None and state.exists():
-        return Measurement.restore(state, settings, measurement.plan)
+        measurement = Measurement.restore(state, settings, measurement.plan)
+    if moved_by is not None:
+        measurement.refuse({EVERYWHERE: moved_by})
     return measurement
 
 
