@@ -224,7 +224,7 @@ def _begin_or_restore(
     """Return the measurement that the file `state` holds; an empty one if there is no such file.
 
     plan       the batches; a plan also has a fingerprint, which must be that of the file, and class names
-    moved_by   why attention was given up in an earlier attempt, so that what was kept of it is dropped; None: it was not
+    moved_by   why attention was given up in an earlier attempt, and is dropped from the state too; None: it was not
     """
     classes = getattr(plan, "classes", ()) if settings.labelled else ()
     measurement = Measurement(settings, getattr(plan, "fingerprint", ""), classes=classes)
