@@ -40,18 +40,19 @@ def classes(
 
     model      a classifier, or any other text model (then less is measured): a name, a torch module, or what
                `anisoscope.load` returned
-    corpus     labelled: a name, a table, a folder of them, a hub data set; a `DataFrame`, or a list of (text, label);
-               none: what the model was trained on
+    corpus     labelled texts: the name of a corpus, a table, a folder of tables, or a hub data set; or a `DataFrame`,
+               or a list of (text, label). If it is left out, the corpus that the model was trained on
     processor  tokenizer of a torch module
 
-    Other keywords are the options of `anisoscope classes`; the run is in memory if no `output` is named.
+    Other keywords are the options of `anisoscope classes`. Returns the run; it is kept in memory if no `output` is
+    named.
     """
     name, subject = _name_model(model, processor)
     given = options | {"model": name, "corpus": _name_corpus(corpus)}
     settings, output, quiet = read_keywords(ClassesOptions, given)
 
     def measure(where: OutputOptions) -> "RunFolder":
-        """Measure the classes and return the run folder; texts in memory lie in a file until that is done."""
+        """Measure the classes and return the run folder; texts in memory are in a temporary file meanwhile."""
         with _write_temporary_file(corpus) as path:
             return measure_classes(settings, where, quiet, subject, path)
 
@@ -92,14 +93,14 @@ def explain(
     """Explain, word by word, the class that a classifier gives to a text, or to each of several.
 
     model      a classifier of texts: a name, a torch module, or what `anisoscope.load(…, classifier=True)` returned
-    text       a text; several, as a list or a column of a DataFrame, give a list in the same order
-    corpus     labelled texts as for `classes`, for the directions of classes; none: values along them are left out,
-               unless the model was trained here
+    text       a text; or several, as a list or a column of a DataFrame: the result is then a list in the same order
+    corpus     labelled texts as for `classes`, from which the directions of classes are computed. Without it, the
+               attribution by values along these directions is left out, unless the model was trained by this program
     processor  tokenizer of a torch module
 
-    Other keywords are the options of `anisoscope classes`. Shown are attention, values along the direction of the
-    class, gradient × input and erasure, and how far they agree; the `notes` say what is left out or assumed. ModelError
-    for a model without a head for classes, UsageError for a text without words.
+    Other keywords are the options of `anisoscope classes`. The result has attributions of the words by attention,
+    values along the direction of the class, gradient × input and erasure, and how far these agree; its `notes` say what
+    is left out or assumed. ModelError for a model without a head for classes, UsageError for a text without words.
     """
     name, subject = _name_model(model, processor)
     given = options | {"model": name, "corpus": _name_corpus(corpus)}
@@ -115,9 +116,9 @@ def explain(
 
 
 def explain_text(settings: ClassesOptions, text: str, quiet: bool) -> "tuple[Explanation, list[str]]":
-    """Explain the class that a classifier gives to a text. Returns (explanation, notes on the classifier).
+    """Load a classifier and explain the class that it gives to a text. Returns (explanation, notes on the classifier).
 
-    settings   the classifier and how it reads texts
+    settings   the name of the classifier, and how it reads texts
     """
     require_for_model(settings.model)
     with show_spinner(f"loading {settings.model}", quiet=quiet):
@@ -140,7 +141,7 @@ def measure_classes(
     settings      the model, the corpus and what to measure
     output        the folder to write, and what to do if it exists
     subject       the model, if it is in memory; None: it is loaded by its name
-    corpus_file   where the corpus is, if `settings` does not name a file
+    corpus_file   path of the corpus, if `settings` does not name a file
     """
     if subject is None:
         require_for_model(settings.model)
@@ -153,7 +154,7 @@ def measure_classes(
 
 
 def _name_model(model: "Model", processor: Any) -> "tuple[str, Subject | None]":
-    """Return (the model's name, the model itself if it is in memory).
+    """Return (the model's name, the model itself if it is in memory, else None).
 
     UsageError for a module without a tokenizer, and for a tokenizer given together with a name.
     """
@@ -174,7 +175,9 @@ def _name_corpus(corpus: "Labelled") -> str:
 
 @contextmanager
 def _write_temporary_file(corpus: "Labelled") -> Iterator[str | None]:
-    """Within a `with` block, give a file that holds labelled texts in memory; None for a corpus with a name.
+    """Write labelled texts that are in memory to a file, which exists inside a `with` block.
+
+    Yields the path of the file; None if the corpus is given by its name.
 
     UsageError for anything but a name, a DataFrame, or pairs of a text and its label.
     """

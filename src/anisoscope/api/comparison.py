@@ -80,7 +80,7 @@ class Comparison:
         return bool(self._found.judge(condition))
 
     def explain(self, condition: str) -> list[str]:
-        """Return a sentence for each run that meets a condition."""
+        """Return a sentence for each run that meets a condition, which is written as for `fails`."""
         return [describe_met(condition, name, beyond) for name, beyond in self._found.judge(condition)]
 
     @cached_property

@@ -45,7 +45,7 @@ class Cures:
         return self._trials.table()
 
     def apply(self, vectors: Any) -> Array:
-        """Return vectors [vector, dim] as the cure changes them, such as queries; UsageError if no cure fits."""
+        """Transform other vectors [vector, dim], such as queries, by the cure; UsageError if no cure fits."""
         return self._require_fit().apply(_read_array(vectors))
 
     def save(self, path: Path | str) -> None:
@@ -80,17 +80,20 @@ def cure(
     layer: str | None = None,
     seed: int = 0,
 ) -> Cures:
-    """Try cures of anisotropy on vectors, and say which one fits, if any does.
+    """Try cures (transforms that reduce anisotropy) on vectors, and say which one fits, if any does.
+
+    A cure fits if it makes the vectors isotropic and harms no task that is tried, such as finding nearest neighbours.
 
     vectors  an array or tensor [vector, dim], a file of vectors, or a run (a `Run` or its folder) that kept a sample
     cures    names as on the command line: `centre`, `standardise`, `whiten`, `remove-top:1..8`, `drop-dims:auto`
-    pairs    as many vectors (an array or a file): row i is the pair of row i; it is scored whether pairs are found
-    units    of an array: the independent piece of data that each vector comes from; None: each its own
-    labels   of an array: the class of each vector, as numbers from 0
-    layer    of a file or a run with several layers: which one; None: of a run that of the highest A
-    seed     decides on which half cures are fitted
+    pairs    partners of the vectors (an array [vector, dim] or a file): row i belongs to row i of `vectors`, as an
+             answer to its question. Each cure is then also scored by how often a vector's nearest partner is its own
+    units    for an array: the unit (independent piece of data) that each vector comes from; None: each is its own
+    labels   for an array: the class of each vector, as numbers from 0
+    layer    which layer, if the file or run has several; None: that of a run with the highest anisotropy A
+    seed     decides which half of the units cures are fitted on; they are scored on the other half
 
-    UsageError for shapes that do not fit, and for fewer units than a half can be fitted on.
+    UsageError for shapes that do not fit, and if there are too few units to divide into halves.
     """
     names = expand_cures(cures)
     if isinstance(vectors, Run):
@@ -111,7 +114,10 @@ def cure(
 
 
 def _read_path(path: str | Path, layer: str | None) -> tuple[Array, Any, Any]:
-    """Return (vectors [vector, dim] of one layer, their units, their labels or None) of a run folder or a file."""
+    """Read one layer of a run folder or of a file of vectors.
+
+    Returns (vectors [vector, dim], the unit that each comes from, the label of each or None).
+    """
     folder = expand_home(path)
     if is_run_folder(folder):
         of_run = read_layer_of_run(folder, layer)

@@ -44,27 +44,28 @@ def measure(
 ) -> Run:
     """Measure the geometry of a model's representations and attention on data, with 95 % intervals.
 
-    model      a name or folder, what `anisoscope.load` returned, any `torch.nn.Module`, a pipeline of transformers, a
-               model of sentence-transformers; or vectors in its place: an array [vector, dim] or [sequence, token,
-               dim], a list or dict of them by layer, a list of [token, dim] of different lengths, a generator of
-               vectors or of [token, dim], a `DataFrame` or another table, a file (.npy, .parquet …)
+    model      a name or folder, what `anisoscope.load` returned, any `torch.nn.Module`, a pipeline of transformers, or
+               a model of sentence-transformers. Vectors may be given instead of a model: an array [vector, dim] or
+               [sequence, token, dim], a list or dict of such arrays by layer, a list of arrays [token, dim] of
+               different lengths, a generator of vectors or of arrays [token, dim], a `DataFrame` or another table, a
+               file (.npy, .parquet …)
     inputs     what the model takes: a tensor, array, dict, `BatchEncoding` or tuple of arguments, a list or generator
-               of those, a `DataLoader` (of (inputs, labels) too); with a processor a list or generator of strings,
-               or a table with a column of texts (`column=`). From a dict `attention_mask`, `special_tokens_mask` and
-               `unit` [sequence] are read
-    corpus     instead of inputs: a built-in name, a hub data set, a file or folder; none: the built-in one
+               of these, or a `DataLoader` (also of (inputs, labels)). With a processor also a list or generator of
+               strings, or a table with a column of texts (`column=`). If it is a dict, its entries `attention_mask`,
+               `special_tokens_mask` and `unit` [sequence] are used
+    corpus     instead of inputs: a built-in name, a hub data set, a file or folder; default: the built-in corpus
     processor  tokenizer of a `torch.nn.Module`, for texts and corpora
     units      name of the unit (independent piece of data: a document, a speaker) of every sequence or vector, in
-               order; none: each is its own
+               order; default: each sequence or vector is a unit
     labels     the class of every vector [vector, dim]
-    mask       [sequence, token] for vectors: True for real tokens
+    mask       [sequence, token] for vectors: True for real tokens, False for padding
     forward    `forward(model, inputs)`, if the model needs a special call
-    options    as of `anisoscope measure`: `output`, `panel`, `limit`, `seed` …; without `output` the run is in memory.
-               `metrics` chooses single metrics, by name or as objects (a `Metric` of your own). For a file of vectors
-               `columns` (`"0-7"`, `"dim_*"`, `"embedding"`), `unit_column` and `label_column` name its columns, which
-               are otherwise decided by rules; `run.manifest["corpus"]["reading"]` says how it was read
+    options    those of `anisoscope measure`: `output`, `panel`, `limit`, `seed` …; without `output` the run is kept in
+               memory. `metrics` chooses single metrics, by name or as objects (a `Metric` of your own). For a file of
+               vectors, `columns` (`"0-7"`, `"dim_*"`, `"embedding"`), `unit_column` and `label_column` name its
+               columns; otherwise they are guessed, and `run.manifest["corpus"]["reading"]` says how it was read
 
-    Read `run.manifest["warnings"]`: they say what the user must know about the result.
+    Returns the run. Read `run.manifest["warnings"]`: they say what the user must know about the result.
     """
     job, output, quiet = read_keywords(Job, options | {"corpus": corpus})
     if are_vectors(model):
@@ -115,7 +116,7 @@ def measure_job(
 
     output    the folder to write, and what to do if it exists
     subject   the model, if it is loaded already
-    reading   the opened inputs, if they are not a corpus
+    reading   the opened inputs, if they were given in memory; None: the job's corpus is opened
     """
     from anisoscope.models.series import is_series
 
@@ -144,15 +145,24 @@ def are_vectors(model: Any) -> bool:
 
 
 def _is_array_class(kind: type) -> bool:
-    """Return whether a class is one of arrays or tensors. The class is examined: a nested tensor has no shape."""
+    """Return whether a class is one of arrays or tensors.
+
+    The class is examined, not an object of it: a nested tensor raises an error if its shape is asked for.
+    """
     return hasattr(kind, "shape") and hasattr(kind, "dtype") and not hasattr(kind, "parameters")
 
 
 def measure_vectors(
     job: Job, vectors: Any, output: OutputOptions, quiet: bool, units: Any = None, labels: Any = None, mask: Any = None
 ) -> "RunFolder":
-    """Measure vectors in memory or in a file and return the run folder; the job may name columns of units (documents,
-    clips, images) and labels.
+    """Measure vectors in memory or in a file and return the run folder, with progress shown unless `quiet`.
+
+    job       what to measure; for a file or table it may name the columns of vectors, units and labels
+    vectors   arrays, a table, or the path of a file
+    output    the folder to write, and what to do if it exists
+    units, labels, mask   as for `measure`; only for vectors in memory
+
+    UsageError if the job names a corpus, which is only for models.
     """
     is_path = isinstance(vectors, str | Path)
     if job.corpus:
@@ -167,7 +177,10 @@ def measure_vectors(
 
 
 def _open_vectors(job: Job, vectors: Any, units: Any, labels: Any, mask: Any) -> "VectorArrays":
-    """Read vectors from a table, a file or arrays in memory. UsageError for an argument that such a source refuses."""
+    """Read vectors from a table, a file or arrays in memory.
+
+    UsageError for an argument that does not fit the source, such as a mask for a table.
+    """
     from anisoscope.data.arrays import wrap_vectors
     from anisoscope.data.vector_files import open_vectors
 
@@ -194,12 +207,12 @@ def _refuse_columns_of_vectors(job: Job) -> None:
 
 
 def _load_given_model(job: Job, model: Any, processor: Any, options: Mapping[str, Any]) -> "tuple[Job, Subject | None]":
-    """Return (job with the model's name, hash and device; the loaded model).
+    """Return (the job completed by the model's name, dtype and device, the model).
 
     model     a name, a loaded `Subject`, or a torch module
-    options   the caller's other keywords
+    options   the caller's other keywords; those that say how to load a model are refused for a loaded one
 
-    A model given by name is loaded later: its second result is None.
+    If the model is given by name, it is loaded later: the second result is None.
     """
     from anisoscope.measure.loop import find_device
 
@@ -237,7 +250,7 @@ def _open_inputs(
     forward   `forward(model, inputs)`, if the model needs a special call
     options   the caller's other keywords; those that say how a corpus is read are refused for batches
 
-    A list of strings is a corpus with a document (and unit) for each.
+    If the inputs are a list of strings, each is tokenised as a document of its own.
     """
     from anisoscope.measure.calls import check_module
     from anisoscope.measure.inputs import GivenInputs
@@ -260,9 +273,9 @@ def _open_inputs(
 
 
 def _open_texts(job: Job, subject: "Subject", texts: Iterable[str], units: Any) -> "OpenedCorpus":
-    """Open a list of strings as a corpus with a document for each.
+    """Open a list of strings as a corpus in which each string is a document and a unit.
 
-    UsageError for a model without a tokenizer, and for `units`: each text is one.
+    UsageError for a model without a tokenizer, and if `units` are given.
     """
     from anisoscope.runs.run import OpenedCorpus, open_plan_of
 
@@ -281,11 +294,11 @@ def _open_texts(job: Job, subject: "Subject", texts: Iterable[str], units: Any) 
 
 
 def _refuse_argument(wanted: str, got: str, **arguments: Any) -> None:
-    """Raise UsageError if one of the arguments was given although it does not fit the others.
+    """Raise UsageError if any of these arguments is not None, because it only makes sense in another situation.
 
-    wanted      what such an argument belongs to, in words
-    got         what was given instead, in words
-    arguments   by name; None: not given
+    wanted      that situation, for the error: "a torch.nn.Module" for the argument `processor`
+    got         the situation here, for the error: "a name"
+    arguments   the values by name
     """
     for name, value in arguments.items():
         if value is not None:
@@ -299,15 +312,16 @@ def series(
     output: Path | str,
     **options: Any,
 ) -> Run:
-    """Measure every checkpoint of a training run.
+    """Measure every checkpoint of a training run, and return all records as one run.
 
-    Records carry `step` and `seed`; finished checkpoints are not repeated.
+    The records have the columns `step` and `seed`. Checkpoints that were measured before are not measured again.
 
-    checkpoints  a pattern (`multiberts-seed_{0..4}-step_{0,20}k`), a folder of step-* or checkpoint-*, a list in a file
-    output       the folder of the series: one run folder for every checkpoint, and all records together
+    checkpoints  a pattern (`multiberts-seed_{0..4}-step_{0,20}k`), a folder that holds folders step-* or checkpoint-*,
+                 or a text file that lists checkpoints
+    output       the folder of the series: it gets one run folder for every checkpoint, and all records together
 
-    Other keywords as in `measure`. `keep`: how many downloaded checkpoints may be on disk at a time. ModelError for
-    checkpoints of different models.
+    Other keywords are as for `measure`; `keep` says how many downloaded checkpoints may be on disk at a time.
+    ModelError for checkpoints of different models.
     """
     given = options | {"output": output, "corpus": corpus, "model": str(checkpoints)}
     job, output_options, quiet = read_keywords(Job, given)

@@ -20,9 +20,9 @@ COLUMNS = {"pandas": ("Series",), "polars": ("Series",)}
 
 
 def library_of(thing: Any) -> str:
-    """Return the name of the library that defines the class of an object, or one of its base classes.
+    """Return the name of the library that an object is from, such as `pandas`, by its class and base classes.
 
-    Only libraries whose tables, columns or models are accepted; otherwise empty.
+    Empty for any library whose objects are not accepted here as tables, columns or models.
     """
     for kind in type(thing).__mro__:
         package = kind.__module__.partition(".")[0]
@@ -42,7 +42,8 @@ def read_vectors_of_table(
 ) -> "VectorArrays":
     """Read the vectors in a table in memory, by the same rules as for files (`data.vector_roles`).
 
-    units, labels   one for each row. UsageError for the name of a column: pass that as `unit_column`, `label_column`
+    units, labels   the unit and the class of each row; UsageError for a string, which may be the name of a column
+    columns         names of columns: `columns` (the vectors), `unit_column`, `label_column`; None: guessed
     """
     import numpy as np
 
@@ -79,11 +80,12 @@ def read_columns_of_table(table: Any) -> "Content":
 
 
 def read_texts_of_table(inputs: Any, column: str | None) -> Any:
-    """Return the texts of a table, of one of its columns, of a list of rows, or of an iterator, as a list.
+    """Return the texts in a table, a column, a list of rows or an iterator as a list; return anything else unchanged.
 
-    Anything else is returned unchanged; an iterator over something else, which can be read once, begins again.
+    inputs   what may hold texts. If it is an iterator over something else, an iterator over the same items is returned
+    column   the column of texts; None: guessed
 
-    A chat gives the text of its messages. CorpusError without a text.
+    A chat becomes one text: that of all its messages. CorpusError if a table or list of rows has no column of texts.
     """
     from anisoscope.data.documents import join_chat, list_if_texts
 
@@ -95,7 +97,7 @@ def read_texts_of_table(inputs: Any, column: str | None) -> Any:
 
 
 def _read_column_of_texts(inputs: Any, column: str | None) -> Any:
-    """Return the column of texts or chats of a table in memory as a list; anything else unchanged."""
+    """Return the column of texts or chats of a table in memory as a list; return anything else unchanged."""
     from anisoscope.data.documents import choose_column
 
     library = library_of(inputs)
@@ -127,7 +129,7 @@ def _read_first_row(table: Any) -> dict[str, Any]:
 
 
 def _are_rows(inputs: Any) -> bool:
-    """Return whether something is a list of rows with texts, `{"text": …, "label": …}`, and not of a model's inputs."""
+    """Return whether something is a list of rows with texts (`{"text": …, "label": …}`), not of inputs of a model."""
     from anisoscope.data.documents import join_chat
 
     if not isinstance(inputs, list | tuple) or not inputs:
@@ -146,9 +148,9 @@ def _are_rows(inputs: Any) -> bool:
 
 @contextmanager
 def unwrap_model(model: Any, processor: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield model and processor of a transformers pipeline or a sentence-transformers model; others unchanged.
+    """Yield (model, processor) taken from a transformers pipeline or a sentence-transformers model, in a `with` block.
 
-    A context manager: what it adds to a user's own model is removed at the end.
+    Any other model and its processor are yielded unchanged. What is added to a user's model is removed at the end.
     """
     is_pipeline = hasattr(model, "model") and hasattr(model, "preprocess") and hasattr(model, "tokenizer")
     if library_of(model) == "sentence_transformers":
@@ -161,7 +163,7 @@ def unwrap_model(model: Any, processor: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _find_processor(pipeline: Any) -> Any:
-    """Return what prepares the inputs of a transformers pipeline: for texts, for images or for sound; None without."""
+    """Return the tokenizer, image processor or feature extractor of a transformers pipeline; None if it has none."""
     for name in ("tokenizer", "image_processor", "feature_extractor"):
         part = getattr(pipeline, name, None)
         if part is not None:
@@ -205,9 +207,10 @@ def _unwrap_sentence_transformer(model: Any) -> Iterator["Subject"]:
 
 
 def wrap_module(model: Any, processor: Any) -> "Subject":
-    """Return a torch module with its processor and the hash of its weights; what `anisoscope.load` returned stays.
+    """Return a torch module as a `Subject`: the model with its processor and the hash of its weights.
 
-    processor   replaces that of a loaded model, if given
+    model       a torch module; a `Subject` (what `anisoscope.load` returns) is returned as it is
+    processor   tokenizer or the like; if given, it replaces that of a `Subject`
     """
     from anisoscope.measure.calls import check_module
     from anisoscope.models.families import class_of

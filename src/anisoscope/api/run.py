@@ -108,7 +108,8 @@ class Run:
         """Return the short table: one row per checkpoint, stack, layer and site.
 
         It shows A (anisotropy) with its interval and verdict, drift share, top-3 share and effective rank. If A was
-        not measured, it has a row for every value of whole layers; if there is none, it is `attention()`.
+        not measured, the table has a row for every metric of every layer. If no metric of whole layers was measured,
+        the result is that of `attention()`.
 
         tokens   the token policy (which tokens count); None: the run's first. UsageError for one that the run lacks
         """
@@ -219,10 +220,10 @@ class Run:
     def explain(self, text: "str | list[str] | tuple[str, ...] | pd.Series[str]") -> "Explanation | list[Explanation]":
         """Explain, word by word, the class that the classifier of this run gives to a text, or to each of several.
 
-        Several are a list or a column of a DataFrame; they give a list in the same order. Shown are attention, values
-        along the direction of the class, gradient × input and erasure, and how far they agree. Its `notes` say what is
-        left out or assumed. The model is loaded at the first call. UsageError for a run of anything but
-        `anisoscope.classes`, and for a text without words.
+        Several texts are a list or a column of a DataFrame; the result is then a list in the same order. An explanation
+        has attributions of the words by attention, values along the direction of the class, gradient × input and
+        erasure, and how far these agree; its `notes` say what is left out or assumed. The model is loaded at the first
+        call. UsageError if the run is not of `anisoscope.classes`, and for a text without words.
         """
         from anisoscope.classes.sentence import explain
 
@@ -289,9 +290,9 @@ def list_texts(texts: Iterable[object]) -> list[str]:
 
 
 def run_to_folder_or_memory(measure: Callable[[OutputOptions], RunFolder], output: OutputOptions) -> Run:
-    """Call `measure` with the output folder and return the run.
+    """Call `measure` with the output folder and return the run that it writes there.
 
-    Without a folder, a temporary one is used and its content kept in memory.
+    If `output` names no folder, a temporary one is used, and its content is kept in memory.
     """
     if output.output is not None:
         return Run(measure(output).folder)

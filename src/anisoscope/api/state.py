@@ -140,10 +140,10 @@ class State:
         return self
 
     def merge(self, *others: "State") -> "State":
-        """Return the state of all data in this one and the others.
+        """Return a new state that holds the data of this one and of the others.
 
-        MeasureError for states of other models, and for two that number their units (documents, clips, images) alike;
-        UsageError for other settings.
+        MeasureError if the states are of different models, or if two of them have the same name and units (documents,
+        clips, images) without names, which would be taken for the same ones; UsageError for different settings.
         """
         whole = self
         for other in others:
@@ -199,7 +199,7 @@ class State:
     def _open(self, described: dict[str, Any], make_settings: Callable[[], Settings]) -> Measurement:
         """Return the measurement to add to; the first call creates it.
 
-        described       what the data are of (layers and widths, or the model), which all calls must agree on
+        described       what the data come from (the model, or the layers and widths of vectors): the same at all calls
         make_settings   returns the settings, for the first call
 
         UsageError if the data are of another kind than before.
@@ -213,14 +213,18 @@ class State:
         return self._measurement
 
     def _describe_vectors(self, vectors: VectorArrays) -> dict[str, Any]:
-        """Return what later vectors must agree with: {`model`, `layers`: {name: width}, `sequences`: whether they
-        are any}.
+        """Return what later vectors must have in common with these.
+
+        It is {`model`: "vectors", `layers`: {name: width}, `sequences`: whether they are sequences of vectors}.
         """
         layers = {name: int(x.shape[-1]) for name, x in vectors.layers.items()}
         return {"model": VECTORS, "layers": layers, "sequences": vectors.are_sequences}
 
     def _describe_model(self, model: nn.Module) -> dict[str, Any]:
-        """Return what later models must agree with: {`model`: class, `parameters`: number, `weights`: a quick hash}."""
+        """Return what later models must have in common with this one.
+
+        It is {`model`: class, `parameters`: their number, `weights`: a hash of some weights, which is quick}.
+        """
         parameters = sum(parameter.numel() for parameter in model.parameters())
         return {"model": class_of(model).__name__, "parameters": parameters, "weights": hash_some_weights(model)}
 
@@ -258,9 +262,12 @@ class State:
         return np.array([_number_unit(name) for name in names], dtype=np.int64)
 
     def _number_first_tokens(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the number of each sequence's first token within its unit (document, clip, image) [sequence].
+        """Return for each sequence the position of its first token within its unit (document, clip, image) [sequence].
 
-        numbers   the unit of each sequence. No two sequences of a unit overlap, also across states
+        Sequences of one unit get positions far apart, so that no two of their tokens share one, even if the unit is
+        spread over several states.
+
+        numbers   the number of each sequence's unit [sequence]
         """
         # States with different names begin at different numbers, so that parts of one unit do not overlap either.
         first = _hash_name(self.name) % (1 << 20) if self.name else 0
@@ -388,9 +395,10 @@ def _names_units(item: Any) -> bool:
 
 
 def _renumber(batch: Batch, numbers: np.ndarray, start: np.ndarray) -> Batch:
-    """Return the batch with other numbers of units, and other numbers of its sequences' first tokens in their units.
+    """Return a copy of the batch with other unit numbers and other positions of its tokens.
 
-    numbers, start   both [sequence]
+    numbers   the number of each sequence's unit [sequence]
+    start     the position of each sequence's first token within its unit [sequence]
     """
     begin = torch.from_numpy(start)
     streams = {}
@@ -402,10 +410,11 @@ def _renumber(batch: Batch, numbers: np.ndarray, start: np.ndarray) -> Batch:
 
 
 def _make_batch_of_vectors(vectors: VectorArrays, rows: np.ndarray, numbers: np.ndarray, start: np.ndarray) -> Batch:
-    """Make a batch of some rows of vectors.
+    """Make a batch of some of the vectors or sequences.
 
-    rows             their numbers
-    numbers, start   number of the unit of each row, and of its first token in the unit
+    rows      their indices
+    numbers   the number of each one's unit [row]
+    start     the position of each one's first token within its unit [row]
     """
     layers = {layer: vectors.block(layer, rows) for layer in vectors.layers}
     length = vectors.shape[1] if vectors.are_sequences else 1
@@ -417,14 +426,14 @@ def _make_batch_of_vectors(vectors: VectorArrays, rows: np.ndarray, numbers: np.
 
 
 def _open_empty(name: str, settings: dict[str, Any]) -> State:
-    """Rebuild an empty state from its pickle."""
+    """Rebuild a state to which nothing was added, when it is unpickled."""
     state = State(name)
     state.settings = Settings.read(settings)
     return state
 
 
 def _load_bytes(content: bytes) -> State:
-    """Rebuild a state from its pickle, the content of its file."""
+    """Rebuild a state when it is unpickled; `content` is that of a file that `State.save` writes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "state")
         path.write_bytes(content)

@@ -22,17 +22,18 @@ def compare(
 ) -> Comparison:
     """Compare runs with the first one, with an interval of each difference; paired if they measured the same units.
 
-    runs    `Run`s or folders, two or more; also names of models and files of vectors, which are measured first: in
-            the folder `runs`, and not again the next time. Of a measured series, which may stand alone, every
-            checkpoint is compared with the first
+    runs    two or more `Run`s or run folders. Names of models and files of vectors are also accepted: they are measured
+            first, into the folder `runs`, and not again the next time. A measured series of checkpoints counts as one
+            run for each checkpoint, so that it may be given alone
     metric  a name in the `metric` column of their records, `A`, or a name from the literature (`anisotropy`)
     tokens  token policy (which tokens count)
     heads   compare head by head; otherwise whole layers, for metrics of heads the mean over them
-    options how models are measured: `corpus`, `limit`, `max_length`, `dtype`, `device` … as of `measure`
+    options how models are measured: `corpus`, `limit`, `max_length`, `dtype`, `device` … as for `measure`
 
     Layers of stacks (encoder, decoder) of different depth are matched by relative depth. What else differs between the
-    runs (corpus, tokens, dtype, settings) is listed in the result's `notes`. Its method `across` compares every layer
-    of one run with every layer of another (CKA). UsageError, with similar names, for a metric that a run lacks.
+    runs (corpus, tokens, dtype, settings) is listed in the result's `notes`. The method `across` of the result compares
+    every layer of one run with every layer of another (CKA). UsageError, with similar names, for a metric that a run
+    lacks.
     """
     expanded = expand_series(_name_runs(runs))
     if len(expanded) < 2:
@@ -48,7 +49,7 @@ def compare(
 
 
 def _name_runs(runs: Iterable[Run | Path | str]) -> list[Run | str]:
-    """Return runs of one model as they are, and everything else by its name: folders, series of checkpoints, models."""
+    """Replace paths and series of checkpoints by their names; return `Run`s of one model unchanged."""
     named: list[Run | str] = []
     for run in runs:
         if not isinstance(run, Run):
@@ -64,7 +65,7 @@ def report(run: Run | Path | str, folder: Path | str | None = None, *, pdf: bool
     """Rebuild the report's page of a run from its records, and return its path.
 
     run      a `Run`, a run folder, or a folder of reproductions, whose page another package writes
-    folder   where a run in memory is to be written
+    folder   where to write; None: the run's own folder, which a run in memory lacks
     pdf      figures as PDF too
     """
     require_extra("report", "to draw a page")
